@@ -13,7 +13,7 @@ table. So the table can be captured again, and is then read completely.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +77,9 @@ class LogLimits:
         return " or ".join(f"{name} = {limit}" for name, limit in limits.items() if limit)
 
 
+NO_LIMITS = LogLimits()
+
+
 def log_limits(settings: Settings) -> LogLimits:
     """Return the limits of the settings."""
     given = settings.source
@@ -90,6 +93,15 @@ LOG_FULL = "its log reached "
 def full_log_reason(limits: LogLimits) -> str:
     """Return why a table whose log has reached its limit is RESYNC."""
     return f"{LOG_FULL}{limits.describe()} and takes no more: `venus install-triggers`, then `venus resync TABLE`"
+
+
+def find_full_logs(
+    tables: Iterable[RegisteredTable], waiting: Mapping[int, int], limits: LogLimits
+) -> Iterator[RegisteredTable]:
+    """Yield the captured tables whose logs have reached the limit in rows."""
+    for table in tables:
+        if limits.rows_max and waiting.get(table.schema.table_id, 0) >= limits.rows_max and table.state != RELEASING:
+            yield table
 
 
 #: Added to the reason of a table whose triggers run as a user without the privileges that they need.

@@ -31,6 +31,7 @@ from venus.adapters.dialects.mysql.installation.check import find_obstacle
 from venus.adapters.dialects.mysql.installation.installer import MysqlInstaller
 from venus.adapters.dialects.mysql.registry import MysqlRegistry
 from venus.adapters.dialects.mysql.sql import literal, quote, statement
+from venus.adapters.dialects.registry_rules import NO_LIMITS, LogLimits, log_limits
 from venus.adapters.dialects.survey_contract import (
     SAMPLE_ROWS,
     ReadingPace,
@@ -48,7 +49,8 @@ from venus.model import TableSchema
 
 def open_source(settings: Settings) -> MysqlSource:
     """Connect to the source in the settings."""
-    return MysqlSource(settings.source.url.get_secret_value(), columns=ColumnChoice.from_settings(settings))
+    url, columns = settings.source.url.get_secret_value(), ColumnChoice.from_settings(settings)
+    return MysqlSource(url, columns=columns, log=log_limits(settings))
 
 
 class MysqlSource:
@@ -58,7 +60,12 @@ class MysqlSource:
     capabilities = SourceCapabilities(transactional_ddl=False)
 
     def __init__(
-        self, url: str, *, columns: ColumnChoice = NO_CHOICE, monotonic: Callable[[], float] = time.monotonic
+        self,
+        url: str,
+        *,
+        columns: ColumnChoice = NO_CHOICE,
+        monotonic: Callable[[], float] = time.monotonic,
+        log: LogLimits = NO_LIMITS,
     ) -> None:
         address = parse_address(url, columns)
         self._reader = MysqlConnection(address, "REPEATABLE READ")
@@ -67,7 +74,7 @@ class MysqlSource:
         self.registry = MysqlRegistry(self._writer)
         self.dictionary = MysqlSourceDictionary(self._writer, self.registry)
         self.installer = MysqlInstaller(self._writer, self.registry.invalidate)
-        self.capture = MysqlCapture(self._reader, self._writer, self.registry, monotonic)
+        self.capture = MysqlCapture(self._reader, self._writer, self.registry, monotonic, log)
 
     def close(self) -> None:
         self._reader.close()

@@ -2,4 +2,4 @@
 
 from venus.adapters.dialects.contract import Option
 
-OPTIONS = frozenset({Option.COLUMNS})
+OPTIONS = frozenset({Option.COLUMNS, Option.LOG_BYTES_MAX})

@@ -218,6 +218,8 @@ class PostgresConnection:
         self.url, self.options = split_url(url)
         #: The columns that travel.
         self.columns = columns
+        #: The size at which a log takes no more; 0 = no limit.
+        self.log_bytes_max = 0
         self.place = self.url.set(query={}).render_as_string(hide_password=True)
         try:
             dsn = self.url.render_as_string(hide_password=False)

@@ -46,7 +46,8 @@ from venus.model import TableSchema
 
 def open_source(settings: Settings) -> PostgresSource:
     """Connect to the source in the settings."""
-    return PostgresSource(settings.source.url.get_secret_value(), columns=ColumnChoice.from_settings(settings))
+    url, columns = settings.source.url.get_secret_value(), ColumnChoice.from_settings(settings)
+    return PostgresSource(url, columns=columns, log_bytes_max=settings.source.log_bytes_max)
 
 
 class PostgresSource:
@@ -56,9 +57,15 @@ class PostgresSource:
     capabilities = SourceCapabilities(transactional_ddl=True)
 
     def __init__(
-        self, url: str, *, columns: ColumnChoice = NO_CHOICE, monotonic: Callable[[], float] = time.monotonic
+        self,
+        url: str,
+        *,
+        columns: ColumnChoice = NO_CHOICE,
+        monotonic: Callable[[], float] = time.monotonic,
+        log_bytes_max: int = 0,
     ) -> None:
         self._connection = PostgresConnection(url, columns=columns)
+        self._connection.log_bytes_max = log_bytes_max
         self.dictionary = PostgresSourceDictionary(self._connection)
         self.registry = PostgresRegistry(self._connection)
         self.installer = PostgresInstaller(self._connection, self.registry.invalidate)

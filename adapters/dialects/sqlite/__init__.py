@@ -18,4 +18,4 @@ Decisions and their reasons:
 
 from venus.adapters.dialects.contract import Option
 
-OPTIONS = frozenset({Option.COLUMNS})
+OPTIONS = frozenset({Option.COLUMNS, Option.LOG_ROWS_MAX})

@@ -21,6 +21,7 @@ from venus.adapters.dialects.contract import (
     SourceDictionary,
     UncapturedTable,
 )
+from venus.adapters.dialects.registry_rules import NO_LIMITS, LogLimits, log_limits
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.capture.capture import SqliteCapture
 from venus.adapters.dialects.sqlite.connection import connect, parse_file_url, quote, read_transaction
@@ -52,7 +53,8 @@ from venus.model import TableSchema
 
 def open_source(settings: Settings) -> SqliteSource:
     """Open the file in the settings."""
-    return SqliteSource(parse_file_url(settings.source.url.get_secret_value()), ColumnChoice.from_settings(settings))
+    file = parse_file_url(settings.source.url.get_secret_value())
+    return SqliteSource(file, ColumnChoice.from_settings(settings), log_limits(settings))
 
 
 class SqliteSource:
@@ -61,7 +63,7 @@ class SqliteSource:
     name = "sqlite"
     capabilities = SourceCapabilities(transactional_ddl=True)
 
-    def __init__(self, file: Path, columns: ColumnChoice = NO_CHOICE) -> None:
+    def __init__(self, file: Path, columns: ColumnChoice = NO_CHOICE, log: LogLimits = NO_LIMITS) -> None:
         self._reader = connect(file)
         try:
             self._writer = connect(file)
@@ -70,7 +72,7 @@ class SqliteSource:
             raise
         self.dictionary = SqliteSourceDictionary(file, self._writer, columns)
         self.registry = SqliteRegistry(file, self._writer)
-        self.capture = SqliteCapture(file, self._reader, self._writer, columns, self.registry.restores)
+        self.capture = SqliteCapture(file, self._reader, self._writer, columns, self.registry.restores, log)
         self.installer = SqliteInstaller(file, self._writer, columns, self.capture.invalidate)
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from venus.cli.prove.follower import Follower
 from tests.support.oracle.sqlplus import read
 from tests.support.oracle.standin import SCHEMA, StandIn
 from venus.adapters.dialects.oracle.session.connection import OracleSession
@@ -16,6 +15,7 @@ from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.dialects.registry_rules import LogLimits
 from venus.adapters.upper.session import build_condition
+from venus.cli.prove.follower import Follower
 from venus.rpc.conditions import problems
 
 pytestmark = pytest.mark.integration

@@ -19,7 +19,16 @@ from venus.adapters.dialects.mysql.installation import privileges, schema_change
 from venus.adapters.dialects.mysql.installation.installer import MysqlInstalledObjects
 from venus.adapters.dialects.mysql.registry import MysqlCaptureState, MysqlRegistry
 from venus.adapters.dialects.mysql.sql import statement
-from venus.adapters.dialects.registry_rules import RELEASING, HaltTracker, is_halted, is_unreadable, state_before_halt
+from venus.adapters.dialects.registry_rules import (
+    RELEASING,
+    HaltTracker,
+    LogLimits,
+    find_full_logs,
+    full_log_reason,
+    is_halted,
+    is_unreadable,
+    state_before_halt,
+)
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import TableSchema
 
@@ -31,8 +40,14 @@ class MysqlCapture(SourceCapture):
     """The part of a source that finds and reads changes."""
 
     def __init__(
-        self, reader: MysqlConnection, writer: MysqlConnection, registry: MysqlRegistry, monotonic: Callable[[], float]
+        self,
+        reader: MysqlConnection,
+        writer: MysqlConnection,
+        registry: MysqlRegistry,
+        monotonic: Callable[[], float],
+        log: LogLimits,
     ) -> None:
+        self._log = log
         self._reader = reader
         self._writer = writer
         self._registry = registry
@@ -109,6 +124,13 @@ class MysqlCapture(SourceCapture):
         self.restart_fill(table_id)
         with self._writer.transaction():
             registry.restart_with_sweep(self._writer, table_id, version)
+
+    def limit_logs(self) -> None:
+        if self._log.is_set and registry.is_installed(self._writer):
+            tables = [c.known.table for c in self._load().captured]
+            full = list(find_full_logs(tables, self._read_waiting(), self._log))
+            if full and schema_changes.stop_tables(self._writer, full, full_log_reason(self._log)):
+                self._registry.invalidate()
 
     def limit_lock_waits(self) -> None:
         self._writer.limit_lock_waits()

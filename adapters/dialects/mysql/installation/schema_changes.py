@@ -7,11 +7,11 @@ so that old rows get its value. A change that capture cannot follow makes the ta
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from venus.adapters.dialects.contract import LockTimeout
+from venus.adapters.dialects.contract import LockTimeout, RegisteredTable
 from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql.connection import MysqlConnection
 from venus.adapters.dialects.mysql.dictionary.marks import (
@@ -154,6 +154,32 @@ def _drop_triggers(
                 connection.run(drop_trigger_sql(connection.address.database, name))
             except LockTimeout:
                 logger.warning("%s is in use: trigger %s will be dropped later", captured.schema.qualified, name)
+
+
+def stop_tables(connection: MysqlConnection, tables: Iterable[RegisteredTable], reason: str) -> bool:
+    """Drop the triggers of tables whose logs are at their limit; return whether there were any.
+
+    The registry comes first: a table whose triggers are still there is only read again without need. Writers queue
+    behind the lock request of a DROP TRIGGER, so its timeout is short.
+    """
+    present, stopped = MysqlInstalledObjects.read(connection), False
+    usual = connection.options.lock_timeout_s
+    connection.run(f"SET lock_wait_timeout = {_LOG_LOCK_S}")
+    try:
+        for table in tables:
+            table_id = table.schema.table_id
+            names = [name for name in present.triggers if table_number(name) == table_id]
+            if names and table.state != registry.PAUSED:
+                registry.set_state(connection, table_id, registry.RESYNC, reason)
+            for name in names:
+                stopped = True
+                try:
+                    connection.run(drop_trigger_sql(connection.address.database, name))
+                except LockTimeout:
+                    logger.warning("%s is in use: trigger %s will be dropped later", table.schema.qualified, name)
+    finally:
+        connection.run(f"SET lock_wait_timeout = {usual}")
+    return stopped
 
 
 def _widen_log(

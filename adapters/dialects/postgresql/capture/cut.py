@@ -23,7 +23,7 @@ from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
 from venus.adapters.dialects.postgresql.rows import CopyStream, FewRows, SmallCopy, read_sections
 from venus.adapters.dialects.postgresql.sql import log_table_name, statement
-from venus.adapters.dialects.registry_rules import HaltTracker, UnfitRow, fill_values
+from venus.adapters.dialects.registry_rules import HaltTracker, LogLimits, UnfitRow, fill_values, full_log_reason
 from venus.adapters.dialects.rows import FillCursor
 from venus.codec.batch import TableChanges, marker
 from venus.codec.columns import keys_to_columns
@@ -112,8 +112,8 @@ class PostgresClaim:
     #: Whether to query which rows are new; not worth it for small claims.
     noted: bool
     truncated: bool
-    #: Whether changes were made while the key was unreadable.
-    lost: bool
+    #: Why changes were missed: X = their key was unreadable, F = the log was at its limit; empty = none were.
+    lost: str
 
 
 def find_tables_with_rows(connection: PostgresConnection) -> set[int]:
@@ -138,7 +138,7 @@ def build_claim(
     rows: int,
     inserts_only: bool,
     truncated: bool,
-    lost: bool,
+    lost: str,
 ) -> PostgresClaim:
     """Return the claim of a table. The rows of a large log are counted."""
     table, pages, inserts = captured.table, 0, False
@@ -382,13 +382,21 @@ class PostgresCut:
             parts.append(self._connection.literal(statement("registry", "store_fill"), fill_values(was, fill)))
         for claim in self._claims.values():
             if claim.lost:
-                reason = "its key was renamed, retyped or dropped, and changes were made meanwhile"
-                values = {"reason": reason, "table_id": claim.schema.table_id}
-                parts.append(self._connection.literal(statement("registry", "missed"), values))
+                parts.append(self._connection.literal(*_missed_changes(claim, self._connection.log_bytes_max)))
         return "; ".join([*parts, *self._forget_marks])
 
     def rollback(self) -> None:
         self._connection.rollback()
+
+
+def _missed_changes(claim: PostgresClaim, log_bytes_max: int) -> tuple[str, dict[str, str | int]]:
+    """Return the statement that records why changes were missed, with its values."""
+    table_id = claim.schema.table_id
+    if claim.lost == "X":
+        reason = "its key was renamed, retyped or dropped, and changes were made meanwhile"
+        return statement("registry", "missed"), {"reason": reason, "table_id": table_id}
+    reason = full_log_reason(LogLimits(bytes_max=log_bytes_max))
+    return statement("registry", "set_state"), {"state": "RESYNC", "reason": reason, "table_id": table_id}
 
 
 def _last_key(section: TableChanges, layout: Layout) -> list[str]:

@@ -118,10 +118,10 @@ def changes_query(
         # if there were only inserts, no key occurs twice
         grouping = "" if inserts_only else f" GROUP BY {parts['keys']}"
         is_new = ", bool_and(op = 'I') AS is_new" if noted else ""
-        groups = f"SELECT {parts['keys']}{is_new} FROM d WHERE op NOT IN ('T', 'X'){grouping}"
+        groups = f"SELECT {parts['keys']}{is_new} FROM d WHERE op NOT IN ('T', 'X', 'F'){grouping}"
         return statement("cut", "changes", groups=groups, **parts)
     texts = ", ".join(f"concat({k})" for k in keys)
-    groups = f"SELECT DISTINCT ON ({texts}) {parts['keys']} FROM d WHERE op NOT IN ('T', 'X') ORDER BY {texts}"
+    groups = f"SELECT DISTINCT ON ({texts}) {parts['keys']} FROM d WHERE op NOT IN ('T', 'X', 'F') ORDER BY {texts}"
     same_text = " AND ".join(f"concat(t.{quote(c.name)}) = concat(g.{k})" for k, c in zip(keys, table.key, strict=True))
     table_keys = ", ".join(f"t.{quote(c.name)}" for c in table.key)
     return statement("cut", "changes_by_text", groups=groups, same_text=same_text, table_keys=table_keys, **parts)

@@ -316,12 +316,13 @@ def all_table_steps(connection: PostgresConnection, include: Seq[str], exclude: 
         if table_id is None:
             table_id, next_id = next_id, next_id + 1
         if table.key and not table.unsupported:
-            steps += table_steps(table, table_id, present, always=connection.options.always)
+            always, limit = connection.options.always, connection.log_bytes_max
+            steps += table_steps(table, table_id, present, always=always, log_bytes_max=limit)
     return steps
 
 
 def table_steps(
-    table: PostgresTable, table_id: int, present: PostgresInstalledObjects, *, always: bool
+    table: PostgresTable, table_id: int, present: PostgresInstalledObjects, *, always: bool, log_bytes_max: int = 0
 ) -> list[InstallStep]:
     """Return the steps of one table. A repaired table ends as RESYNC, and a released one is captured again."""
     where = f"{table.namespace}.{table.name}"
@@ -332,7 +333,7 @@ def table_steps(
         joined = present.leaves.get(table_id, frozenset())
         table = replace(table, leaves=tuple(leaf for leaf in table.leaves if leaf.oid in joined))
     steps = _log_steps(where, table, table_id, present)
-    for function in triggers.build_functions(table, table_id):
+    for function in triggers.build_functions(table, table_id, log_bytes_max):
         steps += _function_steps(where, function, present)
     for trigger in triggers.build_triggers(table, table_id):
         steps += _trigger_steps(where, trigger, present, always=always)

@@ -332,7 +332,7 @@ def renew_objects(
     connection: PostgresConnection, table: PostgresTable, table_id: int, present: PostgresInstalledObjects
 ) -> PostgresInstalledObjects:
     """Widen a log whose key became wider, and replace functions. Busy ones stay until the next comparison."""
-    made = triggers.build_functions(table, table_id)
+    made = triggers.build_functions(table, table_id, connection.log_bytes_max)
     stale = [f for f in made if f.is_equivalent_to(present.functions.get(strip_schema(f.name), ""))]
     widths = widening_steps(table, table_id, present)
     if not stale and not widths:

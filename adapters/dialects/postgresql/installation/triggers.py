@@ -40,6 +40,8 @@ _MESSAGE = " || statement_timestamp()"
 _INDEX_FIRST = re.compile(r"IF pg_get_indexdef\([^;]* THEN\s+(IF NOT EXISTS .*?END IF;)\s+END IF;", re.DOTALL)
 #: The code for a key of another type, which older versions treated as unreadable.
 _RETYPED = re.compile(r"\s*IF \(NOT EXISTS .*? IF TG_OP <> 'DELETE' .*?RETURN NULL;\s+END IF;", re.DOTALL)
+#: The test of the log's size.
+_LIMITED = re.compile(r"\s*IF pg_relation_size\(.*?RETURN NULL;\s+END IF;", re.DOTALL)
 #: The types that a key's column may have. A function that finds another type logs X.
 _TYPES = re.compile(r"atttypid (?:= '(?:[^']|'')*'::regtype|IN \([^()]*\))")
 
@@ -59,13 +61,14 @@ class TriggerFunction:
     def is_equivalent_to(self, body: str) -> bool:
         """Return whether a function with another body has missed nothing.
 
-        That is so if only the index was recreated, if the key has another type, or if an older version looked up the
-        key less often.
+        That is so if only the index was recreated, if the key or the limit of the log is another one, or if an older
+        version looked up the key less often.
         """
         return body != self.body and _normalise_body(body) == _normalise_body(self.body)
 
 
 def _normalise_body(body: str) -> str:
+    body = _LIMITED.sub("", body)
     asked = _INDEX_FIRST.sub(r"\1", _RETYPED.sub("", body).replace(_MESSAGE, ""))
     return _TYPES.sub("", _INDEX.sub("", asked))
 
@@ -84,8 +87,8 @@ def widen_sql(log: str, column: str, to: str) -> str:
     return statement("triggers", "wider_column", log=log, column=column, type=to)
 
 
-def build_functions(table: PostgresTable, table_id: int) -> Iterator[TriggerFunction]:
-    """Return the functions that the triggers call."""
+def build_functions(table: PostgresTable, table_id: int, log_bytes_max: int = 0) -> Iterator[TriggerFunction]:
+    """Return the functions that the triggers call; a log takes no more at this size, 0 = no limit."""
     new, old = ("NEW", "OLD") if table.per_row else ("n", "o")
     keys = log_key_columns(len(table.key))
     parts = {
@@ -104,6 +107,8 @@ def build_functions(table: PostgresTable, table_id: int) -> Iterator[TriggerFunc
         "checked": f"venus.c{table_id:05}",
         "mark_dirty": statement("triggers", "mark_dirty", marked=f"venus.d{table_id:05}", table_id=str(table_id)),
     }
+    full = {"bytes": str(log_bytes_max), "marked": f"venus.d{table_id:05}", "table_id": str(table_id)}
+    parts["full"] = f"\n{statement('triggers', 'full', log=parts['log'], **full)};" if log_bytes_max else ""
     parts["retyped"] = _retyped_code(table, parts) if table.per_row else ""
     block = "row_function" if table.per_row else "statement_function"
     yield TriggerFunction(name=names.function_name(table_id), sql=statement("triggers", block, **parts))

@@ -102,7 +102,8 @@ SELECT oid FROM pg_type
 -- small --
 -- The content of the logs in `each`, in the same snapshot. They are counted together, because planning one query for
 -- every log takes four times as long.
-SELECT id, count(*), bool_and(op = 'I'), bool_or(op = 'T'), bool_or(op = 'X') FROM ({each}) x (id, op) GROUP BY id
+SELECT id, count(*), bool_and(op = 'I'), bool_or(op = 'T'), coalesce(min(op) FILTER (WHERE op IN ('X', 'F')), '')
+  FROM ({each}) x (id, op) GROUP BY id
 
 -- small_log --
 (SELECT {table_id}, op FROM {log} LIMIT {limit})
@@ -120,7 +121,8 @@ DELETE FROM venus.dirty WHERE table_id = ANY ($1)
 INSERT INTO venus.dirty (table_id) VALUES ({table_id})
 
 -- weigh --
-SELECT count(*), bool_and(op = 'I'), bool_or(op = 'T'), bool_or(op = 'X'), bool_or(op = 'I'),
+SELECT count(*), bool_and(op = 'I'), bool_or(op = 'T'), coalesce(min(op) FILTER (WHERE op IN ('X', 'F')), ''),
+       bool_or(op = 'I'),
        (SELECT sum(pg_relation_size(x.oid) / 8192)::bigint
           FROM (SELECT {table}::oid UNION SELECT relid::oid FROM pg_partition_tree({table})) x (oid))
   FROM {log}

@@ -1,9 +1,9 @@
 -- Triggers and log table of one captured table. triggers.py fills in the {braces}.
 
 -- log_table --
--- The key of a changed row and the operation: I, U, D; T for TRUNCATE; X for a change whose key was unreadable. There is
--- no number and no index, because a cut deletes exactly the rows in its snapshot. Without them bulk statements are a
--- third faster.
+-- The key of a changed row and the operation: I, U, D; T for TRUNCATE; X for a change whose key was unreadable, F for
+-- changes beyond the limit of the log. There is no number and no index, because a cut deletes exactly the rows in its
+-- snapshot. Without them bulk statements are a third faster.
 CREATE TABLE {log} (op "char" NOT NULL, {columns})
     WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
           autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000)
@@ -41,7 +41,7 @@ BEGIN
     INSERT INTO {log} (op) VALUES ('T');
     {mark_dirty};
     RETURN NULL;
-  END IF;
+  END IF;{full}
   -- A renamed, dropped or retyped key column must not break the application's statement. The key's index is tested first,
   -- which costs a quarter. A recreated index (REINDEX CONCURRENTLY, a restored dump) only makes the test more expensive.
   IF {index_differs} THEN
@@ -85,7 +85,7 @@ BEGIN
       PERFORM set_config('{truncating}', 'off', true);
     END IF;
     RETURN NULL;
-  END IF;
+  END IF;{full}
   -- The key is tested once for each table and client message: a test for each row would cost too much, and a transaction
   -- may alter the key between two of its statements. The index is tested first, as above.
   IF current_setting('{checked}', true) IS DISTINCT FROM TG_RELID::text || statement_timestamp() THEN
@@ -106,6 +106,16 @@ BEGIN
   RETURN NULL;
 END $venus$
 
+-- full --
+-- A log at its limit gets one row for each transaction, by which capture knows that it missed changes.
+  IF pg_relation_size('{log}') >= {bytes} THEN
+    IF current_setting('{marked}', true) IS DISTINCT FROM 'full' AND set_config('{marked}', 'full', true) = 'full' THEN
+      INSERT INTO {log} (op) VALUES ('F');
+      INSERT INTO venus.dirty (table_id) VALUES ({table_id});
+    END IF;
+    RETURN NULL;
+  END IF
+
 -- retyped --
       -- Used until capture replaces this function: a session keeps its plans for the key's old type, which would fail the
       -- application's statement. The text of a value has no type.
@@ -122,7 +132,7 @@ CREATE OR REPLACE FUNCTION {partition_function}() RETURNS trigger LANGUAGE plpgs
 BEGIN
   IF current_setting('venus.apply', true) = 'on' OR current_setting('{truncating}', true) = 'on' THEN
     RETURN NULL;
-  END IF;
+  END IF;{full}
   EXECUTE format({keys_of_partition}, TG_RELID::regclass);
   {mark_dirty};
   RETURN NULL;

@@ -59,7 +59,7 @@ COPY (SELECT {columns} FROM {relation} t JOIN unnest({arrays}) AS v ({names}) ON
 SELECT next_sequence FROM venus.checkpoint WHERE id = 1
 
 -- whole_table_waits --
-SELECT EXISTS (SELECT FROM {log} WHERE op IN ('T', 'X'))
+SELECT EXISTS (SELECT FROM {log} WHERE op IN ('T', 'X', 'F'))
 
 -- waiting --
 SELECT DISTINCT {names} FROM {log} l JOIN unnest({arrays}) AS v ({names}) ON {match}

@@ -15,8 +15,11 @@ from venus.adapters.dialects.column_choice import ColumnChoice
 from venus.adapters.dialects.contract import FillState, RegisteredTable, SchemaChanged, SourceCapture
 from venus.adapters.dialects.registry_rules import (
     HaltTracker,
+    LogLimits,
     RestoreGuard,
     SourceRestored,
+    find_full_logs,
+    full_log_reason,
     is_halted,
     state_before_halt,
     unknown_table,
@@ -33,7 +36,7 @@ from venus.adapters.dialects.sqlite.connection import (
     write_transaction,
 )
 from venus.adapters.dialects.sqlite.dictionary.tables import SqliteDictionary, log_table_name, read_schema_version
-from venus.adapters.dialects.sqlite.installation import schema_changes
+from venus.adapters.dialects.sqlite.installation import installer, schema_changes
 from venus.adapters.dialects.sqlite.installation.schema_changes import (
     SqliteTableComparison,
     compare_table,
@@ -55,7 +58,9 @@ class SqliteCapture(SourceCapture):
         writer: sqlite3.Connection,
         columns: ColumnChoice,
         restores: RestoreGuard,
+        log: LogLimits,
     ) -> None:
+        self._log = log
         self._file = file
         self._reader = reader
         self._writer = writer
@@ -250,6 +255,18 @@ class SqliteCapture(SourceCapture):
         with write_transaction(self._writer, self._file):
             if not self._writer.execute(statement("registry", "beat"), (_now_us(),)).rowcount:
                 self._writer.execute(statement("registry", "beat_again"), (_now_us(),))
+
+    def limit_logs(self) -> None:
+        if not self._log.is_set or not registry.is_installed(self._writer):
+            return
+        waiting = {table_id: rows for table_id, (rows, _) in self.read_backlog().items()}
+        with write_transaction(self._writer, self._file):
+            tables = [c.table for c in registry.read_tables(self._writer).values()]
+            for table in find_full_logs(tables, waiting, self._log):
+                installer.drop_triggers(self._writer, table.schema.table_id)
+                if table.state != registry.PAUSED:
+                    reason = full_log_reason(self._log)
+                    self._writer.execute(registry.set_state_sql(table.schema.table_id, registry.RESYNC, reason))
 
     def limit_lock_waits(self) -> None:
         """Do nothing: SQLite lets readers wait only while a writer commits."""

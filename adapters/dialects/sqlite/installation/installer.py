@@ -185,6 +185,12 @@ def release_steps(connection: sqlite3.Connection, table_ids: Seq[int]) -> list[I
     return steps
 
 
+def drop_triggers(connection: sqlite3.Connection, table_id: int) -> None:
+    """Drop the triggers of a table, so that its log takes no more."""
+    for name in _trigger_names(read_objects(connection), table_id):
+        connection.execute(statement("install", "drop_trigger", trigger=quote(name)))
+
+
 def _trigger_names(present: DictionaryObjects, table_id: int) -> list[str]:
     log = log_table_name(table_id)
     return sorted(name for name in present if name != log and registry.table_number(name) == table_id)

@@ -1,0 +1,111 @@
+"""A log that has reached its limit takes no more, the application continues, and the table comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg2
+import pytest
+
+from tests.conformance.place_oracle import StandInPlace
+from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace, do
+from tests.support.databases.postgres import libpq
+from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.oracle.session.driver import OracleOptions
+from venus.adapters.dialects.oracle.source import OracleSource
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.dialects.registry_rules import LogLimits
+from venus.cli.prove.follower import Follower
+from venus.config import Settings
+from venus.errors import ConfigError
+
+ROWS_MAX, BYTES_MAX = 10, 16_384
+#: More changes than a log takes; a log in PostgreSQL is measured in pages.
+MANY = {"postgresql": 900}
+
+
+@pytest.fixture
+def limited(place: Place, app: Application) -> Iterator[Source]:
+    """Capture two tables with limited logs."""
+    t = place.types
+    for name in ("item", "shelf"):
+        do(app, f"CREATE TABLE {name} (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})")
+    if isinstance(place, StandInPlace):
+        place.standin.server.execute("INSERT INTO SESSION_PRIVS VALUES ('CREATE JOB')", "DICTIONARY")
+        source: Source = OracleSource(place.standin, OracleOptions(log=LogLimits(rows_max=ROWS_MAX)))
+    else:
+        assert isinstance(place, MariaPlace | PostgresPlace | SqlitePlace)
+        url = f"sqlite:///{place.path}" if isinstance(place, SqlitePlace) else place.url
+        option = {"log_bytes_max": BYTES_MAX} if isinstance(place, PostgresPlace) else {"log_rows_max": ROWS_MAX}
+        source = open_source(Settings.model_validate({"source": {"url": url, **option}}))
+    source.installer.install(["*"], [])
+    yield source
+    source.close()
+
+
+def insert(app: Application, table: str, numbers: range) -> None:
+    for number in numbers:
+        app.execute(f"INSERT INTO {table} VALUES (?, ?)", number, "v")
+    app.commit()
+
+
+def states(source: Source) -> dict[str, tuple[str, str]]:
+    return {t.schema.name: (t.state, t.reason) for t in source.registry.read_registered_tables()}
+
+
+def test_a_log_at_its_limit_takes_no_more_and_its_table_comes_back(
+    place: Place, app: Application, limited: Source
+) -> None:
+    follower = Follower(limited)
+    follower.drain()
+    many = MANY.get(place.dialect, ROWS_MAX)
+    insert(app, "shelf", range(3))
+    limited.capture.limit_logs()
+    assert states(limited)["item"] == ("ACTIVE", "")
+
+    insert(app, "item", range(many))
+    limited.capture.limit_logs()
+    insert(app, "item", range(many, many + 50))
+    waiting = limited.capture.read_backlog()[follower.table_id("item")][0]
+    assert waiting <= many
+    follower.drain()
+    limited.capture.refresh_schemas()
+    state, reason = states(limited)["item"]
+    assert state == "RESYNC"
+    assert reason.startswith("its log reached log_")
+    assert states(limited)["shelf"] == ("ACTIVE", "")
+    assert len(follower.rows("shelf")) == 3
+
+    if isinstance(place, PostgresPlace):  # what autovacuum does
+        with closing(psycopg2.connect(libpq(place.url))) as session:
+            session.autocommit = True
+            session.cursor().execute("VACUUM venus.l_00002")
+    limited.installer.install(["*"], [])
+    limited.capture.restart_fill(follower.table_id("item"))
+    follower.drain()
+    insert(app, "item", range(5000, 5003))
+    follower.drain()
+    assert states(limited)["item"] == ("ACTIVE", "")
+    assert len(follower.rows("item")) == many + 53
+
+
+def test_a_limit_is_added_to_an_installation_and_taken_away_without_a_resync(
+    place: Place, app: Application, limited: Source
+) -> None:
+    without = place.open()
+    try:
+        for source in (without, limited):
+            source.installer.install(["*"], [])
+            source.capture.refresh_schemas()
+            assert states(source)["item"] == ("ACTIVE", "")
+    finally:
+        without.close()
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_limit_that_a_database_does_not_know_is_refused(place: SqlitePlace) -> None:
+    for option in ("log_bytes_max", "log_tablespace"):
+        given = {"url": f"sqlite:///{place.path}", option: 5 if "bytes" in option else "LOGS"}
+        with pytest.raises(ConfigError, match=rf"{option} is not available for sqlite"):
+            open_source(Settings.model_validate({"source": given}))
