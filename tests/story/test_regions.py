@@ -96,7 +96,7 @@ def lines(block: str) -> list[str]:
 
 def shape(lines: list[str]) -> list[str]:
     """Return a drawing without what differs from run to run."""
-    return [re.sub(r"main  .*", "main", re.sub(r"127\.0\.0\.1:\d+", "", line)).rstrip() for line in lines]
+    return [re.sub(r"(?<=main)  .*|127\.0\.0\.1:\d+| · load \d+%", "", line).rstrip() for line in lines]
 
 
 def equal(walk: Walk, target: str, tables: set[str]) -> bool:
