@@ -24,6 +24,8 @@ FULL = Offset(-1)
 NAME_CHARS_MAX = 128
 ADDRESS_CHARS_MAX = 300
 PORT_MAX = 65535
+#: The waiting rows of a log are counted to this number: a longer count would read the log of a long stop each time.
+LOG_ROWS_COUNTED_MAX = 100_000
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/,]+):(\d{1,5})")
 
 

@@ -190,6 +190,8 @@ class MysqlConnection:
         self.in_transaction = False
         #: Whether the server has denied a statement since this was reset.
         self.denied = False
+        #: The server's version, once it was asked for.
+        self.version = ""
 
     def open(self) -> pymysql.connections.Connection[Any]:
         """Return the driver's connection; connect if there is none."""
@@ -242,6 +244,7 @@ class MysqlConnection:
     def close(self) -> None:
         """Close the session at once. Uncommitted work is lost."""
         raw, self._raw, self._streaming, self.in_transaction = self._raw, None, None, False
+        self.version = ""
         if raw is not None:
             with suppress(pymysql.Error, OSError):
                 raw._force_close()  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ which its statements were built.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
@@ -187,11 +187,12 @@ def store_fill_sql(before: FillState, after: FillState) -> str:
     return statement("registry", "store_fill", **values)
 
 
-def read_backlog(connection: MysqlConnection, table_ids: Seq[int]) -> dict[int, int]:
-    """Return the number of waiting log rows by table."""
+def count_waiting(connection: MysqlConnection, table_ids: Seq[int], most: int = 0) -> dict[int, int]:
+    """Return how many log rows of these tables wait, counting to `most` (0 = to the end)."""
     if not table_ids:
         return {}
-    waiting = (statement("registry", "waiting", table_id=str(t), log=log_table_name(t)) for t in table_ids)
+    bound = f" LIMIT {most}" if most else ""
+    waiting = (statement("registry", "waiting", table_id=str(t), log=log_table_name(t), bound=bound) for t in table_ids)
     return {int(t): int(n) for t, n in connection.rows(" UNION ALL ".join(waiting))}
 
 
@@ -226,19 +227,67 @@ class MysqlCaptureState:
     dictionary: MysqlDictionary
 
 
-def load_capture_state(connection: MysqlConnection) -> MysqlCaptureState:
+class DefinitionCache:
+    """The definitions of tables, each with the table for which it was read.
+
+    The server shows one definition at a time, so a thousand would take a thousand round trips for each comparison.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[MysqlTable, str]] = {}
+
+    def clear(self) -> None:
+        """Read every definition again."""
+        self._read.clear()
+
+    def find_stale(self, names: Iterable[str], found: MysqlDictionary) -> list[str]:
+        """Return the tables whose definition has to be read."""
+        return [name for name in names if name in found.tables and not self._is_valid(found.tables[name])]
+
+    def _is_valid(self, table: MysqlTable) -> bool:
+        known = self._read.get(table.name)
+        return (
+            known is not None
+            and not known[0].is_recent
+            and replace(known[0], rows_estimate=table.rows_estimate) == table
+        )
+
+    def store(self, names: Iterable[str], texts: Mapping[str, str], found: MysqlDictionary) -> None:
+        """Keep the definitions of these tables, as old as this dictionary, and forget those that are not shown."""
+        for name in names:
+            self._read.pop(name, None)
+        self._read |= {name: (found.tables[name], text) for name, text in texts.items() if name in found.tables}
+
+    def definition(self, name: str) -> str:
+        """Return the definition of a table, empty if it is gone."""
+        return self._read[name][1] if name in self._read else ""
+
+
+def load_capture_state(connection: MysqlConnection, cache: DefinitionCache | None = None) -> MysqlCaptureState:
     """Read the registry and the dictionary; repeat if a table was altered meanwhile."""
+    cache = DefinitionCache() if cache is None else cache
     while True:
         mark = read_mark(connection)
         known = read_tables(connection)
-        before = read_definitions(connection, (k.schema.name for k in known))
+        names = [k.schema.name for k in known]
         found = read_dictionary(connection, zero_dates_null=connection.options.zero_dates_null)
-        if before == read_definitions(connection, (k.schema.name for k in known)):
+        if not (stale := cache.find_stale(names, found)):
             break
+        texts = read_definitions(connection, stale)
+        found = read_dictionary(connection, zero_dates_null=connection.options.zero_dates_null)
+        if texts == read_definitions(connection, stale):
+            cache.store(stale, texts, found)
+            if {*cache.find_stale(names, found)} <= {*stale}:  # those that are recent
+                break
     captured = tuple(
-        _captured_table(connection, k, found.tables.get(k.schema.name), before.get(k.schema.name, "")) for k in known
+        _captured_table(connection, k, found.tables.get(k.schema.name), _definition(cache, k.schema.name, found))
+        for k in known
     )
     return MysqlCaptureState(captured=captured, mark=mark, dictionary=found)
+
+
+def _definition(cache: DefinitionCache, name: str, found: MysqlDictionary) -> str:
+    return cache.definition(name) if name in found.tables else ""
 
 
 def read_definitions(connection: MysqlConnection, tables: Iterable[str]) -> dict[str, str]:
@@ -286,13 +335,14 @@ class MysqlRegistry(SourceRegistry):
         self._writer = writer
         #: What was loaded last; None after a change by this process.
         self.loaded: MysqlCaptureState | None = None
+        self.definitions = DefinitionCache()
         self.restores = RestoreGuard()
 
     def load(self, *, again: bool = False) -> MysqlCaptureState:
         """Read the registry and the dictionary, and build the statements of the tables."""
         if self.loaded is None or again:
             require_installation(self._writer)
-            self.loaded = load_capture_state(self._writer)
+            self.loaded = load_capture_state(self._writer, self.definitions)
         return self.loaded
 
     def invalidate(self) -> None:
@@ -311,7 +361,7 @@ class MysqlRegistry(SourceRegistry):
         return {int(table_id): int(rows) for table_id, rows in self._writer.rows(statement("registry", "row_counts"))}
 
     def read_registry_fingerprint(self) -> str:
-        return repr(self._writer.rows(statement("registry", "sign")))
+        return str(self._writer.row(statement("registry", "sign"))[0])
 
     def set_table_state(self, table_id: int, state: str, reason: str) -> None:
         set_state(self._writer, table_id, state, reason)

@@ -26,7 +26,7 @@ from venus.adapters.dialects.registry_rules import (
 )
 from venus.codec.schema import fingerprint
 from venus.errors import Fenced, NotInstalled, Refused
-from venus.model import BatchNo, BatchRecord, Epoch, TableSchema
+from venus.model import LOG_ROWS_COUNTED_MAX, BatchNo, BatchRecord, Epoch, TableSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +162,10 @@ def mark_missed_changes(connection: PostgresConnection, table_id: int, reason: s
     connection.run(statement("registry", "missed"), {"table_id": table_id, "reason": reason})
 
 
-def count_waiting(connection: PostgresConnection, table_ids: Iterable[int]) -> dict[int, int]:
-    """Return the number of waiting log rows by table."""
-    counts = [f"SELECT {t}, count(*) FROM {log_table_name(t)}" for t in table_ids]
+def count_waiting(connection: PostgresConnection, table_ids: Iterable[int], most: int = 0) -> dict[int, int]:
+    """Return how many log rows of these tables wait, counting to `most` (0 = to the end)."""
+    bound = f" LIMIT {most}" if most else ""
+    counts = [f"SELECT {t}, count(*) FROM (SELECT FROM {log_table_name(t)}{bound}) l" for t in table_ids]
     return dict(connection.rows(" UNION ALL ".join(counts))) if counts else {}
 
 
@@ -240,7 +241,7 @@ def _read_backlog(connection: PostgresConnection, oids: Mapping[int, int]) -> di
     counts = dict.fromkeys(oids, 0)
     with connection.snapshot():
         dirty = [r[0] for r in connection.rows(statement("registry", "dirty")) if r[0] in oids]
-        counts |= count_waiting(connection, dirty)
+        counts |= count_waiting(connection, dirty, LOG_ROWS_COUNTED_MAX)
         present = {"tables": list(filter(None, oids.values()))}
         ages: dict[int, float] = dict(connection.rows(statement("registry", "blockers"), present))
     return {table_id: (int(counts[table_id]), int(ages.get(oid, 0))) for table_id, oid in oids.items()}

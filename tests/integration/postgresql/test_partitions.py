@@ -6,6 +6,8 @@ import pytest
 
 from tests.integration.postgresql.conftest import Sql, Start, keys, state
 from venus.adapters.dialects.contract import UncapturedTable
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.postgresql.installation.installer import PostgresInstalledObjects
 from venus.model import ChangeKind
 
 
@@ -221,3 +223,29 @@ def test_a_partitioned_table_leaves_capture_and_comes_back(sql: Sql, capture: St
     follower.drain()
     assert keys(follower, "parted") == {"2", "3"}
     assert state(follower, "parted") == ("ACTIVE", "")
+
+
+@pytest.mark.usefixtures("parted")
+def test_a_partition_that_joins_while_the_dictionary_is_compared_is_no_reason_to_read_the_table_again(
+    sql: Sql, capture: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = capture()
+    capturing = follower.source.capture
+    capturing.refresh_schemas()
+    original = PostgresInstalledObjects.read
+
+    def join_first(connection: PostgresConnection) -> PostgresInstalledObjects:
+        """Let an installation in another process take a new partition in, behind the reading of the tables."""
+        monkeypatch.undo()
+        sql("CREATE TABLE parted_w PARTITION OF parted FOR VALUES IN ('w')")
+        sql(f"INSERT INTO venus.captured_leaf VALUES ({follower.table_id('parted')}, 'parted_w'::regclass)")
+        return original(connection)
+
+    monkeypatch.setattr(PostgresInstalledObjects, "read", join_first)
+    sql("COMMENT ON TABLE parted IS 'another one'")
+    capturing.refresh_schemas()
+    assert all(table.fill.done for table in follower.source.registry.read_registered_tables())
+    capturing.refresh_schemas()
+    sql("INSERT INTO parted VALUES (1, 'w', 'a'); TRUNCATE parted_w; INSERT INTO parted VALUES (2, 'w', 'b')")
+    follower.drain()
+    assert keys(follower, "parted") == {"2"}

@@ -30,7 +30,7 @@ from venus.adapters.dialects.registry_rules import (
     state_before_halt,
 )
 from venus.errors import DatabaseUnavailable, SourceError
-from venus.model import TableSchema
+from venus.model import LOG_ROWS_COUNTED_MAX, TableSchema
 
 #: Interval between two checks of InnoDB's numbers.
 WATCH_S = 1.0
@@ -84,7 +84,7 @@ class MysqlCapture(SourceCapture):
         for known in (k for k in readable if is_unreadable(k.table)):
             registry.set_state(self._writer, known.table_id, *state_before_halt(known.table))
         halted = [k for k in readable if is_halted(k.table)]
-        waiting = registry.read_backlog(self._writer, [k.table_id for k in halted])
+        waiting = registry.count_waiting(self._writer, [k.table_id for k in halted])
         for known in halted:
             if self._halts.may_retry(known.table_id, waiting[known.table_id]):
                 registry.set_state(self._writer, known.table_id, *state_before_halt(known.table))
@@ -92,7 +92,11 @@ class MysqlCapture(SourceCapture):
     def open_cut(self, fills: Seq[FillState]) -> Cut | None:
         loaded = self._load()
         self._check_numbers(loaded)
-        return open_cut(self._reader, self._writer, loaded, fills, self._pace, self._halts, self._registry.restores)
+        try:
+            return open_cut(self._reader, self._writer, loaded, fills, self._pace, self._halts, self._registry.restores)
+        except SchemaChanged:
+            self._registry.definitions.clear()  # a definition may have another text without another time
+            raise
 
     def _check_numbers(self, loaded: MysqlCaptureState) -> None:
         """Check periodically whether InnoDB's number of a table has changed: TRUNCATE leaves no other trace."""
@@ -108,7 +112,7 @@ class MysqlCapture(SourceCapture):
     def restart_fill(self, table_id: int) -> None:
         """Restart the fill of a table. This also ends RESYNC if its triggers are complete."""
         registry.restart_fill(self._writer, table_id)
-        loaded = registry.load_capture_state(self._writer)
+        loaded = registry.load_capture_state(self._writer, self._registry.definitions)
         for c in loaded.captured:
             if (
                 c.table_id == table_id
@@ -149,13 +153,14 @@ class MysqlCapture(SourceCapture):
     def _read_waiting(self) -> dict[int, int]:
         captured = self._load().captured
         try:
-            return registry.read_backlog(self._writer, [c.table_id for c in captured])
+            return registry.count_waiting(self._writer, [c.table_id for c in captured], LOG_ROWS_COUNTED_MAX)
         except MysqlNotPermitted:
             present = MysqlInstalledObjects.read(self._writer)
             hidden = privileges.find_missing_privileges(self._writer, captured, present, logs=True)
             if not hidden:
                 raise
-            return registry.read_backlog(self._writer, [c.table_id for c in captured if c.table_id not in hidden])
+            shown = [c.table_id for c in captured if c.table_id not in hidden]
+            return registry.count_waiting(self._writer, shown, LOG_ROWS_COUNTED_MAX)
 
     def write_heartbeat(self) -> None:
         if not self._writer.run(statement("registry", "beat")):

@@ -8,12 +8,16 @@ time at which the server wrote it. Both are stored between two comparisons.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 
 from venus.adapters.dialects.mysql.connection import MysqlConnection
 from venus.adapters.dialects.mysql.dictionary.tables import is_mariadb
 from venus.adapters.dialects.mysql.sql import literal, statement
 from venus.errors import DatabaseUnavailable, SourceError
+
+#: InnoDB's encoding leaves such a name as it is.
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
 
 
 def definition_key(table_id: int) -> int:
@@ -93,6 +97,8 @@ class InnodbNumbers:
         return text if len(text) <= 64 else hashlib.sha256(text.encode()).hexdigest()
 
     def _encode_name(self, name: str) -> str:
+        if _PLAIN.fullmatch(name):
+            return name
         if name not in self._names:
             query = statement("dictionary", "encoded", name=literal(name))
             self._names[name] = str(self._connection.row(query)[0])

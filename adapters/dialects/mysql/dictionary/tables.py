@@ -93,8 +93,9 @@ class MysqlTable:
     expressions: Mapping[str, str] = field(default_factory=dict)
     #: Whether this user sees the checks of this table. MariaDB hides them from users with privileges on single tables.
     shows_checks: bool = False
-    #: When the server last wrote the definition.
+    #: When the server last wrote the definition, and whether it may have written it again since without a trace.
     written: str = ""
+    is_recent: bool = True
 
     @property
     def sql(self) -> str:
@@ -192,7 +193,9 @@ def _read_json_columns(connection: MysqlConnection, parts: Mapping[str, str]) ->
 
 def is_mariadb(connection: MysqlConnection) -> bool:
     """Return whether the server is MariaDB rather than MySQL."""
-    return "mariadb" in str(connection.row("SELECT version()")[0]).lower()
+    if not connection.version:
+        connection.version = str(connection.row("SELECT version()")[0]).lower()
+    return "mariadb" in connection.version
 
 
 def _read_by_table(connection: MysqlConnection, query: str, parts: Mapping[str, str]) -> dict[str, list[Row]]:
@@ -249,7 +252,7 @@ def _build_references(rows: Iterable[Row]) -> list[MysqlReference]:
 
 
 def _build_table(database: str, row: Row, rows: _TableRows, left: Seq[LeftOut], *, null: bool) -> MysqlTable:
-    name, _, engine, comment, estimate, written = row
+    name, _, engine, comment, estimate, written, recent = row
     found, declared, unsupported = [], {}, []
     columns, gone = rows.columns, frozenset(o.name for o in left)
     for column in columns:
@@ -284,6 +287,7 @@ def _build_table(database: str, row: Row, rows: _TableRows, left: Seq[LeftOut], 
         expressions={r[0]: r[13] for r in columns if r[13]},
         shows_checks=bool(rows.more.checks),
         written=written,
+        is_recent=recent != "0",
     )
 
 

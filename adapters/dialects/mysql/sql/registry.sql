@@ -12,9 +12,10 @@ SELECT table_id, schema_wire, fingerprint, state, coalesce(reason, ''), coalesce
 SELECT name FROM venus_captured_table
 
 -- sign --
--- Everything of a registered table that may change. A change of its columns changes the fingerprint.
-SELECT table_id, fingerprint, state, reason, fill_cursor, fill_rows, fill_estimate, fill_done, sweep_from
-  FROM venus_captured_table ORDER BY table_id
+-- A digest of everything of a registered table that may change. A change of its columns changes the fingerprint.
+SELECT md5(coalesce(group_concat(concat_ws(' ', table_id, fingerprint, state, reason, md5(fill_cursor), fill_rows,
+                                           fill_estimate, fill_done, sweep_from) ORDER BY table_id), ''))
+  FROM venus_captured_table
 
 -- mark --
 -- Changes with every change of the registry that affects capture.
@@ -100,7 +101,7 @@ SELECT 1, CAST(unix_timestamp(now(6)) * 1000000 AS SIGNED) FROM DUAL
 WHERE NOT EXISTS (SELECT * FROM venus_heartbeat)
 
 -- waiting --
-SELECT {table_id}, count(*) FROM {log}
+SELECT {table_id}, count(*) FROM (SELECT 1 FROM {log}{bound}) AS l
 
 -- may_read --
 -- The server denies access to an existing column, and reports a missing one as unknown.

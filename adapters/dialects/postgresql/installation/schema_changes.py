@@ -158,7 +158,8 @@ def refresh_registry(connection: PostgresConnection, captured: Seq[PostgresCaptu
             else TriggerMarks()
         )
     known.delete_others(connection)
-    versions = []
+    versions: list[TableSchema] = []
+    fresh: list[tuple[int, str, str]] = []
     for c in captured:
         table_id = c.schema.table_id
         if is_being_released(c.registered):
@@ -178,7 +179,10 @@ def refresh_registry(connection: PostgresConnection, captured: Seq[PostgresCaptu
             if c.table.kind == "p":
                 _follow_partitions(connection, c, c.table, present.leaves.get(table_id, frozenset()), known)
             present = renew_objects(connection, c.table, table_id, present)
-            _check_triggers(connection, c, c.table, present, known)
+            fresh += _check_triggers(connection, c, c.table, present, known)
+    if fresh:
+        with connection.transaction():
+            store_marks(connection, fresh)
     return versions
 
 
@@ -266,7 +270,11 @@ def _follow_partitions(
         except SourceError as error:
             reason = f"partition {now[oid].namespace}.{now[oid].name} cannot be given its trigger: {error}"
             registry.mark_missed_changes(connection, table_id, reason)
-    if gone := joined - now.keys():
+    gone = joined - now.keys()
+    if gone:  # one that has joined since the table was read is no reason to read the table again
+        rows = connection.rows(statement("dictionary", "partitions"), {"tables": [table.oid]})
+        gone -= {leaf for _, leaf, *_ in rows}
+    if gone:
         with connection.transaction():
             registry.restart_fill(connection, table_id)
             for oid in gone:
@@ -297,10 +305,11 @@ def _check_triggers(
     table: PostgresTable,
     present: PostgresInstalledObjects,
     known: TriggerMarks,
-) -> None:
+) -> Seq[tuple[int, str, str]]:
     """Mark a table RESYNC if a trigger was dropped, disabled or altered meanwhile, even if it exists again.
 
-    Restart the fill of a table whose values ALTER TABLE has recomputed.
+    Restart the fill of a table whose values ALTER TABLE has recomputed. Return the marks that remain to be stored: they
+    have no consequences.
     """
     table_id, changes, reason = captured.schema.table_id, known.find_changes(table), ""
     if lacking := present.find_missing(table, table_id, always=connection.options.always):
@@ -312,14 +321,15 @@ def _check_triggers(
             "missed; resync"
         )
     is_news = bool(reason) and captured.registered.state != RESYNC
-    if not is_news and not changes.new_marks:
-        return
+    if not is_news and not changes.has_rewritten_values:
+        return changes.new_marks
     with connection.transaction():
         if is_news:
             registry.mark_missed_changes(connection, table_id, reason)
         if changes.has_rewritten_values:
             registry.restart_fill(connection, table_id)
         store_marks(connection, changes.new_marks)
+    return ()
 
 
 #: Timeout of the lock request. It is short, because writers queue behind the request.

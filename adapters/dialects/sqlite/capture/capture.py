@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from venus.adapters.dialects.sqlite.connection import (
 from venus.adapters.dialects.sqlite.dictionary.tables import SqliteDictionary, log_table_name, read_schema_version
 from venus.adapters.dialects.sqlite.installation import installer, schema_changes
 from venus.adapters.dialects.sqlite.installation.schema_changes import (
+    DictionaryObjects,
     SqliteTableComparison,
     compare_table,
     read_objects,
@@ -71,6 +73,8 @@ class SqliteCapture(SourceCapture):
         #: The schema_version for which `_accesses` are valid.
         self._schema_version: int | None = None
         self._compared_at = 0
+        #: The dictionary of that schema_version, while a comparison uses it.
+        self._read: tuple[SqliteDictionary, DictionaryObjects] | None = None
         #: Whether a comparison was made. A cut alone accepts a dictionary of which no summary is stored.
         self._has_compared = False
         #: The data_version at which every log was empty.
@@ -90,17 +94,20 @@ class SqliteCapture(SourceCapture):
             if is_known and not self._has_paused_table():
                 return []
             found = self._compare_all()
-            retried = self._find_corrected_tables(found)
+            ends = self._read_ends(found)
+            retried = self._find_corrected_tables(found, ends)
             unnoted = schema_changes.read_stored_summary(self._writer) != schema_changes.read_summary(self._writer)
-            to_store = unnoted or retried or any(c.has_changes or self._has_lost_rows(c) for c in found)
+            to_store = unnoted or retried or any(c.has_changes or _has_lost_rows(c, ends) for c in found)
         if to_store:
             with write_transaction(self._writer, self._file):
                 before, look = (
                     schema_changes.read_stored_summary(self._writer),
                     schema_changes.read_summary(self._writer),
                 )
-                for comparison in self._compare_all():
-                    self._store(comparison)
+                found = self._compare_all()
+                ends = self._read_ends(found)
+                for comparison in found:
+                    self._store(comparison, ends)
                     if schema_changes.may_have_altered(before, look, comparison.captured.schema.name):
                         registry.restart_fill(self._writer, comparison.captured.schema.table_id)
                 schema_changes.store_summary(self._writer, look)
@@ -116,38 +123,39 @@ class SqliteCapture(SourceCapture):
         return any(state == registry.PAUSED for state, _ in registry.read_states(self._writer).values())
 
     def _compare_all(self) -> list[SqliteTableComparison]:
-        self._compared_at = read_schema_version(self._writer)
-        dictionary, present = SqliteDictionary(self._writer, self._columns), read_objects(self._writer)
+        version = read_schema_version(self._writer)
+        if self._read is None or version != self._compared_at:
+            self._read = SqliteDictionary(self._writer, self._columns), read_objects(self._writer)
+        self._compared_at = version
+        dictionary, present = self._read
         return [compare_table(dictionary, c, present) for c in registry.read_tables(self._writer).values()]
 
     def _compare(self, captured: SqliteRegistryEntry) -> SqliteTableComparison:
         return compare_table(SqliteDictionary(self._writer, self._columns), captured, read_objects(self._writer))
 
-    def _find_corrected_tables(self, found: list[SqliteTableComparison]) -> list[RegisteredTable]:
+    def _read_ends(self, found: Seq[SqliteTableComparison]) -> dict[int, int]:
+        """Return the ends of the logs that exist."""
+        present = [c.captured.schema.table_id for c in found if c.readable or is_halted(c.captured.table)]
+        return read_log_ends(self._writer, present)
+
+    def _find_corrected_tables(
+        self, found: list[SqliteTableComparison], ends: Mapping[int, int]
+    ) -> list[RegisteredTable]:
         """Return the tables that halted at a row and were written to since: that may have corrected the row."""
         halted = [(c.captured.schema.table_id, c.captured.table) for c in found if is_halted(c.captured.table)]
-        return [
-            t for table_id, t in halted if self._halts.may_retry(table_id, self._read_log_end(self._writer, table_id))
-        ]
+        return [t for table_id, t in halted if self._halts.may_retry(table_id, ends[table_id])]
 
-    def _has_lost_rows(self, how: SqliteTableComparison) -> bool:
-        """Return whether the log ends before its watermark. VENUS never purges the newest consumed row."""
-        table_id = how.captured.schema.table_id
-        return how.readable and self._read_log_end(self._writer, table_id) < how.captured.log_through
-
-    def _store(self, how: SqliteTableComparison) -> None:
+    def _store(self, how: SqliteTableComparison, ends: Mapping[int, int]) -> None:
         table_id = how.captured.schema.table_id
         if how.is_new_version:
             self._writer.execute(registry.new_version_sql(how.schema, how.number_max))
             if how.needs_fill:
                 registry.restart_fill(self._writer, table_id)
-        if self._has_lost_rows(how):
+        if _has_lost_rows(how, ends):
             log = log_table_name(table_id)
             reason = f"changes were missed: rows were removed from {log}, read the table again"
             self._writer.execute(registry.set_state_sql(table_id, registry.RESYNC, reason))
-            self._writer.execute(
-                statement("registry", "consumed"), (self._read_log_end(self._writer, table_id), table_id)
-            )
+            self._writer.execute(statement("registry", "consumed"), (ends[table_id], table_id))
         elif how.reason and how.captured.table.state == registry.ACTIVE:
             self._writer.execute(registry.set_state_sql(table_id, registry.RESYNC, how.reason))
 
@@ -156,7 +164,7 @@ class SqliteCapture(SourceCapture):
         self._accesses = {c.schema.table_id: build_access(c.table) for c in found if c.readable and c.table is not None}
         self._purger.schedule({c.captured.schema.table_id for c in found})
         self._schema_version = self._compared_at
-        self._empty_at = None
+        self._read = self._empty_at = None
 
     def open_cut(self, fills: Seq[FillState]) -> SqliteCut | None:
         """Open a snapshot, unless nothing was committed since every log was empty."""
@@ -184,12 +192,13 @@ class SqliteCapture(SourceCapture):
         if read_schema_version(self._reader) != self._schema_version:
             self._accept_dictionary()
         tables = registry.read_states(self._reader)
-        pending, ends = {}, {}
         for table_id, access in self._accesses.items():
             if table_id not in tables:
                 raise SchemaChanged(f"{self._file}: {access.layout.schema.qualified} is not captured any more")
+        pending, ends = {}, read_log_ends(self._reader, self._accesses)
+        for table_id, access in self._accesses.items():
             state, after = tables[table_id]
-            through = ends[table_id] = self._read_log_end(self._reader, table_id)
+            through = ends[table_id]
             if through < after:
                 self._schema_version = None
                 raise SchemaChanged(f"{self._file}: rows have gone from {log_table_name(table_id)}")
@@ -275,12 +284,26 @@ class SqliteCapture(SourceCapture):
         """Return the number of waiting log rows. The age is 0: a committed transaction is visible at once."""
         with read_transaction(self._writer, self._file):
             tables = registry.read_states(self._writer)
-            return {t: (max(0, self._read_log_end(self._writer, t) - through), 0) for t, (_, through) in tables.items()}
+            ends = read_log_ends(self._writer, tables)
+            return {t: (max(0, ends[t] - through), 0) for t, (_, through) in tables.items()}
 
-    @staticmethod
-    def _read_log_end(connection: sqlite3.Connection, table_id: int) -> int:
-        sql = statement("registry", "log_end", log=quote(log_table_name(table_id)))
-        return int(connection.execute(sql).fetchone()[0])
+
+#: SQLite combines at most 500 SELECTs in one statement.
+_LOGS_AT_ONCE = 500
+
+
+def read_log_ends(connection: sqlite3.Connection, table_ids: Iterable[int]) -> dict[int, int]:
+    """Return the newest number in the log of each table."""
+    found: dict[int, int] = {}
+    each = [statement("registry", "log_end", table_id=str(t), log=quote(log_table_name(t))).rstrip() for t in table_ids]
+    for first in range(0, len(each), _LOGS_AT_ONCE):
+        found |= connection.execute("\nUNION ALL ".join(each[first : first + _LOGS_AT_ONCE])).fetchall()
+    return found
+
+
+def _has_lost_rows(how: SqliteTableComparison, ends: Mapping[int, int]) -> bool:
+    """Return whether the log ends before its watermark. VENUS never purges the newest consumed row."""
+    return how.readable and ends[how.captured.schema.table_id] < how.captured.log_through
 
 
 def _now_us() -> int:

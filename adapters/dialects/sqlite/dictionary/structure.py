@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -43,12 +44,16 @@ class ColumnRow:
     default_sql: str
 
 
-def add_structure(connection: sqlite3.Connection, schema: TableSchema, rows: Seq[ColumnRow], sql: str) -> TableSchema:
+#: The dictionary's rows about a table or index, by the name of a query in dictionary.sql.
+Fetch = Callable[[str, str], list[tuple[Any, ...]]]
+
+
+def add_structure(fetch: Fetch, schema: TableSchema, rows: Seq[ColumnRow], sql: str) -> TableSchema:
     """Return the schema with its checks, indexes and actions; `sql` is the text of its CREATE TABLE."""
     left: list[LeftOut] = list(_columns_left_out(rows))
     checks: list[Check] = []
     texts = parse_checks(sql)
-    collations = _read_collations(connection, schema.name, sql) if texts else {}
+    collations = read_collations(schema.name, [row[1] for row in fetch("columns", schema.name)], sql) if texts else {}
     facts = {
         c.name.lower(): ColumnFact(name=c.name, type=c.type, exact=collations.get(c.name, "BINARY") == "BINARY")
         for c in schema.columns
@@ -57,12 +62,13 @@ def add_structure(connection: sqlite3.Connection, schema: TableSchema, rows: Seq
         why = add_check(name or f"{schema.name}_check{number}", text, GRAMMAR, facts, checks)
         left += [why] if why else []
     indexes = []
-    for row in _fetch_rows(connection, "secondary_indexes", schema.name):
+    for row in fetch("secondary_indexes", schema.name):
+        text = "".join(found for (found,) in fetch("index_sql", row[0]))
         try:
-            indexes.append(_build_index(connection, row, facts))
+            indexes.append(_build_index(fetch, row, text, facts))
         except NotPortableError as why_not:
-            left.append(LeftOut(what="index", name=row[0], definition=row[3], reason=str(why_not)))
-    actions = {row[0]: (row[1], row[2]) for row in _fetch_rows(connection, "foreign_key_actions", schema.name)}
+            left.append(LeftOut(what="index", name=row[0], definition=text, reason=str(why_not)))
+    actions = {row[0]: (row[4], row[5]) for row in fetch("foreign_keys", schema.name)}
     keys = tuple(
         replace(
             key, on_update=_referential_action(actions[number][0]), on_delete=_referential_action(actions[number][1])
@@ -72,24 +78,23 @@ def add_structure(connection: sqlite3.Connection, schema: TableSchema, rows: Seq
     return replace(schema, checks=tuple(checks), indexes=tuple(indexes), foreign_keys=keys, left_out=tuple(left))
 
 
-def _fetch_rows(connection: sqlite3.Connection, query: str, *parameters: str) -> list[tuple[Any, ...]]:
-    return connection.execute(statement("structure", query), parameters).fetchall()
+def _fetch_rows(connection: sqlite3.Connection, query: str) -> list[tuple[Any, ...]]:
+    return connection.execute(statement("structure", query)).fetchall()
 
 
 def _referential_action(word: str) -> str:
     return "" if word in _NO_ACTION else word
 
 
-def _read_collations(connection: sqlite3.Connection, table: str, sql: str) -> dict[str, str]:
-    """Return the collation of each column. No pragma shows it, but an index on a scratch copy inherits it."""
-    names = [row[0] for row in _fetch_rows(connection, "column_names", table)]
+def read_collations(table: str, names: Seq[str], sql: str) -> dict[str, str]:
+    """Return the collations of columns. No pragma shows them, but an index on a scratch copy inherits them."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
         try:
             scratch.execute(sql)
             scratch.execute(f"CREATE INDEX venus_probe ON {quote(table)} ({', '.join(map(quote, names))})")
         except sqlite3.Error:  # a function or collation of the application: no column counts as exact
             return dict.fromkeys(names, "")
-        return {row[1]: row[2] for row in scratch.execute(statement("dictionary", "index_columns"), ("venus_probe",))}
+        return dict(scratch.execute(statement("dictionary", "probe_columns")).fetchall())
 
 
 def _columns_left_out(rows: Seq[ColumnRow]) -> list[LeftOut]:
@@ -116,13 +121,13 @@ def _columns_left_out(rows: Seq[ColumnRow]) -> list[LeftOut]:
     return found
 
 
-def _build_index(connection: sqlite3.Connection, row: tuple[Any, ...], facts: dict[str, ColumnFact]) -> Index:
+def _build_index(fetch: Fetch, row: tuple[Any, ...], sql: str, facts: dict[str, ColumnFact]) -> Index:
     """Return an index as the target can create it. Raises NotPortableError if it has no equal."""
-    name, unique, origin, sql = row
+    name, unique, origin = row
     texts = parse_index_terms(sql) if sql else ()
     where = parse_index_condition(sql) if sql else ""
     terms, columns, plain = [], [], not where
-    for at, (column, descending, collation) in enumerate(_fetch_rows(connection, "index_terms", name)):
+    for at, (_, column, collation, descending) in enumerate(fetch("index_columns", name)):
         term = _index_term(column, texts[at] if column is None else "", collation, facts, unique=bool(unique))
         columns += [column] if column is not None else []
         plain = plain and term == quote(column or "") and not descending

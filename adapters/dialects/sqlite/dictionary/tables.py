@@ -10,7 +10,6 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Set
 from collections.abc import Sequence as Seq
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -120,6 +119,8 @@ class SqliteDictionary:
         self.connection = self._connection = connection
         self._choice = columns
         rows = connection.execute(statement("dictionary", "tables")).fetchall()
+        #: The rows of each query, by table or index.
+        self._read: dict[str, dict[str, InfoRows]] = {}
         self._flags = {name: (bool(without), bool(strict)) for name, kind, without, strict in rows if kind == "table"}
 
     def __contains__(self, name: str) -> bool:
@@ -180,8 +181,14 @@ class SqliteDictionary:
         """Return the columns of a table, including those that do not travel."""
         return [row[1] for row in self._fetch_rows("columns", name)]
 
-    def _fetch_rows(self, query: str, *parameters: str) -> InfoRows:
-        return self._connection.execute(statement("dictionary", query), parameters).fetchall()
+    def _fetch_rows(self, query: str, name: str) -> InfoRows:
+        """Return the rows about one table or index. A statement describes the whole file."""
+        if query not in self._read:
+            found: dict[str, InfoRows] = defaultdict(list)
+            for owner, *row in self._connection.execute(statement("dictionary", query)):
+                found[owner].append(tuple(row))
+            self._read[query] = dict(found)
+        return self._read[query].get(name, [])
 
     @staticmethod
     def _find_rowid_alias(info: InfoRows, primary: list[str], without_rowid: bool, indexes: list[UniqueIndex]) -> str:
@@ -217,14 +224,15 @@ class SqliteDictionary:
 
     def _read_unique_indexes(self, table: str, primary: list[str]) -> list[UniqueIndex]:
         found = []
-        for name, origin, partial, sql in self._fetch_rows("unique_indexes", table):
+        for name, origin, partial in self._fetch_rows("unique_indexes", table):
+            sql = "".join(text for (text,) in self._fetch_rows("index_sql", name))
             columns = self._fetch_rows("index_columns", name)
             texts = parse_index_terms(sql) if sql else ()
             terms = tuple(
                 f"{quote(column)} COLLATE {quote(collation)}" if column is not None else f"({texts[at]})"
-                for at, (_, column, collation) in enumerate(columns)
+                for at, (_, column, collation, _) in enumerate(columns)
             )
-            plain = all(column is not None for _, column, _ in columns)
+            plain = all(column is not None for _, column, *_ in columns)
             found.append(
                 UniqueIndex(
                     name=name,
@@ -265,15 +273,10 @@ class SqliteDictionary:
         return tuple(columns), tuple(untyped)
 
     def _read_own_collations(self, table: str, columns: Seq[str]) -> list[str]:
-        """Return the declared collations of the columns. No pragma shows them, but a scratch index inherits them."""
-        (sql,) = self._connection.execute(statement("dictionary", "table_sql"), (table,)).fetchone()
-        with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
-            try:
-                scratch.execute(sql)
-                scratch.execute(f"CREATE INDEX venus_probe ON {quote(table)} ({', '.join(map(quote, columns))})")
-            except sqlite3.Error:  # the table uses a function or collation of the application
-                return []
-            return [row[2] for row in scratch.execute(statement("dictionary", "index_columns"), ("venus_probe",))]
+        """Return the declared collations of the columns, empty texts if they are unknown."""
+        ((sql,),) = self._fetch_rows("table_sql", table)
+        found = structure.read_collations(table, columns, sql)
+        return [found[column] for column in columns]
 
     def _read_foreign_collations(self, table: str) -> list[str]:
         return [row[0] for row in self._fetch_rows("index_collations", table) if row[0].upper() not in _COLLATIONS]
@@ -289,12 +292,12 @@ class SqliteDictionary:
             for r in info
             if r[1] in made
         ]
-        (sql,) = self._connection.execute(statement("dictionary", "table_sql"), (schema.name,)).fetchone()
-        return structure.add_structure(self._connection, schema, rows, sql)
+        ((sql,),) = self._fetch_rows("table_sql", schema.name)
+        return structure.add_structure(self._fetch_rows, schema, rows, sql)
 
     def _read_foreign_keys(self, table: str) -> tuple[ForeignKey, ...]:
         parts: dict[int, list[tuple[str, str, str | None]]] = defaultdict(list)
-        for number, referred, column, to in self._fetch_rows("foreign_keys", table):
+        for number, referred, column, to, *_ in self._fetch_rows("foreign_keys", table):
             parts[number].append((referred, column, to))
         return tuple(self._build_foreign_key(table, number, rows) for number, rows in sorted(parts.items()))
 

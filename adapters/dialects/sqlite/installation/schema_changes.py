@@ -147,14 +147,14 @@ def read_summary(connection: sqlite3.Connection) -> DictionarySummary:
     """Read the summary of the dictionary. The caller opens the transaction."""
     kinds = {name: kind for name, kind, *_ in connection.execute(statement("dictionary", "tables"))}
     look = DictionarySummary(version=int(connection.execute(statement("dictionary", "schema_version")).fetchone()[0]))
+    widths = dict(connection.execute(statement("dictionary", "widths")).fetchall())
     for kind, name, _, sql in connection.execute(statement("dictionary", "objects")).fetchall():
         is_table = kind == "table"
         if not sql or (is_table and kinds.get(name) in _SEVERAL_AT_ONCE):
             continue
         look.columns[_object_key(kind, name)] = 0
         if is_table:
-            width = connection.execute(statement("dictionary", "width"), (name,)).fetchone()[0]
-            look.columns[_object_key(kind, name)] = width
+            look.columns[_object_key(kind, name)] = widths[name]
             look.texts[_object_key(kind, name)] = hashlib.blake2b(sql.encode(), digest_size=8).hexdigest()
     return look
 

@@ -1,4 +1,5 @@
--- Queries of SQLite's dictionary. All of them only read.
+-- Queries of SQLite's dictionary. All of them only read. Those about tables and their indexes describe the whole file, and
+-- the name of the table or index comes first. Virtual tables are left out: their pragmas fail without their module.
 
 -- objects --
 -- Tables, views, triggers and indexes of the file, without SQLite's own.
@@ -10,30 +11,53 @@ SELECT name, type, wr, strict FROM pragma_table_list WHERE schema = 'main' AND n
 
 -- columns --
 -- hidden: 0 ordinary, 1 of a virtual table, 2 and 3 generated.
-SELECT cid, name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?, 'main') ORDER BY cid;
+SELECT t.name, x.cid, x.name, x.type, x."notnull", x.dflt_value, x.pk, x.hidden
+FROM pragma_table_list AS t CROSS JOIN pragma_table_xinfo(t.name, 'main') AS x
+WHERE t.schema = 'main' AND t.type = 'table' ORDER BY t.name, x.cid;
 
--- width --
-SELECT count(*) FROM pragma_table_xinfo(?, 'main');
+-- widths --
+SELECT t.name, count(*) FROM pragma_table_list AS t CROSS JOIN pragma_table_xinfo(t.name, 'main') AS x
+WHERE t.schema = 'main' AND t.type = 'table' GROUP BY t.name;
 
 -- table_sql --
-SELECT sql FROM main.sqlite_master WHERE type = 'table' AND name = ?;
+SELECT name, sql FROM main.sqlite_master WHERE type = 'table';
 
 -- unique_indexes --
 -- origin: pk, u (a UNIQUE constraint) or c (CREATE INDEX).
-SELECT l.name, l.origin, l.partial, coalesce(m.sql, '')
-FROM pragma_index_list(?, 'main') AS l LEFT JOIN main.sqlite_master AS m ON m.type = 'index' AND m.name = l.name
-WHERE l."unique" ORDER BY l.origin <> 'pk', l.name;
+SELECT t.name, l.name, l.origin, l.partial
+FROM pragma_table_list AS t CROSS JOIN pragma_index_list(t.name, 'main') AS l
+WHERE t.schema = 'main' AND t.type = 'table' AND l."unique" ORDER BY t.name, l.origin <> 'pk', l.name;
 
 -- index_columns --
 -- cid -2 = an expression; the collation is the index's own.
-SELECT cid, name, coll FROM pragma_index_xinfo(?, 'main') WHERE "key" ORDER BY seqno;
+SELECT l.name, x.cid, x.name, x.coll, x."desc"
+FROM pragma_table_list AS t CROSS JOIN pragma_index_list(t.name, 'main') AS l
+CROSS JOIN pragma_index_xinfo(l.name, 'main') AS x
+WHERE t.schema = 'main' AND t.type = 'table' AND x."key" ORDER BY l.name, x.seqno;
 
 -- index_collations --
 -- A connection can read a table only if it knows the collation of each of its indexes.
-SELECT DISTINCT x.coll FROM pragma_index_list(?, 'main') AS l, pragma_index_xinfo(l.name, 'main') AS x WHERE x."key";
+SELECT DISTINCT t.name, x.coll
+FROM pragma_table_list AS t CROSS JOIN pragma_index_list(t.name, 'main') AS l
+CROSS JOIN pragma_index_xinfo(l.name, 'main') AS x
+WHERE t.schema = 'main' AND t.type = 'table' AND x."key";
+
+-- index_sql --
+SELECT name, sql FROM main.sqlite_master WHERE type = 'index' AND sql IS NOT NULL;
 
 -- foreign_keys --
-SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?, 'main') ORDER BY id, seq;
+SELECT t.name, f.id, f."table", f."from", f."to", f.on_update, f.on_delete
+FROM pragma_table_list AS t CROSS JOIN pragma_foreign_key_list(t.name, 'main') AS f
+WHERE t.schema = 'main' AND t.type = 'table' ORDER BY t.name, f.id, f.seq;
+
+-- secondary_indexes --
+SELECT t.name, l.name, l."unique", l.origin
+FROM pragma_table_list AS t CROSS JOIN pragma_index_list(t.name, 'main') AS l
+WHERE t.schema = 'main' AND t.type = 'table' AND l.origin <> 'pk' ORDER BY t.name, l.name;
+
+-- probe_columns --
+-- Of an index on a scratch copy of a table.
+SELECT name, coll FROM pragma_index_xinfo('venus_probe', 'main') WHERE "key" ORDER BY seqno;
 
 -- schema_version --
 PRAGMA main.schema_version;

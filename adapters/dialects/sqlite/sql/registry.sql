@@ -96,7 +96,7 @@ UPDATE venus_heartbeat SET beat_at = ? WHERE id = 1;
 INSERT INTO venus_heartbeat (id, beat_at) VALUES (1, ?);
 
 -- log_end --
-SELECT coalesce(max(seq), 0) FROM {log};
+SELECT {table_id}, coalesce(max(seq), 0) FROM {log}
 
 -- purge --
 -- Removes a bounded piece. The newest consumed row stays, so that its number is not reused.

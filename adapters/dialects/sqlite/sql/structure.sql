@@ -1,21 +1,5 @@
 -- Structure of a SQLite table and the other objects of the file. All queries only read.
 
--- secondary_indexes --
--- origin: pk, u (a UNIQUE constraint) or c (CREATE INDEX).
-SELECT l.name, l."unique", l.origin, coalesce(m.sql, '')
-FROM pragma_index_list(?, 'main') AS l LEFT JOIN main.sqlite_master AS m ON m.type = 'index' AND m.name = l.name
-WHERE l.origin <> 'pk' ORDER BY l.name;
-
--- index_terms --
--- name is NULL for an expression.
-SELECT name, "desc", coll FROM pragma_index_xinfo(?, 'main') WHERE "key" ORDER BY seqno;
-
--- column_names --
-SELECT name FROM pragma_table_xinfo(?, 'main') ORDER BY cid;
-
--- foreign_key_actions --
-SELECT DISTINCT id, on_update, on_delete FROM pragma_foreign_key_list(?, 'main') ORDER BY id;
-
 -- numberings --
 -- Only AUTOINCREMENT keeps a counter. Every other rowid follows the largest existing one.
 SELECT name, seq FROM main.sqlite_sequence ORDER BY name;

@@ -1,0 +1,113 @@
+"""A comparison of dictionary and registry takes no more statements for a thousand tables than for a few.
+
+A round trip takes milliseconds, and capture has one thread. With statements for each table, a thousand tables
+would be compared for seconds, and then rarely (adapters/upper/periodic.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql.cursors
+import pytest
+
+from tests.conformance.place_oracle import StandInPlace
+from tests.conformance.places import Application, Place, SqlitePlace
+from tests.support.waiting import eventually
+from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+#: What one comparison may take, and one that finds something to store.
+STATEMENTS_MAX, STORED_MAX = 30, 80
+
+
+@dataclass(slots=True)
+class StatementCounter:
+    """The statements that a source has executed."""
+
+    count: int = 0
+
+    def wrap(self, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Count the calls of a method."""
+        original = getattr(owner, name)
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.count += 1
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    def of(self, act: Callable[[], object]) -> int:
+        """Return how many statements it takes."""
+        before = self.count
+        act()
+        return self.count - before
+
+
+@pytest.fixture
+def counter(place: Place, source: Source, monkeypatch: pytest.MonkeyPatch) -> StatementCounter:
+    """Count the statements of the source, by its driver."""
+    made = StatementCounter()
+    if isinstance(place, SqlitePlace):
+
+        def on_statement(text: str) -> None:
+            made.count += not text.startswith("--")  # the statements of triggers
+
+        for connection in (source.capture._reader, source.capture._writer):  # type: ignore[attr-defined]
+            connection.set_trace_callback(on_statement)
+        return made
+    for name in ("execute", "executemany"):
+        made.wrap(pymysql.cursors.Cursor, name, monkeypatch)
+    for name in ("run", "fetch_texts", "copy_out"):
+        made.wrap(PostgresConnection, name, monkeypatch)
+    return made
+
+
+def compare(source: Source) -> None:
+    """Do what capture does every few seconds."""
+    source.capture.refresh_schemas()
+    source.registry.read_registry_fingerprint()
+    source.capture.find_blocking_locks()
+    source.dictionary.find_uncaptured_tables(["*"], [])
+
+
+@pytest.mark.parametrize(
+    "tables", [pytest.param(40, marks=pytest.mark.full), pytest.param(1000, marks=pytest.mark.slow)]
+)
+def test_a_comparison_takes_few_statements(
+    place: Place, app: Application, source: Source, counter: StatementCounter, tables: int
+) -> None:
+    if isinstance(place, StandInPlace):
+        pytest.skip("Oracle's comparison still takes statements for each table")
+    t = place.types
+    for n in range(tables):
+        app.execute(f"CREATE TABLE t{n} (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})")
+        app.commit()
+    source.installer.install(["*"], [])
+    numbers = {table.schema.name: table.schema.table_id for table in source.registry.read_registered_tables()}
+    for n in (1, tables - 1):
+        app.execute(f"INSERT INTO t{n} (id, name) VALUES (1, 'one')")
+    app.commit()
+
+    # times in a dictionary are whole seconds: until they have passed, everything is compared each time
+    eventually(lambda: counter.of(lambda: compare(source)) <= STATEMENTS_MAX, timeout_s=120)
+    assert counter.of(lambda: compare(source)) <= STATEMENTS_MAX
+    backlog = source.capture.read_backlog()
+    assert counter.of(source.capture.read_backlog) <= STATEMENTS_MAX
+    assert {name for name, number in numbers.items() if backlog[number][0] == 1} == {"t1", f"t{tables - 1}"}
+
+    app.execute(f"ALTER TABLE t7 ADD added {t['int']}")
+    app.commit()
+    found = []
+    assert counter.of(lambda: found.extend(source.capture.refresh_schemas())) <= STORED_MAX
+    assert [(schema.name, schema.version) for schema in found] == [("t7", 2)]
+    name = f"venus_i_{numbers['t9']:05}"
+    app.execute(f"DROP TRIGGER {name}" + (" ON t9" if place.dialect == "postgresql" else ""))
+    app.commit()
+    assert counter.of(lambda: compare(source)) <= STORED_MAX
+    states = {table.schema.name: table.state for table in source.registry.read_registered_tables()}
+    assert [name for name, state in states.items() if state == "RESYNC"] == ["t9"]
