@@ -68,7 +68,9 @@ class PeriodicTasks:
             self._reporter.update(fills=self._session.fills.progress)
             self._report_blockers(now)
             done = self._monotonic()
-            self._next_refresh = done + max(REFRESH_S, REFRESH_SHARE * (done - now))
+            every_s = max(REFRESH_S, REFRESH_SHARE * (done - now))
+            self._next_refresh = done + every_s
+            self._session.record_comparing(every_s)
 
     def _report_figures(self, now: float) -> None:
         """Report the progress of fills, and periodically the number of rows."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from venus.adapters.dialects.contract import RegisteredTable, Source, SourceState, UncapturedTable
 from venus.adapters.upper import ingest
@@ -27,6 +28,9 @@ from venus.rpc.conditions import (
     uncaptured_condition,
 )
 from venus.wire.broker_pb2 import HalfRef, InitAck
+
+#: The interval of comparisons is reported in such steps.
+COMPARING_STEP_S = 5
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +101,10 @@ class CaptureSession:
         if condition != self.reported:
             self.producer.report(condition)
             self.reported = condition
+
+    def record_comparing(self, every_s: float) -> None:
+        """Record how often the dictionary is compared; small differences are not reported."""
+        self.figures = replace(self.figures, compares_every_s=ceil(every_s / COMPARING_STEP_S) * COMPARING_STEP_S)
 
     def _read_registered(self) -> list[RegisteredTable]:
         """Return the registered tables; a new one with changes at the broker will be swept.

@@ -18,6 +18,7 @@ from venus.cli.overview import (
 )
 from venus.cli.status import (
     build_target_row,
+    format_log,
     format_mirror,
     format_overview,
     format_row_filters,
@@ -25,6 +26,7 @@ from venus.cli.status import (
     verdict,
 )
 from venus.cli.traffic import MirrorView
+from venus.model import LOG_ROWS_COUNTED_MAX
 from venus.rpc.conditions import GONE, RESYNC_FAILED, uncaptured_condition
 
 SOURCE = SourceView(tables=(SourceTableView(table_id=2, name="main.orders", state="ACTIVE"),))
@@ -57,6 +59,16 @@ def test_what_held_tables_keep_is_in_the_target_s_row() -> None:
 def test_when_the_store_was_last_read_as_a_whole_is_shown() -> None:
     line = "the broker last read its whole store 12 s ago: no damage"
     assert line in format_overview(replace(HEALTHY, broker=replace(BROKER, scrub_age_s=12.0)))
+
+
+def test_rare_comparisons_of_the_dictionary_and_long_logs_are_shown() -> None:
+    line = "the source's dictionary is compared every 35 s: DDL and missing triggers are noticed that late"
+    assert line in format_overview(replace(HEALTHY, broker=replace(BROKER, compares_every_s=35)))
+    assert not any("is compared every" in str(part) for part in format_overview(HEALTHY))
+    table = SourceTableView(table_id=1, name="public.t", state="ACTIVE", log_rows=LOG_ROWS_COUNTED_MAX)
+    few = replace(table, log_rows=7)
+    assert format_log(SourceView(tables=(table, few))) == "at least 100,007 rows in the log"
+    assert format_log(SourceView(tables=(few,))) == "7 rows in the log"
     assert not [part for part in format_overview(HEALTHY) if "whole store" in str(part)]
 
 

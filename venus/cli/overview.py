@@ -155,6 +155,8 @@ class BrokerView:
     leases: tuple[LeaseView, ...] = ()
     #: Tables that capture reads for the first time or again, from its report.
     fills: tuple[TableFillFigures, ...] = ()
+    #: About how often capture compares the source's dictionary with the registry; 0 = not known.
+    compares_every_s: int = 0
     committed_changes: dict[int, int] = field(default_factory=dict)
     #: Alarms of the broker itself, without the reports of adapters.
     alarms: tuple[str, ...] = ()

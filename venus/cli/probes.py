@@ -313,9 +313,14 @@ def consumer_view(found: ConsumerStatus, now_us: int) -> ConsumerView:
 
 
 def source_views(own: BusinessStatus) -> dict[str, Any]:
-    """Return the report of capture on released tables and on fills."""
+    """Return the report of capture on released tables, on fills and on its comparisons of the dictionary."""
     condition = decode(own.source.report)  # empty without a report
-    return {"released": tuple(released_tables(condition)), "fills": condition.figures.fills}
+    figures = condition.figures
+    return {
+        "released": tuple(released_tables(condition)),
+        "fills": figures.fills,
+        "compares_every_s": figures.compares_every_s,
+    }
 
 
 def lease_view(found: LeaseStatus) -> LeaseView:

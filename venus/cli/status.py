@@ -13,7 +13,7 @@ from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import build_table
 from venus.cli.status_tables import format_comparisons, format_loads, format_tables
 from venus.cli.traffic import format_overlay, format_retention, format_traffic
-from venus.model import count_phrase
+from venus.model import LOG_ROWS_COUNTED_MAX, count_phrase
 from venus.network.topology import PULLS_AS, format_absence
 from venus.rpc.conditions import RELEASED
 from venus.text.formatting import format_bytes, format_duration
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from venus.adapters.targets.views import TargetView
     from venus.cli.overview import BrokerView, ConsumerView, LeaseView, Overview, SourceView
     from venus.cli.traffic import MirrorView, ReplicationView, ReplicaView
+
+
+#: Comparisons at least as frequent are not mentioned.
+COMPARES_EVERY_S = 10
 
 
 def status(
@@ -126,6 +130,7 @@ def format_overview(found: Overview) -> list[RenderableType]:
         format_row_filters(found),
         format_different_objects(found),
         format_scrub(broker),
+        format_comparing(broker),
         [format_lease(lease) for lease in broker.leases],
         format_replication(broker.replication) if broker.replication is not None else [],
         format_traffic(broker.traffic, follows=any(not t.cut_over for t in found.targets)),
@@ -158,6 +163,14 @@ def format_scrub(broker: BrokerView) -> list[str]:
     if broker.scrub_age_s is None:
         return []
     return [f"the broker last read its whole store {format_duration(broker.scrub_age_s)} ago: no damage"]
+
+
+def format_comparing(broker: BrokerView) -> list[str]:
+    """Format how late capture notices DDL that no cut meets, if that is not within seconds."""
+    if broker.compares_every_s <= COMPARES_EVERY_S:
+        return []
+    every = format_duration(broker.compares_every_s)
+    return [f"the source's dictionary is compared every {every}: DDL and missing triggers are noticed that late"]
 
 
 def format_problems(found: Overview) -> list[RenderableType]:
@@ -257,7 +270,8 @@ def format_log(source: SourceView) -> str | None:
         return None
     if source.busy:
         return f"busy: {source.busy}"
-    return f"{count_phrase(sum(t.log_rows for t in source.tables), 'row')} in the log"
+    at_least = "at least " if any(t.log_rows >= LOG_ROWS_COUNTED_MAX for t in source.tables) else ""
+    return f"{at_least}{count_phrase(sum(t.log_rows for t in source.tables), 'row')} in the log"
 
 
 def source_position(source: SourceView) -> str:

@@ -55,6 +55,8 @@ class AdapterFigures:
     counted_at_us: int = 0
     fills: tuple[TableFillFigures, ...] = ()
     compared: LastComparison | None = None
+    #: About how often capture compares the source's dictionary with the registry; 0 = not known.
+    compares_every_s: int = 0
 
 
 def encode_comparison(compared: LastComparison) -> str:

@@ -196,6 +196,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "rows": Each(REPORTED_ROW_COUNTS_MAX),
         "fills": Each(REPORTED_TABLES_MAX),
         "counted_at_us": _TIME,
+        "compares_every_s": _U32,
     },
     "TableRowCount": {"table_id": _U32, "rows": _ANY},
     "TableFill": {

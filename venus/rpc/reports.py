@@ -60,6 +60,7 @@ def _encode_figures(figures: conditions.AdapterFigures) -> broker_pb2.AdapterFig
             for fill in figures.fills[:TABLES_MAX]
         ],
         compared=broker_pb2.Comparison(**asdict(figures.compared)) if figures.compared is not None else None,
+        compares_every_s=figures.compares_every_s,
     )
 
 
@@ -74,6 +75,7 @@ def _decode_figures(figures: broker_pb2.AdapterFigures) -> conditions.AdapterFig
             for f in figures.fills
         ),
         compared=conditions.LastComparison(**compared) if figures.HasField("compared") else None,
+        compares_every_s=figures.compares_every_s,
     )
 
 

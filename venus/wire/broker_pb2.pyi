@@ -371,10 +371,13 @@ class AdapterFigures(_message.Message):
     COUNTED_AT_US_FIELD_NUMBER: _builtins.int
     FILLS_FIELD_NUMBER: _builtins.int
     COMPARED_FIELD_NUMBER: _builtins.int
+    COMPARES_EVERY_S_FIELD_NUMBER: _builtins.int
     place: _builtins.str
     """database and host, never a user or password; at most 300 characters"""
     counted_at_us: _builtins.int
     """when the statistics were read"""
+    compares_every_s: _builtins.int
+    """about how often a source's dictionary is compared; 0: an older adapter, or a target"""
     @_builtins.property
     def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableRowCount]:
         """estimates from the database's statistics; at most 1,000 tables"""
@@ -395,10 +398,11 @@ class AdapterFigures(_message.Message):
         counted_at_us: _builtins.int = ...,
         fills: _abc.Iterable[Global___TableFill] | None = ...,
         compared: Global___Comparison | None = ...,
+        compares_every_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["compared", b"compared"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared", b"compared", "counted_at_us", b"counted_at_us", "fills", b"fills", "place", b"place", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared", b"compared", "compares_every_s", b"compares_every_s", "counted_at_us", b"counted_at_us", "fills", b"fills", "place", b"place", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
