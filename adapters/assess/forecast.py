@@ -6,7 +6,8 @@ here. A table of unknown size is left out, and named.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.survey_contract import ReadingPace, TableSize
@@ -30,6 +31,8 @@ QUIET_S = 5.0
 BROKER_ROW_BYTES = 40
 #: Copies of a row: in the log until every target has it, and in the full data.
 BROKER_COPIES = 2
+#: Bytes that PostgreSQL keeps besides a row's own values, in a page that is filled nearly to its end.
+TARGET_ROW_BYTES = 32
 #: Default for a table without a sample.
 ROW_BYTES_ASSUMED = 200
 
@@ -43,6 +46,8 @@ class TableForecast:
     load_s: float
     compare_s: float
     broker_bytes: int
+    #: At one PostgreSQL target, with indexes as large as the source's.
+    target_bytes: int
     changes_per_s: float | None
     #: Extra time of the application's transactions, in milliseconds per second.
     trigger_ms_per_s: float | None
@@ -70,10 +75,14 @@ class Forecast:
     load_s: float
     cutover_s: float
     broker_bytes: int
+    target_bytes: int
     changes_per_s: float | None
     trigger_ms_per_s: float | None
     log_bytes_per_hour: float | None
     speed: float
+    #: The highest rate of changes that was observed, if it was; and the cost of the triggers then.
+    peak_changes_per_s: float | None = None
+    peak_trigger_ms_per_s: float | None = None
     lines: tuple[ForecastLine, ...] = ()
 
 
@@ -94,6 +103,7 @@ def forecast_table(
         load_s=size.rows * _us(LOAD_ROW_US, LOAD_VALUE_US, LOAD_KIB_US, columns, row_bytes) * speed,
         compare_s=size.rows * _us(COMPARE_ROW_US, COMPARE_VALUE_US, COMPARE_KIB_US, columns, row_bytes) * speed,
         broker_bytes=round(size.rows * (row_bytes + BROKER_ROW_BYTES) * BROKER_COPIES),
+        target_bytes=round(size.rows * (row_bytes + TARGET_ROW_BYTES)) + (size.index_bytes or 0),
         changes_per_s=per_s,
         trigger_ms_per_s=None if per_s is None else per_s * pace.trigger_us / 1000,
         log_bytes_per_hour=None if per_s is None else per_s * _HOUR_S * (pace.log_row_bytes + 2 * key_bytes),
@@ -141,12 +151,41 @@ def forecast_source(tables: Iterable[TableForecast], rows: int, speed: float) ->
         load_s=load_s,
         cutover_s=QUIET_S + CUTOVER_FIXED_S * speed + compare_s,
         broker_bytes=sum(t.broker_bytes for t in known),
+        target_bytes=sum(t.target_bytes for t in known),
         changes_per_s=_sum(t.changes_per_s for t in known),
         trigger_ms_per_s=_sum(t.trigger_ms_per_s for t in known),
         log_bytes_per_hour=_sum(t.log_bytes_per_hour for t in known),
         speed=speed,
     )
     return _add_lines(forecast, fixed_s, compare_s, len(known))
+
+
+#: Counters of changes by table, and when they were read.
+Counters = tuple[float, Mapping[str, int]]
+
+
+def find_peak(readings: Sequence[Counters]) -> float | None:
+    """Return the highest rate of changes between two readings; None without any. Pure.
+
+    A counter that has become smaller was reset: its table does not count in that interval.
+    """
+    rates = []
+    for (began, before), (ended, after) in itertools.pairwise(readings):
+        changes = [after[table] - count for table, count in before.items() if after.get(table, -1) >= count]
+        if changes and ended > began:
+            rates.append(sum(changes) / (ended - began))
+    return max(rates, default=None)
+
+
+def add_peak(f: Forecast, changes_per_s: float, pace: ReadingPace) -> Forecast:
+    """Return the forecast with the highest observed rate of changes."""
+    trigger_ms = changes_per_s * pace.trigger_us / 1000
+    figures = [
+        (changes_per_s, "changed rows at the peak", "/s", "the highest rate between two readings of the counters"),
+        (trigger_ms, "cost of the triggers then", "ms/s", "the same x microseconds of a trigger"),
+    ]
+    lines = tuple(ForecastLine(what=what, value=v, unit=unit, formula=how) for v, what, unit, how in figures)
+    return replace(f, peak_changes_per_s=changes_per_s, peak_trigger_ms_per_s=trigger_ms, lines=(*f.lines, *lines))
 
 
 def _sum(figures: Iterable[float | None]) -> float | None:
@@ -190,10 +229,12 @@ def _rates(f: Forecast) -> list[_Figure]:
         f"sum of rows x (bytes of a row + {BROKER_ROW_BYTES}) x {BROKER_COPIES}: once in the log until"
         " every target has it, once in the full data; plus what the slowest target lags behind"
     )
+    target = f"sum of rows x (bytes of a row + {TARGET_ROW_BYTES}) + bytes of the source's indexes"
     triggers = "changed rows/s x microseconds of a trigger: what all sessions together take longer, each second"
     logs = "changes/s x 3600 x (a log row + twice its key)"
     return [
         (f.broker_bytes, "disk of the broker", "bytes", broker),
+        (f.target_bytes, "size of a PostgreSQL target (estimate)", "bytes", target),
         (f.changes_per_s, "changed rows", "/s", "the database's own counts, divided by the time they cover"),
         (f.trigger_ms_per_s, "cost of the triggers", "ms/s", triggers),
         (f.log_bytes_per_hour, "growth of the logs without capture", "bytes/h", logs),

@@ -11,10 +11,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from venus.adapters.assess.forecast import Forecast, TableForecast, forecast_source, forecast_table
+from venus.adapters.assess.forecast import (
+    Forecast,
+    TableForecast,
+    add_peak,
+    find_peak,
+    forecast_source,
+    forecast_table,
+)
 from venus.adapters.dialects.contract import Numbering, OtherObject, Source
 from venus.adapters.dialects.registry import describe_database, survey
 from venus.adapters.dialects.survey_contract import Survey, SurveyRequest, TableSize
@@ -160,9 +167,9 @@ def _column_bytes(column: Column) -> int:
 
 
 #: The figures of a forecast, of a table and of the source.
-_FIGURES = ("broker_bytes", "changes_per_s", "trigger_ms_per_s", "log_bytes_per_hour")
+_FIGURES = ("broker_bytes", "target_bytes", "changes_per_s", "trigger_ms_per_s", "log_bytes_per_hour")
 _FORECAST = {f"{name}_seconds": f"{name}_s" for name in ("fill", "read", "load", "cutover")}
-_FORECAST |= {name: name for name in ("rows", "speed", *_FIGURES)}
+_FORECAST |= {name: name for name in ("rows", "speed", "peak_changes_per_s", "peak_trigger_ms_per_s", *_FIGURES)}
 
 
 def to_document(found: Assessment) -> dict[str, Any]:
@@ -303,6 +310,31 @@ def measure_parts(clock: Callable[[], float]) -> list[float]:
             to_copy(*from_columns(columns, layout), layout)
         found.append(clock() - started)
     return found
+
+
+#: How often the counters of changes are read while they are watched.
+WATCH_EVERY_S = 10.0
+NOT_COUNTED = "peak of the changes: this database counts none that VENUS can read"
+
+
+def watch_changes(
+    settings: Settings, found: Assessment, duration_s: float, wait: Callable[[float], None]
+) -> Assessment:
+    """Return the assessment with the highest rate of changes within this time; `wait` waits so many seconds."""
+    chosen = settings.source
+    request = SurveyRequest(include=chosen.tables, exclude=chosen.exclude, sample_s=0.0)
+    readings, until = [], time.monotonic() + duration_s
+    while True:
+        read = survey(settings, request)
+        counted = {size.qualified: size.changes for size in read.sizes if size.changes is not None}
+        readings.append((time.monotonic(), counted))
+        if not counted or readings[-1][0] >= until:
+            break
+        wait(min(WATCH_EVERY_S, max(0.0, until - readings[-1][0])))
+    peak = find_peak(readings)
+    if peak is None:
+        return replace(found, unknown=(*found.unknown, NOT_COUNTED))
+    return replace(found, forecast=add_peak(found.forecast, peak, read.pace))
 
 
 def assess(settings: Settings, source: Source, *, count_rows: bool, version: str, taken_at: str) -> Assessment:

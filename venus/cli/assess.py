@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +13,7 @@ import typer
 from venus.cli.install import check_patterns, open_configured_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
 from venus.cli.output import build_table
-from venus.errors import VenusError
+from venus.errors import ConfigError, VenusError
 from venus.model import count_phrase
 from venus.text.formatting import format_bytes, format_duration, format_figure
 
@@ -19,10 +21,15 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from venus.adapters.assess.report import AssessedTable, Assessment
+    from venus.config import Settings
 
 #: Maximum of table lines on a terminal; the rest is counted. --json and --html are complete.
 SHOWN_MAX = 40
 NAMES_MAX = 6
+FLEET_BYTES_MAX = 1 << 20
+TIME_UNITS = {"s": 1, "m": 60, "h": 3600}
+TIME_MAX = 10_000
+FLEET_HINT = "write the columns name,url, a database a line"
 
 
 def assess(
@@ -37,6 +44,18 @@ def assess(
     count_rows: Annotated[
         bool, typer.Option("--count-rows", help="Count the rows of every table instead of relying on statistics.")
     ] = False,
+    watch: Annotated[
+        str,
+        typer.Option(
+            "--watch", metavar="TIME", help="Also watch the changes for so long (90s, 10m, 2h), and show the peak."
+        ),
+    ] = "",
+    fleet: Annotated[
+        Path | None,
+        typer.Option(
+            "--fleet", metavar="FILE", help="Assess a list of databases: a CSV file with the columns name,url."
+        ),
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -44,25 +63,105 @@ def assess(
 
     Needs only [source] of the configuration, and nothing installed anywhere. Besides the dictionary and the statistics
     it reads up to 2,000 rows of each table. Run it where the broker and the adapters will run: the forecast measures
-    this machine.
+    this machine. With --fleet, [source] gives only the patterns; exit code 1 if a database could not be assessed.
     """
-    import venus
     from venus.adapters.assess.html import write_html
-    from venus.adapters.assess.report import assess as run_assessment
     from venus.adapters.assess.report import to_document
 
     run = Invocation.from_options(ctx, config, as_json)
-    settings = run.settings
-    with open_configured_source(settings) as source:
-        check_patterns(settings, source)
-        taken_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        found = run_assessment(settings, source, count_rows=count_rows, version=venus.__version__, taken_at=taken_at)
+    if fleet is not None:
+        if html is not None or script is not None:
+            raise ConfigError("--html and --script are for one database", hint="leave them out, or --fleet")
+        return assess_fleet(run, fleet, count_rows=count_rows, watch_s=parse_time_s(watch))
+    found = assess_source(run.settings, count_rows=count_rows, watch_s=parse_time_s(watch))
     if html is not None:
         write_html(found, html)
     if script is not None:
         write_script(found, script)
     run.out.answer(to_document(found), *format_report(found))
     return 0
+
+
+def parse_time_s(text: str) -> float:
+    """Return the seconds of a time like 90s, 10m or 2h; 0 for an empty text."""
+    number, unit = text[:-1], text[-1:]
+    if not text:
+        return 0.0
+    if unit not in TIME_UNITS or not number.isascii() or not number.isdecimal() or not 0 < int(number) <= TIME_MAX:
+        raise ConfigError(f"--watch {text}: not a time", hint="write 90s, 10m or 2h")
+    return float(int(number) * TIME_UNITS[unit])
+
+
+def assess_source(settings: Settings, *, count_rows: bool, watch_s: float) -> Assessment:
+    """Assess the source of these settings."""
+    import venus
+    from venus.adapters.assess.report import assess as run_assessment
+    from venus.adapters.assess.report import watch_changes
+
+    with open_configured_source(settings) as source:
+        check_patterns(settings, source)
+        taken_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        found = run_assessment(settings, source, count_rows=count_rows, version=venus.__version__, taken_at=taken_at)
+    return watch_changes(settings, found, watch_s, time.sleep) if watch_s else found
+
+
+def assess_fleet(run: Invocation, file: Path, *, count_rows: bool, watch_s: float) -> int:
+    """Assess each database of a list; one that fails is reported, and the others are assessed all the same."""
+    from pydantic import SecretStr
+
+    from venus.adapters.assess.report import to_document
+
+    documents: list[dict[str, object]] = []
+    rows: list[tuple[object, ...]] = []
+    for name, url in read_fleet(file):
+        source = run.settings.source.model_copy(update={"url": SecretStr(url), "password_command": ""})
+        settings = run.settings.model_copy(update={"source": source})
+        run.redactor.learn(settings)
+        run.out.say(f"assessing {name}")
+        try:
+            found = assess_source(settings, count_rows=count_rows, watch_s=watch_s)
+        except VenusError as error:
+            documents.append({"name": name, "error": str(error)})
+            rows.append((name, None, None, None, None, None, str(error)))
+        else:
+            documents.append({"name": name, "error": "", **to_document(found)})
+            rows.append(_fleet_row(name, found))
+    columns = ("database", "server", "carried", "rows", "data", "fill", "")
+    run.out.answer({"databases": documents}, build_table(*columns, rows=rows))
+    return 1 if any(found["error"] for found in documents) else 0
+
+
+def _fleet_row(name: str, found: Assessment) -> tuple[object, ...]:
+    from venus.adapters.assess.html import verdict
+
+    sizes = [t.size.data_bytes for t in found.tables]
+    data = None if None in sizes or not sizes else format_bytes(sum(size or 0 for size in sizes))
+    carried = f"{len(found.carried):,} of {len(found.tables):,}"
+    fill = format_duration(found.forecast.fill_s)
+    return name, found.server, carried, f"{found.forecast.rows:,}", data, fill, verdict(found)
+
+
+def read_fleet(file: Path) -> list[tuple[str, str]]:
+    """Return name and URL of each database of a list. Raises ConfigError for a file that is no such list."""
+    try:
+        if file.stat().st_size > FLEET_BYTES_MAX:
+            raise ConfigError(f"--fleet {file}: larger than {format_bytes(FLEET_BYTES_MAX)}", hint="split it")
+        rows = list(csv.reader(file.read_text(encoding="utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"--fleet {file}: {getattr(error, 'strerror', None) or error}", hint=FLEET_HINT) from error
+    found: dict[str, str] = {}
+    for number, row in enumerate(rows, 1):
+        values = [value.strip() for value in row]
+        if not any(values) or values == ["name", "url"]:
+            continue
+        if len(values) != 2 or not all(values):
+            raise ConfigError(f"--fleet {file}, line {number}: not a name and a URL", hint=FLEET_HINT)
+        if values[0] in found:
+            raise ConfigError(f"--fleet {file}, line {number}: {values[0]} is there twice", hint="give it another name")
+        found[values[0]] = values[1]
+    if not found:
+        raise ConfigError(f"--fleet {file}: names no database", hint=FLEET_HINT)
+    return list(found.items())
 
 
 def write_script(found: Assessment, file: Path) -> None:

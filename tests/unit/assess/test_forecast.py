@@ -19,6 +19,9 @@ from venus.adapters.assess.forecast import (
     QUIET_S,
     ROW_BYTES_ASSUMED,
     TABLE_S,
+    TARGET_ROW_BYTES,
+    add_peak,
+    find_peak,
     forecast_source,
     forecast_table,
 )
@@ -130,3 +133,35 @@ def test_from_so_many_rows_on_a_load_starts_processes() -> None:
     assert POOL_ROWS == POOL_ROWS_MIN
     assert many.load_s - few.load_s == pytest.approx(2 * POOL_S)
     assert many.fill_s - few.fill_s == pytest.approx(2 * POOL_S)
+
+
+def test_a_target_has_the_rows_and_indexes_like_those_of_the_source() -> None:
+    found = forecast_table(replace(SIZE, index_bytes=7_000), 10, 12, PACE, 1.0)
+    assert found is not None
+    assert found.target_bytes == 1_000_000 * (256 + TARGET_ROW_BYTES) + 7_000
+    whole = forecast_source([found, found], 2_000_000, 1.0)
+    assert whole.target_bytes == 2 * found.target_bytes
+    assert "size of a PostgreSQL target (estimate)" in {line.what for line in whole.lines}
+
+
+@pytest.mark.parametrize(
+    ("readings", "peak"),
+    [
+        ([(0.0, {"a": 5, "b": 1}), (10.0, {"a": 25, "b": 1}), (20.0, {"a": 26, "b": 2})], 2.0),
+        ([(0.0, {"a": 100}), (10.0, {"a": 3}), (20.0, {"a": 13})], 1.0),  # the counter was reset
+        ([(0.0, {"a": 100, "b": 0}), (10.0, {"a": 3, "b": 20})], 2.0),
+        ([(0.0, {"a": 1}), (10.0, {})], None),  # the table is gone
+        ([(0.0, {"a": 1})], None),
+        ([], None),
+    ],
+)
+def test_the_peak_is_the_highest_rate_between_two_readings(
+    readings: list[tuple[float, dict[str, int]]], peak: float | None
+) -> None:
+    assert find_peak(readings) == peak
+
+
+def test_the_triggers_cost_more_at_the_peak() -> None:
+    found = add_peak(forecast_source([], 0, 1.0), 400.0, PACE)
+    assert (found.peak_changes_per_s, found.peak_trigger_ms_per_s) == (400.0, 20.0)
+    assert [line.value for line in found.lines[-2:]] == [400.0, 20.0]
