@@ -222,7 +222,7 @@ EXECUTE venus_forget_batches ({below})
 UPDATE venus.captured_table
    SET fill_cursor = %(cursor)s, fill_rows = %(rows_done)s, fill_done = %(done)s, sweep_from = %(sweep_from)s
  WHERE table_id = %(table_id)s AND coalesce(fill_cursor, '') = %(was_cursor)s AND fill_rows = %(was_rows)s
-   AND sweep_from = %(was_sweep)s
+   AND sweep_from = %(was_sweep)s AND fill_done = 0
 
 -- row_counts --
 -- Estimated row counts: those of the last ANALYZE times the table's growth since, else the server's own count. The rows of
