@@ -9,11 +9,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tests.integration.engine.test_storage import Stop
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer
 from tests.support.waiting import eventually
-from venus.broker.store import keys
+from venus.broker.store import keys, reads
 from venus.broker.store.reads import KeyCount
 from venus.broker.store.rocks import Store
 
@@ -89,4 +91,23 @@ def test_many_keys_are_written_and_counted_in_pieces(tmp_path: Path) -> None:
     assert store.look_up(keys.ROW, wanted) == {key: b"v" + key for key in wanted}
     found = store.count_keys(keys.ROW, b"", b"00001400", entries_max=10**6, marks_max=100)
     assert found == KeyCount(1_400, wanted[:1_400:16], ended=True)
+    store.close()
+
+
+def test_rows_that_fill_the_memory_are_flushed_before_they_are_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To find a key among them, RocksDB would sort them all, while it holds the interpreter's lock."""
+    monkeypatch.setattr(reads, "SORTED_ENTRIES_MAX", 100)
+    store = Store(tmp_path / "store")
+
+    def look_up_among(count: int) -> int:
+        batch, wanted = store.batch(), [b"%08d" % n for n in range(count)]
+        batch.put_many(keys.ROW, wanted, wanted)
+        store.write(batch, durable=False)
+        assert store.look_up(keys.ROW, wanted[-2:]) == {key: key for key in wanted[-2:]}
+        return int(store._views[keys.ROW].property_int_value("rocksdb.num-entries-active-mem-table"))
+
+    assert look_up_among(100) == 100
+    assert look_up_among(1) == 0
     store.close()

@@ -26,6 +26,9 @@ BEYOND_BYTES = _RUN_ROWS_MAX * _SMALL_BYTES
 #: Keys that are walked in one call of C: the interpreter's lock is held meanwhile.
 _AT_ONCE = 512
 
+#: A memtable with more entries takes over 5 ms to be sorted.
+SORTED_ENTRIES_MAX = 30_000
+
 _AGAIN = "start the broker again"
 
 
@@ -204,8 +207,19 @@ class StoreReads:
         return self.view(family).look_up(many_keys)
 
     def view(self, family: str) -> StoreView:
-        """Return what is stored now. It keeps replaced files and memtables; drop it before the store is closed."""
+        """Return what is stored now. It keeps replaced files and memtables; drop it before the store is closed.
+
+        A large vector memtable is flushed first: a view would sort it within the interpreter's lock, a flush does not.
+        """
+        try:
+            if family == keys.ROW and self._count_in_memory(family) > SORTED_ENTRIES_MAX:
+                self._views[family].flush(True)
+        except Exception as error:
+            raise wrap_error(self.path, error, "read") from error
         return StoreView(self._cursor(family, fill_cache=True), self._check_status)
+
+    def _count_in_memory(self, family: str) -> int:
+        return int(self._views[family].property_int_value("rocksdb.num-entries-active-mem-table") or 0)
 
     def find_at_or_before(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
         """Return the greatest key that is not above `key`."""
