@@ -125,12 +125,13 @@ class CutAssembler:
     """Assembler of increments in offset order into whole cuts. `offset` is the first one not applied yet.
 
     Increments below `offset` were applied before (a replay) and are dropped. One that straddles `offset`, or leaves a
-    gap, is an error of the broker.
+    gap, is an error of the broker. `bytes_max` limits a transaction; None means GROUP_BYTES_MAX.
     """
 
-    def __init__(self, offset: int, *, dense: bool = True) -> None:
+    def __init__(self, offset: int, *, dense: bool = True, bytes_max: int | None = None) -> None:
         self._next = offset
         self._dense = dense
+        self._bytes_max = bytes_max or GROUP_BYTES_MAX
         self._cuts: deque[DeliveredCut] = deque()
         #: Pieces that were sent ahead and are not decided, in order, whether taken or not.
         self._ahead: deque[CutPiece] = deque()
@@ -190,13 +191,13 @@ class CutAssembler:
 
     def is_full(self, rows_max: int) -> bool:
         """Return whether as much waits as fits into one target transaction."""
-        return self.rows >= rows_max or self.nbytes >= GROUP_BYTES_MAX
+        return self.rows >= rows_max or self.nbytes >= self._bytes_max
 
     def is_open_full(self, rows_max: int) -> bool:
         """Return whether as much waits of an incomplete first cut, which has to be streamed."""
         if not self._cuts or self._cuts[0].complete:
             return False
-        return self._cuts[0].rows >= rows_max or self._cuts[0].nbytes >= GROUP_BYTES_MAX
+        return self._cuts[0].rows >= rows_max or self._cuts[0].nbytes >= self._bytes_max
 
     @property
     def start(self) -> int:
@@ -213,7 +214,7 @@ class CutAssembler:
             self._cuts[-1].closed = True
 
     def take_group(self, rows_max: int, *, end_max: int | None = None) -> list[DeliveredCut]:
-        """Take complete cuts up to `rows_max` rows and GROUP_BYTES_MAX, at least one if there is one.
+        """Take complete cuts up to `rows_max` rows and the limit of bytes, at least one if there is one.
 
         None ends beyond `end_max`.
         """
@@ -222,7 +223,7 @@ class CutAssembler:
         while self.has_complete:
             cut = self._cuts[0]
             rows, nbytes = rows + cut.rows, nbytes + cut.nbytes
-            if (taken and (rows > rows_max or nbytes > GROUP_BYTES_MAX)) or (end_max is not None and cut.end > end_max):
+            if (taken and (rows > rows_max or nbytes > self._bytes_max)) or (end_max is not None and cut.end > end_max):
                 break
             taken.append(self._cuts.popleft())
             self.rows, self.nbytes = self.rows - cut.rows, self.nbytes - cut.nbytes

@@ -29,11 +29,13 @@ from tests.support.brokers.feed import (
     unique_label,
 )
 from tests.support.brokers.first_reads import FirstRead
+from tests.support.brokers.real_broker import RealBroker
 from tests.support.databases.postgres import Server
 from tests.support.processes.forks import Victim
 from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.control import read_progress, read_table_states
 from venus.adapters.targets.postgresql.load.full_sync import LoadProgress, full_sync
+from venus.adapters.targets.postgresql.load.plan import UnequalRowCount
 from venus.adapters.targets.postgresql.rows.merging import RowMerger
 from venus.errors import Refused
 from venus.model import Index, Kind, LogicalType
@@ -109,12 +111,13 @@ def test_a_target_whose_first_load_has_not_ended_counts_as_not_loaded(
     with pytest.raises(KeyboardInterrupt):
         full_sync(settings, "a", fill_end=stop)
     assert applied(database) == 50
+    splits_read = broker.splits_read
     send(feed, 50, 100)
     assert read_progress(settings, "a").position is None
     with pytest.raises(Refused, match="has not been loaded yet"):
         run_apply(settings, "a", threading.Event())
     report = full_sync(settings, "a", fill_end=lambda: broker.next_offset)
-    assert (report.rows, broker.snapshots_opened) == ({"shop.items": 100}, 1)
+    assert (report.rows, broker.splits_read) == ({"shop.items": 100}, splits_read)
     assert rows_at(database, items()) == feed.model[1]
 
 
@@ -165,6 +168,85 @@ def test_a_trigger_that_discards_rows_halts_the_table(database: str, broker: Fak
     report = full_sync(settings_for(broker.address, {"a": database}), "a", fill_end=end)
     assert len(report.halted) == 1
     assert "shop.items: it has taken 489 of 490 rows" in report.halted[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "undone", "found"),
+    [
+        ("INSERT INTO shop.items VALUES (9999, 'another session', 1)", "DELETE FROM shop.items WHERE id = 9999", 501),
+        ("DELETE FROM shop.items WHERE id = 7", "INSERT INTO shop.items VALUES (7, 'label 7', 7)", 499),
+    ],
+)
+def test_what_another_session_writes_meanwhile_is_noticed(
+    database: str, broker: FakeDelivery, feed: Feed, written: str, undone: str, found: int
+) -> None:
+    feed.describe(items())
+    send(feed, 0, 10)
+    settings = settings_for(broker.address, {"a": database})
+
+    def write() -> None:
+        query(database, written)
+
+    steps: Steps = iter([plan, lambda: send(feed, 10, 400), write, lambda: send(feed, 400, 500)])
+
+    def end() -> int | None:
+        if step := next(steps, None):
+            step()
+            return None
+        return broker.next_offset
+
+    with pytest.raises(
+        UnequalRowCount, match=f"shop.items has {found} rows at the target and 500 at the broker"
+    ) as said:
+        full_sync(settings, "a", fill_end=end)
+    assert "venus migrate --empty-meanwhile --target a" in said.value.hint
+    assert read_progress(settings, "a").position is None
+    query(database, undone)
+    assert full_sync(settings, "a", fill_end=lambda: broker.next_offset).rows == {"shop.items": 500}
+    assert rows_at(database, items()) == feed.model[1]
+    assert not broker.pinned
+
+
+def test_rows_are_counted_exactly_at_a_snapshot(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    """Cuts before and behind it arrive together."""
+    feed.describe(items())
+    send(feed, 0, 10)
+    ends: list[int] = []
+
+    def write() -> None:
+        for n in range(3):
+            feed.cut(put(9000 + 10 * broker.snapshots_opened + n, "behind a snapshot", 1))
+
+    def end() -> int | None:
+        if not applied(database) > 0:
+            return None
+        if not ends:
+            broker.after_snapshot = write
+            ends.append(broker.next_offset)
+            feed.cut(put(8000, "before the snapshot", 1))
+        return ends[0]
+
+    report = full_sync(settings_for(broker.address, {"a": database}), "a", fill_end=end)
+    assert (report.offset, report.rows) == (11, {"shop.items": 11})
+    assert broker.next_offset == 14
+
+
+def test_rows_outside_of_a_predicate_are_not_counted(database: str, real: RealBroker) -> None:
+    feed = Feed(real)
+    feed.describe(items())
+    send(feed, 0, 10)
+    settings = settings_for(real.address, {"a": database}, where={"items": "amount >= 5"})
+    steps: Steps = iter(
+        [plan, lambda: send(feed, 10, 100), lambda: feed.cut(put(50, "it leaves", 1), put(1, "enters", 7))]
+    )
+
+    def end() -> int | None:
+        if step := next(steps, None):
+            step()
+            return None
+        return real.next_offset
+
+    assert full_sync(settings, "a", fill_end=end).rows == {"shop.items": 95}
 
 
 def test_a_new_column_meanwhile_reaches_all_rows(database: str, broker: FakeDelivery, feed: Feed) -> None:

@@ -7,7 +7,7 @@ snapshot, and hold delivery back.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -51,6 +51,8 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
     #: How much SumSnapshot is wrong: rows too many, bits of the digest.
     sums_off: tuple[int, int] = (0, 0)
     snapshots_opened: int = 0
+    #: Called behind each new snapshot.
+    after_snapshot: Callable[[], None] = lambda: None
     #: Nothing at or behind this offset is delivered.
     hold_from: int | None = None
     address: str = ""
@@ -201,7 +203,8 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
                     snapshot.schemas.append(schemas_codec.to_wire(schema))
             for table_id in {t for t, _ in self.schemas} & (wanted or {t for t, _ in self.schemas}):
                 snapshot.splits.extend(_splits(table_id, sorted(rows.get(table_id, {})), max(1, request.splits)))
-            return snapshot
+        self.after_snapshot()
+        return snapshot
 
     def ReadSplit(  # noqa: N802
         self, request: broker_pb2.ReadSplitRequest, context: grpc.ServicerContext

@@ -30,8 +30,8 @@ from venus.rpc.nearest_subscriber import open_subscriber
 logger = logging.getLogger(__name__)
 
 REPORT_S = 0.5
-#: Rows of a transaction of a first load that lags behind the read of the source.
-FIRST_LOAD_ROWS = 200_000
+#: Rows and bytes of a transaction of a first load that lags behind the read of the source.
+FIRST_LOAD_ROWS, FIRST_LOAD_BYTES = 200_000, 16 << 20
 BACK_OFF_S = 60.0
 #: How many changes one cleanup statement examines, and the pause between two statements.
 PIECE_ROWS = 1_000
@@ -131,9 +131,19 @@ class ApplyLoop(TargetCircuit):
         return max(configured, FIRST_LOAD_ROWS) if self.is_first_load else configured
 
     @property
+    def group_bytes_max(self) -> int | None:
+        """The limit of a transaction's bytes; None means the usual one."""
+        return FIRST_LOAD_BYTES if self.is_first_load else None
+
+    @property
+    def end(self) -> int | None:
+        """The offset at which the first load ends; None while that is unknown, and for other loops."""
+        return self._end() if self._end is not None else None
+
+    @property
     def is_at_end(self) -> bool:
         """Whether everything below the end of the first load is applied."""
-        end = self._end() if self._end is not None else None
+        end = self.end
         return end is not None and self._offset >= end
 
     def wait(self, seconds: float) -> None:
@@ -202,7 +212,15 @@ class ApplyStream:
     At most about `rows_max` changes wait here.
     """
 
-    def __init__(self, target: PostgresDatabase, catalogue: TargetCatalogue, rows_max: int, *, ahead: bool) -> None:
+    def __init__(
+        self,
+        target: PostgresDatabase,
+        catalogue: TargetCatalogue,
+        rows_max: int,
+        *,
+        ahead: bool,
+        bytes_max: int | None = None,
+    ) -> None:
         settings = target.settings.apply
         self._target = target
         self._rows_max = rows_max
@@ -213,7 +231,7 @@ class ApplyStream:
         self.counted_at_us = 0
         #: Rows identity of the broker's set at the applied offset; None = unknown.
         self.rows: RowsIdentity | None = None
-        self.cuts = CutAssembler(catalogue.position.offset)
+        self.cuts = CutAssembler(catalogue.position.offset, bytes_max=bytes_max)
         self._subscriber = open_subscriber(
             target.broker, target.business, target.group, credit_bytes=settings.credit_bytes, ahead=ahead
         )

@@ -148,16 +148,21 @@ class ApplySession:
     def _open_stream(self) -> int:
         """Open the stream and return where the queue begins; start over from the full data if the offset is trimmed."""
         try:
-            self._opened = ApplyStream(self._target, self._catalogue, self._rows_max, ahead=self._loop.goes_ahead)
-            return self._opened.open(self._catalogue)
+            return self._new_stream().open(self._catalogue)
         except Diverged as error:
             if not start_over(self._target, self._session, self._catalogue, error):
                 raise
         self._stream.close()
         self._opened = None
         self._reload()
-        self._opened = ApplyStream(self._target, self._catalogue, self._rows_max, ahead=self._loop.goes_ahead)
-        return self._opened.open(self._catalogue)
+        return self._new_stream().open(self._catalogue)
+
+    def _new_stream(self) -> ApplyStream:
+        loop = self._loop
+        self._opened = ApplyStream(
+            self._target, self._catalogue, self._rows_max, ahead=loop.goes_ahead, bytes_max=loop.group_bytes_max
+        )
+        return self._opened
 
     def _report_waits(self, found: list[TableCondition]) -> None:
         """Report the locks that this session waits for. The watching thread calls it, because this one is blocked."""
@@ -216,7 +221,10 @@ class ApplySession:
         """Apply the waiting cuts; return False if the stream must be opened again."""
         try:
             if self._stream.cuts.has_complete:
-                self._apply_group(self._stream.cuts.take_group(self._rows_max))
+                cuts, end = self._stream.cuts, self._loop.end
+                # a cut around the end of a first load is applied as a whole
+                group = cuts.take_group(self._rows_max, end_max=end) or cuts.take_group(self._rows_max)
+                self._apply_group(group)
                 return True
             return self._stream_cut()
         except Superseded:

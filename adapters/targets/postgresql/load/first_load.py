@@ -3,7 +3,8 @@
 The rows that the broker has already are loaded as in every load. The tables then follow the queue, which brings the
 rest of the first read in key ranges, each at its own offset, with the changes in between in order. So every transaction
 leaves the target at one exact cut, and an interrupted load continues behind the last committed range. Indexes, checks
-and foreign keys come after the last row. Until then the target counts as never loaded.
+and foreign keys come after the last row, when each table has as many rows as the broker's full data at the same cut.
+Until then the target counts as never loaded.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 
 from venus.adapters.targets.contract import FillEnd, LoadProgress, LoadReport
 from venus.adapters.targets.postgresql.apply.apply_loop import ApplyReport
@@ -24,15 +25,23 @@ from venus.adapters.targets.postgresql.database import (
     transaction,
     wait_for_lock,
 )
-from venus.adapters.targets.postgresql.load.plan import DONE, finish_table, finish_tables
+from venus.adapters.targets.postgresql.load.plan import DONE, UnequalRowCount, finish_table, finish_tables
 from venus.adapters.targets.postgresql.naming import PlacedTable
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.schema.ddl import collect_remarks
 from venus.adapters.targets.postgresql.session import TargetSession
-from venus.errors import TargetError
+from venus.codec.stored_rows import RowTotals
+from venus.errors import TargetError, Unavailable, VenusError
+from venus.model import count_phrase
 from venus.rpc.admin import AdminClient
+from venus.rpc.snapshots import SnapshotClient
+from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
+
+#: How long the full data may stay behind the position of the target.
+SNAPSHOT_S = 120.0
+LOOK_S = 0.25
 
 Report = Callable[[LoadProgress], None]
 
@@ -53,9 +62,52 @@ def complete_first_load(target: PostgresDatabase, end: FillEnd, report: Report, 
     with closing(target.connect("load")) as session:
         before = target.read_own_rows(session, "loading_rows")[0][0]
     _follow(target, end, report, before)
-    with closing(target.connect("load")) as session:
+    with (
+        SnapshotClient(target.broker) as snapshots,
+        _stop_at_snapshot(target, snapshots, end, report, before) as totals,
+        closing(target.connect("load")) as session,
+    ):
         wait_for_lock(target, session, threading.Event())
-        return _finish(target, session, report, began)
+        return _finish(target, session, totals, report, began)
+
+
+@contextmanager
+def _stop_at_snapshot(
+    target: PostgresDatabase, snapshots: SnapshotClient, end: FillEnd, report: Report, before: int
+) -> Iterator[dict[int, RowTotals]]:
+    """Follow up to the cut of a snapshot; yield the totals of its tables while the target stands there."""
+    give_up_at = time.monotonic() + SNAPSHOT_S
+    while True:
+        with closing(target.connect("load")) as session:
+            filters = _find_filters(target, session)
+        snapshot = snapshots.open(target.business, holder=target.group, where=filters)
+        try:
+            _follow(target, _end_at(snapshot.offset, end), report, before)
+            with closing(target.connect("load")) as session:
+                position = target.read_position(session)
+            if position is not None and position.offset == snapshot.offset:
+                yield snapshots.totals(snapshot.snapshot_id)
+                return
+        finally:
+            with suppress(VenusError):
+                snapshots.close(snapshot.snapshot_id)
+        if time.monotonic() >= give_up_at:
+            raise Unavailable("the broker's full data is behind its queue", hint="run `venus migrate` again later")
+        time.sleep(LOOK_S)
+
+
+def _end_at(offset: int, end: FillEnd) -> FillEnd:
+    """Return a fixed end; an error of `end` still ends the load early."""
+    return lambda: offset if end() is not None else None
+
+
+def _find_filters(target: PostgresDatabase, session: TargetSession) -> list[broker_pb2.RowFilter]:
+    """Return which rows the target gets of the tables that it does not get completely."""
+    return [
+        broker_pb2.RowFilter(table=t.source_name, predicate=t.predicate)
+        for t in target.read_tables(session)
+        if t.predicate
+    ]
 
 
 def _follow(target: PostgresDatabase, end: FillEnd, report: Report, before: int) -> None:
@@ -81,7 +133,9 @@ def _follow(target: PostgresDatabase, end: FillEnd, report: Report, before: int)
         raise errors[0]
 
 
-def _finish(target: PostgresDatabase, session: TargetSession, report: Report, began: float) -> LoadReport:
+def _finish(
+    target: PostgresDatabase, session: TargetSession, totals: dict[int, RowTotals], report: Report, began: float
+) -> LoadReport:
     # the last transaction makes all of this durable, because it comes later in the WAL
     session.run("SET synchronous_commit = off")
     schemas = {(s.table_id, s.version): s for s in target.read_schemas(session)}
@@ -89,6 +143,7 @@ def _finish(target: PostgresDatabase, session: TargetSession, report: Report, be
     placed = {t.table_id: target.place(schemas[t.table_id, t.schema_version]) for t in states}
     ready = [t for t in states if _is_ready(session, t, placed[t.table_id])]
     rows = {t.table_id: _finish_table(session, placed[t.table_id], report) for t in ready}
+    _check_counts(target, session, ready, rows, totals)
     created = [placed[t.table_id] for t in ready if t.created]
     warnings = finish_tables(session, created, [placed[t.table_id] for t in ready])
     if missing := target.count_unaccounted(session):
@@ -114,6 +169,32 @@ def _finish(target: PostgresDatabase, session: TargetSession, report: Report, be
         left_out=tuple(remark.line for remark in collect_remarks(list(placed.values()))),
         halted=tuple(f"{t.source_name}: {t.reason}" for t in states if t.state != ACTIVE),
     )
+
+
+def _check_counts(
+    target: PostgresDatabase,
+    session: TargetSession,
+    ready: list[TableState],
+    rows: dict[int, int],
+    totals: dict[int, RowTotals],
+) -> None:
+    """Compare the number of rows in each table with the broker's at the same cut. Raises UnequalRowCount.
+
+    Only this shows that another session has written to a table since the load began, as in a load behind the read.
+    """
+    if target.config.on_existing == "append":
+        return
+    parked = {table_id for table_id, _ in target.read_own_rows(session, "open_by_table")}
+    for table in ready:
+        expected = totals.get(table.table_id)
+        if table.state != ACTIVE or table.table_id in parked or expected is None:
+            continue
+        if rows[table.table_id] != expected.rows:
+            raise UnequalRowCount(
+                f"{table.source_name} has {count_phrase(rows[table.table_id], 'row')} at the target and "
+                f"{expected.rows:,} at the broker: another session has written to it",
+                hint=f"`venus migrate --empty-meanwhile --target {target.name}` loads it again without other writers",
+            )
 
 
 def _is_ready(session: TargetSession, state: TableState, placed: PlacedTable) -> bool:

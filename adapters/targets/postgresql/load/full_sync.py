@@ -28,6 +28,7 @@ from venus.adapters.targets.postgresql.load.plan import (
     FOLLOWING,
     LoadPlan,
     LoadPlanner,
+    UnequalRowCount,
     finish_table,
     finish_tables,
 )
@@ -47,7 +48,7 @@ from venus.adapters.targets.postgresql.schema.ddl import collect_remarks
 from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.codec.stored_rows import RowTotals
 from venus.config import Settings
-from venus.errors import DigestMismatch, Diverged, ProtocolError, Refused, SnapshotExpired, TargetError, VenusError
+from venus.errors import DigestMismatch, Diverged, ProtocolError, Refused, SnapshotExpired, VenusError
 from venus.model import count_phrase
 from venus.process.runners import LocalRunner, Runner
 from venus.rpc import reports
@@ -151,10 +152,6 @@ def _runner_chooser(settings: Settings, runner: Runner | None, choose: RunnerCho
     if runner is not None:
         return lambda _: runner
     return choose or (lambda rows: LocalRunner.for_rows(settings.apply.load_workers, rows))
-
-
-class UnequalRowCount(TargetError):
-    """A table has another number of rows than was loaded into it."""
 
 
 class _Load:

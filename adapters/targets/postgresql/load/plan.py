@@ -42,6 +42,10 @@ FOLLOWING = "following"  # the tables follow the rest of the first read (own.sql
 DONE = "done"
 
 
+class UnequalRowCount(TargetError):
+    """A table has another number of rows than was loaded into it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """The plan of one load."""
