@@ -26,6 +26,14 @@ MANY = {"postgresql": 900}
 
 
 @pytest.fixture
+def app(place: Place) -> Iterator[Application]:
+    """Open a session of the application."""
+    app = place.connect()
+    yield app
+    app.close()
+
+
+@pytest.fixture
 def limited(place: Place, app: Application) -> Iterator[Source]:
     """Capture two tables with limited logs."""
     t = place.types
