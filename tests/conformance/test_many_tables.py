@@ -6,7 +6,8 @@ would be compared for seconds, and then rarely (adapters/upper/periodic.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,20 @@ class StatementCounter:
         before = self.count
         act()
         return self.count - before
+
+
+@pytest.fixture
+def app(place: Place) -> Iterator[Application]:
+    """Open a session of the application."""
+    with closing(place.connect()) as app:
+        yield app
+
+
+@pytest.fixture
+def source(place: Place) -> Iterator[Source]:
+    """Open the source."""
+    with closing(place.open()) as source:
+        yield source
 
 
 @pytest.fixture
