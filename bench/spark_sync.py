@@ -26,7 +26,7 @@ from rich.table import Table
 
 from bench.processes import EmbeddedPostgres, VenusProcesses
 from bench.shapes import NARROW
-from venus.adapters.targets.postgresql.control import pause, resume
+from venus.adapters.targets.relational.control import pause, resume
 from venus.config import load
 from venus.rpc.admin import AdminClient
 

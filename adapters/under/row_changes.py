@@ -12,7 +12,8 @@ alone and not on earlier rows, so a reader that reads the queue again gets the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from xxhash import xxh3_64_intdigest
 from venus.codec.batch import TableChanges
 from venus.codec.filtering import as_keys
 from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
 from venus.model import TableSchema
 from venus.predicates.ranges import Predicate
 
@@ -213,3 +215,52 @@ def hash_keys(keys: PackedBytes) -> npt.NDArray[np.uint64]:
         mixed = word * np.uint64(factor)
         found += mixed ^ (mixed >> np.uint64(29))
     return found
+
+
+class MergeWhole(Exception):
+    """The target refused a piece of a cut: perhaps only because the others were not there. Begin again, whole."""
+
+    def __init__(self, table_id: int) -> None:
+        super().__init__(table_id)
+        self.table_id = table_id
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingChanges:
+    """Changes of one table that wait for the target."""
+
+    table_id: int
+    sql: Any  # the statements of the kind of target
+    layout: Layout
+    parts: list[RowChanges] = field(default_factory=list)
+    #: Whether all changes so far are new rows.
+    only_new: bool = True
+    #: Whether keys still wait for their deletion: a new row must not come before it.
+    has_waiting_deletes: bool = False
+    #: The target has refused unstaged new rows: do not try that again.
+    new_refused: bool = False
+    #: Numbers of rows, and of keys to delete, in the staging tables.
+    live_staged: int = 0
+    gone_staged: int = 0
+    last_offset: int = 0
+    #: How many changes were taken from memory.
+    taken: int = 0
+    #: The size of the changes in memory.
+    waiting_bytes: int = 0
+
+    @property
+    def staged(self) -> bool:
+        return bool(self.live_staged or self.gone_staged)
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self.parts))
+
+    def take(self) -> RowChanges:
+        """Take the changes from memory; only the last one of each key, unless all are new rows."""
+        rows, self.parts = join_changes(self.parts), []
+        self.taken += len(rows)
+        rows = rows if rows.only_new else net_changes(rows)
+        self.only_new &= rows.only_new
+        self.has_waiting_deletes |= bool(rows.is_deleted.any())
+        return rows

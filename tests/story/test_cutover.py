@@ -18,8 +18,8 @@ import pytest
 
 from tests.support.databases.postgres import Server, libpq
 from tests.support.pipelines.pipeline import Pipeline, with_password
-from venus.adapters.targets.postgresql.control import pause, request_resync, resume
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.control import pause, request_resync, resume
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.config import load
 from venus.errors import Refused
 

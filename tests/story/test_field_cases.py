@@ -19,7 +19,7 @@ from tests.support.brokers.feed import query
 from tests.support.databases.field_cases import FieldSource, mariadb_source, postgres_source, read_case, sqlite_source
 from tests.support.pipelines.whole_way import WholeWay, whole_way
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.control import read_progress
+from venus.adapters.targets.relational.control import read_progress
 from venus.errors import Refused
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -17,7 +17,7 @@ import pytest
 from tests.support.databases.postgres import libpq
 from tests.support.faults.proxy import Proxy
 from tests.support.pipelines.whole_way import Loop, WholeWay, whole_way
-from venus.adapters.targets.postgresql.apply.apply_session import run_apply
+from venus.adapters.targets.relational.apply_session import run_apply
 from venus.adapters.upper.capture import run_capture
 from venus.config import BrokerSettings
 

@@ -46,7 +46,7 @@ def test_status_waits_for_no_library_that_only_an_installation_needs(tmp_path: P
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
 
     imported = set(done.stdout.splitlines()[-1].split())
-    assert "venus.adapters.targets.postgresql.control" in imported
+    assert "venus.adapters.targets.relational.control" in imported
     assert imported & {"alembic", "mako", "pyspark"} == set()
     own = "venus.adapters.targets.postgresql"
     assert imported & {f"{own}.apply.apply_session", f"{own}.load.full_sync", "venus.adapters.upper.capture"} == set()

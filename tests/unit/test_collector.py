@@ -29,7 +29,7 @@ try:
     main()
 except SystemExit:
     pass
-import venus.adapters.targets.postgresql.load.full_sync
+import venus.adapters.targets.relational.full_sync
 print()
 threads = [open(f"/proc/self/task/{n}/comm").read().strip() for n in os.listdir("/proc/self/task")]
 print(json.dumps([collections, [name for name in threads if name != "jemalloc_bg_thd"]]))

@@ -124,7 +124,7 @@ def test_the_installed_wheel_has_what_the_demo_needs(installed: Path) -> None:
     code = (
         "import venus.cli.demo.command, venus.cli.demo.story, venus.broker.service.process\n"
         "import venus.adapters.upper.capture\n"
-        "import venus.adapters.targets.postgresql.apply.apply_session, venus.adapters.dialects.sqlite.source\n"
+        "import venus.adapters.targets.relational.apply_session, venus.adapters.dialects.sqlite.source\n"
         "import venus.migrations.run\n"
         "import venus; print(venus.__file__)"
     )

@@ -84,14 +84,16 @@ ON CONFLICT ({key}) DO UPDATE SET {moved} = EXCLUDED.{moved}
 
 -- sweep --
 -- Rows that the re-read of the whole table did not find no longer exist at the source.
+SET LOCAL enable_hashjoin = on;
 DELETE FROM {rows} t WHERE NOT EXISTS (
-    SELECT FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
+    SELECT FROM {touched} s WHERE {match} AND s.{moved} >= {offset});
+SET LOCAL enable_hashjoin = off
 
 -- create_side --
 CREATE UNLOGGED TABLE {side} ({definitions})
 
 -- key_side --
-ALTER TABLE {side} ADD PRIMARY KEY ({key})
+ALTER TABLE {side} ADD PRIMARY KEY ({key}); ANALYZE {side}
 
 -- drop_side --
 DROP TABLE IF EXISTS {side}

@@ -1,122 +1,84 @@
-"""A PostgreSQL target and VENUS's own tables in it: its position, and the state of each table (VENUS 3.4).
-
-All reads and writes use the caller's session and transaction, because progress must change together with the rows.
-
-A target that was cut over has a mark: it belongs to the application, and VENUS must not write there. One transaction
-sets the mark and `paused` while it locks the applied offset, so no cut is applied in part.
+"""A PostgreSQL database as a relational target (VENUS 3.4).
 
 A session that applies locks the target and disables foreign keys and triggers (features 2.11): the source has already
 executed its triggers and cascades, and their effects arrive as separate changes. A second execution at the target would
 do harm, because deleting a parent and inserting it again would delete its children.
+
+A refusal at COMMIT names no table, because deferred constraints and constraint triggers act there. The cut is then
+applied again, and `commit_one_by_one` makes each constraint act before COMMIT, so that its name leads to the table
+(features 2.16).
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import sqlalchemy as sa
 
 from venus.adapters.dialects.registry import parse_url
 from venus.adapters.targets.cutover_contract import CutoverMark
-from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, place_table, quote
-from venus.adapters.targets.postgresql.session import Refusal, TargetSession, statement, try_replica_role
-from venus.adapters.targets.registry import ConfiguredTarget
-from venus.codec import schema as schemas_codec
+from venus.adapters.targets.postgresql.lock_waits import LockWaitMonitor, find_lock_waits, log_load_waits
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, place_all, place_table, quote
+from venus.adapters.targets.postgresql.rows.at_once import apply_at_once, is_small
+from venus.adapters.targets.postgresql.rows.merging import RowMerger
+from venus.adapters.targets.postgresql.rowsql import RowSql, key_values, keyed_statements
+from venus.adapters.targets.postgresql.schema import existing, finishing
+from venus.adapters.targets.postgresql.schema.ddl import collect_remarks, is_counted, no_identity
+from venus.adapters.targets.postgresql.schema.evolve import EvolutionStep
+from venus.adapters.targets.postgresql.schema.own_types import LabelsMissing
+from venus.adapters.targets.postgresql.schema.side_tables import copy_side, create_side, replace_by_side, replace_rows
+from venus.adapters.targets.postgresql.schema.table_objects import find_differences
+from venus.adapters.targets.postgresql.schema.tables import create_stream_table, plan_step_to, store_version
+from venus.adapters.targets.postgresql.session import (
+    DEFERRED,
+    REPLICA,
+    TargetSession,
+    open_session,
+    statement,
+    try_replica_role,
+)
+from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.database import RelationalDatabase, wait_for_lock
+from venus.adapters.targets.relational.load_task import application_name
+from venus.adapters.targets.relational.session import Refusal, Superseded
+from venus.adapters.targets.relational.states import TableState
+from venus.adapters.targets.relational.verdicts import RowsRefused
+from venus.adapters.under.cut_assembler import DeliveredCut, list_pieces
+from venus.adapters.under.row_changes import RowChanges
+from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
+from venus.codec.stored_rows import FullRows
 from venus.config import Settings
-from venus.errors import Refused
+from venus.errors import Refused, TargetError, VenusError
 from venus.migrations import run as migrations
-from venus.model import Offset, TableSchema
-from venus.network import row_filters
-from venus.network.row_filters import RowsIdentity
-from venus.wire import change_pb2
+from venus.model import TableSchema
+from venus.rpc.conditions import TableCondition
 
-# States of a table at a target.
-ACTIVE = "ACTIVE"  # follows the stream
-PAUSED = "PAUSED"  # an operator has paused it
-HALTED = "HALTED"  # the target refused a row
-LOADING = "LOADING"  # the full load is not done
-CATCHUP = "CATCHUP"  # reads again from held_from, then joins the stream
-
-# Purposes of recording touched keys.
-SWEEP = "sweep"
-RESYNC = "resync"
-#: Not a recording: how many changes were unaccounted for at the request of a resync of all tables (table 0).
-ACCOUNT = "account"
+logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetPosition:
-    """The target's progress; every change with a smaller offset is applied, parked, skipped or held."""
-
-    offset: Offset
-    epoch: int
-    last_sequence: int
-    control: int
-    paused: bool
-    captured_at: datetime | None = None
-    committed_at: datetime | None = None
-    applied_at: datetime | None = None
-    heartbeat_at: datetime | None = None
-    note: str = ""
-    #: The outcome of the last `venus verify`, as text (venus/rpc/conditions.py).
-    compared: str | None = None
-    #: Rows identity of the broker set that was read; None = unknown.
-    rows: RowsIdentity | None = None
-    #: The first load has not ended: the tables are LOADING, and follow the first read of the source.
-    loading: bool = False
+def open_database(settings: Settings, name: str, *, first_load: bool = False) -> PostgresDatabase:
+    """Return the target; it connects on first use."""
+    return PostgresDatabase(settings, name, first_load=first_load)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableState:
-    """State of one table. `held_from` is the first offset that is not applied to it; None if it follows."""
-
-    table_id: int
-    schema_version: int
-    namespace: str
-    name: str
-    source_name: str
-    state: str
-    held_from: Offset | None
-    reason: str
-    rows_applied: int
-    rows_quarantined: int
-    rows_skipped: int
-    rows_held: int
-    counted_from: Offset
-    created: bool
-    #: Which rows it gets; empty = every row.
-    predicate: str = ""
-    #: The previous predicate, until the rows agree with `predicate`.
-    predicate_before: str | None = None
-    #: Rows added and removed by the last change of the predicate.
-    rows_brought: int = 0
-    rows_removed: int = 0
-
-
-class PostgresDatabase(ConfiguredTarget):
-    """A PostgreSQL database that is target `name` of the configuration.
-
-    Until its first load has ended it has neither a position nor tables that follow, except for `first_load` itself.
-    """
+class PostgresDatabase(RelationalDatabase):
+    """A PostgreSQL database that is target `name` of the configuration."""
 
     def __init__(self, settings: Settings, name: str, *, first_load: bool = False) -> None:
-        super().__init__(settings, name)
-        self.first_load = first_load
+        super().__init__(settings, name, first_load=first_load)
         parse_url(self.url, f"targets.{name}.url", "write postgresql://USER@HOST:PORT/DATABASE")
 
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
     def connect(self, purpose: str = "apply") -> TargetSession:
-        """Open a session."""
-        return TargetSession(self.url, application=f"venus {purpose} {self.group}", target=self.name)
+        return open_session(self, purpose)
 
     def install(self) -> list[str]:
-        """Create or upgrade VENUS's own tables; return the statements run."""
         self.connect("check").close()  # it raises VENUS's own errors, SQLAlchemy does not
         # SQLAlchemy would choose another driver for a plain postgresql:// URL.
         url = sa.make_url(self.url).set(drivername="postgresql+psycopg2")
@@ -127,32 +89,205 @@ class PostgresDatabase(ConfiguredTarget):
             engine.dispose()
 
     def is_installed(self, session: TargetSession) -> bool:
-        """Return whether VENUS's own tables exist."""
         found = session.row("SELECT to_regclass(%s) IS NOT NULL", [f"{OWN_SCHEMA}.applied"])
         return bool(found and found[0])
 
+    def lock(self, session: TargetSession, stop: threading.Event) -> bool:
+        return not lock_target(self, session, stop)
+
+    def constraints_text(self, *, is_deferred: bool) -> str:
+        return DEFERRED if is_deferred else REPLICA
+
+    def try_disable_constraints(self, session: TargetSession) -> bool:
+        return try_replica_role(session)
+
+    def begin_command(self, session: TargetSession) -> None:
+        session.run("SET LOCAL venus.apply = 'on'")
+
+    def refuse_acting_foreign_keys(self, session: TargetSession, tables: Sequence[TableState]) -> None:
+        refuse_acting_foreign_keys(session, self, tables)
+
+    def watch_lock_waits(
+        self,
+        session: TargetSession,
+        states: Callable[[], dict[int, TableState]],
+        tell: Callable[[list[TableCondition]], None],
+    ) -> LockWaitMonitor:
+        return LockWaitMonitor(self, session, states, tell)
+
+    def find_lock_waits(self, session: TargetSession, states: dict[int, TableState]) -> list[TableCondition]:
+        return find_lock_waits(self, session, states)
+
+    # -- tables --------------------------------------------------------------------------------------------------------
+
     def place(self, schema: TableSchema) -> PlacedTable:
-        """Return the place of a table at this target."""
         return place_table(schema, self.settings, self.name)
 
-    # -- own tables ------------------------------------------------------------------------------------------------
+    def row_sql(self, schema: TableSchema) -> RowSql:
+        return RowSql(self.place(schema), self.group)
 
-    def run_own(self, session: TargetSession, name: str, /, **params: Any) -> int:
-        """Run a statement of own.sql; return its row count."""
-        return session.run(self.own_sql(name), {"group": self.group, "business": self.business} | params)
+    def start_recording(self, session: TargetSession, sql: RowSql, *, is_recording: bool) -> None:
+        session.run(sql.text("create_touched"))
+        if session.row(sql.text("has_key")) is None:
+            session.run(sql.text("key_touched"))
 
-    def read_own_rows(self, session: TargetSession, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        """Run a query of own.sql."""
-        return session.rows(self.own_sql(name), {"group": self.group} | params)
+    def find_differences(self, session: TargetSession) -> dict[str, tuple[str, ...]]:
+        return find_differences(self, session)
 
-    def own_text(self, session: TargetSession, name: str, /, **params: Any) -> str:
-        """Return a statement of own.sql with its values filled in, to send it together with others."""
-        return session.literal(self.own_sql(name), {"group": self.group, "business": self.business} | params)
+    def store_version(self, session: TargetSession, schema: TableSchema, known: TableSchema | None) -> None:
+        store_version(self, session, schema, known)
+
+    def create_stream_table(self, session: TargetSession, schema: TableSchema, offset: int) -> None:
+        create_stream_table(self, session, schema, offset)
+
+    def plan_step(
+        self, session: TargetSession, catalogue: TargetCatalogue, schema: TableSchema, *, rekeying: bool = False
+    ) -> EvolutionStep:
+        return plan_step_to(self, session, catalogue, schema, rekeying=rekeying)
+
+    def truncate(self, session: TargetSession, sql: RowSql) -> None:
+        """Empty the table by DELETE, because TRUNCATE also empties it for readers of an older snapshot.
+
+        If the configuration demands TRUNCATE, use DELETE only where foreign keys or a long reader prevent TRUNCATE.
+        """
+        if self.config.empty_by == "delete":
+            session.run(sql.text("delete_all"))
+            return
+        session.run("SAVEPOINT venus; SET LOCAL lock_timeout = '1s'")
+        try:
+            session.run(f"{sql.text('truncate')}; SET LOCAL lock_timeout = 0; RELEASE SAVEPOINT venus")
+        except VenusError as error:
+            if session.closed:
+                raise
+            logger.info("emptying %s by DELETE: %s", sql.placed.qualified, error)
+            session.run("ROLLBACK TO SAVEPOINT venus; RELEASE SAVEPOINT venus")
+            session.run(sql.text("delete_all"))
+
+    def adopt_columns(self, session: TargetSession, state: TableState, schema: TableSchema) -> None:
+        placed = self.place(schema)
+        for column in schema.columns if state.created else ():
+            if is_counted(placed, column):  # an earlier version of VENUS made an identity of each
+                session.run(no_identity(placed, column))
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def open_merger(
+        self, session: TargetSession, catalogue: TargetCatalogue, start: int, whole: frozenset[int] | None
+    ) -> RowMerger:
+        return RowMerger(self, session, catalogue, start, whole)
+
+    def apply_at_once(
+        self,
+        session: TargetSession,
+        catalogue: TargetCatalogue,
+        cuts: Sequence[DeliveredCut],
+        *,
+        defer_constraints: bool,
+    ) -> bool:
+        if not is_small(self, cuts):
+            return False
+        return apply_at_once(self, session, catalogue, list_pieces(cuts), defer_constraints=defer_constraints)
+
+    def apply_net(self, session: TargetSession, schema: TableSchema, rows: RowChanges) -> None:
+        session.run(keyed_statements(session, self.row_sql(schema), Layout.of(schema), rows))
+
+    def record_keys(
+        self, session: TargetSession, sql: RowSql, schema: TableSchema, record_ids: PackedBytes, offset: int
+    ) -> None:
+        values = key_values(session, Layout.of(schema), record_ids, (offset,))
+        session.run(sql.text("touch_values", values=values))
+
+    # -- refusals ------------------------------------------------------------------------------------------------------
+
+    def check_deferred(self, session: TargetSession) -> None:
+        session.run("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def commit_one_by_one(self, session: TargetSession, catalogue: TargetCatalogue, written: Sequence[int]) -> None:
+        commit_one_by_one(self, session, catalogue, written)
+
+    def find_refused_table(
+        self, session: TargetSession, catalogue: TargetCatalogue, refusal: TargetError
+    ) -> int | None:
+        """Return the table that violates a constraint, or to which a table outside of VENUS refers. May roll back."""
+        if not isinstance(refusal, Refusal):
+            return None
+        by_name = {(t.namespace, t.name): t.table_id for t in catalogue.tables.values()}
+        if refusal.table in by_name or not refusal.constraint:
+            return by_name.get(refusal.table)
+        session.rollback()
+        return by_name.get(find_referred_table(session, refusal))
+
+    # -- resync --------------------------------------------------------------------------------------------------------
+
+    def is_version_missing(self, error: BaseException | None) -> bool:
+        return isinstance(error, LabelsMissing)
+
+    def create_side(self, session: TargetSession, sql: RowSql) -> None:
+        create_side(session, sql, self.name)
+
+    def copy_side(self, session: TargetSession, sql: RowSql, rows: FullRows, version: TableSchema) -> None:
+        copy_side(session, sql, rows, version)
+
+    def replace_by_side(
+        self, session: TargetSession, sql: RowSql, cut: int, evolve: Callable[[], None]
+    ) -> tuple[int, int]:
+        return replace_by_side(session, sql, cut, evolve)
+
+    def replace_key_by_side(
+        self, session: TargetSession, state: TableState, before: PlacedTable, sql: RowSql, evolve: Callable[[], None]
+    ) -> tuple[int, int]:
+        return replace_rows(session, state, before, sql, evolve)
+
+    # -- load ----------------------------------------------------------------------------------------------------------
+
+    def place_all(self, schemas: Sequence[TableSchema]) -> list[PlacedTable]:
+        return place_all(schemas, self.settings, self.name)
+
+    def make_tables(
+        self, session: TargetSession, placed: Sequence[PlacedTable], before: Mapping[tuple[str, str], TableState]
+    ) -> set[int]:
+        return finishing.make_tables(self, session, placed, before)
+
+    def has_table(self, session: TargetSession, placed: PlacedTable) -> bool:
+        return existing.read_table(session, placed) is not None
+
+    def count_rows(self, session: TargetSession, placed: PlacedTable) -> int:
+        return existing.count_rows(session, placed)
+
+    def finish_table(self, session: TargetSession, placed: PlacedTable) -> None:
+        finishing.finish_table(session, placed)
+
+    def finish_tables(
+        self, session: TargetSession, created: Sequence[PlacedTable], everything: Sequence[PlacedTable]
+    ) -> list[str]:
+        return finishing.finish_tables(session, created, everything)
+
+    def list_left_out(self, placed: Sequence[PlacedTable]) -> list[str]:
+        return [remark.line for remark in collect_remarks(placed)]
+
+    def read_load_progress(self, session: TargetSession, load_id: str) -> tuple[int, int, int]:
+        params = {"load_id": load_id, "application": application_name(load_id, 0).rpartition("/")[0] + "/%"}
+        rows, splits, under_way = session.rows(statement("load", "progress", own=OWN_SCHEMA), params)[0]
+        return rows, splits, under_way
+
+    def log_load_waits(self) -> AbstractContextManager[None]:
+        return log_load_waits(self)
+
+    def relax_commits(self, session: TargetSession) -> None:
+        session.run("SET synchronous_commit = off")
+
+    def commit_durably(self, session: TargetSession) -> None:
+        session.commit_durably()
+
+    # -- own tables ----------------------------------------------------------------------------------------------------
+
+    def own_sql(self, name: str) -> str:
+        return statement("own", name, own=OWN_SCHEMA)
 
     def own_execute_text(self, session: TargetSession, name: str, *numbers: int | Sequence[int] | None) -> str:
-        """Return an EXECUTE of a prepared statement of own.sql with its numbers, to send it together with others.
+        """Return an EXECUTE of a prepared statement; the first call in a session sends the PREPARE.
 
-        A sequence of numbers becomes an array. The first call in a session sends the PREPARE.
+        A sequence of numbers becomes an array.
         """
         if name not in session.prepared:
             session.run(self.own_text(session, f"prepare_{name}"))
@@ -160,126 +295,20 @@ class PostgresDatabase(ConfiguredTarget):
         values = ", ".join(map(_number_text, numbers))
         return f"EXECUTE venus_{name} ({values})"
 
-    @staticmethod
-    def own_sql(name: str) -> str:
-        """Return a block of own.sql."""
-        return statement("own", name, own=OWN_SCHEMA)
-
-    def try_lock(self, session: TargetSession) -> bool:
-        """Try to lock this target for one process; the lock ends with the session."""
-        return bool(self.read_own_rows(session, "try_lock")[0][0])
-
-    def require_lock(self, session: TargetSession) -> None:
-        """Lock this target. Raises Refused if another process holds the lock."""
-        if not self.try_lock(session):
-            raise self.locked_error
-
-    def read_position(self, session: TargetSession) -> TargetPosition | None:
-        """Read the position of the target; None = never loaded."""
-        rows = self.read_own_rows(session, "position")
-        if not rows:
+    def read_mark(self, session: TargetSession) -> CutoverMark | None:
+        found = session.row(cutover_sql("installed"))
+        row = session.row(cutover_sql("mark"), {"group": self.group}) if found and found[0] else None
+        if row is None:
             return None
-        names = ("offset", "epoch", "last_sequence", "control", "paused")
-        moments = ("captured_at", "committed_at", "applied_at", "heartbeat_at", "note", "compared")
-        *found, identity, loading = rows[0]
-        if loading and not self.first_load:
-            return None
-        known = dict(zip(names + moments, found, strict=True))
-        return TargetPosition(**known, rows=rows_from_text(identity), loading=loading)
-
-    def set_rows_text(self, session: TargetSession, rows: RowsIdentity | None) -> str:
-        """Return the statement that stores the rows identity of a broker set."""
-        return self.own_text(session, "set_rows", rows=rows_to_text(rows))
-
-    def read_tables(self, session: TargetSession, table_id: int | None = None) -> list[TableState]:
-        """Read the state of every table, or of one; empty if that table is unknown."""
-        names = TableState.__slots__
-        rows = self.read_own_rows(session, "tables", table_id=table_id)
-        found = [TableState(**dict(zip(names, row, strict=True))) for row in rows]
-        if not self.first_load:
-            return found
-        return [replace(t, state=ACTIVE) if t.state == LOADING else t for t in found]
-
-    def read_row_counts(self, session: TargetSession) -> dict[int, int]:
-        """Read the approximate row count of each table, by number, from the server's statistics."""
-        return dict(self.read_own_rows(session, "row_counts"))
-
-    def count_unaccounted(self, session: TargetSession) -> int | None:
-        """Return the number of changes below the applied offset that are unaccounted for; None = never loaded."""
-        rows = self.read_own_rows(session, "unaccounted")
-        return int(rows[0][0]) if rows else None
-
-    def read_schemas(self, session: TargetSession) -> list[TableSchema]:
-        """Read every table version that this target has received."""
-        return self._read_schemas(session, "schemas")
-
-    def read_changed_schemas(self, session: TargetSession) -> list[TableSchema]:
-        """Read every version of the tables with more than one version."""
-        return self._read_schemas(session, "changed_schemas")
-
-    def _read_schemas(self, session: TargetSession, query: str) -> list[TableSchema]:
-        return [
-            schemas_codec.from_wire(change_pb2.TableSchema.FromString(bytes(wire)))
-            for (wire,) in self.read_own_rows(session, query)
-        ]
-
-    def put_schema(self, session: TargetSession, schema: TableSchema) -> None:
-        """Store a table version, because a batch describes it only once."""
-        wire = schemas_codec.to_wire(schema).SerializeToString()
-        self.run_own(session, "put_schema", table_id=schema.table_id, version=schema.version, wire=wire)
-
-    def put_table(
-        self,
-        session: TargetSession,
-        placed: PlacedTable,
-        state: str,
-        offset: int,
-        *,
-        created: bool,
-        predicate: str = "",
-    ) -> None:
-        """Register a table with its counters at zero."""
-        self.run_own(
-            session,
-            "put_table",
-            table_id=placed.schema.table_id,
-            version=placed.schema.version,
-            namespace=placed.namespace,
-            name=placed.name,
-            source_name=placed.schema.qualified,
-            state=state,
+        state, sequence, offset, certificate, marked_at, done_at = row
+        return CutoverMark(
+            done=state == _DONE,
+            sequence=sequence,
             offset=offset,
-            created=created,
-            predicate=predicate,
+            certificate=json.loads(certificate),
+            marked_at=marked_at,
+            done_at=done_at,
         )
-
-    def set_state(
-        self, session: TargetSession, table_id: int, state: str, *, held_from: int | None = None, reason: str = ""
-    ) -> None:
-        """Change a table's state."""
-        self.run_own(session, "set_state", table_id=table_id, state=state, held_from=held_from, reason=reason)
-
-
-def rows_to_text(rows: RowsIdentity | None) -> str | None:
-    """Return a rows identity as the text that is stored with the position."""
-    return json.dumps(row_filters.encode_identity(rows)) if rows is not None else None
-
-
-def rows_from_text(text: str | None) -> RowsIdentity | None:
-    """Return the rows identity of a stored text."""
-    return row_filters.decode_identity(json.loads(text)) if text is not None else None
-
-
-@contextmanager
-def transaction(session: TargetSession) -> Iterator[None]:
-    """Run a block in one transaction of the target."""
-    session.run("BEGIN")
-    try:
-        yield
-        session.run("COMMIT")
-    except BaseException:
-        session.rollback()
-        raise
 
 
 def _number_text(number: int | Sequence[int] | None) -> str:
@@ -297,46 +326,6 @@ def cutover_sql(name: str, **names: str) -> str:
     return statement("cutover", name, own=OWN_SCHEMA, **names)
 
 
-def read_mark(target: PostgresDatabase, session: TargetSession) -> CutoverMark | None:
-    """Read the mark of this target; None if it was not cut over."""
-    found = session.row(cutover_sql("installed"))
-    row = session.row(cutover_sql("mark"), {"group": target.group}) if found and found[0] else None
-    if row is None:
-        return None
-    state, sequence, offset, certificate, marked_at, done_at = row
-    return CutoverMark(
-        done=state == _DONE,
-        sequence=sequence,
-        offset=offset,
-        certificate=json.loads(certificate),
-        marked_at=marked_at,
-        done_at=done_at,
-    )
-
-
-def format_mark_time(mark: CutoverMark | None) -> str:
-    """Return the time of a cut-over as text; empty if there was none."""
-    return f"{mark.marked_at:%Y-%m-%d %H:%M:%S} UTC" if mark is not None else ""
-
-
-def refuse_if_cut_over(target: PostgresDatabase, session: TargetSession) -> None:
-    """Raise Refused if the target belongs to the application: VENUS could overwrite its rows."""
-    mark = read_mark(target, session)
-    if mark is not None:
-        raise Refused(
-            f"target {target.name} was cut over at {format_mark_time(mark)}: it is the application's own",
-            hint=f"`venus cutover --target {target.name} --undo` takes that back, unless rows were written there since",
-        )
-
-
-REPLICA = "foreign keys and triggers are off while VENUS applies (session_replication_role = replica)"
-DEFERRED = "foreign keys are checked at the end of each transaction (this role may not set session_replication_role)"
-
-#: How long to wait for the server process of a killed predecessor, which holds the lock until it notices.
-LOCK_WAIT_S = 30.0
-_PAUSE_S = 0.1
-
-
 def find_referred_table(session: TargetSession, refusal: Refusal) -> tuple[str, str]:
     """Return schema and name of the table that a violated foreign key refers to; empty for another constraint."""
     table = ".".join(quote(part) for part in refusal.table)
@@ -344,7 +333,7 @@ def find_referred_table(session: TargetSession, refusal: Refusal) -> tuple[str, 
     return (found[0], found[1]) if found else ("", "")
 
 
-def refuse_acting_foreign_keys(session: TargetSession, target: PostgresDatabase, tables: list[TableState]) -> None:
+def refuse_acting_foreign_keys(session: TargetSession, target: PostgresDatabase, tables: Sequence[TableState]) -> None:
     """Refuse foreign keys with an action, which would change rows a second time without the replica role."""
     names = [f"{quote(t.namespace)}.{quote(t.name)}" for t in tables]
     found = session.rows(statement("dictionary", "acting_foreign_keys"), {"tables": names})
@@ -354,14 +343,6 @@ def refuse_acting_foreign_keys(session: TargetSession, target: PostgresDatabase,
             "\n".join(lines),
             hint=f"let the role of target {target.name} SET session_replication_role, or make them plain DEFERRABLE",
         )
-
-
-def wait_for_lock(target: PostgresDatabase, session: TargetSession, stop: threading.Event) -> None:
-    """Lock a target; wait for a predecessor of this process that has just ended. Raises Refused."""
-    until = time.monotonic() + LOCK_WAIT_S
-    while not target.try_lock(session):
-        if stop.wait(_PAUSE_S) or time.monotonic() > until:
-            target.require_lock(session)
 
 
 def lock_target(target: PostgresDatabase, session: TargetSession, stop: threading.Event) -> bool:
@@ -376,3 +357,43 @@ def lock_target(target: PostgresDatabase, session: TargetSession, stop: threadin
         target.install()  # loaded by an older VENUS
     session.run("SET venus.apply = 'on'; SET enable_hashjoin = off; SET enable_mergejoin = off")
     return try_replica_role(session)
+
+
+def commit_one_by_one(
+    target: PostgresDatabase, session: TargetSession, catalogue: TargetCatalogue, written: Sequence[int]
+) -> None:
+    """Make each deferred constraint act before COMMIT, then commit. Raises RowsRefused for the table at fault.
+
+    Names of constraints need not be unique, and COMMIT itself may still be refused by a trigger of another table. In
+    both cases the error names several candidates.
+    """
+    by_name = {_quoted_name(catalogue, table_id): table_id for table_id in written}
+    deferred: dict[str, list[int]] = {}
+    for table, constraint in session.rows(statement("dictionary", "deferred"), {"tables": list(by_name)}):
+        deferred.setdefault(constraint, []).append(by_name[table])
+    for constraint, table_ids in deferred.items():
+        try:
+            session.run(f"SET CONSTRAINTS {constraint} IMMEDIATE")
+        except Superseded:
+            raise
+        except TargetError as refusal:
+            named = target.find_refused_table(session, catalogue, refusal)
+            raise _commit_refusal(refusal, table_ids if named is None else [named]) from refusal
+    try:
+        session.run("COMMIT")
+    except TargetError as refusal:
+        if not written:
+            raise
+        raise _commit_refusal(
+            refusal, written, f" of a transaction that has written to {', '.join(by_name)}"
+        ) from refusal
+
+
+def _commit_refusal(refusal: TargetError, table_ids: Sequence[int], where: str = "") -> RowsRefused:
+    message = refusal.summary if isinstance(refusal, Refusal) else str(refusal)
+    return RowsRefused(table_ids[0], f"refused at the COMMIT{where}: {message}", [], candidates=table_ids)
+
+
+def _quoted_name(catalogue: TargetCatalogue, table_id: int) -> str:
+    state = catalogue.tables[table_id]
+    return f"{quote(state.namespace)}.{quote(state.name)}"

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from venus.adapters.dialects.postgresql.lock_waits import HeldLock, find_waits
-from venus.adapters.targets.postgresql.database import PostgresDatabase, TableState
-from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.postgresql.session import TargetSession, open_session
+from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.states import TableState
 from venus.errors import VenusError
 from venus.rpc.conditions import WAITING, TableCondition
 
@@ -23,7 +24,7 @@ REPEAT_S = 300.0
 
 
 def find_lock_waits(
-    target: PostgresDatabase, session: TargetSession, states: dict[int, TableState]
+    target: RelationalDatabase, session: TargetSession, states: dict[int, TableState]
 ) -> list[TableCondition]:
     """Return the tables for whose locks this target's sessions wait, with the holders."""
     by_name = {f"{t.namespace}.{t.name}": t for t in states.values()}
@@ -41,7 +42,7 @@ def _condition(wait: HeldLock, by_name: dict[str, TableState]) -> TableCondition
 class _WaitReporter:
     """Reporter of the locks that sessions of a target wait for: on each change, and from time to time."""
 
-    def __init__(self, target: PostgresDatabase, tell: Callable[[list[TableCondition]], None]) -> None:
+    def __init__(self, target: RelationalDatabase, tell: Callable[[list[TableCondition]], None]) -> None:
         self._target = target
         self._tell = tell
         self._again_at = 0.0
@@ -58,14 +59,14 @@ class _WaitReporter:
 
 
 @contextmanager
-def log_load_waits(target: PostgresDatabase) -> Iterator[None]:
+def log_load_waits(target: RelationalDatabase) -> Iterator[None]:
     """Log the locks that the sessions of a load wait for, in any process, while the block runs."""
     ended, teller = threading.Event(), _WaitReporter(target, lambda _: None)
 
     def look() -> None:
         while not ended.wait(LOOK_S):
             with suppress(VenusError):
-                session = target.connect("look")
+                session = open_session(target, "look")
                 try:
                     teller.report([_condition(wait, {}) for wait in find_waits(session, "venus load %", LOOK_S)])
                 finally:
@@ -87,7 +88,7 @@ class LockWaitMonitor:
 
     def __init__(
         self,
-        target: PostgresDatabase,
+        target: RelationalDatabase,
         session: TargetSession,
         states: Callable[[], dict[int, TableState]],
         tell: Callable[[list[TableCondition]], None],
@@ -114,7 +115,7 @@ class LockWaitMonitor:
                 self._teller.report([])
 
     def _check(self) -> None:
-        session = self._target.connect("look")
+        session = open_session(self._target, "look")
         try:
             self._teller.report(find_lock_waits(self._target, session, self._states()))
         finally:

@@ -8,13 +8,12 @@ columns with the same resulting name are refused, because one of them would be l
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from venus.adapters.dialects import has_upper_case_names
+from venus.adapters.targets.relational.names import fold_name, shorten_bytes
 from venus.errors import Refused
 from venus.model import OwnType, TableSchema
 
@@ -131,19 +130,9 @@ class PlacedTable:
         return self.columns(self.schema.key)
 
 
-def fold_name(name: str, dialect: str, names: str = "auto") -> str:
-    """Return the name at the target of a source name, before it is shortened."""
-    if names == "lower":
-        return name.lower()
-    return name.lower() if names == "auto" and name == name.upper() and has_upper_case_names(dialect) else name
-
-
 def shorten_name(name: str) -> str:
     """Shorten a name to PostgreSQL's limit, with a hash in place of the end; the result is always the same."""
-    if len(name.encode()) <= NAME_BYTES_MAX:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return name.encode()[: NAME_BYTES_MAX - 9].decode(errors="ignore") + "_" + digest
+    return shorten_bytes(name, NAME_BYTES_MAX)
 
 
 def place_table(schema: TableSchema, settings: Settings, target: str) -> PlacedTable:

@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import io
 import logging
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import psycopg2
@@ -32,15 +29,16 @@ from venus.adapters.dialects.postgresql.connection import (
 )
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
 from venus.adapters.dialects.statements import Statements
+from venus.adapters.targets.relational.session import BackgroundWork, Params, Refusal, Superseded
 from venus.errors import DatabaseUnavailable, TargetError, VenusError
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
+    from venus.adapters.targets.registry import ConfiguredTarget
+
 statement = Statements(__name__.rpartition(".")[0])
 logger = logging.getLogger(__name__)
-
-Params = Mapping[str, Any] | Sequence[Any] | None
 
 #: SQLSTATE classes of errors about data: 22 values, 23 constraints, 44 views, P0 RAISE in a trigger.
 _DATA_CLASSES = ("22", "23", "44", "P0")
@@ -48,44 +46,6 @@ _DATA_CLASSES = ("22", "23", "44", "P0")
 _TRANSIENT = ("08", "53", "57", "58", "40", "55P03", READ_ONLY)
 
 SUPERSEDED = "VE001"
-
-
-class BackgroundWork:
-    """Executor of one piece of work at a time, in its own thread."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._executor: ThreadPoolExecutor | None = None
-        self._job: Future[None] | None = None
-        self._worker = 0
-
-    def start(self, work: Callable[[], None]) -> None:
-        """Start work after the previous piece is done. Raises the error of that piece and then starts nothing."""
-        self.wait()
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, self._name, initializer=self._on_start)
-        self._job = self._executor.submit(work)
-
-    def wait(self) -> None:
-        """Wait for the last piece and raise its error; a call from within the piece returns immediately."""
-        if self._job is None or threading.get_ident() == self._worker:
-            return
-        job, self._job = self._job, None
-        job.result()
-
-    def discard(self) -> None:
-        """Wait for the last piece and ignore its error."""
-        with suppress(Exception):
-            self.wait()
-
-    def close(self) -> None:
-        """Wait for the last piece and end the thread."""
-        self.discard()
-        if self._executor is not None:
-            self._executor.shutdown()
-
-    def _on_start(self) -> None:
-        self._worker = threading.get_ident()
 
 
 class CopyInput(Protocol):
@@ -98,30 +58,6 @@ class CopyOutput(Protocol):
     """Sink of bytes, piece by piece."""
 
     def write(self, data: bytes, /) -> int: ...
-
-
-class Refusal(TargetError):
-    """The target refused a row. The message may contain values of the row; `summary` contains none."""
-
-    def __init__(
-        self,
-        message: str,
-        sqlstate: str = "",
-        table: tuple[str, str] = ("", ""),
-        constraint: str = "",
-        summary: str = "",
-    ) -> None:
-        super().__init__(message)
-        self.sqlstate = sqlstate
-        #: The text for a table's state, which is visible on the broker's page.
-        self.summary = f"{summary or message} ({sqlstate})"
-        #: Schema and name of the table, if the server reports them.
-        self.table = table
-        self.constraint = constraint
-
-
-class Superseded(TargetError):
-    """Another process has changed the applied offset or a table's state."""
 
 
 class TargetSession:
@@ -231,6 +167,10 @@ class TargetSession:
         except ValueError as error:
             raise self._classify(error) from error
 
+    def begin_snapshot(self) -> None:
+        """Begin a transaction whose reads all see one snapshot."""
+        self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
     def rollback(self) -> None:
         """Roll back the open transaction, if there is one and the connection is alive."""
         self._background.discard()
@@ -276,6 +216,10 @@ def _message(error: psycopg2.Error) -> str:
     return ": ".join(parts)
 
 
+REPLICA = "foreign keys and triggers are off while VENUS applies (session_replication_role = replica)"
+DEFERRED = "foreign keys are checked at the end of each transaction (this role may not set session_replication_role)"
+
+
 def try_replica_role(session: TargetSession) -> bool:
     """Disable foreign keys and ordinary triggers for this session if its role may; return whether they are disabled."""
     try:
@@ -285,3 +229,8 @@ def try_replica_role(session: TargetSession) -> bool:
     except VenusError:  # an administrator may have disabled them with ALTER ROLE ... SET
         return session.row("SELECT current_setting('session_replication_role')") == ("replica",)
     return True
+
+
+def open_session(target: ConfiguredTarget, purpose: str) -> TargetSession:
+    """Open a session with a target of the configuration."""
+    return TargetSession(target.url, application=f"venus {purpose} {target.group}", target=target.name)

@@ -21,7 +21,7 @@ from tests.support.brokers.levels import LEVELS, SETS, SURE_S, TARGETS, TOOK, TW
 from tests.support.brokers.servers import BUSINESS, business_status, take
 from tests.support.databases.postgres import Server
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.control import read_progress
+from venus.adapters.targets.relational.control import read_progress
 from venus.errors import VenusError
 from venus.network.directory import BACK_AFTER_S
 from venus.rpc.subscriber import Subscriber

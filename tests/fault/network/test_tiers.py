@@ -19,8 +19,8 @@ from tests.support.brokers.servers import BrokerProcess, business_status, take
 from tests.support.faults.proxy import Proxy
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.control import read_progress, read_table_states
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.control import read_progress, read_table_states
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.config import Settings
 from venus.rpc.subscriber import Subscriber
 

@@ -17,7 +17,7 @@ from tests.support.brokers.feed import Feed, caught_up, following, items, put, q
 from tests.support.faults.load_faults import FAULTS, Faulty
 from tests.support.spark.spark_load import DRIVER
 from tests.support.spark.sparks import CLUSTER
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.spark.runner import SparkRunner
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from tests.support.brokers.feed import Feed, applied, gone, items, put, rows_at,
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.spark.sparks import CLUSTER
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.control import read_progress
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.control import read_progress
+from venus.adapters.targets.relational.full_sync import full_sync
 
 pytestmark = [
     pytest.mark.fault,

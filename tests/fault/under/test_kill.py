@@ -9,8 +9,8 @@ import pytest
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, applied, gone, items, put, query, rows_at, settings_for, unique_label
 from tests.support.processes.forks import Victim
-from venus.adapters.targets.postgresql.control import read_progress, read_table_states
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.control import read_progress, read_table_states
+from venus.adapters.targets.relational.full_sync import full_sync
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 

@@ -16,7 +16,7 @@ import pytest
 from tests.support.databases.postgres import Server, libpq, running_server
 from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
 from tests.support.processes.lifetimes import new_folder
-from venus.adapters.targets.postgresql.control import request_resync
+from venus.adapters.targets.relational.control import request_resync
 from venus.errors import DatabaseUnavailable, Unavailable
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(300)]

@@ -21,10 +21,10 @@ from tests.support.waiting import eventually
 from venus.adapters.cutover.readiness import Readiness, read_readiness
 from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.control import resume
 from venus.adapters.targets.postgresql.cutover import guarantees
 from venus.adapters.targets.postgresql.cutover.cutover_session import PostgresCutover
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.control import resume
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.errors import Refused
 from venus.rpc.admin import AdminClient
 from venus.rpc.conditions import AdapterCondition, TableCondition

@@ -25,7 +25,7 @@ from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.oracle.proving import quote_names
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.dialects.oracle.torture import STANDIN
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.upper.capture import CaptureDependencies, run_capture
 from venus.broker.service.process import start_in_thread
 from venus.config import Settings, TargetSettings

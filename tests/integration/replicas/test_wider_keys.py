@@ -13,8 +13,8 @@ from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.feed import query
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.whole_way import Loop, WholeWay
-from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.apply_session import run_apply
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.config import BrokerSettings, TargetSettings
 

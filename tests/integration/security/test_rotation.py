@@ -23,9 +23,9 @@ from tests.support.brokers.feed import Feed, caught_up, following, items, put, q
 from tests.support.brokers.servers import settings as broker_settings
 from tests.support.databases.postgres import Server, running_server
 from tests.support.pipelines.applying import equal
-from venus.adapters.targets.postgresql.control import read_progress
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.relational.control import read_progress
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.broker.service.process import start_in_thread
 from venus.config import Settings, SourceSettings
 from venus.security.secrets import resolve_passwords

@@ -13,7 +13,7 @@ from venus.spark.submit import build_pex
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CODE = (
-    "import venus.adapters.targets.postgresql.load.task as task, venus.spark.tasks as probe;"
+    "import venus.adapters.targets.relational.load_task as task, venus.spark.tasks as probe;"
     "print(probe.describe_worker(0).missing, task.__file__)"
 )
 

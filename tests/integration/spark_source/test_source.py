@@ -340,8 +340,8 @@ def test_sync_with_spark_applies_exactly_and_outlives_the_broker(
     from tests.support.brokers.feed import applied as applied_offset
     from tests.support.brokers.feed import rows_at, settings_for
     from venus.adapters.targets.postgresql.apply.staged_apply import StagedApply
-    from venus.adapters.targets.postgresql.control import read_progress
-    from venus.adapters.targets.postgresql.load.full_sync import full_sync
+    from venus.adapters.targets.relational.control import read_progress
+    from venus.adapters.targets.relational.full_sync import full_sync
     from venus.config import SparkSettings as SparkSettings
     from venus.spark.runner import SparkRunner
     from venus.spark.streaming_apply import run_stream

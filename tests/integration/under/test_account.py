@@ -30,8 +30,8 @@ from tests.support.brokers.feed import (
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.apply.resync import SideLoad
-from venus.adapters.targets.postgresql.control import (
+from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational.control import (
     list_quarantine,
     pause,
     read_progress,
@@ -41,8 +41,8 @@ from venus.adapters.targets.postgresql.control import (
     retry_quarantine,
     skip_quarantine,
 )
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational.full_sync import full_sync
+from venus.adapters.targets.relational.resync import SideLoad
 from venus.adapters.under.cut_assembler import CutPiece, SectionRole, SectionWalk
 from venus.cli.overview import target_problems
 from venus.codec.batch import TableChanges

@@ -28,8 +28,8 @@ from tests.support.brokers.feed import (
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.apply import apply_loop
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational import apply_loop
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.under.cut_assembler import CutPiece
 from venus.codec.batch import Batch, digest, encode
 from venus.config import Settings

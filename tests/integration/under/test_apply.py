@@ -30,14 +30,15 @@ from tests.support.brokers.feed import (
 )
 from tests.support.pipelines.applying import counters_close, equal, loaded
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.apply.writer import apply_at_once
-from venus.adapters.targets.postgresql.control import pause, read_table_states, request_resync, resume, retry_quarantine
 from venus.adapters.targets.postgresql.database import PostgresDatabase
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
-from venus.adapters.targets.postgresql.session import Superseded, TargetSession
+from venus.adapters.targets.postgresql.rows.at_once import apply_at_once
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.relational import catalogue as catalogues
+from venus.adapters.targets.relational.control import pause, read_table_states, request_resync, resume, retry_quarantine
+from venus.adapters.targets.relational.full_sync import full_sync
+from venus.adapters.targets.relational.session import Superseded
+from venus.adapters.targets.relational.transaction import ApplyTransaction
+from venus.adapters.targets.relational.verdicts import Verdicts
 from venus.adapters.under.cut_assembler import decode_piece
 from venus.model import Kind, LogicalType, TableSchema
 

@@ -12,7 +12,7 @@ from tests.support.brokers.feed import Feed, applied, caught_up, following, item
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.applying import equal, loaded
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.under import circuit
 from venus.errors import LoginRefused
 

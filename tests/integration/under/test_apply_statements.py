@@ -10,8 +10,9 @@ from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, caught_up, following, items, put, query
 from tests.support.pipelines.applying import equal, loaded
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.control import read_table_states
-from venus.adapters.targets.postgresql.session import Params, TargetSession
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.relational.control import read_table_states
+from venus.adapters.targets.relational.session import Params
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, rows_at
 from tests.support.pipelines.applying import counters_close, equal, loaded
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.control import read_table_states, retry_quarantine
+from venus.adapters.targets.relational.control import read_table_states, retry_quarantine
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration

@@ -10,8 +10,8 @@ import pytest
 from tests.support.brokers.feed import query
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.whole_way import WholeWay, difference_keys
-from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.control import pause, read_progress, read_table_states, request_resync, resume
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.cli.probes import read_overview
 from venus.cli.status import format_different_objects

@@ -9,8 +9,8 @@ import pytest
 from tests.support.brokers.feed import Feed, caught_up, column, following, items, put, query, rows_at, settings_for
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.control import read_table_states, request_resync
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.control import read_table_states, request_resync
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration

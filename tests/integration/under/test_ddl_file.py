@@ -17,8 +17,8 @@ from tests.support.brokers.feed import query
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server, libpq
 from tests.support.pipelines.whole_way import whole_way
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.upper.capture import run_capture_fill
 from venus.cli.load import build_ddl
 

@@ -9,8 +9,8 @@ import pytest
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, items, put, query, settings_for
 from tests.support.databases.postgres import Server
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational.full_sync import full_sync
 
 pytestmark = pytest.mark.integration
 

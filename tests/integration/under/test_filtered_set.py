@@ -32,9 +32,9 @@ from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import BrokerProcess, business_status
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.control import request_resync
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.apply_session import run_apply
+from venus.adapters.targets.relational.control import request_resync
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.broker.service.process import RunningBroker
 from venus.codec.packed import pack_items
 from venus.codec.stored_rows import RowTotals, StoredRows

@@ -32,11 +32,11 @@ from tests.support.brokers.first_reads import FirstRead
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.databases.postgres import Server
 from tests.support.processes.forks import Victim
-from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.control import read_progress, read_table_states
-from venus.adapters.targets.postgresql.load.full_sync import LoadProgress, full_sync
-from venus.adapters.targets.postgresql.load.plan import UnequalRowCount
 from venus.adapters.targets.postgresql.rows.merging import RowMerger
+from venus.adapters.targets.relational.apply_session import run_apply
+from venus.adapters.targets.relational.control import read_progress, read_table_states
+from venus.adapters.targets.relational.full_sync import LoadProgress, full_sync
+from venus.adapters.targets.relational.load_plan import UnequalRowCount
 from venus.errors import Refused
 from venus.model import Index, Kind, LogicalType
 

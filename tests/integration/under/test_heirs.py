@@ -10,8 +10,8 @@ from tests.support.brokers.feed import query
 from tests.support.pipelines.whole_way import WholeWay, difference_keys
 from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.control import read_table_states, request_resync
 from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational.control import read_table_states, request_resync
 from venus.cli.load import build_ddl
 
 pytestmark = pytest.mark.integration

@@ -11,9 +11,9 @@ from tests.support.brokers.feed import Feed, caught_up, following, items, put, r
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
-from venus.adapters.targets.postgresql.database import TableState
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.control import pause, read_progress, read_table_states, request_resync, resume
+from venus.adapters.targets.relational.full_sync import full_sync
+from venus.adapters.targets.relational.states import TableState
 from venus.config import Settings
 from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2

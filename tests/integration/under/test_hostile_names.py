@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.brokers.feed import query
 from tests.support.pipelines.whole_way import WholeWay, whole_way
-from venus.adapters.targets.postgresql.control import read_progress, request_resync
+from venus.adapters.targets.relational.control import read_progress, request_resync
 from venus.adapters.verify.findings import ComparisonVerdict
 
 pytestmark = pytest.mark.integration

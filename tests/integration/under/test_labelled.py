@@ -21,8 +21,8 @@ from tests.support.brokers.feed import (
     settings_for,
 )
 from tests.support.brokers.real_broker import RealBroker
-from venus.adapters.targets.postgresql.control import read_progress, read_table_states
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.control import read_progress, read_table_states
+from venus.adapters.targets.relational.full_sync import full_sync
 
 pytestmark = pytest.mark.integration
 LABELS = {"eu": ("shop.items",)}

@@ -22,11 +22,11 @@ from tests.support.brokers.feed import (
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.apply import held_tables
-from venus.adapters.targets.postgresql.apply.held_tables import CatchUp
-from venus.adapters.targets.postgresql.apply.writer import RowWriter
-from venus.adapters.targets.postgresql.control import list_quarantine, pause, read_progress, read_table_states, resume
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational import held_tables
+from venus.adapters.targets.relational.control import list_quarantine, pause, read_progress, read_table_states, resume
+from venus.adapters.targets.relational.full_sync import full_sync
+from venus.adapters.targets.relational.held_tables import CatchUp
+from venus.adapters.targets.relational.writer import RowWriter
 from venus.adapters.under import cut_assembler
 from venus.adapters.under.cut_assembler import CutAssembler, CutPiece
 from venus.config import Settings
@@ -201,7 +201,7 @@ def test_few_large_rows_of_one_cut_are_streamed_into_the_target(
     database: str, real: RealBroker, waiting: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = Feed(real)
-    for module in (cut_assembler, "venus.adapters.targets.postgresql.apply.writer"):
+    for module in (cut_assembler, "venus.adapters.targets.relational.writer"):
         name = module if isinstance(module, str) else module.__name__
         monkeypatch.setattr(f"{name}.GROUP_BYTES_MAX", 1 << 20, raising=False)
     settings = loaded(database, feed, 20_000)

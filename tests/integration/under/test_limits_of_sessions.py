@@ -14,8 +14,8 @@ from tests.support.brokers.feed import Feed, caught_up, following, items, put, q
 from tests.support.databases.postgres import Server, libpq
 from tests.support.pipelines.applying import counters_close, equal, loaded
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.control import read_table_states, request_resync
 from venus.adapters.targets.postgresql.session import TargetSession, try_replica_role
+from venus.adapters.targets.relational.control import read_table_states, request_resync
 
 pytestmark = pytest.mark.integration
 

@@ -24,13 +24,13 @@ from tests.support.brokers.feed import (
     unique_label,
 )
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.control import list_quarantine, read_table_states, retry_quarantine
 from venus.adapters.targets.postgresql.database import PostgresDatabase
-from venus.adapters.targets.postgresql.load import full_sync as load
-from venus.adapters.targets.postgresql.load import task as loadtask
-from venus.adapters.targets.postgresql.load.full_sync import LoadProgress, full_sync
-from venus.adapters.targets.postgresql.load.task import SplitResult, SplitTask
 from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.relational import full_sync as load
+from venus.adapters.targets.relational import load_task as loadtask
+from venus.adapters.targets.relational.control import list_quarantine, read_table_states, retry_quarantine
+from venus.adapters.targets.relational.full_sync import LoadProgress, full_sync
+from venus.adapters.targets.relational.load_task import SplitResult, SplitTask
 from venus.errors import ProtocolError, Refused
 from venus.model import Index, Kind, LogicalType
 from venus.process import runners
@@ -199,7 +199,7 @@ def test_many_small_tables_share_connections_and_an_interrupted_load_of_them_goe
         return TargetSession(url, application=application, target=target)
 
     monkeypatch.setattr(loadtask._SplitLoad, "run", stumble)
-    monkeypatch.setattr(loadtask, "TargetSession", connect)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.split_writer.TargetSession", connect)
     with pytest.raises(KeyboardInterrupt):
         full_sync(settings, "a")
     report = full_sync(settings, "a")

@@ -10,8 +10,8 @@ import pytest
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, items, put, query, settings_for
 from tests.support.pipelines.applying import equal
-from venus.adapters.targets.postgresql.control import read_table_states
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.control import read_table_states
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.config import Settings
 from venus.errors import TargetError
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.brokers.delivery import CHUNK_ROWS, FakeDelivery
 from tests.support.brokers.feed import Feed, column, items, put, query, rows_at, settings_for, table
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.load.full_sync import LoadProgress, full_sync
+from venus.adapters.targets.relational.full_sync import LoadProgress, full_sync
 from venus.errors import ProtocolError
 from venus.wire import broker_pb2
 

@@ -10,10 +10,10 @@ import pytest
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, rows_at, settings_for
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.apply import resync as module
-from venus.adapters.targets.postgresql.apply.resync import SideLoad
-from venus.adapters.targets.postgresql.control import read_progress, request_resync
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational import resync as module
+from venus.adapters.targets.relational.control import read_progress, request_resync
+from venus.adapters.targets.relational.full_sync import full_sync
+from venus.adapters.targets.relational.resync import SideLoad
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ import sqlalchemy
 from tests.support.brokers.feed import query
 from tests.support.databases.mariadb import MariaServer
 from tests.support.pipelines.whole_way import WholeWay, whole_way
-from venus.adapters.targets.postgresql.control import read_table_states
+from venus.adapters.targets.relational.control import read_table_states
 from venus.adapters.verify.findings import ComparisonVerdict
 
 TABLES = "CREATE TABLE item (id int PRIMARY KEY, name text); INSERT INTO item VALUES (1, 'a')"

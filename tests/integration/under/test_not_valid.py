@@ -13,7 +13,7 @@ from tests.support.brokers.feed import query
 from tests.support.pipelines.whole_way import WholeWay, difference_keys
 from venus.adapters.cutover.run import run_cutover, undo_target_cutover
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
+from venus.adapters.targets.relational.control import read_progress, read_table_states, request_resync
 
 pytestmark = pytest.mark.integration
 

@@ -14,7 +14,7 @@ from tests.support.brokers.feed import query
 from tests.support.databases.mariadb import MariaServer
 from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.cutover.run import run_cutover
-from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
+from venus.adapters.targets.relational.control import read_progress, read_table_states, request_resync
 
 pytestmark = pytest.mark.integration
 

@@ -14,11 +14,11 @@ from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.whole_way import WholeWay, whole_way
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.control import pause, read_table_states, request_resync, resume
-from venus.adapters.targets.postgresql.database import TableState
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.load.task import FormerKey
 from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational.control import pause, read_table_states, request_resync, resume
+from venus.adapters.targets.relational.full_sync import full_sync
+from venus.adapters.targets.relational.load_task import FormerKey
+from venus.adapters.targets.relational.states import TableState
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.config import Settings, TargetSettings
 from venus.rpc.conditions import problems

@@ -19,10 +19,10 @@ from tests.support.waiting import eventually
 from venus.adapters.targets.parquet.lake_stream import run_lake
 from venus.adapters.targets.parquet.load import load_lake
 from venus.adapters.targets.parquet.manifest import LakeManifest, ParquetFolder
-from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.control import request_resync
-from venus.adapters.targets.postgresql.database import rows_from_text
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.apply_session import run_apply
+from venus.adapters.targets.relational.control import request_resync
+from venus.adapters.targets.relational.full_sync import full_sync
+from venus.adapters.targets.relational.states import rows_from_text
 from venus.broker.mirrors import replication_plan
 from venus.broker.service.process import RunningBroker
 from venus.config import BrokerSettings as BrokerSettings

@@ -15,7 +15,7 @@ from tests.support.brokers.feed import query
 from tests.support.databases.mariadb import MariaServer
 from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.upper.capture import run_capture_fill
 from venus.model import Finding
 

@@ -14,9 +14,9 @@ from tests.support.brokers.feed import query
 from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.postgresql.source import PostgresSource
-from venus.adapters.targets.postgresql.control import read_progress, request_resync
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational.control import read_progress, request_resync
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.cli.load import build_ddl
 from venus.cli.prove.follower import Follower
 from venus.errors import Refused

@@ -22,8 +22,8 @@ from tests.support.brokers.feed import (
     unique_label,
 )
 from tests.support.pipelines.applying import equal, loaded
-from venus.adapters.targets.postgresql.control import list_quarantine, read_progress, read_table_states
 from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.relational.control import list_quarantine, read_progress, read_table_states
 from venus.config import Settings
 from venus.model import TableSchema
 from venus.rpc.subscriber import Subscriber

@@ -25,13 +25,13 @@ from tests.support.brokers.feed import (
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.apply.resync import Resyncs
 from venus.adapters.targets.postgresql.apply.staged_apply import StagedApply
-from venus.adapters.targets.postgresql.control import read_progress, read_table_states, request_resync
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational.apply_session import run_apply
+from venus.adapters.targets.relational.control import read_progress, read_table_states, request_resync
+from venus.adapters.targets.relational.full_sync import full_sync
+from venus.adapters.targets.relational.resync import Resyncs
 from venus.config import Settings, SparkSettings, TargetSettings
 from venus.errors import ConfigError
 from venus.migrations import VERSION_TABLE
@@ -361,15 +361,15 @@ def test_what_check_says_of_predicates(database: str, feed: Feed) -> None:
 
 def test_without_the_verdict_a_row_that_left_stays(database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of this file's own checks: each mechanism, taken out, is noticed."""
-    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.writer.apply_predicate", lambda rows, *_: rows)
-    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.writer.apply_predicate", lambda rows, *_: rows)
+    monkeypatch.setattr("venus.adapters.targets.relational.writer.apply_predicate", lambda rows, *_: rows)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.rows.at_once.apply_predicate", lambda rows, *_: rows)
     settings = start(feed, database, WHERE)
     with following(settings, "a"):
         feed.cut(put(5000, "US", 100))
         caught_up(database, feed.broker)
     assert rows_at(database, items()) != inside(feed)
 
-    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.resync.select_full_rows", lambda _, rows, *__: rows)
+    monkeypatch.setattr("venus.adapters.targets.relational.resync.select_full_rows", lambda _, rows, *__: rows)
     changed = with_where(settings, {"items": "label = 'US'"})
     with following(changed, "a"):
         eventually(lambda: settled(changed), "the change of the predicate")

@@ -11,10 +11,9 @@ from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, applied, caught_up, following, gone, items, put, query, refers, rows_at
 from tests.support.pipelines.applying import counters_close, equal, loaded
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.held_tables import CatchUp, CatchUpFindings
-from venus.adapters.targets.postgresql.apply.resync import SideLoad
-from venus.adapters.targets.postgresql.control import (
+from venus.adapters.targets.postgresql.database import PostgresDatabase
+from venus.adapters.targets.relational import catalogue as catalogues
+from venus.adapters.targets.relational.control import (
     list_quarantine,
     pause,
     read_progress,
@@ -24,7 +23,8 @@ from venus.adapters.targets.postgresql.control import (
     retry_quarantine,
     skip_quarantine,
 )
-from venus.adapters.targets.postgresql.database import PostgresDatabase
+from venus.adapters.targets.relational.held_tables import CatchUp, CatchUpFindings
+from venus.adapters.targets.relational.resync import SideLoad
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration

@@ -10,13 +10,14 @@ from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, caught_up, following, items, put, query
 from tests.support.pipelines.applying import counters_close, equal, loaded
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.apply.apply_loop import (
+from venus.adapters.targets.postgresql.database import PostgresDatabase
+from venus.adapters.targets.relational.apply_loop import (
     PIECE_EVERY_S,
     PIECE_ROWS,
     ROUND_EVERY_S,
     QuarantineCleanup,
 )
-from venus.adapters.targets.postgresql.control import (
+from venus.adapters.targets.relational.control import (
     list_quarantine,
     pause,
     read_table_states,
@@ -24,7 +25,6 @@ from venus.adapters.targets.postgresql.control import (
     retry_quarantine,
     skip_quarantine,
 )
-from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration

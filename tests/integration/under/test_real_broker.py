@@ -9,8 +9,8 @@ import pytest
 from tests.support.brokers.feed import Feed, caught_up, following, gone, items, put, query, rows_at, settings_for
 from tests.support.brokers.real_broker import RealBroker as RealBroker  # others take it from here
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.control import pause, read_progress, read_table_states, request_resync, resume
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.rpc.admin import AdminClient
 
 pytestmark = pytest.mark.integration

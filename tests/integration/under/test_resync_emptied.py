@@ -9,9 +9,9 @@ import pytest
 from tests.support.brokers.feed import Feed, caught_up, following, items, put, rows_at, settings_for
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.apply.resync import Resyncs
-from venus.adapters.targets.postgresql.control import read_progress, request_resync
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.control import read_progress, request_resync
+from venus.adapters.targets.relational.full_sync import full_sync
+from venus.adapters.targets.relational.resync import Resyncs
 
 pytestmark = pytest.mark.integration
 

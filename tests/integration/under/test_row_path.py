@@ -21,7 +21,7 @@ from tests.support.brokers.feed import (
     settings_for,
     unique_label,
 )
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.config import Settings
 
 pytestmark = pytest.mark.integration

@@ -27,11 +27,11 @@ from tests.support.brokers.feed import (
     unique_label,
 )
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.apply.apply_session import ApplyReport
 from venus.adapters.targets.postgresql.apply.staged_apply import StagedApply
 from venus.adapters.targets.postgresql.apply.staged_task import StageTask, stage_prefix, stage_range
-from venus.adapters.targets.postgresql.control import pause, read_progress, read_table_states, request_resync, resume
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.apply_session import ApplyReport
+from venus.adapters.targets.relational.control import pause, read_progress, read_table_states, request_resync, resume
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.codec.batch import digest
 from venus.config import Settings
 from venus.config import SparkSettings as SparkSettings

@@ -12,15 +12,15 @@ from tests.support.brokers.feed import Feed, caught_up, following, gone, items, 
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.applying import counters_close, equal, loaded
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.control import (
+from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational.control import (
     list_quarantine,
     read_progress,
     read_table_states,
     request_resync,
     retry_quarantine,
 )
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.config import Settings
 from venus.errors import Refused
 from venus.rpc.conditions import problems

@@ -17,10 +17,10 @@ from tests.support.databases.postgres import libpq
 from tests.support.pipelines.applying import equal, loaded
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql import lock_waits
-from venus.adapters.targets.postgresql.apply.apply_loop import ApplyStream
-from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
 from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational.apply_loop import ApplyStream
+from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.config import Settings
 from venus.rpc.conditions import TableCondition, problems
 from venus.text.alarm_rules import classify_sentence

@@ -17,7 +17,7 @@ from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import libpq
 from tests.support.pipelines.whole_way import Loop, WholeWay, whole_way
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.control import read_progress
+from venus.adapters.targets.relational.control import read_progress
 from venus.adapters.verify.findings import ComparisonVerdict
 
 pytestmark = pytest.mark.integration

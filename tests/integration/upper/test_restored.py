@@ -13,7 +13,7 @@ import pytest
 from tests.support.databases.backups import Database, Rows, restorable
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.cli.probes import read_overview
 from venus.config import TargetSettings

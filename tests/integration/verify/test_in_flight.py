@@ -16,7 +16,7 @@ from tests.support.databases.postgres import Server
 from tests.support.pipelines.whole_way import WholeWay, difference_keys, numbered, run_at, values
 from venus.adapters.dialects.postgresql import verify as postgresql
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.control import pause, resume
+from venus.adapters.targets.relational.control import pause, resume
 from venus.adapters.verify.findings import ComparisonVerdict, VerifyResult
 from venus.adapters.verify.history import open_snapshot
 from venus.adapters.verify.repair import run_repair

@@ -16,9 +16,9 @@ from tests.support.brokers.feed import table as table_of
 from tests.support.brokers.servers import business_status
 from tests.support.pipelines import lakes
 from tests.support.pipelines.whole_way import Loop, WholeWay, difference_keys, run_at, whole_way
-from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.control import read_progress
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.apply_session import run_apply
+from venus.adapters.targets.relational.control import read_progress
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.upper.capture import run_capture_fill
 from venus.adapters.verify.findings import ComparisonVerdict, VerifyResult
 from venus.adapters.verify.run import VerifyOptions, run_verify

@@ -20,8 +20,8 @@ from tests.support.oracle.standin import StandIn
 from tests.support.pipelines.whole_way import difference_keys, whole_way
 from venus.adapters.dialects.oracle import source, verify
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
-from venus.adapters.targets.postgresql.control import read_progress
 from venus.adapters.targets.predicates import predicate_text
+from venus.adapters.targets.relational.control import read_progress
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
 from venus.config import TargetSettings

@@ -15,7 +15,7 @@ import pytest
 from tests.conformance.places import Place, PostgresPlace, SqlitePlace
 from tests.integration.verify.conftest import Sample, fill
 from tests.support.pipelines.whole_way import difference_keys, whole_way
-from venus.adapters.targets.postgresql.control import read_progress
+from venus.adapters.targets.relational.control import read_progress
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
 from venus.config import TargetSettings

@@ -19,8 +19,8 @@ from tests.support.databases.postgres import Server, running_server
 from tests.support.pipelines.whole_way import difference_keys, run_at, whole_way
 from tests.support.processes.lifetimes import new_folder
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
-from venus.adapters.targets.postgresql.control import read_table_states
 from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.relational.control import read_table_states
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
 

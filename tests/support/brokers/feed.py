@@ -13,7 +13,7 @@ import psycopg2
 from tests.support.databases.postgres import libpq
 from tests.support.pipelines.loops import looping
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql.apply.apply_session import ApplyReport, run_apply
+from venus.adapters.targets.relational.apply_session import ApplyReport, run_apply
 from venus.codec.batch import Batch, TableChanges, marker
 from venus.codec.columns import from_columns, keys_from_columns
 from venus.codec.packed import PackedBytes

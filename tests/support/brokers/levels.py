@@ -28,7 +28,7 @@ from tests.support.ports import free_port
 from tests.support.processes import forked
 from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.upper.capture import run_capture_fill
 from venus.config import BrokerSettings, CaptureSettings, Settings, SourceSettings, TargetSettings
 

@@ -29,9 +29,9 @@ from tests.support.pipelines.whole_way import Loop, run_at
 from tests.support.processes.wall_clock import WallClock
 from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.control import read_progress
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.apply_session import run_apply
+from venus.adapters.targets.relational.control import read_progress
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture, run_capture_fill
 from venus.adapters.upper.ingest import IngestClient
 from venus.config import (

@@ -14,9 +14,10 @@ import threading
 
 from tests.support.brokers.feed import settings_for
 from tests.support.processes.forks import serve
-from venus.adapters.targets.postgresql.apply.apply_session import ApplyReport, run_apply
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
-from venus.adapters.targets.postgresql.session import Params, TargetSession
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.relational.apply_session import ApplyReport, run_apply
+from venus.adapters.targets.relational.full_sync import full_sync
+from venus.adapters.targets.relational.session import Params
 
 
 def kill_at(step: int, moment: str) -> None:

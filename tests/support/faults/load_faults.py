@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from venus.adapters.targets.postgresql.load.task import CopyLines, SplitResult, SplitTask, load_split
+from venus.adapters.targets.postgresql.split_writer import CopyLines
+from venus.adapters.targets.relational.load_task import SplitResult, SplitTask, load_split
 from venus.process.runners import Runner
 
 FAULTS = ("exception", "killed", "killed after commit", "rivals", "killed rival")

@@ -8,8 +8,8 @@ from tests.support.brokers.feed import (
     rows_at,
     settings_for,
 )
-from venus.adapters.targets.postgresql.control import read_progress, read_table_states
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.control import read_progress, read_table_states
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.config import Settings
 from venus.model import TableSchema
 

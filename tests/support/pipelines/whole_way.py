@@ -16,9 +16,9 @@ from tests.support.brokers.servers import settings as broker_settings
 from tests.support.databases.postgres import Server, libpq
 from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source
-from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.control import read_progress
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.apply_session import run_apply
+from venus.adapters.targets.relational.control import read_progress
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.upper import periodic
 from venus.adapters.upper.capture import run_capture, run_capture_fill
 from venus.adapters.verify.findings import VerifyResult

@@ -18,7 +18,7 @@ from pyspark import SparkContext
 from tests.support.brokers.feed import settings_for
 from tests.support.faults.load_faults import Faulty
 from tests.support.spark.sparks import note_application
-from venus.adapters.targets.postgresql.load.full_sync import full_sync
+from venus.adapters.targets.relational.full_sync import full_sync
 from venus.config import SparkSettings
 from venus.spark.runner import open_runner
 

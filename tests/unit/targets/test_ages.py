@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from venus.adapters.targets.postgresql.control import TargetProgress, build_view, moment_us
-from venus.adapters.targets.postgresql.database import TargetPosition
+from venus.adapters.targets.relational.control import TargetProgress, build_view, moment_us
+from venus.adapters.targets.relational.states import TargetPosition
 from venus.model import Offset
 
 THEN = datetime(2001, 1, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from venus.adapters.targets.postgresql.session import BackgroundWork
+from venus.adapters.targets.relational.session import BackgroundWork
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.brokers.feed import items, put, section
 from venus.adapters.targets.contract import QuarantineRow
-from venus.adapters.targets.postgresql import control
-from venus.adapters.targets.postgresql.apply.parking import ChangeCounts, QuarantineWriter
-from venus.adapters.targets.postgresql.rows.verdicts import PARKED, RefusedChange, Verdicts
+from venus.adapters.targets.relational import control
+from venus.adapters.targets.relational.parking import ChangeCounts, QuarantineWriter
+from venus.adapters.targets.relational.verdicts import PARKED, RefusedChange, Verdicts
 from venus.adapters.under.row_changes import RowChanges, to_row_changes
 
 ROWS = 5000

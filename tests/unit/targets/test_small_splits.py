@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.adapters.targets.postgresql.load.task import GROUP_ROWS, GROUP_SPLITS, SplitTask, group_small_splits
+from venus.adapters.targets.relational.load_task import GROUP_ROWS, GROUP_SPLITS, SplitTask, group_small_splits
 from venus.wire import broker_pb2
 
 
@@ -17,6 +17,7 @@ def tasks(*estimates: int) -> list[SplitTask]:
     placed: Any = None
     return [
         SplitTask(
+            kind="postgresql",
             url="",
             broker="",
             business="",
@@ -51,5 +52,5 @@ def test_empty_tables_share_connections_also_where_they_come_first() -> None:
 
 def test_a_process_that_loads_splits_imports_no_configuration() -> None:
     """Each of them is started afresh, and what it imports is a part of every load."""
-    text = "import sys, venus.adapters.targets.postgresql.load.task as t; print('venus.config' in sys.modules)"
+    text = "import sys, venus.adapters.targets.relational.load_task as t; print('venus.config' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", text], capture_output=True, check=True).stdout.split() == [b"False"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.brokers.feed import gone, items, put, section
-from venus.adapters.targets.postgresql.rows.verdicts import RefusedChange, RowsRefused, Verdicts
+from venus.adapters.targets.relational.verdicts import RefusedChange, RowsRefused, Verdicts
 from venus.adapters.under.cut_assembler import CutAssembler, CutPiece
 from venus.adapters.under.row_changes import (
     join_changes,

@@ -14,9 +14,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.apply_loop import ApplyLoop, ApplyReport, Report
-from venus.adapters.targets.postgresql.apply.apply_session import run_apply
 from venus.adapters.targets.postgresql.apply.staged_task import (
     StagedTable,
     StageReceipt,
@@ -24,19 +21,20 @@ from venus.adapters.targets.postgresql.apply.staged_task import (
     stage_prefix,
     stage_range,
 )
-from venus.adapters.targets.postgresql.apply.start_over import apply_configured_predicates, start_over
-from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
 from venus.adapters.targets.postgresql.database import (
-    CATCHUP,
-    DEFERRED,
-    REPLICA,
-    RESYNC,
     PostgresDatabase,
     lock_target,
     refuse_acting_foreign_keys,
 )
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA
-from venus.adapters.targets.postgresql.session import Superseded, TargetSession, statement
+from venus.adapters.targets.postgresql.session import TargetSession, statement
+from venus.adapters.targets.relational import catalogue as catalogues
+from venus.adapters.targets.relational.apply_loop import ApplyLoop, ApplyReport, Report
+from venus.adapters.targets.relational.apply_session import run_apply
+from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.session import Superseded
+from venus.adapters.targets.relational.start_over import apply_configured_predicates, start_over
+from venus.adapters.targets.relational.states import CATCHUP, RESYNC
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, ProtocolError, TargetError, VenusError
 from venus.process.runners import Runner
@@ -116,7 +114,7 @@ class StagedApply:
     def _try_apply(self, end: int) -> bool:
         """Make one attempt; return False to try again."""
         with _LockedSession(self._target, self._stop) as opened:
-            self._loop.log_constraints(DEFERRED if opened.defer else REPLICA)
+            self._loop.log_constraints(self._target.constraints_text(is_deferred=opened.defer))
             self._subscribe(opened)
             self._loop.clearing.step(self._target, opened.session)
             position = opened.catalogue.position

@@ -29,20 +29,17 @@ from venus.adapters.targets.cutover_contract import (
     SchemaDifference,
     SideOpening,
 )
-from venus.adapters.targets.postgresql.control import build_table_view, build_view, read_progress_in
 from venus.adapters.targets.postgresql.cutover import guarantees
 from venus.adapters.targets.postgresql.cutover.side import open_side, side_sql
-from venus.adapters.targets.postgresql.database import (
-    LOCK_WAIT_S,
-    PostgresDatabase,
-    cutover_sql,
-    read_mark,
-    transaction,
-)
-from venus.adapters.targets.postgresql.naming import PlacedTable, fold_name, quote, shorten_name, target_namespace
+from venus.adapters.targets.postgresql.database import PostgresDatabase, cutover_sql
+from venus.adapters.targets.postgresql.naming import PlacedTable, quote, shorten_name, target_namespace
 from venus.adapters.targets.postgresql.rowsql import copy_rows
 from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
 from venus.adapters.targets.postgresql.session import TargetSession, statement
+from venus.adapters.targets.relational.control import build_table_view, build_view, read_progress_in
+from venus.adapters.targets.relational.database import LOCK_WAIT_S
+from venus.adapters.targets.relational.names import fold_name
+from venus.adapters.targets.relational.session import transaction
 from venus.adapters.targets.views import TargetTable, TargetView
 from venus.codec.batch import TableChanges
 from venus.codec.copy_text import from_copy
@@ -161,7 +158,7 @@ class PostgresCutover:
         self._target.install()
 
     def read_mark(self) -> CutoverMark | None:
-        return read_mark(self._target, self._session)
+        return self._target.read_mark(self._session)
 
     def read_view(self) -> TargetView:
         return build_view(read_progress_in(self._target, self._session))

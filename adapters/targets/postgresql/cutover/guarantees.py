@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from venus.adapters.targets.cutover_contract import SchemaDifference
-from venus.adapters.targets.postgresql.database import cutover_sql, transaction
+from venus.adapters.targets.postgresql.database import cutover_sql
 from venus.adapters.targets.postgresql.naming import PlacedTable, quote
 from venus.adapters.targets.postgresql.schema import existing, own_types
 from venus.adapters.targets.postgresql.schema.constraints import (
@@ -49,6 +49,7 @@ from venus.adapters.targets.postgresql.schema.table_objects import (
     stricter_objects,
 )
 from venus.adapters.targets.postgresql.session import TargetSession, statement
+from venus.adapters.targets.relational.session import transaction
 from venus.errors import TargetError
 from venus.model import OwnType
 

@@ -28,16 +28,12 @@ from venus.adapters.dialects.postgresql.installation.handover import (
 from venus.adapters.dialects.postgresql.lock_waits import FROM_TRIGGERS, find_holders
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
 from venus.adapters.targets.cutover_contract import CutoverObstacle, FollowStart, SideOpening
-from venus.adapters.targets.postgresql.database import (
-    ACTIVE,
-    PostgresDatabase,
-    cutover_sql,
-    rows_to_text,
-    transaction,
-)
+from venus.adapters.targets.postgresql.database import PostgresDatabase, cutover_sql
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, quote_literal
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.session import TargetSession, statement, try_replica_role
+from venus.adapters.targets.relational.session import transaction
+from venus.adapters.targets.relational.states import ACTIVE, rows_to_text
 from venus.adapters.targets.switching import SideRecord, SideState, SwitchPosition
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Fenced, Refused

@@ -12,22 +12,30 @@ previous piece.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
-from venus.adapters.targets.postgresql.database import PostgresDatabase
-from venus.adapters.targets.postgresql.rows.verdicts import (
+from venus.adapters.targets.postgresql.rows.searching import RefusedRowSearch
+from venus.adapters.targets.postgresql.rowsql import keyed_statements
+from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.session import Refusal, Superseded
+from venus.adapters.targets.relational.verdicts import (
     SUSPECTS_MAX,
     RefusedChange,
-    RefusedRowSearch,
     RowsRefused,
     halt_on_refusal,
 )
-from venus.adapters.targets.postgresql.rowsql import RowSql, keyed_statements
-from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession
-from venus.adapters.under.row_changes import RowChanges, join_changes, net_changes, slice_changes
+from venus.adapters.under.row_changes import (
+    MergeWhole,
+    PendingChanges,
+    RowChanges,
+    join_changes,
+    net_changes,
+    slice_changes,
+)
 from venus.codec.copy_text import from_copy, keys_to_copy, to_copy
 from venus.codec.row_bytes import Layout
 from venus.errors import TargetError
@@ -92,61 +100,12 @@ _CHECK_VIOLATED = frozenset({"23514"})
 _TWICE_IN_ONE_STATEMENT = frozenset({"21000"})
 
 
-class MergeWhole(Exception):
-    """The target refused a piece of a cut: perhaps only because the others were not there. Begin again, whole."""
-
-    def __init__(self, table_id: int) -> None:
-        super().__init__(table_id)
-        self.table_id = table_id
-
-
-@dataclass(slots=True, kw_only=True)
-class PendingChanges:
-    """Changes of one table that wait for the target."""
-
-    table_id: int
-    sql: RowSql
-    layout: Layout
-    parts: list[RowChanges] = field(default_factory=list)
-    #: Whether all changes so far are new rows.
-    only_new: bool = True
-    #: Whether keys still wait for their deletion: a new row must not come before it.
-    has_waiting_deletes: bool = False
-    #: The target has refused unstaged new rows: do not try that again.
-    new_refused: bool = False
-    #: Numbers of rows, and of keys to delete, in the staging tables.
-    live_staged: int = 0
-    gone_staged: int = 0
-    last_offset: int = 0
-    #: How many changes were taken from memory.
-    taken: int = 0
-    #: The size of the changes in memory.
-    waiting_bytes: int = 0
-
-    @property
-    def staged(self) -> bool:
-        return bool(self.live_staged or self.gone_staged)
-
-    @property
-    def waiting(self) -> int:
-        return sum(map(len, self.parts))
-
-    def take(self) -> RowChanges:
-        """Take the changes from memory; only the last one of each key, unless all are new rows."""
-        rows, self.parts = join_changes(self.parts), []
-        self.taken += len(rows)
-        rows = rows if rows.only_new else net_changes(rows)
-        self.only_new &= rows.only_new
-        self.has_waiting_deletes |= bool(rows.is_deleted.any())
-        return rows
-
-
 class RowMerger:
     """Writer of pending changes to the target, within one transaction that starts at offset `start`."""
 
     def __init__(
         self,
-        target: PostgresDatabase,
+        target: RelationalDatabase,
         session: TargetSession,
         catalogue: TargetCatalogue,
         start: int,

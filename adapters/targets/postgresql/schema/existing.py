@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from venus.adapters.targets.postgresql.naming import PlacedTable
 from venus.adapters.targets.postgresql.schema.constraints import ConstraintNames
 from venus.adapters.targets.postgresql.schema.ddl import column_type, has_type, without_quotes
-from venus.adapters.targets.postgresql.session import Refusal, TargetSession, statement
+from venus.adapters.targets.postgresql.session import TargetSession, statement
+from venus.adapters.targets.relational.session import Refusal
 from venus.errors import Refused, TargetError
 
 #: Relations that accept rows: ordinary and partitioned tables.

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from venus.adapters.targets.postgresql.database import PostgresDatabase, TableState
-from venus.adapters.targets.postgresql.naming import PlacedTable, quote, shorten_name
+from venus.adapters.targets.postgresql.naming import PlacedTable, place_table, quote, shorten_name
 from venus.adapters.targets.postgresql.schema import own_types
 from venus.adapters.targets.postgresql.schema.constraints import (
     CHECK,
@@ -47,6 +46,8 @@ from venus.adapters.targets.postgresql.schema.ddl import (
 )
 from venus.adapters.targets.postgresql.schema.existing import ExistingColumn
 from venus.adapters.targets.postgresql.session import TargetSession, statement
+from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.states import TableState
 from venus.errors import TargetError
 from venus.model import Check, Column, ForeignKey, Index, TableSchema
 
@@ -58,7 +59,7 @@ _CHANGED_MEANWHILE = "cache lookup failed"
 _NUMBERED_MAX = 9
 
 
-def find_differences(target: PostgresDatabase, session: TargetSession) -> dict[str, tuple[str, ...]]:
+def find_differences(target: RelationalDatabase, session: TargetSession) -> dict[str, tuple[str, ...]]:
     """Return the differences of the changed tables that VENUS has created, by the source's name of the table."""
     versions: dict[int, list[TableSchema]] = {}
     for schema in target.read_changed_schemas(session):
@@ -74,7 +75,7 @@ def find_differences(target: PostgresDatabase, session: TargetSession) -> dict[s
 
 
 def _table_differences(
-    target: PostgresDatabase,
+    target: RelationalDatabase,
     session: TargetSession,
     state: TableState,
     versions: Sequence[TableSchema],
@@ -85,7 +86,7 @@ def _table_differences(
         return ()
     # a table that a difference has halted is not at the version with that difference yet
     newest = max((v for v in versions if _same_columns(v, now)), key=lambda v: v.version)
-    placed = target.place(newest)
+    placed = place_table(newest, target.settings, target.name)
     earlier = [replace(placed, schema=v) for v in versions if v.version < newest.version]
     if all(_objects_of(one.schema) == _objects_of(newest) for one in earlier):
         return ()  # most tables end here, without a query

@@ -14,10 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
-from venus.adapters.targets.postgresql.database import ACTIVE, DEFERRED, HALTED, REPLICA, PostgresDatabase
-from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, place_all, quote
-from venus.adapters.targets.postgresql.rows.verdicts import RowsRefused, run_or_halt
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, place_all, place_table, quote
 from venus.adapters.targets.postgresql.schema import evolve, existing
 from venus.adapters.targets.postgresql.schema import own_types as owntypes
 from venus.adapters.targets.postgresql.schema.constraints import add_key, check_statements, index_statements
@@ -29,8 +26,18 @@ from venus.adapters.targets.postgresql.schema.own_types import (
     plan_label_steps,
     read_enum_differences,
 )
-from venus.adapters.targets.postgresql.session import TargetSession, statement, try_replica_role
+from venus.adapters.targets.postgresql.session import (
+    DEFERRED,
+    REPLICA,
+    TargetSession,
+    open_session,
+    statement,
+    try_replica_role,
+)
 from venus.adapters.targets.predicates import check_predicates, predicate_text
+from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.states import ACTIVE, HALTED
 from venus.errors import ConfigError, LoginRefused, Refused, TargetError, VenusError
 from venus.model import Finding, Kind, LogicalType, TableSchema
 from venus.predicates.ranges import compile_predicate
@@ -95,9 +102,9 @@ def _remedy(schema: TableSchema, column: str) -> str:
     return f"{way}; or exclude the table"
 
 
-def create_stream_table(target: PostgresDatabase, session: TargetSession, schema: TableSchema, offset: int) -> None:
+def create_stream_table(target: RelationalDatabase, session: TargetSession, schema: TableSchema, offset: int) -> None:
     """Create a table that is new in the stream, whose rows follow; a table that cannot be created halts."""
-    placed = target.place(schema)
+    placed = place_table(schema, target.settings, target.name)
     predicate = predicate_text(target.config.where, schema.qualified)
     session.run("SAVEPOINT venus_table")
     try:
@@ -143,14 +150,16 @@ def _create_table_objects(session: TargetSession, placed: PlacedTable) -> list[s
     return warnings
 
 
-def prepare_table(target: PostgresDatabase, session: TargetSession, placed: PlacedTable, *, own: bool = False) -> bool:
+def prepare_table(
+    target: RelationalDatabase, session: TargetSession, placed: PlacedTable, *, own: bool = False
+) -> bool:
     """Create a table, or use an existing one by the rule `on_existing`; return whether it was created.
 
     `own` means that this target had the table before: the caller handles its rows, and a load may not have added its
     key yet. Raises Refused with one line for each difference.
     """
     if own:
-        add_labels(placed, lambda: target.connect("labels"))
+        add_labels(placed, lambda: open_session(target, "labels"))
     there = existing.read_table(session, placed)
     if there is None:
         if missing := find_missing_types(session, [placed], target.name):
@@ -174,19 +183,19 @@ def prepare_table(target: PostgresDatabase, session: TargetSession, placed: Plac
 
 
 def store_version(
-    target: PostgresDatabase, session: TargetSession, schema: TableSchema, known: TableSchema | None
+    target: RelationalDatabase, session: TargetSession, schema: TableSchema, known: TableSchema | None
 ) -> None:
     """Store a table version, because a batch describes it only once. First add missing labels of its enums, durably.
 
     `known` is the current version of the table at the target.
     """
     if known is not None and schema.types:
-        add_labels(target.place(schema), lambda: target.connect("labels"), known)
+        add_labels(place_table(schema, target.settings, target.name), lambda: open_session(target, "labels"), known)
     target.put_schema(session, schema)
 
 
 def plan_step_to(
-    target: PostgresDatabase,
+    target: RelationalDatabase,
     session: TargetSession,
     catalogue: TargetCatalogue,
     schema: TableSchema,
@@ -195,7 +204,7 @@ def plan_step_to(
 ) -> evolve.EvolutionStep:
     """Return the step from a table's current version at the target to this one; see `evolve.step` for `rekeying`."""
     known = catalogue.current_schema(schema.table_id)
-    old, new = target.place(known), target.place(schema)
+    old, new = place_table(known, target.settings, target.name), place_table(schema, target.settings, target.name)
     versions = [one for (table_id, _), one in catalogue.schemas.items() if table_id == schema.table_id]
     earlier = [one for one in versions if one.version <= known.version]
     present = {c.name: c.own or c.type for c in existing.read_columns(session, old)}
@@ -204,58 +213,9 @@ def plan_step_to(
     return evolve.plan_step(old, new, labels, present=present, kept=kept, target=target.name, rekeying=rekeying)
 
 
-class SchemaChanges:
-    """The schema changes of one transaction, which starts at offset `start`."""
-
-    def __init__(
-        self, target: PostgresDatabase, session: TargetSession, catalogue: TargetCatalogue, start: int
-    ) -> None:
-        self._target = target
-        self._session = session
-        self._catalogue = catalogue
-        self._start = start
-        #: Whether the catalogue in memory has to be read again.
-        self.changed = False
-
-    def store(self, schema: TableSchema) -> None:
-        """Store a table version unless this target has it already."""
-        key = (schema.table_id, schema.version)
-        if key in self._catalogue.schemas:
-            return
-        known = self._catalogue.current_schema(schema.table_id) if schema.table_id in self._catalogue.tables else None
-        store_version(self._target, self._session, schema, known)
-        self._catalogue.schemas[key] = schema
-        self.changed = True
-
-    def create(self, schema: TableSchema) -> None:
-        """Create a table that the target does not have; a table that cannot be created halts."""
-        create_stream_table(self._target, self._session, schema, self._start)
-        self._reload_tables()
-
-    def evolve(self, schema: TableSchema) -> None:
-        """Bring a table to this version. Raises RowsRefused with the reason if that is impossible."""
-        table_id = schema.table_id
-        known = self._catalogue.tables[table_id]
-        if schema.version < known.schema_version:
-            raise RowsRefused(
-                table_id, f"a change of schema version {schema.version} came after {known.schema_version}", []
-            )
-        step = plan_step_to(self._target, self._session, self._catalogue, schema)
-        if step.refused:
-            raise RowsRefused(table_id, step.refused, [])
-        for text in step.statements:
-            run_or_halt(self._session, table_id, text)
-        self._target.run_own(
-            self._session, "set_version", table_id=table_id, version=schema.version, reason="; ".join(step.remarks)
-        )
-        self._reload_tables()
-
-    def _reload_tables(self) -> None:
-        self._catalogue.tables = {t.table_id: t for t in self._target.read_tables(self._session)}
-        self.changed = True
-
-
-def find_obstacles(target: PostgresDatabase, session: TargetSession, schemas: Iterable[TableSchema]) -> list[Obstacle]:
+def find_obstacles(
+    target: RelationalDatabase, session: TargetSession, schemas: Iterable[TableSchema]
+) -> list[Obstacle]:
     """Return all obstacles to creating these tables or using existing ones. Raises Refused if names collide."""
     placed = place_all(schemas, target.settings, target.name)
     own = {(t.namespace, t.name) for t in target.read_tables(session)} if target.is_installed(session) else set()
@@ -268,12 +228,12 @@ def find_obstacles(target: PostgresDatabase, session: TargetSession, schemas: It
     ]
 
 
-def check(target: PostgresDatabase, schemas: Sequence[TableSchema]) -> list[Finding]:
+def check(target: RelationalDatabase, schemas: Sequence[TableSchema]) -> list[Finding]:
     """Check that the database is reachable and can have these tables; being unreachable is a finding, not an error."""
     where = f"target {target.name}"
     names = [*_check_predicates(target, schemas), *_check_names(target, schemas)]
     try:
-        with closing(target.connect("check")) as session:
+        with closing(open_session(target, "check")) as session:
             constraints = REPLICA if try_replica_role(session) else DEFERRED
             found = [
                 *names,
@@ -300,7 +260,7 @@ def _check_encoding(session: TargetSession, where: str) -> Iterator[Finding]:
         )
 
 
-def _check_predicates(target: PostgresDatabase, schemas: Sequence[TableSchema]) -> list[Finding]:
+def _check_predicates(target: RelationalDatabase, schemas: Sequence[TableSchema]) -> list[Finding]:
     """Return a finding for each predicate, or one for the predicate that does not fit its table."""
     try:
         found = check_predicates(target.config.where, schemas, target.name)
@@ -313,7 +273,7 @@ def _check_predicates(target: PostgresDatabase, schemas: Sequence[TableSchema]) 
     ]
 
 
-def _check_names(target: PostgresDatabase, schemas: Sequence[TableSchema]) -> list[Finding]:
+def _check_names(target: RelationalDatabase, schemas: Sequence[TableSchema]) -> list[Finding]:
     """Return a finding for each name that the target cannot have, and for each that it shortens."""
     where = f"target {target.name}"
     try:
@@ -328,11 +288,11 @@ def _check_names(target: PostgresDatabase, schemas: Sequence[TableSchema]) -> li
     ]
 
 
-def refuse_unfit(target: PostgresDatabase, schemas: Iterable[TableSchema]) -> None:
+def refuse_unfit(target: RelationalDatabase, schemas: Iterable[TableSchema]) -> None:
     """Raise Refused with one line for each obstacle to a load, or ConfigError for an unfit predicate."""
     schemas = list(schemas)
     check_predicates(target.config.where, schemas, target.name)
-    session = target.connect("check")
+    session = open_session(target, "check")
     try:
         found = find_obstacles(target, session, schemas)
     finally:
@@ -354,7 +314,7 @@ def _check_types(session: TargetSession, placed: Sequence[PlacedTable]) -> Itera
 
 
 def _check_tables(
-    target: PostgresDatabase, session: TargetSession, placed: Sequence[PlacedTable]
+    target: RelationalDatabase, session: TargetSession, placed: Sequence[PlacedTable]
 ) -> Iterator[Obstacle]:
     by_name = {one.sql: one for one in placed}
     for (name,) in session.rows(statement("dictionary", "present"), {"tables": list(by_name)}):

@@ -1,47 +1,37 @@
 """One target transaction: whole cuts together with the applied offset (VENUS 3.4).
 
-The content of a cut takes three paths. New table versions go to `schema/tables.py`, and `Markers` executes the markers
+The content of a cut takes three paths. `SchemaChanges` follows new table versions, and `Markers` executes the markers
 of a whole table; both act after all earlier changes. Changes go to `writer.py`, which depends on neither of the two.
 While a sweep or a resync runs, the target records the keys of all changes of its table, in the transactions that apply
 them. A refusal of the target ends the transaction with `RowsRefused`. The caller decides and tries again with a
 verdict, which the new transaction carries out.
 
-A refusal at COMMIT names no table, because deferred constraints and constraint triggers act there. The cut is then
-applied again, and `commit_one_by_one` makes each constraint act before COMMIT, so that its name leads to the table
-(features 2.16).
+A refusal at COMMIT may name no table. The cut is then applied again, and the target commits so that the refusal leads
+to the table (features 2.16).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from venus.adapters.targets.postgresql.apply.parking import ChangeCounts, QuarantineWriter
-from venus.adapters.targets.postgresql.apply.writer import RowWriter
-from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
-from venus.adapters.targets.postgresql.database import (
-    ACTIVE,
-    HALTED,
-    RESYNC,
-    SWEEP,
-    PostgresDatabase,
-    find_referred_table,
-)
-from venus.adapters.targets.postgresql.naming import quote
-from venus.adapters.targets.postgresql.rows.verdicts import (
+from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.database import RelationalDatabase, TableSql
+from venus.adapters.targets.relational.parking import ChangeCounts, QuarantineWriter
+from venus.adapters.targets.relational.session import Refusal, RelationalSession, Superseded
+from venus.adapters.targets.relational.states import ACTIVE, HALTED, RESYNC, SWEEP
+from venus.adapters.targets.relational.verdicts import (
     CommitRefused,
     RowsRefused,
     Verdicts,
     halt_on_refusal,
     run_or_halt,
 )
-from venus.adapters.targets.postgresql.rowsql import RowSql
-from venus.adapters.targets.postgresql.schema.tables import SchemaChanges
-from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession, statement
+from venus.adapters.targets.relational.writer import RowWriter
 from venus.adapters.under.cut_assembler import HELD, NEW_VERSION, ROWS, CutPiece, SectionRole, SectionWalk
 from venus.adapters.under.row_changes import ChangedKeys
 from venus.codec.batch import TableChanges
-from venus.errors import TargetError, VenusError
+from venus.errors import TargetError
 from venus.model import ChangeKind, TableSchema
 from venus.network.row_filters import RowsIdentity
 from venus.predicates.ranges import differing_column
@@ -59,8 +49,8 @@ class ApplyTransaction:
 
     def __init__(
         self,
-        target: PostgresDatabase,
-        session: TargetSession,
+        target: RelationalDatabase,
+        session: RelationalSession,
         catalogue: TargetCatalogue,
         verdicts: Verdicts,
         *,
@@ -139,7 +129,7 @@ class ApplyTransaction:
         self.flush()
         if self._verdicts.one_by_one:
             self._session.run("; ".join([*self._counts.statements(self._target, self._session), end()]))
-            commit_one_by_one(self._session, self._catalogue, self._counts.written)
+            self._target.commit_one_by_one(self._session, self._catalogue, self._counts.written)
             return
         try:
             if self._defer:
@@ -259,77 +249,26 @@ class ApplyTransaction:
 
     def _check_constraints(self) -> None:
         try:
-            self._session.run("SET CONSTRAINTS ALL IMMEDIATE")
+            self._target.check_deferred(self._session)
         except Refusal as refusal:
-            table_id = find_refused_table(self._session, self._catalogue, refusal)
+            table_id = self._target.find_refused_table(self._session, self._catalogue, refusal)
             if table_id is None:
                 raise
             raise RowsRefused(table_id, refusal.summary, []) from refusal
 
 
-def commit_one_by_one(session: TargetSession, catalogue: TargetCatalogue, written: Sequence[int]) -> None:
-    """Make each deferred constraint act before COMMIT, then commit. Raises RowsRefused for the table at fault.
-
-    Names of constraints need not be unique, and COMMIT itself may still be refused by a trigger of another table. In
-    both cases the error names several candidates.
-    """
-    by_name = {_quoted_name(catalogue, table_id): table_id for table_id in written}
-    deferred: dict[str, list[int]] = {}
-    for table, constraint in session.rows(statement("dictionary", "deferred"), {"tables": list(by_name)}):
-        deferred.setdefault(constraint, []).append(by_name[table])
-    for constraint, table_ids in deferred.items():
-        try:
-            session.run(f"SET CONSTRAINTS {constraint} IMMEDIATE")
-        except Superseded:
-            raise
-        except TargetError as refusal:
-            named = find_refused_table(session, catalogue, refusal)
-            raise _commit_refusal(refusal, table_ids if named is None else [named]) from refusal
-    try:
-        session.run("COMMIT")
-    except TargetError as refusal:
-        if not written:
-            raise
-        raise _commit_refusal(
-            refusal, written, f" of a transaction that has written to {', '.join(by_name)}"
-        ) from refusal
-
-
-def find_refused_table(session: TargetSession, catalogue: TargetCatalogue, refusal: TargetError) -> int | None:
-    """Return the table that violates a constraint, or to which a table outside of VENUS refers. May roll back."""
-    if not isinstance(refusal, Refusal):
-        return None
-    by_name = {(t.namespace, t.name): t.table_id for t in catalogue.tables.values()}
-    if refusal.table in by_name or not refusal.constraint:
-        return by_name.get(refusal.table)
-    session.rollback()
-    return by_name.get(find_referred_table(session, refusal))
-
-
-def _commit_refusal(refusal: TargetError, table_ids: Sequence[int], where: str = "") -> RowsRefused:
-    message = refusal.summary if isinstance(refusal, Refusal) else str(refusal)
-    return RowsRefused(table_ids[0], f"refused at the COMMIT{where}: {message}", [], candidates=table_ids)
-
-
-def _quoted_name(catalogue: TargetCatalogue, table_id: int) -> str:
-    state = catalogue.tables[table_id]
-    return f"{quote(state.namespace)}.{quote(state.name)}"
-
-
 class KeyRecording:
     """Records of changed keys, within one transaction. `changed` means that the catalogue must be read again."""
 
-    def __init__(self, target: PostgresDatabase, session: TargetSession, catalogue: TargetCatalogue) -> None:
+    def __init__(self, target: RelationalDatabase, session: RelationalSession, catalogue: TargetCatalogue) -> None:
         self._target = target
         self._session = session
         self._catalogue = catalogue
         self.changed = False
 
-    def start(self, table_id: int, purpose: str, offset: int, sql: RowSql) -> None:
+    def start(self, table_id: int, purpose: str, offset: int, sql: TableSql) -> None:
         """Record the key of every change of this table from now on."""
-        self._session.run(sql.text("create_touched"))
-        if self._session.row(sql.text("has_key")) is None:
-            self._session.run(sql.text("key_touched"))
+        self._target.start_recording(self._session, sql, is_recording=self._catalogue.is_recording(table_id))
         self._store(table_id, purpose, offset)
 
     def request(self, table_id: int, purpose: str) -> None:
@@ -341,12 +280,12 @@ class KeyRecording:
         self._catalogue.sweeps.setdefault(table_id, {})[purpose] = offset
         self.changed = True
 
-    def stop(self, table_id: int, purpose: str, sql: RowSql) -> None:
+    def stop(self, table_id: int, purpose: str, sql: TableSql) -> None:
         """End a record; the table of keys is dropped with its last purpose."""
         self._target.run_own(self._session, "end_sweep", table_id=table_id, purpose=purpose)
         self._catalogue.sweeps.get(table_id, {}).pop(purpose, None)
         if not self._catalogue.is_recording(table_id):
-            self._session.run(sql.text("drop_touched"))
+            self._target.end_recording(self._session, sql)
         self.changed = True
 
 
@@ -354,43 +293,34 @@ class Markers:
     """Executor of the markers of one transaction."""
 
     def __init__(
-        self, target: PostgresDatabase, session: TargetSession, catalogue: TargetCatalogue, recording: KeyRecording
+        self,
+        target: RelationalDatabase,
+        session: RelationalSession,
+        catalogue: TargetCatalogue,
+        recording: KeyRecording,
     ) -> None:
+        self._target = target
         self._session = session
         self._catalogue = catalogue
         self._recording = recording
-        self._empty_by = target.config.empty_by
 
-    def truncate(self, table_id: int, sql: RowSql) -> None:
-        """Empty the table by DELETE, because TRUNCATE also empties it for readers of an older snapshot.
-
-        If the configuration demands TRUNCATE, use DELETE only where foreign keys or a long reader prevent TRUNCATE.
-        """
+    def truncate(self, table_id: int, sql: TableSql) -> None:
+        """Empty the table."""
         self._restart_resync(table_id)
-        if self._empty_by == "delete":
-            run_or_halt(self._session, table_id, sql.text("delete_all"))
-            return
-        self._session.run("SAVEPOINT venus; SET LOCAL lock_timeout = '1s'")
-        try:
-            self._session.run(f"{sql.text('truncate')}; SET LOCAL lock_timeout = 0; RELEASE SAVEPOINT venus")
-        except VenusError as error:
-            if self._session.closed:
-                raise
-            logger.info("emptying %s by DELETE: %s", sql.placed.qualified, error)
-            self._session.run("ROLLBACK TO SAVEPOINT venus; RELEASE SAVEPOINT venus")
-            run_or_halt(self._session, table_id, sql.text("delete_all"))
+        with halt_on_refusal(self._session, table_id):
+            self._target.truncate(self._session, sql)
 
     def _restart_resync(self, table_id: int) -> None:
         """Restart a running resync: its side table may contain rows that are deleted now without a recorded key."""
         if self._catalogue.sweeps.get(table_id, {}).get(RESYNC, -1) >= 0:
             self._recording.request(table_id, RESYNC)
 
-    def begin_sweep(self, table_id: int, offset: int, sql: RowSql) -> None:
+    def begin_sweep(self, table_id: int, offset: int, sql: TableSql) -> None:
         """Start to record the keys that the second read of the source's table finds."""
         with halt_on_refusal(self._session, table_id):
             self._recording.start(table_id, SWEEP, offset, sql)
 
-    def end_sweep(self, table_id: int, sql: RowSql) -> None:
+    def end_sweep(self, table_id: int, sql: TableSql) -> None:
         """Delete the rows that the second read has not found."""
         begun = self._catalogue.sweeps.get(table_id, {}).get(SWEEP)
         if begun is None:
@@ -398,9 +328,56 @@ class Markers:
             self._recording.request(table_id, RESYNC)
             return
         self._restart_resync(table_id)
-        run_or_halt(
-            self._session,
-            table_id,
-            f"SET LOCAL enable_hashjoin = on; {sql.text('sweep', offset=str(begun))}; SET LOCAL enable_hashjoin = off",
-        )
+        run_or_halt(self._session, table_id, sql.text("sweep", offset=str(begun)))
         self._recording.stop(table_id, SWEEP, sql)
+
+
+class SchemaChanges:
+    """The schema changes of one transaction, which starts at offset `start`."""
+
+    def __init__(
+        self, target: RelationalDatabase, session: RelationalSession, catalogue: TargetCatalogue, start: int
+    ) -> None:
+        self._target = target
+        self._session = session
+        self._catalogue = catalogue
+        self._start = start
+        #: Whether the catalogue in memory has to be read again.
+        self.changed = False
+
+    def store(self, schema: TableSchema) -> None:
+        """Store a table version unless this target has it already."""
+        key = (schema.table_id, schema.version)
+        if key in self._catalogue.schemas:
+            return
+        known = self._catalogue.current_schema(schema.table_id) if schema.table_id in self._catalogue.tables else None
+        self._target.store_version(self._session, schema, known)
+        self._catalogue.schemas[key] = schema
+        self.changed = True
+
+    def create(self, schema: TableSchema) -> None:
+        """Create a table that the target does not have; a table that cannot be created halts."""
+        self._target.create_stream_table(self._session, schema, self._start)
+        self._reload_tables()
+
+    def evolve(self, schema: TableSchema) -> None:
+        """Bring a table to this version. Raises RowsRefused with the reason if that is impossible."""
+        table_id = schema.table_id
+        known = self._catalogue.tables[table_id]
+        if schema.version < known.schema_version:
+            raise RowsRefused(
+                table_id, f"a change of schema version {schema.version} came after {known.schema_version}", []
+            )
+        step = self._target.plan_step(self._session, self._catalogue, schema)
+        if step.refused:
+            raise RowsRefused(table_id, step.refused, [])
+        for text in step.statements:
+            run_or_halt(self._session, table_id, text)
+        self._target.run_own(
+            self._session, "set_version", table_id=table_id, version=schema.version, reason="; ".join(step.remarks)
+        )
+        self._reload_tables()
+
+    def _reload_tables(self) -> None:
+        self._catalogue.tables = {t.table_id: t for t in self._target.read_tables(self._session)}
+        self.changed = True

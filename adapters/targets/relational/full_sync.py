@@ -1,4 +1,4 @@
-"""Full load of a PostgreSQL target from the broker's full data; the source may be offline (VENUS 3.3, offset -1).
+"""Full load of a relational target from the broker's full data; the source may be offline (VENUS 3.3, offset -1).
 
 The plan is made once and kept at the target: the snapshot, its splits, and the loaded ones. If a load is killed, the
 next run resumes it and reads at most one split per worker twice. The last transaction sets the applied offset to the
@@ -14,38 +14,24 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from venus.adapters.targets.contract import FillEnd, LoadProgress, LoadReport
-from venus.adapters.targets.postgresql.database import (
-    HALTED,
-    PostgresDatabase,
-    TargetPosition,
+from venus.adapters.targets.relational.database import (
+    RelationalDatabase,
+    open_database,
     refuse_if_cut_over,
-    rows_to_text,
-    transaction,
     wait_for_lock,
 )
-from venus.adapters.targets.postgresql.load.plan import (
-    DONE,
-    FOLLOWING,
-    LoadPlan,
-    LoadPlanner,
-    UnequalRowCount,
-    finish_table,
-    finish_tables,
-)
-from venus.adapters.targets.postgresql.load.task import (
+from venus.adapters.targets.relational.load_plan import DONE, FOLLOWING, LoadPlan, LoadPlanner, UnequalRowCount
+from venus.adapters.targets.relational.load_task import (
     FormerKey,
     SplitResult,
     SplitTask,
-    application_name,
     group_small_splits,
     load_split,
     load_splits,
 )
-from venus.adapters.targets.postgresql.lock_waits import log_load_waits
-from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable
-from venus.adapters.targets.postgresql.schema import existing
-from venus.adapters.targets.postgresql.schema.ddl import collect_remarks
-from venus.adapters.targets.postgresql.session import TargetSession, statement
+from venus.adapters.targets.relational.own_tables import TablePlace
+from venus.adapters.targets.relational.session import RelationalSession, transaction
+from venus.adapters.targets.relational.states import HALTED, TargetPosition, rows_to_text
 from venus.codec.stored_rows import RowTotals
 from venus.config import Settings
 from venus.errors import DigestMismatch, Diverged, ProtocolError, Refused, SnapshotExpired, VenusError
@@ -72,7 +58,7 @@ RunnerChooser = Callable[[int], Runner]
 
 
 @contextmanager
-def watch_progress(target: PostgresDatabase, load_id: str, tell: Callable[[int, int], None]) -> Iterator[None]:
+def watch_progress(target: RelationalDatabase, load_id: str, tell: Callable[[int, int], None]) -> Iterator[None]:
     """Report the rows and splits at the target repeatedly while the block runs."""
     stop = threading.Event()
     thread = threading.Thread(
@@ -87,12 +73,11 @@ def watch_progress(target: PostgresDatabase, load_id: str, tell: Callable[[int, 
 
 
 def _poll_progress(
-    target: PostgresDatabase, load_id: str, tell: Callable[[int, int], None], stop: threading.Event
+    target: RelationalDatabase, load_id: str, tell: Callable[[int, int], None], stop: threading.Event
 ) -> None:
     if stop.wait(LOOK_S):
         return  # already done: not worth a connection
     rows = 0
-    params = {"load_id": load_id, "application": application_name(load_id, 0).rpartition("/")[0] + "/%"}
     try:
         session = target.connect("watch")
     except VenusError as error:
@@ -100,7 +85,7 @@ def _poll_progress(
         return
     try:
         while not stop.wait(LOOK_S):
-            committed, splits, under_way = session.rows(statement("load", "progress", own=OWN_SCHEMA), params)[0]
+            committed, splits, under_way = target.read_load_progress(session, load_id)
             rows = max(rows, committed + under_way)  # between its end and its commit, a COPY does not count
             tell(rows, splits)
     except VenusError as error:
@@ -125,7 +110,7 @@ def full_sync(
     was loaded before and cannot follow is emptied first if `empty_meanwhile` accepts that, and so is one whose first
     load has not ended. With `fill_end` the load overlaps the first read of the source and ends behind it.
     """
-    target = PostgresDatabase(settings, name, first_load=True)
+    target = open_database(settings, name, first_load=True)
     target.install()
     began, report = time.monotonic(), report or (lambda _: None)
     session = target.connect("load")
@@ -135,7 +120,7 @@ def full_sync(
             target.require_lock(session)
         else:
             wait_for_lock(target, session, threading.Event())
-        with log_load_waits(target):
+        with target.log_load_waits():
             load = _Load(target, session, report, _runner_chooser(settings, runner, choose), fill_end)
             loaded = load.run(empty_meanwhile=empty_meanwhile)
     finally:
@@ -143,7 +128,7 @@ def full_sync(
         session.close()
     if loaded is not None:
         return loaded
-    from venus.adapters.targets.postgresql.load.first_load import committed_end, complete_first_load  # all of apply
+    from venus.adapters.targets.relational.first_load import committed_end, complete_first_load  # all of apply
 
     return complete_first_load(target, fill_end or committed_end(target), report, began)
 
@@ -162,8 +147,8 @@ class _Load:
 
     def __init__(
         self,
-        target: PostgresDatabase,
-        session: TargetSession,
+        target: RelationalDatabase,
+        session: RelationalSession,
         report: Report,
         choose: RunnerChooser,
         fill_end: FillEnd | None = None,
@@ -264,6 +249,7 @@ class _Load:
         target = self._target
         return [
             SplitTask(
+                kind=target.kind,
                 url=target.worker_url,
                 broker=target.broker,
                 business=target.business,
@@ -326,7 +312,7 @@ class _Load:
     def _finish(self, plan: LoadPlan, results: list[SplitResult]) -> LoadReport | None:
         target, session = self._target, self._session
         # the last transaction makes all of this durable, because it comes later in the WAL
-        session.run("SET synchronous_commit = off")
+        target.relax_commits(session)
         rows, parked = dict.fromkeys(plan.placed, 0), dict.fromkeys(plan.placed, 0)
         for result in results:
             rows[result.table_id] += result.rows
@@ -337,11 +323,11 @@ class _Load:
             for table_id, placed in plan.placed.items():
                 self._report(LoadProgress(phase="indexing", table=placed.qualified, rows=sum(rows.values())))
                 self._check_count(placed, rows[table_id])
-                finish_table(session, placed)
+                target.finish_table(session, placed)
         created = [p for table_id, p in plan.placed.items() if states[table_id].created]
-        warnings = [] if plan.overlaps else finish_tables(session, created, list(plan.placed.values()))
+        warnings = [] if plan.overlaps else target.finish_tables(session, created, list(plan.placed.values()))
         self._register(plan)
-        session.commit_durably()
+        target.commit_durably(session)
         with transaction(session):
             self._set_states(plan, parked)
         self._snapshots.close(plan.snapshot.snapshot_id)
@@ -356,7 +342,7 @@ class _Load:
             rows={p.qualified: rows[table_id] for table_id, p in plan.placed.items()},
             seconds=time.monotonic() - self._began,
             resumed_splits=self._resumed,
-            left_out=tuple(remark.line for remark in collect_remarks(list(plan.placed.values()))),
+            left_out=tuple(target.list_left_out(list(plan.placed.values()))),
         )
 
     @contextmanager
@@ -371,7 +357,7 @@ class _Load:
                 self._snapshots.close(plan.snapshot.snapshot_id)
             raise
 
-    def _check_count(self, placed: PlacedTable, loaded: int) -> None:
+    def _check_count(self, placed: TablePlace, loaded: int) -> None:
         """Compare the number of rows in a table with the number that was loaded.
 
         The pass over the whole table is deliberate, even for 10^9 rows. Each split is its own transaction, so no lock
@@ -382,7 +368,7 @@ class _Load:
         """
         if self._target.config.on_existing == "append":
             return
-        found = existing.count_rows(self._session, placed)
+        found = self._target.count_rows(self._session, placed)
         if found != loaded:
             raise UnequalRowCount(
                 f"{placed.qualified} has {found} rows after {loaded} were loaded",

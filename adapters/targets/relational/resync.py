@@ -12,31 +12,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from functools import partial
 
-from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
-from venus.adapters.targets.postgresql.database import (
-    ACCOUNT,
-    ACTIVE,
-    CATCHUP,
-    HALTED,
-    PAUSED,
-    RESYNC,
-    SWEEP,
-    PostgresDatabase,
-    TableState,
-)
-from venus.adapters.targets.postgresql.naming import PlacedTable, quote
-from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
-from venus.adapters.targets.postgresql.rowsql import RowSql, copy_full
-from venus.adapters.targets.postgresql.schema import existing
-from venus.adapters.targets.postgresql.schema.constraints import add_key
-from venus.adapters.targets.postgresql.schema.ddl import is_counted, no_identity, type_sql
-from venus.adapters.targets.postgresql.schema.own_types import LabelsMissing, require_labels
-from venus.adapters.targets.postgresql.schema.tables import plan_step_to, store_version
-from venus.adapters.targets.postgresql.session import Superseded, TargetSession, statement
+from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.database import RelationalDatabase, TableSql
+from venus.adapters.targets.relational.session import RelationalSession, Superseded
+from venus.adapters.targets.relational.states import ACCOUNT, ACTIVE, CATCHUP, HALTED, PAUSED, RESYNC, SWEEP, TableState
+from venus.adapters.targets.relational.transaction import ApplyTransaction
+from venus.adapters.targets.relational.verdicts import Verdicts
 from venus.codec import schema as schemas_codec
 from venus.codec.filtering import select_full_rows
 from venus.errors import TargetError, VenusError
@@ -62,8 +45,8 @@ class SideLoad(threading.Thread):
 
     def __init__(
         self,
-        target: PostgresDatabase,
-        sql: RowSql,
+        target: RelationalDatabase,
+        sql: TableSql,
         recorded_from: int,
         predicate: str = "",
         rows: RowsIdentity | None = None,
@@ -97,7 +80,7 @@ class SideLoad(threading.Thread):
         except VenusError as error:
             self.error = error
 
-    def _load(self, session: TargetSession, snapshots: SnapshotClient) -> None:
+    def _load(self, session: RelationalSession, snapshots: SnapshotClient) -> None:
         table_id = self._sql.placed.schema.table_id
         while not self._stop_asked.is_set():
             holder = f"resync of {self._sql.placed.qualified} at {self._target.group}"
@@ -111,16 +94,16 @@ class SideLoad(threading.Thread):
                 snapshots.close(snapshot.snapshot_id)
             self._stop_asked.wait(_RETRY_S)  # the full data lags behind this target
 
-    def _copy(self, session: TargetSession, snapshots: SnapshotClient, snapshot: broker_pb2.Snapshot) -> None:
+    def _copy(self, session: RelationalSession, snapshots: SnapshotClient, snapshot: broker_pb2.Snapshot) -> None:
         table_id = self._sql.placed.schema.table_id
         known = [schemas_codec.from_wire(wire) for wire in snapshot.schemas if wire.table_id == table_id]
         if not known:
             raise TargetError(f"the broker has no full data of {self._sql.placed.qualified}")
         schemas = {s.version: s for s in known}
         schema = max(known, key=lambda s: s.version)
-        sql = RowSql(self._target.place(schema), self._target.group)
+        sql = self._target.row_sql(schema)
         predicate = compile_predicate(self._predicate, schema) if self._predicate else None
-        self._create(session, sql)
+        self._target.create_side(session, sql)
         for split in snapshot.splits:
             session.run("BEGIN")
             for chunk in snapshots.read_split(snapshot.snapshot_id, split):
@@ -131,24 +114,17 @@ class SideLoad(threading.Thread):
                     refuse_former_key(schema, version, self._target.name)
                     inside = select_full_rows(predicate, rows, version) if predicate is not None else rows
                     if len(inside):
-                        copy_full(session, sql.side, sql.placed, inside, version)
+                        self._target.copy_side(session, sql, inside, version)
                 snapshots.renew(snapshot.snapshot_id)
             session.run("COMMIT")
-        session.run(f"{sql.text('key_side')}; ANALYZE {sql.side}")
+        session.run(sql.text("key_side"))
         self.schema, self.cut = schema, snapshot.offset
-
-    def _create(self, session: TargetSession, sql: RowSql) -> None:
-        """Create the side table by the newest schema; the target may be a version behind. Raises LabelsMissing."""
-        require_labels(session, sql.placed, self._target.name)
-        own, wire = sql.placed.type_names, sql.placed.schema.wire_columns
-        columns = ", ".join(f"{sql.placed.column(c.name)} {type_sql(c.type, own)}" for c in wire)
-        session.run(f"{sql.text('drop_side')}; {sql.text('create_side', definitions=columns)}")
 
 
 class Resyncs:
     """The resyncs of one apply session."""
 
-    def __init__(self, target: PostgresDatabase) -> None:
+    def __init__(self, target: RelationalDatabase) -> None:
         self._target = target
         self._loads: dict[int, SideLoad] = {}
 
@@ -162,7 +138,7 @@ class Resyncs:
             load.stop()
         self._loads.clear()
 
-    def step(self, session: TargetSession, catalogue: TargetCatalogue) -> bool:
+    def step(self, session: RelationalSession, catalogue: TargetCatalogue) -> bool:
         """Advance every resync; return whether the catalogue must be read again."""
         wanted = {t: purposes[RESYNC] for t, purposes in catalogue.sweeps.items() if RESYNC in purposes}
         for table_id in set(self._loads) - set(wanted):
@@ -188,7 +164,7 @@ class Resyncs:
                 changed |= self._check_load(session, catalogue, state)
         return changed
 
-    def _transaction(self, session: TargetSession, catalogue: TargetCatalogue, table_id: int) -> ApplyTransaction:
+    def _transaction(self, session: RelationalSession, catalogue: TargetCatalogue, table_id: int) -> ApplyTransaction:
         return ApplyTransaction(
             self._target,
             session,
@@ -199,12 +175,12 @@ class Resyncs:
             only=table_id,
         )
 
-    def _start_recording(self, session: TargetSession, catalogue: TargetCatalogue, state: TableState) -> None:
+    def _start_recording(self, session: RelationalSession, catalogue: TargetCatalogue, state: TableState) -> None:
         """Start to record keys exactly from the applied offset on."""
         transaction = self._transaction(session, catalogue, state.table_id)
         sql = catalogue.sql(self._target, state.table_id, state.schema_version)
-        transaction.begin()
         try:
+            transaction.begin()
             transaction.recording.start(state.table_id, RESYNC, catalogue.position.offset, sql)
         except TargetError as error:  # a dropped table ends its own resync only
             session.rollback()
@@ -212,11 +188,11 @@ class Resyncs:
         else:
             session.run("COMMIT")
 
-    def _check_load(self, session: TargetSession, catalogue: TargetCatalogue, state: TableState) -> bool:
+    def _check_load(self, session: RelationalSession, catalogue: TargetCatalogue, state: TableState) -> bool:
         load = self._loads[state.table_id]
         if load.is_alive():
             return False
-        behind = isinstance(load.error, LabelsMissing) and state.state in (ACTIVE, CATCHUP)
+        behind = self._target.is_version_missing(load.error) and state.state in (ACTIVE, CATCHUP)
         if behind or (load.error is not None and load.error.retryable):
             del self._loads[state.table_id]  # begins again at the next step; the stream may bring the labels
             return False
@@ -241,13 +217,13 @@ class Resyncs:
         return True
 
     def _replace(
-        self, session: TargetSession, catalogue: TargetCatalogue, state: TableState, cut: int, schema: TableSchema
+        self, session: RelationalSession, catalogue: TargetCatalogue, state: TableState, cut: int, schema: TableSchema
     ) -> None:
         transaction = self._transaction(session, catalogue, state.table_id)
         transaction.begin()
         if state.state == ACTIVE and state.reason.startswith(RESYNC_FAILED):
             self._target.set_state(session, state.table_id, ACTIVE)
-        sql = RowSql(self._target.place(schema), self._target.group)
+        sql = self._target.row_sql(schema)
         removed, brought = self._replace_rows(session, catalogue, state, cut, sql, transaction)
         self._target.run_own(session, "end_predicate", table_id=state.table_id, brought=brought, removed=removed)
         settled = {"table_id": state.table_id, "offset": cut}
@@ -262,11 +238,11 @@ class Resyncs:
 
     def _replace_rows(
         self,
-        session: TargetSession,
+        session: RelationalSession,
         catalogue: TargetCatalogue,
         state: TableState,
         cut: int,
-        sql: RowSql,
+        sql: TableSql,
         transaction: ApplyTransaction,
     ) -> tuple[int, int]:
         """Make the table equal to the side table; return how many rows were removed and added."""
@@ -274,19 +250,12 @@ class Resyncs:
         if before.identity != schema.identity:
             transaction.recording.stop(state.table_id, SWEEP, sql)  # it has the old keys
             evolve = partial(self._evolve, session, catalogue, state, schema, rekeying=True)
-            return replace_rows(session, state, self._target.place(before), sql, evolve)
-        self._evolve(session, catalogue, state, schema)
-        session.run("SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on")
-        with existing.lift_checks(session, sql.placed):
-            removed, replaced, inserted = (
-                session.run(sql.text(block, offset=str(cut)))
-                for block in ("resync_delete", "resync_replace", "resync_insert")
-            )
-        return removed, inserted - replaced
+            return self._target.replace_key_by_side(session, state, self._target.place(before), sql, evolve)
+        return self._target.replace_by_side(session, sql, cut, partial(self._evolve, session, catalogue, state, schema))
 
     def _evolve(
         self,
-        session: TargetSession,
+        session: RelationalSession,
         catalogue: TargetCatalogue,
         state: TableState,
         schema: TableSchema,
@@ -294,14 +263,11 @@ class Resyncs:
         rekeying: bool = False,
     ) -> None:
         """Bring the table to the snapshot's schema version, which may be newer."""
-        placed = self._target.place(schema)
-        for column in schema.columns if state.created else ():
-            if is_counted(placed, column):  # an earlier version of VENUS made an identity of each
-                session.run(no_identity(placed, column))
+        self._target.adopt_columns(session, state, schema)
         if schema.version <= state.schema_version:
             return
-        store_version(self._target, session, schema, catalogue.current_schema(state.table_id))
-        step = plan_step_to(self._target, session, catalogue, schema, rekeying=rekeying)
+        self._target.store_version(session, schema, catalogue.current_schema(state.table_id))
+        step = self._target.plan_step(session, catalogue, schema, rekeying=rekeying)
         if step.refused:
             raise TargetError(step.refused)
         for text in step.statements:
@@ -311,7 +277,7 @@ class Resyncs:
             logger.warning("table %s: %s", state.source_name, remarks)
         self._target.run_own(session, "set_version", table_id=state.table_id, version=schema.version, reason=remarks)
 
-    def _catch_up_from(self, session: TargetSession, state: TableState, cut: int) -> None:
+    def _catch_up_from(self, session: RelationalSession, state: TableState, cut: int) -> None:
         """Let a table that did not follow continue from the cut, or from its `held_from` if that is later."""
         after = {HALTED: CATCHUP, CATCHUP: CATCHUP, PAUSED: PAUSED}[state.state]
         reason = state.reason if after == PAUSED else ""
@@ -320,7 +286,7 @@ class Resyncs:
         self._target.run_own(session, "count_contained", table_id=state.table_id, offset=held_from)
         self._target.set_state(session, state.table_id, after, held_from=held_from, reason=reason)
 
-    def _give_up(self, session: TargetSession, catalogue: TargetCatalogue, state: TableState, why: str) -> bool:
+    def _give_up(self, session: RelationalSession, catalogue: TargetCatalogue, state: TableState, why: str) -> bool:
         logger.error("resync of %s failed: %s", state.source_name, why)
         self._loads.pop(state.table_id, None)
         sql = catalogue.sql(self._target, state.table_id, state.schema_version)
@@ -342,45 +308,4 @@ def refuse_former_key(newest: TableSchema, version: TableSchema, target: str) ->
         raise TargetError(
             f"the broker still has rows by the former key ({former}): run `venus resync {name}`, which reads the table "
             f"again at the source, and then `venus resync {name} --target {target}`"
-        )
-
-
-def replace_rows(
-    session: TargetSession, state: TableState, before: PlacedTable, sql: RowSql, evolve: Callable[[], None]
-) -> tuple[int, int]:
-    """Replace key and rows; return how many rows were removed and added. `evolve` makes the version's other changes.
-
-    VENUS does not change the key of a table that it has not created. Raises TargetError.
-    """
-    if state.created:
-        _drop_key(session, before)
-    else:
-        _require_key(session, before, sql.placed.schema)
-    evolve()
-    with existing.lift_checks(session, sql.placed):
-        removed = session.run(sql.text("delete_all"))
-        brought = session.run(sql.text("insert_side"))
-    if state.created:
-        session.run(add_key(sql.placed))
-    return removed, brought
-
-
-def _drop_key(session: TargetSession, placed: PlacedTable) -> None:
-    rows = session.rows(statement("dictionary", "referring"), {"table": placed.sql})
-    if rows:
-        drops = "; ".join(f"ALTER TABLE {table} DROP CONSTRAINT {quote(name)}" for table, name in rows)
-        raise TargetError(f"foreign keys at the target refer to the former key of {placed.qualified}: {drops}")
-    for (name,) in session.rows(statement("dictionary", "primary_key"), {"table": placed.sql}):
-        session.run(f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quote(name)}")
-
-
-def _require_key(session: TargetSession, placed: PlacedTable, newest: TableSchema) -> None:
-    """Refuse a table that its owner has not given the new key, under the current names of its columns."""
-    known = {c.number: c.name for c in placed.schema.columns}
-    key = [placed.fold(known.get(number, name)) for name, number in newest.identity]
-    there = existing.read_table(session, placed)
-    if there is None or frozenset(key) not in there.unique_keys:
-        columns = ", ".join(key)
-        raise TargetError(
-            f"{placed.qualified} {existing.NO_KEY} on ({columns}): add one at the target and drop the former key"
         )

@@ -16,22 +16,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
-from venus.adapters.targets.postgresql.database import (
-    ACTIVE,
-    CATCHUP,
-    HALTED,
-    RESYNC,
-    PostgresDatabase,
-    TableState,
-    TargetPosition,
-)
-from venus.adapters.targets.postgresql.rows.merging import MergeWhole
-from venus.adapters.targets.postgresql.rows.verdicts import CommitRefused, RowsRefused, Verdicts
-from venus.adapters.targets.postgresql.session import Superseded, TargetSession
+from venus.adapters.targets.relational import catalogue as catalogues
+from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.session import DdlNeeded, RelationalSession, Superseded
+from venus.adapters.targets.relational.states import ACTIVE, CATCHUP, HALTED, RESYNC, TableState, TargetPosition
+from venus.adapters.targets.relational.transaction import ApplyTransaction
+from venus.adapters.targets.relational.verdicts import CommitRefused, RowsRefused, Verdicts
 from venus.adapters.under.cut_assembler import CutAssembler, CutPiece, DeliveredCut, decode_piece, list_pieces
+from venus.adapters.under.row_changes import MergeWhole
 from venus.errors import OffsetTrimmed, Unavailable
 from venus.rpc.subscriber import Subscriber
 
@@ -62,8 +55,8 @@ class CatchUp:
 
     def __init__(
         self,
-        target: PostgresDatabase,
-        session: TargetSession,
+        target: RelationalDatabase,
+        session: RelationalSession,
         table_id: int,
         held_from: int,
         learned: CatchUpFindings,
@@ -156,6 +149,12 @@ class CatchUp:
                 for piece in list_pieces(cuts):
                     transaction.add(piece)
                 transaction.finish(partial(self._set_held_text, end, halted=bool(verdicts.halts)))
+            except DdlNeeded:
+                if len(cuts) == 1:
+                    raise
+                self._session.rollback()
+                catalogue = catalogues.read_catalogue(self._target, self._session)
+                return self._apply_one_by_one(catalogue, cuts, defer_constraints=defer_constraints)
             except (RowsRefused, CommitRefused) as refused:
                 self._session.rollback()
                 changed = True
@@ -219,7 +218,7 @@ class CatchUp:
 
     def _set_held_text(self, end: int, *, halted: bool) -> str:
         if halted:
-            return "SELECT"
+            return "SELECT 1"
         return self._target.own_text(self._session, "set_held", table_id=self.table_id, held_from=end)
 
     def _join_stream(self, catalogue: TargetCatalogue) -> bool:
@@ -248,7 +247,7 @@ class CatchUp:
 class HeldTables:
     """The held tables of one apply session. `stopped` returns whether the process is stopping."""
 
-    def __init__(self, target: PostgresDatabase, stopped: Callable[[], bool]) -> None:
+    def __init__(self, target: RelationalDatabase, stopped: Callable[[], bool]) -> None:
         self._target = target
         self._stopped = stopped
         self._catch_ups: dict[int, CatchUp] = {}
@@ -270,7 +269,7 @@ class HeldTables:
         """Return the offset from which the broker must keep the queue for this target."""
         return catalogue.keep_from(self._log_start)
 
-    def halt_trimmed(self, session: TargetSession, catalogue: TargetCatalogue, log_start: int) -> bool:
+    def halt_trimmed(self, session: RelationalSession, catalogue: TargetCatalogue, log_start: int) -> bool:
         """Halt the tables that need offsets below the queue's start; return whether to read the catalogue again."""
         self._log_start = max(self._log_start, log_start)
         found = [
@@ -286,7 +285,7 @@ class HeldTables:
             session.rollback()
         return True
 
-    def step(self, session: TargetSession, catalogue: TargetCatalogue, *, defer_constraints: bool) -> bool:
+    def step(self, session: RelationalSession, catalogue: TargetCatalogue, *, defer_constraints: bool) -> bool:
         """Advance every catch-up; return whether the catalogue must be read again."""
         wanted = {t.table_id: t for t in catalogue.held_tables() if t.state == CATCHUP}
         for table_id in set(self._catch_ups) - set(wanted):
@@ -307,7 +306,7 @@ class HeldTables:
                 return True
         return False
 
-    def _start_catch_ups(self, session: TargetSession, wanted: Iterable[TableState]) -> None:
+    def _start_catch_ups(self, session: RelationalSession, wanted: Iterable[TableState]) -> None:
         """Start catch-ups up to the allowed number."""
         for state in sorted(wanted, key=lambda state: state.held_from or 0):
             if len(self._catch_ups) >= CATCH_UPS_MAX:
@@ -319,13 +318,13 @@ class HeldTables:
                     self._target, session, state.table_id, state.held_from, learned, self._stopped
                 )
 
-    def _on_trimmed(self, session: TargetSession, table_id: int) -> bool:
+    def _on_trimmed(self, session: RelationalSession, table_id: int) -> bool:
         catalogue = catalogues.read_catalogue(self._target, session)  # catching up has moved held_from since
         held_from = catalogue.tables[table_id].held_from or 0
         self.halt_trimmed(session, catalogue, held_from + 1)
         return True
 
-    def _halt(self, session: TargetSession, catalogue: TargetCatalogue, states: list[TableState]) -> None:
+    def _halt(self, session: RelationalSession, catalogue: TargetCatalogue, states: list[TableState]) -> None:
         """Halt tables in one transaction. `held_from` stays, because held changes are counted from there."""
         transaction = ApplyTransaction(
             self._target, session, catalogue, Verdicts(), start=catalogue.position.offset, defer_constraints=False

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
-from venus.adapters.targets.postgresql.database import HALTED, RESYNC, PostgresDatabase
-from venus.adapters.targets.postgresql.rows.verdicts import (
+from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.session import RelationalSession
+from venus.adapters.targets.relational.states import HALTED, RESYNC
+from venus.adapters.targets.relational.verdicts import (
     LOADED,
     PARKED,
     RefusedChange,
@@ -24,7 +26,6 @@ from venus.adapters.targets.postgresql.rows.verdicts import (
     key_texts,
     waiting_mask,
 )
-from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.under.cut_assembler import CutPiece
 from venus.adapters.under.row_changes import RowChanges, to_row_changes
 from venus.codec.batch import TableChanges
@@ -72,7 +73,7 @@ class ChangeCounts:
         if RESYNC in self._catalogue.sweeps.get(table_id, {}):
             self._held.append((table_id, offset, section.count))
 
-    def statements(self, target: PostgresDatabase, session: TargetSession) -> list[str]:
+    def statements(self, target: RelationalDatabase, session: RelationalSession) -> list[str]:
         """Return the statements that add these numbers to the counters at the target."""
         counts = [(table_id, c.applied, c.quarantined, c.skipped, c.held) for table_id, c in self._tables.items()]
         if len(counts) == 1:
@@ -94,8 +95,8 @@ class QuarantineWriter:
 
     def __init__(
         self,
-        target: PostgresDatabase,
-        session: TargetSession,
+        target: RelationalDatabase,
+        session: RelationalSession,
         catalogue: TargetCatalogue,
         verdicts: Verdicts,
         counts: ChangeCounts,

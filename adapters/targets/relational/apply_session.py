@@ -1,4 +1,4 @@
-"""The apply loop of a PostgreSQL target: one session with it and one stream from the broker (VENUS 3.4).
+"""The apply loop of a relational target: one session with it and one stream from the broker (VENUS 3.4).
 
 The session applies a complete cut immediately. If more cuts wait, it groups small ones into one transaction. It streams
 a cut that is larger than memory allows into one transaction. In between, it lets tables catch up, advances resyncs and
@@ -11,24 +11,16 @@ import logging
 import threading
 import time
 
-from venus.adapters.targets.postgresql import catalogue as catalogues
-from venus.adapters.targets.postgresql.apply.apply_loop import IDLE_S, ApplyLoop, ApplyReport, ApplyStream, End, Report
-from venus.adapters.targets.postgresql.apply.held_tables import HeldTables
-from venus.adapters.targets.postgresql.apply.resync import Resyncs
-from venus.adapters.targets.postgresql.apply.start_over import apply_configured_predicates, start_over
-from venus.adapters.targets.postgresql.apply.transaction import ApplyTransaction
-from venus.adapters.targets.postgresql.apply.writer import advance_text, apply_at_once, is_small
-from venus.adapters.targets.postgresql.database import (
-    DEFERRED,
-    REPLICA,
-    PostgresDatabase,
-    lock_target,
-    refuse_acting_foreign_keys,
-)
-from venus.adapters.targets.postgresql.lock_waits import LockWaitMonitor
-from venus.adapters.targets.postgresql.rows.merging import MergeWhole
-from venus.adapters.targets.postgresql.rows.verdicts import CommitRefused, RowsRefused
-from venus.adapters.targets.postgresql.session import Superseded
+from venus.adapters.targets.relational import catalogue as catalogues
+from venus.adapters.targets.relational.apply_loop import IDLE_S, ApplyLoop, ApplyReport, ApplyStream, End, Report
+from venus.adapters.targets.relational.database import Closable, RelationalDatabase, open_database
+from venus.adapters.targets.relational.held_tables import HeldTables
+from venus.adapters.targets.relational.resync import Resyncs
+from venus.adapters.targets.relational.session import DdlNeeded, Superseded
+from venus.adapters.targets.relational.start_over import apply_configured_predicates, start_over
+from venus.adapters.targets.relational.transaction import ApplyTransaction
+from venus.adapters.targets.relational.verdicts import CommitRefused, RowsRefused
+from venus.adapters.targets.relational.writer import advance_text
 from venus.adapters.under.cut_assembler import (
     CutPiece,
     DecisionNeeded,
@@ -37,6 +29,7 @@ from venus.adapters.under.cut_assembler import (
     list_pieces,
     log_applied,
 )
+from venus.adapters.under.row_changes import MergeWhole
 from venus.config import Settings
 from venus.errors import Diverged, OffsetTrimmed, VenusError
 from venus.network.row_filters import RowsIdentity
@@ -57,7 +50,7 @@ ACCOUNT_QUIET_S = 10.0
 class ApplySession:
     """One session with the target and one stream from the broker."""
 
-    def __init__(self, target: PostgresDatabase, loop: ApplyLoop) -> None:
+    def __init__(self, target: RelationalDatabase, loop: ApplyLoop) -> None:
         self._loop = loop
         self._target = target
         self._session = self._target.connect()
@@ -70,7 +63,7 @@ class ApplySession:
         self._accounted_offset = -1
         self._unaccounted: int | None = None
         self._count_at = float("-inf")
-        self._watch: LockWaitMonitor | None = None
+        self._watch: Closable | None = None
 
     def __enter__(self) -> ApplySession:
         return self
@@ -86,6 +79,15 @@ class ApplySession:
 
     def run(self) -> bool:
         """Follow until stop (returns False) or until a cut must be read again from the broker (returns True)."""
+        try:
+            return self._follow()
+        except DdlNeeded as needed:
+            self._session.rollback()
+            logger.info("target %s: %s", self._target.name, needed)
+            needed.run()
+            return True
+
+    def _follow(self) -> bool:
         self._lock_target()
         self._reload()
         while apply_configured_predicates(self._target, self._session, self._catalogue):
@@ -122,15 +124,15 @@ class ApplySession:
     # -- opening ---------------------------------------------------------------------------------------------------
 
     def _lock_target(self) -> None:
-        self._defer = not lock_target(self._target, self._session, self._loop.stop)
-        self._loop.log_constraints(DEFERRED if self._defer else REPLICA)
+        self._defer = self._target.lock(self._session, self._loop.stop)
+        self._loop.log_constraints(self._target.constraints_text(is_deferred=self._defer))
 
     def _reload(self) -> None:
         """Read VENUS's own tables at the target again."""
         self._catalogue = catalogues.read_catalogue(self._target, self._session)
         self._accounted_offset = -1  # a changed state may have changed the counters
         if self._defer:
-            refuse_acting_foreign_keys(self._session, self._target, list(self._catalogue.tables.values()))
+            self._target.refuse_acting_foreign_keys(self._session, list(self._catalogue.tables.values()))
         if self._opened is not None:
             self._opened.report(self._catalogue)
 
@@ -143,7 +145,7 @@ class ApplySession:
         self._acknowledge()
         self._opened.report(self._catalogue)
         self._loop.record_start(self._catalogue.position.offset)
-        self._watch = LockWaitMonitor(self._target, self._session, lambda: self._catalogue.tables, self._report_waits)
+        self._watch = self._target.watch_lock_waits(self._session, lambda: self._catalogue.tables, self._report_waits)
 
     def _open_stream(self) -> int:
         """Open the stream and return where the queue begins; start over from the full data if the offset is trimmed."""
@@ -234,11 +236,9 @@ class ApplySession:
 
     def _apply_group(self, cuts: list[DeliveredCut]) -> None:
         pieces = list_pieces(cuts)
-        at_once = not self._loop.verdicts and not self._loop.is_first_load and is_small(self._target, cuts)
+        at_once = not self._loop.verdicts and not self._loop.is_first_load
         took, begun_us = Stopwatch.coarse(), tracing.step_time_us()
-        if at_once and apply_at_once(
-            self._target, self._session, self._catalogue, pieces, defer_constraints=self._defer
-        ):
+        if at_once and self._target.apply_at_once(self._session, self._catalogue, cuts, defer_constraints=self._defer):
             log_applied(self._target.business, self._target.name, cuts, begun_us)
             self._record_applied(cuts[-1], sum(c.rows for c in cuts), reload=False)
             self._loop.record_latency(took.awake_s())
@@ -250,14 +250,17 @@ class ApplySession:
                 for piece in pieces:
                     transaction.add(piece)
                 self._finish(transaction, cuts[-1], sum(c.rows for c in cuts))
-            except (RowsRefused, CommitRefused) as refused:
+            except (RowsRefused, CommitRefused, DdlNeeded) as reason:
                 self._session.rollback()
-                self._reload()
-                if len(cuts) > 1:  # find the cut, because held_from has to be exact
+                if len(cuts) > 1:  # find the cut: held_from has to be exact, and DDL comes behind the earlier cuts
+                    self._reload()
                     for cut in cuts:
                         self._apply_group([cut])
                     return
-                self._record_refusal(refused)
+                if isinstance(reason, DdlNeeded):
+                    raise
+                self._reload()
+                self._record_refusal(reason)
             else:
                 log_applied(self._target.business, self._target.name, cuts, begun_us)
                 return
@@ -398,7 +401,7 @@ def run_apply(
 
     `end` completes a first load: it returns the offset at which the load ends, or None while that is unknown.
     """
-    target = PostgresDatabase(settings, name, first_load=end is not None)
+    target = open_database(settings, name, first_load=end is not None)
     loop = ApplyLoop(name, stop, report, end)
     try:
         loop.retrying(stop)(_follow, target, loop)
@@ -407,7 +410,7 @@ def run_apply(
             raise
 
 
-def _follow(target: PostgresDatabase, loop: ApplyLoop) -> None:
+def _follow(target: RelationalDatabase, loop: ApplyLoop) -> None:
     """Run one session after the other until stop."""
     again = True
     while again and not loop.is_stopped:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from venus.adapters.targets.contract import FollowReport
-from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
-from venus.adapters.targets.postgresql.database import PostgresDatabase, TableState
-from venus.adapters.targets.postgresql.rows.verdicts import Verdicts
-from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.session import RelationalSession
+from venus.adapters.targets.relational.states import TableState
+from venus.adapters.targets.relational.verdicts import Verdicts
 from venus.adapters.under.circuit import TargetCircuit
 from venus.adapters.under.cut_assembler import CutAssembler, DecisionNeeded
 from venus.adapters.under.row_changes import ChangedKeys
@@ -49,7 +50,7 @@ class QuarantineCleanup:
         self._gone = 0
         self._due: float | None = None
 
-    def step(self, target: PostgresDatabase, session: TargetSession) -> None:
+    def step(self, target: RelationalDatabase, session: RelationalSession) -> None:
         """Clear the next piece if it is due."""
         now = self._monotonic()
         if self._due is not None and now < self._due:
@@ -214,7 +215,7 @@ class ApplyStream:
 
     def __init__(
         self,
-        target: PostgresDatabase,
+        target: RelationalDatabase,
         catalogue: TargetCatalogue,
         rows_max: int,
         *,

@@ -9,17 +9,15 @@ The refused rows among many are found by halving under savepoints, never row by 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from venus.adapters.targets.postgresql.rowsql import RowSql
-from venus.adapters.targets.postgresql.session import Refusal, Superseded, TargetSession
+from venus.adapters.targets.relational.session import Refusal, RelationalSession, Superseded
 from venus.adapters.under.row_changes import Mask, RowChanges, slice_changes
 from venus.codec.columns import keys_to_columns
-from venus.codec.copy_text import to_copy
 from venus.codec.row_bytes import Layout
 from venus.errors import TargetError
 
@@ -58,7 +56,7 @@ class CommitRefused(TargetError):
 
 
 @contextmanager
-def halt_on_refusal(session: TargetSession, table_id: int) -> Iterator[None]:
+def halt_on_refusal(session: RelationalSession, table_id: int) -> Iterator[None]:
     """Turn any error of the target within the block into RowsRefused for one table, so that only this table halts."""
     try:
         yield
@@ -70,7 +68,7 @@ def halt_on_refusal(session: TargetSession, table_id: int) -> Iterator[None]:
         raise RowsRefused(table_id, str(error), []) from error
 
 
-def run_or_halt(session: TargetSession, table_id: int, text: str) -> None:
+def run_or_halt(session: RelationalSession, table_id: int, text: str) -> None:
     """Run a statement on a whole table. Raises RowsRefused if it fails, so that only this table halts."""
     with halt_on_refusal(session, table_id):
         session.run(text)
@@ -133,64 +131,22 @@ def key_texts(rows: RowChanges, layout: Layout) -> list[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedRowSearch:
-    """A search for at most `limit` refused rows."""
-
-    session: TargetSession
-    sql: RowSql
-    layout: Layout
-    limit: int
-
-    def find_bad_values(self, rows: RowChanges) -> list[RefusedChange]:
-        """Return changes with a value that its column's type cannot hold."""
-        return self._search([rows], [], into_target=False)
-
-    def find_refused(self, parts: Iterable[RowChanges], first: Sequence[str] = ()) -> list[RefusedChange]:
-        """Return changes that the table refuses after the statements `first`, which delete the old rows."""
-        return self._search(parts, first, into_target=True)
-
-    def _search(self, parts: Iterable[RowChanges], first: Sequence[str], *, into_target: bool) -> list[RefusedChange]:
-        found: list[RefusedChange] = []
-        self.session.run("; ".join(["SAVEPOINT venus_search", self.sql.create_probe, *first]))
-        try:
-            for rows in parts:
-                found += self._halve(rows.where(~rows.is_deleted), self.limit - len(found), into_target=into_target)
-                if len(found) >= self.limit:
-                    break
-        finally:
-            self.session.run("ROLLBACK TO SAVEPOINT venus_search; RELEASE SAVEPOINT venus_search")
-        return found
-
-    def _halve(self, rows: RowChanges, limit: int, *, into_target: bool) -> list[RefusedChange]:
-        found: list[RefusedChange] = []
-        ranges = [(0, len(rows))] if len(rows) else []
-        while ranges and len(found) < limit:
-            low, high = ranges.pop()
-            part = slice_changes(rows, low, high)
-            refusal = self._probe(part, into_target=into_target)
-            if refusal is None:
-                continue
-            if high - low == 1:
-                found.append(_to_refused_change(part, refusal))
-            else:
-                middle = (low + high) // 2
-                ranges += [(middle, high), (low, middle)]
-        return found
-
-    def _probe(self, rows: RowChanges, *, into_target: bool) -> Refusal | None:
-        """Try to write these rows and keep them; return the target's refusal, if any."""
-        session, sql = self.session, self.sql
-        session.run(f"SAVEPOINT venus_probe; TRUNCATE {sql.probe}")
-        try:
-            session.copy_in(sql.text("copy_in", table=sql.probe), to_copy(rows.record_ids, rows.rows, self.layout))
-            if into_target:
-                session.run(sql.text("insert_staged", stage=sql.probe))
-        except Refusal as refusal:
-            session.run("ROLLBACK TO SAVEPOINT venus_probe; RELEASE SAVEPOINT venus_probe")
-            return refusal
-        session.run("RELEASE SAVEPOINT venus_probe")
-        return None
+def find_refused(rows: RowChanges, probe: Callable[[RowChanges], Refusal | None], limit: int) -> list[RefusedChange]:
+    """Return at most `limit` refused changes. `probe` tries to write rows, keeps them, and returns the refusal."""
+    found: list[RefusedChange] = []
+    ranges = [(0, len(rows))] if len(rows) else []
+    while ranges and len(found) < limit:
+        low, high = ranges.pop()
+        part = slice_changes(rows, low, high)
+        refusal = probe(part)
+        if refusal is None:
+            continue
+        if high - low == 1:
+            found.append(_to_refused_change(part, refusal))
+        else:
+            middle = (low + high) // 2
+            ranges += [(middle, high), (low, middle)]
+    return found
 
 
 def _to_refused_change(rows: RowChanges, refusal: Refusal) -> RefusedChange:

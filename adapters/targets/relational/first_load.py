@@ -16,20 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
 from venus.adapters.targets.contract import FillEnd, LoadProgress, LoadReport
-from venus.adapters.targets.postgresql.apply.apply_loop import ApplyReport
-from venus.adapters.targets.postgresql.apply.apply_session import run_apply
-from venus.adapters.targets.postgresql.database import (
-    ACTIVE,
-    PostgresDatabase,
-    TableState,
-    transaction,
-    wait_for_lock,
-)
-from venus.adapters.targets.postgresql.load.plan import DONE, UnequalRowCount, finish_table, finish_tables
-from venus.adapters.targets.postgresql.naming import PlacedTable
-from venus.adapters.targets.postgresql.schema import existing
-from venus.adapters.targets.postgresql.schema.ddl import collect_remarks
-from venus.adapters.targets.postgresql.session import TargetSession
+from venus.adapters.targets.relational.apply_loop import ApplyReport
+from venus.adapters.targets.relational.apply_session import run_apply
+from venus.adapters.targets.relational.database import RelationalDatabase, wait_for_lock
+from venus.adapters.targets.relational.load_plan import DONE, UnequalRowCount
+from venus.adapters.targets.relational.own_tables import TablePlace
+from venus.adapters.targets.relational.session import RelationalSession, transaction
+from venus.adapters.targets.relational.states import ACTIVE, TableState
 from venus.codec.stored_rows import RowTotals
 from venus.errors import TargetError, Unavailable, VenusError
 from venus.model import count_phrase
@@ -46,7 +39,7 @@ LOOK_S = 0.25
 Report = Callable[[LoadProgress], None]
 
 
-def committed_end(target: PostgresDatabase) -> FillEnd:
+def committed_end(target: RelationalDatabase) -> FillEnd:
     """Return an end that is known now: everything that the broker has committed."""
     with AdminClient(target.broker) as admin:
         found = [b for b in admin.status(target.business).businesses if b.business == target.business]
@@ -54,7 +47,7 @@ def committed_end(target: PostgresDatabase) -> FillEnd:
     return lambda: offset
 
 
-def complete_first_load(target: PostgresDatabase, end: FillEnd, report: Report, began: float) -> LoadReport:
+def complete_first_load(target: RelationalDatabase, end: FillEnd, report: Report, began: float) -> LoadReport:
     """Follow the first read of the source up to its end, then finish the load.
 
     `end` returns the offset behind that read, None while it is under way; it may raise to end the load early.
@@ -73,7 +66,7 @@ def complete_first_load(target: PostgresDatabase, end: FillEnd, report: Report, 
 
 @contextmanager
 def _stop_at_snapshot(
-    target: PostgresDatabase, snapshots: SnapshotClient, end: FillEnd, report: Report, before: int
+    target: RelationalDatabase, snapshots: SnapshotClient, end: FillEnd, report: Report, before: int
 ) -> Iterator[dict[int, RowTotals]]:
     """Follow up to the cut of a snapshot; yield the totals of its tables while the target stands there."""
     give_up_at = time.monotonic() + SNAPSHOT_S
@@ -101,7 +94,7 @@ def _end_at(offset: int, end: FillEnd) -> FillEnd:
     return lambda: offset if end() is not None else None
 
 
-def _find_filters(target: PostgresDatabase, session: TargetSession) -> list[broker_pb2.RowFilter]:
+def _find_filters(target: RelationalDatabase, session: RelationalSession) -> list[broker_pb2.RowFilter]:
     """Return which rows the target gets of the tables that it does not get completely."""
     return [
         broker_pb2.RowFilter(table=t.source_name, predicate=t.predicate)
@@ -110,7 +103,7 @@ def _find_filters(target: PostgresDatabase, session: TargetSession) -> list[brok
     ]
 
 
-def _follow(target: PostgresDatabase, end: FillEnd, report: Report, before: int) -> None:
+def _follow(target: RelationalDatabase, end: FillEnd, report: Report, before: int) -> None:
     """Apply increments up to the end. An error of `end` ends the loop and is raised here."""
     stop = threading.Event()
     errors: list[BaseException] = []
@@ -134,24 +127,24 @@ def _follow(target: PostgresDatabase, end: FillEnd, report: Report, before: int)
 
 
 def _finish(
-    target: PostgresDatabase, session: TargetSession, totals: dict[int, RowTotals], report: Report, began: float
+    target: RelationalDatabase, session: RelationalSession, totals: dict[int, RowTotals], report: Report, began: float
 ) -> LoadReport:
     # the last transaction makes all of this durable, because it comes later in the WAL
-    session.run("SET synchronous_commit = off")
+    target.relax_commits(session)
     schemas = {(s.table_id, s.version): s for s in target.read_schemas(session)}
     states = target.read_tables(session)
     placed = {t.table_id: target.place(schemas[t.table_id, t.schema_version]) for t in states}
-    ready = [t for t in states if _is_ready(session, t, placed[t.table_id])]
-    rows = {t.table_id: _finish_table(session, placed[t.table_id], report) for t in ready}
+    ready = [t for t in states if _is_ready(target, session, t, placed[t.table_id])]
+    rows = {t.table_id: _finish_table(target, session, placed[t.table_id], report) for t in ready}
     _check_counts(target, session, ready, rows, totals)
     created = [placed[t.table_id] for t in ready if t.created]
-    warnings = finish_tables(session, created, [placed[t.table_id] for t in ready])
+    warnings = target.finish_tables(session, created, [placed[t.table_id] for t in ready])
     if missing := target.count_unaccounted(session):
         raise TargetError(
             f"target {target.name}: {missing} changes of the first load are unaccounted for",
             hint="`venus migrate --empty-meanwhile` loads it again",
         )
-    session.commit_durably()
+    target.commit_durably(session)
     with transaction(session):
         position = target.read_position(session)
         assert position is not None
@@ -166,14 +159,14 @@ def _finish(
         parked=sum(count for _, count in target.read_own_rows(session, "open_by_table")),
         seconds=time.monotonic() - began,
         warnings=tuple(warnings),
-        left_out=tuple(remark.line for remark in collect_remarks(list(placed.values()))),
+        left_out=tuple(target.list_left_out(list(placed.values()))),
         halted=tuple(f"{t.source_name}: {t.reason}" for t in states if t.state != ACTIVE),
     )
 
 
 def _check_counts(
-    target: PostgresDatabase,
-    session: TargetSession,
+    target: RelationalDatabase,
+    session: RelationalSession,
     ready: list[TableState],
     rows: dict[int, int],
     totals: dict[int, RowTotals],
@@ -197,13 +190,13 @@ def _check_counts(
             )
 
 
-def _is_ready(session: TargetSession, state: TableState, placed: PlacedTable) -> bool:
+def _is_ready(target: RelationalDatabase, session: RelationalSession, state: TableState, placed: TablePlace) -> bool:
     """Return whether there is a table to finish: a refused one may be missing, or the user's."""
-    return (state.created or state.state == ACTIVE) and existing.read_table(session, placed) is not None
+    return (state.created or state.state == ACTIVE) and target.has_table(session, placed)
 
 
-def _finish_table(session: TargetSession, placed: PlacedTable, report: Report) -> int:
+def _finish_table(target: RelationalDatabase, session: RelationalSession, placed: TablePlace, report: Report) -> int:
     """Add the key if the table has none, and return the number of rows."""
     report(LoadProgress(phase="indexing", table=placed.qualified))
-    finish_table(session, placed)
-    return existing.count_rows(session, placed)
+    target.finish_table(session, placed)
+    return target.count_rows(session, placed)

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from venus.adapters.targets.postgresql.database import (
+from venus.adapters.targets.cutover_contract import CutoverMark
+from venus.adapters.targets.relational.session import RelationalSession
+from venus.adapters.targets.relational.states import (
     ACTIVE,
     CATCHUP,
     LOADING,
     RESYNC,
-    PostgresDatabase,
     TableState,
     TargetPosition,
     format_mark_time,
-    read_mark,
 )
-from venus.adapters.targets.postgresql.rowsql import RowSql
-from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.views import describe_selection
 from venus.codec.row_bytes import Layout
 from venus.errors import Refused
@@ -36,6 +35,28 @@ from venus.rpc.conditions import (
     TableCondition,
     decode_comparison,
 )
+
+
+class CatalogueOwner(Protocol):
+    """The target whose tables are copied (database.py)."""
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def not_loaded_error(self) -> Refused: ...
+
+    def row_sql(self, schema: TableSchema) -> Any: ...
+
+    def read_mark(self, session: Any) -> CutoverMark | None: ...
+
+    def read_position(self, session: RelationalSession) -> TargetPosition | None: ...
+
+    def read_tables(self, session: RelationalSession) -> list[TableState]: ...
+
+    def read_schemas(self, session: RelationalSession) -> list[TableSchema]: ...
+
+    def read_own_rows(self, session: RelationalSession, name: str, /, **params: Any) -> list[tuple[Any, ...]]: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +78,7 @@ class TargetCatalogue:
     cut_over: str = ""
     #: Database and host of the target, for messages.
     place: str = ""
-    _sql: dict[tuple[int, int], RowSql] = field(default_factory=dict)
+    _sql: dict[tuple[int, int], Any] = field(default_factory=dict)
     _predicates: dict[tuple[int, int, str], Predicate] = field(default_factory=dict)
 
     def find_version(self, table_id: int) -> int | None:
@@ -143,11 +164,11 @@ class TargetCatalogue:
             if any((fk.referred_namespace, fk.referred_table) == (me.namespace, me.name) for fk in other.foreign_keys)
         )
 
-    def sql(self, target: PostgresDatabase, table_id: int, version: int) -> RowSql:
+    def sql(self, target: CatalogueOwner, table_id: int, version: int) -> Any:
         """Return the statements for a table version; cached, because every section needs them."""
         key = (table_id, version)
         if key not in self._sql:
-            self._sql[key] = RowSql(target.place(self.schema(table_id, version)), target.group)
+            self._sql[key] = target.row_sql(self.schema(table_id, version))
         return self._sql[key]
 
     def predicate(self, table_id: int, version: int) -> Predicate | None:
@@ -192,9 +213,9 @@ def displayed_state(found: TableState, *, resyncing: bool) -> str:
     return RESYNCING if resyncing and waits_for_it else found.state
 
 
-def read_catalogue(target: PostgresDatabase, session: TargetSession) -> TargetCatalogue:
+def read_catalogue(target: CatalogueOwner, session: RelationalSession) -> TargetCatalogue:
     """Read VENUS's own tables in one snapshot."""
-    session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    session.begin_snapshot()
     try:
         position = target.read_position(session)
         if position is None:
@@ -216,7 +237,7 @@ def read_catalogue(target: PostgresDatabase, session: TargetSession) -> TargetCa
             skipped=skipped,
             sweeps=sweeps,
             quarantined=dict(target.read_own_rows(session, "open_by_table")),
-            cut_over=format_mark_time(read_mark(target, session)) if position.paused else "",
+            cut_over=format_mark_time(target.read_mark(session)) if position.paused else "",
             place=target.description,
         )
     finally:

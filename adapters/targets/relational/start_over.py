@@ -16,22 +16,21 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from venus.adapters.targets.postgresql.apply.transaction import KeyRecording
-from venus.adapters.targets.postgresql.catalogue import TargetCatalogue
-from venus.adapters.targets.postgresql.database import (
+from venus.adapters.targets.predicates import AssignedPredicate, assign_predicates
+from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.session import RelationalSession
+from venus.adapters.targets.relational.states import (
     ACCOUNT,
     HALTED,
     LOADING,
     PAUSED,
     RESYNC,
     SWEEP,
-    PostgresDatabase,
     TableState,
     rows_to_text,
 )
-from venus.adapters.targets.postgresql.schema.tables import create_stream_table, store_version
-from venus.adapters.targets.postgresql.session import TargetSession
-from venus.adapters.targets.predicates import AssignedPredicate, assign_predicates
+from venus.adapters.targets.relational.transaction import KeyRecording
 from venus.adapters.targets.views import describe_rows
 from venus.codec import schema as schemas_codec
 from venus.errors import ConfigError, Diverged, OffsetTrimmed, VenusError
@@ -50,7 +49,9 @@ logger = logging.getLogger(__name__)
 _EVERYTHING = 1 << 62
 
 
-def start_over(target: PostgresDatabase, session: TargetSession, catalogue: TargetCatalogue, error: Diverged) -> bool:
+def start_over(
+    target: RelationalDatabase, session: RelationalSession, catalogue: TargetCatalogue, error: Diverged
+) -> bool:
     """Move the target to a cut of the full data and request the resync of every table. Return False if not allowed.
 
     After True the caller reads the catalogue again. If an operator's command came first, nothing was done yet.
@@ -85,8 +86,8 @@ class _StartOver:
 
     def __init__(
         self,
-        target: PostgresDatabase,
-        session: TargetSession,
+        target: RelationalDatabase,
+        session: RelationalSession,
         catalogue: TargetCatalogue,
         snapshot: broker_pb2.Snapshot,
     ) -> None:
@@ -154,19 +155,21 @@ class _StartOver:
     def _add_version(self, schema: TableSchema) -> None:
         """Store a table version that the queue may no longer describe; create a table that is new."""
         known = self._catalogue.current_schema(schema.table_id) if schema.table_id in self._catalogue.tables else None
-        store_version(self._target, self._session, schema, known)
+        self._target.store_version(self._session, schema, known)
         newest = max(s.version for s in self._schemas() if s.table_id == schema.table_id)
         if schema.is_heartbeat or schema.table_id in self._catalogue.tables or schema.version < newest:
             return
         target, session = self._target, self._session
-        create_stream_table(target, session, schema, self._snapshot.offset)
+        target.create_stream_table(session, schema, self._snapshot.offset)
         (made,) = target.read_tables(session, schema.table_id)
         reason = made.reason or self._reason
         target.set_state(session, schema.table_id, HALTED, held_from=self._held_from, reason=reason)
         target.run_own(session, "put_sweep", table_id=schema.table_id, purpose=RESYNC, offset=-1)
 
 
-def apply_configured_predicates(target: PostgresDatabase, session: TargetSession, catalogue: TargetCatalogue) -> bool:
+def apply_configured_predicates(
+    target: RelationalDatabase, session: RelationalSession, catalogue: TargetCatalogue
+) -> bool:
     """Put changed predicates of the configuration in force; return whether the catalogue must be read again.
 
     Raises ConfigError for a predicate that does not fit its table. One already in force halts its table instead.
@@ -184,7 +187,7 @@ def apply_configured_predicates(target: PostgresDatabase, session: TargetSession
     return bool(changed or begun)
 
 
-def _configured_predicates(target: PostgresDatabase, catalogue: TargetCatalogue) -> dict[int, AssignedPredicate]:
+def _configured_predicates(target: RelationalDatabase, catalogue: TargetCatalogue) -> dict[int, AssignedPredicate]:
     """Return the configured predicates, each with the newest received version of its table."""
     where, schemas = target.config.where, list(_newest_versions(catalogue).values())
     try:
@@ -193,7 +196,7 @@ def _configured_predicates(target: PostgresDatabase, catalogue: TargetCatalogue)
         return assign_predicates(where, schemas, target.name, elsewhere=_broker_tables(target))
 
 
-def _broker_tables(target: PostgresDatabase) -> list[str]:
+def _broker_tables(target: RelationalDatabase) -> list[str]:
     """Return the tables of the broker: one of them may not have reached the target yet."""
     with AdminClient(target.broker) as admin:
         found = admin.status(target.business).businesses
@@ -215,8 +218,8 @@ def _is_in_force(catalogue: TargetCatalogue, state: TableState, wanted: dict[int
 
 
 def _set_predicates(
-    target: PostgresDatabase,
-    session: TargetSession,
+    target: RelationalDatabase,
+    session: RelationalSession,
     catalogue: TargetCatalogue,
     states: list[TableState],
     wanted: dict[int, AssignedPredicate],

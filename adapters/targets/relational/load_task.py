@@ -13,27 +13,25 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable
-from venus.adapters.targets.postgresql.rows.verdicts import (
+from venus.adapters.targets.relational.session import Refusal, RelationalSession
+from venus.adapters.targets.relational.verdicts import (
     LOADED,
     PARKED,
     SUSPECTS_MAX,
     RefusedChange,
-    RefusedRowSearch,
     key_texts,
     waiting_mask,
 )
-from venus.adapters.targets.postgresql.rowsql import RowSql, copy_full, copy_rows, copy_statement, full_rows_text
-from venus.adapters.targets.postgresql.session import Refusal, TargetSession, statement, try_replica_role
 from venus.adapters.under.row_changes import RowChanges, to_row_changes
 from venus.codec.batch import TableChanges
 from venus.codec.filtering import select_full_rows
 from venus.codec.row_bytes import Layout
 from venus.codec.stored_rows import Chunk, FullRows
-from venus.errors import DatabaseUnavailable, TargetError
+from venus.errors import TargetError
 from venus.model import TableSchema
 from venus.predicates.ranges import compile_predicate
 from venus.rpc.snapshots import SnapshotClient
@@ -49,42 +47,46 @@ GROUP_ROWS = 2000
 GROUP_SPLITS = 32
 
 
-class CopyLines:
-    """Sections of one schema version as a file of COPY lines that the driver reads."""
+class SplitWriter(Protocol):
+    """A session with the target that writes the rows of splits."""
 
-    def __init__(self, placed: PlacedTable, schema: TableSchema, sections: Iterator[FullRows]) -> None:
-        self._placed = placed
-        self._schema = schema
-        self._sections = sections
-        self._error: BaseException | None = None
-        self.rows = 0
+    @property
+    def session(self) -> RelationalSession: ...
 
-    def copy(self, session: TargetSession) -> None:
-        """COPY all lines. Raises the error of the rows' source instead of the driver's error that follows from it."""
-        try:
-            session.copy_from(copy_statement(self._placed.sql, self._placed, self._schema), self)
-        except DatabaseUnavailable:
-            if self._error is not None:
-                raise self._error from None
-            raise
+    def own_sql(self, name: str) -> str:
+        """Return a block of own.sql."""
+        ...
 
-    def read(self, size: int) -> bytes:
-        """Return all lines of the next section, regardless of `size`."""
-        try:
-            section = next(self._sections, None)
-        except BaseException as error:
-            self._error = error
-            raise
-        if section is None:
-            return b""
-        self.rows += len(section)
-        return full_rows_text(self._placed, section, self._schema)
+    def commit_early(self) -> None:
+        """Commit; a crash of the server may lose the transaction."""
+        ...
+
+    def copy(self, placed: Any, schema: TableSchema, sections: Iterator[FullRows]) -> int:
+        """Write rows of one version, and return their number. Raises Refusal."""
+        ...
+
+    def copy_changes(self, placed: Any, section: TableChanges, schema: TableSchema) -> None:
+        """Write rows. Raises Refusal."""
+        ...
+
+    def find_refused(self, placed: Any, schema: TableSchema, rows: RowChanges, limit: int) -> list[RefusedChange]:
+        """Return at most `limit` of the rows that the target refuses."""
+        ...
+
+    def close(self) -> None:
+        """Close the session."""
+        ...
+
+
+class _LoaderModule(Protocol):
+    def open_split_writer(self, url: str | SecretStr, *, application: str, target: str) -> SplitWriter: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitTask:
     """One key range to load; can be pickled and sent to another process or machine."""
 
+    kind: str
     url: str | SecretStr = field(repr=False)
     broker: str
     business: str
@@ -93,7 +95,7 @@ class SplitTask:
     snapshot_id: str
     split_no: int
     split: bytes  # a venus.wire.Split
-    placed: PlacedTable
+    placed: Any  # the kind's own description of the table's place
     versions: tuple[TableSchema, ...]
     #: Which of its rows the target gets; empty = every row.
     predicate: str = ""
@@ -133,15 +135,16 @@ def load_splits(tasks: Sequence[SplitTask]) -> tuple[SplitResult, ...]:
     """Load several splits, each in its own transaction, over one connection to the broker and one to the target."""
     first = tasks[0]
     name = first.group.removeprefix(f"{first.business}/")
-    session = TargetSession(first.url, application=application_name(first.load_id, first.split_no), target=name)
+    module = cast(_LoaderModule, import_module(f"venus.adapters.targets.{first.kind}.split_writer"))
+    writer = module.open_split_writer(
+        first.url, application=application_name(first.load_id, first.split_no), target=name
+    )
     try:
-        try_replica_role(session)
-        session.run("SET venus.apply = 'on'")
         with SnapshotClient(first.broker) as snapshots:
-            return tuple(_SplitLoad(task, session, snapshots).run() for task in tasks)
+            return tuple(_SplitLoad(task, writer, snapshots).run() for task in tasks)
     finally:
-        session.rollback()
-        session.close()
+        writer.session.rollback()
+        writer.close()
 
 
 def group_small_splits(tasks: Sequence[SplitTask]) -> list[tuple[SplitTask, ...]]:
@@ -162,9 +165,10 @@ def group_small_splits(tasks: Sequence[SplitTask]) -> list[tuple[SplitTask, ...]
 class _SplitLoad:
     """One attempt to load a split."""
 
-    def __init__(self, task: SplitTask, session: TargetSession, snapshots: SnapshotClient) -> None:
+    def __init__(self, task: SplitTask, writer: SplitWriter, snapshots: SnapshotClient) -> None:
         self._task = task
-        self._session = session
+        self._writer = writer
+        self._session = writer.session
         self._snapshots = snapshots
         self._schemas = {s.version: s for s in task.versions}
         self._rows = self._parked = self._outside = 0
@@ -182,15 +186,17 @@ class _SplitLoad:
     def _attempt(self, copy: Callable[[Iterator[Chunk]], None]) -> SplitResult:
         self._session.run("BEGIN")
         if self._own("claim_split", table_id=self._table_id, attempt=f"{socket.gethostname()}/{os.getpid()}") == 0:
-            rows, parked, outside, digest = self._session.rows(_sql("loaded_split"), self._params())[0]
+            rows, parked, outside, digest = self._session.rows(self._writer.own_sql("loaded_split"), self._params())[0]
             return self._result(rows, parked, outside, digest, already=True)
         digest = self._copy(copy)
         self._own("record_split", rows=self._rows, parked=self._parked, outside=self._outside, digest=digest)
         # A small split becomes durable with later ones. If the server crashes and loses it, the session that leads the
         # load fails as well, and the next run does not find the split in the manifest.
-        small = self._rows < SMALL_SPLIT_ROWS
         try:
-            self._session.run("SET LOCAL synchronous_commit = off; COMMIT" if small else "COMMIT")
+            if self._rows < SMALL_SPLIT_ROWS:
+                self._writer.commit_early()
+            else:
+                self._session.run("COMMIT")
         except TargetError as refusal:
             raise TargetError(
                 f"{self._task.placed.qualified}: refused at the COMMIT of its rows: {refusal}",
@@ -201,7 +207,7 @@ class _SplitLoad:
 
     @property
     def _table_id(self) -> int:
-        return self._task.placed.schema.table_id
+        return int(self._task.placed.schema.table_id)
 
     def _params(self, **more: object) -> dict[str, object]:
         task = self._task
@@ -209,7 +215,7 @@ class _SplitLoad:
         return own | more
 
     def _own(self, block: str, **more: object) -> int:
-        return self._session.run(_sql(block), self._params(**more))
+        return self._session.run(self._writer.own_sql(block), self._params(**more))
 
     def _result(self, rows: int, parked: int, outside: int, digest: str, *, already: bool) -> SplitResult:
         return SplitResult(
@@ -262,9 +268,7 @@ class _SplitLoad:
         placed = self._task.placed
         for version, run in groupby(self._sections(chunks), lambda rows: rows.schema_version):
             schema = self._schemas[version]
-            lines = CopyLines(placed, schema, run)
-            lines.copy(self._session)
-            self._rows += lines.rows
+            self._rows += self._writer.copy(placed, schema, run)
 
     def _copy_by_section(self, chunks: Iterator[Chunk]) -> None:
         """Copy each section separately, to find the refused rows."""
@@ -275,7 +279,7 @@ class _SplitLoad:
         schema = self._schemas[full.schema_version]
         self._session.run("SAVEPOINT venus")
         try:
-            copy_full(self._session, self._task.placed.sql, self._task.placed, full, schema)
+            self._writer.copy(self._task.placed, schema, iter([full]))
         except Refusal as refusal:
             self._session.run("ROLLBACK TO SAVEPOINT venus")
             self._copy_around_refused(full.changes, schema, refusal)
@@ -287,10 +291,8 @@ class _SplitLoad:
         """Load the accepted rows of a section and keep the refused ones in quarantine."""
         rows = to_row_changes(section, 0)
         placed = replace(self._task.placed, schema=schema)
-        sql = RowSql(placed, self._task.group)
         limit = SUSPECTS_MAX + 1 - self._parked
-        search = RefusedRowSearch(session=self._session, sql=sql, layout=Layout.of(schema), limit=limit)
-        suspects = {s.record_id: s for s in search.find_refused([rows])}
+        suspects = {s.record_id: s for s in self._writer.find_refused(placed, schema, rows, limit)}
         if not suspects or self._parked + len(suspects) > SUSPECTS_MAX:
             raise TargetError(
                 f"{placed.qualified}: the target refuses rows of the full load: {refusal} ({refusal.sqlstate})",
@@ -305,7 +307,7 @@ class _SplitLoad:
             rows=good.rows,
             is_deleted=good.is_deleted,
         )
-        copy_rows(self._session, self._task.placed.sql, self._task.placed, kept, schema)
+        self._writer.copy_changes(self._task.placed, kept, schema)
         self._park(rows.where(mask), suspects, schema)
         self._rows += len(good)
 
@@ -328,7 +330,3 @@ class _SplitLoad:
                 state=PARKED,
             )
             self._parked += 1
-
-
-def _sql(block: str) -> str:
-    return statement("own", block, own=OWN_SCHEMA)

@@ -18,35 +18,26 @@ import numpy as np
 
 from venus.adapters.targets.contract import QuarantineRow, RetryReport
 from venus.adapters.targets.cutover_contract import CutoverMark
-from venus.adapters.targets.postgresql.catalogue import displayed_state
-from venus.adapters.targets.postgresql.database import (
+from venus.adapters.targets.predicates import predicate_text
+from venus.adapters.targets.relational.catalogue import displayed_state
+from venus.adapters.targets.relational.database import RelationalDatabase, open_database, refuse_if_cut_over
+from venus.adapters.targets.relational.session import Refusal, RelationalSession, transaction
+from venus.adapters.targets.relational.states import (
     ACCOUNT,
     ACTIVE,
     CATCHUP,
-    DEFERRED,
     HALTED,
     LOADING,
     PAUSED,
-    REPLICA,
     RESYNC,
-    PostgresDatabase,
     TableState,
     TargetPosition,
     format_mark_time,
-    read_mark,
-    refuse_if_cut_over,
-    transaction,
 )
-from venus.adapters.targets.postgresql.lock_waits import find_lock_waits
-from venus.adapters.targets.postgresql.rows.verdicts import PARKED
-from venus.adapters.targets.postgresql.rowsql import RowSql, keyed_statements
-from venus.adapters.targets.postgresql.schema.table_objects import find_differences
-from venus.adapters.targets.postgresql.session import Refusal, TargetSession, try_replica_role
-from venus.adapters.targets.predicates import predicate_text
+from venus.adapters.targets.relational.verdicts import PARKED
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.adapters.under.row_changes import RowChanges
 from venus.codec.packed import PackedBytes
-from venus.codec.row_bytes import Layout
 from venus.config import Settings
 from venus.errors import Refused
 from venus.model import TableSchema
@@ -55,7 +46,7 @@ from venus.rpc.conditions import LastComparison, TableCondition, decode_comparis
 
 
 @contextmanager
-def open_control_session(target: PostgresDatabase) -> Iterator[TargetSession]:
+def open_control_session(target: RelationalDatabase) -> Iterator[RelationalSession]:
     """Open a session for one command; roll back an open transaction at the end."""
     session = target.connect("control")
     try:
@@ -67,16 +58,16 @@ def open_control_session(target: PostgresDatabase) -> Iterator[TargetSession]:
 
 @contextmanager
 def command_transaction(
-    target: PostgresDatabase, *, writes_rows: bool = False
-) -> Iterator[tuple[TargetSession, TargetPosition]]:
+    target: RelationalDatabase, *, writes_rows: bool = False
+) -> Iterator[tuple[RelationalSession, TargetPosition]]:
     """Open a transaction that excludes the loop. `writes_rows` disables foreign keys and triggers if the role may."""
     with open_control_session(target) as session:
         if not target.is_installed(session):
             raise target.not_loaded_error
         if writes_rows:
-            try_replica_role(session)  # a refusal would end the transaction
+            target.try_disable_constraints(session)  # a refusal would end the transaction
         with transaction(session):
-            session.run("SET LOCAL venus.apply = 'on'")
+            target.begin_command(session)
             refuse_if_cut_over(target, session)
             target.run_own(session, "hold_position")
             position = target.read_position(session)
@@ -86,7 +77,7 @@ def command_transaction(
             target.run_own(session, "raise_control")
 
 
-def find_tables(target: PostgresDatabase, session: TargetSession, patterns: Sequence[str]) -> list[TableState]:
+def find_tables(target: RelationalDatabase, session: RelationalSession, patterns: Sequence[str]) -> list[TableState]:
     """Return the tables that match the patterns, by source name, target name or bare name."""
     states = target.read_tables(session)
     found = [t for t in states if any(_is_named(t, pattern) for pattern in patterns)]
@@ -138,18 +129,18 @@ class TargetProgress:
 
 def read_progress(settings: Settings, name: str) -> TargetProgress:
     """Read the progress of a target; works before it was loaded, too."""
-    target = PostgresDatabase(settings, name)
+    target = open_database(settings, name)
     with open_control_session(target) as session:
         found = read_progress_in(target, session)
         follows = found.position is not None and found.cut_over is None
         return replace(
             found,
-            constraints=REPLICA if try_replica_role(session) else DEFERRED,
-            differing=find_differences(target, session) if follows else {},
+            constraints=target.constraints_text(is_deferred=not target.try_disable_constraints(session)),
+            differing=target.find_differences(session) if follows else {},
         )
 
 
-def read_progress_in(target: PostgresDatabase, session: TargetSession) -> TargetProgress:
+def read_progress_in(target: RelationalDatabase, session: RelationalSession) -> TargetProgress:
     """Read the progress in an existing session, without a change to it; `constraints` therefore stays empty."""
     installed = target.is_installed(session)
     tables = tuple(target.read_tables(session)) if installed else ()
@@ -166,9 +157,9 @@ def read_progress_in(target: PostgresDatabase, session: TargetSession) -> Target
         refused=dict(target.read_own_rows(session, "open_by_table")) if installed else {},
         unaccounted=(target.count_unaccounted(session) or 0) if installed else 0,
         resyncing=tuple(t.source_name for t in tables if t.table_id in resyncing),
-        cut_over=read_mark(target, session),
+        cut_over=target.read_mark(session),
         wanted={t.source_name: predicate_text(target.config.where, t.source_name) for t in tables},
-        waiting=tuple(find_lock_waits(target, session, {t.table_id: t for t in tables})),
+        waiting=tuple(target.find_lock_waits(session, {t.table_id: t for t in tables})),
         now_us=int(target.read_own_rows(session, "clock")[0][0]),
     )
 
@@ -180,7 +171,7 @@ def read_table_states(settings: Settings, name: str) -> list[TableState]:
 
 def pause(settings: Settings, name: str, tables: Sequence[str] = (), *, reason: str = "") -> list[TableState]:
     """Stop applying to these tables (patterns) or to the whole target; no change is lost, the backlog grows."""
-    target = PostgresDatabase(settings, name)
+    target = open_database(settings, name)
     with command_transaction(target) as (session, position):
         if not tables:
             target.run_own(session, "set_paused", paused=True)
@@ -195,7 +186,7 @@ def pause(settings: Settings, name: str, tables: Sequence[str] = (), *, reason: 
 
 def resume(settings: Settings, name: str, tables: Sequence[str] = ()) -> list[TableState]:
     """Continue: each table reads its backlog in order, then it joins the stream."""
-    target = PostgresDatabase(settings, name)
+    target = open_database(settings, name)
     with command_transaction(target) as (session, _):
         if not tables:
             target.run_own(session, "set_paused", paused=False)
@@ -208,7 +199,7 @@ def resume(settings: Settings, name: str, tables: Sequence[str] = ()) -> list[Ta
 
 def record_comparison(settings: Settings, name: str, compared: LastComparison) -> None:
     """Store the outcome of `venus verify`, unless an older VENUS has installed the target."""
-    target = PostgresDatabase(settings, name)
+    target = open_database(settings, name)
     with open_control_session(target) as session:
         if target.is_installed(session) and target.read_own_rows(session, "is_newest")[0][0]:
             with transaction(session):
@@ -217,14 +208,14 @@ def record_comparison(settings: Settings, name: str, compared: LastComparison) -
 
 def read_row_counts(settings: Settings, name: str) -> dict[int, int]:
     """Return the approximate row count of each table of a target, by number."""
-    target = PostgresDatabase(settings, name)
+    target = open_database(settings, name)
     with open_control_session(target) as session:
         return target.read_row_counts(session) if target.is_installed(session) else {}
 
 
 def request_resync(settings: Settings, name: str, table: str) -> list[TableState]:
     """Request that these tables (a pattern) be made equal to the broker's full data while others stream."""
-    target = PostgresDatabase(settings, name)
+    target = open_database(settings, name)
     with command_transaction(target) as (session, _):
         found = find_tables(target, session, [table])
         for state in found:
@@ -325,7 +316,7 @@ def moment_us(moment: datetime | None) -> int:
 
 def list_quarantine(settings: Settings, name: str, *, everything: bool = False) -> list[QuarantineRow]:
     """Return the waiting changes in order; `everything` adds the decided ones."""
-    target = PostgresDatabase(settings, name)
+    target = open_database(settings, name)
     with open_control_session(target) as session:
         if not target.is_installed(session):
             return []
@@ -334,7 +325,7 @@ def list_quarantine(settings: Settings, name: str, *, everything: bool = False) 
 
 def retry_quarantine(settings: Settings, name: str, ids: Sequence[int] = (), tables: Sequence[str] = ()) -> RetryReport:
     """Retry parked changes now, key by key in order, and let halted tables read their changes again; default: all."""
-    target = PostgresDatabase(settings, name)
+    target = open_database(settings, name)
     with command_transaction(target, writes_rows=True) as (session, _):
         rows = _choose_rows(target, session, ids, tables)
         concerned = {q.table_id for q in rows}
@@ -351,7 +342,7 @@ def skip_quarantine(settings: Settings, name: str, ids: Sequence[int], *, reason
         raise Refused("a change is only skipped for a reason", hint="give one with --reason")
     if not ids:
         raise Refused("no change to skip was named", hint="venus quarantine list shows their ids")
-    target = PostgresDatabase(settings, name)
+    target = open_database(settings, name)
     with command_transaction(target, writes_rows=True) as (session, _):
         rows = _choose_rows(target, session, ids, ())
         target.run_own(session, "decide_quarantine", ids=[q.id for q in rows], state="SKIPPED", reason=reason)
@@ -368,7 +359,7 @@ def skip_quarantine(settings: Settings, name: str, ids: Sequence[int], *, reason
 
 
 def _apply_and_resume(
-    target: PostgresDatabase, session: TargetSession, rows: list[QuarantineRow], concerned: set[int]
+    target: RelationalDatabase, session: RelationalSession, rows: list[QuarantineRow], concerned: set[int]
 ) -> RetryReport:
     """Apply parked changes and let the halted tables among these read their changes again."""
     applied, refused = 0, []
@@ -395,7 +386,7 @@ def _apply_and_resume(
 
 
 def _apply_key(
-    target: PostgresDatabase, session: TargetSession, chain: list[QuarantineRow], schema: TableSchema
+    target: RelationalDatabase, session: RelationalSession, chain: list[QuarantineRow], schema: TableSchema
 ) -> str:
     """Apply the net change of one key; return the target's refusal, or an empty text."""
     last = chain[-1]
@@ -407,7 +398,7 @@ def _apply_key(
     )
     session.run("SAVEPOINT venus_retry")
     try:
-        session.run(keyed_statements(session, RowSql(target.place(schema), target.group), Layout.of(schema), rows))
+        target.apply_net(session, schema, rows)
     except Refusal as refusal:
         session.run("ROLLBACK TO SAVEPOINT venus_retry")
         return f"{last.table} {last.key}: {refusal} ({refusal.sqlstate})"
@@ -419,7 +410,7 @@ def _apply_key(
 
 
 def _read_quarantine(
-    target: PostgresDatabase, session: TargetSession, *, everything: bool = False
+    target: RelationalDatabase, session: RelationalSession, *, everything: bool = False
 ) -> list[QuarantineRow]:
     return [_parse_row(row) for row in target.read_own_rows(session, "list_quarantine", everything=everything)]
 
@@ -431,7 +422,7 @@ def _parse_row(row: tuple[Any, ...]) -> QuarantineRow:
 
 
 def _choose_rows(
-    target: PostgresDatabase, session: TargetSession, ids: Sequence[int], tables: Sequence[str]
+    target: RelationalDatabase, session: RelationalSession, ids: Sequence[int], tables: Sequence[str]
 ) -> list[QuarantineRow]:
     waiting = _read_quarantine(target, session)
     if missing := sorted(set(ids) - {q.id for q in waiting}):

@@ -1,0 +1,83 @@
+"""The side tables of resyncs at a PostgreSQL target: their creation, and the replacement of rows by theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from venus.adapters.targets.postgresql.naming import PlacedTable, quote
+from venus.adapters.targets.postgresql.rowsql import RowSql, copy_full
+from venus.adapters.targets.postgresql.schema import existing
+from venus.adapters.targets.postgresql.schema.constraints import add_key
+from venus.adapters.targets.postgresql.schema.ddl import type_sql
+from venus.adapters.targets.postgresql.schema.own_types import require_labels
+from venus.adapters.targets.postgresql.session import TargetSession, statement
+from venus.adapters.targets.relational.states import TableState
+from venus.codec.stored_rows import FullRows
+from venus.errors import TargetError
+from venus.model import TableSchema
+
+
+def create_side(session: TargetSession, sql: RowSql, target: str) -> None:
+    """Create the side table by the newest schema; the target may be a version behind. Raises LabelsMissing."""
+    require_labels(session, sql.placed, target)
+    own, wire = sql.placed.type_names, sql.placed.schema.wire_columns
+    columns = ", ".join(f"{sql.placed.column(c.name)} {type_sql(c.type, own)}" for c in wire)
+    session.run(f"{sql.text('drop_side')}; {sql.text('create_side', definitions=columns)}")
+
+
+def copy_side(session: TargetSession, sql: RowSql, rows: FullRows, version: TableSchema) -> None:
+    """Copy rows of the full data into the side table."""
+    copy_full(session, sql.side, sql.placed, rows, version)
+
+
+def replace_by_side(session: TargetSession, sql: RowSql, cut: int, evolve: Callable[[], None]) -> tuple[int, int]:
+    """Make the table equal to the side table; return how many rows were removed and added."""
+    evolve()
+    session.run("SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on")
+    with existing.lift_checks(session, sql.placed):
+        removed, replaced, inserted = (
+            session.run(sql.text(block, offset=str(cut)))
+            for block in ("resync_delete", "resync_replace", "resync_insert")
+        )
+    return removed, inserted - replaced
+
+
+def replace_rows(
+    session: TargetSession, state: TableState, before: PlacedTable, sql: RowSql, evolve: Callable[[], None]
+) -> tuple[int, int]:
+    """Replace key and rows; return how many rows were removed and added. `evolve` makes the version's other changes.
+
+    VENUS does not change the key of a table that it has not created. Raises TargetError.
+    """
+    if state.created:
+        _drop_key(session, before)
+    else:
+        _require_key(session, before, sql.placed.schema)
+    evolve()
+    with existing.lift_checks(session, sql.placed):
+        removed = session.run(sql.text("delete_all"))
+        brought = session.run(sql.text("insert_side"))
+    if state.created:
+        session.run(add_key(sql.placed))
+    return removed, brought
+
+
+def _drop_key(session: TargetSession, placed: PlacedTable) -> None:
+    rows = session.rows(statement("dictionary", "referring"), {"table": placed.sql})
+    if rows:
+        drops = "; ".join(f"ALTER TABLE {table} DROP CONSTRAINT {quote(name)}" for table, name in rows)
+        raise TargetError(f"foreign keys at the target refer to the former key of {placed.qualified}: {drops}")
+    for (name,) in session.rows(statement("dictionary", "primary_key"), {"table": placed.sql}):
+        session.run(f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quote(name)}")
+
+
+def _require_key(session: TargetSession, placed: PlacedTable, newest: TableSchema) -> None:
+    """Refuse a table that its owner has not given the new key, under the current names of its columns."""
+    known = {c.number: c.name for c in placed.schema.columns}
+    key = [placed.fold(known.get(number, name)) for name, number in newest.identity]
+    there = existing.read_table(session, placed)
+    if there is None or frozenset(key) not in there.unique_keys:
+        columns = ", ".join(key)
+        raise TargetError(
+            f"{placed.qualified} {existing.NO_KEY} on ({columns}): add one at the target and drop the former key"
+        )

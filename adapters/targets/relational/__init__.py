@@ -1,0 +1,1 @@
+"""What the relational targets share: cuts, changes by key, quarantine, resync, operators' commands (VENUS 3.4)."""

@@ -1,0 +1,144 @@
+"""The plan of a full load, kept at the target, so that an interrupted load can resume (VENUS 3.4)."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+
+from venus.adapters.targets.predicates import check_predicates
+from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.own_tables import TablePlace
+from venus.adapters.targets.relational.session import RelationalSession, transaction
+from venus.adapters.targets.relational.states import LOADING
+from venus.codec import schema as schemas_codec
+from venus.errors import SnapshotExpired, TargetError, Unavailable, VenusError
+from venus.model import TableSchema
+from venus.rpc.snapshots import SnapshotClient
+from venus.wire import broker_pb2
+
+logger = logging.getLogger(__name__)
+
+SPLITS_PER_WORKER = 4
+
+# States of a load at the target.
+LOAD = "loading"
+OVERLAPPING = "overlapping"  # the same; then it follows
+FOLLOWING = "following"  # the tables follow the rest of the first read (own.sql, position)
+DONE = "done"
+
+
+class UnequalRowCount(TargetError):
+    """A table has another number of rows than was loaded into it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """The plan of one load."""
+
+    load_id: str
+    snapshot: broker_pb2.Snapshot
+    versions: dict[int, tuple[TableSchema, ...]]
+    placed: dict[int, TablePlace]
+    #: The predicates of the tables of which the target does not get every row.
+    predicates: dict[int, str]
+    #: The source is still being read: the tables follow the rest after the snapshot (first_load.py).
+    overlaps: bool = False
+
+    @property
+    def names(self) -> dict[int, str]:
+        """The names of the tables at the target."""
+        return {table_id: placed.qualified for table_id, placed in self.placed.items()}
+
+    @property
+    def rows_estimate(self) -> int:
+        return sum(s.rows_estimate for s in self.snapshot.splits)
+
+
+class LoadPlanner:
+    """Maker of plans, and reader of the kept one."""
+
+    def __init__(self, target: RelationalDatabase, session: RelationalSession, snapshots: SnapshotClient) -> None:
+        self._target = target
+        self._session = session
+        self._snapshots = snapshots
+
+    def read_plan(self) -> LoadPlan | None:
+        rows = self._target.read_own_rows(self._session, "job")
+        if not rows or rows[0][1] == DONE:
+            return None
+        load_id, state, wire = rows[0]
+        snapshot = broker_pb2.Snapshot.FromString(bytes(wire))
+        try:
+            self._snapshots.renew(snapshot.snapshot_id)
+        except SnapshotExpired:
+            logger.warning("target %s: the snapshot of the interrupted load has expired", self._target.name)
+            return None
+        except Unavailable:
+            raise
+        except VenusError as error:
+            logger.warning("target %s: cannot resume the interrupted load: %s", self._target.name, error)
+            return None
+        predicates = {t.table_id: t.predicate for t in self._target.read_tables(self._session) if t.predicate}
+        return self._build_plan(load_id, snapshot, predicates, overlaps=state == OVERLAPPING)
+
+    def _build_plan(
+        self,
+        load_id: str,
+        snapshot: broker_pb2.Snapshot,
+        predicates: dict[int, str] | None = None,
+        *,
+        overlaps: bool,
+    ) -> LoadPlan:
+        """Build a plan; `predicates` None means those of the configuration. Raises ConfigError."""
+        versions: dict[int, tuple[TableSchema, ...]] = {}
+        for wire in snapshot.schemas:
+            schema = schemas_codec.from_wire(wire)
+            versions[schema.table_id] = (*versions.get(schema.table_id, ()), schema)
+        newest = [max(known, key=lambda s: s.version) for known in versions.values()]
+        placed = {p.schema.table_id: p for p in self._target.place_all(newest)}
+        if predicates is None:
+            predicates = check_predicates(self._target.config.where, newest, self._target.name)
+        return LoadPlan(
+            load_id=load_id,
+            snapshot=snapshot,
+            versions=versions,
+            placed=placed,
+            predicates=predicates,
+            overlaps=overlaps,
+        )
+
+    def make_plan(self, *, overlaps: bool) -> LoadPlan:
+        workers = self._target.settings.apply.load_workers
+        snapshot = self._snapshots.open(
+            self._target.business, splits=workers * SPLITS_PER_WORKER, holder=f"load of {self._target.group}"
+        )
+        try:
+            plan = self._build_plan(uuid.uuid4().hex, snapshot, overlaps=overlaps)
+            self._target.prepare_load(self._session, list(plan.placed.values()))
+            with transaction(self._session):
+                self._prepare(plan)
+        except BaseException:
+            self._snapshots.close(snapshot.snapshot_id)
+            raise
+        return plan
+
+    def _prepare(self, plan: LoadPlan) -> None:
+        """Create the tables and store the plan. Raises Refused with every difference of every table."""
+        target, session = self._target, self._session
+        before = {(t.namespace, t.name): t for t in target.read_tables(session)}
+        for name in ("remove_position", "forget_manifest", "forget_quarantine", "forget_sweeps", "forget_held"):
+            target.run_own(session, name)
+        target.run_own(session, "forget_tables")
+        target.run_own(session, "forget_schemas")
+        created = target.make_tables(session, list(plan.placed.values()), before)
+        for placed in plan.placed.values():
+            predicate = plan.predicates.get(placed.schema.table_id, "")
+            is_created = placed.schema.table_id in created
+            target.put_table(session, placed, LOADING, plan.snapshot.offset, created=is_created, predicate=predicate)
+        for known_versions in plan.versions.values():
+            for schema in known_versions:
+                target.put_schema(session, schema)
+        wire = plan.snapshot.SerializeToString()
+        state = OVERLAPPING if plan.overlaps else LOAD
+        target.run_own(session, "put_job", load_id=plan.load_id, snapshot=wire, state=state)
