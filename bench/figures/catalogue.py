@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench import isolation, overload
 from bench.figures import (
+    f3,
     m1,
     m2,
     m3,
@@ -57,6 +58,7 @@ FIGURES: tuple[Figure, ...] = (
     s2.FIGURE,
     s3.FIGURE,
     x1.FIGURE,
+    f3.FIGURE,
     p1.FIGURE,
     p2.FIGURE,
     p3.FIGURE,
