@@ -97,7 +97,7 @@ def follow(settings_url: tuple[str, str], goal: int) -> None:
 
 def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
-    count = 20_000 if quick else 400_000
+    count = 100_000 if quick else 400_000
     rows = make_rows(0, count)
     with tempfile.TemporaryDirectory() as name, open_site(Path(name)) as (server, url, feed):
         database, broker = url.rpartition("/")[2], feed.broker.address

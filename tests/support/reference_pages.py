@@ -24,6 +24,7 @@ from typer.main import get_command
 
 from tests.support.oracle.scripts import types_page
 from venus import errors
+from venus.adapters.targets.mysql.types import RULES as TYPE_RULES
 from venus.alarms.notifier import DeliveryState
 from venus.broker.service.metrics import StatusCollector
 from venus.broker.service.traffic_status import GAUGES
@@ -75,6 +76,7 @@ def pages() -> dict[str, str]:
         "spark-options.md": spark_options_page((ROOT / "spark" / "datasource_options.py").read_text()),
         "exit-codes.md": exit_codes_page(),
         "oracle-types.md": types_page(),
+        "mariadb-target-types.md": mariadb_types_page(),
         "oracle-evidence.md": evidence_page((ROOT / "tests" / "oracle_evidence.toml").read_text(), proofs()),
         "scenarios.md": scenarios_page(promises()["scenario"]),
         "threats.md": threats_page(promises()["threat"]),
@@ -87,6 +89,12 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     names = list(heads)
     lines = [names, ["---"] * len(names), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def mariadb_types_page() -> str:
+    """Return the page of the types of a MariaDB or MySQL target."""
+    rows = ((rule.source, rule.declared, rule.note) for rule in TYPE_RULES.values())
+    return "# Types at a MariaDB or MySQL target\n\n" + table(("value", "column", ""), rows)
 
 
 def command_names() -> Iterator[tuple[str, ...]]:

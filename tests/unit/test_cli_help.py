@@ -48,8 +48,8 @@ def test_status_waits_for_no_library_that_only_an_installation_needs(tmp_path: P
     imported = set(done.stdout.splitlines()[-1].split())
     assert "venus.adapters.targets.relational.control" in imported
     assert imported & {"alembic", "mako", "pyspark"} == set()
-    own = "venus.adapters.targets.postgresql"
-    assert imported & {f"{own}.apply.apply_session", f"{own}.load.full_sync", "venus.adapters.upper.capture"} == set()
+    own = "venus.adapters.targets.relational"
+    assert imported & {f"{own}.apply_session", f"{own}.full_sync", "venus.adapters.upper.capture"} == set()
 
 
 def test_an_installation_waits_for_no_highlighter_of_code() -> None:

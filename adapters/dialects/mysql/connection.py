@@ -42,7 +42,7 @@ _DENIED = {
 }
 #: The server rejects the login. The remedy is another user, password, authentication plugin (1698) or database; or the
 #: user must be allowed from this host, unlocked (3118, 4151), or given a new password (1862).
-_REJECTED = {
+REJECTED = {
     ER.ACCESS_DENIED_ERROR,
     ER.DBACCESS_DENIED_ERROR,
     ER.BAD_DB_ERROR,
@@ -53,10 +53,10 @@ _REJECTED = {
     4151,
 }
 #: Errors of writes at a server that is a replica, or is about to become one.
-_READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1792, 1836}
+READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1792, 1836}
 #: Temporary errors: a statement's time limit, exhausted locks, memory or disk space, a node of a Galera cluster (1047)
 #: or of a replication group (3100) that cannot serve at present.
-_SCARCE = {
+SCARCE = {
     1047,
     1969,
     3024,
@@ -67,7 +67,7 @@ _SCARCE = {
     ER.OUT_OF_RESOURCES,
     ER.OUTOFMEMORY,
 }
-_LOST = {
+LOST = {
     CR.CR_SERVER_GONE_ERROR,
     CR.CR_SERVER_LOST,
     CR.CR_SERVER_LOST_EXTENDED,
@@ -345,22 +345,22 @@ class MysqlConnection:
                 raw.close()
 
     def _connect_error(self, error: pymysql.Error) -> DatabaseUnavailable:
-        kind = LoginRefused if error.args and error.args[0] in _REJECTED else DatabaseUnavailable
-        return kind(f"source {self.place} cannot be reached: {_error_text(error)}", hint="check [source] url")
+        kind = LoginRefused if error.args and error.args[0] in REJECTED else DatabaseUnavailable
+        return kind(f"source {self.place} cannot be reached: {error_text(error)}", hint="check [source] url")
 
     def _to_venus_error(self, error: Exception) -> SourceError | DatabaseUnavailable:
         if isinstance(error, UnicodeDecodeError):
             self.close()  # the result is only partly read
             return NotUnicode(f"a text has the bytes {error.object[error.start :][:3].hex()}, which are no Unicode")
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        said = f"source {self.place}: {_error_text(error)}"
-        if isinstance(error, OSError) or code in _LOST:
+        said = f"source {self.place}: {error_text(error)}"
+        if isinstance(error, OSError) or code in LOST:
             self.close()
             return DatabaseUnavailable(said)
-        if code in _READ_ONLY:
+        if code in READ_ONLY:
             hint = "it is a replica or read-only: let [source] url name the server that accepts writes"
             return DatabaseUnavailable(f"{said}; {hint}")
-        if code in _SCARCE:
+        if code in SCARCE:
             return DatabaseUnavailable(said)
         if code in _DENIED:
             self.denied = True
@@ -372,7 +372,8 @@ class MysqlConnection:
         return SchemaChanged(said) if code in _DICTIONARY else SourceError(said)
 
 
-def _error_text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
+    """Return the server's message with its number."""
     return f"{error.args[1]} ({error.args[0]})" if len(error.args) > 1 else str(error)
 
 

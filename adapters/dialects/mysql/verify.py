@@ -74,6 +74,12 @@ def checksum_sql(text: str, digest: str) -> str:
     return f"CAST(CONV(LEFT({hashed}, {HEX_DIGITS}), 16, 10) AS UNSIGNED)"
 
 
+def range_bucket(key: str, part: Slice) -> str:
+    """Return the SQL of the bucket of a row in a range slice."""
+    inside = f"LEAST(GREATEST(CAST({key} AS SIGNED), {part.origin}), {part.end})"
+    return f"(({inside} - ({part.origin})) DIV {part.step})"
+
+
 def key_literal(kind: LogicalType, text: str) -> str:
     """Return a key's form as SQL. Numbers have no quotes, because MySQL compares text and numbers as doubles."""
     if kind.kind in _BARE:
@@ -157,8 +163,7 @@ class MysqlReader(ChecksumReader):
         return f"t.{quote(subject.schema.key[0])}"
 
     def _range_bucket(self, key: str, part: Slice) -> str:
-        inside = f"LEAST(GREATEST(CAST({key} AS SIGNED), {part.origin}), {part.end})"
-        return f"(({inside} - ({part.origin})) DIV {part.step})"
+        return range_bucket(key, part)
 
     def _key_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
         return {"where": _key_condition(subject, [f"t.{quote(name)}" for name in subject.schema.key], keys)}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.targets.places import ParquetPlace, PostgresPlace, TargetPlace
+from tests.conformance.targets.places import MariaTargetPlace, ParquetPlace, PostgresPlace, TargetPlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.deliveries import broker, feed, real
 from tests.support.brokers.delivery import FakeDelivery
@@ -15,7 +15,7 @@ from tests.support.brokers.real_broker import RealBroker
 
 __all__ = ["broker", "feed", "real"]
 
-PLACES = ("postgresql", "parquet")
+PLACES = ("postgresql", "parquet", "mariadb")
 
 
 @pytest.fixture(params=PLACES)
@@ -23,6 +23,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> TargetPlace:
     """Make an empty target."""
     if request.param == "parquet":
         return ParquetPlace(tmp_path / "lake")
+    if request.param == "mariadb":
+        return MariaTargetPlace(request.getfixturevalue("mariadb_server"), request.getfixturevalue("mariadb_database"))
     return PostgresPlace(request.getfixturevalue("database"))
 
 

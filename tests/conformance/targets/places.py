@@ -14,6 +14,7 @@ from typing import Protocol
 import pyarrow.parquet as pq
 
 from tests.support.brokers.feed import Key, Row, query, rows_at, settings_for
+from tests.support.databases.mariadb import MariaServer
 from tests.support.pipelines import lakes
 from tests.support.processes.forks import Victim
 from venus.adapters.targets.parquet.manifest import ParquetFolder
@@ -133,3 +134,46 @@ class ParquetPlace:
 
     def accept(self, schema: TableSchema) -> None:
         raise AssertionError("a folder refuses no row")
+
+
+@dataclass(slots=True)
+class MariaTargetPlace:
+    """A database of a MariaDB server."""
+
+    server: MariaServer
+    url: str
+    name: str = "m"
+    kills: tuple[tuple[int, str], ...] = ((1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before"))
+
+    @property
+    def database(self) -> str:
+        """The name of the database."""
+        return self.url.rpartition("/")[2]
+
+    def settings(self, broker: str) -> Settings:
+        return settings_for(broker, {self.name: self.url})
+
+    def unreachable(self, broker: str) -> Settings:
+        return settings_for(broker, {self.name: "mysql://nobody@127.0.0.1:1/nothing"})
+
+    def rows(self, settings: Settings, schema: TableSchema) -> dict[Key, Row]:
+        names = ", ".join(f"CAST(`{c.name}` AS CHAR)" for c in schema.wire_columns)
+        width = len(schema.key)
+        found = self.server.execute(f"SELECT {names} FROM `{schema.name}`", self.database)
+        return {tuple(r[:width]): tuple(r[width:]) for r in found}
+
+    def damage(self, settings: Settings, schema: TableSchema) -> None:
+        # foreign keys would notice
+        self.server.execute(f"SET STATEMENT foreign_key_checks = 0 FOR DELETE FROM `{schema.name}`", self.database)
+
+    @contextmanager
+    def victim(self, broker: str) -> Iterator[Killed]:
+        with Victim("tests.support.faults.killed_maria", broker, self.url) as victim:
+            yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
+
+    def refuse(self, schema: TableSchema, label: str) -> None:
+        check = f"ADD CONSTRAINT refuses CHECK (label <> '{label}')"
+        self.server.execute(f"ALTER TABLE `{schema.name}` {check}", self.database)
+
+    def accept(self, schema: TableSchema) -> None:
+        self.server.execute(f"ALTER TABLE `{schema.name}` DROP CONSTRAINT refuses", self.database)

@@ -47,6 +47,7 @@ class MariaServer:
     home: Path
     port: int
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    command: tuple[str, ...] = ()
 
     def connect(self, database: str | None = None, **options: Any) -> pymysql.connections.Connection[Any]:
         """Open a session of the administrator, with autocommit off unless told otherwise.
@@ -94,6 +95,18 @@ class MariaServer:
                 if e.args[0] != ER.NO_SUCH_THREAD:  # it has ended by itself
                     raise
         self.execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+    def kill(self) -> None:
+        """Kill it, as a crash of its machine would, except for what the operating system has not written."""
+        self.process.kill()
+        self.process.wait()
+
+    def start_again(self) -> None:
+        """Start it on the same port, with its data."""
+        assert self.command
+        with (self.home / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT)
+        _wait_for(self)
 
     def stop(self) -> None:
         """End it as its service manager would."""
@@ -152,34 +165,31 @@ def _started(server: str, home: Path, user: str, sql_mode: str, options: tuple[s
 
 def _launched(server: str, home: Path, user: str, sql_mode: str, options: tuple[str, ...]) -> MariaServer:
     port = free_port()
+    command = (
+        server,
+        "--no-defaults",
+        f"--datadir={home}/data",
+        f"--user={user}",
+        "--bind-address=127.0.0.1",
+        f"--port={port}",
+        f"--socket={home}/s",
+        f"--pid-file={home}/pid",
+        f"--tmpdir={home}",
+        f"--sql-mode={sql_mode}",
+        "--innodb-buffer-pool-size=64M",
+        "--innodb-log-file-size=32M",
+        "--max-allowed-packet=64M",
+        "--skip-name-resolve",
+        "--character-set-server=utf8mb4",
+        "--innodb-lock-wait-timeout=20",
+        "--performance-schema=OFF",
+        "--max-connections=60",
+        "--debug-no-sync",
+        *options,
+    )
     with (home / "server.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                server,
-                "--no-defaults",
-                f"--datadir={home}/data",
-                f"--user={user}",
-                "--bind-address=127.0.0.1",
-                f"--port={port}",
-                f"--socket={home}/s",
-                f"--pid-file={home}/pid",
-                f"--tmpdir={home}",
-                f"--sql-mode={sql_mode}",
-                "--innodb-buffer-pool-size=64M",
-                "--innodb-log-file-size=32M",
-                "--max-allowed-packet=64M",
-                "--skip-name-resolve",
-                "--character-set-server=utf8mb4",
-                "--innodb-lock-wait-timeout=20",
-                "--performance-schema=OFF",
-                "--max-connections=60",
-                "--debug-no-sync",
-                *options,
-            ],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    return MariaServer(process, home, port)
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    return MariaServer(process, home, port, command=command)
 
 
 def _install(installer: str, data: Path, user: str) -> None:

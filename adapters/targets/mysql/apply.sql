@@ -1,0 +1,74 @@
+-- Statements that write rows to a table of a MariaDB or MySQL target. {table} {columns} {key} are the target's names,
+-- quoted. No REPLACE and no ON DUPLICATE KEY UPDATE: a row that is equal in another unique key would be lost, or hit.
+
+-- insert --
+INSERT INTO {table} ({columns}) VALUES {values}
+
+-- load --
+-- LOCAL makes errors of values warnings, and skips rows that are there: VENUS looks at both, and then inserts instead.
+LOAD DATA LOCAL INFILE 'rows' INTO TABLE {table} CHARACTER SET utf8mb4 ({fields}){assignments}
+
+-- delete_values --
+DELETE FROM {table} WHERE {key_list} IN ({values})
+
+-- delete_all --
+DELETE FROM {table}
+
+-- create_stage --
+-- Its own key only lets the later of two rows with one key win.
+CREATE TEMPORARY TABLE IF NOT EXISTS {stage} (PRIMARY KEY ({key})) ENGINE = InnoDB
+AS SELECT {columns} FROM {table} LIMIT 0
+
+-- put_staged --
+REPLACE INTO {stage} ({columns}) VALUES {values}
+
+-- delete_staged --
+DELETE t FROM {table} t JOIN {stage} s ON {match}
+
+-- insert_staged --
+INSERT INTO {table} ({columns}) SELECT {columns} FROM {stage}
+
+-- create_touched --
+CREATE TABLE IF NOT EXISTS {touched} (PRIMARY KEY ({key})) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+AS SELECT {key}, CAST(0 AS SIGNED) AS {moved} FROM {table} LIMIT 0
+
+-- find_touched --
+SELECT 1 FROM information_schema.tables WHERE table_schema = {touched_database} AND table_name = {touched_name}
+
+-- drop_touched --
+DROP TABLE IF EXISTS {touched}
+
+-- forget_touched --
+DELETE FROM {touched}
+
+-- touch_values --
+-- The only key of this table of VENUS is the row's.
+REPLACE INTO {touched} ({key}, {moved}) VALUES {values}
+
+-- sweep --
+-- Rows that the re-read of the whole table did not find no longer exist at the source.
+DELETE t FROM {table} t WHERE NOT EXISTS (
+    SELECT 1 FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
+
+-- create_side --
+CREATE TABLE {side} ({definitions}, PRIMARY KEY ({key})) ENGINE = InnoDB ROW_FORMAT = DYNAMIC {charset}
+
+-- key_side --
+ANALYZE TABLE {side}
+
+-- drop_side --
+DROP TABLE IF EXISTS {side}
+
+-- resync_delete --
+-- A key with a change behind the snapshot's cut is newer than the snapshot.
+DELETE t FROM {table} t WHERE NOT EXISTS (SELECT 1 FROM {side} s WHERE {match})
+    AND NOT EXISTS (SELECT 1 FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
+
+-- resync_replace --
+DELETE t FROM {table} t JOIN {side} s ON {match} WHERE NOT ({same})
+    AND NOT EXISTS (SELECT 1 FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
+
+-- resync_insert --
+INSERT INTO {table} ({columns}) SELECT {columns} FROM {side} t
+WHERE NOT EXISTS (SELECT 1 FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
+    AND NOT EXISTS (SELECT 1 FROM {table} s WHERE {match})

@@ -1,0 +1,338 @@
+"""A MariaDB or MySQL database as a relational target (VENUS 3.4).
+
+DDL ends its transaction here. Where a transaction needs DDL, it raises `DdlNeeded`: the apply loop rolls back, the DDL
+runs with its intent written down (tables.py), and the cut is applied again. So a table may be newer than its rows for a
+moment, and a cut is never applied in part.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from venus.adapters.dialects.mysql.connection import parse_address
+from venus.adapters.targets.cutover_contract import CutoverMark
+from venus.adapters.targets.mysql import ddl, tables
+from venus.adapters.targets.mysql.naming import OWN, MysqlPlacedTable, place_all, place_table
+from venus.adapters.targets.mysql.rows import MysqlRowMerger, require_all
+from venus.adapters.targets.mysql.rowsql import MysqlRowSql, delete_keys, insert_rows, key_lists, statement
+from venus.adapters.targets.mysql.session import MysqlSession, open_session
+from venus.adapters.targets.predicates import predicate_text
+from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.database import RelationalDatabase, wait_for_lock
+from venus.adapters.targets.relational.session import DdlNeeded, transaction
+from venus.adapters.targets.relational.states import ACTIVE, HALTED, TableState
+from venus.adapters.under.row_changes import RowChanges
+from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
+from venus.codec.stored_rows import FullRows
+from venus.config import Settings
+from venus.errors import Refused, TargetError
+from venus.model import TableSchema
+from venus.predicates.ranges import compile_predicate
+from venus.predicates.syntax import PredicateRefused
+from venus.rpc.conditions import TableCondition
+
+logger = logging.getLogger(__name__)
+
+
+def open_database(settings: Settings, name: str, *, first_load: bool = False) -> MysqlDatabase:
+    """Return the target; it connects on first use."""
+    return MysqlDatabase(settings, name, first_load=first_load)
+
+
+class _NoMonitor:
+    """The server does not show for which lock a session waits without a privilege."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class MysqlDatabase(RelationalDatabase):
+    """A MariaDB or MySQL database that is target `name` of the configuration."""
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def connect(self, purpose: str = "apply") -> MysqlSession:
+        return open_session(self, purpose)
+
+    def install(self) -> list[str]:
+        session = self.connect("install")
+        try:
+            if self.is_installed(session):
+                return []
+            statements = [statement("install", block, own=OWN) for block in statement.blocks("install")]
+            for text in statements:
+                session.run(text)
+            return statements
+        finally:
+            session.close()
+
+    def is_installed(self, session: MysqlSession) -> bool:
+        found = session.row(statement("dictionary", "installed", own=OWN))
+        return bool(found and found[0])
+
+    def lock(self, session: MysqlSession, stop: threading.Event) -> bool:
+        if not self.is_installed(session):
+            raise self.not_loaded_error
+        wait_for_lock(self, session, stop)
+        return False
+
+    def constraints_text(self, *, is_deferred: bool) -> str:
+        return tables.CONSTRAINTS
+
+    def try_disable_constraints(self, session: MysqlSession) -> bool:
+        return True  # every session has them disabled
+
+    def watch_lock_waits(
+        self,
+        session: MysqlSession,
+        states: Callable[[], dict[int, TableState]],
+        tell: Callable[[list[TableCondition]], None],
+    ) -> _NoMonitor:
+        return _NoMonitor()
+
+    def find_lock_waits(self, session: MysqlSession, states: dict[int, TableState]) -> list[TableCondition]:
+        return []
+
+    # -- tables --------------------------------------------------------------------------------------------------------
+
+    def place(self, schema: TableSchema) -> MysqlPlacedTable:
+        return place_table(schema, self._database_name, self.config.names)
+
+    @property
+    def _database_name(self) -> str:
+        return parse_address(self.url).database
+
+    def row_sql(self, schema: TableSchema) -> MysqlRowSql:
+        return MysqlRowSql(self.place(schema), self.group)
+
+    def find_differences(self, session: MysqlSession) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def store_version(self, session: MysqlSession, schema: TableSchema, known: TableSchema | None) -> None:
+        self.put_schema(session, schema)
+
+    def create_stream_table(self, session: MysqlSession, schema: TableSchema, offset: int) -> None:
+        placed = self.place(schema)
+        predicate = predicate_text(self.config.where, schema.qualified)
+        is_own = (schema.table_id, tables.created_intent(placed)) in tables.read_intents(self, session)
+        try:
+            if predicate:
+                compile_predicate(predicate, schema)
+            place_all([schema], placed.namespace, self.config.names, self.name)
+            if not is_own:
+                tables.refuse_existing(self, session, [placed])
+        except (Refused, PredicateRefused) as refused:
+            self._put_halted(session, placed, offset, "; ".join(str(refused).split("\n")), predicate)
+            return
+        if tables.read_table(session, placed) is None:
+            raise DdlNeeded(f"creating {schema.qualified}", lambda: self._create_table(session, placed, offset))
+        if not is_own and self.config.on_existing == "truncate":
+            session.run(self.row_sql(schema).text("delete_all"))
+        self.put_table(session, placed, ACTIVE, offset, created=is_own, predicate=predicate)
+        if is_own and (missing := tables.find_missing_indexes(session, placed)):
+            reason = "; ".join(f"the target has rejected: {text}" for text in missing)
+            self.run_own(session, "set_version", table_id=schema.table_id, version=schema.version, reason=reason)
+
+    def _put_halted(
+        self, session: MysqlSession, placed: MysqlPlacedTable, offset: int, reason: str, predicate: str
+    ) -> None:
+        self.put_table(session, placed, HALTED, offset, created=False, predicate=predicate)
+        self.set_state(session, placed.schema.table_id, HALTED, held_from=offset, reason=reason)
+
+    def _create_table(self, session: MysqlSession, placed: MysqlPlacedTable, offset: int) -> None:
+        """Create a table, outside a transaction; one that cannot be created halts."""
+        try:
+            tables.create_table(self, session, placed, with_indexes=True)
+        except TargetError as error:
+            predicate = predicate_text(self.config.where, placed.schema.qualified)
+            with transaction(session):
+                self.put_schema(session, placed.schema)
+                self._put_halted(session, placed, offset, str(error), predicate)
+                self.run_own(session, "raise_control")
+
+    def plan_step(
+        self, session: MysqlSession, catalogue: TargetCatalogue, schema: TableSchema, *, rekeying: bool = False
+    ) -> ddl.MysqlStep:
+        step = self._plan(session, catalogue, schema)
+        if step.statements and not step.refused:
+            raise DdlNeeded(
+                f"bringing {schema.qualified} to version {schema.version}",
+                lambda: self._alter_table(session, catalogue, schema, step),
+            )
+        return step
+
+    def _plan(self, session: MysqlSession, catalogue: TargetCatalogue, schema: TableSchema) -> ddl.MysqlStep:
+        old, new = self.place(catalogue.current_schema(schema.table_id)), self.place(schema)
+        try:
+            place_all([schema], new.namespace, self.config.names, self.name)
+        except Refused as refused:
+            return ddl.MysqlStep(refused="; ".join(str(refused).split("\n")))
+        present = {
+            c.name.lower(): ddl.PresentColumn(type=c.type, not_null=c.not_null)
+            for c in tables.read_columns(session, old)
+        }
+        has_begun = (schema.table_id, tables.version_intent(schema)) in tables.read_intents(self, session)
+        return ddl.plan_step(old, new, present, self.name, has_begun=has_begun)
+
+    def _alter_table(
+        self, session: MysqlSession, catalogue: TargetCatalogue, schema: TableSchema, step: ddl.MysqlStep
+    ) -> None:
+        """Alter a table, outside a transaction; one that cannot be altered halts."""
+        table_id = schema.table_id
+        try:
+            self.run_own(session, "put_intent", table_id=table_id, name=tables.version_intent(schema))
+            for text in step.statements:
+                session.run(text)
+            if not catalogue.is_recording(table_id):  # it has the former types of the key
+                session.run(self.row_sql(schema).text("drop_touched"))
+            left = self._plan(session, catalogue, schema).statements
+            problem = f"{'; '.join(left)}: the table is not as it should be afterwards" if left else ""
+        except TargetError as error:
+            problem = str(error)
+        if problem:
+            with transaction(session):
+                self.set_state(session, table_id, HALTED, held_from=catalogue.position.offset, reason=problem)
+                self.run_own(session, "raise_control")
+
+    def start_recording(self, session: MysqlSession, sql: MysqlRowSql, *, is_recording: bool) -> None:
+        if is_recording:
+            return
+        if session.row(sql.text("find_touched")) is None:
+            what = f"recording changed keys of {sql.placed.qualified}"
+            raise DdlNeeded(what, lambda: self._make_touched(session, sql))
+        session.run(sql.text("forget_touched"))
+
+    def _make_touched(self, session: MysqlSession, sql: MysqlRowSql) -> None:
+        session.run(sql.text("drop_touched"))
+        session.run(sql.text("create_touched"))
+
+    def end_recording(self, session: MysqlSession, sql: MysqlRowSql) -> None:
+        if session.row(sql.text("find_touched")) is not None:
+            session.run(sql.text("forget_touched"))
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def open_merger(
+        self, session: MysqlSession, catalogue: TargetCatalogue, start: int, whole: frozenset[int] | None
+    ) -> MysqlRowMerger:
+        return MysqlRowMerger(session, catalogue, quarantines=self.config.on_error == "quarantine")
+
+    def apply_net(self, session: MysqlSession, schema: TableSchema, rows: RowChanges) -> None:
+        sql = self.row_sql(schema)
+        delete_keys(session, sql, Layout.of(schema), rows.record_ids)
+        live = rows.where(~rows.is_deleted)
+        if len(live):
+            require_all(insert_rows(session, sql, schema, live.record_ids, live.rows), len(live))
+
+    def record_keys(
+        self, session: MysqlSession, sql: MysqlRowSql, schema: TableSchema, record_ids: PackedBytes, offset: int
+    ) -> None:
+        for values in key_lists(sql.placed, Layout.of(schema), record_ids, str(offset)):
+            session.run(sql.text("touch_values", values=values))
+
+    # -- resync --------------------------------------------------------------------------------------------------------
+
+    def create_side(self, session: MysqlSession, sql: MysqlRowSql) -> None:
+        charset = ddl.charset_sql(is_mariadb=tables.read_server(session).is_mariadb)
+        session.run(sql.text("drop_side"))
+        session.run(sql.text("create_side", definitions=ddl.side_definitions(sql.placed), charset=charset))
+
+    def copy_side(self, session: MysqlSession, sql: MysqlRowSql, rows: FullRows, version: TableSchema) -> None:
+        changes = rows.changes
+        insert_rows(session, sql, version, changes.record_ids, changes.rows, table=sql.side)
+
+    def replace_by_side(
+        self, session: MysqlSession, sql: MysqlRowSql, cut: int, evolve: Callable[[], None]
+    ) -> tuple[int, int]:
+        evolve()
+        removed, replaced = (session.run(sql.text(b, offset=str(cut))) for b in ("resync_delete", "resync_replace"))
+        inserted = session.write_rows(sql.text("resync_insert", offset=str(cut)))
+        return removed, inserted - replaced
+
+    def replace_key_by_side(
+        self,
+        session: MysqlSession,
+        state: TableState,
+        before: MysqlPlacedTable,
+        sql: MysqlRowSql,
+        evolve: Callable[[], None],
+    ) -> tuple[int, int]:
+        raise TargetError(
+            f"the key of {sql.placed.qualified} has changed, which a target of this kind does not follow: "
+            f"`venus migrate --target {self.name} --empty-meanwhile` loads it again"
+        )
+
+    # -- load ----------------------------------------------------------------------------------------------------------
+
+    def place_all(self, schemas: Sequence[TableSchema]) -> list[MysqlPlacedTable]:
+        return place_all(schemas, self._database_name, self.config.names, self.name)
+
+    def prepare_load(self, session: MysqlSession, placed: Sequence[MysqlPlacedTable]) -> None:
+        known = {t.name for t in self.read_tables(session)}
+        intents = tables.read_intents(self, session)
+        others = [
+            one
+            for one in placed
+            if one.name not in known and (one.schema.table_id, tables.created_intent(one)) not in intents
+        ]
+        tables.refuse_existing(self, session, others)
+        for one in placed:
+            if tables.read_table(session, one) is None:
+                tables.create_table(self, session, one, with_indexes=False)
+
+    def make_tables(
+        self, session: MysqlSession, placed: Sequence[MysqlPlacedTable], before: Mapping[tuple[str, str], TableState]
+    ) -> set[int]:
+        intents = tables.read_intents(self, session)
+        created: set[int] = set()
+        for one in placed:
+            known = before.get((one.namespace, one.name))
+            is_own = (one.schema.table_id, tables.created_intent(one)) in intents
+            if is_own or (known is not None and known.created):
+                created.add(one.schema.table_id)
+            if is_own or known is not None or self.config.on_existing == "truncate":
+                session.run(f"DELETE FROM {one.sql}")
+        return created
+
+    def has_table(self, session: MysqlSession, placed: MysqlPlacedTable) -> bool:
+        return tables.read_table(session, placed) is not None
+
+    def count_rows(self, session: MysqlSession, placed: MysqlPlacedTable) -> int:
+        return tables.count_rows(session, placed)
+
+    def finish_table(self, session: MysqlSession, placed: MysqlPlacedTable) -> None:
+        """Do nothing: the table was created with its key."""
+
+    def finish_tables(
+        self, session: MysqlSession, created: Sequence[MysqlPlacedTable], everything: Sequence[MysqlPlacedTable]
+    ) -> list[str]:
+        rejected = [line for one in created for line in tables.add_indexes(session, one)]
+        rejected += [line for one in created for line in tables.add_foreign_keys(session, one, everything)]
+        for line in rejected:
+            logger.warning("%s", line)
+        return rejected
+
+    def list_left_out(self, placed: Sequence[MysqlPlacedTable]) -> list[str]:
+        return ddl.list_left_out(placed)
+
+    def read_load_progress(self, session: MysqlSession, load_id: str) -> tuple[int, int, int]:
+        ((rows, splits, under_way),) = self.read_own_rows(session, "load_progress", load_id=load_id)
+        return int(rows), int(splits), int(under_way)
+
+    # -- own tables ----------------------------------------------------------------------------------------------------
+
+    def own_sql(self, name: str) -> str:
+        return statement("own", name, own=OWN)
+
+    def own_execute_text(self, session: MysqlSession, name: str, *numbers: int | Sequence[int] | None) -> str:
+        if any(isinstance(n, Sequence) for n in numbers):
+            rows = zip(*numbers, strict=True)
+            return "; ".join(self.own_execute_text(session, name.removesuffix("_all"), *row) for row in rows)
+        values = {f"n{i}": number for i, number in enumerate(numbers, 1)}
+        return self.own_text(session, f"execute_{name}", **values)
+
+    def read_mark(self, session: MysqlSession) -> CutoverMark | None:
+        return None  # a target of this kind cannot be cut over

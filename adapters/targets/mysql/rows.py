@@ -1,0 +1,148 @@
+"""Writer of the rows of one transaction at a MariaDB or MySQL target (VENUS 3.4).
+
+Net changes are applied as deletes by key, then as plain inserts: an upsert would hit or lose another row that is equal
+in a second unique key. Rows that the source marks as new are inserted without the deletes, and with them if one is not
+new. A cut that is larger than memory waits in temporary tables of the session, and is written as a whole.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+
+from venus.adapters.targets.mysql.rowsql import MysqlRowSql, delete_keys, insert_rows, key_lists
+from venus.adapters.targets.mysql.session import MysqlSession
+from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.session import Refusal
+from venus.adapters.targets.relational.verdicts import SUSPECTS_MAX, RefusedChange, RowsRefused, find_refused
+from venus.adapters.under.row_changes import PendingChanges, RowChanges, net_changes
+from venus.codec.row_bytes import Layout
+
+
+class MysqlRowMerger:
+    """Writer of pending changes to the target, within one transaction."""
+
+    def __init__(self, session: MysqlSession, catalogue: TargetCatalogue, *, quarantines: bool) -> None:
+        self._session = session
+        self._catalogue = catalogue
+        self._suspects_max = SUSPECTS_MAX if quarantines else 1
+        #: Staging tables that already contain rows of this transaction.
+        self._used: set[str] = set()
+
+    def make_room(self, pending: PendingChanges) -> None:
+        """Move changes from memory to temporary tables."""
+        rows = net_changes(pending.take())
+        self._stage(pending, rows)
+
+    def flush(self, pending: PendingChanges) -> None:
+        """Write all pending changes to the table. Raises RowsRefused."""
+        self._session.wait_for_background()
+        rows = pending.take() if pending.parts else None
+        if pending.staged:
+            if rows is not None:
+                self._stage(pending, net_changes(rows))
+            self._merge_stage(pending)
+        elif rows is not None and len(rows):
+            self._write(pending, rows)
+
+    # -- from memory -----------------------------------------------------------------------------------------------
+
+    def _write(self, pending: PendingChanges, rows: RowChanges) -> None:
+        net = net_changes(rows)
+        self._record_keys(pending, net)
+        if rows.only_new and self._try(partial(self._insert, pending, net)) is None:
+            return
+        refusal = self._try(partial(self._replace, pending, net))
+        if refusal is None:
+            return
+        suspects = self._search(pending, net)
+        raise RowsRefused(pending.table_id, suspects[0].summary if suspects else refusal.summary, suspects) from refusal
+
+    def _replace(self, pending: PendingChanges, rows: RowChanges) -> None:
+        """Delete every changed key, then insert what is there now."""
+        delete_keys(self._session, pending.sql, pending.layout, rows.record_ids)
+        self._insert(pending, rows.where(~rows.is_deleted))
+
+    def _insert(self, pending: PendingChanges, rows: RowChanges) -> None:
+        if len(rows):
+            written = insert_rows(self._session, pending.sql, pending.layout.schema, rows.record_ids, rows.rows)
+            require_all(written, len(rows))
+
+    def _try(self, write: partial[None]) -> Refusal | None:
+        """Write, or change nothing and return the refusal."""
+        self._session.run("SAVEPOINT venus")
+        try:
+            write()
+        except Refusal as refusal:
+            self._session.run("ROLLBACK TO SAVEPOINT venus; RELEASE SAVEPOINT venus")
+            return refusal
+        self._session.run("RELEASE SAVEPOINT venus")
+        return None
+
+    def _search(self, pending: PendingChanges, rows: RowChanges) -> list[RefusedChange]:
+        """Return the refused rows, found by halving under savepoints."""
+        session = self._session
+        session.run("SAVEPOINT venus_search")
+        try:
+            with suppress(Refusal):  # a key that no column can hold
+                delete_keys(session, pending.sql, pending.layout, rows.record_ids)
+            probe = partial(self._probe, pending)
+            return find_refused(rows.where(~rows.is_deleted), probe, self._suspects_max)
+        finally:
+            session.run("ROLLBACK TO SAVEPOINT venus_search; RELEASE SAVEPOINT venus_search")
+
+    def _probe(self, pending: PendingChanges, rows: RowChanges) -> Refusal | None:
+        """Try to write these rows and keep them; return the target's refusal, if any."""
+        return self._try(partial(self._insert, pending, rows))
+
+    def _record_keys(self, pending: PendingChanges, rows: RowChanges) -> None:
+        if self._catalogue.is_recording(pending.table_id):
+            record_keys(self._session, pending.sql, pending.layout, rows, pending.last_offset)
+
+    # -- through temporary tables ------------------------------------------------------------------------------------
+
+    def _stage(self, pending: PendingChanges, rows: RowChanges) -> None:
+        session, sql = self._session, pending.sql
+        for stage, columns in ((sql.stage, {}), (sql.key_stage, {"columns": sql.placed.key})):
+            if stage not in session.temporary:
+                session.run(sql.text("create_stage", stage=stage, **columns))
+                session.temporary.add(stage)
+            if stage not in self._used:
+                session.run(f"DELETE FROM {stage}")
+                self._used.add(stage)
+        live, gone = rows.where(~rows.is_deleted), rows.where(rows.is_deleted)
+        try:
+            if len(live):
+                insert_rows(session, sql, pending.layout.schema, live.record_ids, live.rows, block="put_staged")
+                pending.live_staged += len(live)
+            for values in key_lists(sql.placed, pending.layout, gone.record_ids) if len(gone) else ():
+                session.run(sql.text("put_staged", stage=sql.key_stage, columns=sql.placed.key, values=values))
+            pending.gone_staged += len(gone)
+        except Refusal as refusal:
+            suspects = self._search(pending, rows) if self._suspects_max else []
+            raise RowsRefused(pending.table_id, refusal.summary, suspects) from refusal
+        self._record_keys(pending, rows)
+
+    def _merge_stage(self, pending: PendingChanges) -> None:
+        """Write what is staged. A refusal halts the table: the row is one of too many."""
+        session, sql = self._session, pending.sql
+        try:
+            if pending.gone_staged:
+                session.run(sql.text("delete_staged", stage=sql.key_stage))
+            if pending.live_staged:
+                session.run(sql.text("delete_staged"))
+                session.write_rows(sql.text("insert_staged"))
+        except Refusal as refusal:
+            raise RowsRefused(pending.table_id, refusal.summary, []) from refusal
+
+
+def record_keys(session: MysqlSession, sql: MysqlRowSql, layout: Layout, rows: RowChanges, offset: int) -> None:
+    """Add the keys of rows to the record of their table."""
+    for values in key_lists(sql.placed, layout, rows.record_ids, str(offset)):
+        session.run(sql.text("touch_values", values=values))
+
+
+def require_all(written: int, rows: int) -> None:
+    """Raise Refusal if a trigger or the server has discarded a row."""
+    if written != rows:
+        raise Refusal(f"the table has taken {written} of {rows} rows", "HY000")

@@ -1,0 +1,240 @@
+"""The statements that change one target table, composed once for a table version, and values as SQL (VENUS 3.3, 3.4).
+
+Rows of the full data may have any version of the schema: rows from before an ADD COLUMN lack that column and get its
+default, and rows from before a DROP COLUMN lose that column. The same holds for the rows of one cut that are older than
+its table, which is altered in front of the cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from zlib import crc32
+
+from venus.adapters.dialects.mysql.sql import literal
+from venus.adapters.dialects.statements import Statements
+from venus.adapters.targets.mysql.naming import OWN, MysqlPlacedTable, quote
+from venus.adapters.targets.mysql.session import MysqlSession
+from venus.adapters.targets.mysql.types import is_text, write_sql
+from venus.adapters.targets.relational.session import Refusal
+from venus.codec.columns import Value, keys_to_columns, to_columns
+from venus.codec.copy_text import to_copy
+from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
+from venus.model import Column, Kind, LogicalType, TableSchema
+
+statement = Statements(__name__.rpartition(".")[0])
+
+#: The longest statement that writes rows; shorter if the server accepts less.
+STATEMENT_BYTES = 1 << 20
+#: For fewer rows, INSERT takes fewer round trips.
+LOAD_ROWS_MIN = 50
+#: How many keys one statement deletes.
+KEYS_MAX = 2_000
+
+
+class MysqlRowSql:
+    """Statements for one table version. `columns` are those of `schema`, which may be an older version."""
+
+    def __init__(self, placed: MysqlPlacedTable, group: str) -> None:
+        schema = placed.schema
+        self.placed = placed
+        suffix = f"{schema.table_id}_{crc32(group.encode()):08x}"
+        database = quote(placed.namespace)
+        self.touched = f"{database}.{quote(f'{OWN}touched_{suffix}')}"
+        self.side = f"{database}.{quote(f'{OWN}side_{suffix}')}"
+        self.stage = quote(f"{OWN}s_{schema.table_id}_{schema.version}")
+        self.key_stage = quote(f"{OWN}d_{schema.table_id}_{schema.version}")
+        moved = "venus_offset"
+        while moved in map(placed.fold, schema.key):
+            moved += "_"
+        others = schema.wire_columns[len(schema.key) :]
+        self._names = {
+            "moved": quote(moved),
+            "table": placed.sql,
+            "columns": placed.wire_columns,
+            "key": placed.key,
+            "key_list": f"({placed.key})" if len(schema.key) > 1 else placed.key,
+            "stage": self.stage,
+            "touched": self.touched,
+            "touched_database": literal(placed.namespace),
+            "touched_name": literal(f"{OWN}touched_{suffix}"),
+            "side": self.side,
+            "match": self._match_condition(),
+            "same": " AND ".join(map(self._same, others)) or "TRUE",
+        }
+
+    def _match_condition(self) -> str:
+        keys = [self.placed.column(k) for k in self.placed.schema.key]
+        return " AND ".join(f"t.{k} = s.{k}" for k in keys)
+
+    def _same(self, column: Column) -> str:
+        name = self.placed.column(column.name)
+        left, right = f"t.{name}", f"s.{name}"
+        if is_text(self.placed.types[column.name]):  # an existing table may compare texts without case
+            left, right = f"CAST({left} AS BINARY)", f"CAST({right} AS BINARY)"
+        return f"{left} <=> {right}"
+
+    def text(self, block: str, **more: str) -> str:
+        """Return a block of apply.sql for this table."""
+        return statement("apply", block, **(self._names | more))
+
+
+def _timestamptz_literal(value: str) -> str:
+    return literal(value.removesuffix("+00"))
+
+
+def value_writer(kind: LogicalType, declared: str) -> Callable[[Value], str]:
+    """Return the function that writes a canonical value as SQL. Raises Refusal for one that no column can hold."""
+    if kind.kind is Kind.BYTES:
+        return lambda value: f"X'{value.hex()}'" if value else "''"  # type: ignore[union-attr]
+    if kind.kind is Kind.INT:
+        return lambda value: str(value)
+    if kind.kind is Kind.BOOL:
+        return lambda value: "1" if value == "t" else "0"
+    write = _timestamptz_literal if kind.kind is Kind.TIMESTAMPTZ else literal
+    if check := _CHECKS.get("text" if is_text(declared) else declared.partition("(")[0]):
+        return partial(_write_checked, check, write)
+    return write  # type: ignore[return-value]
+
+
+def _write_checked(check: Callable[[str], bool], write: Callable[[str], str], value: str) -> str:
+    if not check(value):
+        raise Refusal(f"no column here can hold {value}", "22007", summary="no column here can hold a value of it")
+    return write(value)
+
+
+def _is_calendar_date(text: str) -> bool:
+    """Return whether a date has a year of four digits: the server reads others in ways of its own."""
+    return len(text) >= 10 and text[4] == "-" and text[7] == "-" and not text.endswith("BC") and text[:4] != "0000"
+
+
+def _is_number(text: str) -> bool:
+    """Return whether the server has this number: it stores no negative zero."""
+    return text not in ("NaN", "Infinity", "-Infinity", "-0")
+
+
+_CHECKS: dict[str, Callable[[str], bool]] = {
+    "date": lambda text: len(text) == 10 and _is_calendar_date(text),
+    "datetime": _is_calendar_date,
+    "timestamp": _is_calendar_date,
+    "double": _is_number,
+    "float": _is_number,
+    "decimal": _is_number,
+}
+
+
+def _render_columns(
+    columns: Sequence[Column], values: Sequence[Sequence[Value]], declared: Sequence[str]
+) -> Iterator[str]:
+    """Yield each row as a list of SQL values."""
+    writers = [value_writer(c.type, d) for c, d in zip(columns, declared, strict=True)]
+    rendered = [
+        ["NULL" if value is None else write(value) for value in column]
+        for write, column in zip(writers, values, strict=True)
+    ]
+    for row in zip(*rendered, strict=True):
+        yield f"({','.join(row)})"
+
+
+def key_lists(placed: MysqlPlacedTable, layout: Layout, record_ids: PackedBytes, *more: str) -> Iterator[str]:
+    """Yield lists of keys for statements; `more` are values behind each key."""
+    columns = layout.columns[: layout.key_count]
+    declared = [placed.types[c.name] for c in columns]
+    rows = _render_columns(columns, keys_to_columns(record_ids, layout), declared)
+    if more:
+        rows = (f"{row[:-1]},{','.join(more)})" for row in rows)
+    yield from _join_rows(rows, KEYS_MAX, STATEMENT_BYTES)
+
+
+def delete_keys(session: MysqlSession, sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes) -> None:
+    """Delete rows by their keys."""
+    for values in key_lists(sql.placed, layout, record_ids):
+        session.run(sql.text("delete_values", values=values))
+
+
+def insert_rows(
+    session: MysqlSession,
+    sql: MysqlRowSql,
+    schema: TableSchema,
+    record_ids: PackedBytes,
+    rows: PackedBytes,
+    *,
+    block: str = "insert",
+    **names: str,
+) -> int:
+    """Insert rows of version `schema` into the table, and return their number. Raises Refusal."""
+    placed, layout = sql.placed, Layout.of(schema)
+    here = {c.number: c for c in placed.schema.columns}
+    if block == "insert" and len(record_ids) >= LOAD_ROWS_MIN and session.can_load:
+        loaded = _load_rows(session, sql, schema, record_ids, rows, names)
+        if loaded == len(record_ids):
+            return loaded
+    kept = [n for n, c in enumerate(layout.columns) if c.number in here]
+    values = to_columns(record_ids, rows, layout)
+    columns = [here[layout.columns[n].number] for n in kept]
+    names = {"columns": placed.columns(c.name for c in columns)} | names
+    declared = [placed.types[c.name] for c in columns]
+    rendered = _render_columns([layout.columns[n] for n in kept], [values[n] for n in kept], declared)
+    written = 0
+    for text in _join_rows(rendered, 1 << 30, min(STATEMENT_BYTES, session.packet_bytes // 2)):
+        written += session.write_rows(sql.text(block, values=text, **names))
+    return written
+
+
+def _load_rows(
+    session: MysqlSession,
+    sql: MysqlRowSql,
+    schema: TableSchema,
+    record_ids: PackedBytes,
+    rows: PackedBytes,
+    names: dict[str, str],
+) -> int:
+    """Try to write all rows by one LOAD DATA; change nothing and return 0 if a row or a value would not be exact."""
+    here = {c.number: c for c in sql.placed.schema.columns}
+    columns = schema.wire_columns
+    if any(c.number not in here for c in columns):
+        return 0
+    fields, assignments = [], []
+    for number, column in enumerate(columns):
+        name = sql.placed.column(here[column.number].name)
+        written = write_sql(column.type, f"@v{number}")
+        fields.append(name if written == f"@v{number}" else f"@v{number}")
+        assignments += [] if written == f"@v{number}" else [f"{name} = {written}"]
+    lines = _escape_for_load(to_copy(record_ids, rows, Layout.of(schema)))
+    text = sql.text(
+        "load", fields=", ".join(fields), assignments=f" SET {', '.join(assignments)}" if assignments else "", **names
+    )
+    session.run("SAVEPOINT venus_load")
+    try:
+        found = session.load_rows(text, lines)
+    except Refusal:
+        found = 0
+    undo = "" if found == len(record_ids) else "ROLLBACK TO SAVEPOINT venus_load; "
+    session.run(f"{undo}RELEASE SAVEPOINT venus_load")
+    return found
+
+
+def _escape_for_load(lines: bytes) -> bytes:
+    """Return COPY lines as LOAD DATA reads them: it does not know the escapes of two characters."""
+    if b"\\v" not in lines and b"\\f" not in lines:
+        return lines
+    return _ESCAPE.sub(lambda found: _PLAIN.get(found[0], found[0]), lines)
+
+
+_ESCAPE, _PLAIN = re.compile(rb"\\."), {b"\\v": b"\v", b"\\f": b"\f"}
+
+
+def _join_rows(rows: Iterator[str], rows_max: int, bytes_max: int) -> Iterator[str]:
+    """Yield lists of rows of limited length; one row may be longer."""
+    waiting: list[str] = []
+    size = 0
+    for row in rows:
+        if waiting and (size + len(row) > bytes_max or len(waiting) >= rows_max):
+            yield ",".join(waiting)
+            waiting, size = [], 0
+        waiting.append(row)
+        size += len(row) + 1
+    if waiting:
+        yield ",".join(waiting)

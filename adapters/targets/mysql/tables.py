@@ -1,0 +1,330 @@
+"""Tables of a MariaDB or MySQL target: what is there, what a load would find, creation in steps (VENUS 3.4).
+
+DDL ends its transaction. So VENUS first writes down what it is about to create (`intent`), creates it, and registers
+it in the transaction that needs it. A process that is killed in between leaves an intent; the next one finds the table,
+knows that it is VENUS's own, and continues. Every statement may be repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from venus.adapters.targets.mysql import ddl
+from venus.adapters.targets.mysql.naming import MysqlPlacedTable, place_all
+from venus.adapters.targets.mysql.rowsql import statement
+from venus.adapters.targets.mysql.session import MysqlSession, open_session
+from venus.adapters.targets.mysql.types import is_text
+from venus.adapters.targets.predicates import check_predicates
+from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.errors import ConfigError, LoginRefused, Refused, TargetError, VenusError
+from venus.model import Finding, TableSchema
+
+#: The remedy for an existing table that differs.
+HINT = "alter the table, move it away, or give the target another database"
+MARIADB_MIN, MYSQL_MIN = (10, 6), (8, 0, 17)
+CONSTRAINTS = "foreign keys are off while VENUS applies (foreign_key_checks = 0)"
+#: Integers have a display width in MariaDB and in old versions of MySQL.
+_WIDTH = re.compile(r"^(smallint|int|bigint)\(\d+\)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """What a server is."""
+
+    is_mariadb: bool
+    version: tuple[int, ...]
+    text: str
+    folds_names: bool = False  # lower_case_table_names
+    problems: tuple[str, ...] = ()
+
+
+def read_server(session: MysqlSession) -> ServerFacts:
+    """Read version and settings of the server, with the reasons why it cannot be a target."""
+    found = session.row(statement("dictionary", "server"))
+    assert found is not None
+    text, comment, folds, engine, log_bin, binlog_format, _, read_only = found
+    is_mariadb = "mariadb" in f"{text} {comment}".lower()
+    version = tuple(int(n) for n in re.findall(r"\d+", str(text))[:3])
+    least = MARIADB_MIN if is_mariadb else MYSQL_MIN
+    name = "MariaDB" if is_mariadb else "MySQL"
+    problems = []
+    if version < least:
+        problems.append(f"{name} {text} is too old: {'.'.join(map(str, least))} or later is needed")
+    if str(engine).lower() != "innodb":
+        problems.append(f"its default storage engine is {engine}: transactions need InnoDB")
+    if int(log_bin) and str(binlog_format).upper() == "STATEMENT":
+        problems.append("binlog_format is STATEMENT, which refuses the isolation level of VENUS: set ROW or MIXED")
+    if str(read_only).upper() not in ("0", "OFF", "FALSE"):
+        problems.append("it is read-only: let the url name the server that accepts writes")
+    return ServerFacts(
+        is_mariadb=is_mariadb,
+        version=version,
+        text=f"{name} {text}",
+        folds_names=bool(int(folds)),
+        problems=tuple(problems),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlColumn:
+    """A column in the target's dictionary."""
+
+    name: str
+    type: str
+    not_null: bool
+    charset: str
+    collation: str
+    filled: bool
+    generated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlTableFacts:
+    """A table in the target's dictionary."""
+
+    kind: str
+    engine: str
+    columns: tuple[MysqlColumn, ...]
+    unique_keys: tuple[frozenset[str], ...]
+    triggers: tuple[str, ...] = ()
+
+
+def read_columns(session: MysqlSession, placed: MysqlPlacedTable) -> tuple[MysqlColumn, ...]:
+    """Read the columns of a table; empty if it does not exist."""
+    rows = session.rows(statement("dictionary", "columns"), _names(placed))
+    return tuple(
+        MysqlColumn(
+            name=name,
+            type=_WIDTH.sub(r"\1", declared),
+            not_null=bool(not_null),
+            charset=charset,
+            collation=collation,
+            filled=bool(filled),
+            generated=bool(generated),
+        )
+        for name, declared, not_null, charset, collation, filled, generated in rows
+    )
+
+
+def _names(placed: MysqlPlacedTable) -> dict[str, str]:
+    return {"database": placed.namespace, "name": placed.name}
+
+
+def read_table(session: MysqlSession, placed: MysqlPlacedTable) -> MysqlTableFacts | None:
+    """Read a table from the dictionary; None if it does not exist."""
+    found = session.row(statement("dictionary", "table"), _names(placed))
+    if found is None:
+        return None
+    keys: dict[str, set[str]] = {}
+    for index, column in session.rows(statement("dictionary", "unique_keys"), _names(placed)):
+        keys.setdefault(index, set()).add(column.lower())
+    triggers = session.rows(statement("dictionary", "triggers"), _names(placed))
+    return MysqlTableFacts(
+        kind=found[0],
+        engine=found[1],
+        columns=read_columns(session, placed),
+        unique_keys=tuple(map(frozenset, keys.values())),
+        triggers=tuple(name for (name,) in triggers),
+    )
+
+
+def table_differences(placed: MysqlPlacedTable, there: MysqlTableFacts) -> list[str]:
+    """Return the reasons why this table cannot be used, one line each. Pure."""
+    name = placed.name
+    if there.kind != "BASE TABLE" or there.engine.lower() != "innodb":
+        return [f"{name} exists already and is {there.engine or there.kind}: only InnoDB tables have transactions"]
+    found = [
+        f"{name} has trigger {trigger}, which would repeat what the source's triggers have done"
+        for trigger in there.triggers
+    ]
+    columns = {c.name.lower(): c for c in there.columns}
+    key = frozenset(placed.fold(k).lower() for k in placed.schema.key)
+    for column in placed.schema.columns:
+        folded = placed.fold(column.name)
+        have = columns.pop(folded.lower(), None)
+        if have is None:
+            found.append(f"{name}: column {folded} is missing")
+            continue
+        found += _column_differences(f"{name}.{folded}", placed.types[column.name], have, in_key=folded.lower() in key)
+        if have.not_null and column.nullable and folded.lower() not in key:
+            found.append(f"{name}.{folded} is NOT NULL, the source allows NULL")
+    found += [
+        f"{name}.{c.name} is NOT NULL without a default, and the source does not have it"
+        for c in columns.values()
+        if c.not_null and not c.filled and not c.generated
+    ]
+    if key not in there.unique_keys:
+        found.append(f"{name} has no primary key or unique index on ({', '.join(sorted(key))})")
+    return found
+
+
+def _column_differences(where: str, wanted: str, have: MysqlColumn, *, in_key: bool) -> Iterator[str]:
+    if have.type.startswith("timestamp"):
+        yield f"{where} is {have.type}, which ends in 2038: make it {wanted}"
+    elif have.type != wanted and not ddl.can_widen(wanted, have.type):
+        yield f"{where} is {have.type}, the source needs {wanted}"
+    if is_text(wanted) and have.charset not in ("utf8mb4", ""):
+        yield f"{where} has the character set {have.charset}, not utf8mb4: it lacks characters"
+    if is_text(wanted) and in_key and not have.collation.endswith(("nopad_bin", "0900_bin")):
+        yield f"{where} has the collation {have.collation}, in which keys that differ at the source are equal"
+    if have.generated:
+        yield f"{where} is generated and cannot be written"
+
+
+def has_rows(session: MysqlSession, placed: MysqlPlacedTable) -> bool:
+    """Return whether the table has any row."""
+    found = session.row(statement("dictionary", "has_rows", table=placed.sql))
+    return bool(found and found[0])
+
+
+def count_rows(session: MysqlSession, placed: MysqlPlacedTable) -> int:
+    """Count the rows of the table."""
+    found = session.row(statement("dictionary", "count_rows", table=placed.sql))
+    return int(found[0]) if found else 0
+
+
+# -- creation in steps -------------------------------------------------------------------------------------------------
+
+
+def created_intent(placed: MysqlPlacedTable) -> str:
+    """Return the name of the intent to create a table."""
+    return f"table {placed.name}"
+
+
+def version_intent(schema: TableSchema) -> str:
+    """Return the name of the intent to bring a table to a version."""
+    return f"version {schema.version}"
+
+
+def read_intents(target: RelationalDatabase, session: MysqlSession) -> set[tuple[int, str]]:
+    """Return what VENUS has begun to create."""
+    return {(table_id, name) for table_id, name in target.read_own_rows(session, "intents")}
+
+
+def create_table(
+    target: RelationalDatabase, session: MysqlSession, placed: MysqlPlacedTable, *, with_indexes: bool
+) -> None:
+    """Write the intent and create the table. May be repeated; outside a transaction."""
+    target.run_own(session, "put_intent", table_id=placed.schema.table_id, name=created_intent(placed))
+    session.run(ddl.create_table(placed, is_mariadb=read_server(session).is_mariadb))
+    if with_indexes:
+        add_indexes(session, placed)
+
+
+def add_indexes(session: MysqlSession, placed: MysqlPlacedTable) -> list[str]:
+    """Create the missing indexes; return what the target rejects."""
+    return _try_all(session, find_missing_indexes(session, placed))
+
+
+def find_missing_indexes(session: MysqlSession, placed: MysqlPlacedTable) -> list[str]:
+    """Return the statements that create the indexes which the table does not have."""
+    there = [name for (name,) in session.rows(statement("dictionary", "indexes"), _names(placed))]
+    return ddl.index_statements(placed, there)
+
+
+def add_foreign_keys(session: MysqlSession, placed: MysqlPlacedTable, others: Sequence[MysqlPlacedTable]) -> list[str]:
+    """Create the missing foreign keys; return what the target rejects. They act only for other sessions."""
+    there = [name for (name,) in session.rows(statement("dictionary", "foreign_keys"), _names(placed))]
+    return _try_all(session, ddl.foreign_key_statements(placed, others, there))
+
+
+def _try_all(session: MysqlSession, statements: Sequence[str]) -> list[str]:
+    rejected = []
+    for text in statements:
+        try:
+            session.run(text)
+        except TargetError as error:
+            rejected.append(f"{text}: {error}")
+    return rejected
+
+
+def check_existing(target: RelationalDatabase, session: MysqlSession, placed: MysqlPlacedTable) -> list[str]:
+    """Return the reasons why an existing table cannot be used; empty for one that does not exist."""
+    there = read_table(session, placed)
+    if there is None:
+        return []
+    found = table_differences(placed, there)
+    if not found and target.config.on_existing == "refuse" and has_rows(session, placed):
+        found.append(f"{placed.name} has rows already: {empty_hint(target.name)}")
+    return found
+
+
+def refuse_existing(target: RelationalDatabase, session: MysqlSession, placed: Sequence[MysqlPlacedTable]) -> None:
+    """Raise Refused with a line for each reason why existing tables cannot be used."""
+    if found := [line for one in placed for line in check_existing(target, session, one)]:
+        raise Refused("\n".join(found), hint=HINT)
+
+
+def empty_hint(target: str) -> str:
+    """Return the remedy for a table that has rows."""
+    return f"empty it, or set targets.{target}.on_existing to truncate or append"
+
+
+# -- before a load -----------------------------------------------------------------------------------------------------
+
+
+def find_obstacles(
+    target: RelationalDatabase, session: MysqlSession, schemas: Sequence[TableSchema]
+) -> list[tuple[str, str, str]]:
+    """Return (where, message, remedy) of each obstacle to a load. Raises Refused if names or keys do not fit."""
+    where = f"target {target.name}"
+    server = read_server(session)
+    found = [(where, problem, "use another server") for problem in server.problems]
+    placed = place_all(schemas, session.database, target.config.names, target.name)
+    fold = f'names = "lower" in [targets.{target.name}]'
+    found += [
+        (one.schema.qualified, "has capitals, and lower_case_table_names folds them", fold)
+        for one in placed
+        if server.folds_names and one.name != one.name.lower()
+    ]
+    charset = session.row(statement("dictionary", "database"), {"database": session.database})
+    if charset and charset[0] != "utf8mb4":
+        remedy = f"ALTER DATABASE `{session.database}` CHARACTER SET utf8mb4;"
+        found.append((where, f"database {session.database} has the character set {charset[0]}, not utf8mb4", remedy))
+    installed = target.is_installed(session)
+    own = {t.name for t in target.read_tables(session)} if installed else set()
+    intents = read_intents(target, session) if installed else set()
+    for one in placed:
+        if one.name in own or (one.schema.table_id, created_intent(one)) in intents:
+            continue
+        lines = check_existing(target, session, one)
+        found += [(one.schema.qualified, f"is there already: {line}", HINT) for line in lines]
+    return found
+
+
+def check(target: RelationalDatabase, schemas: Sequence[TableSchema]) -> list[Finding]:
+    """Check that the database is reachable and can have these tables; being unreachable is a finding, not an error."""
+    where = f"target {target.name}"
+    try:
+        predicates = check_predicates(target.config.where, schemas, target.name)
+        with closing(open_session(target, "check")) as session:
+            server = read_server(session)
+            obstacles = find_obstacles(target, session, schemas)
+    except ConfigError as error:
+        return [Finding(where=where, message=str(error), remedy=error.hint, blocks=True)]
+    except Refused as refused:
+        lines = str(refused).split("\n")
+        return [Finding(where=where, message=line, remedy=refused.hint, blocks=True) for line in lines]
+    except VenusError as error:
+        blocks = isinstance(error, LoginRefused) or not error.retryable
+        return [Finding(where=where, message=str(error), remedy=error.hint, blocks=blocks)]
+    names = {s.table_id: s.qualified for s in schemas}
+    found = [Finding(where=where, message=f"{names[t]} gets the rows where {text}") for t, text in predicates.items()]
+    found.append(Finding(where=where, message=f"reachable, {server.text}; {CONSTRAINTS}"))
+    if texts := [line for schema in schemas if not schema.is_heartbeat for line in ddl.text_columns(schema)]:
+        message = f"{len(texts)} columns become text: MariaDB and MySQL have no type that holds their values exactly"
+        found.append(Finding(where=where, message=message, details=tuple(texts)))
+    return [*found, *(Finding(where=w, message=m, remedy=r, blocks=True) for w, m, r in obstacles)]
+
+
+def refuse_unfit(target: RelationalDatabase, schemas: Sequence[TableSchema]) -> None:
+    """Raise Refused with one line for each obstacle to a load, or ConfigError for an unfit predicate."""
+    check_predicates(target.config.where, schemas, target.name)
+    with closing(open_session(target, "check")) as session:
+        found = find_obstacles(target, session, schemas)
+    if found:
+        lines = "\n".join(f"{where} {message}: {remedy}" for where, message, remedy in found)
+        raise Refused(lines, hint="`venus check` lists the same obstacles; no row was read")

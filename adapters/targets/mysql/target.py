@@ -1,0 +1,70 @@
+"""A MariaDB or MySQL database as a `Target` for the commands, and as a side of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import TYPE_CHECKING
+
+from venus.adapters.targets.contract import Target, TargetCapabilities, TargetDdl
+from venus.adapters.targets.mysql import ddl
+from venus.adapters.targets.mysql.database import MysqlDatabase
+from venus.adapters.targets.mysql.tables import check, refuse_unfit
+from venus.adapters.targets.mysql.verify import MysqlTargetReader
+from venus.adapters.targets.relational.target import RelationalTarget
+from venus.config import Settings
+from venus.model import Finding, TableSchema
+
+if TYPE_CHECKING:
+    from venus.adapters.dialects.contract import Numbering, OtherObject
+    from venus.adapters.targets.contract import TargetReader
+
+CAPABILITIES = TargetCapabilities(
+    kind="a MariaDB or MySQL database",
+    pauses_tables=True,
+    quarantines=True,
+    prints_ddl=True,
+    loads_by_runner=True,
+    loads_while_read=True,
+    verifies=True,
+    filters=True,
+)
+
+
+def open_target(settings: Settings, name: str) -> Target:
+    """Return the target; it connects to the database on first use."""
+    return MysqlTarget(settings, name)
+
+
+class MysqlTarget(RelationalTarget):
+    """A MariaDB or MySQL database that is target `name` of the configuration."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        super().__init__(settings, name)
+        self._target = MysqlDatabase(settings, name)
+
+    def check(self, schemas: Seq[TableSchema]) -> list[Finding]:
+        return check(self._target, schemas)
+
+    def require_fit(self, schemas: Seq[TableSchema]) -> None:
+        refuse_unfit(self._target, schemas)
+
+    def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
+        placed = self._target.place_all(schemas)
+        left_out = ddl.list_left_out(placed)
+        left_out += [f"{o.kind} {o.name}: code and views are for you to carry over" for o in others]
+        statements = [
+            *(ddl.create_table(one, is_mariadb=True) for one in placed),
+            *(text for one in placed for text in ddl.index_statements(one)),
+            *(text for one in placed for text in ddl.foreign_key_statements(one, placed)),
+        ]
+        return TargetDdl(
+            text=ddl.ddl_file(self.name, statements, left_out),
+            statements=tuple(statements),
+            later=(),
+            left_out=tuple(left_out),
+        )
+
+    def open_reader(self) -> TargetReader:
+        return MysqlTargetReader(self._target)

@@ -1,0 +1,185 @@
+"""A MariaDB or MySQL target as one side of a comparison (dialects/verify_contract.py).
+
+Rows are read as canonical text by the types of the source, with the expressions of types.py, and the forms are made
+from those. VENUS's own tables are in the same snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import numpy as np
+
+from venus.adapters.dialects.canonical_text import float_text
+from venus.adapters.dialects.mysql.sql import literal
+from venus.adapters.dialects.mysql.sql import statement as dialect_statement
+from venus.adapters.dialects.mysql.verify import checksum_sql, range_bucket
+from venus.adapters.dialects.verify_contract import (
+    NULL,
+    SEPARATOR,
+    ChecksumReader,
+    FormStyle,
+    Key,
+    Slice,
+    Subject,
+    row_condition,
+    style_of,
+)
+from venus.adapters.targets.contract import ReachedOffset
+from venus.adapters.targets.mysql.naming import MysqlPlacedTable
+from venus.adapters.targets.mysql.rowsql import value_writer
+from venus.adapters.targets.mysql.types import read_sql
+from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.target import read_parked_rows, read_reached_offset
+from venus.codec.batch import TableChanges
+from venus.codec.columns import Value, from_columns
+from venus.codec.packed import PackedBytes
+from venus.codec.row_bytes import Layout
+from venus.model import Column, Kind
+
+PIECE_ROWS = 5_000
+_SEPARATOR, _NULL = (f"CHAR({ord(c)} USING utf8mb4)" for c in (SEPARATOR, NULL))
+
+
+def text_sql(placed: MysqlPlacedTable, column: Column) -> str:
+    """Return the SQL of a column's canonical text; of binary and floating-point values as they are."""
+    name = f"t.{placed.column(column.name)}"
+    read = read_sql(column.type, name)
+    if column.type.kind in (Kind.BYTES, Kind.FLOAT):
+        return read
+    return f"CONVERT(CAST({read} AS CHAR) USING utf8mb4)"
+
+
+def form_sql(placed: MysqlPlacedTable, column: Column, *, bare: bool = False) -> str:
+    """Return the SQL of a column's form. `bare`: without its length."""
+    text, style = text_sql(placed, column), style_of(column.type)
+    if style is FormStyle.HEX:
+        text = f"LOWER(HEX({text}))"
+    elif column.type.kind is Kind.FLOAT:
+        text = f"CAST({text} AS CHAR)"
+    elif style is FormStyle.NUMBER:
+        short = f"TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {text}))"
+        text = f"IF(LOCATE('.', {text}), {short}, {text})"
+    elif style is FormStyle.PADDED:
+        text = f"TRIM(TRAILING ' ' FROM {text})"
+    if style in (FormStyle.FREE, FormStyle.PADDED) and not bare:
+        text = f"CONCAT(LENGTH({text}), ':', {text})"
+    return f"COALESCE({text}, {_NULL})"
+
+
+class MysqlTargetReader(ChecksumReader):
+    """A session that reads a target for a comparison."""
+
+    def __init__(self, target: RelationalDatabase) -> None:
+        self._target = target
+        self._session: Any = target.connect("verify")
+
+    def close(self) -> None:
+        self._session.close()
+
+    def begin(self, subject: Subject) -> None:
+        self._session.begin_snapshot()
+
+    def end(self) -> None:
+        self._session.rollback()
+
+    def read_reached_offset(self, subject: Subject) -> ReachedOffset:
+        """Return how far this table is in the snapshot of `begin`."""
+        return read_reached_offset(self._target, self._session, subject)
+
+    def read_parked_rows(self, subject: Subject) -> dict[bytes, str]:
+        """Return the reasons why changes of single rows were not applied, by record id."""
+        return read_parked_rows(self._target, self._session, subject)
+
+    def _place(self, subject: Subject) -> MysqlPlacedTable:
+        placed = self._target.place(subject.schema)
+        assert isinstance(placed, MysqlPlacedTable)
+        return placed
+
+    # -- sizes -----------------------------------------------------------------------------------------------------
+
+    def estimate_rows(self, subject: Subject) -> int:
+        placed = self._place(subject)
+        names = {"database": literal(placed.namespace), "name": literal(placed.name)}
+        found = self._session.row(dialect_statement("verify", "estimate", **names))
+        return int(found[0])
+
+    def read_split_points(self, subject: Subject, rows: int) -> list[int]:
+        parts = {"key": self._leading_key(subject), "where": row_condition(subject), "rows": str(rows)}
+        return sorted({int(k) for (k,) in self._query("cuts", subject, **parts)})
+
+    # -- checksums -------------------------------------------------------------------------------------------------
+
+    def _query(self, block: str, subject: Subject, **parts: str) -> Seq[tuple[Any, ...]]:
+        table = self._place(subject).sql
+        found: list[tuple[Any, ...]] = self._session.rows(dialect_statement("verify", block, table=table, **parts))
+        return found
+
+    def _form_terms(self, subject: Subject, *, bare: bool = False) -> list[str]:
+        placed = self._place(subject)
+        return [form_sql(placed, column, bare=bare) for column in subject.schema.wire_columns]
+
+    def _checksum_term(self, subject: Subject, forms: Seq[str]) -> str:
+        return checksum_sql(f"CONCAT_WS({_SEPARATOR}, {', '.join(forms)})", subject.digest)
+
+    def _leading_key(self, subject: Subject) -> str:
+        return f"t.{self._place(subject).column(subject.schema.key[0])}"
+
+    def _range_bucket(self, key: str, part: Slice) -> str:
+        return range_bucket(key, part)
+
+    def _key_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
+        placed, schema = self._place(subject), subject.schema
+        columns = schema.wire_columns[: len(schema.key)]
+        writers = [value_writer(c.type, placed.types[c.name]) for c in columns]
+        rows = (
+            ", ".join(write(_key_value(c, text)) for write, c, text in zip(writers, columns, key, strict=True))
+            for key in keys
+        )
+        names = ", ".join(f"t.{placed.column(c.name)}" for c in columns)
+        return {"where": f"({names}) IN ({', '.join(f'({row})' for row in rows)})"}
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def scan(
+        self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
+    ) -> Iterator[TableChanges]:
+        where = self._slice_condition(subject, part, buckets) if part.step else row_condition(subject)
+        yield from self._read_rows(subject, where, f" LIMIT {rows_max}" if rows_max else "")
+
+    def find_rows(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
+        if keys:
+            yield from self._read_rows(subject, self._key_parts(subject, keys)["where"], "")
+
+    def _read_rows(self, subject: Subject, where: str, limit: str) -> Iterator[TableChanges]:
+        placed, schema = self._place(subject), subject.schema
+        columns = "".join(f"{text_sql(placed, c)}, " for c in schema.wire_columns)
+        parts = {"columns": columns, "table": placed.sql, "where": where, "limit": limit}
+        for rows in self._session.stream(dialect_statement("verify", "rows", **parts), PIECE_ROWS):
+            texts = list(zip(*rows, strict=True))[: len(schema.columns)]
+            values = [_canonical_values(c, v) for c, v in zip(schema.wire_columns, texts, strict=True)]
+            record_ids, packed = from_columns(values, Layout.of(schema))
+            yield _section(subject, record_ids, packed)
+
+
+def _key_value(column: Column, text: str) -> Value:
+    return bytes.fromhex(text) if column.type.kind is Kind.BYTES else text
+
+
+def _canonical_values(column: Column, values: Seq[Any]) -> Seq[Value]:
+    if column.type.kind is not Kind.FLOAT:
+        return values
+    return [None if v is None else float_text(float(v), length=column.type.length) for v in values]
+
+
+def _section(subject: Subject, record_ids: PackedBytes, rows: PackedBytes) -> TableChanges:
+    schema = subject.schema
+    return TableChanges(
+        table_id=schema.table_id,
+        schema_version=schema.version,
+        record_ids=record_ids,
+        rows=rows,
+        is_deleted=np.zeros(len(record_ids), dtype=np.bool_),
+    )
