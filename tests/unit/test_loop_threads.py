@@ -117,6 +117,7 @@ def test_a_target_that_ended_for_good_stays_down_and_is_repeated(monkeypatch: py
 def test_a_signal_stops_and_a_second_one_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers: dict[int, Any] = {}
     monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.setdefault(number, handler))
+    monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_DFL)  # also below nohup
     watched, ended = Watched(), list[int]()
     watched.supervisor.stop_on_signals(ended.append)
     handlers[signal.SIGTERM](signal.SIGTERM, None)

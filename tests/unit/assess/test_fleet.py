@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,8 +104,9 @@ def test_the_peak_is_watched_until_the_time_has_passed(
     def wait(seconds: float) -> None:
         now[0] += seconds
 
-    monkeypatch.setattr("time.sleep", wait)
-    monkeypatch.setattr("venus.adapters.assess.report.time.monotonic", lambda: now[0])
+    # only there: other threads sleep, too
+    monkeypatch.setattr("venus.cli.assess.time", SimpleNamespace(sleep=wait))
+    monkeypatch.setattr("venus.adapters.assess.report.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("venus.adapters.assess.report.survey", count)
     assert run(["assess", "--watch", "30s", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["forecast"]
