@@ -3,7 +3,7 @@
 The capture of the former owner is ended by its own protocol: this process takes over as the producer, decides what is
 undecided, and seals the checkpoint. Nothing can be committed after that, so the broker's next offset is the position
 that both databases have in common. The new owner continues the same business there: batch numbers, Sequences and
-offsets go on, and its full data stays valid.
+offsets continue, and its full data stays valid.
 """
 
 from __future__ import annotations
