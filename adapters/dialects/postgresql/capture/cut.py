@@ -392,11 +392,10 @@ class PostgresCut:
 def _missed_changes(claim: PostgresClaim, log_bytes_max: int) -> tuple[str, dict[str, str | int]]:
     """Return the statement that records why changes were missed, with its values."""
     table_id = claim.schema.table_id
-    if claim.lost == "X":
-        reason = "its key was renamed, retyped or dropped, and changes were made meanwhile"
-        return statement("registry", "missed"), {"reason": reason, "table_id": table_id}
-    reason = full_log_reason(LogLimits(bytes_max=log_bytes_max))
-    return statement("registry", "set_state"), {"state": "RESYNC", "reason": reason, "table_id": table_id}
+    reason = "its key was renamed, retyped or dropped, and changes were made meanwhile"
+    if claim.lost == "F":
+        reason = full_log_reason(LogLimits(bytes_max=log_bytes_max))
+    return statement("registry", "missed"), {"reason": reason, "table_id": table_id}
 
 
 def _last_key(section: TableChanges, layout: Layout) -> list[str]:

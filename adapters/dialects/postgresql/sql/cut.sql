@@ -147,7 +147,7 @@ SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL ena
 -- opened --
 -- The results of `dirty`, `small` and `settled` for these tables: 0 clock and epoch, 1 marks, 2 logs, 3 signatures.
 SELECT 0, 0::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-       (SELECT epoch FROM venus.checkpoint WHERE id = 1), NULL::boolean, NULL::boolean, NULL::boolean, NULL::text
+       (SELECT epoch FROM venus.checkpoint WHERE id = 1), NULL::boolean, NULL::boolean, NULL::text, NULL::text
 UNION ALL
 SELECT 1, table_id, count(*), NULL, NULL, NULL, NULL, NULL FROM venus.dirty GROUP BY table_id
 UNION ALL
