@@ -103,7 +103,7 @@ def test_the_oracle_suite_is_not_green_without_an_oracle(tmp_path: Path) -> None
 
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert done.stderr.strip().splitlines() == [
-        "ERROR: no Docker engine answers on this machine: the Oracle suite starts Oracle Free in a container"
+        "ERROR: no Oracle: set VENUS_ORACLE_URL to the URL of an empty schema, or start Docker, which runs Oracle Free"
     ]
 
 
