@@ -22,7 +22,7 @@ from venus.adapters.targets.relational.transaction import ApplyTransaction
 from venus.adapters.targets.relational.verdicts import Verdicts
 from venus.codec import schema as schemas_codec
 from venus.codec.filtering import select_full_rows
-from venus.errors import TargetError, VenusError
+from venus.errors import SnapshotExpired, TargetError, VenusError
 from venus.model import TableSchema
 from venus.network.row_filters import RowsIdentity
 from venus.predicates.ranges import compile_predicate
@@ -38,6 +38,8 @@ REQUESTED = -1
 #: How many side tables load at once: each has a connection to the target and one to the broker.
 SIDE_LOADS_MAX = 4
 _RETRY_S = 0.1
+#: How many snapshots a side load may lose: one can be closed while it opens, with the last other load from it.
+SNAPSHOTS_MAX = 5
 
 
 class SideLoad(threading.Thread):
@@ -81,7 +83,7 @@ class SideLoad(threading.Thread):
             self.error = error
 
     def _load(self, session: RelationalSession, snapshots: SnapshotClient) -> None:
-        table_id = self._sql.placed.schema.table_id
+        table_id, lost = self._sql.placed.schema.table_id, 0
         while not self._stop_asked.is_set():
             holder = f"resync of {self._sql.placed.qualified} at {self._target.group}"
             snapshot = snapshots.open(self._target.business, table_ids=[table_id], holder=holder)
@@ -90,6 +92,11 @@ class SideLoad(threading.Thread):
                 if snapshot.offset >= self._recorded_from:
                     self._copy(session, snapshots, snapshot)
                     return
+            except SnapshotExpired:
+                session.rollback()
+                lost += 1
+                if lost == SNAPSHOTS_MAX:
+                    raise
             finally:
                 snapshots.close(snapshot.snapshot_id)
             self._stop_asked.wait(_RETRY_S)  # the full data lags behind this target
