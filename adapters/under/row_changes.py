@@ -249,7 +249,7 @@ class PendingChanges:
     waiting_bytes: int = 0
 
     @property
-    def staged(self) -> bool:
+    def is_staged(self) -> bool:
         return bool(self.live_staged or self.gone_staged)
 
     @property

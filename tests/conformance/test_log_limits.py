@@ -34,7 +34,7 @@ def app(place: Place) -> Iterator[Application]:
 
 
 @pytest.fixture
-def limited(place: Place, app: Application) -> Iterator[Source]:
+def limited_source(place: Place, app: Application) -> Iterator[Source]:
     """Capture two tables with limited logs."""
     t = place.types
     for name in ("item", "shelf"):
@@ -63,47 +63,47 @@ def states(source: Source) -> dict[str, tuple[str, str]]:
 
 
 def test_a_log_at_its_limit_takes_no_more_and_its_table_comes_back(
-    place: Place, app: Application, limited: Source
+    place: Place, app: Application, limited_source: Source
 ) -> None:
-    follower = Follower(limited)
+    follower = Follower(limited_source)
     follower.drain()
     many = MANY.get(place.dialect, ROWS_MAX)
     insert(app, "shelf", range(3))
-    limited.capture.limit_logs()
-    assert states(limited)["item"] == ("ACTIVE", "")
+    limited_source.capture.limit_logs()
+    assert states(limited_source)["item"] == ("ACTIVE", "")
 
     insert(app, "item", range(many))
-    limited.capture.limit_logs()
+    limited_source.capture.limit_logs()
     insert(app, "item", range(many, many + 50))
-    waiting = limited.capture.read_backlog()[follower.table_id("item")][0]
+    waiting = limited_source.capture.read_backlog()[follower.table_id("item")][0]
     assert waiting <= many
     follower.drain()
-    limited.capture.refresh_schemas()
-    state, reason = states(limited)["item"]
+    limited_source.capture.refresh_schemas()
+    state, reason = states(limited_source)["item"]
     assert state == "RESYNC"
     assert reason.startswith("its log reached log_")
-    assert states(limited)["shelf"] == ("ACTIVE", "")
+    assert states(limited_source)["shelf"] == ("ACTIVE", "")
     assert len(follower.rows("shelf")) == 3
 
     if isinstance(place, PostgresPlace):  # what autovacuum does
         with closing(psycopg2.connect(libpq(place.url))) as session:
             session.autocommit = True
             session.cursor().execute("VACUUM venus.l_00002")
-    limited.installer.install(["*"], [])
-    limited.capture.restart_fill(follower.table_id("item"))
+    limited_source.installer.install(["*"], [])
+    limited_source.capture.restart_fill(follower.table_id("item"))
     follower.drain()
     insert(app, "item", range(5000, 5003))
     follower.drain()
-    assert states(limited)["item"] == ("ACTIVE", "")
+    assert states(limited_source)["item"] == ("ACTIVE", "")
     assert len(follower.rows("item")) == many + 53
 
 
 def test_a_limit_is_added_to_an_installation_and_taken_away_without_a_resync(
-    place: Place, app: Application, limited: Source
+    place: Place, app: Application, limited_source: Source
 ) -> None:
     without = place.open()
     try:
-        for source in (without, limited):
+        for source in (without, limited_source):
             source.installer.install(["*"], [])
             source.capture.refresh_schemas()
             assert states(source)["item"] == ("ACTIVE", "")

@@ -36,11 +36,11 @@ class StatementCounter:
         """Count the calls of a method."""
         original = getattr(owner, name)
 
-        def counted(*arguments: Any, **named: Any) -> Any:
+        def count_call(*arguments: Any, **named: Any) -> Any:
             self.count += 1
             return original(*arguments, **named)
 
-        monkeypatch.setattr(owner, name, counted)
+        monkeypatch.setattr(owner, name, count_call)
 
     def of(self, act: Callable[[], object]) -> int:
         """Return how many statements it takes."""

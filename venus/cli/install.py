@@ -103,7 +103,7 @@ def check(
     Exit code 3 if VENUS would refuse to install, or to migrate to one of the targets.
     """
     run = Invocation.from_options(ctx, config, as_json)
-    settings = run.directed
+    settings = run.directed_settings
     with open_configured_source(settings, type_map) as source:
         check_patterns(settings, source)
         schemas = source.dictionary.read_tables(settings.source.tables, settings.source.exclude)
@@ -163,7 +163,7 @@ def install_triggers(
     from venus.adapters.dialects.column_choice import exact_pattern
 
     run = Invocation.from_options(ctx, config, as_json)
-    settings = run.directed
+    settings = run.directed_settings
     if adopt and dry_run:
         raise ConfigError("--adopt and --dry-run cannot be combined", hint="print the script, run it, then adopt it")
     if mode is not None:
@@ -211,7 +211,10 @@ def find_excluded_tables(source: Source, run: Invocation) -> list[Finding]:
     from venus.model import Finding
 
     chosen = {
-        t.table_id for t in source.dictionary.read_tables(run.directed.source.tables, run.directed.source.exclude)
+        t.table_id
+        for t in source.dictionary.read_tables(
+            run.directed_settings.source.tables, run.directed_settings.source.exclude
+        )
     }
     try:
         others = [

@@ -253,7 +253,7 @@ class Invocation:
         return settings
 
     @cached_property
-    def directed(self) -> Settings:
+    def directed_settings(self) -> Settings:
         """The configuration in the present direction: after a cut-over with a way back, the target is the source."""
         if not may_fall_back(self.settings):
             return self.settings
@@ -263,7 +263,7 @@ class Invocation:
 
     def forget_direction(self) -> None:
         """Read the present direction again at the next use."""
-        self.__dict__.pop("directed", None)
+        self.__dict__.pop("directed_settings", None)
 
     @property
     def file(self) -> Path | None:

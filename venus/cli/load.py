@@ -122,7 +122,7 @@ def migrate(
     from venus.process.system import keep_freed_memory
 
     run = Invocation.from_options(ctx, config, as_json)
-    settings = run.directed
+    settings = run.directed_settings
     opened = open_target(settings, choose_target(settings, target))
     if ddl_only:
         return show_ddl(run, opened)

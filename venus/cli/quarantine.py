@@ -33,10 +33,10 @@ def list_(
     from venus.adapters.targets.registry import open_target
 
     run = Invocation.from_options(ctx, config, as_json)
-    names = [target] if target is not None else list(run.directed.targets)
+    names = [target] if target is not None else list(run.directed_settings.targets)
     if target is None and len(names) > 1:  # only targets that have a quarantine
-        names = [name for name in names if open_target(run.directed, name).capabilities.quarantines] or names
-    kept = {name: open_quarantine(run.directed, name) for name in names}
+        names = [name for name in names if open_target(run.directed_settings, name).capabilities.quarantines] or names
+    kept = {name: open_quarantine(run.directed_settings, name) for name in names}
     found = {name: quarantine.list(everything=everything) for name, quarantine in kept.items()}
     values = {name: decode_payloads(name, kept[name], rows) for name, rows in found.items()}
     rows: list[tuple[object, ...]] = [
@@ -74,8 +74,8 @@ def retry(
 ) -> int:
     """Retry after the target has been fixed; a halted table resumes. Exit code 1 if any is refused again."""
     run = Invocation.from_options(ctx, config, as_json)
-    chosen = choose_target(run.directed, target)
-    return print_result(run, chosen, open_quarantine(run.directed, chosen).retry(ids or (), name or ()))
+    chosen = choose_target(run.directed_settings, target)
+    return print_result(run, chosen, open_quarantine(run.directed_settings, chosen).retry(ids or (), name or ()))
 
 
 @app.command()
@@ -89,8 +89,8 @@ def skip(
 ) -> int:
     """Skip changes for good: they are counted as skipped and kept with the reason."""
     run = Invocation.from_options(ctx, config, as_json)
-    chosen = choose_target(run.directed, target)
-    return print_result(run, chosen, open_quarantine(run.directed, chosen).skip(ids, reason=reason))
+    chosen = choose_target(run.directed_settings, target)
+    return print_result(run, chosen, open_quarantine(run.directed_settings, chosen).skip(ids, reason=reason))
 
 
 def open_quarantine(settings: Settings, name: str) -> Quarantine:

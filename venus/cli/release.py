@@ -64,7 +64,7 @@ def uninstall_triggers(
     if names:
         return release_tables(run, names, dry_run=dry_run, wait_s=wait_s)
     followers = find_followers(run)
-    with open_configured_source(run.directed) as source:
+    with open_configured_source(run.directed_settings) as source:
         if dry_run:
             return show_sql(run, source, source.installer.plan_uninstall(), removal=True)
         steps = source.installer.uninstall()
@@ -88,15 +88,17 @@ def find_followers(run: Invocation) -> list[Settings]:
 
 def release_tables(run: Invocation, names: list[str], *, dry_run: bool, wait_s: float) -> int:
     """Release these tables from capture, and print how many logged changes were left out."""
-    with open_configured_source(run.directed) as source:
+    with open_configured_source(run.directed_settings) as source:
         chosen, gone = find_chosen_tables(source, names)
         ids = list(chosen)
         if dry_run:
             if ids and not run.json:
                 sys.stdout.write(REMARK)
             return show_sql(run, source, source.installer.plan_release(ids) if ids else [], removal=True)
-        steps, left = release_and_drop(source, chosen, wait_s, lambda: is_capturing(run.directed), run.out.say)
-        included = source.dictionary.read_tables(run.directed.source.tables, run.directed.source.exclude)
+        steps, left = release_and_drop(source, chosen, wait_s, lambda: is_capturing(run.directed_settings), run.out.say)
+        included = source.dictionary.read_tables(
+            run.directed_settings.source.tables, run.directed_settings.source.exclude
+        )
     # a table that was dropped at the source is not chosen, whatever the patterns are
     again = sorted({s.qualified for s in included} & {t.schema.qualified for t in (*chosen.values(), *gone)})
     document = {

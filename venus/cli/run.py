@@ -50,7 +50,7 @@ def run(
     """
     invocation = Invocation.from_options(ctx, config, as_json)
     invocation.choose_log_format(log_format)
-    settings = invocation.directed
+    settings = invocation.directed_settings
     require_one_process(settings)
     on_terminal = sys.stderr.isatty() and invocation.log_format == "text"
     invocation.log_to_stderr(logging.WARNING if on_terminal else logging.INFO)

@@ -81,7 +81,7 @@ def sync(
     run = Invocation.from_options(ctx, config, as_json)
     run.supervised = with_parent
     run.choose_log_format(log_format)
-    settings = run.directed
+    settings = run.directed_settings
     require_sync_engine(settings, engine)
     if apply_only and take_over:
         raise ConfigError("--take-over concerns capture, but --apply-only does not capture")
@@ -108,7 +108,7 @@ def sync(
             run.forget_direction()
             forget_owner(run.settings)
             targets = choose_targets(
-                run.directed, resolve_names(run, target), capture_only=capture_only, apply_only=apply_only
+                run.directed_settings, resolve_names(run, target), capture_only=capture_only, apply_only=apply_only
             )
             take_over = False
 
@@ -228,17 +228,22 @@ def run_one(
 
         body = lambda report: guard.run_capture(  # noqa: E731
             lambda: run_capture(
-                run.directed, stop, report=report, take_over=take_over, may_read_again=guard.may_read_again
+                run.directed_settings, stop, report=report, take_over=take_over, may_read_again=guard.may_read_again
             ),
             stop,
         )
     else:
         body = lambda report: guard.run_apply(  # noqa: E731
-            build_follower(run.directed, target, engine, stop, report), target, stop, watched=not run.supervised
+            build_follower(run.directed_settings, target, engine, stop, report),
+            target,
+            stop,
+            watched=not run.supervised,
         )
     from venus.process import tracing
 
-    spans = tracing.start_tracing(run.directed.tracing.endpoint, run.directed.tracing.sample, run.role)
+    spans = tracing.start_tracing(
+        run.directed_settings.tracing.endpoint, run.directed_settings.tracing.sample, run.role
+    )
     try:
         narrator.on_event(name, {"event": "running"})
         run_reported(

@@ -31,7 +31,7 @@ def resolve_names(run: Invocation, names: list[str] | None) -> list[str] | None:
     """Return the targets of the present direction for those of the configuration: a source's place has the old one."""
     from venus.adapters.targets.switching import OLD
 
-    settings = run.directed
+    settings = run.directed_settings
     if not names or not may_fall_back(settings):
         return names
     base = run.settings
@@ -45,8 +45,8 @@ class DirectionGuard:
 
     def __init__(self, run: Invocation) -> None:
         self._run = run
-        self._source = run.directed.source.url.get_secret_value()
-        self._may_change = may_fall_back(run.directed)
+        self._source = run.directed_settings.source.url.get_secret_value()
+        self._may_change = may_fall_back(run.directed_settings)
 
     def _read(self) -> FallBackState | None:
         from venus.adapters.cutover.direction import read_state

@@ -149,7 +149,7 @@ def resync(
         raise ConfigError("name a table, or use --all")
     if target is not None:
         return act_at_target(run, "resync", target, name)
-    with open_configured_source(run.directed) as source:
+    with open_configured_source(run.directed_settings) as source:
         chosen = without_releasing(find_captured_tables(source, name), name)
         there = set(source.dictionary.read_table_names())
         for table in chosen:
@@ -174,7 +174,7 @@ def resync(
 
 def set_state_at_source(run: Invocation, name: str | None, state: str, reason: str) -> int:
     """Set the state of captured tables. A table that has missed changes cannot be resumed, only resynchronised."""
-    with open_configured_source(run.directed) as source:
+    with open_configured_source(run.directed_settings) as source:
         chosen = without_releasing(find_captured_tables(source, name), name)
         missed = [t.schema.qualified for t in chosen if t.state == "RESYNC"]
         if missed and name is not None:
@@ -231,7 +231,7 @@ def act_at_target(run: Invocation, what: str, target: str, name: str | None) -> 
     """Pause, resume or resync at a target."""
     from venus.adapters.targets.registry import open_target
 
-    opened = open_target(run.directed, target)
+    opened = open_target(run.directed_settings, target)
     if what == "pause":
         done = opened.pause(name, "paused by an operator")
     elif what == "resume":

@@ -97,7 +97,7 @@ def verify(
     from venus.adapters.verify.run import VerifyOptions
 
     run = Invocation.from_options(ctx, config, as_json)
-    settings = run.directed
+    settings = run.directed_settings
     options = VerifyOptions(
         target=choose_target(settings, target),
         leg=leg,

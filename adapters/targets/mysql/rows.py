@@ -38,7 +38,7 @@ class MysqlRowMerger:
         """Write all pending changes to the table. Raises RowsRefused."""
         self._session.wait_for_background()
         rows = pending.take() if pending.parts else None
-        if pending.staged:
+        if pending.is_staged:
             if rows is not None:
                 self._stage(pending, net_changes(rows))
             self._merge_stage(pending)

@@ -252,7 +252,7 @@ class ApplySession:
                 self._finish(transaction, cuts[-1], sum(c.rows for c in cuts))
             except (RowsRefused, CommitRefused, DdlNeeded) as reason:
                 self._session.rollback()
-                if len(cuts) > 1:  # find the cut: held_from has to be exact, and DDL comes behind the earlier cuts
+                if len(cuts) > 1:  # search for the cut: held_from must be exact, and DDL must follow the earlier cuts
                     self._reload()
                     for cut in cuts:
                         self._apply_group([cut])

@@ -245,7 +245,7 @@ class RelationalDatabase(OwnTables):
 
     @abstractmethod
     def create_side(self, session: OwnSession, sql: OwnSql) -> None:
-        """Create the side table of a resync anew."""
+        """Create the side table of a resync, in place of an older one."""
 
     @abstractmethod
     def copy_side(self, session: OwnSession, sql: OwnSql, rows: FullRows, version: TableSchema) -> None:

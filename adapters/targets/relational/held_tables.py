@@ -161,7 +161,7 @@ class CatchUp:
                 catalogue = catalogues.read_catalogue(
                     self._target, self._session
                 )  # it may contain what was rolled back
-                if len(cuts) > 1:  # find the cut, because held_from has to be exact
+                if len(cuts) > 1:  # search for the cut, because held_from must be exact
                     return self._apply_one_by_one(catalogue, cuts, defer_constraints=defer_constraints)
                 verdicts.record_refusal(refused, quarantine=self._target.config.on_error == "quarantine")
                 continue

@@ -154,7 +154,7 @@ class MariaTargetPlace:
         return settings_for(broker, {self.name: self.url})
 
     def unreachable(self, broker: str) -> Settings:
-        return settings_for(broker, {self.name: "mysql://nobody@127.0.0.1:1/nothing"})
+        return settings_for(broker, {self.name: "mysql://venus@127.0.0.1:1/nothing"})
 
     def rows(self, settings: Settings, schema: TableSchema) -> dict[Key, Row]:
         names = ", ".join(f"CAST(`{c.name}` AS CHAR)" for c in schema.wire_columns)

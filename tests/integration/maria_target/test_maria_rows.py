@@ -63,7 +63,7 @@ VALUES: dict[str, tuple[LogicalType, tuple[str | bytes, ...], tuple[str, ...]]] 
 }
 
 
-def configured(stage: Stage, *, apply: dict[str, int] | None = None, **target: object) -> Stage:
+def configure_target(stage: Stage, *, apply: dict[str, int] | None = None, **target: object) -> Stage:
     """Return the same target with other options."""
     place = stage.place
     assert isinstance(place, MariaTargetPlace)
@@ -71,7 +71,7 @@ def configured(stage: Stage, *, apply: dict[str, int] | None = None, **target: o
     return Stage(place, stage.feed, settings, open_target(settings, place.name))
 
 
-def typed(number: int, name: str) -> TableSchema:
+def make_table(number: int, name: str) -> TableSchema:
     return table(number, name, column(1, "id", INT), column(2, "value", VALUES[name][0]))
 
 
@@ -105,7 +105,7 @@ def test_a_value_that_another_row_has_waits_and_hits_no_other_row(stage: Stage) 
     """An upsert would replace or change row 2."""
     stage.feed.describe(unique_label(items()), items(2, "others"))
     stage.feed.cut(put(1, "a", 1), put(2, "b", 2))
-    stage = configured(stage, on_error="quarantine")
+    stage = configure_target(stage, on_error="quarantine")
     stage.target.load()
     with stage.following():
         stage.feed.cut(put(1, "b", 10), put(5, "e", 5), put(1, "fine", 1, table=2))
@@ -127,8 +127,8 @@ def test_every_value_arrives_exactly_or_waits_in_quarantine(
     way: str, statement: str, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rowsql, "LOAD_ROWS_MIN", 1 if statement == "LOAD DATA" else 1 << 30)
-    schemas = {name: typed(number, name) for number, name in enumerate(VALUES, 1)}
-    stage = configured(stage, on_error="quarantine")
+    schemas = {name: make_table(number, name) for number, name in enumerate(VALUES, 1)}
+    stage = configure_target(stage, on_error="quarantine")
     stage.feed.describe(*schemas.values())
     if way == "stream":
         stage.feed.cut(*(put(0, None, table=s.table_id) for s in schemas.values()))
@@ -169,7 +169,7 @@ def test_keys_that_differ_only_in_case_or_blanks_are_different_rows(stage: Stage
 
 
 def test_a_target_gets_the_rows_of_its_predicate(stage: Stage) -> None:
-    stage = configured(stage, where={"items": "amount < 10"})
+    stage = configure_target(stage, where={"items": "amount < 10"})
     stage.feed.describe(items())
     stage.feed.cut(*(put(i, "x", i) for i in range(20)))
     stage.target.load()
@@ -186,7 +186,7 @@ def test_a_target_gets_the_rows_of_its_predicate(stage: Stage) -> None:
 def test_a_cut_larger_than_memory_is_written_as_a_whole(stage: Stage) -> None:
     stage.feed.describe(unique_label(items()))
     stage.feed.cut(*(put(i, f"label {i}", i) for i in range(400)))
-    stage = configured(stage, apply={"cut_group_rows_max": 50})
+    stage = configure_target(stage, apply={"cut_group_rows_max": 50})
     stage.target.load()
     with stage.following():
         moved = [put(i, f"label {(i + 1) % 300}", i) for i in range(300)]

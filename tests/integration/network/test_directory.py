@@ -76,21 +76,21 @@ def until_named(address: str, site: str, *names: str) -> None:
 def until_known(address: str, sets: dict[str, set[str]]) -> None:
     """Wait until a broker names these sets with these brokers."""
 
-    def known() -> dict[str, set[str]]:
+    def sets_there() -> dict[str, set[str]]:
         answer = ask_where(BrokerAddress(address), DirectoryLookup((), CONSUMER, BUSINESS))
         return {one.set: set(one.addresses) for one in answer.sets}
 
-    eventually(lambda: known() == sets)
+    eventually(lambda: sets_there() == sets)
 
 
 def until_alarm(address: str, words: str) -> None:
     """Wait until a broker has an alarm that begins so."""
 
-    def stands() -> bool:
+    def is_raised() -> bool:
         with AdminClient(address) as admin:
             return any(text.startswith(words) for text in admin.status().alarms)
 
-    eventually(stands)
+    eventually(is_raised)
 
 
 def test_every_broker_of_every_set_names_all_sets_in_the_same_order(sets: Sets) -> None:

@@ -29,7 +29,7 @@ def open_limited(standin: StandIn, limits: LogLimits) -> OracleSource:
 
 
 @pytest.fixture
-def limited(application: Any, standin: StandIn) -> Iterator[OracleSource]:
+def limited_source(application: Any, standin: StandIn) -> Iterator[OracleSource]:
     """Open the source of an installation with a valve, on two tables."""
     for name in ("ITEM", "SHELF"):
         application.execute(f'CREATE TABLE "{name}" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(20))')
@@ -65,63 +65,63 @@ def insert(application: Any, table: str, numbers: range) -> None:
 
 
 def test_a_log_at_its_limit_is_given_up_while_venus_is_away_and_comes_back(
-    limited: OracleSource, application: Any, standin: StandIn
+    limited_source: OracleSource, application: Any, standin: StandIn
 ) -> None:
-    follower = Follower(limited)
+    follower = Follower(limited_source)
     follower.drain()
     insert(application, "ITEM", range(ROWS_MAX - 1))
     run_job(application, standin)
-    assert states(limited)["ITEM"] == ("ACTIVE", "")
+    assert states(limited_source)["ITEM"] == ("ACTIVE", "")
     assert triggers(application, "ITEM") == 3
 
     insert(application, "ITEM", range(ROWS_MAX, ROWS_MAX + 2))
     insert(application, "SHELF", range(3))
     run_job(application, standin)
     insert(application, "ITEM", range(100, 140))  # the application continues, and the log does not grow
-    state, reason = states(limited)["ITEM"]
+    state, reason = states(limited_source)["ITEM"]
     assert state == "RESYNC"
     assert reason.startswith("its log reached log_rows_max = 10 ")
-    assert states(limited)["SHELF"] == ("ACTIVE", "")
+    assert states(limited_source)["SHELF"] == ("ACTIVE", "")
     assert (triggers(application, "ITEM"), triggers(application, "SHELF")) == (0, 3)
-    (problem,) = problems(build_condition(limited.registry.read_registered_tables(), {}))
+    (problem,) = problems(build_condition(limited_source.registry.read_registered_tables(), {}))
     assert problem.startswith("source: APP.ITEM is RESYNC (its log reached log_rows_max = 10 ")
     assert "`venus install-triggers`, then `venus resync TABLE`" in problem
 
     follower.drain()
-    limited.capture.refresh_schemas()
-    assert states(limited)["ITEM"] == (state, reason)
-    steps = [step.what for step in limited.installer.install(["*"], []) if not step.exists]
+    limited_source.capture.refresh_schemas()
+    assert states(limited_source)["ITEM"] == (state, reason)
+    steps = [step.what for step in limited_source.installer.install(["*"], []) if not step.exists]
     assert "room of VENUS_L_00002" in steps
-    limited.capture.restart_fill(follower.table_id("ITEM"))
+    limited_source.capture.restart_fill(follower.table_id("ITEM"))
     follower.drain()
-    assert states(limited)["ITEM"] == ("ACTIVE", "")
+    assert states(limited_source)["ITEM"] == ("ACTIVE", "")
     assert len(follower.rows("ITEM")) == ROWS_MAX + 1 + 40
     insert(application, "ITEM", range(200, 203))
     follower.drain()
     assert len(follower.rows("ITEM")) == ROWS_MAX + 1 + 43
 
 
-def test_capture_gives_a_log_up_where_no_job_runs(limited: OracleSource, application: Any) -> None:
+def test_capture_gives_a_log_up_where_no_job_runs(limited_source: OracleSource, application: Any) -> None:
     insert(application, "ITEM", range(ROWS_MAX))
-    limited.capture.limit_logs()
-    assert states(limited)["ITEM"][0] == "RESYNC"
+    limited_source.capture.limit_logs()
+    assert states(limited_source)["ITEM"][0] == "RESYNC"
     assert triggers(application, "ITEM") == 0
 
 
-def test_a_paused_table_does_not_fill_its_log_either(limited: OracleSource, application: Any) -> None:
-    limited.registry.set_table_state(2, "PAUSED", "by an operator")
+def test_a_paused_table_does_not_fill_its_log_either(limited_source: OracleSource, application: Any) -> None:
+    limited_source.registry.set_table_state(2, "PAUSED", "by an operator")
     insert(application, "ITEM", range(ROWS_MAX))
-    limited.capture.limit_logs()
-    assert states(limited)["ITEM"] == ("PAUSED", "by an operator")
+    limited_source.capture.limit_logs()
+    assert states(limited_source)["ITEM"] == ("PAUSED", "by an operator")
     assert triggers(application, "ITEM") == 0
-    limited.registry.set_table_state(2, "ACTIVE", "")
-    limited.capture.refresh_schemas()
-    assert states(limited)["ITEM"][0] == "RESYNC"
+    limited_source.registry.set_table_state(2, "ACTIVE", "")
+    limited_source.capture.refresh_schemas()
+    assert states(limited_source)["ITEM"][0] == "RESYNC"
 
 
 @pytest.mark.parametrize(("bytes_max", "left"), [(16_384, 0), (1 << 40, 3)])
 def test_a_log_is_limited_in_bytes_too(
-    limited: OracleSource, application: Any, standin: StandIn, bytes_max: int, left: int
+    limited_source: OracleSource, application: Any, standin: StandIn, bytes_max: int, left: int
 ) -> None:
     insert(application, "ITEM", range(5))
     with closing(open_limited(standin, LogLimits(bytes_max=bytes_max))) as source:
@@ -130,22 +130,22 @@ def test_a_log_is_limited_in_bytes_too(
 
 
 def test_the_job_follows_the_settings_and_goes_with_the_installation(
-    limited: OracleSource, application: Any, standin: StandIn
+    limited_source: OracleSource, application: Any, standin: StandIn
 ) -> None:
     def job() -> str:
         application.execute("SELECT JOB_ACTION FROM DICTIONARY.JOBS")
         return "".join(text for (text,) in application.fetchall())
 
-    assert [step.what for step in limited.installer.install(["*"], []) if not step.exists] == []
+    assert [step.what for step in limited_source.installer.install(["*"], []) if not step.exists] == []
     with closing(open_limited(standin, LogLimits(rows_max=77))) as source:
         source.installer.install(["*"], [])
         assert ">= 77" in job()
     with closing(open_limited(standin, LogLimits())) as source:
         source.installer.install(["*"], [])
         assert job() == ""
-    limited.installer.install(["*"], [])
+    limited_source.installer.install(["*"], [])
     assert job() != ""
-    limited.installer.uninstall()
+    limited_source.installer.uninstall()
     assert job() == ""
 
 

@@ -1,4 +1,4 @@
-"""What is kept for unknown readers, against a model that computes everything anew from the whole history."""
+"""What is kept for unknown readers, against a model that computes it from the whole history each time."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class DirectoryExchange:
     # -- this set ------------------------------------------------------------------------------------------------
 
     def _describe(self) -> float:
-        """Describe this set anew, if the description is old; return the time. Needs the lock. Raises Unavailable."""
+        """Renew an old description of this set; return the time. The caller holds the lock. Raises Unavailable."""
         now = self._monotonic()
         if not self._set_id:
             raise Unavailable("the broker is starting")

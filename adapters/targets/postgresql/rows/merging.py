@@ -176,14 +176,14 @@ class RowMerger:
         self._session.wait_for_background()
         if pending.parts:
             rows = pending.take()
-            if not pending.staged:
+            if not pending.is_staged:
                 rows = self._write_directly(pending, rows)
             elif self._catalogue.position.loading:
                 self._write_piece(pending, build_copy_texts(rows, pending.layout, directly=not pending.new_refused))
                 rows = slice_changes(rows, 0, 0)
             if len(rows):
                 self._stage(pending, build_staged(net_changes(rows), pending.layout))
-        if pending.staged:
+        if pending.is_staged:
             self._merge_stage(pending)
 
     # -- without staging -------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class RowMerger:
 
     def _stage(self, pending: PendingChanges, form: StagedChanges) -> None:
         sql = pending.sql
-        if not pending.staged:
+        if not pending.is_staged:
             used = f"; TRUNCATE {sql.stage}, {sql.key_stage}" if sql.stage in self._used else ""
             self._session.run(sql.create_stages + used)
             self._used.add(sql.stage)
