@@ -30,6 +30,11 @@ from venus.errors import Refused
 OLD = "@source"
 
 
+def url_option(name: str) -> str:
+    """Return the option with the URL of a database, by its name in commands."""
+    return "url in [source]" if name == OLD else f"url in [targets.{name}]"
+
+
 class SideState(Enum):
     """State of one of the two databases."""
 

@@ -62,6 +62,16 @@ def test_every_command_has_help_and_the_common_options(command: str, capsys: pyt
     assert len(shown.splitlines()) >= 8
 
 
+def test_a_fall_back_without_its_databases_names_the_option_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    assert run(["fallback"]) == 75
+    assert "Check url in [source]." in capsys.readouterr().err
+
+
 def test_help_groups_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
 

@@ -23,6 +23,7 @@ from pymysql.cursors import SSCursor
 
 from venus.adapters.dialects.mysql.connection import LOST, READ_ONLY, REJECTED, SCARCE, error_text, parse_address
 from venus.adapters.targets.relational.session import BackgroundWork, Params, Refusal
+from venus.adapters.targets.switching import url_option
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, TargetError
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class MysqlSession:
 
     def __init__(self, url: str | SecretStr, *, application: str, target: str = "NAME") -> None:
         text = url if isinstance(url, str) else url.get_secret_value()
-        self._option = f"url in [targets.{target}]"
+        self._option = url_option(target)
         try:
             address = parse_address(text)
         except ConfigError as error:

@@ -30,6 +30,7 @@ from venus.adapters.dialects.postgresql.connection import (
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
 from venus.adapters.dialects.statements import Statements
 from venus.adapters.targets.relational.session import BackgroundWork, Params, Refusal, Superseded
+from venus.adapters.targets.switching import url_option
 from venus.errors import DatabaseUnavailable, TargetError, VenusError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class TargetSession:
     def __init__(self, url: str | SecretStr, *, application: str, target: str = "NAME") -> None:
         text = url if isinstance(url, str) else url.get_secret_value()
         parsed = sa.make_url(text).set(drivername="postgresql")
-        self._option = f"url in [targets.{target}]"
+        self._option = url_option(target)
         self.place = parsed.set(query={}).render_as_string(hide_password=True)
         dsn = parsed.render_as_string(hide_password=False)
         try:
