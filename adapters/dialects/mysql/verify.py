@@ -7,6 +7,7 @@ by row.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 
@@ -68,18 +69,6 @@ def form_sql(kind: LogicalType, declared: MysqlDeclaredType, column: str, *, bar
     return f"COALESCE({text}, {_NULL})"
 
 
-def checksum_sql(text: str, digest: str) -> str:
-    """Return the SQL of a text's checksum."""
-    hashed = f"MD5({text})" if digest == "md5" else f"SHA2({text}, 256)"
-    return f"CAST(CONV(LEFT({hashed}, {HEX_DIGITS}), 16, 10) AS UNSIGNED)"
-
-
-def range_bucket(key: str, part: Slice) -> str:
-    """Return the SQL of the bucket of a row in a range slice."""
-    inside = f"LEAST(GREATEST(CAST({key} AS SIGNED), {part.origin}), {part.end})"
-    return f"(({inside} - ({part.origin})) DIV {part.step})"
-
-
 def key_literal(kind: LogicalType, text: str) -> str:
     """Return a key's form as SQL. Numbers have no quotes, because MySQL compares text and numbers as doubles."""
     if kind.kind in _BARE:
@@ -95,7 +84,38 @@ def key_literal(kind: LogicalType, text: str) -> str:
     return literal(text.removesuffix("+00") if kind.kind is Kind.TIMESTAMPTZ else text)
 
 
-class MysqlReader(ChecksumReader):
+class MysqlChecksumReader(ChecksumReader):
+    """What a source and a target read alike; `_read_rows` reads the rows of a condition."""
+
+    def read_split_points(self, subject: Subject, rows: int) -> list[int]:
+        parts = {"key": self._leading_key(subject), "where": row_condition(subject), "rows": str(rows)}
+        found = self._query("cuts", subject, **parts)
+        return sorted({int(k) for (k,) in found})
+
+    def scan(
+        self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
+    ) -> Iterator[TableChanges]:
+        where = self._slice_condition(subject, part, buckets) if part.step else row_condition(subject)
+        yield from self._read_rows(subject, where, f" LIMIT {rows_max}" if rows_max else "")
+
+    def find_rows(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
+        if keys:
+            yield from self._read_rows(subject, self._key_parts(subject, keys)["where"], "")
+
+    @abstractmethod
+    def _read_rows(self, subject: Subject, where: str, limit: str) -> Iterator[TableChanges]: ...
+
+    def _checksum_term(self, subject: Subject, forms: Seq[str]) -> str:
+        text = f"CONCAT_WS({_SEPARATOR}, {', '.join(forms)})"
+        hashed = f"MD5({text})" if subject.digest == "md5" else f"SHA2({text}, 256)"
+        return f"CAST(CONV(LEFT({hashed}, {HEX_DIGITS}), 16, 10) AS UNSIGNED)"
+
+    def _range_bucket(self, key: str, part: Slice) -> str:
+        inside = f"LEAST(GREATEST(CAST({key} AS SIGNED), {part.origin}), {part.end})"
+        return f"(({inside} - ({part.origin})) DIV {part.step})"
+
+
+class MysqlReader(MysqlChecksumReader):
     """Reader of one side, with a session for the snapshot and one that writes to the log."""
 
     def __init__(self, url: str, columns: ColumnChoice = NO_CHOICE) -> None:
@@ -137,11 +157,6 @@ class MysqlReader(ChecksumReader):
         names = {"database": literal(self._connection.address.database), "name": literal(subject.schema.name)}
         return int(self._connection.row(statement("verify", "estimate", **names))[0])
 
-    def read_split_points(self, subject: Subject, rows: int) -> list[int]:
-        parts = {"key": self._leading_key(subject), "where": row_condition(subject), "rows": str(rows)}
-        found = self._query("cuts", subject, **parts)
-        return sorted({int(k) for (k,) in found})
-
     # -- checksums -------------------------------------------------------------------------------------------------
 
     def _query(self, block: str, subject: Subject, **parts: str) -> Seq[Row]:
@@ -156,29 +171,13 @@ class MysqlReader(ChecksumReader):
             for c in subject.schema.wire_columns
         ]
 
-    def _checksum_term(self, subject: Subject, forms: Seq[str]) -> str:
-        return checksum_sql(f"CONCAT_WS({_SEPARATOR}, {', '.join(forms)})", subject.digest)
-
     def _leading_key(self, subject: Subject) -> str:
         return f"t.{quote(subject.schema.key[0])}"
-
-    def _range_bucket(self, key: str, part: Slice) -> str:
-        return range_bucket(key, part)
 
     def _key_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
         return {"where": _key_condition(subject, [f"t.{quote(name)}" for name in subject.schema.key], keys)}
 
     # -- rows ------------------------------------------------------------------------------------------------------
-
-    def scan(
-        self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
-    ) -> Iterator[TableChanges]:
-        where = self._slice_condition(subject, part, buckets) if part.step else row_condition(subject)
-        yield from self._read_rows(subject, where, f" LIMIT {rows_max}" if rows_max else "")
-
-    def find_rows(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
-        if keys:
-            yield from self._read_rows(subject, self._key_parts(subject, keys)["where"], "")
 
     def _read_rows(self, subject: Subject, where: str, limit: str) -> Iterator[TableChanges]:
         access = self._find_captured(subject)[1]

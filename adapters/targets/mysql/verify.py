@@ -6,7 +6,7 @@ from those. VENUS's own tables are in the same snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -15,16 +15,12 @@ import numpy as np
 from venus.adapters.dialects.canonical_text import float_text
 from venus.adapters.dialects.mysql.sql import literal
 from venus.adapters.dialects.mysql.sql import statement as dialect_statement
-from venus.adapters.dialects.mysql.verify import checksum_sql, range_bucket
+from venus.adapters.dialects.mysql.verify import MysqlChecksumReader
 from venus.adapters.dialects.verify_contract import (
     NULL,
-    SEPARATOR,
-    ChecksumReader,
     FormStyle,
     Key,
-    Slice,
     Subject,
-    row_condition,
     style_of,
 )
 from venus.adapters.targets.contract import ReachedOffset
@@ -40,7 +36,7 @@ from venus.codec.row_bytes import Layout
 from venus.model import Column, Kind
 
 PIECE_ROWS = 5_000
-_SEPARATOR, _NULL = (f"CHAR({ord(c)} USING utf8mb4)" for c in (SEPARATOR, NULL))
+_NULL = f"CHAR({ord(NULL)} USING utf8mb4)"
 
 
 def text_sql(placed: MysqlPlacedTable, column: Column) -> str:
@@ -69,7 +65,7 @@ def form_sql(placed: MysqlPlacedTable, column: Column, *, bare: bool = False) ->
     return f"COALESCE({text}, {_NULL})"
 
 
-class MysqlTargetReader(ChecksumReader):
+class MysqlTargetReader(MysqlChecksumReader):
     """A session that reads a target for a comparison."""
 
     def __init__(self, target: RelationalDatabase) -> None:
@@ -106,10 +102,6 @@ class MysqlTargetReader(ChecksumReader):
         found = self._session.row(dialect_statement("verify", "estimate", **names))
         return int(found[0])
 
-    def read_split_points(self, subject: Subject, rows: int) -> list[int]:
-        parts = {"key": self._leading_key(subject), "where": row_condition(subject), "rows": str(rows)}
-        return sorted({int(k) for (k,) in self._query("cuts", subject, **parts)})
-
     # -- checksums -------------------------------------------------------------------------------------------------
 
     def _query(self, block: str, subject: Subject, **parts: str) -> Seq[tuple[Any, ...]]:
@@ -121,14 +113,8 @@ class MysqlTargetReader(ChecksumReader):
         placed = self._place(subject)
         return [form_sql(placed, column, bare=bare) for column in subject.schema.wire_columns]
 
-    def _checksum_term(self, subject: Subject, forms: Seq[str]) -> str:
-        return checksum_sql(f"CONCAT_WS({_SEPARATOR}, {', '.join(forms)})", subject.digest)
-
     def _leading_key(self, subject: Subject) -> str:
         return f"t.{self._place(subject).column(subject.schema.key[0])}"
-
-    def _range_bucket(self, key: str, part: Slice) -> str:
-        return range_bucket(key, part)
 
     def _key_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
         placed, schema = self._place(subject), subject.schema
@@ -142,16 +128,6 @@ class MysqlTargetReader(ChecksumReader):
         return {"where": f"({names}) IN ({', '.join(f'({row})' for row in rows)})"}
 
     # -- rows ------------------------------------------------------------------------------------------------------
-
-    def scan(
-        self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
-    ) -> Iterator[TableChanges]:
-        where = self._slice_condition(subject, part, buckets) if part.step else row_condition(subject)
-        yield from self._read_rows(subject, where, f" LIMIT {rows_max}" if rows_max else "")
-
-    def find_rows(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
-        if keys:
-            yield from self._read_rows(subject, self._key_parts(subject, keys)["where"], "")
 
     def _read_rows(self, subject: Subject, where: str, limit: str) -> Iterator[TableChanges]:
         placed, schema = self._place(subject), subject.schema
