@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,13 @@ from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.pipeline.commit_thread import RESTING_GROUP_BYTES, SHARED_GROUP_BYTES, CommitThread
 from venus.broker.pipeline.shared_log import StandaloneLog
 from venus.broker.queue.buffer import BodyBuffer
-from venus.broker.snapshot.materialiser import STEP_BYTES_LEAST, STEP_BYTES_MAX, MaterialiserPacing
+from venus.broker.snapshot.materialiser import (
+    SCRUB_REST,
+    STEP_BYTES_LEAST,
+    STEP_BYTES_MAX,
+    Materialiser,
+    MaterialiserPacing,
+)
 from venus.broker.snapshot.scrub import Scrub
 from venus.flow.precedence import SHARE_MOST, Precedence
 
@@ -130,3 +137,28 @@ def test_the_scrub_waits_behind_a_large_step_although_nothing_more_waits(
     eventually(lambda: bool(behind_rows))
     engine.stop()
     assert behind_rows == {busy}
+
+
+@pytest.mark.parametrize("every_s", [0.01, 0.5])
+def test_the_scrub_takes_a_small_part_of_the_time_however_often_the_thread_wakes(every_s: float) -> None:
+    """Each commit of a watched table ends a round, and in each the scrub looked up 2,000 rows."""
+    now, took = [NOW], [0.0]
+
+    def step(*, busy: bool) -> bool:
+        assert not busy
+        now[0] += 0.003
+        took[0] += 0.003
+        return True
+
+    idle: Any = SimpleNamespace(step=lambda **_: False, is_at_work=False)
+    none: Any = None
+    scrub: Any = SimpleNamespace(step=step, is_at_work=True)
+    materialiser = Materialiser(
+        none, BodyBuffer(1), none, monotonic=lambda: now[0], scavenger=idle, scrub=scrub, on_fatal=lambda _: None
+    )
+    rounds = 1000
+    for _ in range(rounds):
+        now[0] += every_s
+        materialiser._round()
+    share = took[0] / (now[0] - NOW)
+    assert 0.5 / SCRUB_REST < share < 1.1 / SCRUB_REST if every_s < 0.1 else 0.02 < share < 0.06

@@ -82,6 +82,9 @@ CUT_END_WAIT_S = 10.0
 IDLE_S = 0.5
 #: So many of these intervals while there is neither, because each wakes an idle broker.
 QUIET = 20
+#: Steps of the scrub follow each other for so long while there is nothing else to do. Then it rests so many times as
+#: long, also while each commit wakes the thread: otherwise it would take half of a core from small transactions.
+SCRUB_S, SCRUB_REST = 0.02, 20
 #: A view for looking up watched rows is released after so long without batches.
 VIEW_IDLE_S = 5.0
 #: Commits of less than `SMALL_BYTES` together are collected for so long, unless a snapshot waits for the full data.
@@ -128,7 +131,7 @@ class Materialiser:
         self._leaving: list[tuple[Business, Future[None]]] = []
         self._stopping = False
         self._paused = False
-        self._folded_at = 0.0
+        self._folded_at = self._scrub_at = 0.0
         self._thread = threading.Thread(target=self._run, name="venus-materialise", daemon=True)
 
     def observe(self, observer: FoldObserver) -> None:
@@ -256,7 +259,17 @@ class Materialiser:
         if began - self._folded_at > VIEW_IDLE_S:
             self._step.drop_view()
         self._scavenger.step(busy=bool(self._pending))
-        if self._scrub.step(busy=large or bool(self._pending) or self._pacing.must_pause()):
+        if began >= self._scrub_at:
+            self._take_scrub_steps(began, busy=large or bool(self._pending) or self._pacing.must_pause())
+
+    def _take_scrub_steps(self, began: float, *, busy: bool) -> None:
+        took = 0.0
+        while self._scrub.step(busy=busy or bool(self._pending)):
+            took = self._monotonic() - began
+            if self._pending or took >= SCRUB_S:
+                break
+        if took:
+            self._scrub_at = self._monotonic() + SCRUB_REST * took
             self._pacing.pause_after(began)
 
     def _pause(self, seconds: float) -> bool:

@@ -166,8 +166,8 @@ def _removals(business: Business, table_id: int) -> tuple[int, int]:
 PASS_EVERY_S = 24 * 3600.0
 #: While batches keep coming, one step in so many rounds of the materialiser; else one in each.
 BUSY_EVERY = 50
-#: A step ends after so many bytes of bodies or looked-up rows.
-_STEP_BYTES, _STEP_ROWS = 1 << 20, 2000
+#: A step ends after so many bytes of bodies or looked-up rows: 3 ms, for which all other threads may wait.
+_STEP_BYTES, _STEP_ROWS = 1 << 20, 250
 _ROWS_OF_BATCH = 1000
 
 
