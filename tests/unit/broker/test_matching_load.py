@@ -14,6 +14,7 @@ import pytest
 from tests.support.predicates.matching import crowded_events, crowded_interests
 from venus.broker.matching.matching_load import (
     EVEN,
+    HALF_LIFE_S,
     LOAD_STEP,
     Candidates,
     MatchedEvents,
@@ -88,6 +89,17 @@ def test_the_least_loaded_candidate_is_asked_and_one_that_is_suspended_is_not() 
     assert candidates.choose(TARGETS[0], 0.5) == "a:1"
     assert candidates.choose(TARGETS[0], 1.0) == "b:1"
     assert candidates.choose(TARGETS[1], 0.0) is None
+
+
+def test_a_candidate_that_was_busy_once_is_asked_again() -> None:
+    """It reports its load with an answer only."""
+    candidates = Candidates()
+    candidates.members[TARGETS[0]] = ["a:1", "b:1"]
+    candidates["a:1"].load, candidates["a:1"].heard_at = 8 * LOAD_STEP, 100.0
+    candidates["b:1"].load, candidates["b:1"].heard_at, candidates["b:1"].pairs = LOAD_STEP, 100.0, 1
+    assert candidates.choose(TARGETS[0], 100.0) == "b:1"
+    candidates["b:1"].heard_at = 100.0 + 5 * HALF_LIFE_S
+    assert candidates.choose(TARGETS[0], 100.0 + 5 * HALF_LIFE_S) == "a:1"
 
 
 class SixteenOthers:

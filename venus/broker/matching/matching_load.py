@@ -63,7 +63,12 @@ class MatchingLoad:
         return self._at_now(now) * math.log(2) / HALF_LIFE_S
 
     def _at_now(self, now: float) -> float:
-        return self._decayed * 0.5 ** (max(0.0, now - self._at) / HALF_LIFE_S) if self._at > -math.inf else 0.0
+        return fade(self._decayed, now - self._at)
+
+
+def fade(load: float, seconds: float) -> float:
+    """Return what is left of a load after some seconds without work."""
+    return load * math.pow(0.5, max(0.0, seconds) / HALF_LIFE_S)
 
 
 @dataclass(slots=True)
@@ -82,9 +87,14 @@ class MatchingCounters:
 class Candidate:
     """A broker of a responsible cluster."""
 
-    load: float = 0.0
+    load: float = 0.0  # as it said at `heard_at`
+    heard_at: float = 0.0
     pairs: int = 0
     suspended_until: float = 0.0
+
+    def load_at(self, now: float) -> float:
+        """Return its load if it had no work since. Otherwise a broker that was busy once would never be asked again."""
+        return fade(self.load, now - self.heard_at)
 
 
 class Candidates:
@@ -100,7 +110,7 @@ class Candidates:
     def choose(self, target: Identifier, now: float) -> str | None:
         """Return the least loaded candidate of a cluster; of equal ones that which was given least."""
         able = [
-            (round(one.load / LOAD_STEP), one.pairs, address)
+            (round(one.load_at(now) / LOAD_STEP), one.pairs, address)
             for address in self.members.get(target, ())
             if (one := self._known[address]).suspended_until <= now
         ]

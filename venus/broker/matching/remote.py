@@ -283,6 +283,7 @@ class RemoteMatching:
         self.counters.asked += 1
         try:
             answers, candidate.load = await self._calls.match(address, asked, self._deadline_s)
+            candidate.heard_at = self._monotonic()
         except Silent:
             self.counters.unanswered += 1
             candidate.suspended_until = self._monotonic() + SUSPENDED_S
@@ -293,9 +294,8 @@ class RemoteMatching:
             self.wake.set()  # the next installation finds what is missing there
             self.counters.unknown += len(unknown)
             candidate.suspended_until = self._monotonic() + SUSPENDED_S / 4
-        self.counters.changes_elsewhere += sum(one.events.count for one in asked) - sum(
-            one.events.count for one in unknown
-        )
+        self.counters.changes_elsewhere += sum(one.events.count for one in asked)
+        self.counters.changes_elsewhere -= sum(one.events.count for one in unknown)
         return answers
 
     # -- in the event loop: installation ---------------------------------------------------------------------------
