@@ -17,13 +17,12 @@ from dataclasses import dataclass
 
 from bench.figures.figure import Figure, FigureResult
 from bench.network.chord import Ring
-from bench.network.cloud import Cloud
+from bench.network.cloud import SETTLED_CYCLES, Cloud
 from bench.network.sixteen import BROKERS, route
 from venus.network.skipcloud.clusters import TOP_SIZE, CloudShape
 
 GOAL = 60.0
 SIZES = (64, 128, 256, 512, 1024)
-CYCLES = 25
 UPKEEP_CYCLES = 5
 
 
@@ -41,7 +40,7 @@ class RoutingTraffic:
 def skipcloud(brokers: int, messages: int) -> RoutingTraffic:
     """Measure messages between random brokers and clusters."""
     cloud = Cloud(brokers, CloudShape.of(brokers), brokers)
-    cloud.run(CYCLES)
+    cloud.run(SETTLED_CYCLES)
     before = cloud.messages.total()
     cloud.run(UPKEEP_CYCLES)
     upkeep = (cloud.messages.total() - before) / UPKEEP_CYCLES / brokers

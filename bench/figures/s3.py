@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.figures.figure import Figure, FigureResult, at_most
-from bench.network.cloud import Cloud
+from bench.network.cloud import SETTLED_CYCLES, Cloud
 from bench.network.sixteen import BROKERS, kill_half
 from venus.network.skipcloud.clusters import CloudShape
 
-CYCLES = 25
 SECONDS = 10
 GOALS = {10: 99.9, 30: 99.9, 50: 0.0}
 
@@ -25,7 +24,7 @@ def measure_loss(brokers: int, percent: int, messages: int, seeds: int) -> tuple
     arrived, silent_from = 0, 0
     for seed in range(seeds):
         cloud = Cloud(brokers, CloudShape.of(brokers), seed)
-        cloud.run(CYCLES)
+        cloud.run(SETTLED_CYCLES)
         cloud.kill(brokers * percent // 100)
         for second in range(SECONDS + 1):
             found = messages - cloud.count_lost(cloud.send_some(messages))
@@ -38,7 +37,7 @@ def measure_loss(brokers: int, percent: int, messages: int, seeds: int) -> tuple
 
 def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
-    sizes, messages, seeds = ((64, 256), 500, 1) if quick else ((64, 256, 1024), 1000, 2)
+    sizes, messages, seeds = ((64, 256), 500, 1) if quick else ((64, 256, 1024), 2000, 1)
     findings = []
     for percent, goal in GOALS.items():
         found = [measure_loss(brokers, percent, messages, seeds) for brokers in sizes]

@@ -18,6 +18,8 @@ from venus.network.skipcloud.views import Neighbour
 T = TypeVar("T")
 #: Addresses that a broker is configured with.
 SEEDS = 3
+#: Cycles, seconds, after which 1,024 brokers that have all joined at once route in two hops; 256 need a third of them.
+SETTLED_CYCLES = 75
 
 
 def complete(work: Coroutine[Any, Any, T]) -> T:
