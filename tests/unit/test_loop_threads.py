@@ -13,8 +13,8 @@ import pytest
 from venus.adapters.upper.periodic import CaptureReport
 from venus.cli import loop_threads, supervisor
 from venus.cli.loop_threads import Emit, LoadStopped, LoopThread, StoppingRunner, ThreadSupervisor, format_step
-from venus.cli.supervisor import FINAL_CODES, REFUSED_CODE, REFUSED_WAIT_S, RESTART_MAX_S, restart_delay_s
-from venus.errors import ConfigError, Diverged, Fenced, Refused, SourceError, VenusError
+from venus.cli.supervisor import FINAL_CODES, REFUSED_CODE, REFUSED_WAIT_S, RESTART_MAX_S, has_turned, restart_delay_s
+from venus.errors import ConfigError, DirectionChanged, Diverged, Fenced, Refused, SourceError, VenusError
 from venus.process.system import loops_cpu_s
 
 
@@ -119,7 +119,8 @@ def test_a_signal_stops_and_a_second_one_ends_at_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.setdefault(number, handler))
     monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_DFL)  # also below nohup
     watched, ended = Watched(), list[int]()
-    watched.supervisor.stop_on_signals(ended.append)
+    signalled = threading.Event()
+    watched.supervisor.stop_on_signals(ended.append, signalled)
     handlers[signal.SIGTERM](signal.SIGTERM, None)
     assert watched.stop.is_set()
     assert not ended
@@ -127,6 +128,21 @@ def test_a_signal_stops_and_a_second_one_ends_at_once(monkeypatch: pytest.Monkey
     assert ended == [128 + signal.SIGINT]
     handlers[signal.SIGHUP](signal.SIGHUP, None)
     assert len(ended) == 1, "a closed terminal sends two"
+    later = Watched()
+    later.supervisor.stop_on_signals(ended.append, signalled)
+    assert later.stop.is_set(), "a signal between the loops of two directions counts"
+
+
+def test_a_switch_ends_every_loop() -> None:
+    def turn(_: Emit) -> None:
+        raise DirectionChanged("changes flow the other way")
+
+    stop = threading.Event()
+    main, other = LoopThread(name="main", body=turn), LoopThread(name="other", body=until_stop(stop))
+    watched = Watched(LoopThread(name="capture", body=until_stop(stop), vital=True), main, other, stop=stop)
+    watched.supervisor.run()
+    assert has_turned((main,))
+    assert not has_turned((other,))
 
 
 @pytest.mark.parametrize("error", [ConfigError("x"), Diverged("x"), Fenced("x")])

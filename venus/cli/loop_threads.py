@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from venus.cli.output import PLAIN_EVERY_S
-from venus.cli.supervisor import HEALTHY_AFTER_S, LINES_MAX, STOP_TIMEOUT_S, restart_delay_s
+from venus.cli.supervisor import HEALTHY_AFTER_S, LINES_MAX, STOP_TIMEOUT_S, ends_all, restart_delay_s
+from venus.cli.sync_direction import DirectionGuard
 from venus.errors import ConfigError, DatabaseUnavailable, VenusError
 from venus.flow.breaker import REMIND_S
 from venus.model import count_phrase
@@ -28,8 +29,8 @@ from venus.process.system import LOOP_THREADS, stop_signals
 
 if TYPE_CHECKING:
     from venus.adapters.targets.contract import LoadProgress, Target
+    from venus.cli.invocation import Invocation
     from venus.cli.overlap import OverlappedLoad
-    from venus.config import Settings
     from venus.process.runners import Runner
 
 
@@ -77,17 +78,23 @@ class ThreadSupervisor:
         self._explain = explain
         self._events: queue.SimpleQueue[tuple[str, Event] | None] = queue.SimpleQueue()
 
-    def stop_on_signals(self, end_now: Callable[[int], None]) -> None:
-        """Let a signal end the command in order, and a second one at once, except a second SIGHUP."""
+    def stop_on_signals(self, end_now: Callable[[int], None], signalled: threading.Event) -> None:
+        """Let a signal end the command in order, and a second one at once, except a second SIGHUP.
+
+        `signalled` outlives these loops: a signal that came before they could see it stops them at once.
+        """
 
         def on_signal(number: int, _frame: object) -> None:
-            if self._stop.is_set() and number != signal.SIGHUP:
+            if signalled.is_set() and number != signal.SIGHUP:
                 end_now(128 + number)
+            signalled.set()
             self._stop.set()
             self._events.put(None)  # which a handler may call in the middle of `get`
 
         for number in stop_signals():
             signal.signal(number, on_signal)
+        if signalled.is_set():
+            self._stop.set()
 
     def run(self) -> int:
         """Run until all loops are stopped or stay down; return the worst exit code."""
@@ -106,9 +113,7 @@ class ThreadSupervisor:
         return max((loop.code or 0 for loop in self._loops), default=0)
 
     def _is_over(self) -> bool:
-        return all(loop.code is not None for loop in self._loops) or any(
-            loop.vital and loop.code is not None for loop in self._loops
-        )
+        return all(loop.code is not None for loop in self._loops) or any(map(ends_all, self._loops))
 
     def _pass_on(self, timeout_s: float) -> None:
         """Write the next event, if one comes in time."""
@@ -221,8 +226,9 @@ class LoadStopped(Exception):
 class TargetLoop:
     """Loop of one target."""
 
-    def __init__(self, settings: Settings, name: str, stop: threading.Event, captured: threading.Event) -> None:
-        self._settings, self._name = settings, name
+    def __init__(self, run: Invocation, name: str, stop: threading.Event, captured: threading.Event) -> None:
+        self._settings, self._name = run.directed_settings, name
+        self._guard = DirectionGuard(run)
         self._stop, self._captured = stop, captured
         self._is_following = False
 
@@ -230,7 +236,11 @@ class TargetLoop:
         """Load the target if needed and follow until the stop. Raises what neither waiting nor retrying can solve."""
         from venus.cli.sync import run_reported
 
-        run_reported(lambda report: self._serve(report, emit), self._stop, emit, emit)
+        def body(report: Callable[[Any], None]) -> None:
+            serve = lambda: self._serve(report, emit)  # noqa: E731
+            self._guard.run_apply(serve, self._name, self._stop, watched=False)
+
+        run_reported(body, self._stop, emit, emit)
 
     def _serve(self, report: Callable[[Any], None], emit: Emit) -> None:
         from venus.adapters.targets.registry import open_target

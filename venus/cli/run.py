@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,8 +20,8 @@ import typer
 from venus.cli.failure import explain
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
 from venus.cli.loop_threads import Emit, LoopThread, ThreadSupervisor
-from venus.cli.supervisor import EventWriter
-from venus.errors import ConfigError, NotInstalled, VenusError
+from venus.cli.supervisor import EventWriter, has_turned
+from venus.errors import ConfigError, DirectionChanged, NotInstalled, VenusError
 from venus.flow.breaker import RetryPolicy, find_retry_policy
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def run(
     invocation.log_to_stderr(logging.WARNING if on_terminal else logging.INFO)
     require_triggers(invocation, settings, install=install)
     with export_traces(settings, invocation.role), serving_broker(invocation, settings):
-        return run_loops(invocation, settings)
+        return run_both_directions(invocation)
 
 
 def require_one_process(settings: Settings) -> None:
@@ -182,14 +182,28 @@ def announce(run: Invocation, settings: Settings, broker: RunningBroker) -> None
 # -- the loops ---------------------------------------------------------------------------------------------------------
 
 
-def run_loops(run: Invocation, settings: Settings) -> int:
-    """Run capture and the targets until a signal or until capture ends for good; return the exit code."""
+def run_both_directions(run: Invocation) -> int:
+    """Run the loops, those of the other direction after a switch (`venus cutover --fall-back`); return the code."""
+    from venus.cli.sync_direction import forget_owner
+
+    signalled = threading.Event()
+    while True:
+        try:
+            return run_loops(run, signalled)
+        except DirectionChanged:
+            run.forget_direction()
+            forget_owner(run.settings)
+
+
+def run_loops(run: Invocation, signalled: threading.Event) -> int:
+    """Run capture and the targets until a signal or until capture ends permanently. Raises DirectionChanged."""
     from venus.cli.loop_threads import TargetLoop, format_step
     from venus.cli.sync import report_capture_end
 
     stop, captured = threading.Event(), threading.Event()
-    capture = LoopThread(name="capture", body=lambda emit: capture_changes(settings, stop, captured, emit), vital=True)
-    targets = [LoopThread(name=name, body=TargetLoop(settings, name, stop, captured).run) for name in settings.targets]
+    capture = LoopThread(name="capture", body=lambda emit: capture_changes(run, stop, captured, emit), vital=True)
+    names = run.directed_settings.targets
+    targets = [LoopThread(name=name, body=TargetLoop(run, name, stop, captured).run) for name in names]
     writer = EventWriter(run)
 
     def write(name: str, found: Any) -> None:
@@ -201,21 +215,31 @@ def run_loops(run: Invocation, settings: Settings) -> int:
             writer.on_event(name, found)
 
     supervisor = ThreadSupervisor([capture, *targets], stop, write, lambda error: explain(error, run))
-    supervisor.stop_on_signals(os._exit)
+    supervisor.stop_on_signals(os._exit, signalled)
     code = supervisor.run()
-    if capture.code is not None:
+    if has_turned((capture, *targets)):
+        if not signalled.is_set():
+            raise DirectionChanged
+    elif capture.code is not None:
         report_capture_end(run, capture)
     return code
 
 
-def capture_changes(settings: Settings, stop: threading.Event, captured: threading.Event, emit: Emit) -> None:
-    """Capture until the stop; set `captured` once every table has been read."""
+def capture_changes(run: Invocation, stop: threading.Event, captured: threading.Event, emit: Emit) -> None:
+    """Capture until the stop; set `captured` once every table has been read. Raises DirectionChanged."""
     from venus.adapters.upper.capture import run_capture
     from venus.cli.sync import run_reported
+    from venus.cli.sync_direction import DirectionGuard
+
+    settings, guard = run.directed_settings, DirectionGuard(run)
 
     def on_report(found: Any) -> None:
         if found.state == "capturing":
             captured.set()
         emit(found)
 
-    run_reported(lambda report: run_capture(settings, stop, report=report), stop, on_report, emit)
+    def body(report: Callable[[Any], None]) -> None:
+        capture = lambda: run_capture(settings, stop, report=report, may_read_again=guard.may_read_again)  # noqa: E731
+        guard.run_capture(capture, stop)
+
+    run_reported(body, stop, on_report, emit)

@@ -17,9 +17,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from venus.cli.invocation import Invocation
 from venus.cli.output import format_cell
@@ -192,6 +192,32 @@ class LoopProcess:
     said_at: float = 0.0  # when it was last reported that it stays down
 
 
+class SupervisedLoop(Protocol):
+    """A loop as a supervisor of processes or of threads knows it."""
+
+    @property
+    def vital(self) -> bool:
+        """Whether its end ends all loops."""
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error document with which it ended."""
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, once it stays down."""
+
+
+def has_turned(loops: Iterable[SupervisedLoop]) -> bool:
+    """Return whether a loop has ended because changes flow the other way now."""
+    return any(loop.error.get("kind") == DirectionChanged.__name__ for loop in loops)
+
+
+def ends_all(loop: SupervisedLoop) -> bool:
+    """Return whether a loop stays down and the others end with it."""
+    return loop.code is not None and (loop.vital or has_turned((loop,)))
+
+
 class Supervisor:
     """Supervisor that starts loops, passes on their events, restarts them and finally stops them."""
 
@@ -215,10 +241,7 @@ class Supervisor:
         return max((loop.code or 0 for loop in self._loops), default=0)
 
     def _is_over(self) -> bool:
-        return all(loop.code is not None for loop in self._loops) or any(
-            loop.code is not None and (loop.vital or loop.error.get("kind") == DirectionChanged.__name__)
-            for loop in self._loops
-        )
+        return all(loop.code is not None for loop in self._loops) or any(map(ends_all, self._loops))
 
     def _start(self, loop: LoopProcess) -> None:
         loop.error = {}

@@ -13,12 +13,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, LogFormatOption
-from venus.cli.supervisor import HEALTHY_AFTER_S, WELL, EventWriter, LoopProcess, Supervisor, stop_with_parent
+from venus.cli.supervisor import (
+    HEALTHY_AFTER_S,
+    WELL,
+    EventWriter,
+    LoopProcess,
+    SupervisedLoop,
+    Supervisor,
+    has_turned,
+    stop_with_parent,
+)
 from venus.cli.sync_direction import DirectionGuard, forget_owner, resolve_names
 from venus.errors import ConfigError, DirectionChanged, VenusError
 from venus.flow.breaker import RetryPolicy, find_retry_policy
@@ -123,26 +132,14 @@ def run_children(
     loops = [capturing] if capture else []
     loops += [build_loop(run, name, "--apply-only", "--target", name, "--engine", engine) for name in targets]
     code = Supervisor(loops, stop, EventWriter(run).on_event).run()
-    if any(loop.error.get("kind") == DirectionChanged.__name__ for loop in loops) and not stop.is_set():
+    if has_turned(loops) and not stop.is_set():
         raise DirectionChanged
     if capturing.code is not None:
         report_capture_end(run, capturing)
     return code
 
 
-class EndedLoop(Protocol):
-    """A loop that has ended for good."""
-
-    @property
-    def error(self) -> dict[str, Any]:
-        """The error document with which it ended."""
-
-    @property
-    def code(self) -> int | None:
-        """Its exit code."""
-
-
-def report_capture_end(run: Invocation, capture: EndedLoop) -> None:
+def report_capture_end(run: Invocation, capture: SupervisedLoop) -> None:
     """Print the reason for which the whole command ends."""
     why = capture.error.get("message") or f"it ended with code {capture.code}"
     message, hint = f"capture has ended, and the targets were stopped: {why}", capture.error.get("hint", "")
