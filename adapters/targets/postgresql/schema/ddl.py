@@ -76,7 +76,17 @@ def _sized_type(kind: LogicalType, own: Mapping[str, str]) -> str:
 
 def column_type(placed: PlacedTable, column: Column) -> str:
     """Return the type of a column at the target: a domain by its name, any other type by its definition."""
-    return declared_type(placed, column.source_type, column.type)
+    return _with_whole_seconds(declared_type(placed, column.source_type, column.type), column.source_type)
+
+
+def _with_whole_seconds(spelled: str, source_type: str) -> str:
+    """Return the type without digits behind the second, if the source declares that.
+
+    A logical type has precision 0 for a type without a declared precision as well.
+    """
+    word, space, zone = spelled.partition(" ")
+    declared = f"{word}(0){space}{zone}"
+    return declared if source_type == declared else spelled
 
 
 def has_type(placed: PlacedTable, column: Column, spelled: str) -> bool:
