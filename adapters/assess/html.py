@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from venus.adapters.assess.report import AssessedTable, Assessment
+from venus.adapters.assess.report import AssessedTable, Assessment, format_way_back
 from venus.errors import VenusError
 from venus.model import Finding, count_phrase
 from venus.text.formatting import format_bytes, format_duration, format_figure
@@ -40,7 +40,7 @@ def render_page(found: Assessment) -> str:
         cards=_cards(found),
         tables=_tables(found),
         blocking=_blocking(found, blocking),
-        not_carried=_refused_section(found),
+        not_carried=_refused_section(found) + _listing("Fall-back", map(escape, format_way_back(found.way_back))),
         formulas=_grid(
             ("figure", "value", "formula"),
             [],

@@ -22,19 +22,23 @@ from venus.adapters.assess.forecast import (
     forecast_source,
     forecast_table,
 )
+from venus.adapters.cutover.direction import WayBack, assess_way_back
 from venus.adapters.dialects.contract import Numbering, OtherObject, Source
 from venus.adapters.dialects.registry import describe_database, survey
 from venus.adapters.dialects.survey_contract import Survey, SurveyRequest, TableSize
+from venus.adapters.targets.way_back import format_losses
 from venus.codec.columns import from_columns
 from venus.codec.copy_text import to_copy
 from venus.codec.row_bytes import Layout
 from venus.config import Settings
+from venus.errors import VenusError
 from venus.model import Column, Finding, Kind, LogicalType, TableSchema
 
 FORMAT = "venus-assessment/1"
 #: Of a key column whose length its type does not say.
 _KEY_COLUMN_BYTES = 12
 _LENGTH_MAX = 64
+_OBSTACLES_SHOWN_MAX = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,8 @@ class Assessment:
     script: str = ""
     #: The alternative without a DBA: lines for the configuration.
     exclusion: str = field(default="")
+    #: Whether the source could follow a new target after a cut-over; None = its kind cannot.
+    way_back: WayBack | None = None
 
     @property
     def title(self) -> str:
@@ -199,7 +205,29 @@ def to_document(found: Assessment) -> dict[str, Any]:
         "forecast": {name: getattr(f, figure) for name, figure in _FORECAST.items()}
         | {"formulas": {line.what: line.formula for line in f.lines}},
         "unknown": list(found.unknown),
+        "fall_back": _way_back_document(found.way_back),
     }
+
+
+def _way_back_document(found: WayBack | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "obstacles": [obstacle.line for obstacle in found.obstacles],
+        "could_not_come_back": [loss.document for loss in found.losses],
+    }
+
+
+def format_way_back(found: WayBack | None) -> list[str]:
+    """Return the lines about a fall-back to the source; [] for a source that cannot follow a target."""
+    if found is None:
+        return []
+    verdict = f"forbidden by {len(found.obstacles)} of these" if found.obstacles else "nothing forbids it"
+    lines = [f"a fall-back (`venus cutover --fall-back`): {verdict}"]
+    lines += [f"  ! {obstacle.line}" for obstacle in found.obstacles[:_OBSTACLES_SHOWN_MAX]]
+    if (more := len(found.obstacles) - _OBSTACLES_SHOWN_MAX) > 0:
+        lines.append(f"  ... and {more:,} more: --json")
+    return lines + format_losses([loss.document for loss in found.losses if not loss.remedy])
 
 
 def _table_document(t: AssessedTable) -> dict[str, Any]:
@@ -344,7 +372,7 @@ def assess(settings: Settings, source: Source, *, count_rows: bool, version: str
     findings = source.installer.check(include, exclude)
     found = survey(settings, SurveyRequest(include=include, exclude=exclude, count_rows=count_rows))
     place = describe_database(settings.source.url.get_secret_value())
-    return build_assessment(
+    assessment = build_assessment(
         found,
         schemas,
         findings,
@@ -354,3 +382,9 @@ def assess(settings: Settings, source: Source, *, count_rows: bool, version: str
         taken_at=taken_at,
         transactional=source.capabilities.transactional_ddl,
     )
+    carried = {table.size.qualified for table in assessment.carried}
+    try:
+        way_back = assess_way_back(settings, [schema for schema in schemas if schema.qualified in carried])
+    except VenusError as error:
+        return replace(assessment, unknown=(*assessment.unknown, f"whether it could fall back: {error}"))
+    return replace(assessment, way_back=way_back)

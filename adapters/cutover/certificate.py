@@ -16,6 +16,7 @@ import xxhash
 
 from venus.adapters.dialects.contract import UncapturedTable
 from venus.adapters.targets.cutover_contract import CounterSetting, CutoverObstacle, ReferenceCheck, SchemaDifference
+from venus.adapters.targets.way_back import WayBackLoss, format_losses
 from venus.codec.batch import TableChanges
 from venus.codec.columns import from_columns, to_columns
 from venus.codec.packed import PackedBytes
@@ -157,6 +158,11 @@ def schema_document(differences: Sequence[SchemaDifference]) -> dict[str, Any]:
     }
 
 
+def losses_document(losses: Sequence[WayBackLoss]) -> dict[str, Any]:
+    """Return the certificate's part about what could not come back to the old database."""
+    return {"could_not_come_back": [loss.document for loss in losses]}
+
+
 def to_text(found: dict[str, Any]) -> str:
     """Return the certificate as text."""
     lines = [
@@ -182,6 +188,8 @@ def to_text(found: dict[str, Any]) -> str:
     if differences := found.get("schema_differences"):
         lines += ["", f"not as at the source: {len(differences)}"]
         lines += [f"  {'! ' if d['blocks'] else ''}{d['table']}: {d['what']}: {d['statement']}" for d in differences]
+    if losses := format_losses(found.get("could_not_come_back", ())):
+        lines += ["", *losses]
     for title, key in (("not carried over by VENUS", "left_out"), ("warnings", "warnings")):
         if found[key]:
             lines += ["", f"{title}: {len(found[key])}", *(f"  {line}" for line in found[key])]

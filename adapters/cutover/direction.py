@@ -7,17 +7,24 @@ works on the settings of the present direction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import SecretStr
 
 from venus.adapters.targets.contract import Target, require_capability
+from venus.adapters.targets.cutover_contract import CutoverObstacle
 from venus.adapters.targets.registry import KINDS, open_target
 from venus.adapters.targets.switching import OLD, SideRecord, SideState, describe_switch, is_reversed, is_switching
-from venus.config import Settings, TargetSettings
+from venus.adapters.targets.way_back import WayBackLoss, find_losses, find_obstacles, travelling_limits
+from venus.config import Settings, SourceSettings, TargetSettings
 from venus.errors import ConfigError, Refused, VenusError
+from venus.model import TableSchema
+
+#: What a user reads who asks for another pair.
+SUPPORTED = "source and target have to be PostgreSQL databases; omit --fall-back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +53,44 @@ def reverse(base: Settings, main: str) -> Settings:
     A row that the configured source cannot hold waits in quarantine, so that the other rows and tables follow.
     """
     old, new = base.source, base.targets[main]
-    login = {"url": new.url, "password_command": new.password_command, "password_file": new.password_file}
-    back = TargetSettings(url=SecretStr(""), on_error="quarantine").model_copy(
-        update={"url": old.url, "password_command": old.password_command, "password_file": old.password_file}
-    )
     others = {name: target for name, target in base.targets.items() if name != main}
-    return base.model_copy(update={"source": old.model_copy(update=login), "targets": {OLD: back, **others}})
+    return base.model_copy(
+        update={"source": old.model_copy(update=_login(new)), "targets": {OLD: _as_target(old), **others}}
+    )
+
+
+def _login(place: SourceSettings | TargetSettings) -> dict[str, Any]:
+    return {"url": place.url, "password_command": place.password_command, "password_file": place.password_file}
+
+
+def _as_target(source: SourceSettings) -> TargetSettings:
+    return TargetSettings(url=SecretStr(""), on_error="quarantine").model_copy(update=_login(source))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayBack:
+    """What forbids a fall-back to a source, and what could not come back to it."""
+
+    obstacles: tuple[CutoverObstacle, ...]
+    losses: tuple[WayBackLoss, ...]
+
+
+def assess_way_back(base: Settings, tables: Sequence[TableSchema]) -> WayBack | None:
+    """Assess whether a source could follow a new target with these tables; None if its kind cannot. Reads only."""
+    if not _can_follow(base):
+        return None
+    settings = base.model_copy(update={"targets": {OLD: _as_target(base.source)}})
+    new = {(t.qualified, c.name): travelling_limits(c, t.types) for t in tables for c in t.columns}
+    with closing(open_target(settings, OLD).open_side()) as side:
+        losses = find_losses(tables, side.read_limits(tables), new)
+        return WayBack(obstacles=(*side.find_obstacles(tables), *find_obstacles(losses)), losses=tuple(losses))
+
+
+def _can_follow(base: Settings) -> bool:
+    """Return whether the configured source is of a kind that can follow a target."""
+    scheme = base.source.url.get_secret_value().partition(":")[0].partition("+")[0]
+    settings = base.model_copy(update={"targets": {OLD: _as_target(base.source)}})
+    return scheme in KINDS and open_target(settings, OLD).capabilities.falls_back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +113,10 @@ class FallBackState:
                 new is not None and new.state is SideState.OPEN
             )
         return is_reversed(old, new)
+
+    def check(self) -> None:
+        """Raise Refused if the records contradict each other."""
+        _ = self.is_reversed
 
     @property
     def is_switching(self) -> bool:
@@ -103,18 +146,10 @@ class FallBackState:
 
 def check_pair(base: Settings, main: str) -> FallBackPair:
     """Return the pair. Raises ConfigError if source and target cannot replicate in both directions."""
-    require_capability(open_target(base, main), "falls_back")
-    url = base.source.url.get_secret_value()
-    scheme = url.partition(":")[0].partition("+")[0]
-    old = open_target(reverse(base, main), OLD) if scheme in KINDS else None
-    if (
-        old is None
-        or not old.capabilities.falls_back
-        or old.capabilities.kind != open_target(base, main).capabilities.kind
-    ):
-        raise ConfigError(
-            "--fall-back: this source cannot follow a target", hint="both have to be PostgreSQL databases; omit it"
-        )
+    target = open_target(base, main)
+    require_capability(target, "falls_back", hint=SUPPORTED)
+    if not _can_follow(base) or open_target(reverse(base, main), OLD).capabilities.kind != target.capabilities.kind:
+        raise ConfigError("--fall-back: this source cannot follow a target", hint=SUPPORTED)
     config = base.targets[main]
     if config.schema_ or config.names == "lower":
         raise ConfigError(
@@ -158,8 +193,9 @@ def _read_record(pair: FallBackPair, name: str) -> tuple[SideRecord | None, str]
 
 
 def require_state(base: Settings) -> FallBackState:
-    """Return the records. Raises Refused if there are none, and the error of a database that is away."""
+    """Return the records. Raises Refused if there are none or if they contradict, and the error of one that is away."""
     if (state := read_state(base)) is not None:
+        state.check()
         return state
     for pair in filter(None, (_possible_pair(base, name) for name in base.targets)):
         pair.open_target(OLD).open_side().close()  # its record would name the other one

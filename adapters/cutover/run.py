@@ -49,6 +49,7 @@ from venus.adapters.targets.cutover_contract import (
 )
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.views import TargetTable
+from venus.adapters.targets.way_back import WayBackLoss, find_obstacles
 from venus.config import Settings
 from venus.errors import Refused, SourceError
 from venus.rpc.address import broker_address
@@ -179,11 +180,11 @@ class _Cutover:
     def run(self) -> CutoverOutcome:
         """Do everything up to the mark, then mark and finish; a rehearsal stops before."""
         start = self._wait_until_drained()
-        self._check_way_back()
-        self._check_quiet(start)
         there = self._session.read_tables()
         self._add_block(self._session.find_differences())
         schema = self._compare_schemas()
+        losses = self._check_way_back(schema)
+        self._check_quiet(start)
         numberings = self._source.dictionary.read_numberings()
         tables, snapshot = self._compare_tables(there, start)
         keys = self._read_references()
@@ -192,9 +193,8 @@ class _Cutover:
         self._add_block(
             find_movement(start.counters, end.counters), "stop the application's writes at the source, and try again"
         )
-        found = self._build_certificate(there, tables, keys, counters, snapshot, end) | certificate.schema_document(
-            schema
-        )
+        found = self._build_certificate(there, tables, keys, counters, snapshot, end)
+        found |= certificate.schema_document(schema) | certificate.losses_document(losses)
         if self._request.rehearse:
             return CutoverOutcome(certificate=found, blocks=tuple(self._blocks))
         self._mark(found, end)
@@ -202,14 +202,19 @@ class _Cutover:
 
     # -- what forbids it -------------------------------------------------------------------------------------------
 
-    def _check_way_back(self) -> None:
-        """Check that changes could come back; then let the target reject writes until it is the application's."""
+    def _check_way_back(self, schema: Sequence[SchemaDifference]) -> list[WayBackLoss]:
+        """Check that changes could come back, then let the target reject writes until it is the application's.
+
+        Returns what could not come back; nothing without a way back.
+        """
         if self._switch is None:
-            return
+            return []
         self._report("checks the way back", 0, 0)
-        self._add_block(self._switch.find_obstacles())
+        losses = self._switch.find_losses(schema)
+        self._add_block([*self._switch.find_obstacles(), *find_obstacles(losses)])
         if not self._request.rehearse:
             self._switch.prepare()
+        return losses
 
     def _add_block(self, found: Sequence[CutoverObstacle], hint: str = "") -> None:
         """Record obstacles: a rehearsal continues and reports all of them, a real cut-over raises Refused."""

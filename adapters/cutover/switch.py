@@ -22,10 +22,12 @@ from venus.adapters.targets.cutover_contract import (
     CutoverTarget,
     FallBackSide,
     FollowStart,
+    SchemaDifference,
     SideOpening,
 )
 from venus.adapters.targets.switching import SideRecord, SideState, Step, SwitchPosition, command_to, find_step
 from venus.adapters.targets.views import TargetTable
+from venus.adapters.targets.way_back import WayBackLoss, find_losses
 from venus.adapters.upper.capture import connect_producer, read_broker_status
 from venus.adapters.upper.session import SourceClaim, open_session
 from venus.config import Settings
@@ -102,6 +104,18 @@ class Switch:
         handover = self.follower.plan_handover(captured, released)
         found = [CutoverObstacle(what=f"{line}: changes could not come back") for line in handover.obstacles]
         return found + self.owner.find_obstacles([t.schema for t in captured])
+
+    def find_losses(self, differences: Seq[SchemaDifference]) -> list[WayBackLoss]:
+        """Return what could not come back from the follower once it is the application's database. Reads only."""
+        tables = self._schemas
+        there = self._source.dictionary.read_table_names()
+        return find_losses(
+            tables,
+            self.owner.read_limits(tables),
+            self.follower.read_limits(tables),
+            only_new=self.follower.find_own_objects(tables, there),
+            differences=differences,
+        )
 
     def prepare(self) -> None:
         """Let the follower reject writes of the application, if it does not yet."""

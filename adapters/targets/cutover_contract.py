@@ -5,11 +5,12 @@ Only kinds with the capability `cuts_over` implement it. The caller decides the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
 from venus.adapters.targets.switching import SideRecord, SwitchPosition
@@ -47,6 +48,7 @@ class SchemaDifference:
     what: str
     statement: str
     blocks: bool  # the target guarantees less than the source
+    is_extra: bool = False  # a constraint that only the target has
 
     @property
     def block(self) -> CutoverObstacle:
@@ -117,6 +119,49 @@ class FollowStart:
     schemas: tuple[TableSchema, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnLimits:
+    """Values that a column can hold. The defaults are no limits."""
+
+    #: The type as its database spells it, for messages.
+    type: str = ""
+    lowest: Decimal | None = None
+    highest: Decimal | None = None
+    #: What `lowest` and `highest` count: numbers, or hours of an interval.
+    unit: str = "numbers"
+    #: Digits behind the point; None = any number.
+    scale: int | None = None
+    characters: int = 0
+    bytes: int = 0
+    #: The character set; empty = every character of Unicode.
+    charset: str = ""
+    #: Labels of an enum.
+    labels: tuple[str, ...] | None = None
+    #: The first and last instant, as texts that order like the instants; empty = none.
+    earliest: str = ""
+    latest: str = ""
+    #: Among NaN, infinity, BC: values outside the range that the type accepts.
+    specials: frozenset[str] = frozenset()
+    required: bool = False
+    #: Whether '' becomes NULL.
+    empty_is_null: bool = False
+    #: Conditions of a domain.
+    checks: tuple[str, ...] = ()
+
+
+#: By table, as the source calls it, and column.
+SideLimits = Mapping[tuple[str, str], ColumnLimits]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSideObject:
+    """A table or a column that only the new database has; `rows`: those that have a value there."""
+
+    table: str
+    column: str = ""
+    rows: int = 0
+
+
 class FallBackSide(Protocol):
     """One of two databases that replicate to each other. Every change is one transaction; see adapters/cutover."""
 
@@ -128,6 +173,14 @@ class FallBackSide(Protocol):
 
     def find_obstacles(self, tables: Seq[TableSchema]) -> list[CutoverObstacle]:
         """Return what prevents VENUS from applying changes to these tables of the application. Reads only."""
+        ...
+
+    def read_limits(self, tables: Seq[TableSchema]) -> SideLimits:
+        """Return which values the columns of these tables can hold here."""
+        ...
+
+    def find_own_objects(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
+        """Return columns of these tables that only this database has, and tables beside them that `others` lacks."""
         ...
 
     def install(self) -> None:

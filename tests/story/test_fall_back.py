@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 import pytest
 
+from tests.simulation.patching import Edit
 from tests.support.databases.postgres import Server, libpq
 from tests.support.pipelines.pipeline import Pipeline, with_password
 from tests.support.waiting import eventually
+from venus.adapters.dialects.postgresql.torture import COLUMNS
+from venus.adapters.dialects.postgresql.torture import SETUP as TYPES
+from venus.cli.probes import read_broker
+from venus.config import load
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -54,11 +57,15 @@ class Pair:
             source_options='exclude = ["audited"]',
         )
 
-    def start(self, schema: str = _SHOP) -> None:
-        """Load the new database, and leave `venus sync` running."""
+    def start(self, schema: str = _SHOP, *, in_one_process: bool = False) -> None:
+        """Load the new database, and leave `venus sync` running, or `venus run`."""
         query(self.old, schema)
         self.pipeline.configure()
         self.pipeline.ask("install-triggers")
+        if in_one_process:
+            self.pipeline.start("sync", "run")
+            self.pipeline.until(lambda: "main: following" in self.pipeline.tail(), "the load")
+            return
         self.pipeline.start_broker()
         self.pipeline.ask("migrate", "--target", "main")
         self.pipeline.start("sync", "sync")
@@ -99,8 +106,9 @@ def pair(tmp_path: Path, postgres_server: Server) -> Iterator[Pair]:
         postgres_server.drop_database(new)
 
 
-def test_there_and_back(pair: Pair) -> None:
-    pair.start()
+@pytest.mark.parametrize("command", ["sync", "run"])
+def test_there_and_back(pair: Pair, command: str) -> None:
+    pair.start(in_one_process=command == "run")
     pipeline = pair.pipeline
     rehearsal = pipeline.ask("cutover", "--target", "main", "--fall-back", "--rehearse", *QUIET)
     assert rehearsal["blocks"] == []
@@ -114,6 +122,9 @@ def test_there_and_back(pair: Pair) -> None:
     pair.until_equal()
     assert query(pair.old, "SELECT count(*) FROM audited") == [(2,)]
     assert pipeline.ask("verify")["verdict"] == "same"
+    said = pipeline.venus("status").out
+    assert "cut over to main" in said
+    assert "the old database follows" in said
 
     back = pipeline.ask("fallback", *QUIET)["certificate"]
     assert back["equal"]
@@ -233,25 +244,46 @@ def _rehearses(pipeline: Pipeline) -> bool:
     return pipeline.venus(*arguments, code=(0, 3, 12)).code == 0
 
 
-def test_a_new_database_that_was_restored_overwrites_nothing(pair: Pair, postgres_server: Server) -> None:
+def name_of(url: str) -> str:
+    """Return the name of a database."""
+    return url.rpartition("/")[2].partition("?")[0]
+
+
+def copy_database(server: Server, url: str) -> str:
+    """Copy a database to which nothing is connected; return the copy's name."""
+    copy = f"copy_of_{name_of(url)}"
+    server.execute(f"CREATE DATABASE {copy} TEMPLATE {name_of(url)}")
+    return copy
+
+
+def restore_database(server: Server, url: str, copy: str) -> None:
+    """Replace a database by its copy."""
+    server.drop_database(url)
+    server.execute(f"ALTER DATABASE {copy} RENAME TO {name_of(url)}")
+
+
+def restore_new_database(pair: Pair, server: Server) -> list[tuple[Any, ...]]:
+    """Cut over, and restore the new database from a backup that lacks a change; return the rows of the old one."""
     pair.start()
     pipeline = pair.pipeline
     cut_over(pair)
     query(pair.new, "INSERT INTO customer (name) VALUES ('in the backup')")
     pair.until_equal()
     pipeline.stop("sync")
-    name, backup = (url.rpartition("/")[2].partition("?")[0] for url in (pair.new, postgres_server.create_database()))
-    postgres_server.execute(f"DROP DATABASE {backup}")
-    postgres_server.execute(f"CREATE DATABASE {backup} TEMPLATE {name}")
+    backup = copy_database(server, pair.new)
     pipeline.start("sync", "sync")
     query(pair.new, "UPDATE customer SET name = 'after the backup' WHERE name = 'in the backup'")
     pair.until_equal()
     pipeline.stop("sync")
     before = pair.rows(pair.old, "customer")
-    postgres_server.drop_database(pair.new)
-    postgres_server.execute(f"CREATE DATABASE {name} TEMPLATE {backup}")
-    postgres_server.execute(f"DROP DATABASE {backup}")
+    restore_database(server, pair.new, backup)
     pipeline.start("sync", "sync")
+    return before
+
+
+def test_a_new_database_that_was_restored_overwrites_nothing(pair: Pair, postgres_server: Server) -> None:
+    before = restore_new_database(pair, postgres_server)
+    pipeline = pair.pipeline
     pipeline.until(lambda: "was restored from a backup" in pipeline.tail(), "the restored database to be named")
     assert pair.rows(pair.old, "customer") == before
     assert not pair.is_equal()
@@ -260,106 +292,155 @@ def test_a_new_database_that_was_restored_overwrites_nothing(pair: Pair, postgre
     assert pair.rows(pair.old, "customer") != before
 
 
-_LEDGER = """
-CREATE TABLE ledger (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, amount numeric(12, 2) NOT NULL, note text);
-CREATE TABLE customer (id int PRIMARY KEY);
-CREATE TABLE orders (no int PRIMARY KEY, what text);
-CREATE TABLE audited (what text);
-INSERT INTO orders VALUES (1, 'probe');
-"""
+@pytest.mark.slow
+def test_without_the_guard_a_restored_database_overwrites_the_old_one(pair: Pair, postgres_server: Server) -> None:
+    guard = "and not claim.may_read_again()"
+    pair.pipeline.edit_processes([Edit(where="venus.adapters.upper.session:open_session", old=guard, new="and False")])
+    before = restore_new_database(pair, postgres_server)
+    pair.pipeline.until(lambda: pair.rows(pair.old, "customer") != before, "the rows to be overwritten")
 
 
-class Application:
-    """An application with one connection: it writes rows, and knows which ones were acknowledged."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.rows: dict[int, tuple[str, str]] = {}
-        self.errors: list[str] = []
-        self.writes = 0
-
-    @contextmanager
-    def writing(self, url: str) -> Iterator[None]:
-        """Write to this database within the block."""
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._run, args=(url,))
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join()
-
-    def _run(self, url: str) -> None:
-        with closing(psycopg2.connect(libpq(url))) as connection:
-            connection.autocommit = True
-            cursor = connection.cursor()
-            while not self._stop.wait(0.005):
-                try:
-                    self._write(cursor)
-                except psycopg2.Error as error:
-                    self.errors.append(str(error))
-                    return
-
-    def _write(self, cursor: psycopg2.extensions.cursor) -> None:
-        amount, note = f"{self._random.randrange(10**6) / 100:.2f}", f"note {self.writes}"
-        known = list(self.rows)
-        if len(known) < 20 or self._random.random() < 0.5:
-            cursor.execute("INSERT INTO ledger (amount, note) VALUES (%s, %s) RETURNING id", (amount, note))
-            ((number,),) = cursor.fetchall()
-            assert number not in self.rows
-            self.rows[number] = (amount, note)
-        elif self._random.random() < 0.7:
-            number = self._random.choice(known)
-            cursor.execute("UPDATE ledger SET amount = %s, note = %s WHERE id = %s", (amount, note, number))
-            self.rows[number] = (amount, note)
-        else:
-            number = self._random.choice(known)
-            cursor.execute("DELETE FROM ledger WHERE id = %s", (number,))
-            del self.rows[number]
-        self.writes += 1
+def committed_changes(pair: Pair) -> dict[str, int]:
+    """Return how many changes of each table the broker has committed, ever."""
+    found = read_broker(load(pair.pipeline.folder / "venus.toml")).committed_changes
+    tables = query(pair.old, "SELECT name, table_id FROM venus.captured_table WHERE namespace = 'public'")
+    return {name: found.get(number, 0) for name, number in tables}
 
 
-def rows_of(url: str) -> dict[int, tuple[str, str]]:
-    return {i: (a, n) for i, a, n in query(url, "SELECT id, amount::text, note FROM ledger")}
+def test_a_row_arrives_once_and_nothing_comes_back(pair: Pair) -> None:
+    pair.start()
+    cut_over(pair)
+    before = committed_changes(pair)
+    query(pair.new, "INSERT INTO customer (name) VALUES ('once')")
+    pair.until_equal()
+    query(pair.new, "INSERT INTO orders (customer, what) VALUES (1, 'behind it')")
+    pair.until_equal()
+    assert committed_changes(pair) == {name: n + 1 for name, n in before.items()}
+    for (log,) in query(pair.old, "SELECT relname FROM pg_class WHERE relname ~ '^l_[0-9]+$' AND relkind = 'r'"):
+        assert query(pair.old, f"SELECT count(*) FROM venus.{log}") == [(0,)]
 
 
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "switches", [pytest.param(3, id="three"), pytest.param(20, id="twenty", marks=pytest.mark.nightly)]
-)
-def test_switches_in_a_row_under_writers(pair: Pair, switches: int) -> None:
-    pair.start(_LEDGER)
-    application, chance = Application(7), random.Random(7)
-    owner, follower = pair.old, pair.new
-    for number in range(switches):
-        write_with_a_kill(pair, application, chance, owner, follower)
-        if number:
-            assert pair.writable() == ["old" if owner == pair.old else "new"]
-        command = ("fallback",) if owner == pair.new else ("cutover", "--target", "main", "--fall-back")
-        certificate = pair.pipeline.ask(*command, *QUIET)["certificate"]
-        assert certificate["equal"]
-        assert rows_of(owner) == rows_of(follower) == application.rows
-        owner, follower = follower, owner
-        assert pair.writable() == ["old" if owner == pair.old else "new"]
-    write_with_a_kill(pair, application, chance, owner, follower)
-    assert query(pair.new, "SELECT count(*) FROM venus.load_job") == [(1,)]
-    assert query(pair.old, "SELECT count(*) FROM venus.load_job") == [(0,)]
+def test_every_type_comes_back_byte_equal(pair: Pair) -> None:
+    for text in TYPES:
+        query(pair.new, text)
+    pair.start(";".join((_SHOP, *TYPES, _torture_table(), _torture_rows(0))))
+    assert pair.pipeline.venus("verify").code == 0
+    before = pair.rows(pair.old, "torture")
+    cut_over(pair)
+    query(pair.new, _torture_rows(1000))
+    query(pair.new, "UPDATE torture SET seen = seen + 1")
+    eventually(lambda: pair.rows(pair.old, "torture") == pair.rows(pair.new, "torture"), timeout_s=60)
+    assert len(pair.rows(pair.old, "torture")) == 2 * len(before)
+    query(pair.new, "UPDATE torture SET seen = seen - 1; DELETE FROM torture WHERE id >= 1000")
+    eventually(lambda: pair.rows(pair.old, "torture") == before, timeout_s=60)
+    assert pair.pipeline.ask("fallback", *QUIET)["certificate"]["equal"]
+    assert pair.rows(pair.old, "torture") == pair.rows(pair.new, "torture") == before
 
 
-def write_with_a_kill(pair: Pair, application: Application, chance: random.Random, owner: str, follower: str) -> None:
-    """Write to the owner, kill a process meanwhile, and wait until the follower has every row."""
-    enough = [application.writes + 40, application.writes + 80]
-    with application.writing(owner):
-        eventually(lambda: application.writes > enough[0] or application.errors)
-        if chance.random() < 0.5:
-            pair.pipeline.kill("broker")
-            pair.pipeline.start_broker()
-        else:
-            pair.pipeline.kill("sync")
-            pair.pipeline.start("sync", "sync", "--take-over")
-        eventually(lambda: application.writes > enough[1] or application.errors)
-    assert application.errors == []
-    eventually(lambda: rows_of(follower) == application.rows, pair.pipeline.tail, timeout_s=120.0, every_s=0.2)
+def _torture_table() -> str:
+    columns = ", ".join(f"{name} {column.type}" for name, column in COLUMNS.items())
+    return f"CREATE TABLE torture (id int PRIMARY KEY, seen int DEFAULT 0, {columns})"
+
+
+def _torture_rows(first: int) -> str:
+    values = [(name, expression) for name, column in COLUMNS.items() for expression, _ in column.values]
+    rows = (f"INSERT INTO torture (id, {name}) VALUES ({first + n}, {x})" for n, (name, x) in enumerate(values))
+    return ";".join(rows)
+
+
+def test_a_type_that_cannot_travel_is_refused_before_the_cut_over(pair: Pair) -> None:
+    query(pair.old, _SHOP + "CREATE TABLE named (id int PRIMARY KEY, what regclass);")
+    pair.pipeline.configure()
+    said = pair.pipeline.venus("install-triggers", code=3)
+    assert "regclass means something only inside its own database" in said.out + said.err
+
+
+def test_what_only_the_new_database_has_is_counted_before(pair: Pair) -> None:
+    pair.start()
+    pipeline = pair.pipeline
+    query(
+        pair.new,
+        "CREATE TABLE invoice (id int PRIMARY KEY); INSERT INTO invoice VALUES (1), (2), (3);"
+        "ALTER TABLE orders ADD COLUMN empty int, ADD COLUMN filled int;"
+        "UPDATE orders SET filled = 5 WHERE no = 1; ALTER TABLE orders ADD CHECK (no > 0)",
+    )
+    command = ("cutover", "--target", "main", "--fall-back")
+    rehearsal = pipeline.ask(*command, "--rehearse", *QUIET, code=3)
+    lost = {
+        (f"{x['table']}.{x['column']}", x["kind"], x["rows"]) for x in rehearsal["certificate"]["could_not_come_back"]
+    }
+    assert lost == {
+        ("public.invoice.", "table", 3),
+        ("public.orders.empty", "column", 0),
+        ("public.orders.filled", "column", 1),
+        ("public.orders.", "constraint", None),
+    }
+    (block,) = rehearsal["blocks"]
+    assert "public.orders.filled: only the database that takes over has this column (1 row now)" in block
+    assert "add it to the other database first" in pipeline.venus(*command, *QUIET, code=3).err
+    assert pair.writable() == ["old", "new"]
+    query(pair.new, "ALTER TABLE orders DROP COLUMN filled")
+    certificate = pipeline.venus(*command, *QUIET).out
+    assert "public.invoice: only the database that takes over has this table" in certificate
+    query(pair.new, "INSERT INTO orders (customer, what, empty) VALUES (1, 'more', 7)")
+    pipeline.until(lambda: query(pair.old, "SELECT max(what) FROM orders") == [("more",)], "the new column to follow")
+    assert query(pair.old, "SELECT empty FROM orders WHERE what = 'more'") == [(7,)]
+    assert "public.invoice matches the patterns and is not captured" in pipeline.venus("fallback", *QUIET, code=3).err
+    pipeline.ask("install-triggers")
+    pipeline.until(lambda: query(pair.old, "SELECT to_regclass('invoice') IS NOT NULL") == [(True,)], "the new table")
+    pipeline.until(lambda: len(pair.rows(pair.old, "invoice")) == 3, "its rows")
+    assert pipeline.ask("fallback", *QUIET)["certificate"]["equal"]
+
+
+def test_the_assessment_says_what_forbids_a_fall_back(pair: Pair) -> None:
+    query(pair.old, _SHOP)
+    pair.pipeline.configure()
+    assert pair.pipeline.ask("assess")["fall_back"] == {"obstacles": [], "could_not_come_back": []}
+    query(pair.old, "ALTER TABLE orders ENABLE ALWAYS TRIGGER audit")
+    (obstacle,) = pair.pipeline.ask("assess")["fall_back"]["obstacles"]
+    assert "ALTER TABLE orders ENABLE TRIGGER audit" in obstacle
+    assert "forbidden by 1 of these" in pair.pipeline.venus("assess").out
+
+
+def test_an_old_database_that_is_away_stays_closed(pair: Pair, postgres_server: Server) -> None:
+    pair.start()
+    cut_over(pair)
+    name = name_of(pair.old)
+    postgres_server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    postgres_server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+    for options in (("--rehearse",), ()):
+        said = pair.pipeline.venus("fallback", *options, *QUIET, code=75).err
+        assert "not currently accepting connections" in said
+    query(pair.new, "INSERT INTO customer (name) VALUES ('meanwhile')")
+    postgres_server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    pair.until_equal()
+    assert pair.writable() == ["new"]
+
+
+def test_an_old_database_that_was_changed_by_hand_is_refused(pair: Pair) -> None:
+    pair.start()
+    cut_over(pair)
+    query(pair.old, "SET venus.apply = 'on'; UPDATE customer SET name = 'by hand' WHERE id = 1")
+    for options in (("--rehearse",), ()):
+        said = pair.pipeline.venus("fallback", *options, *QUIET, code=3)
+        assert "public.customer is not the same everywhere" in said.out + said.err
+    assert pair.writable() == ["new"]
+    assert query(pair.old, "SELECT name FROM customer WHERE id = 1") == [("by hand",)]
+    assert pair.pipeline.ask("verify", code=1)["verdict"] == "different"
+
+
+def test_an_old_database_from_before_the_cut_over_is_refused(pair: Pair, postgres_server: Server) -> None:
+    pair.start()
+    pipeline = pair.pipeline
+    pipeline.stop("sync")
+    backup = copy_database(postgres_server, pair.old)
+    pipeline.start("sync", "sync")
+    cut_over(pair)
+    pipeline.stop("sync")
+    restore_database(postgres_server, pair.old, backup)
+    before = pair.rows(pair.old, "customer")
+    query(pair.new, "INSERT INTO customer (name) VALUES ('later')")
+    said = pipeline.venus("fallback", *QUIET, code=3).err
+    assert "a database was restored from a backup or replaced, and nothing is written to either" in said
+    assert any("was restored from a backup or replaced" in p for p in pipeline.status()["problems"])
+    assert pair.rows(pair.old, "customer") == before

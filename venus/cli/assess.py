@@ -175,6 +175,7 @@ def write_script(found: Assessment, file: Path) -> None:
 def format_report(found: Assessment) -> list[RenderableType]:
     """Format the report for a terminal."""
     from venus.adapters.assess.html import verdict
+    from venus.adapters.assess.report import format_way_back
 
     lines: list[RenderableType] = [f"{found.title}, assessed on {found.taken_at}", ""]
     ordered = sorted(found.tables, key=lambda t: (not t.refused, -(t.size.rows or 0), t.size.qualified))
@@ -189,6 +190,8 @@ def format_report(found: Assessment) -> list[RenderableType]:
             "forecast", "", rows=[(line.what, format_figure(line.value, line.unit)) for line in found.forecast.lines]
         )
     )
+    if way_back := format_way_back(found.way_back):
+        lines += ["", *way_back]
     lines += ["", verdict(found)]
     if any(finding.blocks for finding in found.findings):
         lines.append("`venus check` lists the findings, `venus assess --script FILE` writes the fixes for a DBA")

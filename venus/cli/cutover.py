@@ -160,9 +160,12 @@ def find_pair(settings: Settings, target: str, *, fall_back: bool) -> FallBackPa
     """Return the databases between which the application can switch; None without a way back."""
     from venus.adapters.cutover.direction import check_pair, read_state
 
-    if fall_back:
-        return check_pair(settings, target)
+    pair = check_pair(settings, target) if fall_back else None
     state = read_state(settings) if may_fall_back(settings) else None
+    if state is not None:
+        state.check()
+    if pair is not None:
+        return pair
     return state.pair if state is not None and state.pair.main == target else None
 
 

@@ -60,7 +60,7 @@ SET LOCAL lock_timeout = {milliseconds}
 SELECT t.tgrelid::regclass::text, quote_ident(t.tgname), CASE t.tgenabled WHEN 'A' THEN 'ALWAYS' ELSE 'REPLICA' END
   FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
  WHERE t.tgrelid = ANY (%(tables)s::regclass[]) AND NOT t.tgisinternal AND t.tgenabled IN ('A', 'R')
-   AND p.pronamespace <> '{own}'::regnamespace
+   AND p.pronamespace IS DISTINCT FROM to_regnamespace('{own}')
  ORDER BY 1, 2
 
 -- unfit_columns --
@@ -72,14 +72,24 @@ SELECT a.attrelid::regclass::text, quote_ident(a.attname) FROM pg_attribute a
  ORDER BY 1, 2
 
 -- missing_rights --
-SELECT c.oid::regclass::text, p.name FROM pg_class c
+SELECT c.oid::regclass::text, string_agg(p.name, ', ' ORDER BY p.name) FROM pg_class c
  CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER']) p (name)
  WHERE c.oid = ANY (%(tables)s::regclass[]) AND NOT has_table_privilege(c.oid, p.name)
- ORDER BY 1, 2
+ GROUP BY 1 ORDER BY 1
 
 -- hidden_rows --
 SELECT c.oid::regclass::text FROM pg_class c
  WHERE c.oid = ANY (%(tables)s::regclass[]) AND row_security_active(c.oid) ORDER BY 1
+
+-- encoding --
+SELECT current_setting('server_encoding'), current_setting('server_version_num')::int
+
+-- count_values --
+-- The rows that have another value than the stream would give them at the other side.
+SELECT count(*) FROM (SELECT FROM {table} WHERE {column} IS DISTINCT FROM ({value}) LIMIT {most}) r
+
+-- count_rows --
+SELECT count(*) FROM (SELECT FROM {table} LIMIT {most}) r
 
 -- role --
 SELECT quote_ident(current_user)

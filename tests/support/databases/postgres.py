@@ -6,11 +6,12 @@ It runs as in production as far as durability goes (fsync on), because capture c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+import psutil
 import psycopg2
 import pytest
 import sqlalchemy
@@ -69,6 +70,19 @@ class Server:
         name = f"t{next(self.numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.url(name)
+
+    def crash(self) -> None:
+        """Kill -9 the postmaster and every process of it."""
+        postmaster = psutil.Process(self.pg.get_postmaster_info().pid or 0)
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, timeout=60)
+
+    def start(self) -> None:
+        """Start it again after a crash; its URLs stay the same."""
+        _start(self.pg)
 
     def drop_database(self, url: str) -> None:
         """Drop it, with whoever is still connected."""

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -150,6 +150,17 @@ class Pipeline:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def edit_processes(self, edits: Sequence[object]) -> None:
+        """Let every process start with these edits of the product's code (tests/simulation/patching.py)."""
+        folder = self.folder / "edits"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(
+            f"import sys\nsys.path.insert(0, {str(forked.ROOT)!r})\n"
+            f"from tests.simulation.patching import Edit, edited\nheld = edited({tuple(edits)!r})\nheld.__enter__()\n"
+        )
+        self.environ |= {"PYTHONPATH": str(folder)}
+        self.new_interpreters = True
 
     def start_broker(self) -> None:
         """Start the broker and wait until it listens."""

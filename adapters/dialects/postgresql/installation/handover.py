@@ -42,7 +42,7 @@ def plan_handover(
     """Plan how this database continues the capture of these tables. Reads only."""
     with connection.snapshot():
         present = PostgresInstalledObjects.read(connection)
-        there = _read_tables(connection, [t.schema for t in tables])
+        there = read_present_tables(connection, [t.schema for t in tables])
         own = [step.sql for step in own_steps(connection) if not step.exists]
     there.setdefault((names.OWN_SCHEMA, dictionary.HEARTBEAT.name), dictionary.HEARTBEAT)
     found = [(t.schema, there.get(_place(t.schema))) for t in tables]
@@ -68,8 +68,10 @@ def _place(schema: TableSchema) -> tuple[str, str]:
     return schema.namespace, schema.name
 
 
-def _read_tables(connection: PostgresConnection, schemas: Seq[TableSchema]) -> dict[tuple[str, str], PostgresTable]:
-    """Read these tables as they are in this database."""
+def read_present_tables(
+    connection: PostgresConnection, schemas: Seq[TableSchema]
+) -> dict[tuple[str, str], PostgresTable]:
+    """Read these tables as they are in this database, by namespace and name."""
     rows = {(r[1], r[2]): r for r in dictionary.read_all_tables(connection)}
     wanted = [rows[place] for schema in schemas if (place := _place(schema)) in rows]
     return {(t.namespace, t.name): t for t in dictionary.read_tables(connection, wanted)}
@@ -79,7 +81,7 @@ def read_next_versions(connection: PostgresConnection) -> dict[int, TableSchema]
     """Return the versions in which capture continues here, by table."""
     with connection.snapshot():
         registered = [t.schema for t, _ in registry.read_registered_tables(connection)]
-        there = _read_tables(connection, registered)
+        there = read_present_tables(connection, registered)
     return {
         known.table_id: _next_version(known, there[_place(known)]) for known in registered if _place(known) in there
     }

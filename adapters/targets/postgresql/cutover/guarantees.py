@@ -108,7 +108,13 @@ def _with_own_spelling(part: TableObject, spelled: dict[ObjectPlace, str]) -> Ta
 
 def _to_schema_difference(placed: PlacedTable, found: ObjectDifference) -> SchemaDifference:
     what = f"{found.part.shown} {found.problem.value}"
-    return SchemaDifference(table=placed.schema.qualified, what=what, statement=found.statement, blocks=found.blocks)
+    return SchemaDifference(
+        table=placed.schema.qualified,
+        what=what,
+        statement=found.statement,
+        blocks=found.blocks,
+        is_extra=found.problem is ObjectProblem.EXTRA,
+    )
 
 
 def _read_objects(session: TargetSession, placed: PlacedTable) -> dict[ObjectPlace, str]:

@@ -11,33 +11,44 @@ nothing has to be switched off, and nothing can be left switched off.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import closing
+from dataclasses import replace
 
 from venus.adapters.dialects.column_choice import ColumnChoice
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.postgresql import sql as names
 from venus.adapters.dialects.postgresql.connection import LOCK_TIMEOUT, PostgresConnection
+from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable, application_tables, read_all_tables
 from venus.adapters.dialects.postgresql.installation.handover import (
     CaptureHandover,
     plan_handover,
     position_sql,
     read_next_versions,
+    read_present_tables,
 )
 from venus.adapters.dialects.postgresql.lock_waits import FROM_TRIGGERS, find_holders
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
-from venus.adapters.targets.cutover_contract import CutoverObstacle, FollowStart, SideOpening
+from venus.adapters.targets.cutover_contract import (
+    ColumnLimits,
+    CutoverObstacle,
+    FollowStart,
+    NewSideObject,
+    SideLimits,
+    SideOpening,
+)
 from venus.adapters.targets.postgresql.database import PostgresDatabase, cutover_sql
-from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, quote_literal
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, quote, quote_literal
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.session import TargetSession, statement, try_replica_role
 from venus.adapters.targets.relational.session import transaction
 from venus.adapters.targets.relational.states import ACTIVE, rows_to_text
 from venus.adapters.targets.switching import SideRecord, SideState, SwitchPosition
+from venus.adapters.targets.way_back import COUNTED_MAX, travelling_limits
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Fenced, Refused
-from venus.model import TableSchema
+from venus.model import Column, Kind, TableSchema
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +169,54 @@ class PostgresSide:
         self._session.run("RESET session_replication_role")
         return may
 
+    # -- what could not come back ----------------------------------------------------------------------------------
+
+    def read_limits(self, tables: Seq[TableSchema]) -> SideLimits:
+        (charset, version) = self._session.row(side_sql("encoding")) or ("", 0)
+        return {
+            (f"{place[0]}.{place[1]}", column.name): limit_column(column, table, charset, version)
+            for place, table in self._read_present(tables).items()
+            for column in table.columns
+        }
+
+    def find_own_objects(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
+        return [*self._find_own_columns(tables), *self._find_own_tables(tables, others)]
+
+    def _find_own_columns(self, tables: Seq[TableSchema]) -> Iterator[NewSideObject]:
+        there = self._read_present(tables)
+        for schema in tables:
+            table = there.get((schema.namespace, schema.name))
+            known = {c.name for c in schema.columns}
+            for column in table.columns if table is not None else ():
+                if table is not None and column.name not in known:
+                    count = side_sql(
+                        "count_values",
+                        table=table.from_sql,
+                        column=quote(column.name),
+                        value=column.default_sql or "NULL",
+                        most=str(COUNTED_MAX),
+                    )
+                    rows = self._count(count)
+                    yield NewSideObject(table=schema.qualified, column=column.name, rows=rows)
+
+    def _find_own_tables(self, tables: Seq[TableSchema], others: Collection[str]) -> Iterator[NewSideObject]:
+        namespaces = {schema.namespace for schema in tables if not schema.is_heartbeat}
+        with closing(self._connect()) as connection:
+            present = application_tables(read_all_tables(connection))
+        for row in present:
+            namespace, name = row[1], row[2]
+            if namespace in namespaces and f"{namespace}.{name}" not in others:
+                table = f"{quote(namespace)}.{quote(name)}"
+                rows = self._count(side_sql("count_rows", table=table, most=str(COUNTED_MAX)))
+                yield NewSideObject(table=f"{namespace}.{name}", rows=rows)
+
+    def _count(self, text: str) -> int:
+        return int(self._session.rows(text)[0][0])
+
+    def _read_present(self, tables: Seq[TableSchema]) -> dict[tuple[str, str], PostgresTable]:
+        with closing(self._connect()) as connection, connection.snapshot():
+            return read_present_tables(connection, [t for t in tables if not t.is_heartbeat])
+
     # -- the steps -------------------------------------------------------------------------------------------------
 
     def install(self) -> None:
@@ -272,6 +331,23 @@ class PostgresSide:
             session.run(cutover_sql("remove_mark"), {"group": target.group})
             target.run_own(session, "set_paused", paused=False)
             put_record(session, record)
+
+
+#: The first version of PostgreSQL whose type has an infinity.
+_INFINITE_SINCE = {Kind.DECIMAL: 140_000, Kind.INTERVAL: 170_000}
+
+
+def limit_column(column: Column, table: PostgresTable, charset: str, version: int) -> ColumnLimits:
+    """Return which values a column of a PostgreSQL database can hold. Pure."""
+    limits = travelling_limits(column, table.types)
+    kind = column.type.element if column.type.element is not None else column.type
+    is_text = kind.kind in (Kind.TEXT, Kind.CHAR, Kind.JSON, Kind.NATIVE)
+    missing = {"infinity"} if version < _INFINITE_SINCE.get(kind.kind, 0) else set()
+    return replace(
+        limits,
+        charset=charset if is_text and charset != "UTF8" else "",
+        specials=limits.specials - missing,
+    )
 
 
 def _version_to_follow(at_cut: TableSchema, present: TableSchema | None) -> TableSchema:

@@ -1,0 +1,36 @@
+"""Which pairs of databases can replicate in both directions, and what a user reads about the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from venus.adapters.cutover.direction import check_pair
+from venus.config import Settings
+from venus.errors import ConfigError
+
+POSTGRES, MARIADB, SQLITE = "postgresql://v@h/d", "mysql://v@h/d", "sqlite:///f.db"
+
+
+def settings(source: str, target: str, **options: object) -> Settings:
+    return Settings.model_validate({"source": {"url": source}, "targets": {"main": {"url": target, **options}}})
+
+
+def test_two_postgresql_databases_are_a_pair() -> None:
+    pair = check_pair(settings(POSTGRES, POSTGRES), "main")
+    assert pair.settings_to("@source").source.url.get_secret_value() == POSTGRES
+    assert list(pair.settings_to("@source").targets) == ["@source"]
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [(POSTGRES, MARIADB), (MARIADB, MARIADB), (SQLITE, POSTGRES), (POSTGRES, "parquet:/lake")]
+)
+def test_another_pair_is_refused_with_what_is_supported(source: str, target: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_pair(settings(source, target), "main")
+    assert "PostgreSQL databases; omit --fall-back" in refused.value.hint
+
+
+@pytest.mark.parametrize("options", [{"schema": "copy"}, {"names": "lower"}])
+def test_other_names_at_the_target_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="tables have other names at target main"):
+        check_pair(settings(POSTGRES, POSTGRES, **options), "main")
