@@ -96,8 +96,6 @@ def compare(source: Source) -> None:
 def test_a_comparison_takes_few_statements(
     place: Place, app: Application, source: Source, counter: StatementCounter, tables: int
 ) -> None:
-    if isinstance(place, StandInPlace):
-        pytest.skip("Oracle's comparison still takes statements for each table")
     t = place.types
     for n in range(tables):
         app.execute(f"CREATE TABLE t{n} (id {t['int']} NOT NULL PRIMARY KEY, name {t['text']})")
@@ -121,6 +119,7 @@ def test_a_comparison_takes_few_statements(
     assert counter.of(lambda: found.extend(source.capture.refresh_schemas())) <= STORED_MAX
     assert [(schema.name, schema.version) for schema in found] == [("t7", 2)]
     name = f"venus_i_{numbers['t9']:05}"
+    name = name.upper() if isinstance(place, StandInPlace) else name
     app.execute(f"DROP TRIGGER {name}" + (" ON t9" if place.dialect == "postgresql" else ""))
     app.commit()
     assert counter.of(lambda: compare(source)) <= STORED_MAX

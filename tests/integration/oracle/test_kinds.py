@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.oracle.standin import StandIn
 from venus.adapters.dialects.oracle.dictionary import tables
+from venus.adapters.dialects.oracle.dictionary.ownership import OracleOwnedObjects
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
@@ -151,10 +152,10 @@ def test_capture_does_not_list_the_tables_once_more_for_those_that_are_not_captu
     lists = 0
     listed = OracleDictionary.list_tables
 
-    def count_call(self: OracleDictionary) -> list[ListedTable]:
+    def count_call(self: OracleDictionary, *owned: OracleOwnedObjects) -> list[ListedTable]:
         nonlocal lists
         lists += 1
-        return listed(self)
+        return listed(self, *owned)
 
     monkeypatch.setattr(OracleDictionary, "list_tables", count_call)
     source.capture.refresh_schemas()

@@ -50,25 +50,22 @@ How each type of an Oracle column is carried.
 """
 
 
-def _describe_columns(*columns: tuple[object, ...]) -> Answer:
-    return Answer(types=[VARCHAR] * 10, rows=columns)
-
-
 def plan(version: Version, options: OracleOptions) -> list[InstallStep]:
     """Return an installation as the installer plans it, on a double whose dictionary has the two tables of a school."""
     module = Module()
     listed = [["APP", name, "NO", "1000", "N", "NO", "N", None, None, "DISABLED"] for name in ("ENROLL", "STUDENT")]
     module.answers["SELECT T.OWNER"] = [Answer(types=[VARCHAR] * 10, rows=listed)]
     number = ("NUMBER", None, "22", "0", None, "10", "0", "N", None)
-    module.answers["SELECT C.COLUMN_NAME, C.DATA_TYPE"] = [
-        _describe_columns(
-            ("STUDENT_ID", *number),
-            ("COURSE", "VARCHAR2", None, "80", "20", "C", None, None, "N", None),
-        ),
-        _describe_columns(("ID", *number), ("NAME", "VARCHAR2", None, "40", "40", "B", None, None, "Y", None)),
+    columns = [
+        ("ENROLL", "STUDENT_ID", *number),
+        ("ENROLL", "COURSE", "VARCHAR2", None, "80", "20", "C", None, None, "N", None),
+        ("STUDENT", "ID", *number),
+        ("STUDENT", "NAME", "VARCHAR2", None, "40", "40", "B", None, None, "Y", None),
     ]
-    keys = [[["ENROLL_PK", "P", "STUDENT_ID"], ["ENROLL_PK", "P", "COURSE"]], [["STUDENT_PK", "P", "ID"]]]
-    module.answers["SELECT K.NAME, K.KIND"] = [Answer(types=[VARCHAR] * 3, rows=rows) for rows in keys]
+    module.answers["SELECT C.TABLE_NAME, C.COLUMN_NAME, C.DATA_TYPE"] = [Answer(types=[VARCHAR] * 11, rows=columns)]
+    keys = [("ENROLL", "STUDENT_ID"), ("ENROLL", "COURSE"), ("STUDENT", "ID")]
+    rows = [[table, f"{table}_PK", "P", column] for table, column in keys]
+    module.answers["SELECT K.TABLE_NAME, K.NAME, K.KIND"] = [Answer(types=[VARCHAR] * 4, rows=rows)]
     session = OracleSession(ModuleDriver("double", Error, module, module.connect))
     installer = OracleInstallPlanner(session, OracleDictionary(session, version, "APP", []), version, options)
     return [step.shown for step in installer.plan(["*"], [])]
@@ -131,6 +128,7 @@ def running() -> list[str]:
     """Return what the adapter says from its first session on: dictionary, cut, fill, local transaction, review."""
     access = build_access(everything())
     parts = {"collation": "C.COLLATION", "invisible": "C.USER_GENERATED = 'YES'", "table": everything().keyed.sql}
+    parts |= {"owners": "'APP', 'VENUS'"}
     asked = [statement("dictionary", name, **parts) for name in statement.blocks("dictionary")]
     asked += [statement(file, name) for file in ("kinds", "visibility", "segments") for name in statement.blocks(file)]
     claim = "\nUNION ALL ".join(statement("cut", "claim", table_id=str(n), log=log_table_name(n)) for n in (1, 3))
@@ -152,7 +150,7 @@ def running() -> list[str]:
     asked += [statement("sampling", "character_sets"), statement("sampling", "direct_path")]
     asked += [statement("sampling", "blockers"), statement("sampling", "holder")]
     kept = [
-        statement("registry", name, log=access.log, **{"is": "<>"})
+        statement("registry", name, log=access.log, table_id="3", bound=" WHERE ROWNUM <= 100", **{"is": "<>"})
         for name in statement.blocks("registry")
         if name not in ("register", "register_piece", "installed", "forget_segments", "take_up")
     ]
@@ -178,7 +176,11 @@ def inline_statements(version: Version) -> list[str]:
     read = build_access(replace(found, keyed=replace(found.keyed, style=CaptureStyle.INLINE)))
     made = [step.sql for step in plan(version, INLINE)]
     made += [statement("inline", "claim"), read.changes_sql, read.fill.first, *read.fill.behind]
-    made += [statement("inline", "advance"), inline.count_waiting_sql("APP", "STUDENT"), statement("inline", "tables")]
+    made += [
+        statement("inline", "advance"),
+        inline.count_waiting_sql(3, "APP", "STUDENT"),
+        statement("inline", "tables"),
+    ]
     return [
         *made,
         statement("inline", "has_columns"),

@@ -93,6 +93,7 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"VENUS\\_(L\\_)?%", lambda found: found[0].replace("\\", "|")),
     (r"SELECT USER, SYS_CONTEXT\('USERENV', 'CURRENT_SCHEMA'\)", f"SELECT '{SCHEMA}', '{SCHEMA}'"),
     (r"\bVSIZE\(", "OCTET_LENGTH("),
+    (r"\bORA_HASH\(", "CRC32("),
     (r"\bDBMS_LOB\.GETLENGTH\(", "CHAR_LENGTH("),  # counts 1 for characters beyond U+FFFF: see Cursor.fetched
     (r"\(SYSDATE - (T\.LAST_ANALYZED)\) \* 86400", r"TIMESTAMPDIFF(SECOND, \1, NOW())"),
     (r"TO_CHAR\((O\.DATA_OBJECT_ID)\)", r"\1"),

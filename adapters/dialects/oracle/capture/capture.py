@@ -9,9 +9,10 @@ recorded, and changes that another process made in the registry.
 from __future__ import annotations
 
 import logging
+import time
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from collections.abc import Set as AbstractSet
 from contextlib import closing
@@ -23,8 +24,8 @@ from venus.adapters.dialects.oracle.capture.cut import OracleClaim, OracleCut
 from venus.adapters.dialects.oracle.dictionary import segments
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDatabase
 from venus.adapters.dialects.oracle.installation import check
-from venus.adapters.dialects.oracle.installation.installed_objects import read_objects, valve_block
-from venus.adapters.dialects.oracle.installation.schema_changes import compare_all, store_changes
+from venus.adapters.dialects.oracle.installation.installed_objects import valve_block
+from venus.adapters.dialects.oracle.installation.schema_changes import can_read_all, compare_all, store_changes
 from venus.adapters.dialects.oracle.installation.table_comparison import OracleTableComparison
 from venus.adapters.dialects.oracle.language import inline
 from venus.adapters.dialects.oracle.registry import OracleRegistry
@@ -34,16 +35,25 @@ from venus.adapters.dialects.oracle.session.options import CutBounds
 from venus.adapters.dialects.oracle.sql import log_table_name, statement
 from venus.adapters.dialects.registry_rules import HaltTracker, is_halted, state_before_halt, unknown_table
 from venus.errors import SourceError
-from venus.model import TableSchema
+from venus.model import LOG_ROWS_COUNTED_MAX, TableSchema
+
+#: Dictionary and registry are compared at this interval even if their fingerprint is unchanged.
+COMPARE_S = 600.0
 
 
 class OracleCapture(SourceCapture):
     """The part of a source that finds and reads changes."""
 
-    def __init__(self, database: OracleDatabase, registry: OracleRegistry) -> None:
+    def __init__(
+        self, database: OracleDatabase, registry: OracleRegistry, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._database = database
         self._registry = registry
-        #: The fingerprint of the dictionary that the comparison has read; None = compare again.
+        self._monotonic = monotonic
+        #: The fingerprint of dictionary and registry at the last comparison; None = compare again.
+        self._seen: tuple[object, ...] | None = None
+        self._compare_at = float("-inf")
+        #: The mark of the dictionary that the comparison has read; None = compare again before the next cut.
         self._mark: Row | None = None
         self._accesses: dict[int, OracleAccess] = {}
         self._sees_blockers = True
@@ -54,18 +64,51 @@ class OracleCapture(SourceCapture):
 
     def invalidate(self) -> None:
         """Compare the dictionary again before the next cut."""
-        self._mark = None
+        self._mark = self._seen = None
 
     def refresh_schemas(self) -> list[TableSchema]:
-        """Compare the dictionary with the registry; store the changes."""
+        """Compare the dictionary with the registry and store the changes, unless neither has changed.
+
+        A change that the fingerprint does not show is found after COMPARE_S.
+        """
         self._database.reader.rollback()
-        self._retry_halted_tables()
-        store_changes(self._database.writer, self._database.dictionary)
+        writer, dictionary, now = self._database.writer, self._database.dictionary, self._monotonic()
+        *_, paused = writer.fetch_row(statement("registry", "digest"))
+        if paused:
+            self._retry_halted_tables()
+        seen = self._read_fingerprint()
+        if seen is not None and seen == self._seen and now < self._compare_at and self._can_read_all():
+            self._database.listed = dictionary.last_listed
+            writer.rollback()
+            return []
+        mark = self._read_mark(writer)
+        stored = store_changes(writer, dictionary)
         known = {(a.layout.schema.table_id, a.layout.schema.version) for a in self._accesses.values()}
-        self._use_comparisons(self._compare_all())
-        self._database.listed = self._database.dictionary.last_listed
-        now = [a.layout.schema for a in self._accesses.values()]
-        return [s for s in now if (s.table_id, s.version) not in known]
+        self._use_comparisons(self._compare_all() if stored.has_changed else stored.found)
+        self._mark = mark
+        self._seen = seen if stored.is_settled and not stored.has_changed else None
+        self._compare_at = now + COMPARE_S
+        self._database.listed = dictionary.last_listed
+        present = [a.layout.schema for a in self._accesses.values()]
+        return [s for s in present if (s.table_id, s.version) not in known]
+
+    def _read_fingerprint(self) -> tuple[object, ...] | None:
+        """Return what changes with the dictionary or the registry; None if something certainly has to be compared."""
+        writer = self._database.writer
+        looks = self._database.dictionary.read_fingerprint()
+        noted = writer.fetch_rows(statement("registry", "ddl_rows"))
+        if looks is None or any(event != "TRUNCATE" for _, event, *_ in noted):
+            return None
+        return (*looks, tuple(writer.fetch_row(statement("registry", "digest"))))
+
+    def _can_read_all(self) -> bool:
+        return can_read_all(self._database.writer, (a.layout.schema for a in self._accesses.values()))
+
+    @staticmethod
+    def _read_mark(session: OracleSession) -> Row | None:
+        """Return the mark of the captured tables; None if a second change within the same second could be missed."""
+        *mark, recent = session.fetch_row(statement("dictionary", "mark"))
+        return None if recent else tuple(mark)
 
     def _compare_all(self) -> list[OracleTableComparison]:
         return compare_all(self._database.writer, self._database.dictionary)
@@ -73,21 +116,19 @@ class OracleCapture(SourceCapture):
     def _retry_halted_tables(self) -> None:
         """Resume tables that halted at a row and have been written to since: the row may have been corrected."""
         halted = [c.table for c in registry.read_tables(self._database.writer).values() if is_halted(c.table)]
-        waiting = self._extents() if halted else {}
+        waiting = self._extents([table.schema.table_id for table in halted]) if halted else {}
         for table in halted:
             table_id = table.schema.table_id
             if self._halts.may_retry(table_id, waiting[table_id]):
                 self._registry.set_table_state(table_id, *state_before_halt(table))
         self._database.writer.rollback()
 
-    def _extents(self) -> dict[int, int]:
-        """Return the present `extent` of every table, as a claim would have it."""
-        found = {table_id: rows for table_id, (rows, _) in self.read_backlog().items()}
-        if self._database.dictionary.read_inline_tables():
-            found |= {
-                table_id: polled.highest
-                for table_id, polled in inline.read_polled_ranges(self._database.writer).items()
-            }
+    def _extents(self, table_ids: Seq[int]) -> dict[int, int]:
+        """Return the present `extent` of these tables, as a claim would have it."""
+        writer, inline_tables = self._database.writer, self._database.dictionary.read_inline_tables()
+        found = count_waiting(writer, table_ids, inline_tables)
+        if inline_tables:
+            found |= {table_id: polled.highest for table_id, polled in inline.read_polled_ranges(writer).items()}
         return found
 
     def _use_comparisons(self, found: Seq[OracleTableComparison]) -> None:
@@ -113,6 +154,7 @@ class OracleCapture(SourceCapture):
         try:
             cut = self._build_cut(fills)
         except BaseException:
+            self._seen = None
             self._database.reader.rollback()
             raise
         if cut is None:
@@ -146,14 +188,14 @@ class OracleCapture(SourceCapture):
             halts=self._halts,
             bounds=self._bounds,
             deleted=self._polls.deleted,
-            watches_segments=bool(truncated.tables) and segments.TABLE in read_objects(self._database.writer).kinds,
+            watches_segments=bool(truncated.tables) and self._database.dictionary.owned.has(segments.TABLE),
         )
 
     def _accept_dictionary(self, states: dict[int, tuple[str, str]]) -> None:
         """Use the present dictionary if the registry agrees with it. Raises SchemaChanged if it does not."""
-        count, newest, recent = self._database.reader.fetch_row(statement("dictionary", "mark"))
+        mark = self._read_mark(self._database.reader)
         fingerprints = {table_id: mark for table_id, (_, mark) in states.items()}
-        if self._mark == (count, newest) and fingerprints == self._fingerprints:
+        if mark is not None and mark == self._mark and fingerprints == self._fingerprints:
             return
         found = self._compare_all()
         if any(c.has_changes for c in found):
@@ -161,8 +203,7 @@ class OracleCapture(SourceCapture):
         self._use_comparisons(found)
         if self._fingerprints != fingerprints:
             raise SchemaChanged(f"source {self._database.place}: the registry has changed in the meantime")
-        # the dictionary's times are whole seconds: a second change within the same one must not be missed
-        self._mark = None if recent else (count, newest)
+        self._mark = mark
 
     def restart_fill(self, table_id: int) -> None:
         """Restart the fill of a table; if its triggers are in order, this also ends RESYNC."""
@@ -180,7 +221,8 @@ class OracleCapture(SourceCapture):
         self.restart_fill(table_id)
         with self._database.writer.transaction():
             registry.restart_with_sweep(self._database.writer, table_id, version)
-        self._mark, self._fingerprints = None, {}  # `_accesses` has the earlier version
+        self.invalidate()
+        self._fingerprints = {}  # `_accesses` has the earlier version
 
     def write_heartbeat(self) -> None:
         with self._database.writer.transaction():
@@ -199,11 +241,11 @@ class OracleCapture(SourceCapture):
 
     def read_backlog(self) -> dict[int, tuple[int, int]]:
         """Return the number of waiting log rows and, if this user may see it, the age of the oldest transaction."""
-        found = read_backlog(
-            self._database.writer, self._database.dictionary.read_inline_tables(), self._blocker_ages()
-        )
-        self._database.writer.rollback()
-        return found
+        writer, ages = self._database.writer, self._blocker_ages()
+        places = self._database.dictionary.read_inline_tables()
+        counts = count_waiting(writer, registry.read_states(writer), places, most=LOG_ROWS_COUNTED_MAX)
+        writer.rollback()
+        return {table_id: (rows, ages.get(log_table_name(table_id), 0)) for table_id, rows in counts.items()}
 
     def _blocker_ages(self) -> dict[str, int]:
         ages = check.read_blocker_ages(self._database.writer) if self._sees_blockers else None
@@ -295,20 +337,23 @@ def _read_log_numbers(
     return numbers, 0
 
 
-def read_backlog(
-    session: OracleSession, inline_tables: Iterable[tuple[str, str]], ages: Mapping[str, int]
-) -> dict[int, tuple[int, int]]:
-    """Return, by table_id, how many log rows wait and the age of the oldest transaction open on that log."""
+def count_waiting(
+    session: OracleSession, table_ids: Iterable[int], inline_tables: Iterable[tuple[str, str]], most: int = 0
+) -> dict[int, int]:
+    """Return how many log rows of these tables wait, counting to `most` (0 = to the end), by one statement."""
     places = frozenset(inline_tables)
     captured = registry.read_tables(session).values() if places else ()
     numbers = {(c.schema.namespace, c.schema.name): c.schema.table_id for c in captured}
-    waiting = {numbers[at]: inline.count_waiting_sql(*at) for at in places}
-    found = {}
-    for table_id in registry.read_states(session):
-        log = log_table_name(table_id)
-        count = session.fetch_row(waiting.get(table_id) or statement("registry", "log_count", log=log))[0]
-        found[table_id] = (int(count), ages.get(log, 0))
-    return found
+    of_inline = {numbers[at]: at for at in places if at in numbers}
+    bound = f" WHERE ROWNUM <= {most}" if most else ""
+    counts = [
+        inline.count_waiting_sql(table_id, *of_inline[table_id])
+        if table_id in of_inline
+        else statement("registry", "log_count", table_id=str(table_id), log=log_table_name(table_id), bound=bound)
+        for table_id in table_ids
+    ]
+    rows = session.fetch_rows("\nUNION ALL ".join(counts)) if counts else []
+    return {int(table_id): int(count) for table_id, count in rows}
 
 
 #: The index of a log is coalesced after this number of deleted entries.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.oracle import sql
 from venus.adapters.dialects.oracle.language.ddl import KeyedTable, OracleOwnObject
-from venus.adapters.dialects.oracle.session.connection import OracleSession
+from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.sql import literal, log_key_columns, log_table_name, quote, statement
 from venus.errors import Refused, SourceError
 
@@ -60,11 +60,11 @@ class OracleOwnedObjects:
         return {(kind, name) for kind, name in wanted if (kind == "TRIGGER", name) in theirs}
 
 
-def read_owned_objects(session: OracleSession) -> OracleOwnedObjects:
-    """Read the objects of the user's own schema."""
+def read_owned_objects(session: OracleSession, listed: Iterable[Row] | None = None) -> OracleOwnedObjects:
+    """Read the objects of the user's own schema; `listed`: their rows in the dictionary, if they have been read."""
     there = {
         (str(kind), str(name))
-        for name, kind, _ in session.fetch_rows(statement("dictionary", "own_objects"))
+        for name, kind, _ in (session.fetch_rows(statement("dictionary", "own_objects")) if listed is None else listed)
         if kind in ("TABLE", "VIEW", "SEQUENCE", "TRIGGER", "SYNONYM")
     }
     record = _read_record(session, "") if ("TABLE", TABLE) in there else None

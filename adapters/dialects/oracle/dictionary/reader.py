@@ -36,7 +36,7 @@ from venus.adapters.dialects.oracle.language.ddl import CaptureStyle
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.session.driver import Driver, OracleOptions
 from venus.adapters.dialects.oracle.session.options import OracleColumnChoice, Version, version_of
-from venus.adapters.dialects.oracle.sql import ARCHIVE_STATE, HEARTBEAT, quote, statement
+from venus.adapters.dialects.oracle.sql import ARCHIVE_STATE, HEARTBEAT, literal, quote, statement
 from venus.errors import ConfigError, SourceError
 from venus.model import Finding, TableSchema
 from venus.text.formatting import suggest_nearest
@@ -52,6 +52,9 @@ class OracleDictionary:
         self.release = version.name  # of the server, as exactly as it says
         self.schemas = tuple(schemas) or (user,)
         self._structures: dict[str, structure.SchemaRows] = {}
+        #: The rows about columns and about keys by schema and table; a statement reads a whole schema.
+        self._columns: dict[str, Map[str, list[Row]]] = {}
+        self._keys: dict[str, Map[str, list[Row]]] = {}
         self._inline: frozenset[tuple[str, str]] | None = None
         self._recorded: list[RecordedType] | None = None
         self._owned: ownership.OracleOwnedObjects | None = None
@@ -63,10 +66,12 @@ class OracleDictionary:
         self.requested: Map[str, str] = NOTHING  # of this command: overrides the recorded types
         self.last_listed: list[ListedTable] = []  # the result of the last `listed`
 
-    def list_tables(self) -> list[ListedTable]:
-        """Return every table of these schemas."""
-        self._structures.clear()
-        self._inline = self._recorded = self._owned = self._visibility = None
+    def list_tables(self, owned: ownership.OracleOwnedObjects | None = None) -> list[ListedTable]:
+        """Return every table of these schemas; `owned`: VENUS's own objects, if they have just been read."""
+        for cached in (self._structures, self._columns, self._keys):
+            cached.clear()
+        self._inline = self._recorded = self._visibility = None
+        self._owned = owned
         found = []
         for owner in dict.fromkeys((*self.schemas, self.user)):
             rows = self._session.fetch_rows(statement("dictionary", "tables"), {"owner": owner})
@@ -101,6 +106,14 @@ class OracleDictionary:
         if self._visibility is None:
             self._visibility = read_visibility(self._session, self.schemas, self.user)
         return self._visibility
+
+    def read_fingerprint(self) -> tuple[object, ...] | None:
+        """Return a value that changes with these schemas and what they hide; None if a change is too recent."""
+        owners = ", ".join(literal(owner) for owner in dict.fromkeys((*self.schemas, self.user)))
+        *digest, recent = self._session.fetch_row(statement("dictionary", "digest", owners=owners))
+        self._inline = self._recorded = None
+        others = frozenset(self.read_inline_tables()), tuple(self.read_recorded_types())
+        return None if recent else (*digest, *others, read_visibility(self._session, self.schemas, self.user))
 
     def is_own(self, owner: str, kind: str, name: str) -> bool:
         """Whether VENUS created an object in the user's own schema."""
@@ -161,9 +174,7 @@ class OracleDictionary:
         self, listed: ListedTable, known: TableSchema | None = None, number_max: int = 0, *, as_inline: bool = False
     ) -> OracleTable:
         """Read one table; columns of `known` keep their numbers. `as_inline`: with the columns it is going to get."""
-        binds = {"owner": listed.owner, "name": listed.name}
-        rows = self.read_column_rows(listed)
-        keys = self._session.fetch_rows(statement("dictionary", "keys"), binds)
+        rows, keys = self.read_column_rows(listed), self._read_key_rows(listed)
         has_columns = (listed.owner, listed.name) in self.read_inline_tables()
         own = [row[0] for row in rows if row[0] in inline.COLUMNS]
         if has_columns or as_inline:
@@ -192,10 +203,20 @@ class OracleDictionary:
 
     def read_column_rows(self, listed: ListedTable) -> list[Row]:
         """Return the dictionary's rows about the columns of a table."""
-        collation = "C.COLLATION" if self._version.column_collation else "NULL"
-        invisible = "C.USER_GENERATED = 'YES'" if self._version.invisible_identity else "1 = 0"
-        text = statement("dictionary", "columns", collation=collation, invisible=invisible)
-        return self._session.fetch_rows(text, {"owner": listed.owner, "name": listed.name})
+        if listed.owner not in self._columns:
+            collation = "C.COLLATION" if self._version.column_collation else "NULL"
+            invisible = "C.USER_GENERATED = 'YES'" if self._version.invisible_identity else "1 = 0"
+            text = statement("dictionary", "columns", collation=collation, invisible=invisible)
+            self._columns[listed.owner] = self._read_by_table(text, listed.owner)
+        return self._columns[listed.owner].get(listed.name, [])
+
+    def _read_key_rows(self, listed: ListedTable) -> list[Row]:
+        if listed.owner not in self._keys:
+            self._keys[listed.owner] = self._read_by_table(statement("dictionary", "keys"), listed.owner)
+        return self._keys[listed.owner].get(listed.name, [])
+
+    def _read_by_table(self, text: str, owner: str) -> Map[str, list[Row]]:
+        return structure.group_by_table(self._session.fetch_rows(text, {"owner": owner}))
 
     def resolve_requests(self, included: Seq[ListedTable]) -> list[RecordedType]:
         """Return the requested types column by column. Raises ConfigError for an unknown column or an unfit key."""

@@ -60,10 +60,13 @@ _BLOCKS = (
 def read_structure(session: OracleSession, version: Version, owner: str) -> SchemaRows:
     """Read a whole schema."""
     blocks = [b for b in _BLOCKS if b != "identities" or version.invisible_identity]
-    return SchemaRows(**{b: _by_table(session.fetch_rows(statement("structure", b), {"owner": owner})) for b in blocks})
+    return SchemaRows(
+        **{b: group_by_table(session.fetch_rows(statement("structure", b), {"owner": owner})) for b in blocks}
+    )
 
 
-def _by_table(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
+def group_by_table(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
+    """Return rows by the name of the table, which is their first value and is left out."""
     found: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         found[row[0]].append(tuple(row[1:]))

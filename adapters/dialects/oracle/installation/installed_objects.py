@@ -72,10 +72,20 @@ class OracleObjects:
         return (stray for stray in self.strays if stray.log == log)
 
 
-def read_objects(session: OracleSession) -> OracleObjects:
-    """Read VENUS's own objects, which its installation has recorded."""
-    owned = ownership.read_owned_objects(session)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleTriggers:
+    """What a comparison of the captured tables needs to know about VENUS's own objects."""
+
+    owned: OracleOwnedObjects
+    triggers: dict[str, OracleInstalledTrigger]
+    strays: tuple[OracleStrayTrigger, ...]
+    indexes: frozenset[str]
+
+
+def read_triggers(session: OracleSession) -> OracleTriggers:
+    """Read VENUS's triggers, also under other names."""
     found = session.fetch_rows(statement("dictionary", "own_objects"))
+    owned = ownership.read_owned_objects(session, found)
     status = {name: state for name, kind, state in found if kind == "TRIGGER"}
     texts: dict[str, str] = {}
     for name, text in session.fetch_rows(statement("dictionary", "source")):
@@ -91,16 +101,23 @@ def read_objects(session: OracleSession) -> OracleObjects:
         # a trigger whose table is in the recycle bin fires for nothing, and cannot be dropped
         elif (log := _LOGS.search(text)) and not str(table).startswith("BIN$"):
             strays.append(OracleStrayTrigger(name=str(name), log=log[1] or log[2], on=f"{owner}.{table}"))
+    indexes = frozenset(name for name, kind, _ in found if kind == "INDEX")
+    return OracleTriggers(owned=owned, triggers=triggers, strays=tuple(strays), indexes=indexes)
+
+
+def read_objects(session: OracleSession) -> OracleObjects:
+    """Read VENUS's own objects, which its installation has recorded."""
+    here = read_triggers(session)
     columns: dict[str, set[str]] = {}
     for name, column in session.fetch_rows(statement("dictionary", "own_columns")):
         columns.setdefault(name, set()).add(column)
     return OracleObjects(
-        kinds={name: kind for kind, name in owned.ours},
-        triggers=triggers,
-        strays=tuple(strays),
-        indexes=frozenset(name for name, kind, _ in found if kind == "INDEX"),
-        owned=owned,
-        widths=ownership.read_widths(session) if owned.ours else {},
+        kinds={name: kind for kind, name in here.owned.ours},
+        triggers=here.triggers,
+        strays=here.strays,
+        indexes=here.indexes,
+        owned=here.owned,
+        widths=ownership.read_widths(session) if here.owned.ours else {},
         fixed_statistics=frozenset(row[0] for row in session.fetch_rows(statement("dictionary", "fixed_statistics"))),
         columns=columns,
     )

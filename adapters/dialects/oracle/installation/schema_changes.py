@@ -19,7 +19,7 @@ from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import ownership, segments
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.segments import Marks
-from venus.adapters.dialects.oracle.installation.installed_objects import read_objects
+from venus.adapters.dialects.oracle.installation.installed_objects import read_triggers
 from venus.adapters.dialects.oracle.installation.table_comparison import (
     DdlRecords,
     OracleInstalledTrigger,
@@ -32,6 +32,7 @@ from venus.adapters.dialects.oracle.session.connection import OracleNotPermitted
 from venus.adapters.dialects.oracle.sql import quote, statement
 from venus.adapters.dialects.registry_rules import version_values
 from venus.errors import DatabaseUnavailable, SourceError
+from venus.model import TableSchema
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,9 @@ SILENCED = "ALTER TABLE disabled its triggers: changes may have been missed in t
 
 def compare_all(writer: OracleSession, dictionary: OracleDictionary) -> list[OracleTableComparison]:
     """Compare every table whose installation is complete; leave no transaction open."""
-    present = read_objects(writer).triggers
-    listed = {(t.owner, t.name): t for t in dictionary.list_tables()}
+    installed = read_triggers(writer)
+    present = installed.triggers
+    listed = {(t.owner, t.name): t for t in dictionary.list_tables(installed.owned)}
     known = [c for c in registry.read_tables(writer).values() if not c.is_unfinished]
     lacks = find_missing_grants(writer, dictionary.user, known, listed.keys(), present)
     found = []
@@ -57,27 +59,38 @@ def compare_all(writer: OracleSession, dictionary: OracleDictionary) -> list[Ora
     return found
 
 
-def store_changes(writer: OracleSession, dictionary: OracleDictionary) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredComparisons:
+    """The result of `store_changes`."""
+
+    found: Seq[OracleTableComparison]
+    #: Whether the registry has changed, so that `found` no longer describes it.
+    has_changed: bool
+    #: Whether the next comparison finds something new only if the dictionary changes.
+    is_settled: bool
+
+
+def store_changes(writer: OracleSession, dictionary: OracleDictionary) -> StoredComparisons:
     """Store the schema changes since the last call, and remove the DDL records that reported them.
 
     The record of a TRUNCATE stays: a cut consumes it.
     """
     noted = writer.fetch_rows(statement("registry", "ddl_rows"))
     found = compare_all(writer, dictionary)
-    watch = _read_segment_watch(writer, dictionary.release)
+    watch = _read_segment_watch(writer, dictionary)
     if watch:
         found = [watch.judge(how) for how in found]
     notes = DdlRecords.from_rows(noted)
     found = [_apply_ddl_records(how, notes) for how in found]
     done = [(int(seq),) for seq, event, *_ in noted if event != "TRUNCATE"]
     with writer.transaction():
-        for how in found:
-            _store_comparison(writer, how)
+        has_changed = sum(_store_comparison(writer, how) for how in found) > 0
         if watch:
             watch.store(found)
         if done:
             writer.run_many(statement("registry", "ddl_done"), done)
-    _drop_unfit_triggers(writer, found)
+    is_settled = _drop_unfit_triggers(writer, found) and not any(how.grant for how in found)
+    return StoredComparisons(found=found, has_changed=has_changed, is_settled=is_settled)
 
 
 def _apply_ddl_records(how: OracleTableComparison, notes: DdlRecords) -> OracleTableComparison:
@@ -92,17 +105,19 @@ def _apply_ddl_records(how: OracleTableComparison, notes: DdlRecords) -> OracleT
     return replace(how, reason=reason, read_again=how.read_again or again or notes.may_change_values(how.place))
 
 
-def _read_segment_watch(writer: OracleSession, release: str) -> SegmentWatch | None:
+def _read_segment_watch(writer: OracleSession, dictionary: OracleDictionary) -> SegmentWatch | None:
     """Read the segments; return None for an older installation, which has no table for them."""
-    if segments.TABLE not in read_objects(writer).kinds:
+    if not dictionary.owned.has(segments.TABLE):
         return None
-    present = segments.read_segments(writer, release)
+    present = segments.read_segments(writer, dictionary.release)
     # records that are older than the segments would not explain a statement that ran since
     return SegmentWatch(writer, present, DdlRecords.from_rows(writer.fetch_rows(statement("registry", "ddl_rows"))))
 
 
-def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> None:
+def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> bool:
+    """Store what was found about one table; return whether that has changed the registry."""
     table_id, table = how.captured.schema.table_id, how.table
+    is_missing = bool(how.reason) and how.captured.table.state == registry.ACTIVE
     if how.is_new_version and table is not None:
         writer.run(statement("registry", "new_version"), version_values(table.schema, how.captured.number_max))
     if how.read_again or (how.is_new_version and how.needs_fill):
@@ -112,15 +127,20 @@ def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> None
         if how.grant:
             logger.warning("%s halts, the other tables continue: %s", how.captured.schema.qualified, reason)
         registry.set_state(writer, table_id, state, reason)
-    if how.reason and how.captured.table.state == registry.ACTIVE:
+    if is_missing:
         binds = {"table_id": table_id, "reason": how.reason[: registry.REASON_CHARS]}
         writer.run(statement("registry", "resync"), binds)
+    return is_missing or how.is_new_version or how.read_again or how.new_state is not None
 
 
-def _drop_unfit_triggers(writer: OracleSession, found: Seq[OracleTableComparison]) -> None:
-    """Remove triggers that do not fit the key of their table: they could fail the application's statements."""
+def _drop_unfit_triggers(writer: OracleSession, found: Seq[OracleTableComparison]) -> bool:
+    """Remove triggers that do not fit the key of their table: they could fail the application's statements.
+
+    Return whether all of them are gone.
+    """
+    all_gone = True
     unfit = [how.captured.schema for how in found if how.drop_triggers]
-    present = read_objects(writer).triggers if unfit else {}
+    present = read_triggers(writer).triggers if unfit else {}
     for schema in unfit:
         for kind, name in ownership.table_objects(schema.table_id):
             if name in present:
@@ -128,7 +148,14 @@ def _drop_unfit_triggers(writer: OracleSession, found: Seq[OracleTableComparison
                     writer.run(ddl.drop_object(kind, name))
                 except DatabaseUnavailable:
                     logger.warning("%s is in use: trigger %s will be removed later", schema.qualified, name)
+                    all_gone = False
     writer.rollback()
+    return all_gone
+
+
+def can_read_all(writer: OracleSession, schemas: Iterable[TableSchema]) -> bool:
+    """Whether all of these tables may be read; costs one statement."""
+    return not _find_unreadable_tables(writer, {s.table_id: (s.namespace, s.name) for s in schemas})
 
 
 _PLAIN = re.compile(r"[A-Z][A-Z0-9_$#]*")

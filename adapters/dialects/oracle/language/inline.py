@@ -81,10 +81,10 @@ def drop_inline_columns(owner: str, name: str) -> str:
     return statement("inline", "drop_columns", table=KeyedTable(owner=owner, name=name, key=()).sql)
 
 
-def count_waiting_sql(owner: str, name: str) -> str:
+def count_waiting_sql(table_id: int, owner: str, name: str) -> str:
     """Return the query that counts the rows of a table that have changed since they were read."""
     table = KeyedTable(owner=owner, name=name, key=())
-    return statement("inline", "waiting", table=table.sql, name=_name_literal(table))
+    return statement("inline", "waiting", table_id=str(table_id), table=table.sql, name=_name_literal(table))
 
 
 def inline_view_line(owner: str, name: str) -> str:

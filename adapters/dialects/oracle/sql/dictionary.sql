@@ -21,31 +21,31 @@ SELECT T.OWNER, T.TABLE_NAME, T.PARTITIONED, COALESCE(T.NUM_ROWS, 0), T.TEMPORAR
 -- columns --
 -- Without virtual columns, which structure.py reports, and without the server's hidden ones. An invisible column belongs to
 -- the application; ORA_ARCHIVE_STATE marks archived rows.
-SELECT C.COLUMN_NAME, C.DATA_TYPE, C.DATA_TYPE_OWNER, C.DATA_LENGTH, C.CHAR_LENGTH, C.CHAR_USED, C.DATA_PRECISION,
-       C.DATA_SCALE, C.NULLABLE, {collation}, C.HIDDEN_COLUMN
+SELECT C.TABLE_NAME, C.COLUMN_NAME, C.DATA_TYPE, C.DATA_TYPE_OWNER, C.DATA_LENGTH, C.CHAR_LENGTH, C.CHAR_USED,
+       C.DATA_PRECISION, C.DATA_SCALE, C.NULLABLE, {collation}, C.HIDDEN_COLUMN
   FROM ALL_TAB_COLS C
- WHERE C.OWNER = :owner AND C.TABLE_NAME = :name AND C.VIRTUAL_COLUMN = 'NO'
+ WHERE C.OWNER = :owner AND C.VIRTUAL_COLUMN = 'NO'
    AND (C.HIDDEN_COLUMN = 'NO' OR {invisible} OR C.COLUMN_NAME IN ('RECORDID', 'ORA_ARCHIVE_STATE'))
- ORDER BY C.INTERNAL_COLUMN_ID
+ ORDER BY C.TABLE_NAME, C.INTERNAL_COLUMN_ID
 
 -- keys --
 -- Primary key first, then unique constraints (enabled and validated), then unique indexes without a constraint.
-SELECT K.NAME, K.KIND, K.COLUMN_NAME
-  FROM (SELECT C.CONSTRAINT_NAME AS NAME, C.CONSTRAINT_TYPE AS KIND, K.COLUMN_NAME, K.POSITION AS PLACE
+SELECT K.TABLE_NAME, K.NAME, K.KIND, K.COLUMN_NAME
+  FROM (SELECT C.TABLE_NAME, C.CONSTRAINT_NAME AS NAME, C.CONSTRAINT_TYPE AS KIND, K.COLUMN_NAME, K.POSITION AS PLACE
           FROM ALL_CONSTRAINTS C
           JOIN ALL_CONS_COLUMNS K ON K.OWNER = C.OWNER AND K.CONSTRAINT_NAME = C.CONSTRAINT_NAME
-         WHERE C.OWNER = :owner AND C.TABLE_NAME = :name AND C.CONSTRAINT_TYPE IN ('P', 'U') AND C.STATUS = 'ENABLED'
+         WHERE C.OWNER = :owner AND C.CONSTRAINT_TYPE IN ('P', 'U') AND C.STATUS = 'ENABLED'
            AND C.VALIDATED = 'VALIDATED' AND C.DEFERRABLE = 'NOT DEFERRABLE'
         UNION ALL
-        SELECT I.INDEX_NAME, 'X', K.COLUMN_NAME, K.COLUMN_POSITION
+        SELECT I.TABLE_NAME, I.INDEX_NAME, 'X', K.COLUMN_NAME, K.COLUMN_POSITION
           FROM ALL_INDEXES I
           JOIN ALL_IND_COLUMNS K ON K.INDEX_OWNER = I.OWNER AND K.INDEX_NAME = I.INDEX_NAME
-         WHERE I.TABLE_OWNER = :owner AND I.TABLE_NAME = :name AND I.UNIQUENESS = 'UNIQUE'
+         WHERE I.TABLE_OWNER = :owner AND I.UNIQUENESS = 'UNIQUE'
            AND I.INDEX_TYPE = 'NORMAL' AND I.STATUS IN ('VALID', 'N/A')
-           AND NOT EXISTS (SELECT 1 FROM ALL_CONSTRAINTS C
-                            WHERE C.OWNER = I.TABLE_OWNER AND C.TABLE_NAME = I.TABLE_NAME
-                              AND C.INDEX_NAME = I.INDEX_NAME AND C.CONSTRAINT_TYPE IN ('P', 'U'))) K
- ORDER BY K.KIND, K.NAME, K.PLACE
+           AND (I.TABLE_NAME, I.INDEX_NAME) NOT IN (SELECT C.TABLE_NAME, C.INDEX_NAME FROM ALL_CONSTRAINTS C
+                                                     WHERE C.OWNER = :owner AND C.INDEX_NAME IS NOT NULL
+                                                       AND C.CONSTRAINT_TYPE IN ('P', 'U'))) K
+ ORDER BY K.TABLE_NAME, K.KIND, K.NAME, K.PLACE
 
 -- may_read --
 SELECT 1 FROM {table} WHERE 1 = 0
@@ -55,10 +55,29 @@ SELECT 1 FROM {table} WHERE 1 = 0
 SELECT 1 FROM DBA_TABLES T WHERE T.OWNER = :owner AND T.TABLE_NAME = :name
 
 -- mark --
--- Changes when a captured table is altered (or a privilege on it is granted, which costs one superfluous comparison).
-SELECT COUNT(*), MAX(O.LAST_DDL_TIME), MAX(CASE WHEN O.LAST_DDL_TIME > SYSDATE - 3 / 86400 THEN 1 ELSE 0 END)
+-- Changes when a captured table is altered (or a privilege on it is granted, which costs one superfluous comparison). A
+-- digest and no maximum: these times are local, and an hour of them comes twice in autumn.
+SELECT COUNT(*), SUM(ORA_HASH(O.OWNER || '.' || O.OBJECT_NAME || ' ' || TO_CHAR(O.LAST_DDL_TIME, 'YYYY-MM-DD HH24:MI:SS'))),
+       MAX(CASE WHEN O.LAST_DDL_TIME > SYSDATE - 3 / 86400 THEN 1 ELSE 0 END)
   FROM ALL_OBJECTS O JOIN VENUS_CAPTURED_TABLE V ON V.NAMESPACE = O.OWNER AND V.NAME = O.OBJECT_NAME
  WHERE O.OBJECT_TYPE = 'TABLE'
+
+-- digest --
+-- Changes with every table of these schemas, their segments and their indexes, and with VENUS's triggers. Recent times are
+-- marked, because they are whole seconds.
+SELECT COUNT(*), SUM(ORA_HASH(X.LOOK)), MAX(X.RECENT)
+  FROM (SELECT O.OWNER || '.' || O.OBJECT_NAME || ' ' || O.SUBOBJECT_NAME || ' ' || TO_CHAR(O.DATA_OBJECT_ID) || ' ' ||
+               TO_CHAR(O.LAST_DDL_TIME, 'YYYY-MM-DD HH24:MI:SS') || ' ' || O.TIMESTAMP AS LOOK,
+               CASE WHEN O.LAST_DDL_TIME > SYSDATE - 3 / 86400 THEN 1 ELSE 0 END AS RECENT
+          FROM ALL_OBJECTS O
+         WHERE O.OWNER IN ({owners}) AND O.OBJECT_TYPE IN ('TABLE', 'TABLE PARTITION', 'TABLE SUBPARTITION', 'INDEX')
+        UNION ALL
+        SELECT T.TRIGGER_NAME || ' ON ' || T.TABLE_OWNER || '.' || T.TABLE_NAME || ' ' || T.STATUS || ' ' || O.STATUS || ' ' ||
+               TO_CHAR(O.LAST_DDL_TIME, 'YYYY-MM-DD HH24:MI:SS'),
+               CASE WHEN O.LAST_DDL_TIME > SYSDATE - 3 / 86400 THEN 1 ELSE 0 END
+          FROM USER_TRIGGERS T
+          JOIN USER_OBJECTS O ON O.OBJECT_TYPE = 'TRIGGER' AND O.OBJECT_NAME = T.TRIGGER_NAME
+         WHERE T.TRIGGER_NAME LIKE 'VENUS\_%' ESCAPE '\') X
 
 -- own_objects --
 SELECT OBJECT_NAME, OBJECT_TYPE, STATUS FROM USER_OBJECTS WHERE OBJECT_NAME LIKE 'VENUS\_%' ESCAPE '\'

@@ -5,9 +5,17 @@ SELECT TABLE_ID, SCHEMA_WIRE, STATE, REASON, FILL_CURSOR, FILL_ROWS, FILL_ESTIMA
   FROM VENUS_CAPTURED_TABLE WHERE STATE {is} 'RELEASED' ORDER BY TABLE_ID
 
 -- sign --
--- Everything that may change of a registered table; the fingerprint stands for its columns.
-SELECT TABLE_ID, FINGERPRINT, STATE, REASON, FILL_CURSOR, FILL_ROWS, FILL_ESTIMATE, FILL_DONE, SWEEP_FROM
-  FROM VENUS_CAPTURED_TABLE ORDER BY TABLE_ID
+-- A digest of everything that may change of a registered table; the fingerprint stands for its columns.
+SELECT COUNT(*), SUM(ORA_HASH(TABLE_ID || ' ' || FINGERPRINT || ' ' || STATE || ' ' || REASON || ' ' || FILL_ROWS || ' ' ||
+                              FILL_ESTIMATE || ' ' || FILL_DONE || ' ' || SWEEP_FROM || ' ' ||
+                              CASE WHEN FILL_CURSOR IS NULL THEN 0 ELSE 1 END))
+  FROM VENUS_CAPTURED_TABLE
+
+-- digest --
+-- The same without the progress of fills, and the number of paused tables.
+SELECT COUNT(*), SUM(ORA_HASH(TABLE_ID || ' ' || FINGERPRINT || ' ' || STATE || ' ' || REASON)),
+       COUNT(CASE WHEN STATE = 'PAUSED' THEN 1 END)
+  FROM VENUS_CAPTURED_TABLE
 
 -- captured_names --
 SELECT NAMESPACE, NAME FROM VENUS_CAPTURED_TABLE WHERE STATE <> 'RELEASED'
@@ -121,4 +129,4 @@ SELECT SEQ, EVENT, OBJ_OWNER, OBJ_NAME, SQL_TEXT FROM VENUS_DDL ORDER BY SEQ
 DELETE FROM VENUS_DDL WHERE SEQ = :1
 
 -- log_count --
-SELECT COUNT(*) FROM {log}
+SELECT {table_id}, COUNT(*) FROM (SELECT 1 AS N FROM {log}{bound}) L

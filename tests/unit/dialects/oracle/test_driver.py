@@ -304,9 +304,11 @@ def test_missing_privileges_are_ready_grants(module: Module, session: OracleSess
 
 def test_a_table_without_a_key_is_offered_an_identity(module: Module, session: OracleSession) -> None:
     listed = [["APP", "NOKEY", "NO", "3", "N", "NO", "N", None, None, "DISABLED"]]
-    column: list[Any] = ["NOTE", "VARCHAR2", None, "40", "10", "C", None, None, "Y", None]
+    column: list[Any] = ["NOKEY", "NOTE", "VARCHAR2", None, "40", "10", "C", None, None, "Y", None]
     module.answers["SELECT T.OWNER"] = [Answer(types=[double.VARCHAR] * 10, rows=listed), Answer()]
-    module.answers["SELECT C.COLUMN_NAME"] = [Answer(types=[double.VARCHAR] * 10, rows=[column])]
+    module.answers["SELECT C.TABLE_NAME, C.COLUMN_NAME, C.DATA_TYPE"] = [
+        Answer(types=[double.VARCHAR] * 11, rows=[column])
+    ]
     dictionary = OracleDictionary(session, find_version("19c"), "APP", [])
     found = [
         f for f in check(session, dictionary, find_version("19c"), OracleOptions(), ["*"], []) if f.where == "APP.NOKEY"
