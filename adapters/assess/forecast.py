@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from venus.adapters.dialects.survey_contract import ReadingPace, TableSize
+from venus.adapters.dialects.survey_contract import LogRates, ReadingPace, TableSize
 
 _HOUR_S = 3600.0
 _KIB = 1024.0
@@ -83,6 +84,11 @@ class Forecast:
     #: The highest rate of changes that was observed, if it was; and the cost of the triggers then.
     peak_changes_per_s: float | None = None
     peak_trigger_ms_per_s: float | None = None
+    #: What the whole server writes into its redo log and its undo now, and with the triggers.
+    redo_bytes_per_hour: float | None = None
+    redo_with_venus_bytes_per_hour: float | None = None
+    undo_bytes_per_hour: float | None = None
+    undo_with_venus_bytes_per_hour: float | None = None
     lines: tuple[ForecastLine, ...] = ()
 
 
@@ -186,6 +192,25 @@ def add_peak(f: Forecast, changes_per_s: float, pace: ReadingPace) -> Forecast:
     ]
     lines = tuple(ForecastLine(what=what, value=v, unit=unit, formula=how) for v, what, unit, how in figures)
     return replace(f, peak_changes_per_s=changes_per_s, peak_trigger_ms_per_s=trigger_ms, lines=(*f.lines, *lines))
+
+
+def add_log_rates(f: Forecast, rates: LogRates, pace: ReadingPace) -> Forecast:
+    """Return the forecast with the redo and the undo of the server, today and with the triggers."""
+    lines, found = [*f.lines], dict[str, Any]()
+    for name, shown, rate, nbytes in (
+        ("redo", "redo log (WAL)", rates.redo, pace.redo_bytes),
+        ("undo", "undo", rates.undo, pace.undo_bytes),
+    ):
+        if rate is None:
+            continue
+        today = found[f"{name}_bytes_per_hour"] = rate * _HOUR_S
+        how = "the whole server's counter, divided by the time it covers"
+        lines.append(ForecastLine(what=f"{shown} today", value=today, unit="bytes/h", formula=how))
+        if f.changes_per_s is not None and nbytes:
+            after = found[f"{name}_with_venus_bytes_per_hour"] = today + f.changes_per_s * nbytes * _HOUR_S
+            how = f"today + changed rows/s x 3600 x {nbytes:,} bytes for a row of a log and its removal"
+            lines.append(ForecastLine(what=f"{shown} with VENUS", value=after, unit="bytes/h", formula=how))
+    return replace(f, lines=tuple(lines), **found)
 
 
 def _sum(figures: Iterable[float | None]) -> float | None:

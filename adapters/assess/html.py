@@ -38,6 +38,7 @@ def render_page(found: Assessment) -> str:
         tone="bad" if blocking else "good",
         verdict=escape(verdict(found)),
         cards=_cards(found),
+        facts=_facts(found),
         tables=_tables(found),
         blocking=_blocking(found, blocking),
         not_carried=_refused_section(found) + _listing("Fall-back", map(escape, format_way_back(found.way_back))),
@@ -87,13 +88,20 @@ def _cards(found: Assessment) -> str:
     return "".join(f'<div class="card"><b>{value}</b><span>{escape(what)}</span></div>' for value, what in figures)
 
 
+def _facts(found: Assessment) -> str:
+    if not found.facts:
+        return ""
+    rows = (f'<tr><td class="name">{escape(fact.what)}</td><td>{escape(fact.value)}</td></tr>' for fact in found.facts)
+    return f"<section><h2>The server and its code</h2>{_grid(('what', 'value'), [], rows)}</section>"
+
+
 def _or_unknown(value: float | None, unit: str) -> str:
     return "unknown" if value is None else format_figure(value, unit)
 
 
 def _tables(found: Assessment) -> str:
     largest = max((t.size.rows or 0 for t in found.tables), default=0) or 1
-    columns = ("table", "", "rows", "data", "indexes", "columns", "changes", "triggers", "fill")
+    columns = ("table", "", "rows", "data", "indexes", "largest value", "columns", "changes", "triggers", "fill")
     ordered = sorted(found.tables, key=lambda t: (not t.refused, -(t.size.rows or 0), t.size.qualified))
     grid = _grid(columns, columns[2:], (_table(t, largest) for t in ordered[:SHOWN_MAX]))
     more = len(ordered) - SHOWN_MAX
@@ -107,13 +115,15 @@ def _table(t: AssessedTable, largest: int) -> str:
         rows,
         _bytes(size.data_bytes),
         _bytes(size.index_bytes),
+        _bytes(size.largest_bytes),
         f"{t.columns:,}" if t.columns else _NONE,
         _figure(f.changes_per_s if f else None, "/s"),
         _figure(f.trigger_ms_per_s if f else None, "ms/s"),
         format_duration(f.read_s + f.load_s) if f else _NONE,
     )
     types = ", ".join(f"{name}{f' x{count}' if count > 1 else ''}" for name, count in t.types.items())
-    details = "".join(f'<div class="soft">{escape(text)}</div>' for text in (types, *t.refused, *t.left_out) if text)
+    described = (types, *t.refused, *t.left_out, *size.attached)
+    details = "".join(f'<div class="soft">{escape(text)}</div>' for text in described if text)
     share = f'<div class="share" style="width:{100 * (size.rows or 0) / largest:.1f}%"></div>'
     pill = '<span class="pill bad">refused</span>' if t.refused else '<span class="pill good">carried</span>'
     cells = "".join(f'<td class="number">{number}</td>' for number in numbers)

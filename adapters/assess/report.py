@@ -17,6 +17,7 @@ from typing import Any
 from venus.adapters.assess.forecast import (
     Forecast,
     TableForecast,
+    add_log_rates,
     add_peak,
     find_peak,
     forecast_source,
@@ -25,7 +26,7 @@ from venus.adapters.assess.forecast import (
 from venus.adapters.cutover.direction import WayBack, assess_way_back
 from venus.adapters.dialects.contract import Numbering, OtherObject, Source
 from venus.adapters.dialects.registry import describe_database, survey
-from venus.adapters.dialects.survey_contract import Survey, SurveyRequest, TableSize
+from venus.adapters.dialects.survey_contract import SourceFact, Survey, SurveyRequest, TableSize
 from venus.adapters.targets.way_back import format_losses
 from venus.codec.columns import from_columns
 from venus.codec.copy_text import to_copy
@@ -71,6 +72,7 @@ class Assessment:
     others: tuple[OtherObject, ...]
     unknown: tuple[str, ...]
     forecast: Forecast
+    facts: tuple[SourceFact, ...] = ()
     #: Script for the database's own client that fixes refused tables and missing privileges.
     script: str = ""
     #: The alternative without a DBA: lines for the configuration.
@@ -125,6 +127,7 @@ def build_assessment(
     if nameless := [t.size.qualified for t in carried if t.forecast is None]:
         unknown.append(f"the forecast leaves out {', '.join(nameless)}: their number of rows is unknown")
     forecasts = [t.forecast for t in carried if t.forecast]
+    forecast = forecast_source(forecasts, sum(t.size.rows or 0 for t in carried), speed)
     return Assessment(
         server=survey.server,
         place=place,
@@ -135,7 +138,8 @@ def build_assessment(
         numberings=survey.numberings,
         others=survey.others,
         unknown=tuple(unknown),
-        forecast=forecast_source(forecasts, sum(t.size.rows or 0 for t in carried), speed),
+        forecast=add_log_rates(forecast, survey.log_rates, survey.pace),
+        facts=survey.facts,
         script=build_script(findings, transactional=transactional),
         exclusion=build_exclusion([t.size.qualified for t in tables if t.refused]),
     )
@@ -176,6 +180,9 @@ def _column_bytes(column: Column) -> int:
 _FIGURES = ("broker_bytes", "target_bytes", "changes_per_s", "trigger_ms_per_s", "log_bytes_per_hour")
 _FORECAST = {f"{name}_seconds": f"{name}_s" for name in ("fill", "read", "load", "cutover")}
 _FORECAST |= {name: name for name in ("rows", "speed", "peak_changes_per_s", "peak_trigger_ms_per_s", *_FIGURES)}
+_FORECAST |= {
+    name: name for log in ("redo", "undo") for name in (f"{log}_bytes_per_hour", f"{log}_with_venus_bytes_per_hour")
+}
 
 
 def to_document(found: Assessment) -> dict[str, Any]:
@@ -187,6 +194,7 @@ def to_document(found: Assessment) -> dict[str, Any]:
         "place": found.place,
         "version": found.version,
         "taken_at": found.taken_at,
+        "facts": {fact.what: fact.value for fact in found.facts},
         "tables": [_table_document(t) for t in found.tables],
         "carried": len(found.carried),
         "refused": len(found.refused),
@@ -239,6 +247,8 @@ def _table_document(t: AssessedTable) -> dict[str, Any]:
         "rows_counted": t.size.counted,
         "data_bytes": t.size.data_bytes,
         "index_bytes": t.size.index_bytes,
+        "largest_value_bytes": t.size.largest_bytes,
+        "attached": list(t.size.attached),
         "columns": t.columns,
         "types": dict(t.types),
         "left_out": list(t.left_out),

@@ -14,12 +14,15 @@ from typing import Any, Protocol
 
 from venus.adapters.dialects.contract import Numbering, OtherObject
 from venus.config import Settings
+from venus.model import Column, Kind
 
 #: The largest sample of one table.
 SAMPLE_ROWS = 2_000
 SAMPLE_BYTES = 4 << 20
 #: The time for all tables together: the largest are sampled first, and the rest is estimated from them.
 SAMPLE_S = 20.0
+#: A column declared with at most this length has no large values.
+_SHORT_LENGTH = 4_000
 #: A tag and a length precede every value in a message.
 _VALUE_HEAD_BYTES = 2
 
@@ -36,6 +39,9 @@ class ReadingPace:
     trigger_us: float
     #: The size of a row of a log table with its index, without the key.
     log_row_bytes: int
+    #: What a changed row adds to the redo log and to the undo, with its log row's end; 0 = the database has none.
+    redo_bytes: int = 0
+    undo_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +69,10 @@ class TableSize:
     changes: int | None = None
     over_s: float = 0.0
     sample: Sample | None = None
+    #: The bytes of its largest value: of all rows if they were counted, else of the sample.
+    largest_bytes: int | None = None
+    #: Triggers and materialized view logs of the application, which run or grow with each change.
+    attached: tuple[str, ...] = ()
 
     @property
     def qualified(self) -> str:
@@ -83,6 +93,25 @@ class SurveyRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFact:
+    """One fact about the server or its code, in words."""
+
+    what: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRates:
+    """The bytes that the whole server writes each second into its redo log and its undo; None = not known."""
+
+    redo: float | None = None
+    undo: float | None = None
+
+
+UNKNOWN_RATES = LogRates()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
     """The result of a survey."""
 
@@ -94,6 +123,8 @@ class Survey:
     others: tuple[OtherObject, ...]
     #: Figures that are not available, each with its reason or the way to get it.
     unknown: tuple[str, ...] = ()
+    facts: tuple[SourceFact, ...] = ()
+    log_rates: LogRates = UNKNOWN_RATES
 
 
 class Surveyor(Protocol):
@@ -139,6 +170,22 @@ def _weight(value: Any) -> int:
     if isinstance(value, bytes | bytearray | memoryview):
         return _VALUE_HEAD_BYTES + len(value)
     return _VALUE_HEAD_BYTES + len(str(value))
+
+
+def choose_large_columns(columns: Iterable[Column]) -> list[Column]:
+    """Return the columns whose values may be large."""
+    return [
+        c
+        for c in columns
+        if c.type.kind in (Kind.TEXT, Kind.BYTES, Kind.JSON) and not 0 < (c.type.length or 0) <= _SHORT_LENGTH
+    ]
+
+
+def code_facts(lines: Iterable[tuple[str, int]], invalid: Iterable[tuple[str, int]]) -> list[SourceFact]:
+    """Return the facts about the application's code: lines, and invalid objects, by kind."""
+    named = (("lines of code", lines), ("invalid objects", invalid))
+    found = [(what, ", ".join(f"{kind.lower()} {count:,}" for kind, count in rows if count)) for what, rows in named]
+    return [SourceFact(what=what, value=value) for what, value in found if value]
 
 
 def sample_tables(sizes: Seq[TableSize], sample: Callable[[TableSize], TableSize]) -> tuple[TableSize, ...]:

@@ -177,14 +177,16 @@ def format_report(found: Assessment) -> list[RenderableType]:
     from venus.adapters.assess.html import verdict
     from venus.adapters.assess.report import format_way_back
 
-    lines: list[RenderableType] = [f"{found.title}, assessed on {found.taken_at}", ""]
+    lines: list[RenderableType] = [f"{found.title}, assessed on {found.taken_at}"]
+    lines += [*(f"{fact.what}: {fact.value}" for fact in found.facts), ""]
     ordered = sorted(found.tables, key=lambda t: (not t.refused, -(t.size.rows or 0), t.size.qualified))
     if ordered:
-        columns = ("table", "", "rows", "data", "indexes", "changes", "triggers", "fill", "refused because")
+        columns = ("table", "", "rows", "data", "indexes", "largest", "changes", "triggers", "fill", "refused because")
         lines.append(build_table(*columns, rows=[_table_row(t) for t in ordered[:SHOWN_MAX]]))
     if len(ordered) > SHOWN_MAX:
         lines.append(f"... and {len(ordered) - SHOWN_MAX:,} more: --json, --html FILE")
-    lines += ["", *_format_not_carried_objects(found), *(f"not known: {text}" for text in found.unknown), ""]
+    lines += ["", *_format_attached_objects(found), *_format_not_carried_objects(found), *_format_advice(found)]
+    lines += [*(f"not known: {text}" for text in found.unknown), ""]
     lines.append(
         build_table(
             "forecast", "", rows=[(line.what, format_figure(line.value, line.unit)) for line in found.forecast.lines]
@@ -206,11 +208,26 @@ def _table_row(t: AssessedTable) -> tuple[object, ...]:
         None if size.rows is None else f"{'' if size.counted else '~'}{size.rows:,}",
         None if size.data_bytes is None else format_bytes(size.data_bytes),
         None if size.index_bytes is None else format_bytes(size.index_bytes),
+        None if size.largest_bytes is None else format_bytes(size.largest_bytes),
         None if f is None or f.changes_per_s is None else format_figure(f.changes_per_s, "/s"),
         None if f is None or f.trigger_ms_per_s is None else format_figure(f.trigger_ms_per_s, "ms/s"),
         format_duration(f.read_s + f.load_s) if f else None,
         "; ".join(t.refused),
     )
+
+
+def _format_attached_objects(found: Assessment) -> list[str]:
+    """Format the objects that work at each change of a table, of the tables with the most of them."""
+    attached = sorted((t.size for t in found.tables if t.size.attached), key=lambda s: (-len(s.attached), s.qualified))
+    lines = [f"{size.qualified} has {_join_names(list(size.attached))}" for size in attached[:SHOWN_MAX]]
+    return lines + ([f"... and {len(attached) - SHOWN_MAX:,} more: --json"] if len(attached) > SHOWN_MAX else [])
+
+
+def _format_advice(found: Assessment) -> list[str]:
+    """Format the findings that do not block and that something can be done about."""
+    advice = [finding for finding in found.findings if finding.remedy and not finding.blocks]
+    lines = [f"{finding.where}: {finding.message}: {finding.remedy}" for finding in advice[:SHOWN_MAX]]
+    return lines + ([f"... and {len(advice) - SHOWN_MAX:,} more: `venus check`"] if len(advice) > SHOWN_MAX else [])
 
 
 def _format_not_carried_objects(found: Assessment) -> list[str]:

@@ -34,11 +34,15 @@ from venus.adapters.dialects.mysql.sql import literal, quote, statement
 from venus.adapters.dialects.registry_rules import NO_LIMITS, LogLimits, log_limits
 from venus.adapters.dialects.survey_contract import (
     SAMPLE_ROWS,
+    LogRates,
     ReadingPace,
     Sampler,
+    SourceFact,
     Survey,
     SurveyRequest,
     TableSize,
+    choose_large_columns,
+    code_facts,
     measure_rows,
     sample_tables,
 )
@@ -160,14 +164,35 @@ def survey(settings: Settings, request: SurveyRequest) -> Survey:
         if request.count_rows:
             sizes = [_count_rows(connection, table, size) for table, size in zip(tables, sizes, strict=True)]
         database = connection.address.database
+        by_name = {f"{table.database}.{table.name}": table for table in tables}
+        facts, unknown = _read_facts(connection)
         return Survey(
             server=f"{maker} {version.partition('-')[0]}",
             pace=PACE,
-            sizes=sample_tables(sizes, partial(_sample_table, connection, Sampler(request))),
+            sizes=sample_tables(sizes, partial(_sample_table, connection, by_name, Sampler(request))),
             numberings=tuple(structure.read_numberings(connection, database, mariadb=maker == "MariaDB")),
             others=tuple(structure.read_other_objects(connection, database)),
-            unknown=() if changes is not None else (NO_CHANGES,),
+            unknown=(*unknown, *(() if changes is not None else (NO_CHANGES,))),
+            facts=tuple(facts),
+            log_rates=LogRates(redo=_read_redo_rate(connection)),
         )
+
+
+def _read_facts(connection: MysqlConnection) -> tuple[list[SourceFact], list[str]]:
+    """Return the facts about the server and the code, and what this user may not see."""
+    edition, role, encoding = connection.row(statement("survey", "database"))
+    named = {"edition": edition, "role": role, "character set": encoding}
+    code = connection.rows(statement("survey", "code", database=literal(connection.address.database)))
+    hidden = sum(int(row[2]) for row in code)
+    unknown = [f"lines of code: this user may not see {hidden:,} routines (SHOW CREATE ROUTINE)"] if hidden else []
+    facts = [SourceFact(what=what, value=str(value)) for what, value in named.items()]
+    return facts + code_facts([(kind, int(lines or 0)) for kind, lines, _ in code], ()), unknown
+
+
+def _read_redo_rate(connection: MysqlConnection) -> float | None:
+    """Return the bytes of InnoDB's redo log each second since the server started."""
+    written, up_s = (connection.rows(statement("survey", block)) for block in ("redo", "uptime"))
+    return float(written[0][1]) / max(1.0, float(up_s[0][1])) if written and up_s else None
 
 
 def _read_sizes(
@@ -176,6 +201,9 @@ def _read_sizes(
     database = literal(connection.address.database)
     found = {r[0]: r[1:] for r in connection.rows(statement("survey", "sizes", database=database))}
     over_s = float(connection.row(statement("survey", "uptime"))[1])
+    attached: dict[str, list[str]] = {}
+    for name, trigger in connection.rows(statement("survey", "table_triggers", database=database)):
+        attached.setdefault(name, []).append(trigger)
     return [
         TableSize(
             namespace=table.database,
@@ -186,6 +214,7 @@ def _read_sizes(
             index_bytes=int(found[table.name][2]),
             changes=None if changes is None else changes.get(table.name, 0),
             over_s=over_s,
+            attached=tuple(attached.get(table.name, ())),
         )
         for table in tables
     ]
@@ -222,16 +251,31 @@ def _count_rows(connection: MysqlConnection, table: MysqlTable, size: TableSize)
     return replace(size, rows=int(connection.row(statement("survey", "count", table=table.sql))[0]), counted=True)
 
 
-def _sample_table(connection: MysqlConnection, sampler: Sampler, size: TableSize) -> TableSize:
+def _sample_table(
+    connection: MysqlConnection, tables: Mapping[str, MysqlTable], sampler: Sampler, size: TableSize
+) -> TableSize:
     text = statement("survey", "sample", table=f"{quote(size.namespace)}.{quote(size.name)}", rows=str(SAMPLE_ROWS))
     try:
         size = replace(size, sample=sampler.take(lambda: measure_rows(_stream_rows(connection, text))))
+        largest = _largest_query(tables[size.qualified], every=size.counted)
+        if largest and (size.sample or size.counted):
+            size = replace(size, largest_bytes=max(int(n or 0) for n in connection.row(largest)))
     except DatabaseUnavailable:
         raise
     except SourceError:
         pass  # `check` reports tables that this user may not read
     connection.rollback()
     return size
+
+
+def _largest_query(table: MysqlTable, *, every: bool) -> str:
+    """Return the query of the longest large values, of all rows or of some; empty without any."""
+    names = [quote(c.name) for c in choose_large_columns(table.columns)]
+    if not names:
+        return ""
+    some = statement("survey", "some_rows", columns=", ".join(names), table=table.sql, rows=str(SAMPLE_ROWS))
+    lengths = ", ".join(f"max(octet_length(t.{name}))" for name in names)
+    return statement("survey", "largest", lengths=lengths, rows=table.sql if every else some)
 
 
 def _stream_rows(connection: MysqlConnection, text: str) -> Iterator[Row]:

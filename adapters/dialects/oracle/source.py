@@ -1,10 +1,12 @@
 """Oracle as a source: the parts of the dialect contract over two sessions (VENUS 3.1); its survey.
 
-The survey for `venus assess` only reads: optimizer statistics, changes since then, segments, a small sample.
+The survey for `venus assess` only reads: optimizer statistics, changes since then, segments, a small sample, the
+server's own counters. A view that its user may not read is named with the GRANT.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
@@ -31,19 +33,24 @@ from venus.adapters.dialects.oracle.dictionary.tables import (
 )
 from venus.adapters.dialects.oracle.dictionary.types import LONGS
 from venus.adapters.dialects.oracle.installation.installer import OracleInstaller
+from venus.adapters.dialects.oracle.installation.row_checks import LOBS, read_character_sets
 from venus.adapters.dialects.oracle.registry import OracleRegistry, read_statistics
-from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
+from venus.adapters.dialects.oracle.session.connection import OracleNotPermitted, OracleSession, Row
 from venus.adapters.dialects.oracle.session.driver import Driver, OracleOptions, RotatingDriver, parse_driver_url
-from venus.adapters.dialects.oracle.session.options import CutLimits, OracleColumnChoice
+from venus.adapters.dialects.oracle.session.options import CutLimits, OracleColumnChoice, Version
 from venus.adapters.dialects.oracle.sql import quote, statement
 from venus.adapters.dialects.registry_rules import log_limits
 from venus.adapters.dialects.survey_contract import (
     SAMPLE_ROWS,
+    UNKNOWN_RATES,
+    LogRates,
     ReadingPace,
     Sampler,
+    SourceFact,
     Survey,
     SurveyRequest,
     TableSize,
+    code_facts,
     measure_rows,
     sample_tables,
 )
@@ -148,9 +155,15 @@ class OracleSourceDictionary(SourceDictionary):
         return structure.read_other_objects(self._database.writer, dictionary.schemas, dictionary.is_own)
 
 
-#: Measured on the stand-in (docs/reference/oracle-evidence.md), not on an Oracle.
-PACE = ReadingPace(row_us=9.0, value_us=1.2, kib_us=4.0, trigger_us=80.0, log_row_bytes=110)
-NO_ORACLE_MEASURED = "pace of reading and cost of triggers: measured on a stand-in for Oracle, not on an Oracle"
+#: Measured on the stand-in (docs/reference/oracle-evidence.md), not on an Oracle. Redo and undo are estimated: two
+#: inserted and two deleted entries, of the log and of its index.
+PACE = ReadingPace(
+    row_us=9.0, value_us=1.2, kib_us=4.0, trigger_us=80.0, log_row_bytes=110, redo_bytes=1_200, undo_bytes=400
+)
+NO_ORACLE_MEASURED = (
+    "pace of reading and cost of triggers: measured on a stand-in for Oracle, not on an Oracle; what triggers add to"
+    " redo and undo: estimated"
+)
 _FETCH_ROWS = 500
 #: A sample is spread over all blocks of a table that has at least this multiple of its rows.
 _SPREAD = 20
@@ -161,14 +174,16 @@ def survey(settings: Settings, asked: SurveyRequest) -> Survey:
     driver, options = parse_driver_url(settings.source.url.get_secret_value())
     with closing(OracleSession(driver)) as session:
         columns = OracleColumnChoice(settings.source.columns.include, settings.source.columns.exclude)
-        _, dictionary = open_dictionary(session, options.schemas, settings.source.type_map, columns)
+        version, dictionary = open_dictionary(session, options.schemas, settings.source.type_map, columns)
         user = dictionary.user
         listed = choose_tables(dictionary.list_tables(), asked.include, asked.exclude)
         places = {f"{at.owner}.{at.name}": at for at in listed}
-        figures = {owner: _read_figures(session, owner, user) for owner in dictionary.schemas}
+        figures = {owner: _read_figures(session, dictionary, owner) for owner in dictionary.schemas}
         sizes = [_table_size(at, figures[at.owner]) for at in listed]
         if asked.count_rows:
             sizes = [_count_rows(session, at, size) for at, size in zip(listed, sizes, strict=True)]
+        server = OracleServerFacts(session, dictionary, version)
+        server.read()
         return Survey(
             server=str(session.fetch_row(statement("survey", "banner"))[0]),
             pace=PACE,
@@ -177,8 +192,61 @@ def survey(settings: Settings, asked: SurveyRequest) -> Survey:
                 structure.read_numberings(session, dictionary.schemas, dictionary.read_structure, dictionary.is_own)
             ),
             others=tuple(structure.read_other_objects(session, dictionary.schemas, dictionary.is_own)),
-            unknown=tuple(_unknown_figures(sizes, figures, user)),
+            unknown=(*_unknown_figures(sizes, figures, user), *server.unknown),
+            facts=tuple(server.facts),
+            log_rates=server.log_rates,
         )
+
+
+@dataclass(slots=True)
+class OracleServerFacts:
+    """The facts about the server and its code, and the views that this user may not read."""
+
+    session: OracleSession
+    dictionary: OracleDictionary
+    version: Version
+    facts: list[SourceFact] = field(default_factory=list)
+    log_rates: LogRates = UNKNOWN_RATES
+    unknown: list[str] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Read everything that this user may see."""
+        self._add("version", self.dictionary.release)
+        if self.version.patch_registry:
+            patches = self._rows("last patch", "patches", "DBA_REGISTRY_SQLPATCH")
+            self._add("last patch", " of ".join(map(str, patches[-1])) if patches else "")
+        instances = [int(row[0]) for row in self._rows("number of instances (RAC)", "instances", "GV_$INSTANCE")]
+        self._add("instances", "".join(f"{n}, RAC" if n > 1 else f"{n}, no RAC" for n in instances))
+        self._add("role", "".join(str(row[0] or "").lower() for row in self._rows("role", "role")))
+        sets = read_character_sets(self.session)
+        self._add("character set", f"{sets.database}, of national texts {sets.national}" if sets.database else "")
+        rates = self._rows("redo and undo today", "log_rates", "GV_$SYSSTAT", "GV_$INSTANCE")
+        found = {str(name): float(rate) for name, rate in rates}
+        self.log_rates = LogRates(redo=found.get("redo size"), undo=found.get("undo change vector size"))
+        self.facts += code_facts(self._count_kinds("code"), self._count_kinds("invalid"))
+
+    def _add(self, what: str, value: str) -> None:
+        if value:
+            self.facts.append(SourceFact(what=what, value=value))
+
+    def _count_kinds(self, block: str) -> list[tuple[str, int]]:
+        """Return a number for each kind of object, of all schemas together."""
+        found: Counter[str] = Counter()
+        for owner in self.dictionary.schemas:
+            for kind, count in self.session.fetch_rows(statement("survey", block), {"owner": owner}):
+                found[str(kind)] += int(count)
+        return sorted(found.items())
+
+    def _rows(self, what: str, block: str, *views: str) -> list[Row]:
+        """Return the rows of a block; none if this user may not read its views, which are then named."""
+        try:
+            return self.session.fetch_rows(statement("survey", block))
+        except (OracleNotPermitted, SchemaChanged):
+            self.session.rollback()
+            user = quote(self.dictionary.user)
+            grants = " ".join(f"GRANT SELECT ON {view} TO {user};" for view in views)
+            self.unknown.append(f"{what}: {grants}" if grants else f"{what}: the server does not say")
+            return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +256,28 @@ class _SchemaFigures:
     statistics: Mapping[str, Row]
     changes: Mapping[str, tuple[int, int, int]]
     #: By (table, TABLE, INDEX or LOB); None if this user may not see them.
-    segments: Mapping[tuple[str, str], int] | None = field(default=None)
+    segments: Mapping[tuple[str, str], int] | None
+    attached: Mapping[str, list[str]]
 
 
-def _read_figures(session: OracleSession, owner: str, user: str) -> _SchemaFigures:
-    return _SchemaFigures(*read_statistics(session, owner), _read_segment_sizes(session, owner, user))
+def _read_figures(session: OracleSession, dictionary: OracleDictionary, owner: str) -> _SchemaFigures:
+    return _SchemaFigures(
+        *read_statistics(session, owner),
+        _read_segment_sizes(session, owner, dictionary.user),
+        _read_attached_objects(session, dictionary, owner),
+    )
+
+
+def _read_attached_objects(session: OracleSession, dictionary: OracleDictionary, owner: str) -> Mapping[str, list[str]]:
+    """Return the triggers and materialized view logs of the application by table, as far as this user may see them."""
+    found: dict[str, list[str]] = defaultdict(list)
+    triggers = session.fetch_rows(statement("survey", "table_triggers"), {"owner": owner})
+    for table, of, name, kind, state in triggers:
+        if not dictionary.is_own(str(of), "TRIGGER", str(name)):
+            found[str(table)].append(f"trigger {name}: {str(kind).lower()}, {str(state).lower()}")
+    for table, log in session.fetch_rows(statement("survey", "view_logs"), {"owner": owner}):
+        found[str(table)].append(f"materialized view log {log}")
+    return found
 
 
 def _read_segment_sizes(session: OracleSession, owner: str, user: str) -> Mapping[tuple[str, str], int] | None:
@@ -221,6 +306,7 @@ def _table_size(at: ListedTable, figures: _SchemaFigures) -> TableSize:
         large_bytes=large,
         changes=None if age_s is None else sum(changes),
         over_s=float(age_s or 0),
+        attached=tuple(figures.attached.get(at.name, ())),
     )
 
 
@@ -240,17 +326,19 @@ def _sample_table(
     sampler: Sampler,
     size: TableSize,
 ) -> TableSize:
-    text = _sample_query(dictionary.read_table(places[size.qualified]), size.rows)
-    if not text:
-        return size
+    table = dictionary.read_table(places[size.qualified])
+    text, largest = sample_query(table, size.rows), largest_query(table, size)
     try:
-        return replace(size, sample=sampler.take(lambda: measure_rows(_stream_rows(session, text))))
+        if text:
+            size = replace(size, sample=sampler.take(lambda: measure_rows(_stream_rows(session, text))))
+        if largest and (size.sample or size.counted or not text):
+            size = replace(size, largest_bytes=max(int(n or 0) for n in session.fetch_row(largest)))
     except (SourceError, SchemaChanged):  # the check reports tables that may not be read
         session.rollback()
-        return size
+    return size
 
 
-def _sample_query(table: OracleTable, rows: int | None) -> str:
+def sample_query(table: OracleTable, rows: int | None) -> str:
     """Return the query of a sample, which selects like a fill but omits large values: their segments have a size."""
     columns = [
         f"{reading.expression(quote(name))} AS C{number}"
@@ -259,11 +347,24 @@ def _sample_query(table: OracleTable, rows: int | None) -> str:
     ]
     if not columns:
         return ""
+    parts = {"columns": ", ".join(columns), "table": table.keyed.sql, "rows": str(SAMPLE_ROWS)}
+    return statement("survey", "sample", sample=_sample_clause(rows), **parts)
+
+
+def _sample_clause(rows: int | None) -> str:
     share = 100 * SAMPLE_ROWS / rows if rows else 100
-    spread = f" SAMPLE BLOCK ({share:.6f})" if share < 100 / _SPREAD else ""
-    return statement(
-        "survey", "sample", columns=", ".join(columns), table=table.keyed.sql, sample=spread, rows=str(SAMPLE_ROWS)
-    )
+    return f" SAMPLE BLOCK ({share:.6f})" if share < 100 / _SPREAD else ""
+
+
+def largest_query(table: OracleTable, size: TableSize) -> str:
+    """Return the query of the lengths of large values: of all rows if they are counted, else of some."""
+    lobs = [quote(name) for name, reading in table.readings.items() if reading.declared.data_type in LOBS]
+    if not lobs:
+        return ""
+    parts = {"columns": ", ".join(lobs), "table": table.keyed.sql, "sample": _sample_clause(size.rows)}
+    some = statement("survey", "some_rows", rows=str(SAMPLE_ROWS), **parts)
+    lengths = ", ".join(f"MAX({statement('sampling', 'length', c=f'T.{name}')})" for name in lobs)
+    return statement("survey", "largest", lengths=lengths, rows=table.keyed.sql if size.counted else some)
 
 
 def _stream_rows(session: OracleSession, text: str) -> Iterator[Row]:

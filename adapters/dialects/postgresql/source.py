@@ -29,19 +29,23 @@ from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.installation.check import find_uncaptured_tables
 from venus.adapters.dialects.postgresql.installation.installer import PostgresInstaller
 from venus.adapters.dialects.postgresql.registry import PostgresRegistry
-from venus.adapters.dialects.postgresql.sql import OWN_SCHEMA, statement
+from venus.adapters.dialects.postgresql.sql import OWN_SCHEMA, quote, statement
 from venus.adapters.dialects.survey_contract import (
     SAMPLE_ROWS,
+    LogRates,
     ReadingPace,
     Sampler,
+    SourceFact,
     Survey,
     SurveyRequest,
     TableSize,
+    choose_large_columns,
+    code_facts,
     sample_tables,
 )
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, SourceError
-from venus.model import TableSchema
+from venus.model import Kind, TableSchema
 
 
 def open_source(settings: Settings) -> PostgresSource:
@@ -146,13 +150,27 @@ def survey(settings: Settings, request: SurveyRequest) -> Survey:
             numberings=tuple(structure.read_numberings(connection, namespaces)),
             others=tuple(structure.read_other_objects(connection, namespaces)),
             unknown=tuple(_unknown_figures(sizes, since_reset=bool(since_reset), counts=bool(counts))),
+            facts=tuple(_read_facts(connection, namespaces)),
+            log_rates=LogRates(redo=float(connection.row(statement("survey", "wal"))[0])),
         )
+
+
+def _read_facts(connection: PostgresConnection, namespaces: Seq[str]) -> list[SourceFact]:
+    role, encoding = connection.row(statement("survey", "database"))
+    places = {"namespaces": list(namespaces)}
+    code, invalid = (connection.rows(statement("survey", block), places) for block in ("code", "invalid"))
+    facts = [SourceFact(what="role", value=str(role)), SourceFact(what="character set", value=str(encoding))]
+    return facts + code_facts(code, invalid)
 
 
 def _read_sizes(
     connection: PostgresConnection, tables: Seq[PostgresTable], over_s: float, *, counts: bool
 ) -> list[TableSize]:
-    found = {r[0]: r[1:] for r in connection.rows(statement("survey", "sizes"), {"tables": [t.oid for t in tables]})}
+    oids = {"tables": [t.oid for t in tables]}
+    found = {r[0]: r[1:] for r in connection.rows(statement("survey", "sizes"), oids)}
+    attached: dict[int, list[str]] = {}
+    for oid, trigger in connection.rows(statement("survey", "table_triggers"), oids):
+        attached.setdefault(oid, []).append(trigger)
     sizes = []
     for table in tables:
         rows, known, data, indexes, changes = found[table.oid]
@@ -166,6 +184,7 @@ def _read_sizes(
                 index_bytes=int(indexes),
                 changes=int(changes) if counts else None,
                 over_s=over_s,
+                attached=tuple(attached.get(table.oid, ())),
             )
         )
     return sizes
@@ -222,8 +241,23 @@ def _sample_table(
         return weight.rows, weight.nbytes
 
     with _ignore_refusals(connection):
-        return replace(size, sample=sampler.take(read))
+        size = replace(size, sample=sampler.take(read))
+        if (size.sample or size.counted) and (largest := _largest_query(table, spread, every=size.counted)):
+            size = replace(size, largest_bytes=int(connection.row(largest)[0] or 0))
+        return size
     return size
+
+
+def _largest_query(table: PostgresTable, spread: str, *, every: bool) -> str:
+    """Return the query of the largest of large values, of all rows or of some; empty without any."""
+    large = choose_large_columns(table.columns)
+    if not large:
+        return ""
+    texts = [f"t.{quote(c.name)}" + ("" if c.type.kind is Kind.BYTES else "::text") for c in large]
+    columns = ", ".join(quote(c.name) for c in large)
+    some = statement("survey", "some_rows", columns=columns, table=table.from_sql, sample=spread, rows=str(SAMPLE_ROWS))
+    lengths = ", ".join(f"max(octet_length({text}))" for text in texts)
+    return statement("survey", "largest", lengths=lengths, rows=table.from_sql if every else some)
 
 
 def _unknown_figures(sizes: Seq[TableSize], *, since_reset: bool, counts: bool) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import replace
@@ -41,9 +42,11 @@ from venus.adapters.dialects.survey_contract import (
     SAMPLE_ROWS,
     ReadingPace,
     Sampler,
+    SourceFact,
     Survey,
     SurveyRequest,
     TableSize,
+    choose_large_columns,
     measure_rows,
     sample_tables,
 )
@@ -141,18 +144,32 @@ def survey(settings: Settings, request: SurveyRequest) -> Survey:
     with closing(connect(file)) as connection, read_transaction(connection, file):
         names = choose_tables(read_table_names(connection)[0], request.include, request.exclude)
         pages, unknown = _read_page_sizes(connection, file)
-        sizes = [_table_size(connection, name, pages) for name in names]
+        attached = _read_triggers(connection)
+        sizes = [_table_size(connection, name, pages, attached.get(name, ())) for name in names]
         dictionary = SqliteDictionary(connection, ColumnChoice.from_settings(settings))
+        schemas = {name: dictionary.read_table(name).schema for name in names}
+        pragmas = {"character set": "encoding", "journal mode": "journal"}
         return Survey(
             server=f"SQLite {sqlite3.sqlite_version}",
             pace=PACE,
-            sizes=sample_tables(sizes, partial(_sample_table, connection, Sampler(request))),
-            numberings=tuple(
-                structure.read_numberings(connection, [dictionary.read_table(name).schema for name in names])
-            ),
+            sizes=sample_tables(sizes, partial(_sample_table, connection, schemas, Sampler(request))),
+            numberings=tuple(structure.read_numberings(connection, list(schemas.values()))),
             others=tuple(structure.read_other_objects(connection)),
             unknown=(*unknown, NO_CHANGES),
+            facts=tuple(
+                SourceFact(what=what, value=str(connection.execute(statement("survey", block)).fetchone()[0]))
+                for what, block in pragmas.items()
+            ),
         )
+
+
+def _read_triggers(connection: sqlite3.Connection) -> dict[str, list[str]]:
+    """Return the application's triggers by table."""
+    own, found = registry.read_owned_objects(connection), defaultdict(list)
+    for table, name in connection.execute(statement("survey", "table_triggers")):
+        if not own.has_object(name):
+            found[table].append(f"trigger {name}")
+    return found
 
 
 def _read_page_sizes(connection: sqlite3.Connection, file: Path) -> tuple[dict[tuple[str, str], int], list[str]]:
@@ -172,7 +189,9 @@ def _read_page_sizes(connection: sqlite3.Connection, file: Path) -> tuple[dict[t
     return {}, [f"size of each table: {why}; the whole file has {nbytes / (1 << 20):,.0f} MiB"]
 
 
-def _table_size(connection: sqlite3.Connection, name: str, pages: dict[tuple[str, str], int]) -> TableSize:
+def _table_size(
+    connection: sqlite3.Connection, name: str, pages: dict[tuple[str, str], int], attached: Seq[str]
+) -> TableSize:
     rows = connection.execute(statement("survey", "count", table=quote(name))).fetchone()[0]
     return TableSize(
         namespace=NAMESPACE,
@@ -181,9 +200,19 @@ def _table_size(connection: sqlite3.Connection, name: str, pages: dict[tuple[str
         counted=True,
         data_bytes=pages.get((name, "table")),
         index_bytes=pages.get((name, "index"), 0) if pages else None,
+        attached=tuple(attached),
     )
 
 
-def _sample_table(connection: sqlite3.Connection, sampler: Sampler, size: TableSize) -> TableSize:
-    text = statement("survey", "sample", table=quote(size.name), rows=str(SAMPLE_ROWS))
-    return replace(size, sample=sampler.take(lambda: measure_rows(connection.execute(text))))
+def _sample_table(
+    connection: sqlite3.Connection, schemas: Mapping[str, TableSchema], sampler: Sampler, size: TableSize
+) -> TableSize:
+    parts = {"table": quote(size.name), "rows": str(SAMPLE_ROWS)}
+    text = statement("survey", "sample", **parts)
+    size = replace(size, sample=sampler.take(lambda: measure_rows(connection.execute(text))))
+    names = [quote(c.name) for c in choose_large_columns(schemas[size.name].columns)]
+    if not (size.sample and names):
+        return size
+    lengths = ", ".join(f"max(length(CAST(t.{name} AS BLOB)))" for name in names)
+    text = statement("survey", "largest", columns=", ".join(names), lengths=lengths, **parts)
+    return replace(size, largest_bytes=max(int(n or 0) for n in connection.execute(text).fetchone()))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.oracle.plsql import Grammar
-from tests.support.oracle.scripts import LIMITED, ROWS, inline_statements, running, statements
+from tests.support.oracle.scripts import LIMITED, ROWS, inline_statements, running, statements, survey_statements
 from venus.adapters.dialects.oracle.session.options import VERSIONS, Version
 
 pytestmark = pytest.mark.integration
@@ -35,7 +35,7 @@ def known(text: str) -> str:
 def every(versions: Sequence[Version] = VERSIONS) -> list[str]:
     installed = {s for v in versions for options in (ROWS, LIMITED) for s in statements(v, options)}
     inline = {s for v in versions for s in inline_statements(v)}
-    return sorted(installed | inline | set(running()))
+    return sorted(installed | inline | {*running(), *survey_statements()})
 
 
 @pytest.mark.parametrize(

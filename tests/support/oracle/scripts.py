@@ -26,8 +26,10 @@ from venus.adapters.dialects.oracle.rows import build_access
 from venus.adapters.dialects.oracle.session.connection import EDITION, SESSION, OracleSession
 from venus.adapters.dialects.oracle.session.driver import ModuleDriver, OracleOptions
 from venus.adapters.dialects.oracle.session.options import VERSIONS, Version
+from venus.adapters.dialects.oracle.source import largest_query, sample_query
 from venus.adapters.dialects.oracle.sql import log_table_name, statement
 from venus.adapters.dialects.registry_rules import LogLimits
+from venus.adapters.dialects.survey_contract import TableSize
 
 FOLDER = Path(__file__).parents[3] / "docs" / "oracle"
 STUDENT = KeyedTable(owner="APP", name="STUDENT", key=(OracleKeyColumn(name="ID", log_type="NUMBER", is_text=False),))
@@ -168,6 +170,20 @@ def running() -> list[str]:
         statement("ownership", name, schema=schema) for name in ("recorded", "registered") for schema in ("", '"APP".')
     ]
     return [*SESSION, EDITION, *asked, *own, *cut, *kept, *ways, statement("overrides", "recorded")]
+
+
+def survey_statements() -> list[str]:
+    """Return what `venus assess` reads of the table of every type and of its server."""
+    table, size = everything(), TableSize(namespace="APP", name="EXAM", rows=1_000_000, counted=False)
+    bare = "sample", "segments", "segments_of_anybody", "segments_of_own", "largest", "some_rows"
+    parts = {"table": table.keyed.sql}
+    asked = [statement("survey", name, **parts) for name in statement.blocks("survey") if name not in bare]
+    asked += [
+        statement("survey", "segments", segments=statement("survey", f"segments_of_{whose}"))
+        for whose in ("anybody", "own")
+    ]
+    sizes = size, replace(size, counted=True)
+    return [*asked, sample_query(table, size.rows), *(largest_query(table, found) for found in sizes)]
 
 
 def inline_statements(version: Version) -> list[str]:

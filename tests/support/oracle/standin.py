@@ -67,10 +67,10 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ),
     (
         r"\b(FROM|JOIN) ((?:ALL|USER)_[A-Z_]+|SESSION_PRIVS|PRODUCT_COMPONENT_VERSION|REDACTION_POLICIES"
-        r"|DATABASE_PROPERTIES|NLS_DATABASE_PARAMETERS)\b",
+        r"|DATABASE_PROPERTIES|NLS_DATABASE_PARAMETERS|DBA_REGISTRY_SQLPATCH)\b",
         rf"\1 {DICTIONARY}.\2",
     ),
-    (r"\bGV\$SQL_PLAN\b", f"{DICTIONARY}.SQL_PLAN"),
+    (r"\bGV\$(SQL_PLAN|INSTANCE|SYSSTAT)\b", rf"{DICTIONARY}.\1"),
     # a round trip through a smaller character set loses what it does not have, as at an Oracle
     (r"CONVERT\(CONVERT\((.+?), 'AL32UTF8', 'US7ASCII'\), 'US7ASCII', 'AL32UTF8'\)", r"CONVERT(\1 USING ascii)"),
     (r"DBMS_LOB\.SUBSTR\(([^(),]+), (\d+), (\d+)\)", r"SUBSTR(\1, \3, \2)"),
@@ -95,7 +95,7 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\bVSIZE\(", "OCTET_LENGTH("),
     (r"\bORA_HASH\(", "CRC32("),
     (r"\bDBMS_LOB\.GETLENGTH\(", "CHAR_LENGTH("),  # counts 1 for characters beyond U+FFFF: see Cursor.fetched
-    (r"\(SYSDATE - (T\.LAST_ANALYZED)\) \* 86400", r"TIMESTAMPDIFF(SECOND, \1, NOW())"),
+    (r"\(SYSDATE - (T\.LAST_ANALYZED|I\.STARTUP_TIME)\) \* 86400", r"TIMESTAMPDIFF(SECOND, \1, NOW())"),
     (r"TO_CHAR\((O\.DATA_OBJECT_ID)\)", r"\1"),
     (r"TO_CHAR\((O\.LAST_DDL_TIME), '[^']*'\)", r"\1"),
     (r"SYSDATE - 3 / 86400", "NOW() - INTERVAL 3 SECOND"),
@@ -108,7 +108,9 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 
 _VIEWS = Path(__file__).with_suffix(".sql")
 _SYS_CONTEXT = """CREATE FUNCTION SYS_CONTEXT(A VARCHAR(30), B VARCHAR(30)) RETURN VARCHAR(30) DETERMINISTIC AS
-  BEGIN RETURN CASE B WHEN 'CURRENT_EDITION_NAME' THEN 'ORA$BASE' ELSE 'BINARY' END; END"""
+  BEGIN
+    RETURN CASE B WHEN 'CURRENT_EDITION_NAME' THEN 'ORA$BASE' WHEN 'DATABASE_ROLE' THEN 'PRIMARY' ELSE 'BINARY' END;
+  END"""
 _RAISE = """CREATE PROCEDURE RAISE_APPLICATION_ERROR(N NUMBER(9), T VARCHAR(200)) AS
   S VARCHAR(128) := LEFT(CONCAT('ORA', N, ': ', T), 128);
   BEGIN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = S; END"""
@@ -171,6 +173,10 @@ _FILLED = (
     "EDITIONED",
     "OTHER_TRIGGERS",
     "SQL_PLAN",
+    "INSTANCE",
+    "SYSSTAT",
+    "DBA_REGISTRY_SQLPATCH",
+    "ALL_SOURCE",
 )
 
 #: MariaDB's error numbers -> the code that an Oracle gives in the same situation.

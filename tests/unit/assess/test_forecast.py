@@ -20,12 +20,13 @@ from venus.adapters.assess.forecast import (
     ROW_BYTES_ASSUMED,
     TABLE_S,
     TARGET_ROW_BYTES,
+    add_log_rates,
     add_peak,
     find_peak,
     forecast_source,
     forecast_table,
 )
-from venus.adapters.dialects.survey_contract import ReadingPace, Sample, TableSize
+from venus.adapters.dialects.survey_contract import UNKNOWN_RATES, LogRates, ReadingPace, Sample, TableSize
 from venus.process.runners import POOL_ROWS_MIN
 
 PACE = ReadingPace(row_us=2.0, value_us=0.5, kib_us=8.0, trigger_us=50.0, log_row_bytes=40)
@@ -165,3 +166,19 @@ def test_the_triggers_cost_more_at_the_peak() -> None:
     found = add_peak(forecast_source([], 0, 1.0), 400.0, PACE)
     assert (found.peak_changes_per_s, found.peak_trigger_ms_per_s) == (400.0, 20.0)
     assert [line.value for line in found.lines[-2:]] == [400.0, 20.0]
+
+
+def test_redo_and_undo_grow_with_the_changes() -> None:
+    pace = replace(PACE, redo_bytes=1_200, undo_bytes=400)
+    table = forecast_table(SIZE, 10, 12, pace, 1.0)  # 10 changed rows a second
+    assert table is not None
+    plain = forecast_source([table], 1, 1.0)
+    found = add_log_rates(plain, LogRates(redo=5_000, undo=None), pace)
+
+    assert found.redo_bytes_per_hour == pytest.approx(5_000 * 3600)
+    assert found.redo_with_venus_bytes_per_hour == pytest.approx((5_000 + 10 * 1_200) * 3600)
+    assert (found.undo_bytes_per_hour, found.undo_with_venus_bytes_per_hour) == (None, None)
+    assert [line.what for line in found.lines[-2:]] == ["redo log (WAL) today", "redo log (WAL) with VENUS"]
+    assert add_log_rates(plain, UNKNOWN_RATES, pace) == plain
+    still = replace(plain, changes_per_s=None)
+    assert add_log_rates(still, LogRates(redo=1), pace).redo_with_venus_bytes_per_hour is None

@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 from venus.adapters.assess.html import render_page, verdict
 from venus.adapters.assess.report import Assessment, build_assessment, to_document
 from venus.adapters.dialects.contract import Numbering, OtherObject
-from venus.adapters.dialects.survey_contract import ReadingPace, Survey, TableSize
+from venus.adapters.dialects.survey_contract import LogRates, ReadingPace, SourceFact, Survey, TableSize
+from venus.cli.assess import format_report
 from venus.model import Column, Finding, Kind, LogicalType, TableSchema
 
 PACE = ReadingPace(row_us=2.0, value_us=0.5, kib_us=8.0, trigger_us=50.0, log_row_bytes=40)
@@ -112,3 +113,23 @@ def test_the_page_needs_nothing_else_and_believes_no_name() -> None:
 
 def test_a_page_without_any_table_says_so() -> None:
     assert "No table matches" in render_page(assess_survey(replace(SURVEY, sizes=()), ()))
+
+
+def test_facts_attached_objects_and_findings_with_a_remedy_are_in_document_page_and_terminal() -> None:
+    busy = replace(SURVEY.sizes[0], largest_bytes=5 << 20, attached=("trigger theirs", "materialized view log M"))
+    facts = (SourceFact(what="role", value="primary"),)
+    survey = replace(SURVEY, sizes=(busy,), facts=facts, log_rates=LogRates(redo=10.0))
+    direct = Finding(where="app.good", message="3 statements write it by direct path", remedy="measure these loads")
+    found = assess_survey(survey, (direct, Finding(where="app.good", message="worth knowing")))
+
+    document = to_document(found)
+    assert (document["facts"], document["forecast"]["redo_bytes_per_hour"]) == ({"role": "primary"}, 36_000.0)
+    assert document["tables"][0]["largest_value_bytes"] == 5 << 20
+    assert document["tables"][0]["attached"] == list(busy.attached)
+    page = render_page(found)
+    assert all(text in page for text in ("primary", "5.0 MiB", "trigger theirs", "by direct path"))
+    lines = [line for line in format_report(found) if isinstance(line, str)]
+    assert "role: primary" in lines
+    assert "app.good has trigger theirs, materialized view log M" in lines
+    assert "app.good: 3 statements write it by direct path: measure these loads" in lines
+    assert not any("worth knowing" in line for line in lines)

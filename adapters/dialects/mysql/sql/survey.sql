@@ -26,3 +26,27 @@ SELECT count(*) FROM {table}
 
 -- sample --
 SELECT * FROM {table} LIMIT {rows}
+
+-- largest --
+SELECT {lengths} FROM {rows} t
+
+-- some_rows --
+(SELECT {columns} FROM {table} LIMIT {rows})
+
+-- database --
+SELECT @@version_comment, CASE @@global.read_only WHEN 0 THEN 'writable' ELSE 'read-only (a replica?)' END,
+       concat(@@character_set_database, ', collation ', @@collation_database)
+
+-- redo --
+SHOW GLOBAL STATUS LIKE 'Innodb_os_log_written'
+
+-- table_triggers --
+SELECT event_object_table, concat('trigger ', trigger_name, ': ', lower(action_timing), ' ', lower(event_manipulation))
+  FROM information_schema.triggers
+ WHERE event_object_schema = {database} AND trigger_name NOT LIKE 'venus\_%'
+ ORDER BY event_object_table, trigger_name
+
+-- code --
+SELECT lower(routine_type), sum(length(routine_definition) - length(replace(routine_definition, char(10), '')) + 1),
+       sum(routine_definition IS NULL)
+  FROM information_schema.routines WHERE routine_schema = {database} GROUP BY lower(routine_type) ORDER BY 1

@@ -29,7 +29,7 @@ SAMPLE_ROWS = 20_000
 #: A piece of a text fits a VARCHAR2 before and after its conversion; of a CLOB only the beginning is tried.
 PIECE_CHARS, CLOB_CHARS = 1_000, 4_000
 _CONVERTED = ("CHAR", "VARCHAR2", "CLOB")
-_LOBS = ("CLOB", "NCLOB", "BLOB")
+LOBS = ("CLOB", "NCLOB", "BLOB")
 #: What the findings say of values.
 REPLACED = "bytes that {charset} does not define, and the server would replace them without an error"
 TOO_LARGE = f"have more than the {ROW_BYTES_MAX >> 20} MiB of a row, and such a row halts its table"
@@ -87,7 +87,7 @@ def prove_keys(session: OracleSession, table: OracleTable, sets: CharacterSets) 
 def count_large_rows(session: OracleSession, table: OracleTable) -> Iterator[Finding]:
     """Count the rows of a table that are larger than a message, by the lengths of their large values."""
     kinds = {name: reading.declared.data_type for name, reading in table.readings.items()}
-    lobs = [name for name, kind in kinds.items() if kind in _LOBS]
+    lobs = [name for name, kind in kinds.items() if kind in LOBS]
     lengths = " + ".join(statement("sampling", "length", c=f"T.{quote(name)}") for name in lobs)
     check = statement("sampling", "too_large", lengths=lengths, bytes=str(ROW_BYTES_MAX)) if lobs else ""
     looked = {", ".join(lobs): check} if lobs else {}

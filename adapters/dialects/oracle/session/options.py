@@ -129,6 +129,8 @@ class Version:
     noneditionable: bool = True
     #: A release update changes PRODUCT_COMPONENT_VERSION.VERSION_FULL.
     full_version: bool = False
+    #: DBA_REGISTRY_SQLPATCH lists the patches.
+    patch_registry: bool = True
     #: Privileges can be granted on a schema.
     schema_privileges: bool = False
 
@@ -141,6 +143,7 @@ VERSIONS = (
         invisible_identity=False,
         column_collation=False,
         noneditionable=False,
+        patch_registry=False,
     ),
     Version(name="12.1", since=(12, 1), identifier_bytes=30, invisible_identity=True, column_collation=False),
     Version(name="12.2", since=(12, 2), identifier_bytes=128, invisible_identity=True, column_collation=True),

@@ -34,3 +34,41 @@ SELECT COUNT(*) FROM {table}
 
 -- sample --
 SELECT * FROM (SELECT {columns} FROM {table}{sample} WHERE ROWNUM <= {rows}) T
+
+-- largest --
+-- The lengths are in the rows: no large value is read. Of a CLOB in characters.
+SELECT {lengths} FROM {rows} T
+
+-- some_rows --
+(SELECT {columns} FROM {table}{sample} WHERE ROWNUM <= {rows})
+
+-- instances --
+SELECT COUNT(*) FROM GV$INSTANCE
+
+-- role --
+SELECT SYS_CONTEXT('USERENV', 'DATABASE_ROLE') FROM DUAL
+
+-- patches --
+SELECT P.DESCRIPTION, TO_CHAR(P.ACTION_TIME, 'YYYY-MM-DD') FROM DBA_REGISTRY_SQLPATCH P
+ WHERE P.ACTION = 'APPLY' AND P.STATUS = 'SUCCESS' ORDER BY P.ACTION_TIME
+
+-- log_rates --
+-- Bytes a second since the instances started; redo contains that of the undo.
+SELECT S.NAME, SUM(S.VALUE / GREATEST((SYSDATE - I.STARTUP_TIME) * 86400, 1))
+  FROM GV$SYSSTAT S JOIN GV$INSTANCE I ON I.INST_ID = S.INST_ID
+ WHERE S.NAME IN ('redo size', 'undo change vector size')
+ GROUP BY S.NAME
+
+-- code --
+SELECT S.TYPE, COUNT(*) FROM ALL_SOURCE S WHERE S.OWNER = :owner GROUP BY S.TYPE ORDER BY S.TYPE
+
+-- invalid --
+SELECT O.OBJECT_TYPE, COUNT(*) FROM ALL_OBJECTS O
+ WHERE O.OWNER = :owner AND O.STATUS = 'INVALID' GROUP BY O.OBJECT_TYPE ORDER BY O.OBJECT_TYPE
+
+-- table_triggers --
+SELECT G.TABLE_NAME, G.OWNER, G.TRIGGER_NAME, G.TRIGGER_TYPE, G.STATUS FROM ALL_TRIGGERS G
+ WHERE G.TABLE_OWNER = :owner AND G.BASE_OBJECT_TYPE = 'TABLE' ORDER BY G.TABLE_NAME, G.TRIGGER_NAME
+
+-- view_logs --
+SELECT L.MASTER, L.LOG_TABLE FROM ALL_MVIEW_LOGS L WHERE L.LOG_OWNER = :owner ORDER BY L.MASTER

@@ -29,3 +29,39 @@ SELECT count(*) FROM {table}
 
 -- sample --
 COPY (SELECT * FROM {table}{sample} LIMIT {rows}) TO STDOUT
+
+-- largest --
+-- The lengths are beside the rows: large values are read only where they have to be converted into text.
+SELECT greatest({lengths}) FROM {rows} t
+
+-- some_rows --
+(SELECT {columns} FROM {table}{sample} LIMIT {rows})
+
+-- database --
+SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE 'primary' END,
+       pg_encoding_to_char(d.encoding) || ', collation ' || d.datcollate
+  FROM pg_database d WHERE d.datname = current_database()
+
+-- wal --
+SELECT (w.wal_bytes / greatest(extract(epoch FROM clock_timestamp() - w.stats_reset), 1))::float8 FROM pg_stat_wal w
+
+-- table_triggers --
+SELECT g.tgrelid, 'trigger ' || g.tgname || CASE g.tgenabled WHEN 'D' THEN ': disabled' ELSE ': enabled' END
+  FROM pg_trigger g
+ WHERE NOT g.tgisinternal AND g.tgname !~ '^venus_' AND g.tgrelid = ANY (%(tables)s::oid[])
+ ORDER BY g.tgrelid, g.tgname
+
+-- code --
+SELECT l.lanname, sum(length(p.prosrc) - length(replace(p.prosrc, chr(10), '')) + 1)::bigint
+  FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang JOIN pg_namespace n ON n.oid = p.pronamespace
+ WHERE n.nspname = ANY (%(namespaces)s) AND l.lanname NOT IN ('c', 'internal')
+   AND NOT EXISTS (SELECT FROM pg_depend e WHERE e.classid = 'pg_proc'::regclass AND e.objid = p.oid AND e.deptype = 'e')
+ GROUP BY l.lanname ORDER BY l.lanname
+
+-- invalid --
+SELECT 'index', count(*)
+  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE NOT i.indisvalid AND n.nspname = ANY (%(namespaces)s)
+UNION ALL
+SELECT 'constraint', count(*) FROM pg_constraint k JOIN pg_namespace n ON n.oid = k.connamespace
+ WHERE NOT k.convalidated AND n.nspname = ANY (%(namespaces)s)
