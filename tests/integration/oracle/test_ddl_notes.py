@@ -95,6 +95,8 @@ def test_an_emptied_partition_is_one(app: Application, sales: Follower, source: 
     sales.drain()
     source.capture.refresh_schemas()
     assert state(source) == "RESYNC"
+    fills = {t.schema.name: t.fill.done for t in source.registry.read_registered_tables()}
+    assert fills["SALES"], "an operator decides when the table is read again"
 
 
 def test_a_trigger_that_cannot_write_its_note_lets_the_statement_pass(app: Application, source: OracleSource) -> None:

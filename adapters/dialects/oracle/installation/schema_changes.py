@@ -94,7 +94,7 @@ def store_changes(writer: OracleSession, dictionary: OracleDictionary) -> Stored
 
 
 def _apply_ddl_records(how: OracleTableComparison, notes: DdlRecords) -> OracleTableComparison:
-    """Apply the DDL records of a table, unless there is already a reason to read it again."""
+    """Apply the DDL records of a table, unless it is RESYNC anyway: then an operator decides when it is read."""
     if how.reason or how.table is None:
         return how
     reason = SILENCED if notes.has_disabling_statement(how.place) and not how.is_beginning else ""
@@ -102,7 +102,8 @@ def _apply_ddl_records(how: OracleTableComparison, notes: DdlRecords) -> OracleT
         reason = ALTERED
     # the records are gone when a paused table is resumed
     again = bool(reason) and how.is_paused
-    return replace(how, reason=reason, read_again=how.read_again or again or notes.may_change_values(how.place))
+    again = again or (not reason and notes.may_change_values(how.place))
+    return replace(how, reason=reason, read_again=how.read_again or again)
 
 
 def _read_segment_watch(writer: OracleSession, dictionary: OracleDictionary) -> SegmentWatch | None:
@@ -252,7 +253,8 @@ class SegmentWatch:
         reason = "" if self.notes.explains_segments(place) else self.segments.missed_rows_reason(table_id, place)
         if not reason and not how.is_beginning:  # otherwise the fill is about to read the whole table anyway
             reason = self.segments.altered_triggers(table_id, place)
-        return replace(how, reason=reason, read_again=not how.is_paused and self._has_other_values(how))
+        is_changed = not reason and not how.is_paused and self._has_other_values(how)
+        return replace(how, reason=reason, read_again=is_changed)
 
     def _is_undecided(self, how: OracleTableComparison) -> bool:
         """Whether a table was dropped or hidden after it was read: the next comparison judges it."""
