@@ -13,20 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from venus.adapters.dialects.mysql.connection import parse_address
 from venus.adapters.targets.cutover_contract import CutoverMark
-from venus.adapters.targets.mysql import ddl, tables
-from venus.adapters.targets.mysql.naming import OWN, MysqlPlacedTable, place_all, place_table
-from venus.adapters.targets.mysql.rows import MysqlRowMerger, require_all
-from venus.adapters.targets.mysql.rowsql import MysqlRowSql, delete_keys, insert_rows, key_lists, statement
+from venus.adapters.targets.mysql import ddl, rowsql, tables
+from venus.adapters.targets.mysql.naming import MysqlPlacedTable, place_all, place_table
+from venus.adapters.targets.mysql.rowsql import MysqlRowSql, statement
 from venus.adapters.targets.mysql.session import MysqlSession, open_session
 from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
-from venus.adapters.targets.relational.database import RelationalDatabase, wait_for_lock
+from venus.adapters.targets.relational.database import wait_for_lock
+from venus.adapters.targets.relational.place import OWN, VersionStep
+from venus.adapters.targets.relational.row_database import RowDatabase, TargetFitness
 from venus.adapters.targets.relational.session import DdlNeeded, transaction
 from venus.adapters.targets.relational.states import ACTIVE, HALTED, TableState
-from venus.adapters.under.row_changes import RowChanges
-from venus.codec.packed import PackedBytes
-from venus.codec.row_bytes import Layout
-from venus.codec.stored_rows import FullRows
 from venus.config import Settings
 from venus.errors import Refused, TargetError
 from venus.model import TableSchema
@@ -49,8 +46,11 @@ class _NoMonitor:
         """Do nothing."""
 
 
-class MysqlDatabase(RelationalDatabase):
+class MysqlDatabase(RowDatabase):
     """A MariaDB or MySQL database that is target `name` of the configuration."""
+
+    def __init__(self, settings: Settings, name: str, *, first_load: bool = False) -> None:
+        super().__init__(settings, name, rowsql, first_load=first_load)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -105,9 +105,6 @@ class MysqlDatabase(RelationalDatabase):
     def _database_name(self) -> str:
         return parse_address(self.url).database
 
-    def row_sql(self, schema: TableSchema) -> MysqlRowSql:
-        return MysqlRowSql(self.place(schema), self.group)
-
     def find_differences(self, session: MysqlSession) -> dict[str, tuple[str, ...]]:
         return {}
 
@@ -123,9 +120,9 @@ class MysqlDatabase(RelationalDatabase):
                 compile_predicate(predicate, schema)
             place_all([schema], placed.namespace, self.config.names, self.name)
             if not is_own:
-                tables.refuse_existing(self, session, [placed])
+                self.refuse_existing(session, [placed])
         except (Refused, PredicateRefused) as refused:
-            self._put_halted(session, placed, offset, "; ".join(str(refused).split("\n")), predicate)
+            self.put_halted(session, placed, offset, "; ".join(str(refused).split("\n")), predicate)
             return
         if tables.read_table(session, placed) is None:
             raise DdlNeeded(f"creating {schema.qualified}", lambda: self._create_table(session, placed, offset))
@@ -136,12 +133,6 @@ class MysqlDatabase(RelationalDatabase):
             reason = "; ".join(f"the target has rejected: {text}" for text in missing)
             self.run_own(session, "set_version", table_id=schema.table_id, version=schema.version, reason=reason)
 
-    def _put_halted(
-        self, session: MysqlSession, placed: MysqlPlacedTable, offset: int, reason: str, predicate: str
-    ) -> None:
-        self.put_table(session, placed, HALTED, offset, created=False, predicate=predicate)
-        self.set_state(session, placed.schema.table_id, HALTED, held_from=offset, reason=reason)
-
     def _create_table(self, session: MysqlSession, placed: MysqlPlacedTable, offset: int) -> None:
         """Create a table, outside a transaction; one that cannot be created halts."""
         try:
@@ -150,12 +141,12 @@ class MysqlDatabase(RelationalDatabase):
             predicate = predicate_text(self.config.where, placed.schema.qualified)
             with transaction(session):
                 self.put_schema(session, placed.schema)
-                self._put_halted(session, placed, offset, str(error), predicate)
+                self.put_halted(session, placed, offset, str(error), predicate)
                 self.run_own(session, "raise_control")
 
     def plan_step(
         self, session: MysqlSession, catalogue: TargetCatalogue, schema: TableSchema, *, rekeying: bool = False
-    ) -> ddl.MysqlStep:
+    ) -> VersionStep:
         step = self._plan(session, catalogue, schema)
         if step.statements and not step.refused:
             raise DdlNeeded(
@@ -164,12 +155,12 @@ class MysqlDatabase(RelationalDatabase):
             )
         return step
 
-    def _plan(self, session: MysqlSession, catalogue: TargetCatalogue, schema: TableSchema) -> ddl.MysqlStep:
+    def _plan(self, session: MysqlSession, catalogue: TargetCatalogue, schema: TableSchema) -> VersionStep:
         old, new = self.place(catalogue.current_schema(schema.table_id)), self.place(schema)
         try:
             place_all([schema], new.namespace, self.config.names, self.name)
         except Refused as refused:
-            return ddl.MysqlStep(refused="; ".join(str(refused).split("\n")))
+            return VersionStep(refused="; ".join(str(refused).split("\n")))
         present = {
             c.name.lower(): ddl.PresentColumn(type=c.type, not_null=c.not_null)
             for c in tables.read_columns(session, old)
@@ -178,7 +169,7 @@ class MysqlDatabase(RelationalDatabase):
         return ddl.plan_step(old, new, present, self.name, has_begun=has_begun)
 
     def _alter_table(
-        self, session: MysqlSession, catalogue: TargetCatalogue, schema: TableSchema, step: ddl.MysqlStep
+        self, session: MysqlSession, catalogue: TargetCatalogue, schema: TableSchema, step: VersionStep
     ) -> None:
         """Alter a table, outside a transaction; one that cannot be altered halts."""
         table_id = schema.table_id
@@ -213,26 +204,6 @@ class MysqlDatabase(RelationalDatabase):
         if session.row(sql.text("find_touched")) is not None:
             session.run(sql.text("forget_touched"))
 
-    # -- rows ----------------------------------------------------------------------------------------------------------
-
-    def open_merger(
-        self, session: MysqlSession, catalogue: TargetCatalogue, start: int, whole: frozenset[int] | None
-    ) -> MysqlRowMerger:
-        return MysqlRowMerger(session, catalogue, quarantines=self.config.on_error == "quarantine")
-
-    def apply_net(self, session: MysqlSession, schema: TableSchema, rows: RowChanges) -> None:
-        sql = self.row_sql(schema)
-        delete_keys(session, sql, Layout.of(schema), rows.record_ids)
-        live = rows.where(~rows.is_deleted)
-        if len(live):
-            require_all(insert_rows(session, sql, schema, live.record_ids, live.rows), len(live))
-
-    def record_keys(
-        self, session: MysqlSession, sql: MysqlRowSql, schema: TableSchema, record_ids: PackedBytes, offset: int
-    ) -> None:
-        for values in key_lists(sql.placed, Layout.of(schema), record_ids, str(offset)):
-            session.run(sql.text("touch_values", values=values))
-
     # -- resync --------------------------------------------------------------------------------------------------------
 
     def create_side(self, session: MysqlSession, sql: MysqlRowSql) -> None:
@@ -240,32 +211,17 @@ class MysqlDatabase(RelationalDatabase):
         session.run(sql.text("drop_side"))
         session.run(sql.text("create_side", definitions=ddl.side_definitions(sql.placed), charset=charset))
 
-    def copy_side(self, session: MysqlSession, sql: MysqlRowSql, rows: FullRows, version: TableSchema) -> None:
-        changes = rows.changes
-        insert_rows(session, sql, version, changes.record_ids, changes.rows, table=sql.side)
-
-    def replace_by_side(
-        self, session: MysqlSession, sql: MysqlRowSql, cut: int, evolve: Callable[[], None]
-    ) -> tuple[int, int]:
-        evolve()
-        removed, replaced = (session.run(sql.text(b, offset=str(cut))) for b in ("resync_delete", "resync_replace"))
-        inserted = session.write_rows(sql.text("resync_insert", offset=str(cut)))
-        return removed, inserted - replaced
-
-    def replace_key_by_side(
-        self,
-        session: MysqlSession,
-        state: TableState,
-        before: MysqlPlacedTable,
-        sql: MysqlRowSql,
-        evolve: Callable[[], None],
-    ) -> tuple[int, int]:
-        raise TargetError(
-            f"the key of {sql.placed.qualified} has changed, which a target of this kind does not follow: "
-            f"`venus migrate --target {self.name} --empty-meanwhile` loads it again"
-        )
-
     # -- load ----------------------------------------------------------------------------------------------------------
+
+    def table_problems(self, session: MysqlSession, placed: MysqlPlacedTable) -> list[str] | None:
+        there = tables.read_table(session, placed)
+        return tables.table_differences(placed, there) if there is not None else None
+
+    def has_rows(self, session: MysqlSession, placed: MysqlPlacedTable) -> bool:
+        return tables.has_rows(session, placed)
+
+    def examine(self, session: MysqlSession, schemas: Sequence[TableSchema]) -> TargetFitness:
+        return tables.examine(self, session, schemas)
 
     def place_all(self, schemas: Sequence[TableSchema]) -> list[MysqlPlacedTable]:
         return place_all(schemas, self._database_name, self.config.names, self.name)
@@ -278,7 +234,7 @@ class MysqlDatabase(RelationalDatabase):
             for one in placed
             if one.name not in known and (one.schema.table_id, tables.created_intent(one)) not in intents
         ]
-        tables.refuse_existing(self, session, others)
+        self.refuse_existing(session, others)
         for one in placed:
             if tables.read_table(session, one) is None:
                 tables.create_table(self, session, one, with_indexes=False)
@@ -303,9 +259,6 @@ class MysqlDatabase(RelationalDatabase):
     def count_rows(self, session: MysqlSession, placed: MysqlPlacedTable) -> int:
         return tables.count_rows(session, placed)
 
-    def finish_table(self, session: MysqlSession, placed: MysqlPlacedTable) -> None:
-        """Do nothing: the table was created with its key."""
-
     def finish_tables(
         self, session: MysqlSession, created: Sequence[MysqlPlacedTable], everything: Sequence[MysqlPlacedTable]
     ) -> list[str]:
@@ -315,24 +268,10 @@ class MysqlDatabase(RelationalDatabase):
             logger.warning("%s", line)
         return rejected
 
-    def list_left_out(self, placed: Sequence[MysqlPlacedTable]) -> list[str]:
-        return ddl.list_left_out(placed)
-
-    def read_load_progress(self, session: MysqlSession, load_id: str) -> tuple[int, int, int]:
-        ((rows, splits, under_way),) = self.read_own_rows(session, "load_progress", load_id=load_id)
-        return int(rows), int(splits), int(under_way)
-
     # -- own tables ----------------------------------------------------------------------------------------------------
 
     def own_sql(self, name: str) -> str:
         return statement("own", name, own=OWN)
-
-    def own_execute_text(self, session: MysqlSession, name: str, *numbers: int | Sequence[int] | None) -> str:
-        if any(isinstance(n, Sequence) for n in numbers):
-            rows = zip(*numbers, strict=True)
-            return "; ".join(self.own_execute_text(session, name.removesuffix("_all"), *row) for row in rows)
-        values = {f"n{i}": number for i, number in enumerate(numbers, 1)}
-        return self.own_text(session, f"execute_{name}", **values)
 
     def read_mark(self, session: MysqlSession) -> CutoverMark | None:
         return None  # a target of this kind cannot be cut over

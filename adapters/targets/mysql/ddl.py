@@ -15,19 +15,11 @@ from venus.adapters.dialects.mysql.sql import literal
 from venus.adapters.targets.mysql.naming import MysqlPlacedTable, quote
 from venus.adapters.targets.mysql.types import becomes_text, is_text, key_bytes
 from venus.adapters.targets.relational.names import shorten_chars
+from venus.adapters.targets.relational.place import RelationalPlace, VersionStep, join_steps
 from venus.model import Column, Index, TableSchema
 
 _COMMENT_CHARS = 1024
 _LITERAL_DEFAULTS = ("'", "-", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MysqlStep:
-    """Statements and remarks for the target. `refused` is the reason if the step is impossible; empty = it is not."""
-
-    statements: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +82,7 @@ def create_table(placed: MysqlPlacedTable, *, is_mariadb: bool) -> str:
     )
 
 
-def side_definitions(placed: MysqlPlacedTable) -> str:
+def side_definitions(placed: RelationalPlace) -> str:
     """Return the columns of the side table of a resync."""
     key = placed.schema.key
     return ", ".join(
@@ -142,41 +134,12 @@ def foreign_key_statements(
     return found
 
 
-def list_left_out(placed: Sequence[MysqlPlacedTable]) -> list[str]:
-    """Return what the target does not get, one line each, with the reason."""
-    there = {(one.schema.namespace, one.schema.name) for one in placed}
-    found = []
-    for one in placed:
-        schema = one.schema
-        found += [f"{schema.qualified}: {o.what} {o.name}: {o.reason}" for o in schema.left_out]
-        found += [
-            f"{schema.qualified}: index {i.name}: it is not one of plain columns"
-            for i in schema.indexes
-            if i.definition
-        ]
-        found += [f"{schema.qualified}: check {c.name}: its condition is in PostgreSQL's syntax" for c in schema.checks]
-        found += [
-            f"{schema.qualified}: foreign key {k.name}: {k.referred_namespace}.{k.referred_table} is not captured"
-            for k in schema.foreign_keys
-            if (k.referred_namespace, k.referred_table) not in there
-        ]
-        found += [
-            f"{schema.qualified}: numbering of {c.name}: the application has to number its own rows"
-            for c in schema.columns
-            if c.identity
-        ]
-    return found
-
-
-def ddl_file(target: str, statements: Sequence[str], left_out: Sequence[str]) -> str:
-    """Return the DDL as a file that a DBA can read and run."""
-    lines = [
-        f"-- What `venus migrate --target {target}` creates at MariaDB; indexes come behind the rows.",
-        f"-- MySQL: write {collation(is_mariadb=False)} instead of {collation(is_mariadb=True)}.",
+def file_heads(target: str) -> list[str]:
+    """Return the first comments of the file with the DDL."""
+    return [
+        f"What `venus migrate --target {target}` creates at MariaDB; indexes come behind the rows.",
+        f"MySQL: write {collation(is_mariadb=False)} instead of {collation(is_mariadb=True)}.",
     ]
-    if left_out:
-        lines += ["--", f"-- Not in here ({len(left_out)}):", *(f"--   {line}" for line in left_out)]
-    return "\n".join([*lines, "", *(f"{statement};" for statement in statements)]) + "\n"
 
 
 def text_columns(schema: TableSchema) -> list[str]:
@@ -189,16 +152,16 @@ def text_columns(schema: TableSchema) -> list[str]:
 
 def plan_step(
     old: MysqlPlacedTable, new: MysqlPlacedTable, present: Mapping[str, PresentColumn], target: str, *, has_begun: bool
-) -> MysqlStep:
+) -> VersionStep:
     """Return the step from one version to the next. Pure.
 
     `present` has the columns of the table, by their names in lower case. `has_begun` means that the
     statements of this step were run before, perhaps not all of them.
     """
     if old.name != new.name:
-        return MysqlStep(refused=f"the table was renamed from {old.schema.qualified} to {new.schema.qualified}")
+        return VersionStep(refused=f"the table was renamed from {old.schema.qualified} to {new.schema.qualified}")
     if old.schema.identity != new.schema.identity:
-        return MysqlStep(
+        return VersionStep(
             refused=f"the key has changed to ({', '.join(new.schema.key)}), which a target of this kind does not "
             f"follow: empty it with `venus migrate --target {target} --empty-meanwhile`"
         )
@@ -207,38 +170,33 @@ def plan_step(
     parts = [_drop_column(old, c, present) for number, c in before.items() if number not in after]
     parts += [_change_column(old, new, c, after[number], present) for number, c in before.items() if number in after]
     parts += [_add_column(new, c, present, has_begun=has_begun) for number, c in after.items() if number not in before]
-    if refused := next((part.refused for part in parts if part.refused), ""):
-        return MysqlStep(refused=refused)
-    return MysqlStep(
-        statements=tuple(text for part in parts for text in part.statements),
-        remarks=tuple(text for part in parts for text in part.remarks),
-    )
+    return join_steps(parts)
 
 
 def _add_column(
     new: MysqlPlacedTable, column: Column, present: Mapping[str, PresentColumn], *, has_begun: bool
-) -> MysqlStep:
+) -> VersionStep:
     name = new.fold(column.name)
     if name.lower() in present:
         own = f"the target's table {new.name} has a column {name} already, and the source has added one"
-        return MysqlStep() if has_begun else MysqlStep(refused=f"{own}: rename or drop the one at the target")
-    return MysqlStep(statements=(f"ALTER TABLE {new.sql} ADD COLUMN {column_sql(new, column, is_added=True)}",))
+        return VersionStep() if has_begun else VersionStep(refused=f"{own}: rename or drop the one at the target")
+    return VersionStep(statements=(f"ALTER TABLE {new.sql} ADD COLUMN {column_sql(new, column, is_added=True)}",))
 
 
-def _drop_column(old: MysqlPlacedTable, column: Column, present: Mapping[str, PresentColumn]) -> MysqlStep:
+def _drop_column(old: MysqlPlacedTable, column: Column, present: Mapping[str, PresentColumn]) -> VersionStep:
     remark = f"column {column.name} was dropped at the source and is kept here"
     has = present.get(old.fold(column.name).lower())
     if has is None or not has.not_null:
-        return MysqlStep(remarks=(remark,))
+        return VersionStep(remarks=(remark,))
     name = old.column(column.name)
-    return MysqlStep(
+    return VersionStep(
         statements=(f"ALTER TABLE {old.sql} MODIFY COLUMN {name} {old.types[column.name]} NULL",), remarks=(remark,)
     )
 
 
 def _change_column(
     old: MysqlPlacedTable, new: MysqlPlacedTable, before: Column, after: Column, present: Mapping[str, PresentColumn]
-) -> MysqlStep:
+) -> VersionStep:
     name, now = old.fold(before.name), new.fold(after.name)
     was, wanted = old.types[before.name], new.types[after.name]
     is_renamed = name != now and name.lower() in present and now.lower() not in present
@@ -252,12 +210,12 @@ def _change_column(
     statement += (f" DEFAULT {default}" if default else "") + _comment_sql(after.comment)
     if was != wanted and has_type != wanted and not can_widen(was, wanted):
         reason = f"column {after.name} has changed from {was} to {wanted}, which does not widen it"
-        return MysqlStep(refused=f"{reason}; all of its values come again: {statement}")
+        return VersionStep(refused=f"{reason}; all of its values come again: {statement}")
     alters = is_renamed or (was != wanted and has_type != wanted) or (after.nullable and has_not_null and not is_key)
     remarks: tuple[str, ...] = ()
     if before.nullable and not after.nullable:
         remarks = (f"column {after.name} is NOT NULL at the source now; NULL stays allowed here",)
-    return MysqlStep(statements=(statement,) if alters else (), remarks=remarks)
+    return VersionStep(statements=(statement,) if alters else (), remarks=remarks)
 
 
 _INTEGERS = ("smallint", "int", "bigint")

@@ -1,22 +1,18 @@
-"""The statements that change one target table, composed once for a table version, and values as SQL (VENUS 3.3, 3.4).
-
-Rows of the full data may have any version of the schema: rows from before an ADD COLUMN lack that column and get its
-default, and rows from before a DROP COLUMN lose that column. The same holds for the rows of one cut that are older than
-its table, which is altered in front of the cut.
-"""
+"""The statements that change one target table, composed once for a table version, and values as SQL (VENUS 3.4)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from zlib import crc32
 
 from venus.adapters.dialects.mysql.sql import literal
 from venus.adapters.dialects.statements import Statements
-from venus.adapters.targets.mysql.naming import OWN, MysqlPlacedTable, quote
+from venus.adapters.targets.mysql.naming import MysqlPlacedTable, quote
 from venus.adapters.targets.mysql.session import MysqlSession
 from venus.adapters.targets.mysql.types import is_text, write_sql
+from venus.adapters.targets.relational.place import OWN, RelationalPlace
+from venus.adapters.targets.relational.row_statements import TableStatements
 from venus.adapters.targets.relational.session import Refusal
 from venus.codec.columns import Value, keys_to_columns, to_columns
 from venus.codec.copy_text import to_copy
@@ -34,42 +30,17 @@ LOAD_ROWS_MIN = 50
 KEYS_MAX = 2_000
 
 
-class MysqlRowSql:
+class MysqlRowSql(TableStatements):
     """Statements for one table version. `columns` are those of `schema`, which may be an older version."""
 
     def __init__(self, placed: MysqlPlacedTable, group: str) -> None:
-        schema = placed.schema
-        self.placed = placed
-        suffix = f"{schema.table_id}_{crc32(group.encode()):08x}"
-        database = quote(placed.namespace)
-        self.touched = f"{database}.{quote(f'{OWN}touched_{suffix}')}"
-        self.side = f"{database}.{quote(f'{OWN}side_{suffix}')}"
-        self.stage = quote(f"{OWN}s_{schema.table_id}_{schema.version}")
-        self.key_stage = quote(f"{OWN}d_{schema.table_id}_{schema.version}")
-        moved = "venus_offset"
-        while moved in map(placed.fold, schema.key):
-            moved += "_"
-        others = schema.wire_columns[len(schema.key) :]
-        self._names = {
-            "moved": quote(moved),
-            "table": placed.sql,
-            "columns": placed.wire_columns,
-            "key": placed.key,
-            "key_list": f"({placed.key})" if len(schema.key) > 1 else placed.key,
-            "stage": self.stage,
-            "touched": self.touched,
+        super().__init__(placed, group, f"{quote(placed.namespace)}.")
+        self.names |= {
             "touched_database": literal(placed.namespace),
-            "touched_name": literal(f"{OWN}touched_{suffix}"),
-            "side": self.side,
-            "match": self._match_condition(),
-            "same": " AND ".join(map(self._same, others)) or "TRUE",
+            "touched_name": literal(f"{OWN}touched_{self.suffix}"),
         }
 
-    def _match_condition(self) -> str:
-        keys = [self.placed.column(k) for k in self.placed.schema.key]
-        return " AND ".join(f"t.{k} = s.{k}" for k in keys)
-
-    def _same(self, column: Column) -> str:
+    def same(self, column: Column) -> str:
         name = self.placed.column(column.name)
         left, right = f"t.{name}", f"s.{name}"
         if is_text(self.placed.types[column.name]):  # an existing table may compare texts without case
@@ -77,8 +48,12 @@ class MysqlRowSql:
         return f"{left} <=> {right}"
 
     def text(self, block: str, **more: str) -> str:
-        """Return a block of apply.sql for this table."""
-        return statement("apply", block, **(self._names | more))
+        return statement("apply", block, **(self.names | more))
+
+
+def row_sql(placed: MysqlPlacedTable, group: str) -> MysqlRowSql:
+    """Return the statements for a table version."""
+    return MysqlRowSql(placed, group)
 
 
 def _timestamptz_literal(value: str) -> str:
@@ -138,7 +113,7 @@ def _render_columns(
         yield f"({','.join(row)})"
 
 
-def key_lists(placed: MysqlPlacedTable, layout: Layout, record_ids: PackedBytes, *more: str) -> Iterator[str]:
+def key_lists(placed: RelationalPlace, layout: Layout, record_ids: PackedBytes, *more: str) -> Iterator[str]:
     """Yield lists of keys for statements; `more` are values behind each key."""
     columns = layout.columns[: layout.key_count]
     declared = [placed.types[c.name] for c in columns]
@@ -152,6 +127,18 @@ def delete_keys(session: MysqlSession, sql: MysqlRowSql, layout: Layout, record_
     """Delete rows by their keys."""
     for values in key_lists(sql.placed, layout, record_ids):
         session.run(sql.text("delete_values", values=values))
+
+
+def stage_keys(session: MysqlSession, sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes) -> None:
+    """Add keys to the staging table of deleted rows."""
+    for values in key_lists(sql.placed, layout, record_ids):
+        session.run(sql.text("put_staged", stage=sql.key_stage, columns=sql.placed.key, values=values))
+
+
+def record_keys(session: MysqlSession, sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes, offset: int) -> None:
+    """Add keys to the record of a table's changed keys."""
+    for values in key_lists(sql.placed, layout, record_ids, str(offset)):
+        session.run(sql.text("touch_values", values=values))
 
 
 def insert_rows(

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 from venus.adapters.targets.mysql import ddl
 from venus.adapters.targets.mysql.naming import MysqlPlacedTable, place_all
 from venus.adapters.targets.mysql.rowsql import statement
-from venus.adapters.targets.mysql.session import MysqlSession, open_session
+from venus.adapters.targets.mysql.session import MysqlSession
 from venus.adapters.targets.mysql.types import is_text
-from venus.adapters.targets.predicates import check_predicates
 from venus.adapters.targets.relational.database import RelationalDatabase
-from venus.errors import ConfigError, LoginRefused, Refused, TargetError, VenusError
+from venus.adapters.targets.relational.row_database import HINT, RowDatabase, TargetFitness
+from venus.errors import TargetError
 from venus.model import Finding, TableSchema
 
-#: The remedy for an existing table that differs.
-HINT = "alter the table, move it away, or give the target another database"
 MARIADB_MIN, MYSQL_MIN = (10, 6), (8, 0, 17)
 CONSTRAINTS = "foreign keys are off while VENUS applies (foreign_key_checks = 0)"
 #: Integers have a display width in MariaDB and in old versions of MySQL.
@@ -241,35 +238,11 @@ def _try_all(session: MysqlSession, statements: Sequence[str]) -> list[str]:
     return rejected
 
 
-def check_existing(target: RelationalDatabase, session: MysqlSession, placed: MysqlPlacedTable) -> list[str]:
-    """Return the reasons why an existing table cannot be used; empty for one that does not exist."""
-    there = read_table(session, placed)
-    if there is None:
-        return []
-    found = table_differences(placed, there)
-    if not found and target.config.on_existing == "refuse" and has_rows(session, placed):
-        found.append(f"{placed.name} has rows already: {empty_hint(target.name)}")
-    return found
-
-
-def refuse_existing(target: RelationalDatabase, session: MysqlSession, placed: Sequence[MysqlPlacedTable]) -> None:
-    """Raise Refused with a line for each reason why existing tables cannot be used."""
-    if found := [line for one in placed for line in check_existing(target, session, one)]:
-        raise Refused("\n".join(found), hint=HINT)
-
-
-def empty_hint(target: str) -> str:
-    """Return the remedy for a table that has rows."""
-    return f"empty it, or set targets.{target}.on_existing to truncate or append"
-
-
 # -- before a load -----------------------------------------------------------------------------------------------------
 
 
-def find_obstacles(
-    target: RelationalDatabase, session: MysqlSession, schemas: Sequence[TableSchema]
-) -> list[tuple[str, str, str]]:
-    """Return (where, message, remedy) of each obstacle to a load. Raises Refused if names or keys do not fit."""
+def examine(target: RowDatabase, session: MysqlSession, schemas: Sequence[TableSchema]) -> TargetFitness:
+    """Examine the server and the existing tables. Raises Refused if names or keys do not fit."""
     where = f"target {target.name}"
     server = read_server(session)
     found = [(where, problem, "use another server") for problem in server.problems]
@@ -290,41 +263,9 @@ def find_obstacles(
     for one in placed:
         if one.name in own or (one.schema.table_id, created_intent(one)) in intents:
             continue
-        lines = check_existing(target, session, one)
+        lines = target.check_existing(session, one)
         found += [(one.schema.qualified, f"is there already: {line}", HINT) for line in lines]
-    return found
-
-
-def check(target: RelationalDatabase, schemas: Sequence[TableSchema]) -> list[Finding]:
-    """Check that the database is reachable and can have these tables; being unreachable is a finding, not an error."""
-    where = f"target {target.name}"
-    try:
-        predicates = check_predicates(target.config.where, schemas, target.name)
-        with closing(open_session(target, "check")) as session:
-            server = read_server(session)
-            obstacles = find_obstacles(target, session, schemas)
-    except ConfigError as error:
-        return [Finding(where=where, message=str(error), remedy=error.hint, blocks=True)]
-    except Refused as refused:
-        lines = str(refused).split("\n")
-        return [Finding(where=where, message=line, remedy=refused.hint, blocks=True) for line in lines]
-    except VenusError as error:
-        blocks = isinstance(error, LoginRefused) or not error.retryable
-        return [Finding(where=where, message=str(error), remedy=error.hint, blocks=blocks)]
-    names = {s.table_id: s.qualified for s in schemas}
-    found = [Finding(where=where, message=f"{names[t]} gets the rows where {text}") for t, text in predicates.items()]
-    found.append(Finding(where=where, message=f"reachable, {server.text}; {CONSTRAINTS}"))
-    if texts := [line for schema in schemas if not schema.is_heartbeat for line in ddl.text_columns(schema)]:
-        message = f"{len(texts)} columns become text: MariaDB and MySQL have no type that holds their values exactly"
-        found.append(Finding(where=where, message=message, details=tuple(texts)))
-    return [*found, *(Finding(where=w, message=m, remedy=r, blocks=True) for w, m, r in obstacles)]
-
-
-def refuse_unfit(target: RelationalDatabase, schemas: Sequence[TableSchema]) -> None:
-    """Raise Refused with one line for each obstacle to a load, or ConfigError for an unfit predicate."""
-    check_predicates(target.config.where, schemas, target.name)
-    with closing(open_session(target, "check")) as session:
-        found = find_obstacles(target, session, schemas)
-    if found:
-        lines = "\n".join(f"{where} {message}: {remedy}" for where, message, remedy in found)
-        raise Refused(lines, hint="`venus check` lists the same obstacles; no row was read")
+    texts = [line for schema in schemas if not schema.is_heartbeat for line in ddl.text_columns(schema)]
+    message = f"{len(texts)} columns become text: MariaDB and MySQL have no type that holds their values exactly"
+    remarks = [Finding(where=where, message=message, details=tuple(texts))] if texts else []
+    return TargetFitness(text=f"{server.text}; {CONSTRAINTS}", obstacles=found, remarks=remarks)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from venus.adapters.targets.contract import Target, TargetCapabilities, TargetDdl
 from venus.adapters.targets.mysql import ddl
 from venus.adapters.targets.mysql.database import MysqlDatabase
-from venus.adapters.targets.mysql.tables import check, refuse_unfit
 from venus.adapters.targets.mysql.verify import MysqlTargetReader
+from venus.adapters.targets.relational.row_database import build_target_ddl, list_left_out
 from venus.adapters.targets.relational.target import RelationalTarget
 from venus.config import Settings
 from venus.model import Finding, TableSchema
@@ -45,26 +45,21 @@ class MysqlTarget(RelationalTarget):
         self._target = MysqlDatabase(settings, name)
 
     def check(self, schemas: Seq[TableSchema]) -> list[Finding]:
-        return check(self._target, schemas)
+        return self._target.check(schemas)
 
     def require_fit(self, schemas: Seq[TableSchema]) -> None:
-        refuse_unfit(self._target, schemas)
+        self._target.refuse_unfit(schemas)
 
     def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
         placed = self._target.place_all(schemas)
-        left_out = ddl.list_left_out(placed)
+        left_out = list_left_out(placed)
         left_out += [f"{o.kind} {o.name}: code and views are for you to carry over" for o in others]
         statements = [
             *(ddl.create_table(one, is_mariadb=True) for one in placed),
             *(text for one in placed for text in ddl.index_statements(one)),
             *(text for one in placed for text in ddl.foreign_key_statements(one, placed)),
         ]
-        return TargetDdl(
-            text=ddl.ddl_file(self.name, statements, left_out),
-            statements=tuple(statements),
-            later=(),
-            left_out=tuple(left_out),
-        )
+        return build_target_ddl(ddl.file_heads(self.name), statements, left_out)
 
     def open_reader(self) -> TargetReader:
         return MysqlTargetReader(self._target)

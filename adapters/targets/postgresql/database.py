@@ -28,7 +28,6 @@ from venus.adapters.targets.postgresql.rows.merging import RowMerger
 from venus.adapters.targets.postgresql.rowsql import RowSql, key_values, keyed_statements
 from venus.adapters.targets.postgresql.schema import existing, finishing
 from venus.adapters.targets.postgresql.schema.ddl import collect_remarks, is_counted, no_identity
-from venus.adapters.targets.postgresql.schema.evolve import EvolutionStep
 from venus.adapters.targets.postgresql.schema.own_types import LabelsMissing
 from venus.adapters.targets.postgresql.schema.side_tables import copy_side, create_side, replace_by_side, replace_rows
 from venus.adapters.targets.postgresql.schema.table_objects import find_differences
@@ -44,6 +43,7 @@ from venus.adapters.targets.postgresql.session import (
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import RelationalDatabase, wait_for_lock
 from venus.adapters.targets.relational.load_task import application_name
+from venus.adapters.targets.relational.place import VersionStep
 from venus.adapters.targets.relational.session import Refusal, Superseded
 from venus.adapters.targets.relational.states import TableState
 from venus.adapters.targets.relational.verdicts import RowsRefused
@@ -142,7 +142,7 @@ class PostgresDatabase(RelationalDatabase):
 
     def plan_step(
         self, session: TargetSession, catalogue: TargetCatalogue, schema: TableSchema, *, rekeying: bool = False
-    ) -> EvolutionStep:
+    ) -> VersionStep:
         return plan_step_to(self, session, catalogue, schema, rekeying=rekeying)
 
     def truncate(self, session: TargetSession, sql: RowSql) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from venus.adapters.targets.registry import target_kind
 from venus.adapters.targets.relational.own_tables import OwnPlace, OwnSession, OwnSql, OwnTables, TablePlace
+from venus.adapters.targets.relational.place import VersionStep
 from venus.adapters.targets.relational.session import Refusal, RelationalSession
 from venus.adapters.targets.relational.states import (
     TableState,
@@ -68,19 +69,6 @@ class PendingWriter(Protocol):
     def flush(self, pending: PendingChanges) -> None:
         """Write all pending changes to the table. Raises RowsRefused."""
         ...
-
-
-class VersionStep(Protocol):
-    """Statements and remarks for the target. `refused` is the reason if the step is impossible; empty = it is not."""
-
-    @property
-    def statements(self) -> tuple[str, ...]: ...
-
-    @property
-    def remarks(self) -> tuple[str, ...]: ...
-
-    @property
-    def refused(self) -> str: ...
 
 
 class Closable(Protocol):
@@ -269,6 +257,9 @@ class RelationalDatabase(OwnTables):
         """Replace key and rows; return how many rows were removed and added. Raises TargetError."""
 
     # -- load ----------------------------------------------------------------------------------------------------------
+
+    #: Whether tasks of a load gain from each other: not at a database with one writer.
+    loads_in_parallel = True
 
     @property
     def kind(self) -> str:

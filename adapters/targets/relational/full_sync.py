@@ -290,11 +290,14 @@ class _Load:
         self._report_rows(plan, sum(r.rows for r in done.values()), len(done))
         return [done[t.split_no] for t in tasks]
 
-    @staticmethod
-    def _run(runner: Runner, tasks: list[SplitTask]) -> Iterator[tuple[SplitResult, ...]]:
-        if len(tasks) > SINGLE_SPLITS_MAX:
-            return runner.run(load_splits, group_small_splits(tasks))
-        return ((result,) for result in runner.run(load_split, tasks))
+    def _run(self, runner: Runner, tasks: list[SplitTask]) -> Iterator[tuple[SplitResult, ...]]:
+        if not self._target.loads_in_parallel:
+            for group in group_small_splits(tasks):
+                yield from runner.run(load_splits, [group])
+        elif len(tasks) > SINGLE_SPLITS_MAX:
+            yield from runner.run(load_splits, group_small_splits(tasks))
+        else:
+            yield from ((result,) for result in runner.run(load_split, tasks))
 
     def _report_rows(self, plan: LoadPlan, rows: int, splits: int) -> None:
         self._report(

@@ -10,9 +10,10 @@ import pytest
 from tests.support.brokers.feed import INT, TEXT, column, items, refers, settings_for, table
 from venus.adapters.targets.postgresql.naming import PlacedTable, place_all, place_table
 from venus.adapters.targets.postgresql.schema.ddl import Remark, build_ddl_file, type_sql
-from venus.adapters.targets.postgresql.schema.evolve import EvolutionStep, can_widen, kept_columns, plan_step
+from venus.adapters.targets.postgresql.schema.evolve import can_widen, kept_columns, plan_step
 from venus.adapters.targets.postgresql.schema.existing import ExistingColumn, ExistingTable, table_differences
 from venus.adapters.targets.postgresql.schema.table_objects import object_differences as changes_at_source
+from venus.adapters.targets.relational.place import VersionStep
 from venus.config import Settings
 from venus.errors import Refused
 from venus.model import Check, Index, Kind, LogicalType, OwnType, TableSchema
@@ -279,7 +280,7 @@ def test_types_and_columns_are_renamed_outside_of_constants_alone(settings: Sett
 
 
 def test_defaults_are_followed_and_numbering_is_told_of(settings: Settings) -> None:
-    def plan_change(before: dict[str, Any], after: dict[str, Any], *, nullable: bool = False) -> EvolutionStep:
+    def plan_change(before: dict[str, Any], after: dict[str, Any], *, nullable: bool = False) -> VersionStep:
         old = table(1, "items", column(1, "id", INT), column(2, "n", INT, nullable=nullable, **before))
         new = replace(old, version=2, columns=(old.columns[0], column(2, "n", INT, nullable=nullable, **after)))
         return plan_step(

@@ -7,7 +7,6 @@ change halts the table with a reason; a resync or an operator's decision resolve
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from venus.adapters.targets.postgresql.naming import PlacedTable, quote, quote_literal, shorten_name
 from venus.adapters.targets.postgresql.schema.ddl import (
@@ -24,18 +23,10 @@ from venus.adapters.targets.postgresql.schema.ddl import (
 )
 from venus.adapters.targets.postgresql.schema.own_types import LabelSteps, create_if_missing
 from venus.adapters.targets.postgresql.session import statement
+from venus.adapters.targets.relational.place import VersionStep
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 NO_LABELS = LabelSteps()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvolutionStep:
-    """Statements and remarks for the target. `refused` is the reason if the step is impossible; empty = it is not."""
-
-    statements: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-    refused: str = ""
 
 
 def plan_step(
@@ -47,7 +38,7 @@ def plan_step(
     kept: Collection[str] = (),
     target: str = "NAME",
     rekeying: bool = False,
-) -> EvolutionStep:
+) -> VersionStep:
     """Return the step from one version to the next. Pure.
 
     `labels` are the changes of its enums. `present` lists the columns of the table at the target with their types, and
@@ -55,20 +46,20 @@ def plan_step(
     every row by one with the new key.
     """
     if (old.namespace, old.name) != (new.namespace, new.name):
-        return EvolutionStep(refused=f"the table was renamed from {old.qualified} to {new.qualified}")
+        return VersionStep(refused=f"the table was renamed from {old.qualified} to {new.qualified}")
     if old.schema.identity != new.schema.identity and not rekeying:
-        return EvolutionStep(refused=_key_change_reason(old.schema, new.schema, target))
+        return VersionStep(refused=_key_change_reason(old.schema, new.schema, target))
     before = {c.number: c for c in old.schema.columns}
     after = {c.number: c for c in new.schema.columns}
     if labels.refused:
-        return EvolutionStep(refused=labels.refused)
+        return VersionStep(refused=labels.refused)
     gone = [column for number, column in before.items() if number not in after]
     both = [(c, after[number]) for number, c in before.items() if number in after]
     parts = [*(_drop_column(old, column) for column in gone), _rename_kept(old, new, gone, present, kept)]
     parts.append(_rename_columns(old, new, both))
     parts += [_change_column(old, new, was, now, present) for was, now in both]
     if refused := next((part.refused for part in parts if part.refused), ""):
-        return EvolutionStep(refused=refused)
+        return VersionStep(refused=refused)
     made = {own.sql_name for own in old.schema.types}
     statements: list[str] = list(labels.statements)
     statements += [create_if_missing(new, own) for own in new.schema.types if own.sql_name not in made]
@@ -84,7 +75,7 @@ def plan_step(
     parted = _end_inheritance(old, new, changing=bool(statements))
     if _objects_of(old.schema) != _objects_of(new.schema):
         remarks.append("indexes, checks, domains or foreign keys have changed at the source; they are not changed here")
-    return EvolutionStep(statements=(*parted.statements, *statements), remarks=(*remarks, *parted.remarks))
+    return VersionStep(statements=(*parted.statements, *statements), remarks=(*remarks, *parted.remarks))
 
 
 def _key_change_reason(old: TableSchema, new: TableSchema, target: str) -> str:
@@ -96,7 +87,7 @@ def _key_change_reason(old: TableSchema, new: TableSchema, target: str) -> str:
     )
 
 
-def _end_inheritance(old: PlacedTable, new: PlacedTable, *, changing: bool) -> EvolutionStep:
+def _end_inheritance(old: PlacedTable, new: PlacedTable, *, changing: bool) -> VersionStep:
     """Remove the inheritance of child tables at the target if they left at the source or the parent's columns change.
 
     PostgreSQL would add a new column of the parent to its children, which get theirs with their own version.
@@ -106,10 +97,10 @@ def _end_inheritance(old: PlacedTable, new: PlacedTable, *, changing: bool) -> E
     more = [child for child in after if child not in before]
     remarks = [f"{', '.join(more)} now inherits from it at the source; that is not replicated"] if more else []
     if not gone and not (before and changing):
-        return EvolutionStep(remarks=tuple(remarks))
+        return VersionStep(remarks=tuple(remarks))
     why = f"{', '.join(gone)} has left" if gone else "its columns have changed"
     remarks.append(f"{why} at the source: no table inherits from it here any more (ALTER TABLE ... INHERIT)")
-    return EvolutionStep(
+    return VersionStep(
         statements=(statement("child_tables", "part", table=quote_literal(old.sql)),), remarks=tuple(remarks)
     )
 
@@ -122,7 +113,7 @@ def kept_columns(versions: Iterable[TableSchema], current: TableSchema) -> froze
 
 def _rename_kept(
     old: PlacedTable, new: PlacedTable, gone: Iterable[Column], present: Collection[str], kept: Collection[str]
-) -> EvolutionStep:
+) -> VersionStep:
     """Rename a kept column if a new column of the source has its name.
 
     Its values are not those of the new column, and only an operator may delete them.
@@ -137,11 +128,11 @@ def _rename_kept(
             continue
         if name not in ours:
             own = f"the target's table {old.qualified} has its own column {name}, and the source has added one"
-            return EvolutionStep(refused=f"{own}: rename or drop the one at the target")
+            return VersionStep(refused=f"{own}: rename or drop the one at the target")
         aside = shorten_name(f"{name}_before_v{new.schema.version}")
         statements.append(f"ALTER TABLE {old.sql} RENAME COLUMN {quote(name)} TO {quote(aside)}")
         remarks.append(f"the source has a new column {name}; the column that was kept here is now {aside}")
-    return EvolutionStep(statements=tuple(statements), remarks=tuple(remarks))
+    return VersionStep(statements=tuple(statements), remarks=tuple(remarks))
 
 
 def _objects_of(schema: TableSchema) -> tuple[object, ...]:
@@ -157,15 +148,15 @@ def _add_column(new: PlacedTable, column: Column) -> str:
     return f"ALTER TABLE {new.sql} ADD COLUMN {text}"
 
 
-def _drop_column(old: PlacedTable, column: Column) -> EvolutionStep:
+def _drop_column(old: PlacedTable, column: Column) -> VersionStep:
     name = old.column(column.name)
-    return EvolutionStep(
+    return VersionStep(
         statements=() if column.nullable else (f"ALTER TABLE {old.sql} ALTER COLUMN {name} DROP NOT NULL",),
         remarks=(f"column {column.name} was dropped at the source and is kept here",),
     )
 
 
-def _rename_columns(old: PlacedTable, new: PlacedTable, both: Iterable[tuple[Column, Column]]) -> EvolutionStep:
+def _rename_columns(old: PlacedTable, new: PlacedTable, both: Iterable[tuple[Column, Column]]) -> VersionStep:
     """Rename columns, through an intermediate name where a column gets the current name of another one."""
     names = [(old.fold(was.name), new.fold(now.name)) for was, now in both]
     moves = [(was, now) for was, now in names if was != now]
@@ -176,14 +167,14 @@ def _rename_columns(old: PlacedTable, new: PlacedTable, both: Iterable[tuple[Col
         *((was, now) for was, now in moves if was not in aside),
         *((aside[was], now) for was, now in moves if was in aside),
     ]
-    return EvolutionStep(
+    return VersionStep(
         statements=tuple(f"ALTER TABLE {old.sql} RENAME COLUMN {quote(was)} TO {quote(now)}" for was, now in steps)
     )
 
 
 def _change_column(
     old: PlacedTable, new: PlacedTable, before: Column, after: Column, present: Mapping[str, str]
-) -> EvolutionStep:
+) -> VersionStep:
     statements: list[str] = []
     remarks: list[str] = []
     name = new.column(after.name)
@@ -191,7 +182,7 @@ def _change_column(
     altered = has_type(new, after, present.get(old.fold(before.name), ""))
     if before.type != after.type and type_sql(before.type) != type_sql(after.type) and not altered:
         if not can_widen(before.type, after.type):
-            return EvolutionStep(refused=_narrowing_reason(old, new, before, after))
+            return VersionStep(refused=_narrowing_reason(old, new, before, after))
         statements.append(f"ALTER TABLE {new.sql} ALTER COLUMN {name} TYPE {type_sql(after.type)}")
     default = _change_default(old, new, before, after)
     statements += default.statements
@@ -200,26 +191,26 @@ def _change_column(
         statements.append(f"ALTER TABLE {new.sql} ALTER COLUMN {name} DROP NOT NULL")
     elif before.nullable and not after.nullable:
         remarks.append(f"column {after.name} is NOT NULL at the source now; NULL stays allowed here")
-    return EvolutionStep(statements=tuple(statements), remarks=tuple(remarks))
+    return VersionStep(statements=tuple(statements), remarks=tuple(remarks))
 
 
-def _change_default(old: PlacedTable, new: PlacedTable, before: Column, after: Column) -> EvolutionStep:
+def _change_default(old: PlacedTable, new: PlacedTable, before: Column, after: Column) -> VersionStep:
     """Follow a default. A new identity is left to the operator, because the column may contain NULL here."""
     alter = f"ALTER TABLE {new.sql} ALTER COLUMN {new.column(after.name)}"
     if before.identity and after.identity:
-        return EvolutionStep(statements=(no_identity(new, after),) if is_counted(new, after) else ())
+        return VersionStep(statements=(no_identity(new, after),) if is_counted(new, after) else ())
     if after.identity:
         way = f"{alter} ADD GENERATED BY DEFAULT AS IDENTITY"
         if is_counted(new, after):
             default = f"{alter} SET DEFAULT {counted_default(new, after)}"
             way = "; ".join((*statements_before_column(new, after), default, *statements_after_column(new, after)))
-        return EvolutionStep(remarks=(f"column {after.name} now has a counter at the source, and not here: {way}",))
+        return VersionStep(remarks=(f"column {after.name} now has a counter at the source, and not here: {way}",))
     statements = []
     if before.identity:
         statements.append(f"{alter} DROP IDENTITY IF EXISTS")
     if before.default_sql != after.default_sql or (is_counted(old, before) and not after.default_sql):
         statements.append(f"{alter} {f'SET DEFAULT {after.default_sql}' if after.default_sql else 'DROP DEFAULT'}")
-    return EvolutionStep(statements=tuple(statements))
+    return VersionStep(statements=tuple(statements))
 
 
 def _narrowing_reason(old: PlacedTable, new: PlacedTable, before: Column, after: Column) -> str:

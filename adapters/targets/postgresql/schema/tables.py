@@ -37,6 +37,7 @@ from venus.adapters.targets.postgresql.session import (
 from venus.adapters.targets.predicates import check_predicates, predicate_text
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.place import VersionStep
 from venus.adapters.targets.relational.states import ACTIVE, HALTED
 from venus.errors import ConfigError, LoginRefused, Refused, TargetError, VenusError
 from venus.model import Finding, Kind, LogicalType, TableSchema
@@ -201,7 +202,7 @@ def plan_step_to(
     schema: TableSchema,
     *,
     rekeying: bool = False,
-) -> evolve.EvolutionStep:
+) -> VersionStep:
     """Return the step from a table's current version at the target to this one; see `evolve.step` for `rekeying`."""
     known = catalogue.current_schema(schema.table_id)
     old, new = place_table(known, target.settings, target.name), place_table(schema, target.settings, target.name)

@@ -1,4 +1,4 @@
-"""Writer of the rows of one transaction at a MariaDB or MySQL target (VENUS 3.4).
+"""Writer of the rows of one transaction at a target without a COPY (VENUS 3.4).
 
 Net changes are applied as deletes by key, then as plain inserts: an upsert would hit or lose another row that is equal
 in a second unique key. Rows that the source marks as new are inserted without the deletes, and with them if one is not
@@ -10,20 +10,21 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
-from venus.adapters.targets.mysql.rowsql import MysqlRowSql, delete_keys, insert_rows, key_lists
-from venus.adapters.targets.mysql.session import MysqlSession
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
+from venus.adapters.targets.relational.row_statements import RowSession, RowStatements, require_all
 from venus.adapters.targets.relational.session import Refusal
 from venus.adapters.targets.relational.verdicts import SUSPECTS_MAX, RefusedChange, RowsRefused, find_refused
 from venus.adapters.under.row_changes import PendingChanges, RowChanges, net_changes
-from venus.codec.row_bytes import Layout
 
 
-class MysqlRowMerger:
+class StatementMerger:
     """Writer of pending changes to the target, within one transaction."""
 
-    def __init__(self, session: MysqlSession, catalogue: TargetCatalogue, *, quarantines: bool) -> None:
+    def __init__(
+        self, session: RowSession, catalogue: TargetCatalogue, statements: RowStatements, *, quarantines: bool
+    ) -> None:
         self._session = session
+        self._statements = statements
         self._catalogue = catalogue
         self._suspects_max = SUSPECTS_MAX if quarantines else 1
         #: Staging tables that already contain rows of this transaction.
@@ -60,12 +61,13 @@ class MysqlRowMerger:
 
     def _replace(self, pending: PendingChanges, rows: RowChanges) -> None:
         """Delete every changed key, then insert what is there now."""
-        delete_keys(self._session, pending.sql, pending.layout, rows.record_ids)
+        self._statements.delete_keys(self._session, pending.sql, pending.layout, rows.record_ids)
         self._insert(pending, rows.where(~rows.is_deleted))
 
     def _insert(self, pending: PendingChanges, rows: RowChanges) -> None:
         if len(rows):
-            written = insert_rows(self._session, pending.sql, pending.layout.schema, rows.record_ids, rows.rows)
+            schema, statements = pending.layout.schema, self._statements
+            written = statements.insert_rows(self._session, pending.sql, schema, rows.record_ids, rows.rows)
             require_all(written, len(rows))
 
     def _try(self, write: partial[None]) -> Refusal | None:
@@ -85,7 +87,7 @@ class MysqlRowMerger:
         session.run("SAVEPOINT venus_search")
         try:
             with suppress(Refusal):  # a key that no column can hold
-                delete_keys(session, pending.sql, pending.layout, rows.record_ids)
+                self._statements.delete_keys(session, pending.sql, pending.layout, rows.record_ids)
             probe = partial(self._probe, pending)
             return find_refused(rows.where(~rows.is_deleted), probe, self._suspects_max)
         finally:
@@ -97,12 +99,13 @@ class MysqlRowMerger:
 
     def _record_keys(self, pending: PendingChanges, rows: RowChanges) -> None:
         if self._catalogue.is_recording(pending.table_id):
-            record_keys(self._session, pending.sql, pending.layout, rows, pending.last_offset)
+            keys, offset = rows.record_ids, pending.last_offset
+            self._statements.record_keys(self._session, pending.sql, pending.layout, keys, offset)
 
     # -- through temporary tables ------------------------------------------------------------------------------------
 
     def _stage(self, pending: PendingChanges, rows: RowChanges) -> None:
-        session, sql = self._session, pending.sql
+        session, statements, sql = self._session, self._statements, pending.sql
         for stage, columns in ((sql.stage, {}), (sql.key_stage, {"columns": sql.placed.key})):
             if stage not in session.temporary:
                 session.run(sql.text("create_stage", stage=stage, **columns))
@@ -113,11 +116,12 @@ class MysqlRowMerger:
         live, gone = rows.where(~rows.is_deleted), rows.where(rows.is_deleted)
         try:
             if len(live):
-                insert_rows(session, sql, pending.layout.schema, live.record_ids, live.rows, block="put_staged")
+                schema = pending.layout.schema
+                statements.insert_rows(session, sql, schema, live.record_ids, live.rows, block="put_staged")
                 pending.live_staged += len(live)
-            for values in key_lists(sql.placed, pending.layout, gone.record_ids) if len(gone) else ():
-                session.run(sql.text("put_staged", stage=sql.key_stage, columns=sql.placed.key, values=values))
-            pending.gone_staged += len(gone)
+            if len(gone):
+                statements.stage_keys(session, sql, pending.layout, gone.record_ids)
+                pending.gone_staged += len(gone)
         except Refusal as refusal:
             suspects = self._search(pending, rows) if self._suspects_max else []
             raise RowsRefused(pending.table_id, refusal.summary, suspects) from refusal
@@ -134,15 +138,3 @@ class MysqlRowMerger:
                 session.write_rows(sql.text("insert_staged"))
         except Refusal as refusal:
             raise RowsRefused(pending.table_id, refusal.summary, []) from refusal
-
-
-def record_keys(session: MysqlSession, sql: MysqlRowSql, layout: Layout, rows: RowChanges, offset: int) -> None:
-    """Add the keys of rows to the record of their table."""
-    for values in key_lists(sql.placed, layout, rows.record_ids, str(offset)):
-        session.run(sql.text("touch_values", values=values))
-
-
-def require_all(written: int, rows: int) -> None:
-    """Raise Refusal if a trigger or the server has discarded a row."""
-    if written != rows:
-        raise Refusal(f"the table has taken {written} of {rows} rows", "HY000")

@@ -1,0 +1,123 @@
+"""Places and names of source tables at a target that writes rows by statements of its own. Pure (VENUS 3.4).
+
+A kind adds its quoting, its limit of names and its types. `[targets.X] names` decides how names are folded. A name that
+is too long is shortened, always in the same way.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from venus.errors import Refused
+from venus.model import TableSchema
+
+#: How the names of VENUS's own tables begin.
+OWN = "venus_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelationalPlace(ABC):
+    """A source table and its names at the target."""
+
+    schema: TableSchema
+    namespace: str
+    name: str
+    #: The target's rule for names.
+    names: str = "auto"
+
+    @abstractmethod
+    def quote(self, name: str) -> str:
+        """Quote an identifier."""
+
+    @abstractmethod
+    def fold(self, name: str) -> str:
+        """Return the name at the target of a name of the source, without quotes."""
+
+    @property
+    @abstractmethod
+    def types(self) -> dict[str, str]:
+        """The declared type of every column, by its name at the source."""
+
+    @property
+    def sql(self) -> str:
+        """The quoted table for a statement."""
+        return f"{self.quote(self.namespace)}.{self.quote(self.name)}"
+
+    @property
+    def qualified(self) -> str:
+        """The table for messages: its name at the source, because the target has no schemas."""
+        return self.schema.qualified
+
+    def column(self, name: str) -> str:
+        """Return a column's name at the target, quoted."""
+        return self.quote(self.fold(name))
+
+    def columns(self, names: Iterable[str]) -> str:
+        """Return a list of quoted columns for a statement."""
+        return ", ".join(self.column(name) for name in names)
+
+    @property
+    def key(self) -> str:
+        """The key's columns in key order."""
+        return self.columns(self.schema.key)
+
+    @property
+    def wire_columns(self) -> str:
+        """Every column in wire order."""
+        return self.columns(c.name for c in self.schema.wire_columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionStep:
+    """Statements and remarks for the target. `refused` is the reason if the step is impossible; empty = it is not."""
+
+    statements: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    refused: str = ""
+
+
+def join_steps(parts: Iterable[VersionStep]) -> VersionStep:
+    """Return the steps of single columns as one; the first refusal refuses all of them."""
+    parts = list(parts)
+    if refused := next((part.refused for part in parts if part.refused), ""):
+        return VersionStep(refused=refused)
+    return VersionStep(
+        statements=tuple(text for part in parts for text in part.statements),
+        remarks=tuple(text for part in parts for text in part.remarks),
+    )
+
+
+Placed = TypeVar("Placed", bound=RelationalPlace)
+
+
+def refuse_clashes(
+    placed: Sequence[Placed], find_problems: Callable[[Placed], Iterable[str]], target: str, product: str
+) -> list[Placed]:
+    """Return the places. Raises Refused with a line for each impossible name or column.
+
+    `product` is the database for messages. It ignores the case of names, or may be moved to a server that does.
+    """
+    problems = [problem for one in placed for problem in (*_name_problems(one, product), *find_problems(one))]
+    seen: dict[str, Placed] = {}
+    for one in placed:
+        other = seen.setdefault(one.name.lower(), one)
+        if other is not one:
+            problems.append(f"{one.schema.qualified} and {other.schema.qualified} would both become {one.name.lower()}")
+    if problems:
+        raise Refused("\n".join(problems), hint=f"exclude one, or give it a target of its own beside {target}")
+    return list(placed)
+
+
+def _name_problems(placed: RelationalPlace, product: str) -> list[str]:
+    columns = [placed.fold(c.name).lower() for c in placed.schema.columns]
+    problems = [
+        f"{placed.schema.qualified}: two columns would be called {c}: {product} ignore their case"
+        for c in sorted(set(columns))
+        if columns.count(c) > 1
+    ]
+    if placed.name.lower().startswith(OWN):
+        problems.append(f"{placed.schema.qualified}: names that begin with {OWN} belong to VENUS")
+    return problems
