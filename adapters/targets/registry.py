@@ -39,7 +39,13 @@ if TYPE_CHECKING:
 
 
 #: Folder of the kind of target, by URL scheme; "postgresql+psycopg2" counts as "postgresql".
-KINDS = {"mariadb": "mysql", "mysql": "mysql", "parquet": "parquet", "postgresql": "postgresql"}
+KINDS = {
+    "mariadb": "mysql",
+    "mysql": "mysql",
+    "parquet": "parquet",
+    "postgresql": "postgresql",
+    "sqlite": "sqlite",
+}
 
 
 class _TargetModule(Protocol):

@@ -1,16 +1,21 @@
-"""F3: rows a second into a MariaDB target, beside bare multi-row INSERT and LOAD DATA of the same rows in the same run.
+"""F3: rows a second into a MariaDB and a SQLite target, beside bare statements of the same rows in the same run.
 
-One connection each: the load of a table from the broker's full data, and increments that insert the same rows.
+One connection each: the load of a table from the broker's full data, and increments that insert the same rows. Beside
+MariaDB stand multi-row INSERT and LOAD DATA, beside SQLite executemany with as many rows in a transaction.
 """
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bench.figures.figure import Figure, FigureResult, times_peer
 from tests.support.brokers.feed import INT, TEXT, Change, Feed, column, settings_for, table
@@ -19,6 +24,7 @@ from tests.support.databases.mariadb import DEFAULT_MODE, MariaServer, running_m
 from venus.adapters.targets.relational.apply_loop import ApplyReport
 from venus.adapters.targets.relational.apply_session import run_apply
 from venus.adapters.targets.relational.full_sync import full_sync
+from venus.config import Settings
 from venus.model import TableSchema
 from venus.process.runners import LocalRunner
 
@@ -83,16 +89,55 @@ def write_cuts(feed: Feed, schema: TableSchema, rows: Sequence[tuple[str, str, s
         feed.cut(*changes, inserts_only=True)
 
 
-def follow(settings_url: tuple[str, str], goal: int) -> None:
-    """Apply everything below an offset."""
-    broker, url = settings_url
-    stop = threading.Event()
+def insert_many(file: Path, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert by executemany into a file like that of a target, a transaction for as many as VENUS has in one."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("CREATE TABLE inserted (id INTEGER PRIMARY KEY, name TEXT, class TEXT) STRICT")
+        for at in range(0, len(rows), CUT_ROWS):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT INTO inserted VALUES (?, ?, ?)", rows[at : at + CUT_ROWS])
+            connection.execute("COMMIT")
 
-    def look(report: ApplyReport) -> None:
-        if report.offset >= goal:
-            stop.set()
 
-    run_apply(settings_for(broker, {"m": url}), "m", stop, look)
+@dataclass(slots=True)
+class MeasuredTarget:
+    """A target and its rates."""
+
+    product: str
+    url: str
+    broker: str
+    best: float  # of the bare statements
+    said: str
+    load: float = 0.0
+    stream: float = 0.0
+
+    @property
+    def settings(self) -> Settings:
+        """Its configuration."""
+        return settings_for(self.broker, {"m": self.url})
+
+    def follow(self, goal: int) -> None:
+        """Apply everything below an offset."""
+        stop = threading.Event()
+
+        def look(report: ApplyReport) -> None:
+            if report.offset >= goal:
+                stop.set()
+
+        run_apply(self.settings, "m", stop, look)
+
+    def results(self, rows: int) -> list[FigureResult]:
+        """Return the figures."""
+        load, stream = (
+            f"{self.product}: {what}" for what in ("load of {:,} rows, one connection", "increments of {:,}")
+        )
+        stream = f"{stream} new rows, cuts of {CUT_ROWS:,}"
+        return [
+            times_peer(load.format(rows), self.load, self.best, GOAL, said=self.said),
+            times_peer(stream.format(rows), self.stream, self.best, GOAL, said=self.said),
+        ]
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
@@ -100,22 +145,25 @@ def run(quick: bool) -> Sequence[FigureResult]:
     count = 100_000 if quick else 400_000
     rows = make_rows(0, count)
     with tempfile.TemporaryDirectory() as name, open_site(Path(name)) as (server, url, feed):
-        database, broker = url.rpartition("/")[2], feed.broker.address
-        file = Path(name) / "rows"
-        file.write_text("".join("\t".join(row) + "\n" for row in rows))
+        database, folder = url.rpartition("/")[2], Path(name)
+        (folder / "rows").write_text("".join("\t".join(row) + "\n" for row in rows))
         bare = measure_rate(count, lambda: insert_bare(server, database, rows))
-        loaded = measure_rate(count, lambda: load_data(server, database, file))
+        loaded = measure_rate(count, lambda: load_data(server, database, folder / "rows"))
+        best, said = max((bare, "multi-row INSERT"), (loaded, "LOAD DATA"))
+        other = f"{said}; the other {min(bare, loaded):,.0f}, better"
+        numbered = [(int(number), *rest) for number, *rest in rows]
+        many = measure_rate(count, lambda: insert_many(folder / "bare.db", numbered))
+        targets = [
+            MeasuredTarget("MariaDB", url, feed.broker.address, best, other),
+            MeasuredTarget("SQLite", f"sqlite:///{name}/copy.db", feed.broker.address, many, "executemany"),
+        ]
         write_cuts(feed, STUDENTS, rows)
-        settings = settings_for(broker, {"m": url})
-        load = measure_rate(count, lambda: full_sync(settings, "m", runner=LocalRunner(1)))
+        for target in targets:
+            target.load = measure_rate(count, partial(full_sync, target.settings, "m", runner=LocalRunner(1)))
         write_cuts(feed, STUDENTS, make_rows(count, count))
-        stream = measure_rate(count, lambda: follow((broker, url), feed.broker.next_offset))
-    best, said = max((bare, "multi-row INSERT"), (loaded, "LOAD DATA"))
-    other = f"{said}; the other {min(bare, loaded):,.0f}, better"
-    return [
-        times_peer(f"load of {count:,} rows, one connection", load, best, GOAL, said=other),
-        times_peer(f"increments of {count:,} new rows, cuts of {CUT_ROWS:,}", stream, best, GOAL, said=other),
-    ]
+        for target in targets:
+            target.stream = measure_rate(count, partial(target.follow, feed.broker.next_offset))
+    return [result for target in targets for result in target.results(count)]
 
 
-FIGURE = Figure(id="F3", title="rows into MariaDB", measure=run)
+FIGURE = Figure(id="F3", title="rows into MariaDB and SQLite", measure=run)

@@ -24,7 +24,8 @@ from typer.main import get_command
 
 from tests.support.oracle.scripts import types_page
 from venus import errors
-from venus.adapters.targets.mysql.types import RULES as TYPE_RULES
+from venus.adapters.targets.mysql import types as mysql_types
+from venus.adapters.targets.sqlite import types as sqlite_types
 from venus.alarms.notifier import DeliveryState
 from venus.broker.service.metrics import StatusCollector
 from venus.broker.service.traffic_status import GAUGES
@@ -76,7 +77,8 @@ def pages() -> dict[str, str]:
         "spark-options.md": spark_options_page((ROOT / "spark" / "datasource_options.py").read_text()),
         "exit-codes.md": exit_codes_page(),
         "oracle-types.md": types_page(),
-        "mariadb-target-types.md": mariadb_types_page(),
+        "mariadb-target-types.md": target_types_page("MariaDB or MySQL", mysql_types.RULES.values()),
+        "sqlite-target-types.md": target_types_page("SQLite", sqlite_types.RULES.values()),
         "oracle-evidence.md": evidence_page((ROOT / "tests" / "oracle_evidence.toml").read_text(), proofs()),
         "scenarios.md": scenarios_page(promises()["scenario"]),
         "threats.md": threats_page(promises()["threat"]),
@@ -91,10 +93,11 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def mariadb_types_page() -> str:
-    """Return the page of the types of a MariaDB or MySQL target."""
-    rows = ((rule.source, rule.declared, rule.note) for rule in TYPE_RULES.values())
-    return "# Types at a MariaDB or MySQL target\n\n" + table(("value", "column", ""), rows)
+def target_types_page(product: str, rules: Iterable[mysql_types.TypeRule | sqlite_types.StorageRule]) -> str:
+    """Return the page of the types of a kind of target."""
+    return f"# Types at a {product} target\n\n" + table(
+        ("value", "column", ""), ((rule.source, rule.declared, rule.note) for rule in rules)
+    )
 
 
 def command_names() -> Iterator[tuple[str, ...]]:

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sqlalchemy.engine import make_url
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
+from venus.adapters.dialects.registry import parse_url
 from venus.errors import ConfigError, DatabaseUnavailable, NoSuchDatabase, SourceError, VenusError
 
 #: The first version with pragma_table_list. The application may use an older SQLite.
@@ -26,17 +26,18 @@ LOCK_WAIT_S = 30.0
 #: Longest pause between two attempts to take the lock.
 LOCK_PAUSE_S = 0.003
 
-_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
-_AWAY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL}
+#: Result codes of a lock, and of a file that cannot be used now.
+BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+AWAY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL}
 
 
-def parse_file_url(url: str) -> Path:
+def parse_file_url(url: str, option: str = "[source] url") -> Path:
     """Return the file that a URL names: `sqlite:////absolute` or `sqlite:///relative`."""
-    parsed = make_url(url)
+    parsed = parse_url(url, option, "sqlite:////absolute/path")
     if not parsed.database or parsed.database == ":memory:":
-        raise ConfigError("[source] url names no file", hint="write sqlite:////absolute/path or sqlite:///relative")
+        raise ConfigError(f"{option} names no file", hint="write sqlite:////absolute/path or sqlite:///relative")
     if parsed.query or parsed.host or parsed.get_driver_name() != "pysqlite":
-        raise ConfigError("[source] url: a SQLite source is a file and takes no options", hint="write sqlite:///file")
+        raise ConfigError(f"{option}: a SQLite database is a file and takes no options", hint="write sqlite:///file")
     return Path(parsed.database)
 
 
@@ -89,7 +90,7 @@ def translate_errors(what: object) -> Iterator[None]:
 
 def _raise_translated(what: object, error: sqlite3.Error) -> NoReturn:
     code = primary_code(error)
-    kind: type[VenusError] = DatabaseUnavailable if code in _BUSY | _AWAY else SourceError
+    kind: type[VenusError] = DatabaseUnavailable if code in BUSY | AWAY else SourceError
     hint = {
         sqlite3.SQLITE_READONLY: "VENUS must be able to write the file and to create files beside it",
         sqlite3.SQLITE_NOTADB: "[source] url must name a SQLite database",
@@ -108,7 +109,7 @@ def primary_code(error: BaseException) -> int:
 def _run_while_busy(connection: sqlite3.Connection, statement: str) -> list[tuple[Any, ...]]:
     """Run a statement that takes a lock (BEGIN IMMEDIATE, the first read, COMMIT); retry while it is busy."""
     attempts = Retrying(
-        retry=retry_if_exception(lambda e: primary_code(e) in _BUSY),
+        retry=retry_if_exception(lambda e: primary_code(e) in BUSY),
         stop=stop_after_delay(LOCK_WAIT_S),
         wait=wait_random(0.0, LOCK_PAUSE_S),
         reraise=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 from pathlib import Path
@@ -46,7 +47,62 @@ SECTION_BYTES = 1 << 30
 KEYS_AT_ONCE = 200
 
 
-class SqliteReader(RowReader):
+class SqliteRowReader(RowReader, ABC):
+    """A reader of rows in a SQLite file, of a source or of a target."""
+
+    @abstractmethod
+    def _table(self, subject: Subject) -> str:
+        """Return the quoted table."""
+
+    @abstractmethod
+    def _column(self, subject: Subject, name: str) -> str:
+        """Return a column of the table `t`, by its name at the source."""
+
+    @abstractmethod
+    def _stored_key(self, subject: Subject, key: Key) -> tuple[Any, ...]:
+        """Return the stored values of a key."""
+
+    @abstractmethod
+    def _fetch(self, text: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query, in the snapshot of `begin` if there is one."""
+
+    @abstractmethod
+    def _read_rows(self, subject: Subject, where: str, values: list[Any], rows_max: int) -> Iterator[TableChanges]:
+        """Read the rows that a condition with parameters selects."""
+
+    def estimate_rows(self, subject: Subject) -> int:
+        return int(self._fetch(statement("verify", "estimate", table=self._table(subject)))[0][0])
+
+    def read_split_points(self, subject: Subject, rows: int) -> list[int]:
+        parts = {"key": self._leading_key(subject), "table": self._table(subject), "where": row_condition(subject)}
+        return sorted({int(k) for (k,) in self._fetch(statement("verify", "cuts", rows=str(rows), **parts))})
+
+    def scan(
+        self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
+    ) -> Iterator[TableChanges]:
+        key = self._leading_key(subject)
+        where = range_condition(subject, key, part, buckets) if part.step else row_condition(subject)
+        yield from self._read_rows(subject, where, [], rows_max)
+
+    def find_rows(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
+        for first in range(0, len(keys), KEYS_AT_ONCE):
+            where, values = self._key_condition(subject, keys[first : first + KEYS_AT_ONCE])
+            yield from self._read_rows(subject, where, values, 0)
+
+    def _leading_key(self, subject: Subject) -> str:
+        return self._column(subject, subject.schema.key[0])
+
+    def _key_term(self, subject: Subject, name: str) -> str:
+        """Return the SQL of a column of the key that is compared with a stored value."""
+        return self._column(subject, name)
+
+    def _key_condition(self, subject: Subject, keys: Seq[Key]) -> tuple[str, list[Any]]:
+        """Return the condition that a row has one of these keys, and its parameters."""
+        one = "(" + " AND ".join(f"{self._key_term(subject, name)} = ?" for name in subject.schema.key) + ")"
+        return " OR ".join([one] * len(keys)), [value for key in keys for value in self._stored_key(subject, key)]
+
+
+class SqliteReader(SqliteRowReader):
     """One connection that reads rows and writes only to the log."""
 
     def __init__(self, file: Path, columns: ColumnChoice = NO_CHOICE) -> None:
@@ -89,42 +145,27 @@ class SqliteReader(RowReader):
             raise TableReplaced.for_subject(subject)
         return access
 
-    # -- tables and sizes -------------------------------------------------------------------------------------------
-
-    def estimate_rows(self, subject: Subject) -> int:
-        with snapshot(self._connection, self._file):
-            return int(
-                self._connection.execute(statement("verify", "estimate", table=_table_sql(subject))).fetchone()[0]
-            )
-
-    def read_split_points(self, subject: Subject, rows: int) -> list[int]:
-        key = f"t.{quote(subject.schema.key[0])}"
-        text = statement(
-            "verify", "cuts", key=key, table=_table_sql(subject), where=row_condition(subject), rows=str(rows)
-        )
-        with snapshot(self._connection, self._file):
-            return sorted({int(k) for (k,) in self._connection.execute(text)})
-
     # -- rows ------------------------------------------------------------------------------------------------------
 
-    def scan(
-        self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
-    ) -> Iterator[TableChanges]:
-        key = f"t.{quote(subject.schema.key[0])}"
-        where = range_condition(subject, key, part, buckets) if part.step else row_condition(subject)
-        yield from self._read_rows(subject, where, [], rows_max)
+    def _table(self, subject: Subject) -> str:
+        return f"main.{quote(subject.schema.name)}"
 
-    def find_rows(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
-        for first in range(0, len(keys), KEYS_AT_ONCE):
-            where, values = _key_condition(subject, keys[first : first + KEYS_AT_ONCE])
-            yield from self._read_rows(subject, where, values, 0)
+    def _column(self, subject: Subject, name: str) -> str:
+        return f"t.{quote(name)}"
+
+    def _stored_key(self, subject: Subject, key: Key) -> tuple[Any, ...]:
+        return _stored_key(subject, key)
+
+    def _fetch(self, text: str) -> list[tuple[Any, ...]]:
+        with snapshot(self._connection, self._file):
+            return self._connection.execute(text).fetchall()
 
     def _read_rows(self, subject: Subject, where: str, values: list[Any], rows_max: int) -> Iterator[TableChanges]:
         with snapshot(self._connection, self._file):
             access = self._find_access(subject)
         columns = ", ".join(f"t.{quote(c.name)}" for c in access.layout.columns)
         limit = f" LIMIT {rows_max}" if rows_max else ""
-        text = statement("verify", "rows", columns=columns, table=_table_sql(subject), where=where, limit=limit)
+        text = statement("verify", "rows", columns=columns, table=self._table(subject), where=where, limit=limit)
         with snapshot(self._connection, self._file):
             cursor = self._connection.execute(text, values)
             try:
@@ -165,8 +206,8 @@ class SqliteReader(RowReader):
         with write_transaction(self._connection, self._file):
             existing: list[tuple[Any, ...]] = []
             for first in range(0, len(keys), KEYS_AT_ONCE):
-                where, values = _key_condition(subject, keys[first : first + KEYS_AT_ONCE])
-                find = statement("verify", "stored_keys", keys=names, table=_table_sql(subject), where=where)
+                where, values = self._key_condition(subject, keys[first : first + KEYS_AT_ONCE])
+                find = statement("verify", "stored_keys", keys=names, table=self._table(subject), where=where)
                 existing += self._connection.execute(find, values).fetchall()
             # numbers that are equal in SQLite are equal in Python too
             absent = {_stored_key(subject, key) for key in keys} - set(existing)
@@ -176,16 +217,6 @@ class SqliteReader(RowReader):
 def open_reader(settings: Settings) -> SqliteReader:
     """Open the file in the settings."""
     return SqliteReader(parse_file_url(settings.source.url.get_secret_value()), ColumnChoice.from_settings(settings))
-
-
-def _table_sql(subject: Subject) -> str:
-    return f"main.{quote(subject.schema.name)}"
-
-
-def _key_condition(subject: Subject, keys: Seq[Key]) -> tuple[str, list[Any]]:
-    """Return the condition that a row has one of these keys, and its parameters."""
-    one = "(" + " AND ".join(f"t.{quote(name)} = ?" for name in subject.schema.key) + ")"
-    return " OR ".join([one] * len(keys)), [value for key in keys for value in _stored_key(subject, key)]
 
 
 def _stored_key(subject: Subject, key: Key) -> tuple[Any, ...]:

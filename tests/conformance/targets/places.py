@@ -5,11 +5,12 @@ A new kind passes the suite by adding a `TargetPlace` here and its name to `PLAC
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow.parquet as pq
 
@@ -168,7 +169,7 @@ class MariaTargetPlace:
 
     @contextmanager
     def victim(self, broker: str) -> Iterator[Killed]:
-        with Victim("tests.support.faults.killed_maria", broker, self.url) as victim:
+        with Victim("tests.support.faults.killed_session", broker, self.name, self.url) as victim:
             yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
 
     def refuse(self, schema: TableSchema, label: str) -> None:
@@ -177,3 +178,51 @@ class MariaTargetPlace:
 
     def accept(self, schema: TableSchema) -> None:
         self.server.execute(f"ALTER TABLE `{schema.name}` DROP CONSTRAINT refuses", self.database)
+
+
+@dataclass(slots=True)
+class SqlitePlace:
+    """A file."""
+
+    file: Path
+    name: str = "s"
+    kills: tuple[tuple[int, str], ...] = ((1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before"))
+
+    @property
+    def url(self) -> str:
+        """The URL of the target."""
+        return f"sqlite:///{self.file}"
+
+    def settings(self, broker: str) -> Settings:
+        return settings_for(broker, {self.name: self.url})
+
+    def unreachable(self, broker: str) -> Settings:
+        return settings_for(broker, {self.name: f"sqlite:///{self.file.parent}/none/copy.db"})
+
+    def query(self, text: str) -> list[tuple[Any, ...]]:
+        """Run a statement as another program does."""
+        with closing(sqlite3.connect(self.file, isolation_level=None, timeout=30)) as connection:
+            return connection.execute(text).fetchall()
+
+    def rows(self, settings: Settings, schema: TableSchema) -> dict[Key, Row]:
+        names = ", ".join(f'CAST("{c.name}" AS TEXT)' for c in schema.wire_columns)
+        width = len(schema.key)
+        return {tuple(r[:width]): tuple(r[width:]) for r in self.query(f'SELECT {names} FROM "{schema.name}"')}
+
+    def damage(self, settings: Settings, schema: TableSchema) -> None:
+        self.query(f'DELETE FROM "{schema.name}"')
+
+    @contextmanager
+    def victim(self, broker: str) -> Iterator[Killed]:
+        with Victim("tests.support.faults.killed_session", broker, self.name, self.url) as victim:
+            yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
+
+    def refuse(self, schema: TableSchema, label: str) -> None:
+        # a trigger of the application; SQLite adds no constraint to a table
+        for event in ("INSERT", "UPDATE"):
+            when = f"BEFORE {event} ON {schema.name} WHEN NEW.label = '{label}'"
+            self.query(f"CREATE TRIGGER refuses_{event} {when} BEGIN SELECT RAISE(ABORT, 'refuses'); END")
+
+    def accept(self, schema: TableSchema) -> None:
+        for event in ("INSERT", "UPDATE"):
+            self.query(f"DROP TRIGGER refuses_{event}")

@@ -244,7 +244,7 @@ def test_ddl_is_printed_where_there_is_some(stage: Stage) -> None:
 
 
 def test_the_kind_of_a_target_is_its_scheme() -> None:
-    assert set(KINDS) == {"mariadb", "mysql", "parquet", "postgresql"}
+    assert set(KINDS) == {"mariadb", "mysql", "parquet", "postgresql", "sqlite"}
 
 
 @pytest.mark.parametrize(

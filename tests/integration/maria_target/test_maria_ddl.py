@@ -55,7 +55,7 @@ def test_a_process_killed_between_two_steps_of_ddl_is_continued(stage: Stage, br
     feed.describe(schema)
     feed.cut(put(1, "a", 1), put(2, "b", 2))
     stage.target.load()
-    with Victim("tests.support.faults.killed_maria", broker.address, place_of(stage).url) as victim:
+    with Victim("tests.support.faults.killed_session", broker.address, "m", place_of(stage).url) as victim:
         for version, (step, moment) in enumerate(((s, m) for s in range(1, 6) for m in MOMENTS), 2):
             schema, late = next_version(schema, version), unique_label(items(version + 10, f"late{version}"))
             feed.describe(schema, late)
@@ -80,7 +80,7 @@ def test_a_load_killed_between_two_steps_of_ddl_is_continued(stage: Stage, broke
     feed.describe(unique_label(items()), refers(items(2, "others"), "amount", items()))
     feed.cut(*(put(i, f"label {i}", i) for i in range(20)), put(1, "other", 1, table=2))
     place = place_of(stage)
-    with Victim("tests.support.faults.killed_maria", broker.address, place.url) as victim:
+    with Victim("tests.support.faults.killed_session", broker.address, "m", place.url) as victim:
         runs = [victim.run("ddl-load", step, moment, 0) for step in range(1, 8) for moment in MOMENTS]
         assert not victim.run("load", NEVER, "after", 0)
 

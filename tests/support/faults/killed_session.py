@@ -1,6 +1,6 @@
-"""Runs the under adapter of a MariaDB target in a process that kills itself with SIGKILL at its n-th durable step.
+"""Runs the under adapter of a MariaDB or SQLite target in a process that kills itself with SIGKILL at a durable step.
 
-python -m tests.support.faults.killed_maria BROKER URL, then a line a run:
+python -m tests.support.faults.killed_session BROKER TARGET URL, then a line a run:
 apply|load|ddl-apply|ddl-load N before|after GOAL
 (forks.py)
 """
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from typing import Any
 
 from tests.support.brokers.feed import settings_for
 from tests.support.processes.forks import serve
@@ -18,17 +19,18 @@ from venus.adapters.targets.mysql.session import MysqlSession
 from venus.adapters.targets.relational.apply_session import ApplyReport, run_apply
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.targets.relational.session import Params
+from venus.adapters.targets.sqlite.session import SqliteSession
 
 #: A statement of a step of DDL; the intent is one, too.
 DDL = ("CREATE TABLE", "ALTER TABLE", "DROP TABLE", "INSERT INTO venus_intent")
 
 
-def kill_at(step: int, moment: str, *, ddl: bool) -> None:
+def kill_at(step: int, moment: str, *, ddl: bool, kind: type[MysqlSession] | type[SqliteSession]) -> None:
     """Die just before or just after the `step`-th commit, or the `step`-th statement of DDL."""
     steps = 0
-    original = MysqlSession.run
+    original: Any = kind.run
 
-    def run(self: MysqlSession, text: str, params: Params = None) -> int:
+    def run(self: Any, text: str, params: Params = None) -> int:
         nonlocal steps
         commits = text.rstrip().endswith("COMMIT")
         durable = text.startswith(DDL) if ddl else commits
@@ -37,19 +39,19 @@ def kill_at(step: int, moment: str, *, ddl: bool) -> None:
             if commits:
                 original(self, text.rstrip().removesuffix("COMMIT") + "SELECT 1", params)
             os.kill(os.getpid(), signal.SIGKILL)
-        result = original(self, text, params)
+        result: int = original(self, text, params)
         if durable and steps == step and moment == "after":
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
-    MysqlSession.run = run  # type: ignore[method-assign]
+    kind.run = run  # type: ignore[method-assign]
 
 
-def run(broker: str, url: str, mode: str, goal: int) -> None:
+def run(broker: str, name: str, url: str, mode: str, goal: int) -> None:
     """Run until everything is applied, or until the kill."""
-    settings = settings_for(broker, {"m": url}, apply={"cut_group_rows_max": 60})
+    settings = settings_for(broker, {name: url}, apply={"cut_group_rows_max": 60})
     if mode == "load":
-        full_sync(settings, "m")
+        full_sync(settings, name)
         return
     stop = threading.Event()
 
@@ -57,17 +59,18 @@ def run(broker: str, url: str, mode: str, goal: int) -> None:
         if report.offset >= goal:
             stop.set()
 
-    run_apply(settings, "m", stop, look)
+    run_apply(settings, name, stop, look)
 
 
 def main() -> None:
     """Answer line by line."""
-    broker, url = sys.argv[1:]
+    broker, name, url = sys.argv[1:]
+    kind = SqliteSession if url.startswith("sqlite:") else MysqlSession
 
     def one(words: list[str]) -> None:
         mode, step, moment, goal = words
-        kill_at(int(step), moment, ddl=mode.startswith("ddl-"))
-        run(broker, url, mode.removeprefix("ddl-"), int(goal))
+        kill_at(int(step), moment, ddl=mode.startswith("ddl-"), kind=kind)
+        run(broker, name, url, mode.removeprefix("ddl-"), int(goal))
 
     serve(one)
 

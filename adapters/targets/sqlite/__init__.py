@@ -1,0 +1,1 @@
+"""SQLite as a target. Reading order: target, database, session, file; rowsql, types; tables, ddl."""

@@ -1,0 +1,62 @@
+-- Statements that write rows to a table of a SQLite target. {table} {columns} {key} are the target's names, quoted. No
+-- REPLACE into a table of the application: a row that is equal in another unique key would be lost.
+
+-- insert --
+INSERT INTO {table} ({columns}) VALUES ({marks})
+
+-- delete_keys --
+DELETE FROM {table} WHERE {keys_equal}
+
+-- delete_all --
+DELETE FROM {table}
+
+-- create_stage --
+-- Its own key only lets the later of two rows with one key win. Without types it keeps what is stored.
+CREATE TEMP TABLE IF NOT EXISTS {stage} ({columns}, PRIMARY KEY ({key}))
+
+-- put_staged --
+REPLACE INTO {stage} ({columns}) VALUES ({marks})
+
+-- delete_staged --
+DELETE FROM {table} WHERE {key_list} IN (SELECT {key} FROM {stage})
+
+-- insert_staged --
+INSERT INTO {table} ({columns}) SELECT {columns} FROM {stage}
+
+-- create_touched --
+CREATE TABLE IF NOT EXISTS {touched} ({key_definitions}, {moved} INTEGER NOT NULL, PRIMARY KEY ({key})) STRICT
+
+-- drop_touched --
+DROP TABLE IF EXISTS {touched}
+
+-- touch_keys --
+-- The only key of this table of VENUS is the row's.
+REPLACE INTO {touched} ({key}, {moved}) VALUES ({marks}, {offset})
+
+-- sweep --
+-- Rows that the re-read of the whole table did not find no longer exist at the source.
+DELETE FROM {table} AS t WHERE NOT EXISTS (
+    SELECT 1 FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
+
+-- create_side --
+CREATE TABLE {side} ({definitions}, PRIMARY KEY ({key})) STRICT
+
+-- key_side --
+SELECT 1
+
+-- drop_side --
+DROP TABLE IF EXISTS {side}
+
+-- resync_delete --
+-- A key with a change behind the snapshot's cut is newer than the snapshot.
+DELETE FROM {table} AS t WHERE NOT EXISTS (SELECT 1 FROM {side} s WHERE {match})
+    AND NOT EXISTS (SELECT 1 FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
+
+-- resync_replace --
+DELETE FROM {table} AS t WHERE EXISTS (SELECT 1 FROM {side} s WHERE {match} AND NOT ({same}))
+    AND NOT EXISTS (SELECT 1 FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
+
+-- resync_insert --
+INSERT INTO {table} ({columns}) SELECT {columns} FROM {side} t
+WHERE NOT EXISTS (SELECT 1 FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
+    AND NOT EXISTS (SELECT 1 FROM {table} s WHERE {match})

@@ -1,0 +1,129 @@
+"""The file of a SQLite target: whether it can be one, the lock of its only writer, who holds SQLite's write lock.
+
+A path that cannot be a target is refused in one line with the way out, before SQLite opens it. SQLite has no locks of
+its own for a process, so VENUS locks an empty file beside the database; a killed process holds no lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from zlib import crc32
+
+from venus.adapters.dialects.sqlite.connection import VERSION_MIN, parse_file_url
+from venus.errors import ConfigError, NoSuchDatabase
+
+_MAGIC = b"SQLite format 3\0"
+_LOCKS = Path("/proc/locks")
+#: The byte of the file FILE-shm that SQLite locks for a writer.
+_WRITE_LOCK_BYTE = "120"
+
+
+def _lacks_magic(file: Path) -> bool:
+    """Return whether a file has other content than a database; an empty one becomes a database."""
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(len(_MAGIC))
+    except OSError:
+        return False
+    return bool(head) and head != _MAGIC
+
+
+#: What a path must not be, the message, and the way out.
+_PROBLEMS: tuple[tuple[Callable[[Path], bool], str, str], ...] = (
+    (Path.is_symlink, "{file} is a symbolic link", "name {real} itself"),
+    (Path.is_dir, "{file} is a directory", "name a file in it"),
+    (lambda f: f.exists() and not f.is_file(), "{file} is not a regular file", "name another file"),
+    (lambda f: f.parent.exists() and not f.parent.is_dir(), "{folder} is not a directory", "name another file"),
+    (
+        lambda f: f.parent.is_dir() and not os.access(f.parent, os.W_OK | os.X_OK),
+        "{folder} cannot be written, and SQLite has files of its own beside the database",
+        "let VENUS's user write there",
+    ),
+    (lambda f: f.is_file() and not os.access(f, os.R_OK | os.W_OK), "{file} cannot be written", "chmod u+rw {file}"),
+    (_lacks_magic, "{file} is not a SQLite database", "name another file"),
+)
+
+
+def find_file(url: str, option: str) -> Path:
+    """Return the absolute path that a URL names. Raises ConfigError or NoSuchDatabase if it cannot be a target."""
+    file = parse_file_url(url, option).absolute()
+    names = {"file": file, "folder": file.parent, "real": file.resolve()}
+    for is_so, message, remedy in _PROBLEMS:
+        if is_so(file):
+            raise ConfigError(f"{option}: {message.format(**names)}", hint=remedy.format(**names))
+    if not file.parent.is_dir():
+        raise NoSuchDatabase(f"{option}: there is no directory {file.parent}", hint=f"mkdir -p {file.parent}")
+    return file
+
+
+def version_problem(version: tuple[int, int, int]) -> str:
+    """Return the reason why this version of SQLite cannot write a target; empty if it can. Pure."""
+    needed = ".".join(map(str, VERSION_MIN))
+    return "" if version >= VERSION_MIN else f"Python's SQLite is {'.'.join(map(str, version))}, VENUS needs {needed}"
+
+
+class FileLock:
+    """The lock of the only process that works on a target; it ends with the process, whose number the file contains."""
+
+    def __init__(self, file: Path, group: str) -> None:
+        self._path = file.with_name(f"{file.name}-venus-{crc32(group.encode()):08x}")
+        self._descriptor: int | None = None
+
+    def try_acquire(self) -> bool:
+        """Return whether this process has the lock now."""
+        if self._descriptor is not None:
+            return True
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+        self._descriptor = descriptor
+        return True
+
+    def find_owner(self) -> str:
+        """Return the process that had the lock last, as text; empty if there was none."""
+        with suppress(OSError):
+            return _describe_process(self._path.read_text(encoding="ascii"))
+        return ""
+
+    def release(self) -> None:
+        """Release the lock."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def find_writer(file: Path) -> str:
+    """Return the process that holds SQLite's write lock, as text; empty if no process does or it cannot be seen."""
+    with suppress(OSError):
+        number = str(os.stat(f"{file}-shm").st_ino)
+        for line in _LOCKS.read_text(encoding="ascii").splitlines():
+            process = parse_writer(line, number)
+            if process:
+                return _describe_process(process)
+    return ""
+
+
+def parse_writer(line: str, inode: str) -> str:
+    """Return the process of a line of /proc/locks if it holds the write lock in this file; otherwise empty. Pure."""
+    words = line.split()
+    if len(words) != 8 or words[1] != "POSIX" or words[3] != "WRITE" or words[5].rpartition(":")[2] != inode:
+        return ""
+    holds = words[6].isdigit() and int(words[6]) <= int(_WRITE_LOCK_BYTE)
+    holds = holds and (words[7] == "EOF" or int(words[7]) >= int(_WRITE_LOCK_BYTE))
+    return words[4] if holds and int(words[4]) > 0 else ""
+
+
+def _describe_process(process: str) -> str:
+    with suppress(OSError):
+        program = Path(f"/proc/{process}/comm").read_text(encoding="utf-8", errors="replace").strip()
+        return f"process {process} ({program})"
+    return f"process {process}"

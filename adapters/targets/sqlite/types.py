@@ -1,0 +1,157 @@
+"""The types of a SQLite target: how each is declared, written and read, without loss (VENUS 3.4). Pure.
+
+`RULES` is the table from which code, `venus check` and the reference page are made. Tables are STRICT, so a column has
+one storage class and SQLite converts nothing. SQLite has no decimals and no dates: their canonical text is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isnan
+from typing import Any
+
+from venus.adapters.dialects.canonical_text import float_text
+from venus.codec.columns import Value
+from venus.model import Column, Kind, LogicalType
+
+INTEGER, REAL, TEXT, BLOB = "INTEGER", "REAL", "TEXT", "BLOB"
+_UTC = "+00"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageRule:
+    """A rule for one kind of value. `write` returns stored values of canonical ones, `read` the reverse.
+
+    None: the value is stored as it is. `write` raises UnfitValue for a value that SQLite would change.
+    """
+
+    source: str  # for people
+    declared: str
+    write: Callable[[Sequence[Value]], Sequence[Any]] | None = None
+    read: Callable[[Sequence[Any], LogicalType], Sequence[Value]] | None = None
+    note: str = ""
+
+
+class UnfitValue(ValueError):
+    """A value that no column of SQLite can hold."""
+
+
+def _write_integers(values: Sequence[Value]) -> Sequence[Any]:
+    if None in values:
+        return [None if v is None else int(v) for v in values]
+    return list(map(int, values))  # type: ignore[arg-type]
+
+
+def _read_integers(values: Sequence[Any], kind: LogicalType) -> Sequence[Value]:
+    return [None if v is None else str(v) for v in values]
+
+
+def _write_float(text: str) -> float:
+    value = float(text)
+    # SQLite stores NULL for NaN, and 0 for -0
+    if isnan(value) or (value == 0 and text.startswith("-")):
+        raise UnfitValue(f"SQLite stores another value for {text}")
+    return value
+
+
+def _write_floats(values: Sequence[Value]) -> Sequence[Any]:
+    return [None if v is None else _write_float(v) for v in values]  # type: ignore[arg-type]
+
+
+def _read_floats(values: Sequence[Any], kind: LogicalType) -> Sequence[Value]:
+    return [None if v is None else float_text(float(v), length=kind.length) for v in values]
+
+
+def _write_booleans(values: Sequence[Value]) -> Sequence[Any]:
+    return [None if v is None else int(v == "t") for v in values]
+
+
+def _read_booleans(values: Sequence[Any], kind: LogicalType) -> Sequence[Value]:
+    return [None if v is None else "ft"[v] for v in values]
+
+
+def _write_instants(values: Sequence[Value]) -> Sequence[Any]:
+    return [None if v is None else v.removesuffix(_UTC) for v in values]  # type: ignore[arg-type]
+
+
+def _read_instants(values: Sequence[Any], kind: LogicalType) -> Sequence[Value]:
+    # neither "infinity" nor "... +00 BC" has lost its zone
+    return [f"{v}{_UTC}" if v is not None and v[-1].isdigit() else v for v in values]
+
+
+RULES: Mapping[Kind, StorageRule] = {
+    Kind.INT: StorageRule(source="integer", declared=INTEGER, write=_write_integers, read=_read_integers),
+    Kind.DECIMAL: StorageRule(
+        source="decimal", declared=TEXT, note="every digit, with NaN and infinity; `CAST(x AS REAL)` to calculate"
+    ),
+    Kind.FLOAT: StorageRule(
+        source="floating point", declared=REAL, write=_write_floats, read=_read_floats, note="NaN and -0 are refused"
+    ),
+    Kind.TEXT: StorageRule(source="text", declared=TEXT, note="NUL characters included"),
+    Kind.CHAR: StorageRule(source="blank-padded text", declared=TEXT, note="with its blanks"),
+    Kind.BYTES: StorageRule(source="bytes", declared=BLOB),
+    Kind.BOOL: StorageRule(
+        source="boolean", declared=INTEGER, write=_write_booleans, read=_read_booleans, note="0 and 1"
+    ),
+    Kind.DATE: StorageRule(
+        source="date", declared=TEXT, note="`2026-11-20`; BC and infinity as PostgreSQL writes them"
+    ),
+    Kind.TIME: StorageRule(source="time", declared=TEXT),
+    Kind.TIMETZ: StorageRule(source="time with time zone", declared=TEXT),
+    Kind.TIMESTAMP: StorageRule(source="timestamp", declared=TEXT, note="`2026-11-20 23:59:59.1`"),
+    Kind.TIMESTAMPTZ: StorageRule(
+        source="timestamp with time zone",
+        declared=TEXT,
+        write=_write_instants,
+        read=_read_instants,
+        note="in UTC without a zone, as SQLite's date functions read it",
+    ),
+    Kind.INTERVAL: StorageRule(source="interval", declared=TEXT),
+    Kind.JSON: StorageRule(source="JSON", declared=TEXT, note="the text as the source has it"),
+    Kind.UUID: StorageRule(source="uuid", declared=TEXT),
+    Kind.ARRAY: StorageRule(source="array", declared=TEXT),
+    Kind.NATIVE: StorageRule(source="other types", declared=TEXT),
+}
+
+
+def declared_type(kind: LogicalType) -> str:
+    """Return a column's type in a STRICT table."""
+    return RULES[kind.kind].declared
+
+
+def value_writer(was: LogicalType, kind: LogicalType) -> Callable[[Sequence[Value]], Sequence[Any]] | None:
+    """Return how values of an older type `was` are stored in a column of `kind`; None: as they are."""
+    if kind.kind is Kind.DECIMAL and (padding := scale_padding(was, kind)):
+        return partial(_pad_fractions, padding)
+    return RULES[was.kind].write
+
+
+def scale_padding(was: LogicalType, kind: LogicalType) -> str:
+    """Return the digits that a decimal gets at its end because the scale has grown; empty = none."""
+    before, after = max(was.scale, 0), max(kind.scale, 0)
+    if not (was.precision and kind.precision) or after <= before:
+        return ""
+    return ("" if before else ".") + "0" * (after - before)
+
+
+def _pad_fractions(padding: str, values: Sequence[Value]) -> Sequence[Any]:
+    return [f"{v}{padding}" if isinstance(v, str) and v[-1:].isdigit() else v for v in values]
+
+
+def canonical_values(column: Column, values: Sequence[Any]) -> Sequence[Value]:
+    """Return the canonical values of stored ones."""
+    read = RULES[column.type.kind].read
+    return values if read is None else read(values, column.type)
+
+
+def keeps_values(was: LogicalType, kind: LogicalType) -> bool:
+    """Return whether every stored value of a column stays right if its type changes; a grown scale is padded."""
+    if was.kind is not kind.kind:
+        return {was.kind, kind.kind} <= {Kind.TEXT, Kind.CHAR}
+    if kind.kind is Kind.DECIMAL:
+        return not kind.precision or (bool(was.precision) and max(kind.scale, 0) >= max(was.scale, 0))
+    if kind.kind is Kind.FLOAT:
+        return was.length == kind.length
+    return kind.kind not in (Kind.ARRAY, Kind.NATIVE) or was == kind
