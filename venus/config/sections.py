@@ -240,6 +240,8 @@ class BrokerSettings(SettingsSection):
     directory: Addresses = ()
     #: Where targets read increments: at the leader, or at the nearest replica in sync, by [cluster] site.
     read_from: Literal["leader", "nearest"] = "leader"
+    #: Clients on the broker's machine, as its user and without TLS, use a Unix socket in place of gRPC.
+    local_streams: bool = True
     #: Metrics, health and the status page over HTTP; empty = off.
     http: Address = "127.0.0.1:7401"
     data_dir: Path = Path("data")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
@@ -55,6 +56,8 @@ class BrokerAddress(str):
     near: str | None = None
     #: Instead of the text, which is the seeds then: the brokers come from the directory.
     lookup: DirectoryLookup | None = None
+    #: Whether streams may use a Unix socket if the broker is on this machine (local_socket.py).
+    may_be_local: bool = False
 
     def __new__(cls, text: str, proof: ClientCredentials = NONE) -> BrokerAddress:
         """Create an address from its text and credentials."""
@@ -82,9 +85,21 @@ def broker_address(settings: Settings, role: str = "") -> BrokerAddress:
         address = find_by_directory(seeds, chosen, settings.business.name, settings.cluster.site, proof)
     else:
         address = BrokerAddress(settings.broker.reach, proof)
+        is_one = not settings.broker.addresses and not settings.broker.further and not settings.cluster.name
+        may_be_local = settings.broker.local_streams and is_one and not own.ca
+        address.may_be_local = may_be_local and is_loopback_address(address)
     if settings.broker.read_from == "nearest":
         address.near = settings.cluster.site
     return address
+
+
+def is_loopback_address(address: str) -> bool:
+    """Return whether HOST:PORT is on this machine without a look-up; what another name means can change."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def find_by_directory(

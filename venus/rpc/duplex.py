@@ -1,8 +1,9 @@
-"""Client end of a bidirectional stream: the common part of producer and subscriber, and its two transports.
+"""Client end of a bidirectional stream: the common part of producer and subscriber, and its three transports.
 
 Calls only queue. Over gRPC one thread writes (gRPC's own, which takes the next frame as soon as the last one is sent)
-and one reads. To a broker in the same process (in_process.py) the broker's event loop does both. Once the stream has
-broken, every call raises the error that broke it.
+and one reads. To a broker on this machine (local_stream.py) the caller writes and one thread reads. To a broker in the
+same process (in_process.py) the broker's event loop does both. Once the stream has broken, every call raises the error
+that broke it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,22 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from venus.errors import Unavailable, VenusError
+from venus.rpc.address import BrokerAddress
 from venus.rpc.connection import BrokerConnection
 from venus.rpc.errors import from_rpc_error
 from venus.rpc.in_process import InProcessBroker, InProcessConnection, InProcessStream, find_broker
+from venus.rpc.local_stream import LocalBroker, LocalConnection, LocalStream
 
 CLOSE_TIMEOUT_S = 2.0
 
-SentT = TypeVar("SentT")
-FrameT = TypeVar("FrameT")
+SentT = TypeVar("SentT", bound=Message)
+FrameT = TypeVar("FrameT", bound=Message)
 
+#: What a stream is opened on.
+BrokerChannel = grpc.Channel | InProcessBroker | LocalBroker
 #: Opens a gRPC stream that sends these frames.
 OpenCall = Callable[[grpc.Channel, Iterator[SentT]], "grpc._CallIterator[FrameT]"]
 
@@ -45,7 +51,9 @@ class Duplex(Generic[SentT, FrameT]):
         self._error: VenusError | None = None
         self._closing = False
         self._attempt = 0  # streams opened until a broker accepted this one
-        self._stream: GrpcStream[SentT, FrameT] | InProcessStream[SentT, FrameT] | None = None
+        self._stream: GrpcStream[SentT, FrameT] | LocalStream[SentT, FrameT] | InProcessStream[SentT, FrameT] | None = (
+            None
+        )
         self._connection = _connect(address, business, keepalive_s)
 
     @property
@@ -101,7 +109,7 @@ class Duplex(Generic[SentT, FrameT]):
         if self._stream is not None:
             self._stream.wake()
 
-    def _open_stream(self, channel: grpc.Channel | InProcessBroker) -> None:
+    def _open_stream(self, channel: BrokerChannel) -> None:
         """Open one more stream; the one before it has ended."""
         with self._lock:
             self._error = None
@@ -110,9 +118,12 @@ class Duplex(Generic[SentT, FrameT]):
             if isinstance(channel, grpc.Channel):
                 stream = self._stream = GrpcStream(self, attempt)
                 start = partial(stream.start, channel)
+            elif isinstance(channel, LocalBroker):
+                local = self._stream = LocalStream(self, attempt, self._first_frame())
+                start = partial(local.start, channel, self.method, self.thread_name)
             else:
-                local = self._stream = InProcessStream(self, attempt, self._first_frame())
-                start = partial(local.start, channel, self.method)
+                inside = self._stream = InProcessStream(self, attempt, self._first_frame())
+                start = partial(inside.start, channel, self.method)
         start()  # from here on the stream may call this object
 
     # -- for the streams -----------------------------------------------------------------------------------------
@@ -132,7 +143,7 @@ class Duplex(Generic[SentT, FrameT]):
         """Return the next frame, None at the end of the stream."""
         while True:
             with self._lock:
-                frame, pause_s, over = self._next_frame(attempt)
+                frame, pause_s, over = self.next_frame_under_lock(attempt)
                 if frame is not None or over:
                     return frame
                 work.wait(pause_s)
@@ -140,9 +151,10 @@ class Duplex(Generic[SentT, FrameT]):
     def next_frame(self, attempt: int) -> tuple[SentT | None, float | None, bool]:
         """Return the next frame; without one, in how many seconds there may be one, and whether the stream is over."""
         with self._lock:
-            return self._next_frame(attempt)
+            return self.next_frame_under_lock(attempt)
 
-    def _next_frame(self, attempt: int) -> tuple[SentT | None, float | None, bool]:
+    def next_frame_under_lock(self, attempt: int) -> tuple[SentT | None, float | None, bool]:
+        """Return what `next_frame` returns; the caller holds the lock."""
         if self._error is not None or attempt != self._attempt:
             return None, None, True
         frame, pause_s = self._take_frame()
@@ -158,10 +170,14 @@ class Duplex(Generic[SentT, FrameT]):
             self._news.notify_all()
 
 
-def _connect(address: str, business: str, keepalive_s: float) -> BrokerConnection | InProcessConnection:
+def _connect(
+    address: str, business: str, keepalive_s: float
+) -> BrokerConnection | LocalConnection | InProcessConnection:
     broker = find_broker(address)
     if broker is not None:
         return InProcessConnection(broker)
+    if isinstance(address, BrokerAddress) and address.may_be_local:
+        return LocalConnection(address, business, keepalive_s)
     return BrokerConnection(address, business=business, keepalive_s=keepalive_s)
 
 

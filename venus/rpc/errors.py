@@ -9,7 +9,7 @@ it and reports a failure.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -94,23 +94,29 @@ def from_rpc_error(error: grpc.RpcError) -> VenusError:
     """Return the error that the peer raised, or the error that corresponds to gRPC's own status."""
     code, details = error.code(), error.details() or ""
     trailing: Any = error.trailing_metadata() or ()  # of pairs: named ones, with grpc.aio plain ones
-    metadata = dict(tuple(trailing))
-    hint = metadata.get(HINT_KEY, b"")
-    text = hint.decode(errors="replace") if isinstance(hint, bytes) else str(hint)
-    if (cls := BY_NAME.get(str(metadata.get(CLASS_KEY, "")))) is not None:
-        if issubclass(cls, NotLeader):
-            return cls(details, hint=text, leader=_leader(metadata.get(LEADER_KEY, "")))
-        if issubclass(cls, Overloaded):
-            return cls(details, hint=text, retry_after_s=_retry_s(metadata.get(RETRY_KEY, "")))
-        raised = cls(details, hint=text)
-        if isinstance(raised, errors.Unavailable):
-            raised.said_by_peer = True
+    if (raised := from_status(details, dict(tuple(trailing)))) is not None:
         return raised
     if "eserializing" in details:
         return errors.DigestMismatch("a message arrived damaged: it cannot be parsed")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return errors.ProtocolError(f"the peer does not implement this call ({details})", hint="is it a VENUS broker?")
     return FOREIGN.get(code, VenusError)(f"{details or 'no details'} ({code.name})")
+
+
+def from_status(details: str, metadata: Mapping[str, str | bytes]) -> VenusError | None:
+    """Return the error that a peer has sent as the parts of a status, None if it is none of venus.errors."""
+    hint = metadata.get(HINT_KEY, b"")
+    text = hint.decode(errors="replace") if isinstance(hint, bytes) else str(hint)
+    if (cls := BY_NAME.get(str(metadata.get(CLASS_KEY, "")))) is None:
+        return None
+    if issubclass(cls, NotLeader):
+        return cls(details, hint=text, leader=_leader(metadata.get(LEADER_KEY, "")))
+    if issubclass(cls, Overloaded):
+        return cls(details, hint=text, retry_after_s=_retry_s(metadata.get(RETRY_KEY, "")))
+    raised = cls(details, hint=text)
+    if isinstance(raised, errors.Unavailable):
+        raised.said_by_peer = True
+    return raised
 
 
 def _retry_s(value: str | bytes) -> float:

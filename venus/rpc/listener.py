@@ -9,14 +9,11 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-import grpc
-
 from venus.codec.changed_rows import frame_cost
 from venus.errors import Unavailable, VenusError
 from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S
-from venus.rpc.duplex import Duplex
-from venus.rpc.in_process import InProcessBroker
+from venus.rpc.duplex import BrokerChannel, Duplex
 from venus.rpc.sealed import LISTEN, listen
 from venus.wire import broker_pb2
 
@@ -56,7 +53,7 @@ class ListenerClient(Duplex[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame]):
         """Open the stream; return the position that the broker keeps for the group, 0 if it keeps none."""
         return self._connection.call(self._business, lambda channel: self._start(channel, timeout_s))
 
-    def _start(self, channel: grpc.Channel | InProcessBroker, timeout_s: float) -> int:
+    def _start(self, channel: BrokerChannel, timeout_s: float) -> int:
         self._open_stream(channel)
         with self._lock:
             if not self._wait(timeout_s):

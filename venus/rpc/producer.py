@@ -8,15 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import grpc
-
 from venus.errors import Overloaded, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S
 from venus.rpc.conditions import AdapterCondition
-from venus.rpc.duplex import Duplex
-from venus.rpc.in_process import InProcessBroker
+from venus.rpc.duplex import BrokerChannel, Duplex
 from venus.rpc.outgoing import Outgoing
 from venus.rpc.reports import encode
 from venus.rpc.sealed import PRODUCE, produce
@@ -80,7 +77,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
         self._init.owner, self._init.take_over, self._init.gives_way = owner, take_over, gives_way
         return self._connection.call(self._business, lambda channel: self._connect(channel, timeout_s))
 
-    def _connect(self, channel: grpc.Channel | InProcessBroker, timeout_s: float) -> broker_pb2.InitAck:
+    def _connect(self, channel: BrokerChannel, timeout_s: float) -> broker_pb2.InitAck:
         self._open_stream(channel)
         with self._lock:
             self._wait(lambda: self._ack is not None, timeout_s, "the broker did not answer")

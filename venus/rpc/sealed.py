@@ -107,6 +107,13 @@ def frame_opener(kind: type[M]) -> Callable[[bytes], M | _NoMessage | None]:
     return parse
 
 
+def stream_types(path: str) -> tuple[type[Message], type[Message]]:
+    """Return the kinds of frames of a stream's method: from its client, and to it."""
+    service, _, name = path.lstrip("/").partition("/")
+    found = broker_pb2.DESCRIPTOR.services_by_name[service.rpartition(".")[2]].methods_by_name[name]
+    return GetMessageClass(found.input_type), GetMessageClass(found.output_type)
+
+
 def check_frame_seal(frame: Any, what: str) -> Any:
     """Return a frame that a server has read, within its limits. Raises what `unseal` raises, and ProtocolError."""
     if frame is None:
@@ -196,7 +203,7 @@ def _handler(method: Any, serve: Callable[..., Any]) -> grpc.RpcMethodHandler[An
     kind = GetMessageClass(method.input_type)
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(
-            serve, request_deserializer=frame_opener(kind), response_serializer=_serialise_frame
+            serve, request_deserializer=frame_opener(kind), response_serializer=serialise_frame
         )
     path = f"/{method.containing_service.full_name}/{method.name}"
     make: Any = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
@@ -248,7 +255,8 @@ def _plain(kind: type[Message], data: bytes) -> Message:
     return message
 
 
-def _serialise_frame(message: Message | SealedMessage) -> bytes:
+def serialise_frame(message: Message | SealedMessage) -> bytes:
+    """Return the sealed bytes of a frame."""
     return message.content if isinstance(message, SealedMessage) else seal(message)
 
 

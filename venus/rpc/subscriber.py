@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 
-import grpc
-
 from venus.codec.batch import digest
 from venus.codec.stored_rows import Chunk, RowTotals, decode_chunk
 from venus.errors import DigestMismatch, ProtocolError, Unavailable, VenusError
@@ -21,8 +19,7 @@ from venus.network.row_filters import RowsIdentity
 from venus.rpc import limits, reports
 from venus.rpc.channel import KEEPALIVE_S
 from venus.rpc.conditions import AdapterCondition
-from venus.rpc.duplex import Duplex
-from venus.rpc.in_process import InProcessBroker
+from venus.rpc.duplex import BrokerChannel, Duplex
 from venus.rpc.reports import encode
 from venus.rpc.sealed import SUBSCRIBE, subscribe
 from venus.rpc.squeeze import Unsqueezer, check_frame, cost
@@ -119,7 +116,7 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
         self._open.table_ids.extend(table_ids)
         return self._connection.call(self._business, lambda channel: self._start(channel, timeout_s))
 
-    def _start(self, channel: grpc.Channel | InProcessBroker, timeout_s: float) -> broker_pb2.Opened:
+    def _start(self, channel: BrokerChannel, timeout_s: float) -> broker_pb2.Opened:
         self._open_stream(channel)
         offset = self._open.offset
         with self._lock:

@@ -16,6 +16,7 @@ from tests.support.brokers.servers import BUSINESS, commit, settings, traffic
 from tests.support.browsers import running
 from tests.support.engines.batches import half
 from venus.broker.service.process import RunningBroker, start_in_thread
+from venus.rpc.address import BrokerAddress
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
@@ -45,15 +46,22 @@ def committed(sender: Producer, number: int, **options: Any) -> float:
     return time.monotonic() - began
 
 
-#: How a producer or consumer reaches the broker; for `both_transports`.
-TRANSPORTS = ("grpc", "in process")
-#: The tests of a module run over both.
-both_transports = pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)
+#: How a producer or consumer reaches the broker; for `each_transport`.
+TRANSPORTS = ("grpc", "local socket", "in process")
+#: The tests of a module run over each of them.
+each_transport = pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)
 
 
 @pytest.fixture(autouse=True)
 def transport(request: pytest.FixtureRequest) -> str:
     return str(getattr(request, "param", TRANSPORTS[0]))
+
+
+def local_address(broker: RunningBroker) -> BrokerAddress:
+    """Return a broker's address as clients on its machine get it from their configuration."""
+    address = BrokerAddress(broker.address)
+    address.may_be_local = True
+    return address
 
 
 @pytest.fixture
@@ -64,6 +72,7 @@ def start_broker(tmp_path: Path, transport: str) -> Iterator[StartBroker]:
     def start(**options: Any) -> RunningBroker:
         chosen = settings(tmp_path / "data", **options)
         running.append(start_in_thread(chosen, on_fatal=fatal.append, in_process=transport == "in process"))
+        running[-1].address = local_address(running[-1]) if transport == "local socket" else running[-1].address
         return running[-1]
 
     yield start

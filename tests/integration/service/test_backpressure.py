@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, both_transports, producer
+from tests.integration.service.conftest import StartBroker, each_transport, producer
 from tests.support.brokers.servers import BUSINESS, business_status, commit, traffic
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
@@ -25,7 +25,7 @@ from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
-pytestmark = [pytest.mark.integration, both_transports]
+pytestmark = [pytest.mark.integration, each_transport]
 
 
 def test_a_full_store_throttles_and_nothing_is_lost(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:

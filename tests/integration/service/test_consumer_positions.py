@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, both_transports
+from tests.integration.service.conftest import StartBroker, each_transport
 from tests.support.brokers.consumers import (
     RawConsumer,
     consumer_status,
@@ -24,7 +24,7 @@ from venus.rpc import subscriber as subscribers
 from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
 
-pytestmark = [pytest.mark.integration, both_transports]
+pytestmark = [pytest.mark.integration, each_transport]
 
 
 def test_acknowledgements_and_connections_show_in_the_status(broker: RunningBroker) -> None:

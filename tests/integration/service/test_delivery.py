@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.service.conftest import both_transports
+from tests.integration.service.conftest import each_transport
 from tests.support.brokers.consumers import (
     RawConsumer,
     subscriber,
@@ -30,7 +30,7 @@ from venus.rpc.squeeze import cost
 from venus.rpc.subscriber import ACKNOWLEDGE_EVERY_S, STARVED_S, Subscriber
 from venus.wire import broker_pb2, change_pb2
 
-pytestmark = [pytest.mark.integration, both_transports]
+pytestmark = [pytest.mark.integration, each_transport]
 
 
 @pytest.mark.parametrize("stop_after", [1, 7, 19])

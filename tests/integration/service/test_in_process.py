@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.integration.service.conftest import StartBroker, both_transports, producer
+from tests.integration.service.conftest import StartBroker, each_transport, producer
 from tests.support.brokers.consumers import subscriber
 from tests.support.brokers.servers import BUSINESS, commit, fill, settings, take
 from tests.support.engines.batches import half
@@ -80,7 +80,7 @@ def test_a_broker_is_used_directly_only_while_it_serves(tmp_path: Path) -> None:
             late.connect(0, 0)
 
 
-@both_transports
+@each_transport
 def test_a_consumer_that_takes_nothing_is_sent_no_more_than_its_credit(broker: RunningBroker) -> None:
     halves = fill(broker.address, 1, 30)
     each = cost(broker_pb2.Increment(body=halves[0].body))
@@ -92,7 +92,7 @@ def test_a_consumer_that_takes_nothing_is_sent_no_more_than_its_credit(broker: R
         assert len(take(reader, 30)) == 30
 
 
-@both_transports
+@each_transport
 def test_a_decision_of_an_older_epoch_is_fenced(broker: RunningBroker) -> None:
     with producer(broker) as sender:
         epoch = sender.connect(0, 0).epoch

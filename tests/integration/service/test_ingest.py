@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, both_transports, producer
+from tests.integration.service.conftest import StartBroker, each_transport, producer
 from tests.support.brokers.servers import BUSINESS, business_status, commit, data, take
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
@@ -22,7 +22,7 @@ from venus.rpc.producer import Producer
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
-pytestmark = [pytest.mark.integration, both_transports]
+pytestmark = [pytest.mark.integration, each_transport]
 
 
 def test_committed_half_messages_are_delivered_untouched(broker: RunningBroker) -> None:

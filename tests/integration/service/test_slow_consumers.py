@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, both_transports, brake, committed, connected
+from tests.integration.service.conftest import StartBroker, brake, committed, connected, each_transport
 from tests.support.brokers.servers import BUSINESS, commit, take
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
@@ -17,7 +17,7 @@ from venus.rpc.admin import AdminClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
-pytestmark = [pytest.mark.integration, both_transports]
+pytestmark = [pytest.mark.integration, each_transport]
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, both_transports, brake, committed, connected
+from tests.integration.service.conftest import StartBroker, brake, committed, connected, each_transport
 from tests.support.brokers.servers import BUSINESS, commit
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
@@ -20,7 +20,7 @@ from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
-pytestmark = [pytest.mark.integration, both_transports]
+pytestmark = [pytest.mark.integration, each_transport]
 
 
 def test_a_business_over_its_rate_is_slowed_to_it_by_name_and_no_other(start_broker: StartBroker) -> None:

@@ -20,6 +20,7 @@ from venus.broker.machine.mirror import filters_from_wire
 from venus.broker.queue.early_delivery import EarlyDelivery
 from venus.broker.queue.reduced_batches import TableChoice
 from venus.broker.service.in_process import InProcessContext
+from venus.broker.service.local_streams import LocalContext
 from venus.broker.service.replica_watch import ReplicaWatch
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import FrameKey, SharedFrames, bytes_max_for
@@ -81,7 +82,7 @@ WATCH_REPLICAS_S = 1.0
 RENEW_PART = 0.25
 
 Context = grpc.aio.ServicerContext[Any, Any]
-StreamContext = Context | InProcessContext
+StreamContext = Context | InProcessContext | LocalContext
 
 
 class ConsumerStream:
@@ -101,8 +102,9 @@ class ConsumerStream:
     ) -> None:
         self.business, self.group = wanted.business, wanted.group
         self.set_id, self.peer = wanted.set_id, str(context.peer())
-        #: Frames are neither encoded nor compressed for a consumer in this process.
-        self._is_local = isinstance(context, InProcessContext)
+        #: Frames are not encoded for a consumer in this process, and not compressed for one on this machine.
+        self._is_in_process = isinstance(context, InProcessContext)
+        self._compresses = not isinstance(context, InProcessContext | LocalContext)
         self.wake = asyncio.Event()
         self.tail = 0  # the end of the queue, as far as this stream knows
         self._core, self._bridge, self._context, self._wanted = core, bridge, context, wanted
@@ -259,7 +261,7 @@ class ConsumerStream:
             frame = await self._next_frame()
             self._check_fill()
             if frame is not None:
-                if isinstance(frame, broker_pb2.DeliveryFrame) and not self._is_local and is_large(frame):
+                if isinstance(frame, broker_pb2.DeliveryFrame) and self._compresses and is_large(frame):
                     frame = await self._bridge.run_blocking(Lane.INCREMENTS, self._squeezer.increments, frame)
                 await self._context.write(frame)
                 if self._traffic.has_degraded(Lane.INCREMENTS):
@@ -314,7 +316,7 @@ class ConsumerStream:
 
     async def _shared_frame(self, room: int) -> SealedMessage | None:
         """Return a frame shared with other consumers at this position; None means that this consumer needs its own."""
-        if self._sent.is_waiting or self._is_local or not self._frames.can_share(self.business):
+        if self._sent.is_waiting or self._is_in_process or not self._frames.can_share(self.business):
             return None
         position = self._position
         business = self._core.subscriptions.serving_business(self.business, position)

@@ -112,12 +112,7 @@ class InProcessServer:
 
     async def stop(self) -> None:
         """Wait until all streams, which were ended, are over; cancel those that take too long."""
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=STOP_GRACE_S)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late)
+        await wait_for_tasks(self._tasks)
 
 
 class ServedTask:
@@ -163,18 +158,31 @@ class ServedTask:
     async def serve(self) -> None:
         """Serve the stream until it ends, and end it for the client."""
         context = self._context = InProcessContext(self._stream)
-        error = VenusError("the broker failed")
-        try:
-            await self._handler(context)
-            error = Unavailable("the broker ended the stream")
-        except asyncio.CancelledError:
-            error = Unavailable("the stream was cancelled")
-        except VenusError as raised:
-            error = copy.copy(raised)  # other streams may end with the same one, and each caller raises its own
-            if isinstance(error, Unavailable):
-                error.said_by_peer = True
-        except Exception as raised:
-            logger.exception("a stream of this process failed")
-            error = VenusError(f"the broker failed: {raised!r}")
-        finally:
-            self._stream.end(error)
+        self._stream.end(await run_handler(self._handler, context) or Unavailable("the broker ended the stream"))
+
+
+async def run_handler(handler: Handler, context: Any) -> VenusError | None:
+    """Serve a stream until it ends; return the error for its client, None if the handler has ended."""
+    try:
+        await handler(context)
+    except asyncio.CancelledError:
+        return Unavailable("the stream was cancelled")
+    except VenusError as raised:
+        error = copy.copy(raised)  # other streams may end with the same one, and each caller raises its own
+        if isinstance(error, Unavailable):
+            error.said_by_peer = True
+        return error
+    except Exception as raised:
+        logger.exception("a stream of %s failed", context.peer())
+        return VenusError(f"the broker failed: {raised!r}")
+    return None
+
+
+async def wait_for_tasks(tasks: set[asyncio.Task[None]]) -> None:
+    """Wait until all streams, which were ended, are over; cancel those that take too long."""
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=STOP_GRACE_S)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)

@@ -151,11 +151,14 @@ class BrokerServices:
         """Start serving; return the addresses."""
         if broker.http:
             self.http = HttpServer(broker.http, self.pages)
-        port = await self.service.start(broker.listen)
-        if self.http is not None:
-            self.http.start()
+        port = self.service.open_port(broker.listen)
         host = broker.listen.rpartition(":")[0]
         own, replication = broker.address or f"{host}:{port}", self.replication
+        if broker.local_streams and replication is None:
+            await self.service.start_local(own, port)
+        await self.service.start()
+        if self.http is not None:
+            self.http.start()
         if replication is not None:
             await replication.start(own, self.service.end_streams, self.service.delivery.end_business)
         if self.overlay is not None:
@@ -212,7 +215,8 @@ async def _build_services(
     if overlay is not None:
         core.listening.share = overlay.share
     service = GrpcServer(core, bridge, status, keepalive, access, traffic, directory, replication, overlay)
-    status.traffic = TrafficStatus(traffic, core, bridge, service.delivery.window_of, service.delivery.frames)
+    windows, frames = service.delivery.window_of, service.delivery.frames
+    status.traffic = TrafficStatus(traffic, core, bridge, windows, frames, lambda: service.local.streams)
     trouble = (lambda: replication.coordination.unreachable) if replication is not None else None
     return BrokerServices(
         access=access,

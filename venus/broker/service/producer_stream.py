@@ -23,6 +23,7 @@ import grpc
 from venus.broker.core import Core
 from venus.broker.pipeline.producer_commands import HalvesResult, ShippedHalf
 from venus.broker.service.in_process import InProcessContext
+from venus.broker.service.local_streams import LocalContext
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.traffic import Traffic
 from venus.broker.service.unsaved import Intake, ReceivedFrame
@@ -131,7 +132,7 @@ logger = logging.getLogger(__name__)
 MISMATCHES_MAX = 3
 
 Context = grpc.aio.ServicerContext[Any, Any]
-StreamContext = Context | InProcessContext
+StreamContext = Context | InProcessContext | LocalContext
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,18 +19,21 @@ from venus.broker.service.admin import AdminService
 from venus.broker.service.delivery import DeliveryService
 from venus.broker.service.in_process import InProcessServer
 from venus.broker.service.ingest import IngestService, ask_for_reviews
+from venus.broker.service.local_streams import LocalServer
 from venus.broker.service.network_service import NetworkService
 from venus.broker.service.overlay_service import OverlayService
 from venus.broker.service.replica_service import ReplicaService
 from venus.broker.service.service_status import ServiceStatus
 from venus.broker.service.traffic import Traffic
 from venus.errors import ConfigError, VenusError
+from venus.rpc.address import is_loopback_address
 from venus.rpc.channel import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, MESSAGE_BYTES_MAX, REPLICA_BYTES_MAX, channel_options
 from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import LISTEN, PRODUCE, SUBSCRIBE, handlers
 from venus.security.certificate_files import grpc_credentials
 from venus.wire import broker_pb2
 
+_KNOWN = tuple(service.full_name for service in broker_pb2.DESCRIPTOR.services_by_name.values())
 NAMES = tuple(f"venus.wire.{name}" for name in ("Ingest", "Delivery", "Admin"))
 STOP_GRACE_S = 2.0
 HANDSHAKE_TIMEOUT_MS = 10_000
@@ -83,9 +86,10 @@ class GrpcServer:
         patience_s = keepalive.every_s + keepalive.timeout_s + PATIENCE_MARGIN_S  # then a dead connection was closed
         self.ingest = IngestService(core, bridge, service_status, traffic=traffic, patience_s=patience_s, gate=gate)
         self.delivery = DeliveryService(core, bridge, service_status, traffic, gate)
-        #: Streams of clients in this process.
+        #: Streams of clients in this process, and in other processes of this machine.
         served = {PRODUCE: self.ingest.serve, SUBSCRIBE: self.delivery.serve, LISTEN: self.delivery.serve_listener}
         self.in_process = InProcessServer(bridge, served)
+        self.local = LocalServer(served, silence_s=keepalive.every_s, timeout_s=keepalive.timeout_s)
         self._health = health.aio.HealthServicer()
         admin = AdminService(core, bridge, service_status, self.ingest, gate)
         services: dict[str, object] = {"Ingest": self.ingest, "Delivery": self.delivery, "Admin": admin}
@@ -98,27 +102,36 @@ class GrpcServer:
             services["Overlay"] = OverlayService(overlay)
         self._server.add_generic_rpc_handlers([handlers(name, servicer) for name, servicer in services.items()])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        known = [service.full_name for service in broker_pb2.DESCRIPTOR.services_by_name.values()]
-        reflection.enable_server_reflection([*known, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
+        reflection.enable_server_reflection([*_KNOWN, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
         self._reviews: asyncio.Task[None] | None = None
         core.homes.add_listener(lambda business, error: bridge.post(self.end_streams, business, error))
 
-    async def start(self, listen: str) -> int:
-        """Listen and serve; return the port."""
+    def open_port(self, listen: str) -> int:
+        """Listen; return the port."""
         try:
-            port = self._open_port(listen)
+            return self._open_port(listen)
         except RuntimeError as error:
             raise ConfigError(
                 f"broker.listen {listen} cannot be used",
                 hint="Is another broker running, or is it not an address of this machine?",
             ) from error
+
+    async def start_local(self, own: str, port: int) -> None:
+        """Serve local streams, unless clients have roles or reach this broker through something else.
+
+        A broker that says that it serves has started them already, so that no client stays with gRPC by chance.
+        """
+        if self._access.files is None and is_loopback_address(own) and int(own.rpartition(":")[2]) == port:
+            await self.local.start(own)
+
+    async def start(self) -> None:
+        """Serve."""
         await self._server.start()
         for name in ("", *NAMES):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._reviews = asyncio.create_task(
             ask_for_reviews(self._core, self._bridge, self.ingest, first_s=self._core.review_after_s)
         )
-        return port
 
     def _open_port(self, listen: str) -> int:
         files = self._access.files
@@ -138,7 +151,9 @@ class GrpcServer:
         if self._reviews is not None:
             self._reviews.cancel()
         self.in_process.refuse_streams()
+        self.local.refuse_streams()
         self.ingest.end_all()
         self.delivery.end_all()
         await self.in_process.stop()
+        await self.local.stop()
         await self._server.stop(STOP_GRACE_S)

@@ -20,6 +20,7 @@ from venus.wire import broker_pb2
 #: Gauges of the status about shared frames and subscriptions by content.
 GAUGES = (
     (GaugeMetricFamily, "venus_subscribers", "Streams of consumers", "subscribers"),
+    (GaugeMetricFamily, "venus_local_streams", "Streams over the Unix socket, without gRPC", "local streams"),
     (
         CounterMetricFamily,
         "venus_shared_frames_encoded",
@@ -116,10 +117,16 @@ class TrafficStatus:
     """Adds flow control to the core's status."""
 
     def __init__(
-        self, traffic: Traffic, core: Core, bridge: LoopBridge, windows: Windows, frames: SharedFrames
+        self,
+        traffic: Traffic,
+        core: Core,
+        bridge: LoopBridge,
+        windows: Windows,
+        frames: SharedFrames,
+        local_streams: Callable[[], int],
     ) -> None:
         self._traffic, self._core, self._bridge, self._windows = traffic, core, bridge, windows
-        self._frames = frames
+        self._frames, self._local_streams = frames, local_streams
 
     def lay_over(self, status: broker_pb2.BrokerStatus, business: str = "") -> None:
         """Add the traffic of one business or of all. Works in any thread."""
@@ -197,6 +204,7 @@ class TrafficStatus:
             gauge("waiting for a turn", admission.write_queue.waiting, 0, ""),
             gauge("full data behind", self._core.materialiser.behind_bytes, limits.behind_bytes_max, "bytes"),
             gauge("streams", admission.streams.used, limits.streams, ""),
+            gauge("local streams", self._local_streams(), 0, ""),
             gauge("subscribers", self._frames.streams.total(), 0, ""),
             gauge("shared frames encoded", self._frames.encoded, 0, ""),
             gauge("shared frames sent", self._frames.sent, 0, ""),
