@@ -56,7 +56,8 @@ WHERE group_name = :group AND "offset" = :n1 AND control = :n2
 -- The transaction that moves the applied offset counts the fate of every change below it; a difference means lost
 -- changes. A table that follows holds nothing back, so changes that it still counts as held were lost.
 SELECT a."offset" - a.counted_from - a.rows_other - a.rows_repaired - coalesce((
-    SELECT sum(t.rows_applied + t.rows_quarantined + t.rows_skipped + CASE t.state WHEN 'ACTIVE' THEN 0 ELSE t.rows_held END)
+    SELECT sum(t.rows_applied + t.rows_quarantined + t.rows_skipped
+        + CASE t.state WHEN 'ACTIVE' THEN 0 ELSE t.rows_held END)
     FROM {own}target_table t WHERE t.group_name = a.group_name), 0)
 FROM {own}applied a WHERE a.group_name = :group
 

@@ -264,6 +264,8 @@ def test_a_table_has_its_keys_defaults_and_indexes(target: Target) -> None:
     ]
     with pytest.raises(Refusal, match="UNIQUE constraint failed") as refusal:
         target.session.run("INSERT INTO lines (item, part, price) VALUES (1, 'a', '2.00')")
+    with pytest.raises(Refusal, match="cannot store TEXT value in INTEGER column"):  # nor can another program
+        target.session.run("INSERT INTO lines (item, part, price) VALUES ('x', 'b', '3.00')")
     assert (refusal.value.table, refusal.value.sqlstate) == (("main", "lines"), "SQLITE_CONSTRAINT_PRIMARYKEY")
 
 
