@@ -1,7 +1,8 @@
 """The file of a SQLite target: whether it can be one, the lock of its only writer, who holds SQLite's write lock.
 
-A path that cannot be a target is refused in one line with the way out, before SQLite opens it. SQLite has no locks of
-its own for a process, so VENUS locks an empty file beside the database; a killed process holds no lock.
+A path that cannot be a target is refused in one line with the way out, before SQLite opens it. The database itself is
+never opened here: closing it would release the locks of every SQLite connection of this process. SQLite has no lock for
+a process, so VENUS locks a small file beside the database; a killed process holds no lock.
 """
 
 from __future__ import annotations
@@ -14,22 +15,11 @@ from pathlib import Path
 from zlib import crc32
 
 from venus.adapters.dialects.sqlite.connection import VERSION_MIN, parse_file_url
-from venus.errors import ConfigError, NoSuchDatabase
+from venus.errors import ConfigError, DatabaseUnavailable, NoSuchDatabase
 
-_MAGIC = b"SQLite format 3\0"
 _LOCKS = Path("/proc/locks")
 #: The byte of the file FILE-shm that SQLite locks for a writer.
 _WRITE_LOCK_BYTE = "120"
-
-
-def _lacks_magic(file: Path) -> bool:
-    """Return whether a file has other content than a database; an empty one becomes a database."""
-    try:
-        with file.open("rb") as opened:
-            head = opened.read(len(_MAGIC))
-    except OSError:
-        return False
-    return bool(head) and head != _MAGIC
 
 
 #: What a path must not be, the message, and the way out.
@@ -44,7 +34,6 @@ _PROBLEMS: tuple[tuple[Callable[[Path], bool], str, str], ...] = (
         "let VENUS's user write there",
     ),
     (lambda f: f.is_file() and not os.access(f, os.R_OK | os.W_OK), "{file} cannot be written", "chmod u+rw {file}"),
-    (_lacks_magic, "{file} is not a SQLite database", "name another file"),
 )
 
 
@@ -74,24 +63,27 @@ class FileLock:
         self._descriptor: int | None = None
 
     def try_acquire(self) -> bool:
-        """Return whether this process has the lock now."""
+        """Return whether this process has the lock now. Raises DatabaseUnavailable if the file cannot be written."""
         if self._descriptor is not None:
             return True
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._descriptor, 0)
+            os.write(self._descriptor, str(os.getpid()).encode())
         except BlockingIOError:
-            os.close(descriptor)
+            self.release()
             return False
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
-        self._descriptor = descriptor
+        except OSError as error:
+            self.release()
+            hint = "let VENUS's user write it, and make room on its disk"
+            raise DatabaseUnavailable(f"{self._path}: {error.strerror}", hint=hint) from error
         return True
 
     def find_owner(self) -> str:
         """Return the process that had the lock last, as text; empty if there was none."""
-        with suppress(OSError):
-            return _describe_process(self._path.read_text(encoding="ascii"))
+        with suppress(OSError, ValueError):
+            return _describe_process(str(int(self._path.read_text(encoding="ascii"))))
         return ""
 
     def release(self) -> None:

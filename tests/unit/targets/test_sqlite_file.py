@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -64,7 +66,7 @@ def as_damaged_file(file: Path) -> None:
         (as_link, "is a symbolic link: name {folder}/real.db itself"),
         (Path.mkdir, "is a directory: name a file in it"),
         (as_socket, "is not a regular file: name another file"),
-        (lambda file: file.write_text("id;name\n1;a\n"), "is not a SQLite database: name another file"),
+        (lambda file: file.write_text("id;name\n1;a\n"), "file is not a database: name another file"),
         (as_damaged_file, "file is not a database: name another file"),
         (as_foreign_file, "is the file of another application (application_id 0x0f055112): name another file"),
         (as_source, "is a source of VENUS: name another file"),
@@ -156,6 +158,35 @@ def test_one_session_at_a_time_works_on_a_target(tmp_path: Path) -> None:
     assert second.find_worker().startswith(f"process {os.getpid()} ")
     first.close()
     assert second.try_lock()
+
+
+_EXCLUSIVE = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)
+"""
+
+
+def test_a_second_session_leaves_the_locks_of_the_first(tmp_path: Path) -> None:
+    """Another process that got SQLite's exclusive lock would remove the log that the first session still writes."""
+    opened, _ = open_sessions(tmp_path / "copy.db")
+    opened.run("CREATE TABLE t (a INTEGER) STRICT")
+    open_database(tmp_path / "copy.db").check([items()])
+    command = [sys.executable, "-c", _EXCLUSIVE, str(tmp_path / "copy.db")]
+
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert "BlockingIOError" in refused.stderr or "PermissionError" in refused.stderr
+
+
+def test_a_lock_that_cannot_be_written_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    opened, _ = open_sessions(tmp_path / "copy.db")
+    opened._lock._path.symlink_to("elsewhere")
+
+    with pytest.raises(DatabaseUnavailable, match=r"copy\.db-venus-") as refused:
+        opened.try_lock()
+
+    assert "let VENUS's user write it" in refused.value.hint
 
 
 def test_a_reader_sees_a_whole_cut_and_never_waits(tmp_path: Path) -> None:
