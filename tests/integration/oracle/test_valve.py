@@ -149,6 +149,16 @@ def test_the_job_follows_the_settings_and_goes_with_the_installation(
     assert job() == ""
 
 
+def test_an_inventory_lists_jobs_of_the_application_only(limited_source: OracleSource, application: Any) -> None:
+    def jobs() -> list[str]:
+        return [o.name for o in limited_source.dictionary.read_other_objects() if o.kind == "job"]
+
+    application.execute("INSERT INTO DICTIONARY.JOBS VALUES ('NIGHTLY', 'BEGIN NULL; END;')")
+    assert jobs() == ["APP.NIGHTLY"]
+    application.execute("UPDATE DICTIONARY.JOBS SET JOB_ACTION = 'BEGIN NULL; END;' WHERE JOB_NAME = 'VENUS_VALVE'")
+    assert sorted(jobs()) == ["APP.NIGHTLY", "APP.VENUS_VALVE"], "one of the application, whatever its name is"
+
+
 def test_the_script_has_the_job_and_says_what_a_dba_grants(application: Any, standin: StandIn) -> None:
     application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) PRIMARY KEY)')
     application.execute("INSERT INTO DICTIONARY.SESSION_PRIVS VALUES ('CREATE JOB')")

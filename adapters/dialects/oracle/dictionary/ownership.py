@@ -23,6 +23,8 @@ from venus.errors import Refused, SourceError
 
 TABLE = "VENUS_OWNED"
 REGISTRY = "VENUS_CAPTURED_TABLE"
+#: The job that watches the logs.
+VALVE = "VENUS_VALVE"
 #: The objects with fixed names, including those that only some installations have.
 _FIXED_TABLES = "VENUS_CHECKPOINT VENUS_BATCH VENUS_DDL VENUS_SEGMENT VENUS_TYPE_MAP VENUS_TABLE_LOG VENUS_POLLED"
 FIXED = (
@@ -72,6 +74,11 @@ def read_owned_objects(session: OracleSession, listed: Iterable[Row] | None = No
     if record is not None:
         ours |= {("TABLE", TABLE)}
     return OracleOwnedObjects(ours=ours & there, foreign=frozenset(there - ours), recorded=bool(record))
+
+
+def read_valve(session: OracleSession) -> str:
+    """Return the block that the job of the valve runs; empty without one. A job of the application is no valve."""
+    return "".join(str(r[0]) for r in session.fetch_rows(statement("dictionary", "valve")) if TABLE in str(r[0]))
 
 
 def read_foreign_own_tables(session: OracleSession, owner: str, tables: Iterable[str]) -> frozenset[str]:

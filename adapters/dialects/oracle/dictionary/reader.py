@@ -117,6 +117,8 @@ class OracleDictionary:
 
     def is_own(self, owner: str, kind: str, name: str) -> bool:
         """Whether VENUS created an object in the user's own schema."""
+        if (kind, name) == ("JOB", ownership.VALVE):
+            return owner == self.user and bool(ownership.read_valve(self._session))
         return owner == self.user and self.owned.has(name, kind)
 
     def find_own_tables(self, owner: str, names: Seq[str]) -> frozenset[str]:

@@ -25,7 +25,6 @@ from venus.adapters.dialects.oracle.dictionary.tables import (
     with_id,
 )
 from venus.adapters.dialects.oracle.installation.installed_objects import (
-    VALVE,
     OracleObjects,
     give_room_back,
     read_planned_objects,
@@ -326,7 +325,7 @@ class OracleInstallPlanner:
         steps = [_run_step("VENUS", f"{kinds[n].lower()} {n}", ddl.drop_object(kinds[n], n)) for n in ours]
         before = [_run_step(stray.on, f"trigger {stray.name}", stray.drop) for stray in here.strays]
         if here.valve:
-            before.append(_run_step("VENUS", f"job {VALVE}", statement("valve", "drop_job")))
+            before.append(_run_step("VENUS", f"job {ownership.VALVE}", statement("valve", "drop_job")))
         given_back = [
             _run_step(f"{owner}.{name}", "columns", inline.drop_inline_columns(owner, name))
             for owner, name in sorted(self._dictionary.read_inline_tables())

@@ -25,8 +25,6 @@ from venus.adapters.dialects.oracle.session.options import Version
 from venus.adapters.dialects.oracle.sql import quote, statement
 from venus.adapters.dialects.registry_rules import LogLimits, full_log_reason
 
-#: The job that watches the logs.
-VALVE = "VENUS_VALVE"
 #: The statement of a row trigger, or of one that is captured inline.
 _LOGS = re.compile(r"INSERT INTO (VENUS_L_\d{5,}) \(SEQ, OP, |UPDATE (VENUS_TABLE_LOG) SET SEQUENCE = V_SEQ ")
 #: A log that has grown once keeps its segments. They count only if the log has so many rows that the longest keys would
@@ -127,14 +125,13 @@ def read_planned_objects(session: OracleSession, version: Version) -> OracleObje
     """Read VENUS's own objects with what only a plan needs to know about them."""
     here = read_objects(session)
     editioned = session.fetch_rows(statement("dictionary", "editioned")) if version.noneditionable else []
-    job = [str(row[0]) for row in session.fetch_rows(statement("dictionary", "valve"))]
     return replace(
         here,
         editioned={str(row[0]) for row in editioned} & here.triggers.keys(),
         has_ordered_sequence=any(
             row[0] == "Y" for row in session.fetch_rows(statement("dictionary", "sequence_order"))
         ),
-        valve="".join(text for text in job if ownership.TABLE in text),  # not a job of the application
+        valve=ownership.read_valve(session),
     )
 
 
@@ -155,10 +152,10 @@ def valve_steps(limits: LogLimits, here: OracleObjects) -> Iterator[tuple[str, s
     """Yield the steps that make the job what the limits say: what, statement, whether it is done."""
     wanted = valve_block(limits) if limits.is_set else ""
     if here.valve and here.valve.split() != wanted.split():
-        yield f"older job {VALVE}", statement("valve", "drop_job"), False
+        yield f"older job {ownership.VALVE}", statement("valve", "drop_job"), False
     if wanted:
         done = here.valve.split() == wanted.split()
-        yield f"job {VALVE}", statement("valve", "job", action=wanted), done
+        yield f"job {ownership.VALVE}", statement("valve", "job", action=wanted), done
 
 
 def describe_limits(limits: LogLimits, user: str) -> list[str]:
@@ -169,7 +166,9 @@ def describe_limits(limits: LogLimits, user: str) -> list[str]:
             f"-- The logs lie in {limits.tablespace}: ALTER USER {quote(user)} QUOTA UNLIMITED ON {limits.tablespace};"
         )
     if limits.is_set:
-        lines.append(f"-- A log with {limits.describe()} stops the capture of its table (job {VALVE}, every minute).")
+        lines.append(
+            f"-- A log with {limits.describe()} stops the capture of its table (job {ownership.VALVE}, every minute)."
+        )
         lines.append(f"-- It needs GRANT CREATE JOB TO {quote(user)};")
     return lines
 
