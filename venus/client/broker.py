@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from collections.abc import Sequence as Seq
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 from google.protobuf.json_format import MessageToDict
 
-from venus.client.changes import PATIENCE_S, ChangeBatch, Changes, Start, Subscription
+from venus.client.changes import PATIENCE_S, RETRY_S, ChangeBatch, Changes, Start, Subscription
 from venus.codec.subscription import OPERATION, ChangePosition
 from venus.errors import ConfigError, Unavailable
 from venus.model import PORT_MAX, is_address
@@ -79,11 +80,29 @@ class Broker:
         keeps the acknowledged position and the queue from there on, and a subscription at "snapshot" continues there.
         It raises Unavailable once the broker was away for `patience_s`, and ConfigError for a wrong argument.
         """
+        return self._subscribe(self._build_subscription(table, where, columns, group), start, patience_s)
+
+    def _build_subscription(self, table: str, where: str, columns: Seq[str], group: str) -> Subscription:
+        """Return the description of a subscription. Raises ConfigError."""
         if isinstance(columns, str):
             raise ConfigError(f"columns is {columns!r}: it should be a list of names", hint=f"write [{columns!r}]")
-        wanted = Subscription(self._business, table, where, tuple(columns), group, self._client)
+        return Subscription(self._business, table, where, tuple(columns), group, self._client)
+
+    def _subscribe(
+        self,
+        wanted: Subscription,
+        start: Start | ChangePosition,
+        patience_s: float = PATIENCE_S,
+        on_news: Callable[[], None] = lambda: None,
+    ) -> Changes:
+        """Subscribe; `on_news` is called, in a thread of the connection, when there may be something to fetch."""
         found = Changes(
-            self._address, wanted, start, patience_s=patience_s, on_close=lambda one: self._open.pop(id(one), None)
+            self._address,
+            wanted,
+            start,
+            patience_s=patience_s,
+            on_close=lambda one: self._open.pop(id(one), None),
+            on_news=on_news,
         )
         self._open[id(found)] = found
         return found
@@ -93,11 +112,9 @@ class Broker:
         with self.changes(table, where=where, columns=columns, patience_s=_AWAY_S) as changes:
             while True:
                 batch = changes.poll(_ROWS_S)
-                if batch is None or "truncate" in batch.operations:
-                    raise Unavailable(f"the rows of {table} did not arrive completely", hint="read them again")
-                if len(batch):
-                    yield batch.to_arrow().drop_columns([OPERATION])
-                if batch.position is not None:
+                if (rows := _snapshot_rows(table, batch)) is not None:
+                    yield rows
+                if batch is not None and batch.position is not None:
                     return
 
     def status(self) -> dict[str, Any]:
@@ -119,24 +136,70 @@ class Broker:
         self.close()
 
 
-class AsyncChanges:
-    """The same subscription for an event loop: `async for batch in changes`."""
+def _snapshot_rows(table: str, batch: ChangeBatch | None) -> pa.RecordBatch | None:
+    """Return the rows of one batch of a snapshot, None if it has none. Raises Unavailable for rows that are void."""
+    if batch is None or "truncate" in batch.operations:
+        raise Unavailable(f"the rows of {table} did not arrive completely", hint="read them again")
+    return batch.to_arrow().drop_columns([OPERATION]) if len(batch) else None
 
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
+
+class AsyncChanges:
+    """The same subscription for an event loop: `async for batch in changes`, until `close`.
+
+    It holds a thread of the loop's executor only while it connects or reads what has arrived, not while it waits. One
+    task at a time takes batches. A batch is lost by no cancellation, such as that of `asyncio.wait_for`.
+    """
+
+    def __init__(self, subscribe: Callable[[Callable[[], None]], Changes]) -> None:
+        self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
+        self._fetching: asyncio.Future[None] | None = None
+        self._changes = subscribe(self._notify)
+
+    def _notify(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and so is the program's interest
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    @property
+    def position(self) -> ChangePosition | None:
+        """The position after the newest batch that was returned; None before the first."""
+        return self._changes.position
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ChangeBatch:
         """Wait for the next batch. Raises VenusError."""
-        while (found := await asyncio.to_thread(self._changes.poll, _POLL_S)) is None:
-            pass
-        return found
+        while not self._changes.is_closed:
+            self._news.clear()
+            if (batch := self._changes.take_ready()) is not None:
+                return batch
+            await self._fetch()
+            if not self._changes.is_ready:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), None if self._changes.is_connected else RETRY_S)
+        raise StopAsyncIteration
+
+    async def _fetch(self) -> None:
+        """Fetch in a thread. What a cancelled call has begun is continued by the next one."""
+        fetching = self._fetching or asyncio.ensure_future(asyncio.to_thread(self._changes.fetch, 0.0))
+        self._fetching = fetching
+        try:
+            await asyncio.shield(fetching)
+        finally:
+            if fetching.done():
+                self._fetching = None
 
     async def close(self) -> None:
         """End the subscription."""
         await asyncio.to_thread(self._changes.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 class AsyncBroker:
@@ -145,19 +208,42 @@ class AsyncBroker:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def changes(self, table: str, **options: Any) -> AsyncChanges:
-        """Subscribe, with the arguments of `Broker.changes`."""
-        return AsyncChanges(self._broker.changes(table, **options))
+    def changes(
+        self,
+        table: str,
+        *,
+        where: str = "",
+        columns: Seq[str] = (),
+        start: Start | ChangePosition = "snapshot",
+        group: str = "",
+        patience_s: float = PATIENCE_S,
+    ) -> AsyncChanges:
+        """Subscribe, with the arguments of `Broker.changes`, in the loop that is running."""
+        wanted = self._broker._build_subscription(table, where, columns, group)
+        return AsyncChanges(lambda notify: self._broker._subscribe(wanted, start, patience_s, notify))
 
-    async def snapshot(self, table: str, **options: Any) -> AsyncIterator[pa.RecordBatch]:
-        """Yield the rows of a table, with the arguments of `Broker.snapshot`."""
-        rows = self._broker.snapshot(table, **options)
-        while (batch := await asyncio.to_thread(next, rows, None)) is not None:
-            yield batch
+    async def snapshot(
+        self, table: str, *, where: str = "", columns: Seq[str] = ()
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Yield the rows of a table at one moment, as Arrow with their `_sequence`. Raises ValueMisfit, Unavailable."""
+        async with self.changes(table, where=where, columns=columns, patience_s=_AWAY_S) as changes:
+            while True:
+                try:
+                    batch = await asyncio.wait_for(anext(changes), _ROWS_S)
+                except TimeoutError:
+                    batch = None
+                if (rows := _snapshot_rows(table, batch)) is not None:
+                    yield rows
+                if batch is not None and batch.position is not None:
+                    return
 
     async def status(self) -> dict[str, Any]:
         """Return the broker's status."""
         return await asyncio.to_thread(self._broker.status)
+
+    async def close(self) -> None:
+        """End all subscriptions."""
+        await asyncio.to_thread(self._broker.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -165,9 +251,32 @@ class AsyncBroker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.to_thread(self._broker.close)
+        await self.close()
 
 
-def connect_async(address: str = "", **options: Any) -> AsyncBroker:
+def connect_async(
+    address: str = "",
+    *,
+    directory: str = "",
+    site: str = "",
+    business: str = "main",
+    ca: str = "",
+    certificate: str = "",
+    key: str = "",
+    token_file: str = "",
+    client: str = "",
+) -> AsyncBroker:
     """Return a broker for an event loop, with the arguments of `connect`."""
-    return AsyncBroker(connect(address, **options))
+    return AsyncBroker(
+        connect(
+            address,
+            directory=directory,
+            site=site,
+            business=business,
+            ca=ca,
+            certificate=certificate,
+            key=key,
+            token_file=token_file,
+            client=client,
+        )
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -99,7 +100,11 @@ class ChangeBatch:
 
 
 class Changes:
-    """Iterator over the changes of a subscription; it ends with `close`."""
+    """Iterator over the changes of a subscription; it ends with `close`.
+
+    One thread at a time takes batches. `acknowledge` and `close` may be called from any thread. What a program has not
+    taken stays at the broker, but for about 8 MiB.
+    """
 
     def __init__(
         self,
@@ -109,6 +114,7 @@ class Changes:
         *,
         patience_s: float = PATIENCE_S,
         on_close: Callable[[Changes], object] = lambda _: None,
+        on_news: Callable[[], None] = lambda: None,
     ) -> None:
         if not isinstance(start, ChangePosition) and start not in _OFFSETS:
             raise ConfigError(
@@ -116,12 +122,15 @@ class Changes:
                 hint='it starts at "snapshot", at "now", or at a position, like ChangePosition.parse("1234-5")',
             )
         self._address, self.wanted, self._start = address, wanted, start
-        self._patience_s, self._on_close = patience_s, on_close
+        self._patience_s, self._on_close, self._on_news = patience_s, on_close, on_news
         self._client: ListenerClient | None = None
         self._view = SubscriptionView(_NUMBER)
         self._ready: deque[ChangeBatch] = deque()
-        self._had_rows = self._closed = False
-        self._waits_since, self._complaint = 0.0, ""
+        self._reading = threading.Lock()
+        self._closing = threading.Event()
+        self._had_rows = False
+        self._acknowledged = 0
+        self._waits_since, self._retry_at, self._complaint = 0.0, 0.0, ""
         #: The position after the newest batch that was returned; None before the first.
         self.position: ChangePosition | None = start if isinstance(start, ChangePosition) else None
 
@@ -131,24 +140,58 @@ class Changes:
     def __next__(self) -> ChangeBatch:
         """Wait for the next batch. Raises VenusError."""
         while (found := self.poll(_WAIT_S)) is None:
-            if self._closed:
+            if self.is_closed:
                 raise StopIteration
         return found
 
     def poll(self, timeout_s: float) -> ChangeBatch | None:
         """Return the next batch, None if there is none within the time. Raises VenusError."""
         end = time.monotonic() + timeout_s
-        while not self._ready:
+        while (batch := self.take_ready()) is None:
             left = end - time.monotonic()
-            if left <= 0 or self._closed:
+            if left <= 0 or self.is_closed:
                 return None
-            self._read(left)
+            self.fetch(left)
+        return batch
+
+    def take_ready(self) -> ChangeBatch | None:
+        """Return a batch that has been fetched, None without one. Never waits."""
+        if not self._ready or self.is_closed:
+            return None
         batch = self._ready.popleft()
         self.position = batch.position or self.position
         return batch
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the subscription has ended by `close`."""
+        return self._closing.is_set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a batch has been fetched."""
+        return bool(self._ready)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a stream from a broker."""
+        return self._client is not None
+
+    def fetch(self, timeout_s: float) -> None:
+        """Fetch what has arrived, or arrives within the time; connect first. Raises VenusError.
+
+        A broker that is away is tried again every `RETRY_S`, for `patience_s` at most.
+        """
+        with self._reading:
+            if self._ready or self.is_closed:
+                return
+            pause_s = self._retry_at - time.monotonic()
+            if self._client is None and pause_s > 0:
+                self._closing.wait(min(pause_s, timeout_s))
+            else:
+                self._read(timeout_s)
+
     def _read(self, timeout_s: float) -> None:
-        """Take what has arrived; connect again, as long as that makes sense, if the broker is away."""
         try:
             client = self._client or self._connect()
             for frame in client.take(timeout_s):
@@ -156,18 +199,26 @@ class Changes:
                 self._ready.extend(ChangeBatch(self, found) for found in self._view.take(frame))
         except Diverged as error:
             self._disconnect()
+            if self.is_closed:
+                return
             if self._start != "snapshot":
                 raise type(error)(str(error), hint=_BEGIN_AGAIN) from error
             self._view.position, self._had_rows = None, True
         except VenusError as error:
             self._disconnect()
+            if self.is_closed:
+                return
             if not error.retryable and not isinstance(error, Overloaded):
                 raise
             self._wait_for_broker(error)
 
     def _connect(self) -> ListenerClient:
+        if self._start == "now" and self._view.position is None and self._view.partial_sequence:
+            raise Diverged("the stream broke in the middle of the first transaction, which has no position yet")
         wanted = self.wanted
-        client = ListenerClient(self._address, wanted.business, group=wanted.group, client=wanted.client)
+        client = ListenerClient(
+            self._address, wanted.business, group=wanted.group, client=wanted.client, on_news=self._on_news
+        )
         try:
             kept = client.open()
             if kept and self._view.position is None and self._start != "now" and not self._had_rows:
@@ -184,10 +235,14 @@ class Changes:
                     self._forget_rows()
                 self._had_rows = request.offset == _OFFSETS["snapshot"]
             client.begin([request])
+            if self._acknowledged:  # it may have been lost with the stream before
+                client.acknowledge(self._acknowledged)
         except BaseException:
             client.close()
             raise
         self._client, self._waits_since = client, 0.0
+        if self.is_closed:  # meanwhile, by another thread
+            self._disconnect()
         return client
 
     def _forget_rows(self) -> None:
@@ -207,12 +262,14 @@ class Changes:
         self._waits_since = self._waits_since or now
         if now - self._waits_since > self._patience_s:
             raise error
-        time.sleep(RETRY_S)
+        self._retry_at = now + RETRY_S
 
     def acknowledge(self, position: ChangePosition) -> None:
-        """Let the broker keep a position under the name of the group."""
-        if self._client is not None and self.wanted.group:
-            self._client.acknowledge(position.offset)
+        """Let the broker keep a position under the name of the group; while it is away, as soon as it is back."""
+        if self.wanted.group:
+            self._acknowledged = max(self._acknowledged, position.offset)
+            if (client := self._client) is not None:
+                client.acknowledge(position.offset)
 
     def _disconnect(self) -> None:
         client, self._client = self._client, None
@@ -221,9 +278,10 @@ class Changes:
 
     def close(self) -> None:
         """End the subscription."""
-        self._closed = True
+        self._closing.set()
         self._disconnect()
         self._on_close(self)
+        self._on_news()
 
     def __enter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ import pyarrow as pa
 from venus import errors
 from venus.codec import schema as schemas_codec
 from venus.codec.arrow_rows import SEQUENCE, ArrowShape, ColumnValues, default_values
-from venus.codec.changed_rows import Operation, Operations, decode_changes
+from venus.codec.changed_rows import Operation, Operations, SubscribedChanges, decode_changes
 from venus.codec.packed import pack_items
 from venus.codec.row_bytes import Layout
 from venus.codec.stored_rows import StoredRows
@@ -26,6 +26,9 @@ from venus.wire import broker_pb2
 OPERATION = "_operation"
 _POSITION = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 _NO_ROWS = StoredRows(pack_items([]))
+_NO_SEQUENCES = np.zeros(0, np.uint64)
+#: More changes than are judged together.
+_RECENT_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -168,6 +171,10 @@ class SubscriptionView:
         self.table_id = 0
         self.is_live = False
         self.position: ChangePosition | None = None
+        #: The highest sequence of the changes behind the position: a part of a transaction.
+        self.partial_sequence = 0
+        #: The highest sequences of rows and replayed changes in front of the live ones, which may overlap with them.
+        self._recent = _NO_SEQUENCES
 
     def take(self, frame: broker_pb2.ChangesFrame) -> Iterator[ChangeSet]:
         """Yield what a frame says about the subscription. Raises the error that has ended it."""
@@ -192,10 +199,10 @@ class SubscriptionView:
         if news.state == broker_pb2.LIVE:
             self.is_live = True
             return
-        self.table_id, self.is_live = news.table_id, False
+        self.table_id, self.is_live, self._recent = news.table_id, False, _NO_SEQUENCES
         self._select_versions()
         if news.state == broker_pb2.RELOADS:
-            self.position = None
+            self.position, self.partial_sequence = None, 0
             yield self._make_set(np.array([Operation.TRUNCATE], np.uint8), _NO_ROWS, None, 0)
 
     def _take_changes(self, changes: broker_pb2.ChangedRows) -> Iterator[ChangeSet]:
@@ -203,13 +210,43 @@ class SubscriptionView:
             self.number in changes.replayed if changes.replayed else self.is_live and not changes.loaded
         )
         position = ChangePosition(changes.next_offset, changes.epoch) if changes.next_offset and mine else None
-        found = [one for number, one in decode_changes(changes) if number == self.number and len(one.operations)]
+        found = [self._drop_known(changes, one) for number, one in decode_changes(changes) if number == self.number]
+        found = [one for one in found if len(one.operations)]
         if position is not None and (self.position is None or position.offset >= self.position.offset):
-            self.position = position
+            self.position, self.partial_sequence = position, 0
+            if found and not (changes.replayed or changes.loaded):
+                self._recent = _NO_SEQUENCES  # a transaction is complete: no overlap is left
         for one in found:
             yield self._make_set(one.operations, one.rows, position, changes.committed_at_us)
         if not found and position is not None:
             yield self._make_set(np.zeros(0, np.uint8), _NO_ROWS, position, changes.committed_at_us)
+
+    def _drop_known(self, message: broker_pb2.ChangedRows, changes: SubscribedChanges) -> SubscribedChanges:
+        """Drop changes that were taken before.
+
+        After a reconnect in the middle of a transaction its first part is replayed: sequences rise along the queue. A
+        truncation has none, so everything behind one that is replayed comes again. The first live changes may be judged
+        together with some in front of the start of the subscription, which were read as rows or replayed.
+        """
+        sequences = changes.rows.sequences
+        if not len(sequences):
+            if message.replayed and len(changes.operations):
+                self.partial_sequence, self._recent = 0, _NO_SEQUENCES
+            return changes
+        if message.loaded:
+            chosen = np.ones(len(sequences), np.bool_)
+        elif message.replayed:
+            chosen = sequences > self.partial_sequence
+        else:
+            chosen = ~np.isin(sequences, self._recent)
+        if message.loaded or message.replayed:
+            recent = np.concatenate([self._recent, sequences])
+            self._recent = np.partition(recent, -_RECENT_MAX)[-_RECENT_MAX:] if len(recent) > _RECENT_MAX else recent
+        if not message.loaded:
+            self.partial_sequence = max(self.partial_sequence, int(sequences.max()))
+        if chosen.all():
+            return changes
+        return SubscribedChanges(changes.operations[chosen], changes.rows.select(chosen))
 
     def _make_set(
         self, operations: Operations, rows: StoredRows, position: ChangePosition | None, committed_at_us: int

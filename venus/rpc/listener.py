@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from venus.codec.changed_rows import frame_cost
 from venus.errors import Unavailable, VenusError
@@ -38,8 +38,10 @@ class ListenerClient(Duplex[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame]):
         client: str = "",
         credit_bytes: int = CREDIT_BYTES,
         keepalive_s: float = KEEPALIVE_S,
+        on_news: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(address, business, keepalive_s)
+        self._on_news = on_news  # called in the reading thread after a frame, and at the end
         self._open = broker_pb2.ListenerOpen(business=business, group=group, client=client, credit_bytes=credit_bytes)
         self._credit_bytes = credit_bytes
         self._arrived: deque[broker_pb2.ChangesFrame] = deque()
@@ -135,3 +137,8 @@ class ListenerClient(Duplex[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame]):
         with self._lock:
             self._arrived.append(frame)
             self._news.notify_all()
+        self._on_news()
+
+    def on_end(self, error: VenusError) -> None:
+        super().on_end(error)
+        self._on_news()

@@ -9,16 +9,18 @@ import signal
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.brokers.broker_clusters import BrokerCluster, SteadyWriter, Writer, bodies, totals
+from tests.support.brokers.broker_clusters import FAIL_OVER_S, BrokerCluster, SteadyWriter, Writer, bodies, totals
 from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.servers import BUSINESS, BrokerProcess, business_status, fill, settings, take
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
+from venus.client import Changes, connect
 from venus.errors import NotLeader, Refused, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc.admin import AdminClient
@@ -66,6 +68,34 @@ def test_the_leader_is_killed_in_the_middle_of_writes(tmp_path: Path, etcd_serve
         assert set(found) == set("abc")
         for name, contents in found.items():
             assert contents == bodies(last, ROWS), name
+
+
+def test_a_subscription_continues_at_the_next_leader_and_no_change_is_lost_or_doubled(
+    tmp_path: Path, etcd_server: EtcdCluster
+) -> None:
+    with BrokerCluster(tmp_path, etcd_server) as cluster, ThreadPoolExecutor(1) as pool:
+        writer = Writer(cluster)
+        writer.write(5, ROWS)
+        with connect(cluster.reach(broker.address for broker in cluster.brokers.values())) as broker:
+            changes = broker.changes("shop.items")
+            keys = read_keys(changes, 5 * ROWS)
+            killed = writer.leader
+            reading = pool.submit(read_keys, changes, 45 * ROWS)
+            writer.write(20, ROWS)
+            cluster.brokers[killed].kill()
+            writer.write(20, ROWS)
+            assert writer.leader != killed
+            assert sorted(keys + reading.result(FAIL_OVER_S)) == list(range(1, 45 * ROWS + 1))
+
+
+def read_keys(changes: Changes, offset: int) -> list[int]:
+    """Read up to a position; return the keys of all changes."""
+    keys: list[int] = []
+    while changes.position is None or changes.position.offset < offset:
+        batch = changes.poll(FAIL_OVER_S)
+        assert batch is not None, f"no change after {changes.position}"
+        keys += [row["id"] for row in batch.rows()]
+    return keys
 
 
 def test_clients_leave_a_leader_that_says_nothing_any_more(tmp_path: Path, etcd_server: EtcdCluster) -> None:
