@@ -32,7 +32,7 @@ GOAL_P50_MS = 10.0
 GOAL_P99_MS = 50.0
 
 
-class Pipeline:
+class MeasuredPipeline:
     """The two databases, and VENUS between them."""
 
     def __init__(self, home: Path) -> None:
@@ -111,7 +111,7 @@ class Pipeline:
 class Peers:
     """What PostgreSQL needs for the same rows into the same table, from ready text."""
 
-    def __init__(self, pipeline: Pipeline, shape: Shape, rows: int) -> None:
+    def __init__(self, pipeline: MeasuredPipeline, shape: Shape, rows: int) -> None:
         self._target = pipeline.target
         self._checkpoint = pipeline.checkpoint
         self._shape = shape
@@ -168,7 +168,7 @@ class Peers:
         self._target.execute("DROP TABLE peer")
 
 
-def bursts(pipeline: Pipeline, shape: Shape, rows: int, rounds: int) -> dict[str, list[float]]:
+def bursts(pipeline: MeasuredPipeline, shape: Shape, rows: int, rounds: int) -> dict[str, list[float]]:
     """Measure VENUS and its peers by turns; return the seconds of each."""
     peers = Peers(pipeline, shape, rows)
     third = rows // 3
@@ -197,7 +197,7 @@ def bursts(pipeline: Pipeline, shape: Shape, rows: int, rounds: int) -> dict[str
     return found
 
 
-def trickle(pipeline: Pipeline, seconds: int) -> list[float]:
+def trickle(pipeline: MeasuredPipeline, seconds: int) -> list[float]:
     """Commit small transactions at a fixed rate; return the milliseconds from each commit to the target's."""
     total = seconds * TRICKLE_TX_PER_S
     start = time.monotonic()
@@ -252,7 +252,7 @@ def main() -> None:
     shapes = [s for s in (NARROW, WIDE) if s.name in only]
     console = Console(width=120)
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:
-        pipeline = Pipeline(Path(home))
+        pipeline = MeasuredPipeline(Path(home))
         with closing(_Stopping(pipeline)):
             pipeline.start(shapes)
             if "trickle" in only:
@@ -265,7 +265,7 @@ def main() -> None:
 
 
 class _Stopping:
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: MeasuredPipeline) -> None:
         self.close = pipeline.stop
 
 

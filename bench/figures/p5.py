@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.figures.figure import Figure, FigureResult, at_least
-from bench.pipeline import Pipeline, bursts
+from bench.pipeline import MeasuredPipeline, bursts
 from bench.shapes import NARROW, WIDE
 
 ROWS = {True: 100_000, False: 500_000}
@@ -19,7 +19,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     rows, rounds, findings = ROWS[quick], (2 if quick else 5), []
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:
-        pipeline = Pipeline(Path(home))
+        pipeline = MeasuredPipeline(Path(home))
         try:
             pipeline.start([NARROW, WIDE])
             for shape in (NARROW, WIDE):

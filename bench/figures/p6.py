@@ -11,7 +11,7 @@ from pathlib import Path
 from bench import together
 from bench.figures.figure import Figure, FigureResult, at_least, at_most
 from bench.figures.p1 import FAST_TX_PER_S
-from bench.pipeline import Pipeline
+from bench.pipeline import MeasuredPipeline
 from bench.shapes import NARROW, WIDE, Shape
 from bench.together import FORMS, RUN, SERVICES, FormFigures, end_form, start_form
 
@@ -22,7 +22,7 @@ IDLE_S = {True: 10.0, False: 60.0}
 ROWS = {True: 50_000, False: 500_000}
 
 
-class Bursts(Pipeline):
+class Bursts(MeasuredPipeline):
     """Large transactions with VENUS in either form."""
 
     def install(self, shapes: Sequence[Shape]) -> None:

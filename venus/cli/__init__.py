@@ -1,4 +1,4 @@
-"""The `venus` command, which people and service managers start. Nothing else imports this package."""
+"""The `venus` command, which people and service managers start; venus/pipeline.py shares what its commands do."""
 
 from __future__ import annotations
 

@@ -6,8 +6,9 @@ The dialects (adapters/dialects/) build the statements; these commands count and
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -20,11 +21,39 @@ from venus.rpc.conditions import MATCHES
 from venus.text.formatting import suggest_nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from venus.adapters.dialects.contract import InstallStep, RegisteredTable, Source
     from venus.config import Settings
-    from venus.model import Finding, TableSchema
+    from venus.model import TableSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """The tables that the configuration chooses, and what is missing or cannot be carried."""
+
+    tables: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    #: Whether the source runs DDL in transactions.
+    transactional_ddl: bool
+
+    @property
+    def blocking(self) -> list[Finding]:
+        """The findings with which VENUS would refuse to install, or to migrate to one of the targets."""
+        return [finding for finding in self.findings if finding.blocks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallReport:
+    """Result of an installation."""
+
+    created: tuple[InstallStep, ...]
+    #: How many objects existed already.
+    unchanged: int
+    #: Tables that cannot be captured, each with a line that gives the reason.
+    refused: Mapping[str, str]
+    #: All captured tables.
+    tables: tuple[RegisteredTable, ...]
 
 
 def check_targets(settings: Settings, schemas: list[TableSchema]) -> list[Finding]:
@@ -103,21 +132,10 @@ def check(
     Exit code 3 if VENUS would refuse to install, or to migrate to one of the targets.
     """
     run = Invocation.from_options(ctx, config, as_json)
-    settings = run.directed_settings
-    with open_configured_source(settings, type_map) as source:
-        check_patterns(settings, source)
-        schemas = source.dictionary.read_tables(settings.source.tables, settings.source.exclude)
-        findings = [
-            *source.installer.check(settings.source.tables, settings.source.exclude),
-            *find_excluded_tables(source, run),
-            *find_tables_without_capture(source, settings),
-        ]
-        transactional = source.capabilities.transactional_ddl
+    report = check_both_ends(run.directed_settings, type_map, with_targets=not key_script)
+    names, findings, blocked = report.tables, list(report.findings), report.blocking
     if key_script:
-        return show_key_script(run, findings, transactional=transactional)
-    names = [schema.qualified for schema in schemas]
-    findings = [*findings, *check_targets(settings, schemas)]
-    blocked = [finding for finding in findings if finding.blocks]
+        return show_key_script(run, findings, transactional=report.transactional_ddl)
     document = {"tables": names, "findings": findings, "blocks": len(blocked)}
     verdict = (
         f"{count_phrase(len(names), 'table')}, {count_phrase(len(findings), 'finding')}, {len(blocked)} "
@@ -130,6 +148,24 @@ def check(
     ]
     run.out.answer(document, *([build_table("", "where", "what", "what to do", rows=rows)] if rows else []), verdict)
     return Refused.exit_code if blocked else 0
+
+
+def check_both_ends(settings: Settings, type_map: list[str] | None = None, *, with_targets: bool = True) -> CheckReport:
+    """Check the source, and every target for its tables. Reads only."""
+    with open_configured_source(settings, type_map) as source:
+        check_patterns(settings, source)
+        schemas = source.dictionary.read_tables(settings.source.tables, settings.source.exclude)
+        findings = [
+            *source.installer.check(settings.source.tables, settings.source.exclude),
+            *find_excluded_tables(source, settings),
+            *find_tables_without_capture(source, settings),
+        ]
+        transactional = source.capabilities.transactional_ddl
+    return CheckReport(
+        tables=tuple(schema.qualified for schema in schemas),
+        findings=(*findings, *(check_targets(settings, schemas) if with_targets else ())),
+        transactional_ddl=transactional,
+    )
 
 
 def show_key_script(run: Invocation, findings: list[Finding], *, transactional: bool) -> int:
@@ -160,41 +196,58 @@ def install_triggers(
 
     Exit code 3 if a table is refused: the others are installed, unless all are refused or something else is missing.
     """
-    from venus.adapters.dialects.column_choice import exact_pattern
-
     run = Invocation.from_options(ctx, config, as_json)
     settings = run.directed_settings
     if adopt and dry_run:
         raise ConfigError("--adopt and --dry-run cannot be combined", hint="print the script, run it, then adopt it")
     if mode is not None:
         settings = settings.model_copy(update={"source": settings.source.model_copy(update={"mode": mode})})
-    include, exclude = settings.source.tables, settings.source.exclude
     with open_configured_source(settings, type_map) as source:
         check_patterns(settings, source)
         # the user of the script had the privileges; the present user may lack them
         refused = find_refused_tables(source, settings, but=PRIVILEGES if adopt else "")
-        exclude = (*exclude, *map(exact_pattern, refused))
         if dry_run:
             for line in refused.values():
                 run.out.say(line)
-            show_sql(run, source, source.installer.plan_install(include, exclude), removal=False)
+            show_sql(run, source, source.installer.plan_install(*choose_tables(settings, refused)), removal=False)
             return Refused.exit_code if refused else 0
-        steps = adopt_script(source, include, exclude) if adopt else source.installer.install(include, exclude)
-        registered = [table for table in source.registry.read_registered_tables() if not table.schema.is_heartbeat]
-        left_in = find_excluded_tables(source, run)
-    created = [step for step in steps if not step.exists]
-    unchanged = len(steps) - len(created)
+        report = install_chosen_tables(source, settings, refused, adopt=adopt)
+        left_in = find_excluded_tables(source, settings)
     how = "run after the script" if adopt else "created"
-    verdict = f"{len(created)} {how}, {unchanged} unchanged; {_capture_summary(registered, refused)}"
+    verdict = f"{len(report.created)} {how}, {report.unchanged} unchanged; {_capture_summary(report.tables, refused)}"
     document = {
-        "created": [{"table": s.table, "what": s.what} for s in created],
+        "created": [{"table": s.table, "what": s.what} for s in report.created],
         "refused": list(refused),
-        "unchanged": unchanged,
-        "tables": [{"table": t.schema.qualified, "table_id": t.schema.table_id, "state": t.state} for t in registered],
+        "unchanged": report.unchanged,
+        "tables": [
+            {"table": t.schema.qualified, "table_id": t.schema.table_id, "state": t.state} for t in report.tables
+        ],
     }
     remarks = [*(f"! {f.where}: {f.message}" for f in left_in), *refused.values()]
-    run.out.answer(document, *format_per_table("+", created), *remarks, verdict)
+    run.out.answer(document, *format_per_table("+", report.created), *remarks, verdict)
     return Refused.exit_code if refused else 0
+
+
+def install_chosen_tables(
+    source: Source, settings: Settings, refused: Mapping[str, str], *, adopt: bool = False
+) -> InstallReport:
+    """Install the triggers of all tables but those refused; with `adopt`, after a DBA ran the script."""
+    include, exclude = choose_tables(settings, refused)
+    steps = adopt_script(source, include, exclude) if adopt else source.installer.install(include, exclude)
+    created = tuple(step for step in steps if not step.exists)
+    return InstallReport(
+        created=created,
+        unchanged=len(steps) - len(created),
+        refused=refused,
+        tables=tuple(t for t in source.registry.read_registered_tables() if not t.schema.is_heartbeat),
+    )
+
+
+def choose_tables(settings: Settings, refused: Collection[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the patterns of the tables to capture, and those of the others."""
+    from venus.adapters.dialects.column_choice import exact_pattern
+
+    return settings.source.tables, (*settings.source.exclude, *map(exact_pattern, refused))
 
 
 def _capture_summary(registered: Sequence[RegisteredTable], refused: Collection[str]) -> str:
@@ -206,16 +259,9 @@ def _capture_summary(registered: Sequence[RegisteredTable], refused: Collection[
     return summary
 
 
-def find_excluded_tables(source: Source, run: Invocation) -> list[Finding]:
+def find_excluded_tables(source: Source, settings: Settings) -> list[Finding]:
     """Return a finding for each captured table that the configuration excludes: excluding does not end capture."""
-    from venus.model import Finding
-
-    chosen = {
-        t.table_id
-        for t in source.dictionary.read_tables(
-            run.directed_settings.source.tables, run.directed_settings.source.exclude
-        )
-    }
+    chosen = {t.table_id for t in source.dictionary.read_tables(settings.source.tables, settings.source.exclude)}
     try:
         others = [
             t.schema
@@ -232,8 +278,6 @@ def find_excluded_tables(source: Source, run: Invocation) -> list[Finding]:
 
 def find_tables_without_capture(source: Source, settings: Settings) -> list[Finding]:
     """Return a finding for each released table, and for each table created after the installation."""
-    from venus.model import Finding
-
     try:
         out = source.registry.read_released_tables()
     except VenusError:
@@ -253,7 +297,7 @@ def find_tables_without_capture(source: Source, settings: Settings) -> list[Find
     ]
 
 
-def format_per_table(sign: str, steps: list[InstallStep]) -> list[str]:
+def format_per_table(sign: str, steps: Iterable[InstallStep]) -> list[str]:
     """Format the steps in a line for each table; a line for each statement would be too long."""
     made: dict[str, dict[str, None]] = {}
     for step in steps:

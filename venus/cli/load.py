@@ -9,15 +9,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target
-from venus.cli.output import ProgressSteps, build_table
+from venus.cli.output import build_table
 from venus.cli.spark import EngineOption, RunnerChoice, open_runner_choice, require_engine
 from venus.errors import ConfigError, Refused, VenusError
 from venus.model import count_phrase
@@ -117,8 +117,6 @@ def migrate(
     has the full data already.
     """
     from venus.adapters.targets.registry import open_target
-    from venus.cli.overlap import OverlappedLoad, can_overlap, find_fill_end
-    from venus.cli.status_tables import load_obstacles, report_waits
     from venus.process.system import keep_freed_memory
 
     run = Invocation.from_options(ctx, config, as_json)
@@ -129,24 +127,62 @@ def migrate(
     engine = choose_engine(opened, engine)
     require_engine(settings, engine)
     keep_freed_memory()
+    report = fill_and_load(settings, opened, run.out, engine, empty_meanwhile=empty_meanwhile)
+    return print_result(run, report, read_mirrored_tables(settings), find_tables_out_of_capture(settings))
+
+
+class Steps(Protocol):
+    """Receiver of the progress of named steps."""
+
+    def update(self, name: str, done: int, total: int = 0, *, title: str = "") -> None:
+        """Set the progress of one step; total 0 = not known, an empty title = that of all steps."""
+
+
+class LoadOutput(Protocol):
+    """Receiver of what a load reports."""
+
+    def say(self, line: str) -> None:
+        """Take a remark."""
+
+    def progress(self, title: str) -> AbstractContextManager[Steps]:
+        """Return the progress of some steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationReport:
+    """Result of a full sync."""
+
+    load: LoadReport
+    #: What moved the rows: local or spark.
+    engine: str
+    #: Rows that were read from the source, by table, for tables without a first fill; None = it cannot be reached.
+    first_fill: dict[str, int] | None
+    first_fill_s: float
+
+
+def fill_and_load(
+    settings: Settings, target: Target, out: LoadOutput, engine: str = "auto", *, empty_meanwhile: bool = False
+) -> MigrationReport:
+    """Make the first fill if it is missing, then the full sync of one target."""
+    from venus.cli.overlap import OverlappedLoad, can_overlap, find_fill_end
+    from venus.cli.status_tables import load_obstacles, report_waits
+
     started = time.monotonic()
-    with closing(OverlappedLoad(settings, opened.name, run.out.say)) as overlap:
-        is_apart = not can_overlap(settings, opened, engine)
-        with run.out.progress("reading") as steps:
-            filled = complete_first_fill(run, settings, opened, steps, None if is_apart else overlap)
+    with closing(OverlappedLoad(settings, target.name, out.say)) as overlap:
+        is_apart = not can_overlap(settings, target, engine)
+        with out.progress("reading") as steps:
+            filled = complete_first_fill(out.say, settings, target, steps, None if is_apart else overlap)
         read_s = time.monotonic() - started
         with (
-            run.out.progress("loading") as steps,
-            open_runner_choice(settings, engine, run.out.say) as choice,
-            report_waits(settings, run.out.say, load_obstacles),
+            out.progress("loading") as steps,
+            open_runner_choice(settings, engine, out.say) as choice,
+            report_waits(settings, out.say, load_obstacles),
         ):
             if overlap.is_under_way:
-                report = overlap.finish(find_fill_end(settings), lambda found: show_load(opened, steps, found))
+                report = overlap.finish(find_fill_end(settings), lambda found: show_load(target, steps, found))
             else:
-                report = run_load(opened, steps, choice, empty_meanwhile=empty_meanwhile)
-    return print_result(
-        run, filled, read_s, report, choice.name, read_mirrored_tables(settings), find_tables_out_of_capture(settings)
-    )
+                report = run_load(target, steps, choice, empty_meanwhile=empty_meanwhile)
+    return MigrationReport(load=report, engine=choice.name, first_fill=filled, first_fill_s=read_s)
 
 
 def read_mirrored_tables(settings: Settings) -> tuple[str, ...]:
@@ -199,7 +235,7 @@ def choose_engine(target: Target, engine: str) -> str:
 
 
 def complete_first_fill(
-    run: Invocation, settings: Settings, target: Target, steps: ProgressSteps, overlap: OverlappedLoad | None
+    say: Callable[[str], None], settings: Settings, target: Target, steps: Steps, overlap: OverlappedLoad | None
 ) -> dict[str, int] | None:
     """Make sure that every captured table has been read once; return None if the source is unreachable.
 
@@ -217,18 +253,18 @@ def complete_first_fill(
     except ConfigError:
         raise
     except VenusError as error:
-        run.out.say(f"the source is unreachable ({error}): loading the broker's full data as it is")
+        say(f"the source is unreachable ({error}): loading the broker's full data as it is")
         return None
     if all(t.is_read for t in tables):
         return {}
     target.require_fit([t.schema for t in tables])
     if not is_capture_connected(settings):
         try:
-            with report_waits(settings, run.out.say, fill_obstacles):
+            with report_waits(settings, say, fill_obstacles):
                 return run_first_fill(settings, steps, overlap)
         except (Fenced, Held):
-            run.out.say("`venus sync` has just been started: it reads the tables, this command waits")
-    with report_waits(settings, run.out.say, watched_fill_obstacles):
+            say("`venus sync` has just been started: it reads the tables, this command waits")
+    with report_waits(settings, say, watched_fill_obstacles):
         return wait_for_fill(settings, steps, overlap)
 
 
@@ -255,7 +291,7 @@ def is_capture_connected(settings: Settings) -> bool:
     return any(b.producer for b in found.businesses if b.business == settings.business.name)
 
 
-def run_first_fill(settings: Settings, steps: ProgressSteps, overlap: OverlappedLoad | None) -> dict[str, int]:
+def run_first_fill(settings: Settings, steps: Steps, overlap: OverlappedLoad | None) -> dict[str, int]:
     """Capture in this process until every table has been read."""
     from venus.adapters.upper.capture import run_capture_fill
 
@@ -267,7 +303,7 @@ def run_first_fill(settings: Settings, steps: ProgressSteps, overlap: Overlapped
     return dict(run_capture_fill(settings, threading.Event(), report).rows)
 
 
-def look_at_load(overlap: OverlappedLoad | None, tables: Iterable[TableRead], steps: ProgressSteps) -> None:
+def look_at_load(overlap: OverlappedLoad | None, tables: Iterable[TableRead], steps: Steps) -> None:
     """Start the load beside the read if it is due, and show its progress."""
     if overlap is not None:
         overlap.look(tables)
@@ -275,7 +311,7 @@ def look_at_load(overlap: OverlappedLoad | None, tables: Iterable[TableRead], st
             steps.update(f"target {overlap.target}", overlap.progress.rows, title="loading")
 
 
-def wait_for_fill(settings: Settings, steps: ProgressSteps, overlap: OverlappedLoad | None = None) -> dict[str, int]:
+def wait_for_fill(settings: Settings, steps: Steps, overlap: OverlappedLoad | None = None) -> dict[str, int]:
     """Watch another process read the tables."""
     from venus.cli.install import open_configured_source
 
@@ -290,14 +326,12 @@ def wait_for_fill(settings: Settings, steps: ProgressSteps, overlap: OverlappedL
             time.sleep(POLL_S)
 
 
-def run_load(
-    target: Target, steps: ProgressSteps, choice: RunnerChoice, *, empty_meanwhile: bool = False
-) -> LoadReport:
+def run_load(target: Target, steps: Steps, choice: RunnerChoice, *, empty_meanwhile: bool = False) -> LoadReport:
     """Run the full sync and show its progress."""
     return target.load(lambda found: show_load(target, steps, found), choose=choice, empty_meanwhile=empty_meanwhile)
 
 
-def show_load(target: Target, steps: ProgressSteps, found: LoadProgress) -> None:
+def show_load(target: Target, steps: Steps, found: LoadProgress) -> None:
     """Show the progress of a load."""
     if found.phase == "loading":
         steps.update(f"target {target.name}", found.rows, found.rows_estimate)
@@ -307,19 +341,17 @@ def show_load(target: Target, steps: ProgressSteps, found: LoadProgress) -> None
 
 def print_result(
     run: Invocation,
-    filled: dict[str, int] | None,
-    read_s: float,
-    report: LoadReport,
-    engine: str = "local",
+    found: MigrationReport,
     only: tuple[str, ...] = (),
     out: TablesOutOfCapture = TablesOutOfCapture(),
 ) -> int:
     """Print the result of the load. Rows that the target refused count as differences."""
+    report, filled, read_s = found.load, found.first_fill, found.first_fill_s
     rows = sum(report.rows.values())
     document = {
         "target": report.target,
         "already_loaded": report.already,
-        "engine": engine,
+        "engine": found.engine,
         "offset": report.offset,
         "rows": rows,
         "rows_per_s": rows / report.seconds if report.seconds else 0.0,

@@ -233,9 +233,10 @@ def run_load_process(settings: Settings, name: str, parent: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     from venus.adapters.targets.registry import open_target
     from venus.process.runners import LocalRunner
-    from venus.process.system import freeze_objects, keep_freed_memory
+    from venus.process.system import delay_collection, freeze_objects, keep_freed_memory
 
     keep_freed_memory()
+    delay_collection()
     ends: list[int] = []
     threading.Thread(target=_listen, args=(parent, ends), name="venus-parent", daemon=True).start()
     sent_at = 0.0

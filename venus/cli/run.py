@@ -116,19 +116,23 @@ def can_ask(run: Invocation) -> bool:
 
 def install_missing(run: Invocation, settings: Settings, *, only_list: bool = False) -> None:
     """List the objects that are missing at the source, a line for each table, and create them."""
-    from venus.adapters.dialects.column_choice import exact_pattern
-    from venus.cli.install import check_patterns, find_refused_tables, format_per_table, open_configured_source
+    from venus.cli.install import (
+        check_patterns,
+        choose_tables,
+        find_refused_tables,
+        format_per_table,
+        open_configured_source,
+    )
 
-    include = settings.source.tables
     with open_configured_source(settings) as source:
         check_patterns(settings, source)
         refused = find_refused_tables(source, settings)
-        exclude = (*settings.source.exclude, *map(exact_pattern, refused))
-        planned = [step for step in source.installer.plan_install(include, exclude) if not step.exists]
+        chosen = choose_tables(settings, refused)
+        planned = [step for step in source.installer.plan_install(*chosen) if not step.exists]
         for line in (*refused.values(), *format_per_table("+", planned)):
             run.out.say(line)
         if not only_list:
-            source.installer.install(include, exclude)
+            source.installer.install(*chosen)
 
 
 # -- the broker --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Its exit codes are made for scripts: 0 same, 1 different, 3 undecided, 2 the com
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -120,7 +120,7 @@ def verify(
         result = compare(run, settings, options, engine)
         repaired = repair_rows(run, settings, options, result) if repair and not dry_run else None
         closing = close_windows(run, settings, options, result, repaired, windows)
-        record_comparison(run, settings, options, result, repaired)
+        record_comparison(settings, options, result, repaired, run.out.say)
         write_reports(result, html, parquet)
     return print_result(run, result, repaired, closing, would=repair and dry_run)
 
@@ -213,7 +213,11 @@ def repair_rows(run: Invocation, settings: Settings, options: VerifyOptions, res
 
 
 def record_comparison(
-    run: Invocation, settings: Settings, options: VerifyOptions, result: VerifyResult, repaired: RepairResult | None
+    settings: Settings,
+    options: VerifyOptions,
+    result: VerifyResult,
+    repaired: RepairResult | None,
+    say: Callable[[str], None],
 ) -> None:
     """Store time and verdict at the target, for status and page. A failure does not change the verdict."""
     from venus.adapters.targets.registry import open_target
@@ -237,7 +241,7 @@ def record_comparison(
             return  # a partial comparison does not cover the rows that differed
         target.record_comparison(compared)
     except VenusError as error:
-        run.out.say(f"status and page will not show this comparison: {error}")
+        say(f"status and page will not show this comparison: {error}")
 
 
 def count_rows(result: VerifyResult) -> dict[str, int]:

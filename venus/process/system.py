@@ -23,6 +23,8 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 START_OBJECTS = 200_000
 
 _USUAL = gc.get_threshold()
+#: Set once this process is one of VENUS's own. Any other program that uses VENUS as a library owns its collector.
+_is_own_process = False
 
 
 def steady_clock_s() -> float:
@@ -83,7 +85,12 @@ def _home() -> Path:
 
 
 def delay_collection() -> None:
-    """Delay the first collection until the start is over; from then on the collector works as usual."""
+    """Delay the first collection until the start is over; from then on the collector works as usual.
+
+    Only for a process of VENUS's own.
+    """
+    global _is_own_process
+    _is_own_process = True
     gc.set_threshold(START_OBJECTS, *_USUAL[1:])
     gc.callbacks.append(_restore_threshold)
 
@@ -92,9 +99,11 @@ def freeze_objects() -> None:
     """Exclude all present objects from collection for good, and collect as usual from now on.
 
     For processes that keep running: a failed call leaves garbage that holds its frame, so it must not wait for long.
+    In a process of another program nothing is frozen: its garbage would never be collected.
     """
-    gc.freeze()
-    _restore_threshold("stop", {})
+    if _is_own_process:
+        gc.freeze()
+        _restore_threshold("stop", {})
 
 
 def _restore_threshold(phase: str, _: Mapping[str, int]) -> None:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,7 +120,7 @@ async def run(
         serving = await _build_services(settings, keepalive, core, bridge, replication, who, watch, network, directory)
         try:
             addresses = await serving.start(settings.broker)
-            with register_broker(broker.reach, serving.service.in_process) if in_process else nullcontext():
+            with register_here(broker, addresses, serving) if in_process else nullcontext():
                 ready(addresses)
                 await stop.wait()
         finally:
@@ -186,6 +186,13 @@ class BrokerServices:
         self.traffic_watch.stop()
         if self.http is not None:
             await self.http.stop()
+
+
+def register_here(
+    broker: BrokerSettings, addresses: Addresses, serving: BrokerServices
+) -> AbstractContextManager[None]:
+    """Let clients of this process find the broker at its address, in which port 0 has become a real one."""
+    return register_broker(broker.model_copy(update={"listen": addresses.grpc}).reach, serving.service.in_process)
 
 
 async def _build_services(
