@@ -28,6 +28,7 @@ check: $(VENV)/.dev ## format, lint, types, import contracts, spelling, generate
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --strict docs/examples
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell
 	$(BIN)/python -m tests.support.protos --check

@@ -7,12 +7,15 @@ MkDocs loads this module as a hook (mkdocs.yml) and calls its `on_...` functions
 from __future__ import annotations
 
 import contextlib
+import importlib
+import inspect
 import io
 import json
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
+from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -82,6 +85,7 @@ def pages() -> dict[str, str]:
         "oracle-evidence.md": evidence_page((ROOT / "tests" / "oracle_evidence.toml").read_text(), proofs()),
         "scenarios.md": scenarios_page(promises()["scenario"]),
         "threats.md": threats_page(promises()["threat"]),
+        "python.md": python_page(),
         "rpcs.md": rpcs_page((PROTOS / f"{name}.proto").read_text() for name in ("broker", "mirror", "replica")),
     }
 
@@ -291,6 +295,43 @@ def rpcs_page(texts: Iterable[str]) -> str:
                     comment = []
             parts.append(f"## {name}\n\n" + table(("call", "request", "reply", "what it does"), rows))
     return "\n".join(parts)
+
+
+def python_page() -> str:
+    """Return the page of the modules for programs, from their docstrings."""
+    parts = ["# Python\n\nWhat programs may import; how to use it: [Use VENUS from Python](../how-to/python.md).\n"]
+    for name in ("venus.client", "venus.pipeline"):
+        module = importlib.import_module(name)
+        parts.append(f"## {name}\n")
+        parts += [_describe_object(public, getattr(module, public)) for public in sorted(module.__all__)]
+    return "\n".join(parts)
+
+
+def _describe_object(name: str, found: Any) -> str:
+    """Return the section of a class or a function: its signature, its docstring, and its public members."""
+    parts = [f"### {name}\n\n```python\n{_signature(name, found)}\n```\n\n{_escape(inspect.getdoc(found) or '')}\n"]
+    for member, value in vars(found).items() if inspect.isclass(found) else ():
+        value = value.__func__ if isinstance(value, classmethod) else value
+        if not member.startswith("_") and inspect.isfunction(value):
+            parts.append(f"```python\n{_signature(member, value)}\n```\n\n{_escape(inspect.getdoc(value) or '')}\n")
+        elif not member.startswith("_") and isinstance(value, property):
+            parts.append(f"`{member}`: {_escape(inspect.getdoc(value) or '')}\n")
+    return "\n".join(parts)
+
+
+def _signature(name: str, found: Any) -> str:
+    """Return a signature as code. Of classes that functions return, the name alone: programs do not make them."""
+    if inspect.isclass(found) and not (is_dataclass(found) or name == "Pipeline"):
+        return f"class {name}"
+    parts, signature = [], inspect.signature(found)
+    for one in signature.parameters.values():
+        shown = "" if one.default is one.empty else f" = {'...' if callable(one.default) else repr(one.default)}"
+        if one.name not in ("self", "cls"):
+            parts += ["*"] if one.kind is one.KEYWORD_ONLY and "*" not in parts else []
+            parts.append(f"{one.name}: {one.annotation}{shown}")
+    kind = "async def " if inspect.iscoroutinefunction(found) else "class " if inspect.isclass(found) else "def "
+    end = "" if inspect.isclass(found) else f" -> {signature.return_annotation}"
+    return f"{kind}{name}({', '.join(parts)}){end}"
 
 
 def promises() -> dict[str, list[dict[str, str]]]:

@@ -1,4 +1,4 @@
-"""VENUS as a library: the rows of a broker and their changes, for Python programs (docs/how-to/listen.md).
+"""VENUS as a library: the rows of a broker and their changes, for Python programs (docs/how-to/python.md).
 
     from venus.client import connect
 
