@@ -102,16 +102,19 @@ def test_a_comparison_takes_few_statements(
         app.commit()
     source.installer.install(["*"], [])
     numbers = {table.schema.name: table.schema.table_id for table in source.registry.read_registered_tables()}
-    for n in (1, tables - 1):
+    for n in range(1, tables):
         app.execute(f"INSERT INTO t{n} (id, name) VALUES (1, 'one')")
     app.commit()
 
+    if place.dialect in ("postgresql", "sqlite"):  # the others store or read something of each table at first
+        assert counter.of(lambda: compare(source)) <= STORED_MAX
     # times in a dictionary are whole seconds: until they have passed, everything is compared each time
     eventually(lambda: counter.of(lambda: compare(source)) <= STATEMENTS_MAX, timeout_s=120)
     assert counter.of(lambda: compare(source)) <= STATEMENTS_MAX
     backlog = source.capture.read_backlog()
     assert counter.of(source.capture.read_backlog) <= STATEMENTS_MAX
-    assert {name for name, number in numbers.items() if backlog[number][0] == 1} == {"t1", f"t{tables - 1}"}
+    waiting = {name for name, number in numbers.items() if backlog[number][0] == 1}
+    assert waiting == {f"t{n}" for n in range(1, tables)}
 
     app.execute(f"ALTER TABLE t7 ADD added {t['int']}")
     app.commit()
