@@ -14,6 +14,7 @@ import pytest
 from tests.support.databases.postgres import Server, libpq
 from tests.support.pipelines.pipeline import Pipeline, with_password
 from venus.adapters.dialects.postgresql.torture import COLUMNS, SETUP
+from venus.adapters.dialects.sqlite.torture import COLUMNS as SQLITE_COLUMNS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -101,3 +102,26 @@ def test_postgresql_to_sqlite(pipeline: Pipeline) -> None:
     refused_command = pipeline.venus("cutover", "--target", "edge", code=2)
     assert "cannot be cut over" in refused_command.err + refused_command.out
     assert pipeline.stop("sync") == 0
+
+
+def test_sqlite_to_sqlite(tmp_path: Path) -> None:
+    source = tmp_path / "source.db"
+    values = [(name, sql) for name, c in SQLITE_COLUMNS.items() for sql, _ in c.values]
+    made = Pipeline(folder=tmp_path, source=f"sqlite:///{source}", targets={"edge": f"sqlite:///{tmp_path}/copy.db"})
+    made.configure()
+    with closing(sqlite3.connect(source, isolation_level=None, timeout=30)) as application, closing(made):
+        spelled = ", ".join(f"{name} {c.type}" for name, c in SQLITE_COLUMNS.items())
+        application.execute(f"CREATE TABLE torture (id INTEGER PRIMARY KEY, {spelled})")
+        for number, (name, sql) in enumerate(values, 1):
+            application.execute(f"INSERT INTO torture (id, {name}) VALUES ({number}, {sql})")
+        made.ask("install-triggers")
+        made.start_broker()
+        assert made.ask("migrate", "--target", "edge")["rows"] == len(values)
+        made.start("sync", "sync", "--target", "edge")
+        application.execute("UPDATE torture SET c_text = 'changed' WHERE id = 1")
+        application.execute("DELETE FROM torture WHERE id = 2")
+        made.caught_up("edge")
+
+        made.venus("verify", "--target", "edge", "--leg", "all")
+        assert at_target(made, "SELECT count(*), min(c_text) FROM torture WHERE id < 3") == [(1, "changed")]
+        assert made.stop("sync") == 0
