@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from venus.adapters.dialects.registry import replace_own_options
 from venus.adapters.targets.contract import Target, require_capability
 from venus.adapters.targets.cutover_contract import CutoverObstacle
 from venus.adapters.targets.registry import KINDS, open_target
@@ -50,12 +51,17 @@ class FallBackPair:
 def reverse(base: Settings, main: str) -> Settings:
     """Return the settings in which target `main` is the source and the configured source is a target.
 
-    A row that the configured source cannot hold waits in quarantine, so that the other rows and tables follow.
+    A row that the configured source cannot hold waits in quarantine, so that the other rows and tables follow. VENUS's
+    options in the source's URL concern capture, so they move to the database that is captured.
     """
     old, new = base.source, base.targets[main]
+    url = replace_own_options(new.url.get_secret_value(), old.url.get_secret_value(), f"[targets.{main}] url")
     others = {name: target for name, target in base.targets.items() if name != main}
     return base.model_copy(
-        update={"source": old.model_copy(update=_login(new)), "targets": {OLD: _as_target(old), **others}}
+        update={
+            "source": old.model_copy(update=_login(new) | {"url": SecretStr(url)}),
+            "targets": {OLD: _as_target(old), **others},
+        }
     )
 
 
@@ -64,7 +70,9 @@ def _login(place: SourceSettings | TargetSettings) -> dict[str, Any]:
 
 
 def _as_target(source: SourceSettings) -> TargetSettings:
-    return TargetSettings(url=SecretStr(""), on_error="quarantine").model_copy(update=_login(source))
+    url = replace_own_options(source.url.get_secret_value(), "", "[source] url")
+    target = TargetSettings(url=SecretStr(""), on_error="quarantine")
+    return target.model_copy(update=_login(source) | {"url": SecretStr(url)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,25 @@ def parse_url(url: str, option: str, form: str) -> sa.URL:
     return parsed
 
 
+_OWN_OPTION = "venus_"
+
+
+def read_own_options(url: sa.URL) -> dict[str, str | tuple[str, ...]]:
+    """Return VENUS's own options in a URL of a source; they concern capture."""
+    return {name: value for name, value in url.query.items() if name.startswith(_OWN_OPTION)}
+
+
+def replace_own_options(url: str, source: str, option: str) -> str:
+    """Return a URL with VENUS's own options of the URL `source`, which may be empty; `option` names its place."""
+    parsed = parse_url(url, option, "DIALECT://USER@HOST/DATABASE")
+    own = read_own_options(parsed)
+    wanted = read_own_options(parse_url(source, option, "DIALECT://USER@HOST/DATABASE")) if source else {}
+    if own == wanted:
+        return url
+    kept = {name: value for name, value in parsed.query.items() if name not in own}
+    return parsed.set(query=kept | wanted).render_as_string(hide_password=False)
+
+
 def describe_database(url: str) -> str:
     """Describe database and host of a URL for people, without user and password; a file by its path."""
     if not url:

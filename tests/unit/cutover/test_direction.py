@@ -34,3 +34,10 @@ def test_another_pair_is_refused_with_what_is_supported(source: str, target: str
 def test_other_names_at_the_target_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="tables have other names at target main"):
         check_pair(settings(POSTGRES, POSTGRES, **options), "main")
+
+
+def test_options_of_capture_move_to_the_database_that_is_captured() -> None:
+    pair = check_pair(settings(f"{POSTGRES}?venus_always=true&sslmode=require", "postgresql://v:p%40@n/d"), "main")
+    back = pair.settings_to("@source")
+    assert back.source.url.get_secret_value() == "postgresql://v:p%40@n/d?venus_always=true"
+    assert back.targets["@source"].url.get_secret_value() == f"{POSTGRES}?sslmode=require"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.brokers.feed import INT, TEXT, column, items, refers, settings_for, table
 from venus.adapters.targets.postgresql.naming import PlacedTable, place_all, place_table
-from venus.adapters.targets.postgresql.schema.ddl import Remark, build_ddl_file, type_sql
+from venus.adapters.targets.postgresql.schema.ddl import Remark, build_ddl_file, column_type, has_type, type_sql
 from venus.adapters.targets.postgresql.schema.evolve import can_widen, kept_columns, plan_step
 from venus.adapters.targets.postgresql.schema.existing import ExistingColumn, ExistingTable, table_differences
 from venus.adapters.targets.postgresql.schema.table_objects import object_differences as changes_at_source
@@ -62,6 +62,22 @@ def of(kind: Kind, **more: object) -> LogicalType:
 )
 def test_types_are_spelled_as_the_dictionary_spells_them(kind: LogicalType, spelled: str) -> None:
     assert type_sql(kind) == spelled
+
+
+@pytest.mark.parametrize(
+    ("source_type", "spelled"),
+    [
+        ("timestamp(0) without time zone", "timestamp(0) without time zone"),
+        ("timestamp(0) without time zone[]", "timestamp without time zone"),
+        ("timestamp without time zone", "timestamp without time zone"),
+        ("timestamp", "timestamp without time zone"),
+    ],
+)
+def test_whole_seconds_are_kept_if_the_source_declares_them(settings: Settings, source_type: str, spelled: str) -> None:
+    at = replace(column(1, "at", of(Kind.TIMESTAMP)), source_type=source_type)
+    placed = place_table(table(1, "t", at), settings, "a")
+    assert column_type(placed, at) == spelled
+    assert has_type(placed, at, "timestamp without time zone"), "as an older load has created it"
 
 
 def test_the_whole_of_a_small_database(settings: Settings) -> None:

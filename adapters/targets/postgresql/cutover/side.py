@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Sequence as Seq
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from venus.adapters.dialects.column_choice import ColumnChoice
@@ -30,6 +30,7 @@ from venus.adapters.dialects.postgresql.installation.handover import (
 )
 from venus.adapters.dialects.postgresql.lock_waits import FROM_TRIGGERS, find_holders
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
+from venus.adapters.dialects.registry import replace_own_options
 from venus.adapters.targets.cutover_contract import (
     ColumnLimits,
     CutoverObstacle,
@@ -47,7 +48,7 @@ from venus.adapters.targets.relational.states import ACTIVE, rows_to_text
 from venus.adapters.targets.switching import SideRecord, SideState, SwitchPosition
 from venus.adapters.targets.way_back import COUNTED_MAX, travelling_limits
 from venus.config import Settings
-from venus.errors import DatabaseUnavailable, Fenced, Refused
+from venus.errors import DatabaseUnavailable, Fenced, Refused, TargetError
 from venus.model import Column, Kind, TableSchema
 
 logger = logging.getLogger(__name__)
@@ -166,7 +167,8 @@ class PostgresSide:
 
     def _may_replicate(self) -> bool:
         may = try_replica_role(self._session)
-        self._session.run("RESET session_replication_role")
+        with suppress(TargetError):  # RESET needs the same right
+            self._session.run("RESET session_replication_role")
         return may
 
     # -- what could not come back ----------------------------------------------------------------------------------
@@ -289,8 +291,10 @@ class PostgresSide:
 
     def _connect(self) -> PostgresConnection:
         """Connect as capture does."""
+        source = self._settings.source.url.get_secret_value()
+        url = replace_own_options(self._target.url, source, f"url of {self.name}")
         columns = ColumnChoice.from_settings(self._settings)
-        return PostgresConnection(self._target.url, application="venus switch", columns=columns)
+        return PostgresConnection(url, application="venus switch", columns=columns)
 
     def read_start(self) -> FollowStart:
         target, session = self._target, self._session
