@@ -66,13 +66,14 @@ class SteadyApplication:
 
     postgres: EmbeddedPostgres
     rate: int
+    database: str = "source"
     _next: int = 0
     _sessions: list[Any] = field(default_factory=list)
 
     def open(self) -> None:
         """Connect."""
         for _ in range(-(-self.rate // SESSION_TX_PER_S)):
-            self._sessions.append(self.postgres.connect("source"))
+            self._sessions.append(self.postgres.connect(self.database))
 
     @property
     def pids(self) -> list[int]:

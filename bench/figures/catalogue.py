@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bench import isolation, overload
 from bench.figures import (
+    f1,
+    f2,
     f3,
     m1,
     m2,
@@ -58,6 +60,8 @@ FIGURES: tuple[Figure, ...] = (
     s2.FIGURE,
     s3.FIGURE,
     x1.FIGURE,
+    f1.FIGURE,
+    f2.FIGURE,
     f3.FIGURE,
     p1.FIGURE,
     p2.FIGURE,
