@@ -51,11 +51,12 @@ class Layout:
             return known
         if len(_cache) >= _CACHED_MAX:
             _cache.clear()
-        made = _cache[at] = cls._make(schema)
+        made = _cache[at] = cls.make(schema)
         return made
 
     @classmethod
-    def _make(cls, schema: TableSchema) -> Layout:
+    def make(cls, schema: TableSchema) -> Layout:
+        """Return the layout of this version."""
         check_columns(schema)
         columns = schema.wire_columns
         numbers = tuple(c.number for c in columns)
