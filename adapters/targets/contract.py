@@ -74,6 +74,7 @@ class TargetCapabilities:
     follows_by_runner: bool = False  # tasks that run elsewhere may apply increments
     verifies: bool = False  # its rows can be compared with those of the source and the full data
     filters: bool = False  # its tables may have predicates: [targets.NAME.where]
+    masks: bool = False  # its columns may be masked, dropped and renamed: [targets.NAME.columns]
     cuts_over: bool = False  # it can become the application's own database
     falls_back: bool = False  # and the source can follow it then, if it is of this kind as well
 
@@ -88,6 +89,7 @@ UNSUPPORTED_TEXTS = {
     "follows_by_runner": "Spark is not what writes to it",
     "verifies": "only databases can be compared",
     "filters": "it gets every row, and no rows can be chosen for it",
+    "masks": "its columns cannot be masked, dropped or renamed",
     "cuts_over": "an application cannot use it as its database, so it cannot be cut over",
     "falls_back": "the source cannot follow it after a cut-over",
 }

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from venus.errors import ConfigError
+from venus.masking.projection import source_of
 from venus.model import TableSchema
 from venus.predicates.ranges import compile_predicate
 from venus.predicates.syntax import PredicateRefused, parse, to_sql
@@ -36,7 +37,7 @@ def assign_predicates(
 
     A name that only `elsewhere` contains is ignored. Raises ConfigError for an unknown or ambiguous name.
     """
-    known = [s for s in schemas if not s.is_heartbeat]
+    known = [source_of(s) for s in schemas if not s.is_heartbeat]
     found: dict[int, AssignedPredicate] = {}
     for name, text in where.items():
         place = f"targets.{target}.where.{name}"

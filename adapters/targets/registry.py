@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
@@ -32,6 +33,7 @@ from venus.rpc.address import broker_address
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
+    from venus.adapters.targets.columns import TargetColumns
     from venus.adapters.targets.contract import LoadedTable, TargetReader
     from venus.adapters.targets.cutover_contract import CutoverTarget, FallBackSide
     from venus.process.runners import Runner
@@ -66,6 +68,11 @@ def open_target(settings: Settings, name: str) -> Target:
     target = module.open_target(settings, name)
     if config.where:
         require_capability(target, "filters", hint=f"take [targets.{name}.where] out of the configuration")
+    if config.columns or config.new_columns != "carry":
+        hint = f"take [targets.{name}.columns] and new_columns out of the configuration"
+        require_capability(target, "masks", hint=hint)
+    if config.new_columns == "halt":
+        require_capability(target, "pauses_tables", hint=f"set new_columns of [targets.{name}] to carry or drop")
     return target
 
 
@@ -96,6 +103,13 @@ class ConfiguredTarget:
         self.config = require_target(settings, name)
         self.business = settings.business.name
         self.group = f"{self.business}/{name}"
+
+    @cached_property
+    def columns(self) -> TargetColumns:
+        """What it gets of each column. Raises ConfigError for a masking key that cannot be used."""
+        from venus.adapters.targets.columns import TargetColumns  # it brings Arrow
+
+        return TargetColumns(self.settings, self.name)
 
     @property
     def url(self) -> str:

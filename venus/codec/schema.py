@@ -17,6 +17,8 @@ from google.protobuf.message import Message
 
 from venus.codec.row_bytes import Layout, check_columns
 from venus.errors import ProtocolError
+from venus.masking.projection import ProjectedSchema, project_schema
+from venus.masking.rules import TableColumns
 from venus.model import (
     CHILD_TABLE,
     UNFINISHED,
@@ -126,7 +128,11 @@ __all__ = ["canonical_json", "file_descriptor", "fingerprint", "from_wire", "mes
 
 
 def to_wire(schema: TableSchema) -> wire.TableSchema:
-    """Return the message, with the descriptor of its rows."""
+    """Return the message, with the descriptor of its rows; of a projected version its source, and the rules."""
+    if isinstance(schema, ProjectedSchema):
+        message = to_wire(schema.source)
+        message.projection = schema.rules.to_text()
+        return message
     return wire.TableSchema(
         table_id=schema.table_id,
         version=schema.version,
@@ -229,7 +235,7 @@ def from_wire(message: wire.TableSchema) -> TableSchema:
         types=tuple(_own_type_from_wire(t) for t in message.types),
     )
     check_columns(schema)
-    return schema
+    return project_schema(schema, TableColumns.from_text(message.projection)) if message.projection else schema
 
 
 def _own_type_from_wire(own: wire.OwnType) -> OwnType:

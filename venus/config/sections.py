@@ -12,6 +12,7 @@ from venus.config.cluster import ClusterSettings
 from venus.config.values import (
     Address,
     Addresses,
+    ColumnRules,
     Count,
     Endpoint,
     Limit,
@@ -224,6 +225,12 @@ class TargetSettings(SettingsSection):
     empty_by: Literal["delete", "truncate"] = "delete"
     #: Which rows of a table it gets: {"orders": "region = 'EU' and amount >= 100"}; other tables are complete.
     where: Predicates = {}
+    #: What happens to columns: {"customers.email": "hmac"}; other columns stay (venus/masking/rules.py).
+    columns: ColumnRules = {}
+    #: What happens to a column that the source adds later and no rule names.
+    new_columns: Literal["carry", "drop", "halt"] = "carry"
+    #: The key of the hmac columns, in a file that only its owner may read.
+    masking_key_file: str = ""
 
 
 class BrokerSettings(SettingsSection):

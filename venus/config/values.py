@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from venus.masking.syntax import parse_rule
 from venus.model import NAME_CHARS_MAX, PORT_MAX, is_address, is_name
 from venus.predicates.syntax import PredicateRefused, parse
 from venus.text.formatting import suggest_nearest
@@ -123,7 +124,14 @@ def _check_predicate(value: str) -> str:
     return value
 
 
+def _check_column_rule(value: Any) -> Any:
+    parse_rule(value)
+    return value
+
+
 Name = Annotated[str, AfterValidator(_check_name)]
+#: Rules by column: {"customers.email": "hmac", "customers.country": {"rename": "country_code"}}.
+ColumnRules = dict[str, Annotated[Any, AfterValidator(_check_column_rule)]]
 Pairs = Annotated[dict[str, str], BeforeValidator(_parse_pairs)]
 Predicates = dict[str, Annotated[str, AfterValidator(_check_predicate)]]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]

@@ -95,6 +95,8 @@ NOT_CAPTURED = "NOT_CAPTURED"
 MATCHES = "matches the patterns and"
 #: The beginning of the reason of a table that keeps its rows until a resync has made it equal to the full data.
 STARTING_OVER = "it is being made equal to the full data: its changes"
+#: The same for a table whose rules for columns have changed.
+COLUMNS_CHANGED = "it is being made equal to the full data: the rules for its columns have changed"
 #: Its changes wait for a lock of another session.
 WAITING = "WAITING"
 #: Always in the metrics, so that the graph of each state starts at zero.

@@ -49,7 +49,7 @@ def read_file(path: Path, option: str) -> bytes:
             content = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         hint = f"correct it, or make a first set of certificates: venus certs init {path.parent}"
-        if "password" in option or "webhook" in option:
+        if "password" in option or "webhook" in option or "masking" in option:
             hint = "correct it, or make the file: its first line is the secret, and only its owner may read it"
         raise ConfigError(f"{option} {path}: no such file", hint=hint) from None
     except OSError as error:

@@ -395,6 +395,7 @@ class TableSchema(_message.Message):
     CHECKS_FIELD_NUMBER: _builtins.int
     LEFT_OUT_FIELD_NUMBER: _builtins.int
     TYPES_FIELD_NUMBER: _builtins.int
+    PROJECTION_FIELD_NUMBER: _builtins.int
     table_id: _builtins.int
     version: _builtins.int
     namespace: _builtins.str
@@ -406,6 +407,8 @@ class TableSchema(_message.Message):
     """a google.protobuf.FileDescriptorProto with exactly one message"""
     row_message: _builtins.str
     """its full name"""
+    projection: _builtins.str
+    """where a target keeps a version: the rules that mask, drop or rename its columns, as JSON"""
     @_builtins.property
     def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Column]: ...
     @_builtins.property
@@ -440,10 +443,11 @@ class TableSchema(_message.Message):
         checks: _abc.Iterable[Global___Check] | None = ...,
         left_out: _abc.Iterable[Global___LeftOut] | None = ...,
         types: _abc.Iterable[Global___OwnType] | None = ...,
+        projection: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "columns", b"columns", "comment", b"comment", "file_descriptor", b"file_descriptor", "foreign_keys", b"foreign_keys", "indexes", b"indexes", "key", b"key", "left_out", b"left_out", "name", b"name", "namespace", b"namespace", "row_message", b"row_message", "source_dialect", b"source_dialect", "table_id", b"table_id", "types", b"types", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "columns", b"columns", "comment", b"comment", "file_descriptor", b"file_descriptor", "foreign_keys", b"foreign_keys", "indexes", b"indexes", "key", b"key", "left_out", b"left_out", "name", b"name", "namespace", b"namespace", "projection", b"projection", "row_message", b"row_message", "source_dialect", b"source_dialect", "table_id", b"table_id", "types", b"types", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

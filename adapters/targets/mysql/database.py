@@ -26,6 +26,7 @@ from venus.adapters.targets.relational.session import DdlNeeded, transaction
 from venus.adapters.targets.relational.states import ACTIVE, HALTED, TableState
 from venus.config import Settings
 from venus.errors import Refused, TargetError
+from venus.masking.projection import source_of
 from venus.model import TableSchema
 from venus.predicates.ranges import compile_predicate
 from venus.predicates.syntax import PredicateRefused
@@ -117,7 +118,7 @@ class MysqlDatabase(RowDatabase):
         is_own = (schema.table_id, tables.created_intent(placed)) in tables.read_intents(self, session)
         try:
             if predicate:
-                compile_predicate(predicate, schema)
+                compile_predicate(predicate, source_of(schema))
             place_all([schema], placed.namespace, self.config.names, self.name)
             if not is_own:
                 self.refuse_existing(session, [placed])

@@ -37,8 +37,9 @@ from venus.adapters.under.circuit import TargetCircuit
 from venus.adapters.under.cut_assembler import SectionRole, SectionWalk, decode_piece
 from venus.codec.arrow_rows import ArrowShape, ValueMisfit
 from venus.codec.batch import Batch, TableChanges
+from venus.codec.masked_rows import project_section
 from venus.config import Settings
-from venus.errors import DatabaseUnavailable, Diverged, OffsetTrimmed, ProtocolError, VenusError
+from venus.errors import DatabaseUnavailable, Diverged, OffsetTrimmed, ProtocolError, Refused, VenusError
 from venus.model import TableSchema
 from venus.network.row_filters import RowsIdentity
 from venus.process.system import raise_descriptor_limit
@@ -65,7 +66,7 @@ class PendingCommit:
     """Everything that has arrived since the last commit. It changes `manifest`: commit both or discard both."""
 
     def __init__(self, target: ParquetFolder, manifest: LakeManifest) -> None:
-        self._layout = target.layout
+        self._layout, self._columns = target.layout, target.columns
         self.manifest = manifest
         self._start = manifest.offset
         self._walk = SectionWalk(manifest.schema, lambda t: manifest.tables[t].schema_version)
@@ -107,8 +108,11 @@ class PendingCommit:
         self.rows += batch.count
         self.ends_cut = batch.cut_end
 
-    def _add_schema(self, schema: TableSchema) -> None:
+    def _add_schema(self, described: TableSchema) -> None:
         manifest = self.manifest
+        schema = self._columns.project_received(manifest.schemas.values(), described)
+        if reason := self._columns.reason_to_halt(schema):
+            raise Refused(f"{schema.qualified}: {reason}")
         manifest.schemas[schema.table_id, schema.version] = schema
         if schema.is_heartbeat:
             return
@@ -132,9 +136,10 @@ class PendingCommit:
         table.rows_applied += section.count
         number = table.shape_number(section.schema_version)
         shape = self.manifest.shape(table, number)
+        masked = project_section(section, None, schema, self._columns.maskers)
         try:
             batch = changes_batch(
-                section, schema, shape, offset=offset, sequence=sequence, committed_at_us=committed_at_us
+                masked, schema, shape, offset=offset, sequence=sequence, committed_at_us=committed_at_us
             )
         except ValueMisfit as misfit:
             raise TableMisfit(table.table_id, misfit) from misfit
@@ -232,6 +237,7 @@ def _follow(target: ParquetFolder, circuit: TargetCircuit, stop: threading.Event
         manifest = target.recover()
         if manifest is None:
             raise target.not_loaded_error
+        target.columns.refuse_changed(manifest.newest_versions())
         return _LakeStream(target, manifest, circuit, stop, tell).run()
     except OSError as error:  # a full disk or a lost file system: no part of the commit is visible
         raise DatabaseUnavailable(f"target {target.name}: {error}", hint="check the disk") from error

@@ -16,7 +16,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from xxhash import xxh3_64_hexdigest
 
 from venus.adapters.targets.contract import LoadReport
 from venus.adapters.targets.parquet.files import (
@@ -38,8 +39,10 @@ from venus.adapters.targets.parquet.files import (
 from venus.adapters.targets.parquet.manifest import LakeManifest, LakeState, LakeTable, ParquetFolder, shape_of
 from venus.codec import schema as schemas_codec
 from venus.codec.arrow_rows import ArrowShape, ValueMisfit
+from venus.codec.masked_rows import Maskers, project_full_rows
 from venus.codec.stored_rows import RowTotals
 from venus.errors import Diverged, OffsetTrimmed, SnapshotExpired, TargetError, Unavailable, VenusError
+from venus.masking.projection import ProjectedSchema
 from venus.model import TableSchema
 from venus.network.row_filters import find_differing
 from venus.rpc import reports
@@ -70,6 +73,7 @@ class SplitJob:
     path: Path
     shape: ArrowShape
     versions: dict[int, TableSchema]
+    maskers: Maskers
 
 
 def load_split(job: SplitJob) -> int:
@@ -81,10 +85,10 @@ def load_split(job: SplitJob) -> int:
     try:
         with SnapshotClient(job.broker) as snapshots:
             for chunk in snapshots.read_split(job.snapshot_id, job.split):
-                for rows in chunk.sections:
-                    values = job.shape.arrays(
-                        rows.stored.record_ids, rows.stored.rows, job.versions[rows.schema_version]
-                    )
+                for section in chunk.sections:
+                    version = job.versions[section.schema_version]
+                    rows = project_full_rows(section, None, version, job.maskers)
+                    values = job.shape.arrays(rows.stored.record_ids, rows.stored.rows, version)
                     numbers = pa.array(rows.stored.sequences.astype(np.int64))
                     writer.add(pa.RecordBatch.from_arrays([*values, numbers], schema=schema))
         writer.close()
@@ -104,14 +108,19 @@ class StateLoad:
     """Reader of the tables of one snapshot. It adds every misfit to `text_columns`, which the caller keeps."""
 
     def __init__(
-        self, target: ParquetFolder, snapshot: broker_pb2.Snapshot, text_columns: dict[int, list[str]]
+        self,
+        target: ParquetFolder,
+        snapshot: broker_pb2.Snapshot,
+        text_columns: dict[int, list[str]],
+        received: Iterable[TableSchema] = (),
     ) -> None:
         self._target = target
         self._snapshot = snapshot
         self._text_columns = text_columns
         self._versions: dict[int, dict[int, TableSchema]] = {}
-        for wire in snapshot.schemas:
-            schema = schemas_codec.from_wire(wire)
+        every, kept = [schemas_codec.from_wire(wire) for wire in snapshot.schemas], list(received)
+        for described in every:
+            schema = target.columns.project_received(kept, described, every)
             self._versions.setdefault(schema.table_id, {})[schema.version] = schema
         #: Every table version, including the heartbeat's.
         self.schemas = {(s.table_id, s.version): s for known in self._versions.values() for s in known.values()}
@@ -139,6 +148,8 @@ class StateLoad:
         name = state_folder_prefix(self._snapshot)
         if table.text_columns:  # a resumed load must not mistake a state of other types for this one
             name += "-" + "-".join(str(c.number) for c in newest.columns if c.name in table.text_columns)
+        if isinstance(newest, ProjectedSchema):  # nor one of other rules for columns
+            name += f"-{xxh3_64_hexdigest(newest.rules.to_text().encode())}"
         table.base = LakeState(folder=name, offset=self._snapshot.offset, shape=table.shape_number(newest.version))
 
     def run(self, table: LakeTable, progress: RowProgress) -> None:
@@ -176,6 +187,7 @@ class StateLoad:
                         shape=shape,
                         path=folder / f"part-{number:05d}.parquet",
                         versions=self._versions[table.table_id],
+                        maskers=self._target.columns.maskers,
                     ),
                 )
                 for number, split in enumerate(splits)
@@ -210,6 +222,8 @@ def _load_locked(target: ParquetFolder, report: Report) -> LoadReport:
     began = time.monotonic()
     with target.hold_lock(), SnapshotClient(target.broker) as snapshots:
         manifest = target.recover()
+        if manifest is not None:
+            target.columns.refuse_changed(manifest.newest_versions())
         if manifest is not None and can_follow(target, manifest):
             return LoadReport(target=target.name, offset=manifest.offset, rows={}, already=True)
         return _load_until_done(target, snapshots, report, began)

@@ -122,6 +122,10 @@ class LakeManifest:
         except KeyError:
             raise Corruption(f"table {table_id} version {version} was never described to this lake") from None
 
+    def newest_versions(self) -> list[TableSchema]:
+        """Return the current version of each table."""
+        return [self.schema(table.table_id, table.schema_version) for table in self.tables.values()]
+
     def shape(self, table: LakeTable, number: int) -> ArrowShape:
         """Return the columns and types of a shape."""
         version, text_columns = table.shapes[number - 1]

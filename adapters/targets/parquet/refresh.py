@@ -336,7 +336,7 @@ def reload_state(target: ParquetFolder, manifest: LakeManifest, table_id: int, w
         splits = target.settings.apply.load_workers * SPLITS_PER_WORKER
         snapshot = _open_recent_snapshot(snapshots, target, table, splits)
         reports.check_table(snapshot, manifest.rows, table_id)
-        load = StateLoad(target, snapshot, {table_id: texts})
+        load = StateLoad(target, snapshot, {table_id: texts}, manifest.schemas.values())
         fresh = load.tables()[table_id]
         load.run(fresh, lambda _: None)
         snapshots.close(snapshot.snapshot_id)

@@ -29,7 +29,7 @@ from venus.errors import VenusError
 from venus.model import Finding, TableSchema
 from venus.text.formatting import find_named_table
 
-CAPABILITIES = TargetCapabilities(kind="a folder of Parquet files")
+CAPABILITIES = TargetCapabilities(kind="a folder of Parquet files", masks=True)
 
 
 def open_target(settings: Settings, name: str) -> Target:
@@ -56,6 +56,7 @@ class ParquetTarget(TargetBase):
         where = f"target {self.name}"
         try:
             self._folder.check_folder()
+            schemas = self._folder.columns.project_all(schemas)
         except VenusError as error:
             return [Finding(where=where, message=str(error), remedy=error.hint, blocks=not error.retryable)]
         seen = self.read_view()
@@ -64,7 +65,7 @@ class ParquetTarget(TargetBase):
 
     def require_fit(self, schemas: Seq[TableSchema]) -> None:
         with self._folder.hold_lock():
-            pass
+            self._folder.columns.project_all(schemas)
 
     # -- load and follow -----------------------------------------------------------------------------------------------
 

@@ -169,6 +169,12 @@ class PostgresDatabase(RelationalDatabase):
             if is_counted(placed, column):  # an earlier version of VENUS made an identity of each
                 session.run(no_identity(placed, column))
 
+    def forget_values(self, session: TargetSession, placed: PlacedTable, column: str, *, is_own: bool) -> None:
+        if is_own:
+            session.run(f"ALTER TABLE {placed.sql} DROP COLUMN {placed.column(column)}")
+        else:
+            super().forget_values(session, placed, column, is_own=is_own)
+
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def open_merger(

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from venus.adapters.dialects.postgresql.verify import PostgresReader, PostgresTableNames
@@ -74,6 +75,7 @@ CAPABILITIES = TargetCapabilities(
     follows_by_runner=True,
     verifies=True,
     filters=True,
+    masks=True,
     cuts_over=True,
     falls_back=True,
 )
@@ -96,13 +98,13 @@ class PostgresqlTarget(RelationalTarget):
     # -- before anything is written ------------------------------------------------------------------------------------
 
     def check(self, schemas: Seq[TableSchema]) -> list[Finding]:
-        return check(self._target, schemas)
+        return self.check_projected(schemas, partial(check, self._target))
 
     def require_fit(self, schemas: Seq[TableSchema]) -> None:
-        refuse_unfit(self._target, schemas)
+        refuse_unfit(self._target, self.project(schemas))
 
     def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
-        found = build_ddl_file(schemas, self._settings, self.name, numberings, others)
+        found = build_ddl_file(self.project(schemas), self._settings, self.name, numberings, others)
         return TargetDdl(
             text=found.text,
             statements=tuple(found.statements),
@@ -131,6 +133,7 @@ class PostgresqlTarget(RelationalTarget):
     def open_cutover(self) -> AbstractContextManager[CutoverTarget]:
         from venus.adapters.targets.postgresql.cutover.cutover_session import open_cutover
 
+        self.refuse_projected()
         return open_cutover(self._target)
 
     def open_side(self) -> FallBackSide:

@@ -17,7 +17,7 @@ from venus.adapters.targets.relational.database import Closable, RelationalDatab
 from venus.adapters.targets.relational.held_tables import HeldTables
 from venus.adapters.targets.relational.resync import Resyncs
 from venus.adapters.targets.relational.session import DdlNeeded, Superseded
-from venus.adapters.targets.relational.start_over import apply_configured_predicates, start_over
+from venus.adapters.targets.relational.start_over import apply_configuration, start_over
 from venus.adapters.targets.relational.transaction import ApplyTransaction
 from venus.adapters.targets.relational.verdicts import CommitRefused, RowsRefused
 from venus.adapters.targets.relational.writer import advance_text
@@ -90,7 +90,7 @@ class ApplySession:
     def _follow(self) -> bool:
         self._lock_target()
         self._reload()
-        while apply_configured_predicates(self._target, self._session, self._catalogue):
+        while apply_configuration(self._target, self._session, self._catalogue):
             self._reload()
         self._subscribe()
         while not self._loop.is_stopped and not self._has_ended():

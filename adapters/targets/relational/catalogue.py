@@ -24,10 +24,12 @@ from venus.adapters.targets.relational.states import (
 from venus.adapters.targets.views import describe_selection
 from venus.codec.row_bytes import Layout
 from venus.errors import Refused
+from venus.masking.projection import source_of
 from venus.model import Offset, TableSchema
 from venus.network.row_filters import RowsIdentity
 from venus.predicates.ranges import Predicate, compile_predicate
 from venus.rpc.conditions import (
+    COLUMNS_CHANGED,
     RESYNCING,
     STARTING_OVER,
     AdapterCondition,
@@ -154,6 +156,11 @@ class TargetCatalogue:
         """Return the newest version of a table that this target has received."""
         return max((s for (number, _), s in self.schemas.items() if number == table_id), key=lambda s: s.version)
 
+    def newest_versions(self) -> dict[int, TableSchema]:
+        """Return the newest version of each table at the target that it has received."""
+        newest = {s.table_id: s for s in sorted(self.schemas.values(), key=lambda s: s.version)}
+        return {table_id: schema for table_id, schema in newest.items() if table_id in self.tables}
+
     def referring_tables(self, table_id: int) -> list[str]:
         """Return the tables whose foreign keys refer to this one."""
         me = self.current_schema(table_id)
@@ -178,7 +185,7 @@ class TargetCatalogue:
             return None
         key = (table_id, version, text)
         if key not in self._predicates:
-            self._predicates[key] = compile_predicate(text, self.schema(table_id, version))
+            self._predicates[key] = compile_predicate(text, source_of(self.schema(table_id, version)))
         return self._predicates[key]
 
     def layout(self, table_id: int, version: int) -> Layout:
@@ -209,7 +216,7 @@ def build_condition(
 
 def displayed_state(found: TableState, *, resyncing: bool) -> str:
     """Return the state of a table as status and broker show it."""
-    waits_for_it = found.state == ACTIVE or found.reason.startswith(STARTING_OVER)
+    waits_for_it = found.state == ACTIVE or found.reason.startswith((STARTING_OVER, COLUMNS_CHANGED))
     return RESYNCING if resyncing and waits_for_it else found.state
 
 

@@ -180,6 +180,11 @@ class RelationalDatabase(OwnTables):
     def adopt_columns(self, session: OwnSession, state: TableState, schema: TableSchema) -> None:
         """Correct what an older version of VENUS has created, before a resync replaces rows."""
 
+    def forget_values(self, session: OwnSession, placed: OwnPlace, column: str, *, is_own: bool) -> None:
+        """Remove the values of a column that the target no longer gets, within a transaction."""
+        name = placed.column(column)
+        session.run(f"UPDATE {placed.sql} SET {name} = NULL WHERE {name} IS NOT NULL")
+
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     @abstractmethod

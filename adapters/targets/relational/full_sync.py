@@ -261,6 +261,7 @@ class _Load:
                 placed=plan.placed[split.table_id],
                 versions=plan.versions[split.table_id],
                 predicate=plan.predicates.get(split.table_id, ""),
+                masking_key=target.columns.key,
             )
             for number, split in enumerate(plan.snapshot.splits)
             if split.table_id in plan.placed

@@ -13,6 +13,7 @@ from venus.adapters.targets.relational.session import RelationalSession, transac
 from venus.adapters.targets.relational.states import LOADING
 from venus.codec import schema as schemas_codec
 from venus.errors import SnapshotExpired, TargetError, Unavailable, VenusError
+from venus.masking.projection import columns_of
 from venus.model import TableSchema
 from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
@@ -51,6 +52,11 @@ class LoadPlan:
         return {table_id: placed.qualified for table_id, placed in self.placed.items()}
 
     @property
+    def every_version(self) -> list[TableSchema]:
+        """Every version of every table, as the target gets it."""
+        return [schema for known in self.versions.values() for schema in known]
+
+    @property
     def rows_estimate(self) -> int:
         return sum(s.rows_estimate for s in self.snapshot.splits)
 
@@ -80,7 +86,12 @@ class LoadPlanner:
             logger.warning("target %s: cannot resume the interrupted load: %s", self._target.name, error)
             return None
         predicates = {t.table_id: t.predicate for t in self._target.read_tables(self._session) if t.predicate}
-        return self._build_plan(load_id, snapshot, predicates, overlaps=state == OVERLAPPING)
+        plan = self._build_plan(load_id, snapshot, predicates, overlaps=state == OVERLAPPING)
+        stored = {(s.table_id, s.version): s for s in self._target.read_schemas(self._session)}
+        if any(columns_of(stored.get((s.table_id, s.version), s)) != columns_of(s) for s in plan.every_version):
+            logger.warning("target %s: the rules for columns have changed since the load began", self._target.name)
+            return None
+        return plan
 
     def _build_plan(
         self,
@@ -92,8 +103,8 @@ class LoadPlanner:
     ) -> LoadPlan:
         """Build a plan; `predicates` None means those of the configuration. Raises ConfigError."""
         versions: dict[int, tuple[TableSchema, ...]] = {}
-        for wire in snapshot.schemas:
-            schema = schemas_codec.from_wire(wire)
+        known = [schemas_codec.from_wire(wire) for wire in snapshot.schemas]
+        for schema in self._target.columns.project_all(known):
             versions[schema.table_id] = (*versions.get(schema.table_id, ()), schema)
         newest = [max(known, key=lambda s: s.version) for known in versions.values()]
         placed = {p.schema.table_id: p for p in self._target.place_all(newest)}
@@ -136,9 +147,8 @@ class LoadPlanner:
             predicate = plan.predicates.get(placed.schema.table_id, "")
             is_created = placed.schema.table_id in created
             target.put_table(session, placed, LOADING, plan.snapshot.offset, created=is_created, predicate=predicate)
-        for known_versions in plan.versions.values():
-            for schema in known_versions:
-                target.put_schema(session, schema)
+        for schema in plan.every_version:
+            target.put_schema(session, schema)
         wire = plan.snapshot.SerializeToString()
         state = OVERLAPPING if plan.overlaps else LOAD
         target.run_own(session, "put_job", load_id=plan.load_id, snapshot=wire, state=state)

@@ -28,10 +28,12 @@ from venus.adapters.targets.relational.verdicts import (
 )
 from venus.adapters.under.row_changes import RowChanges, to_row_changes
 from venus.codec.batch import TableChanges
-from venus.codec.filtering import select_full_rows
+from venus.codec.masked_rows import Maskers, project_full_rows
 from venus.codec.row_bytes import Layout
 from venus.codec.stored_rows import Chunk, FullRows
 from venus.errors import TargetError
+from venus.masking.functions import MaskingKey
+from venus.masking.projection import source_of
 from venus.model import TableSchema
 from venus.predicates.ranges import compile_predicate
 from venus.rpc.snapshots import SnapshotClient
@@ -99,6 +101,8 @@ class SplitTask:
     versions: tuple[TableSchema, ...]
     #: Which of its rows the target gets; empty = every row.
     predicate: str = ""
+    #: The key of its hmac columns.
+    masking_key: MaskingKey | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +176,8 @@ class _SplitLoad:
         self._snapshots = snapshots
         self._schemas = {s.version: s for s in task.versions}
         self._rows = self._parked = self._outside = 0
-        self._predicate = compile_predicate(task.predicate, task.placed.schema) if task.predicate else None
+        newest, self._maskers = source_of(task.placed.schema), Maskers(task.masking_key)
+        self._predicate = compile_predicate(task.predicate, newest) if task.predicate else None
 
     def run(self) -> SplitResult:
         """Load the split in one transaction: by one COPY, or section by section if the target refuses rows."""
@@ -231,10 +236,9 @@ class _SplitLoad:
     def _sections(self, chunks: Iterable[Chunk]) -> Iterator[FullRows]:
         """Yield the sections of rows that belong to this target; none is empty."""
         for rows in (rows for chunk in chunks for rows in chunk.sections):
-            self._refuse_former_key(self._schemas[rows.schema_version])
-            inside = rows
-            if self._predicate is not None:
-                inside = select_full_rows(self._predicate, rows, self._schemas[rows.schema_version])
+            schema = self._schemas[rows.schema_version]
+            self._refuse_former_key(schema)
+            inside = project_full_rows(rows, self._predicate, schema, self._maskers)
             self._outside += len(rows) - len(inside)
             if len(inside):
                 yield inside

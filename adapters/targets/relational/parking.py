@@ -27,7 +27,7 @@ from venus.adapters.targets.relational.verdicts import (
     waiting_mask,
 )
 from venus.adapters.under.cut_assembler import CutPiece
-from venus.adapters.under.row_changes import RowChanges, to_row_changes
+from venus.adapters.under.row_changes import RowChanges, project_changes, to_row_changes
 from venus.codec.batch import TableChanges
 from venus.codec.row_bytes import Layout
 from venus.model import ChangeKind, TableSchema
@@ -153,7 +153,7 @@ class QuarantineWriter:
         suspects = self._verdicts.suspects.get(section.table_id, {})
         if not suspects or section.kind is not ChangeKind.CHANGES:
             return
-        rows = to_row_changes(section, offset)
+        rows = project_changes(to_row_changes(section, offset), None, schema, self._target.columns.maskers)
         mask = waiting_mask(rows, {record_id: s.offset for record_id, s in suspects.items()}.get)
         if mask.any():
             self._store(rows.where(mask), piece, schema, HALTED)

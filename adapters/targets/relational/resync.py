@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
 
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import RelationalDatabase, TableSql
 from venus.adapters.targets.relational.session import RelationalSession, Superseded
+from venus.adapters.targets.relational.start_over import configured_columns
 from venus.adapters.targets.relational.states import ACCOUNT, ACTIVE, CATCHUP, HALTED, PAUSED, RESYNC, SWEEP, TableState
 from venus.adapters.targets.relational.transaction import ApplyTransaction
 from venus.adapters.targets.relational.verdicts import Verdicts
 from venus.codec import schema as schemas_codec
-from venus.codec.filtering import select_full_rows
+from venus.codec.masked_rows import project_full_rows
 from venus.errors import SnapshotExpired, TargetError, VenusError
+from venus.masking.projection import columns_of, project_schema, source_of
+from venus.masking.rules import TableColumns
 from venus.model import TableSchema
 from venus.network.row_filters import RowsIdentity
 from venus.predicates.ranges import compile_predicate
@@ -50,6 +54,7 @@ class SideLoad(threading.Thread):
         target: RelationalDatabase,
         sql: TableSql,
         recorded_from: int,
+        project: Callable[[TableSchema], TableSchema],
         predicate: str = "",
         rows: RowsIdentity | None = None,
     ) -> None:
@@ -57,6 +62,7 @@ class SideLoad(threading.Thread):
         self._target = target
         self._sql = sql
         self._recorded_from = recorded_from
+        self._project = project
         self._predicate = predicate
         self._rows = rows
         self._stop_asked = threading.Event()
@@ -106,10 +112,11 @@ class SideLoad(threading.Thread):
         known = [schemas_codec.from_wire(wire) for wire in snapshot.schemas if wire.table_id == table_id]
         if not known:
             raise TargetError(f"the broker has no full data of {self._sql.placed.qualified}")
-        schemas = {s.version: s for s in known}
-        schema = max(known, key=lambda s: s.version)
-        sql = self._target.row_sql(schema)
-        predicate = compile_predicate(self._predicate, schema) if self._predicate else None
+        newest = max(known, key=lambda s: s.version)
+        schema = self._project(newest)
+        schemas = {s.version: project_schema(s, columns_of(schema)) for s in known}
+        sql, maskers = self._target.row_sql(schema), self._target.columns.maskers
+        predicate = compile_predicate(self._predicate, newest) if self._predicate else None
         self._target.create_side(session, sql)
         for split in snapshot.splits:
             session.run("BEGIN")
@@ -119,7 +126,7 @@ class SideLoad(threading.Thread):
                 for rows in chunk.sections:
                     version = schemas[rows.schema_version]
                     refuse_former_key(schema, version, self._target.name)
-                    inside = select_full_rows(predicate, rows, version) if predicate is not None else rows
+                    inside = project_full_rows(rows, predicate, version, maskers)
                     if len(inside):
                         self._target.copy_side(session, sql, inside, version)
                 snapshots.renew(snapshot.snapshot_id)
@@ -163,13 +170,19 @@ class Resyncs:
             elif table_id not in self._loads and len(self._loads) >= SIDE_LOADS_MAX:
                 continue  # it waits for a free slot
             elif table_id not in self._loads:
-                sql = catalogue.sql(self._target, table_id, state.schema_version)
-                load = SideLoad(self._target, sql, recorded_from, state.predicate, catalogue.position.rows)
+                load = self._make_load(catalogue, state, recorded_from)
                 self._loads[table_id] = load
                 load.start()
             else:
                 changed |= self._check_load(session, catalogue, state)
         return changed
+
+    def _make_load(self, catalogue: TargetCatalogue, state: TableState, recorded_from: int) -> SideLoad:
+        target, table_id = self._target, state.table_id
+        columns = configured_columns(target, catalogue).get(table_id, TableColumns())
+        project = partial(target.columns.project_as, catalogue.newest_schema(table_id), columns)
+        sql = catalogue.sql(target, table_id, state.schema_version)
+        return SideLoad(target, sql, recorded_from, project, state.predicate, catalogue.position.rows)
 
     def _transaction(self, session: RelationalSession, catalogue: TargetCatalogue, table_id: int) -> ApplyTransaction:
         return ApplyTransaction(
@@ -269,20 +282,42 @@ class Resyncs:
         *,
         rekeying: bool = False,
     ) -> None:
-        """Bring the table to the snapshot's schema version, which may be newer."""
+        """Bring the table to the snapshot's schema version, which may be newer, and to the rules for its columns."""
         self._target.adopt_columns(session, state, schema)
-        if schema.version <= state.schema_version:
+        before = catalogue.current_schema(state.table_id)
+        has_new_rules = columns_of(schema) != columns_of(before)
+        if schema.version < state.schema_version or (schema.version == state.schema_version and not has_new_rules):
             return
-        self._target.store_version(session, schema, catalogue.current_schema(state.table_id))
+        if reason := self._target.columns.reason_to_halt(schema):
+            raise TargetError(reason)
+        if has_new_rules:
+            self._store_rules(session, catalogue, schema)
+        self._target.store_version(session, schema, before)
         step = self._target.plan_step(session, catalogue, schema, rekeying=rekeying)
         if step.refused:
             raise TargetError(step.refused)
         for text in step.statements:
             session.run(text)
+        self._forget_values(session, state, before, schema)
         remarks = "; ".join(step.remarks)
         if remarks:
             logger.warning("table %s: %s", state.source_name, remarks)
         self._target.run_own(session, "set_version", table_id=state.table_id, version=schema.version, reason=remarks)
+
+    def _store_rules(self, session: RelationalSession, catalogue: TargetCatalogue, schema: TableSchema) -> None:
+        """Store the rules of `schema` with every version of its table."""
+        for (table_id, version), known in catalogue.schemas.items():
+            if table_id == schema.table_id and version != schema.version:
+                self._target.put_schema(session, project_schema(source_of(known), columns_of(schema)))
+
+    def _forget_values(
+        self, session: RelationalSession, state: TableState, before: TableSchema, schema: TableSchema
+    ) -> None:
+        """Remove the values of columns that a rule drops now; a column that the source drops keeps them."""
+        kept, there = {c.number for c in schema.columns}, {c.number for c in source_of(schema).columns}
+        for column in before.columns:
+            if column.number in there and column.number not in kept:
+                self._target.forget_values(session, self._target.place(before), column.name, is_own=state.created)
 
     def _catch_up_from(self, session: RelationalSession, state: TableState, cut: int) -> None:
         """Let a table that did not follow continue from the cut, or from its `held_from` if that is later."""

@@ -8,7 +8,8 @@ restarted process continues with the resyncs.
 This is automatic where the broker merely lost increments. If the broker has another history or other rows, the target
 follows only after an operator's request: `venus resync --all`.
 
-A predicate that was changed in the configuration also leads to resyncs: `take_over` requests them (SREM 2).
+A predicate that was changed in the configuration also leads to resyncs (SREM 2), and so does a changed rule for
+columns. The stream fits only the former columns, so such a table waits until its resync; it keeps its rows meanwhile.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ from venus.adapters.targets.relational.transaction import KeyRecording
 from venus.adapters.targets.views import describe_rows
 from venus.codec import schema as schemas_codec
 from venus.errors import ConfigError, Diverged, OffsetTrimmed, VenusError
+from venus.masking.projection import ProjectedSchema, describe_columns, project_schema, source_of
+from venus.masking.rules import TableColumns
 from venus.model import TableSchema
 from venus.network.row_filters import RowsIdentity, find_differing
 from venus.predicates.ranges import is_same
 from venus.rpc import reports
 from venus.rpc.admin import AdminClient
-from venus.rpc.conditions import STARTING_OVER
+from venus.rpc.conditions import COLUMNS_CHANGED, STARTING_OVER
 from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
 
@@ -149,7 +152,9 @@ class _StartOver:
         return f"{STARTING_OVER} from offset {self._catalogue.position.offset} on are gone from the queue"
 
     def _schemas(self) -> list[TableSchema]:
-        found = (schemas_codec.from_wire(wire) for wire in self._snapshot.schemas)
+        every = [schemas_codec.from_wire(wire) for wire in self._snapshot.schemas]
+        received = list(self._catalogue.schemas.values())
+        found = [self._target.columns.project_received(received, schema, every) for schema in every]
         return sorted(found, key=lambda schema: (schema.table_id, schema.version))
 
     def _add_version(self, schema: TableSchema) -> None:
@@ -167,9 +172,13 @@ class _StartOver:
         target.run_own(session, "put_sweep", table_id=schema.table_id, purpose=RESYNC, offset=-1)
 
 
-def apply_configured_predicates(
-    target: RelationalDatabase, session: RelationalSession, catalogue: TargetCatalogue
-) -> bool:
+def apply_configuration(target: RelationalDatabase, session: RelationalSession, catalogue: TargetCatalogue) -> bool:
+    """Put changed predicates and rules for columns in force; return whether the catalogue must be read again."""
+    changed = _apply_predicates(target, session, catalogue)
+    return changed or _apply_columns(target, session, catalogue)
+
+
+def _apply_predicates(target: RelationalDatabase, session: RelationalSession, catalogue: TargetCatalogue) -> bool:
     """Put changed predicates of the configuration in force; return whether the catalogue must be read again.
 
     Raises ConfigError for a predicate that does not fit its table. One already in force halts its table instead.
@@ -189,7 +198,7 @@ def apply_configured_predicates(
 
 def _configured_predicates(target: RelationalDatabase, catalogue: TargetCatalogue) -> dict[int, AssignedPredicate]:
     """Return the configured predicates, each with the newest received version of its table."""
-    where, schemas = target.config.where, list(_newest_versions(catalogue).values())
+    where, schemas = target.config.where, list(catalogue.newest_versions().values())
     try:
         return assign_predicates(where, schemas, target.name)
     except ConfigError:
@@ -203,17 +212,9 @@ def _broker_tables(target: RelationalDatabase) -> list[str]:
     return [f"{t.namespace}.{t.name}" for business in found for t in business.tables]
 
 
-def _newest_versions(catalogue: TargetCatalogue) -> dict[int, TableSchema]:
-    found: dict[int, TableSchema] = {}
-    for (table_id, version), schema in catalogue.schemas.items():
-        if table_id in catalogue.tables and (table_id not in found or found[table_id].version < version):
-            found[table_id] = schema
-    return found
-
-
 def _is_in_force(catalogue: TargetCatalogue, state: TableState, wanted: dict[int, AssignedPredicate]) -> bool:
     text = wanted[state.table_id].text if state.table_id in wanted else ""
-    versions = [schema for (table_id, _), schema in catalogue.schemas.items() if table_id == state.table_id]
+    versions = [source_of(s) for (table_id, _), s in catalogue.schemas.items() if table_id == state.table_id]
     return is_same(state.predicate, text, versions)
 
 
@@ -239,3 +240,49 @@ def _set_predicates(
                 describe_rows(state.predicate),
             )
     session.run("COMMIT")
+
+
+def configured_columns(target: RelationalDatabase, catalogue: TargetCatalogue) -> dict[int, TableColumns]:
+    """Return the configured rules of each table. Raises ConfigError for one that does not fit."""
+    newest = list(catalogue.newest_versions().values())
+    if target.columns.rules.is_empty and not any(isinstance(schema, ProjectedSchema) for schema in newest):
+        return {}
+    try:
+        return target.columns.configure(newest)
+    except ConfigError:
+        return target.columns.configure(newest, elsewhere=_broker_tables(target))
+
+
+def _apply_columns(target: RelationalDatabase, session: RelationalSession, catalogue: TargetCatalogue) -> bool:
+    """Request the resync of each table whose rules for columns have changed; return whether to read states again."""
+    wanted, newest = configured_columns(target, catalogue), catalogue.newest_versions()
+    changed = [
+        state
+        for state in catalogue.tables.values()
+        if state.table_id in wanted
+        and state.state != LOADING
+        and project_schema(source_of(newest[state.table_id]), wanted[state.table_id]) != newest[state.table_id]
+        and not (state.state in (HALTED, PAUSED) and RESYNC in catalogue.sweeps.get(state.table_id, {}))
+    ]
+    if not changed:
+        return False
+    found = session.row(f"BEGIN; {target.own_text(session, 'hold_position')}")
+    if found == (catalogue.position.offset, catalogue.position.control):
+        recording = KeyRecording(target, session, catalogue)
+        for state in changed:
+            if SWEEP in catalogue.sweeps.get(state.table_id, {}):  # it has recorded the former keys
+                recording.stop(state.table_id, SWEEP, catalogue.sql(target, state.table_id, state.schema_version))
+            held_from = catalogue.position.offset if state.held_from is None else state.held_from
+            after, reason = (PAUSED, state.reason) if state.state == PAUSED else (HALTED, COLUMNS_CHANGED)
+            target.set_state(session, state.table_id, after, held_from=held_from, reason=reason)
+            recording.request(state.table_id, RESYNC)
+            text = project_schema(source_of(newest[state.table_id]), wanted[state.table_id])
+            logger.info(
+                "target %s: %s gets other columns: %s; previously: %s",
+                target.name,
+                state.source_name,
+                describe_columns(text),
+                describe_columns(newest[state.table_id]),
+            )
+    session.run("COMMIT")
+    return True

@@ -6,6 +6,7 @@ A comparison reads the applied offset in the same snapshot as the rows.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import replace
@@ -32,8 +33,9 @@ from venus.adapters.targets.relational.session import RelationalSession
 from venus.adapters.targets.relational.states import ACTIVE, LOADING, TableState, format_mark_time
 from venus.adapters.targets.views import TargetView
 from venus.config import Settings
-from venus.errors import TargetError, VenusError
-from venus.model import TableSchema
+from venus.errors import ConfigError, Refused, TargetError, VenusError
+from venus.masking.projection import ProjectedSchema, describe_columns
+from venus.model import Finding, TableSchema
 from venus.text.formatting import find_named_table
 
 if TYPE_CHECKING:
@@ -112,6 +114,36 @@ class RelationalTarget(TargetBase):
 
     def open_quarantine(self) -> TableQuarantine:
         return TableQuarantine(self._settings, self.name)
+
+    # -- columns -------------------------------------------------------------------------------------------------------
+
+    def project(self, schemas: Seq[TableSchema]) -> list[TableSchema]:
+        """Return tables as this target gets them. Raises ConfigError for a rule that does not fit."""
+        return self.database.columns.project_all(schemas)
+
+    def check_projected(
+        self, schemas: Seq[TableSchema], check: Callable[[Seq[TableSchema]], list[Finding]]
+    ) -> list[Finding]:
+        """Check that the rules for columns fit, then the tables as this target gets them."""
+        where = f"target {self.name}"
+        try:
+            projected = self.project(schemas)
+        except ConfigError as error:
+            return [Finding(where=where, message=str(error), remedy=error.hint, blocks=True)]
+        changed = [s for s in projected if isinstance(s, ProjectedSchema) and s.masked]
+        found = [Finding(where=where, message=f"{s.qualified} gets {describe_columns(s)}") for s in changed]
+        return [*found, *check(projected)]
+
+    def refuse_projected(self) -> None:
+        """Raise Refused if rows here differ from those of the source: no application could use them instead."""
+        loaded = (self.read_loaded_tables() or {}).values()
+        names = [t.schema.qualified for t in loaded if isinstance(t.schema, ProjectedSchema) and t.schema.masked]
+        if names or self.database.columns.rules.rules:
+            which = f": {', '.join(names)}" if names else ""
+            raise Refused(
+                f"target {self.name} cannot be cut over: columns are masked, dropped or renamed there{which}",
+                hint=f"without [targets.{self.name}.columns], `venus sync` brings the plain columns",
+            )
 
     # -- verification --------------------------------------------------------------------------------------------------
 

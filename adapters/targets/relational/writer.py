@@ -17,8 +17,8 @@ from venus.adapters.under.row_changes import (
     ChangedKeys,
     PendingChanges,
     RowChanges,
-    apply_predicate,
     net_changes,
+    project_changes,
     to_row_changes,
 )
 from venus.codec.batch import TableChanges
@@ -82,7 +82,8 @@ class RowWriter:
         changes = to_row_changes(section, offset)
         if self._changed_keys is not None:
             changes = self._changed_keys.mark_new(changes, table_id, first_read=section.first_read)
-        changes = apply_predicate(changes, self._catalogue.predicate(table_id, schema.version), schema)
+        predicate = self._catalogue.predicate(table_id, schema.version)
+        changes = project_changes(changes, predicate, schema, self._target.columns.maskers)
         rows, parked = self._parking.park_waiting(changes, piece, schema, catching_up=self._catching_up)
         if parked is not None:
             record_keys(self._target, self._session, self._catalogue, parked, schema)

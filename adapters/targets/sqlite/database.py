@@ -29,6 +29,7 @@ from venus.adapters.targets.switching import url_option
 from venus.codec.stored_rows import FullRows
 from venus.config import Settings
 from venus.errors import Refused, TargetError
+from venus.masking.projection import source_of
 from venus.model import TableSchema
 from venus.predicates.ranges import compile_predicate
 from venus.predicates.syntax import PredicateRefused
@@ -156,7 +157,7 @@ class SqliteDatabase(RowDatabase):
         session.run("SAVEPOINT venus_create")
         try:
             if predicate:
-                compile_predicate(predicate, schema)
+                compile_predicate(predicate, source_of(schema))
             self.place_all([schema])
             self.refuse_existing(session, [placed])
             created = not self.has_table(session, placed)

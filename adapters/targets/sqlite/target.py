@@ -26,6 +26,7 @@ CAPABILITIES = TargetCapabilities(
     loads_while_read=True,
     verifies=True,
     filters=True,
+    masks=True,
 )
 
 
@@ -44,13 +45,13 @@ class SqliteTarget(RelationalTarget):
         self._target = SqliteDatabase(settings, name)
 
     def check(self, schemas: Seq[TableSchema]) -> list[Finding]:
-        return self._target.check(schemas)
+        return self.check_projected(schemas, self._target.check)
 
     def require_fit(self, schemas: Seq[TableSchema]) -> None:
-        self._target.refuse_unfit(schemas)
+        self._target.refuse_unfit(self.project(schemas))
 
     def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
-        placed = self._target.place_all(schemas)
+        placed = self._target.place_all(self.project(schemas))
         left_out = list_left_out(placed)
         left_out += [f"{o.kind} {o.name}: code and views are for you to carry over" for o in others]
         statements = [

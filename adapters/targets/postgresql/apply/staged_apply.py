@@ -33,7 +33,7 @@ from venus.adapters.targets.relational.apply_loop import ApplyLoop, ApplyReport,
 from venus.adapters.targets.relational.apply_session import run_apply
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.session import Superseded
-from venus.adapters.targets.relational.start_over import apply_configured_predicates, start_over
+from venus.adapters.targets.relational.start_over import apply_configuration, start_over
 from venus.adapters.targets.relational.states import CATCHUP, RESYNC
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, ProtocolError, TargetError, VenusError
@@ -236,7 +236,7 @@ class _LockedSession:
         try:
             self.defer = not lock_target(target, self.session, stop)
             self.catalogue: TargetCatalogue = catalogues.read_catalogue(target, self.session)
-            while apply_configured_predicates(target, self.session, self.catalogue):
+            while apply_configuration(target, self.session, self.catalogue):
                 self.catalogue = catalogues.read_catalogue(target, self.session)
             if self.defer:
                 refuse_acting_foreign_keys(self.session, target, list(self.catalogue.tables.values()))
@@ -278,6 +278,7 @@ class _LockedSession:
             predicates={t.table_id: t.predicate for t in catalogue.tables.values() if t.predicate},
             rows=catalogue.position.rows,
             rows_at=catalogue.position.offset,
+            masking_key=target.columns.key,
         )
         return [replace(whole, start=bounds[i], end=bounds[i + 1]) for i in range(pieces)]
 

@@ -17,11 +17,14 @@ from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable
 from venus.adapters.targets.postgresql.rowsql import RowSql, group_number
 from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.adapters.under.cut_assembler import CutPiece, SectionRole, SectionWalk, decode_piece
-from venus.adapters.under.row_changes import RowChanges, apply_predicate, join_changes, net_changes, to_row_changes
+from venus.adapters.under.row_changes import RowChanges, join_changes, net_changes, project_changes, to_row_changes
 from venus.codec.batch import TableChanges
 from venus.codec.copy_text import keys_to_copy, to_copy
+from venus.codec.masked_rows import Maskers
 from venus.codec.row_bytes import Layout
 from venus.errors import ProtocolError
+from venus.masking.functions import MaskingKey
+from venus.masking.projection import source_of
 from venus.model import TableSchema
 from venus.network.row_filters import RowsIdentity
 from venus.predicates.ranges import Predicate, compile_predicate
@@ -54,6 +57,8 @@ class StageTask:
     #: Rows identity of the broker's set at the offset `rows_at`; None = unknown.
     rows: RowsIdentity | None = None
     rows_at: int = 0
+    #: The key of its hmac columns.
+    masking_key: MaskingKey | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +120,7 @@ class _TaskChanges:
     def __init__(self, task: StageTask) -> None:
         self._task = task
         self._parts: dict[int, list[RowChanges]] = {}
+        self._maskers = Maskers(task.masking_key)
         self._at = task.start
         self._last: CutPiece | None = None
         beats = task.heartbeats
@@ -154,13 +160,13 @@ class _TaskChanges:
         except PredicateRefused as refused:
             self.unusual = f"offset {offset}: the predicate of table {section.table_id}: {refused}"
             return
-        rows = apply_predicate(to_row_changes(section, offset), predicate, placed.schema)
+        rows = project_changes(to_row_changes(section, offset), predicate, placed.schema, self._maskers)
         within = (rows.offsets >= task.start) & (rows.offsets < task.end)
         self._parts.setdefault(section.table_id, []).append(rows.where(np.asarray(within, dtype=np.bool_)))
 
     def _predicate(self, placed: PlacedTable) -> Predicate | None:
         text = self._task.predicates.get(placed.schema.table_id, "")
-        return compile_predicate(text, placed.schema) if text else None
+        return compile_predicate(text, source_of(placed.schema)) if text else None
 
     def write_stages(self, session: TargetSession) -> StageReceipt:
         """Write all changes to staging tables in one transaction."""

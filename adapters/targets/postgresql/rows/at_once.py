@@ -17,7 +17,7 @@ from venus.adapters.targets.relational.parking import ChangeCounts
 from venus.adapters.targets.relational.session import Superseded
 from venus.adapters.targets.relational.writer import advance_text
 from venus.adapters.under.cut_assembler import HELD, ROWS, CutPiece, DeliveredCut, SectionWalk
-from venus.adapters.under.row_changes import RowChanges, apply_predicate, join_changes, net_changes, to_row_changes
+from venus.adapters.under.row_changes import RowChanges, join_changes, net_changes, project_changes, to_row_changes
 from venus.codec.batch import TableChanges
 from venus.errors import TargetError
 from venus.predicates.syntax import PredicateRefused
@@ -95,10 +95,8 @@ class _SingleString:
             predicate = catalogue.predicate(table_id, section.schema_version)
         except PredicateRefused:
             return False
-        changes = to_row_changes(section, offset)
-        if predicate is not None:
-            changes = apply_predicate(changes, predicate, catalogue.schema(table_id, section.schema_version))
-        parts.append(changes)
+        schema, maskers = catalogue.schema(table_id, section.schema_version), self._target.columns.maskers
+        parts.append(project_changes(to_row_changes(section, offset), predicate, schema, maskers))
         self._versions[table_id] = section.schema_version
         return sum(map(len, parts)) <= self._rows_max
 

@@ -14,6 +14,7 @@ from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.adapters.targets.relational.states import TableState
 from venus.codec.stored_rows import FullRows
 from venus.errors import TargetError
+from venus.masking.projection import source_of
 from venus.model import TableSchema
 
 
@@ -49,7 +50,10 @@ def replace_rows(
 
     VENUS does not change the key of a table that it has not created. Raises TargetError.
     """
-    if state.created:
+    is_other_key = source_of(before.schema).identity != source_of(sql.placed.schema).identity
+    if not is_other_key:
+        pass  # only a rule for columns gives it another name, which `evolve` does
+    elif state.created:
         _drop_key(session, before)
     else:
         _require_key(session, before, sql.placed.schema)
@@ -57,7 +61,7 @@ def replace_rows(
     with existing.lift_checks(session, sql.placed):
         removed = session.run(sql.text("delete_all"))
         brought = session.run(sql.text("insert_side"))
-    if state.created:
+    if state.created and is_other_key:
         session.run(add_key(sql.placed))
     return removed, brought
 

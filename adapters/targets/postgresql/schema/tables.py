@@ -40,6 +40,7 @@ from venus.adapters.targets.relational.database import RelationalDatabase
 from venus.adapters.targets.relational.place import VersionStep
 from venus.adapters.targets.relational.states import ACTIVE, HALTED
 from venus.errors import ConfigError, LoginRefused, Refused, TargetError, VenusError
+from venus.masking.projection import source_of
 from venus.model import Finding, Kind, LogicalType, TableSchema
 from venus.predicates.ranges import compile_predicate
 from venus.predicates.syntax import PredicateRefused
@@ -110,7 +111,7 @@ def create_stream_table(target: RelationalDatabase, session: TargetSession, sche
     session.run("SAVEPOINT venus_table")
     try:
         if predicate:
-            compile_predicate(predicate, schema)
+            compile_predicate(predicate, source_of(schema))
         created = prepare_table(target, session, placed)
         session.run(f"{add_key(placed)}; RELEASE SAVEPOINT venus_table" if created else "RELEASE SAVEPOINT venus_table")
     except (Refused, PredicateRefused, TargetError) as refused:

@@ -1,0 +1,135 @@
+"""The columns of a target: the rules of its configuration and its masking key, and tables as the target gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from pathlib import Path
+
+from venus.codec.masked_rows import Maskers
+from venus.config import Settings, require_target
+from venus.errors import ConfigError, Refused
+from venus.masking.fit import find_misfit
+from venus.masking.functions import MaskingKey
+from venus.masking.projection import ProjectedSchema, columns_of, project_schema, source_of
+from venus.masking.rules import RuleSet, TableColumns
+from venus.masking.syntax import KEEP, ColumnRule, parse_rule
+from venus.model import TableSchema
+from venus.security.secrets import read_secret
+
+#: A shorter key could be guessed.
+KEY_BYTES_MIN = 16
+
+
+def read_masking_key(path: str, option: str) -> MaskingKey:
+    """Read a masking key. Raises ConfigError for a file that is missing, too short, or that others may read."""
+    secret = read_secret(Path(path), option).strip()
+    if len(secret) < KEY_BYTES_MIN:
+        raise ConfigError(
+            f"{option} {path} has {len(secret)} bytes: a key needs at least {KEY_BYTES_MIN}",
+            hint=f"(umask 077; head -c 32 /dev/urandom | base64 > {path})",
+        )
+    return MaskingKey(secret)
+
+
+class TargetColumns:
+    """What a target gets of each column."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        config = require_target(settings, name)
+        self._place = f"targets.{name}"
+        option = f"{self._place}.masking_key_file"
+        self.key = read_masking_key(config.masking_key_file, option) if config.masking_key_file else None
+        self.rules = RuleSet(
+            place=f"{self._place}.columns",
+            rules={column: parse_rule(value) for column, value in config.columns.items()},
+            new_columns=config.new_columns,
+            key_id=self.key.key_id if self.key is not None else "",
+        )
+        self.maskers = Maskers(self.key)
+
+    def project_all(self, schemas: Iterable[TableSchema], *, elsewhere: Seq[str] | None = ()) -> list[TableSchema]:
+        """Return these table versions as a new target gets them. Raises ConfigError for a rule that does not fit.
+
+        A table that only `elsewhere` contains may be named by a rule; None = any.
+        """
+        every = list(schemas)
+        if self.rules.is_empty:
+            return every
+        newest = {s.table_id: s for s in sorted(every, key=lambda s: s.version)}
+        found = self.rules.resolve(newest.values(), elsewhere=elsewhere)
+        return [project_schema(s, found.get(s.table_id, TableColumns())) for s in every]
+
+    def project_received(
+        self, received: Iterable[TableSchema], schema: TableSchema, others: Iterable[TableSchema] = ()
+    ) -> TableSchema:
+        """Return a version that the broker describes as the target gets it; `received` are all that it has.
+
+        `others` are described with it. Raises ConfigError if the table is new and a rule does not fit it.
+        """
+        if self.rules.is_empty:
+            return schema
+        newest = {s.table_id: s for s in sorted(received, key=lambda s: s.version)}
+        before = newest.pop(schema.table_id, None)
+        if before is not None:
+            return self.follow(before, schema)
+        return self.project_all([*map(source_of, newest.values()), *others, schema], elsewhere=None)[-1]
+
+    def follow(self, before: TableSchema, after: TableSchema) -> TableSchema:
+        """Return another version of a table as the target gets it; `before` is the newest received."""
+        columns = self.rules.follow(source_of(before), columns_of(before), after)
+        return project_schema(after, columns)
+
+    def project_as(self, before: TableSchema, columns: TableColumns, schema: TableSchema) -> TableSchema:
+        """Return another version of a table by these rules for `before`, the newest received version."""
+        return project_schema(schema, self.rules.follow(source_of(before), columns, schema))
+
+    def configure(self, newest: Seq[TableSchema], *, elsewhere: Seq[str] = ()) -> dict[int, TableColumns]:
+        """Return the configured rules of each table, for the newest versions that the target has received.
+
+        A column that was left out because no rule names it stays so, unless it is carried now.
+        """
+        found = self.rules.resolve([source_of(s) for s in newest], elsewhere=elsewhere)
+        for schema in newest:
+            columns = found.get(schema.table_id, TableColumns())
+            found[schema.table_id] = self.rules.add(columns, self._find_undecided(schema))
+        return found
+
+    def _find_undecided(self, schema: TableSchema) -> dict[int, ColumnRule]:
+        if self.rules.new_columns == "carry":
+            return {}
+        named = self.rules.named_columns(source_of(schema))
+        before = columns_of(schema).by_number
+        return {n: rule for n, rule in before.items() if rule.is_undecided and n not in named}
+
+    def refuse_changed(self, newest: Seq[TableSchema]) -> None:
+        """Raise Refused if the rules are others than those of these tables, for a target that keeps all values."""
+        if self.rules.is_empty and not any(isinstance(schema, ProjectedSchema) for schema in newest):
+            return
+        wanted = self.rules.resolve([source_of(schema) for schema in newest], elsewhere=None)
+        for schema in newest:
+            kept = self.rules.add(wanted.get(schema.table_id, TableColumns()), self._find_undecided(schema))
+            if project_schema(source_of(schema), kept) != schema:
+                raise Refused(
+                    f"[{self._place}.columns] or the masking key has changed for {schema.qualified}, whose files "
+                    "keep the former values",
+                    hint=f"name an empty folder in [{self._place}], or take the change back",
+                )
+
+    def reason_to_halt(self, schema: TableSchema) -> str:
+        """Return why a version cannot be followed: a rule does not fit a column, or none decides; empty = it can."""
+        if not isinstance(schema, ProjectedSchema):
+            return ""
+        for column in schema.source.columns:
+            rule = schema.rules.by_number.get(column.number, ColumnRule())
+            if misfit := find_misfit(rule, column, schema.source):
+                way = f"change [{self._place}.columns] and start `venus sync` again"
+                return f"{column.name} ({rule.describe()}) {misfit}; {way}"
+        if self.rules.new_columns != "halt" or not schema.undecided:
+            return ""
+        names = ", ".join(schema.undecided)
+        option = f'"{schema.name}.{schema.undecided[0]}"'
+        return (
+            f"the source has added {names}, and new_columns of [{self._place}] is halt: write a rule for it "
+            f'({option} = "{KEEP}", "drop" or a mask) into [{self._place}.columns] and start `venus sync` again'
+        )

@@ -1,0 +1,399 @@
+"""A target whose columns are masked, dropped and renamed: loaded, followed, resynced, and what it refuses."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.brokers.feed import (
+    INT,
+    Feed,
+    caught_up,
+    column,
+    following,
+    gone,
+    put,
+    query,
+    refers,
+    rows_at,
+    settings_for,
+    table,
+    unique_label,
+)
+from tests.support.brokers.real_broker import RealBroker
+from tests.support.masked_values import SECRET, mask_by_hand
+from tests.support.waiting import eventually
+from venus.adapters.targets.columns import TargetColumns
+from venus.adapters.targets.postgresql.apply.staged_apply import StagedApply
+from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational.apply_session import run_apply
+from venus.adapters.targets.relational.control import read_progress, read_table_states
+from venus.adapters.targets.relational.full_sync import full_sync
+from venus.adapters.targets.relational.resync import Resyncs
+from venus.config import Settings, TargetSettings
+from venus.errors import ConfigError, Refused
+from venus.masking.syntax import ColumnRule, parse_rule
+from venus.model import Kind, LogicalType, TableSchema
+from venus.process.runners import LocalRunner
+
+pytestmark = pytest.mark.integration
+
+DATE = LogicalType(kind=Kind.DATE)
+#: The ways of rows into a target: in one round trip, and through staging tables, in pieces.
+WAYS: dict[str, dict[str, int]] = {"at once": {}, "staged": {"keyed_rows_max": 0, "cut_group_rows_max": 30}}
+PEOPLE = unique_label(
+    table(
+        1, "people", column(1, "id"), column(2, "label"), column(3, "note"), column(4, "born", DATE), column(5, "tag")
+    )
+)
+ORDERS = refers(table(2, "orders", column(1, "id", INT), column(2, "person"), column(3, "tag")), "person", PEOPLE)
+RULES: dict[str, Any] = {
+    "people.id": "hmac",
+    "people.label": "hmac",
+    "people.note": "drop",
+    "people.born": "year",
+    "orders.person": {"mask": "hmac", "rename": "who"},
+    "*.tag": {"text": "***"},
+}
+
+
+@pytest.fixture
+def feed(real: RealBroker) -> Feed:
+    return Feed(real)
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    return write_key(tmp_path / "masking.key", SECRET)
+
+
+def write_key(path: Path, secret: bytes) -> Path:
+    path.write_bytes(secret + b"\n")
+    path.chmod(0o600)
+    return path
+
+
+def person(rng: random.Random, n: int) -> tuple[Any, ...]:
+    label = None if rng.random() < 0.1 else f"plain{n}@{rng.randint(1, 10**9)}"
+    return label, rng.choice((None, "a plain note")), rng.choice((None, "1984-05-06", "2001-12-31")), f"plain{n % 3}"
+
+
+def begin(feed: Feed, database: str, key_file: Path, **options: Any) -> Settings:
+    """Load 60 people with an order each."""
+    rng = random.Random(1)
+    feed.describe(PEOPLE, ORDERS)
+    feed.cut(*(put(f"plain{n}", *person(rng, n)) for n in range(60)))
+    feed.cut(*(put(n, f"plain{n}", f"plain{n % 3}", table=2) for n in range(60)))
+    given = {"columns": RULES, "masking_key_file": str(key_file)} | options
+    settings = settings_for(feed.broker.address, {"a": database}, **given)
+    full_sync(settings, "a")
+    return settings
+
+
+def write(feed: Feed, cuts: int, seed: int) -> None:
+    """Write cuts with updates, deletions, new keys and one emptied table."""
+    rng = random.Random(seed)
+    for n in range(cuts):
+        keys = [f"plain{rng.randint(0, 90)}" for _ in range(6)]
+        feed.cut(*(put(1000 * seed + 10 * n + i, key, "plain0", table=2) for i, key in enumerate(keys)))
+        feed.cut(*(gone(key) if rng.random() < 0.3 else put(key, *person(rng, 1000 * seed + n)) for key in keys))
+        old, new = f"plain{rng.randint(0, 90)}", f"plain{100 * seed + n}"
+        feed.cut(gone(old), put(new, *person(rng, 7000 * seed + n)))  # another key
+        if n == cuts // 2:
+            feed.truncate(2, *(put(k, f"plain{k}", None, table=2) for k in range(10)))
+
+
+def expected(feed: Feed, schema: TableSchema, rules: dict[str, Any], secret: bytes = SECRET) -> dict[Any, Any]:
+    """Return the rows that the target must have, by plain Python."""
+    width = len(schema.key)
+    found = [(c, rule_of(schema.name, c.name, rules)) for c in schema.wire_columns]
+    rows = {}
+    for key, row in feed.model[schema.table_id].items():
+        masked = [
+            mask_by_hand(rule, "text", value, secret)
+            for (_, rule), value in zip(found, (*key, *row), strict=True)
+            if rule.mask != "drop"
+        ]
+        rows[tuple(masked[:width])] = tuple(masked[width:])
+    return rows
+
+
+def rule_of(table_name: str, name: str, rules: dict[str, Any]) -> ColumnRule:
+    value = rules.get(f"{table_name}.{name}", rules.get(f"*.{name}"))
+    return parse_rule(value) if value is not None else ColumnRule()
+
+
+def at_target(database: str, settings: Settings, schema: TableSchema) -> dict[Any, Any]:
+    """Return the rows of a table at the target by its own names."""
+    columns = TargetColumns(settings, "a")
+    described = [PEOPLE if schema.table_id != 1 else schema, ORDERS if schema.table_id != 2 else schema]
+    projected = next(s for s in columns.project_all(described) if s.table_id == schema.table_id)
+    return rows_at(database, projected)
+
+
+def is_equal(database: str, settings: Settings, feed: Feed, rules: dict[str, Any], secret: bytes = SECRET) -> bool:
+    return all(
+        at_target(database, settings, feed.schemas[t]) == expected(feed, feed.schemas[t], rules, secret)
+        for t in feed.schemas
+    )
+
+
+def with_options(settings: Settings, **options: Any) -> Settings:
+    target = settings.targets["a"]
+    changed = TargetSettings.model_validate({**target.model_dump(by_alias=True), **options})
+    return settings.model_copy(update={"targets": {"a": changed}})
+
+
+def is_settled(settings: Settings) -> bool:
+    found = read_progress(settings, "a")
+    return not found.resyncing and all(t.state == "ACTIVE" for t in found.tables)
+
+
+def text_at(database: str) -> str:
+    """Return everything that a target's database contains, as text."""
+    names = query(
+        database,
+        "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
+        " WHERE schemaname NOT IN ('pg_catalog', 'information_schema')",
+    )
+    return "\n".join(str(query(database, f"SELECT t::text FROM {name} t")) for (name,) in names)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_target_gets_masked_rows(database: str, feed: Feed, key_file: Path, way: str) -> None:
+    settings = begin(feed, database, key_file, apply=WAYS[way])
+    assert is_equal(database, settings, feed, RULES)
+    with following(settings, "a"):
+        write(feed, 12, seed=3)
+        caught_up(database, feed.broker)
+    assert is_equal(database, settings, feed, RULES)
+    assert len(rows_at(database, table(1, "people", column(1, "id")))) == len(feed.model[1]) > 40
+    joined = "SELECT count(*) FROM shop.orders o JOIN shop.people p ON p.id = o.who"
+    orders = [row for row in feed.model[2].values() if (row[0],) in feed.model[1]]
+    assert query(database, joined) == [(len(orders),)]  # joins keep working
+    assert read_progress(settings, "a").unaccounted == 0
+    assert "plain" not in text_at(database)
+    assert SECRET.decode() not in text_at(database)
+
+
+def test_micro_batches_are_masked_too(database: str, feed: Feed, key_file: Path) -> None:
+    settings = begin(feed, database, key_file)
+    write(feed, 8, seed=5)
+    applies = StagedApply(settings, "a", LocalRunner(2), threading.Event())
+    applies.start()
+    applies.apply_up_to(feed.broker.next_offset)
+    applies.close()
+    assert is_equal(database, settings, feed, RULES)
+    assert "plain" not in text_at(database)
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "another mask": {"people.born": "null"},
+    "a dropped column": {"people.born": "drop"},
+    "another name": {"people.label": {"mask": "hmac", "rename": "mail"}},
+    "a column comes back": {"people.note": {"text": "###"}},
+    "another name of the key": {"people.id": {"mask": "hmac", "rename": "code"}},
+    "a plain key": {"people.id": "keep", "orders.person": {"rename": "who"}},
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_changed_rule_resyncs_its_table_from_the_broker(
+    database: str, feed: Feed, key_file: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = begin(feed, database, key_file)
+    rules = RULES | CHANGES[what]
+    changed = with_options(settings, columns=rules)
+    before = text_at(database).count("***")
+    write(feed, 2, seed=2)
+    if what == "another mask":  # killed before the rows are replaced
+
+        def stop_here(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Resyncs, "_replace", stop_here)
+            with pytest.raises(KeyboardInterrupt):
+                run_apply(changed, "a", threading.Event())
+        state = next(t for t in read_table_states(changed, "a") if t.source_name == "shop.people")
+        assert (state.state, "the rules for its columns have changed" in state.reason) == ("HALTED", True)
+        assert text_at(database).count("***") >= before  # readers keep their rows meanwhile
+    with following(changed, "a"):
+        write(feed, 4, seed=3)
+        eventually(partial(is_settled, changed), "the resync")
+        write(feed, 2, seed=4)
+        caught_up(database, feed.broker)
+        eventually(partial(is_settled, changed), "the tables to follow")
+    assert is_equal(database, changed, feed, rules)
+    assert read_progress(changed, "a").unaccounted == 0
+    if what == "a dropped column":
+        assert not query(
+            database,
+            "SELECT FROM pg_attribute WHERE attname = 'born' AND NOT attisdropped AND"
+            " attrelid = 'shop.people'::regclass",
+        )
+    with following(changed, "a"):
+        write(feed, 2, seed=6)
+        caught_up(database, feed.broker)
+    assert is_equal(database, changed, feed, rules)
+
+
+def test_another_key_resyncs_the_tables_that_use_it(database: str, feed: Feed, key_file: Path, tmp_path: Path) -> None:
+    settings = begin(feed, database, key_file)
+    other = write_key(tmp_path / "other.key", b"x" * 40)
+    changed = with_options(settings, masking_key_file=str(other))
+    with following(changed, "a"):
+        eventually(partial(is_settled, changed), "the resync")
+        write(feed, 3, seed=3)
+        caught_up(database, feed.broker)
+        eventually(partial(is_settled, changed), "the resync")
+    assert is_equal(database, changed, feed, RULES, b"x" * 40)
+
+
+def test_two_targets_have_their_own_keys(
+    database: str, second_database: str, feed: Feed, key_file: Path, tmp_path: Path
+) -> None:
+    settings = begin(feed, database, key_file)
+    other = write_key(tmp_path / "other.key", b"y" * 40)
+    second = settings_for(feed.broker.address, {"a": second_database}, columns=RULES, masking_key_file=str(other))
+    full_sync(second, "a")
+    assert is_equal(second_database, second, feed, RULES, b"y" * 40)
+    ids = [set(rows_at(url, table(1, "people", column(1, "id")))) for url in (database, second_database)]
+    assert not ids[0] & ids[1]
+    assert is_equal(database, settings, feed, RULES)
+
+
+def wider(schema: TableSchema) -> TableSchema:
+    return replace(schema, version=schema.version + 1, columns=(*schema.columns, column(9, "phone")))
+
+
+@pytest.mark.parametrize("new_columns", ["carry", "drop", "halt"])
+def test_a_new_column_is_treated_as_configured(database: str, feed: Feed, key_file: Path, new_columns: str) -> None:
+    settings = begin(feed, database, key_file, new_columns=new_columns)
+    feed.describe(wider(PEOPLE))
+    feed.model[1] = {key: (*row, None) for key, row in feed.model[1].items()}
+    rules = RULES | ({} if new_columns == "carry" else {"people.phone": "drop"})
+    with following(settings, "a"):
+        feed.cut(put("plain1", "plain1@1", None, None, "plain", "plain phone"))
+        feed.cut(put(777, "plain2", "plain", table=2))
+        caught_up(database, feed.broker)
+    states = {t.source_name: t for t in read_table_states(settings, "a")}
+    assert states["shop.orders"].state == "ACTIVE"
+    if new_columns == "halt":
+        assert states["shop.people"].state == "HALTED"
+        assert "the source has added phone, and new_columns of [targets.a] is halt" in states["shop.people"].reason
+        assert '("people.phone" = "keep", "drop" or a mask)' in states["shop.people"].reason
+        with following(settings, "a"):  # a restart changes nothing
+            feed.cut(put(778, "plain2", "plain", table=2))
+            caught_up(database, feed.broker)
+        assert next(t for t in read_table_states(settings, "a") if t.table_id == 1).state == "HALTED"
+        rules = RULES | {"people.phone": {"truncate": 3}}
+        settings = with_options(settings, columns=rules)
+        with following(settings, "a"):
+            eventually(partial(is_settled, settings), "the table to follow")
+    assert states["shop.people"].state == "ACTIVE" or new_columns == "halt"
+    assert at_target(database, with_options(settings, columns=rules), feed.schemas[1]) == expected(
+        feed, feed.schemas[1], rules
+    )
+    assert "plain phone" not in text_at(database) or new_columns == "carry"
+
+
+def test_a_column_that_is_renamed_at_the_source_stays_masked(database: str, feed: Feed, key_file: Path) -> None:
+    settings = begin(feed, database, key_file)
+    columns = [replace(c, name={"label": "mail", "note": "remark"}.get(c.name, c.name)) for c in PEOPLE.columns]
+    renamed = replace(PEOPLE, version=2, columns=tuple(columns), indexes=())
+    feed.describe(renamed)
+    with following(settings, "a"):
+        write(feed, 3, seed=3)
+        caught_up(database, feed.broker)
+    assert all(t.state == "ACTIVE" for t in read_table_states(settings, "a"))
+    rules = RULES | {"people.mail": "hmac", "people.remark": "drop"}
+    names = [c.name for c in columns if c.name != "remark"]
+    there = rows_at(database, replace(renamed, columns=tuple(c for c in columns if c.name in names)))
+    assert there == expected(feed, renamed, rules)
+    assert "plain" not in text_at(database)
+    with pytest.raises(ConfigError, match=r"targets\.a\.columns\.people\.label: shop\.people has no column label"):
+        run_apply(settings, "a", threading.Event())  # the rule must follow, before anything is read
+
+
+@pytest.mark.parametrize("on_error", ["quarantine", "halt"])
+def test_a_refused_row_waits_masked(
+    database: str, feed: Feed, key_file: Path, caplog: pytest.LogCaptureFixture, on_error: str
+) -> None:
+    settings = begin(feed, database, key_file, on_error=on_error)
+    query(database, "ALTER TABLE shop.people ADD CONSTRAINT late CHECK (born < '2000-01-02') NOT VALID")
+    with following(settings, "a"):
+        feed.cut(put("plain7", "plain7@7", None, "2020-05-06", "plain"), put("plain8", "plain8@8", None, None, "plain"))
+        feed.cut(put("plain7", "plain7@9", None, "2020-05-07", "plain"))
+        caught_up(database, feed.broker)
+    waiting = open_target(settings, "a").open_quarantine().list()
+    masked = mask_by_hand(ColumnRule(mask="hmac"), "text", "plain7")
+    assert [masked in row.key for row in waiting] == [True] * (2 if on_error == "quarantine" else 1)
+    assert "plain" not in text_at(database) + caplog.text + str(waiting)
+    query(database, "ALTER TABLE shop.people DROP CONSTRAINT late")
+    open_target(settings, "a").open_quarantine().retry()
+    with following(settings, "a"):
+        eventually(partial(is_settled, settings), "the table to follow")
+    assert is_equal(database, settings, feed, RULES)
+
+
+def test_a_predicate_selects_by_plain_values(database: str, feed: Feed, key_file: Path) -> None:
+    settings = begin(feed, database, key_file, where={"people": "tag = 'plain1'"})
+    with following(settings, "a"):
+        write(feed, 4, seed=3)
+        caught_up(database, feed.broker)
+    feed.model[1] = {key: row for key, row in feed.model[1].items() if row[3] == "plain1"}
+    assert feed.model[1]
+    assert is_equal(database, settings, feed, RULES)
+
+
+def test_bad_input_is_refused_before_anything_is_written(
+    database: str, feed: Feed, key_file: Path, tmp_path: Path
+) -> None:
+    feed.describe(PEOPLE, ORDERS)
+    feed.cut(put("plain1", None, None, None, None))
+    open_file = write_key(tmp_path / "open.key", SECRET)
+    open_file.chmod(0o604)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"masking_key_file": str(open_file)}, "targets.a.masking_key_file .* can be read by others"),
+        ({"masking_key_file": str(tmp_path / "none")}, "targets.a.masking_key_file .*: no such file"),
+        (
+            {"masking_key_file": str(write_key(tmp_path / "short.key", b"short"))},
+            "has 5 bytes: a key needs at least 16",
+        ),
+        ({"masking_key_file": ""}, "targets.a.masking_key_file is not set"),
+        ({"columns": {"people.mail": "hmac"}}, "targets.a.columns.people.mail: shop.people has no column mail"),
+        ({"columns": {"people.id": {"constant": "x"}}}, "targets.a.columns.people.id: .* only hmac"),
+    ]
+    for options, message in cases:
+        given = {"columns": RULES, "masking_key_file": str(key_file)} | options
+        settings = settings_for(feed.broker.address, {"a": database}, **given)
+        with pytest.raises(ConfigError, match=message) as refused:
+            full_sync(settings, "a")
+        assert "\n" not in str(refused.value)
+    assert not query(database, "SELECT FROM pg_tables WHERE schemaname = 'shop'")
+    found = open_target(settings, "a").check([PEOPLE, ORDERS])
+    assert [f.blocks for f in found] == [True]
+
+
+def test_a_masked_target_cannot_be_cut_over(database: str, feed: Feed, key_file: Path) -> None:
+    settings = begin(feed, database, key_file)
+    with pytest.raises(Refused, match="target a cannot be cut over: columns are masked, dropped or renamed there"):
+        open_target(settings, "a").open_cutover()
+    plain = with_options(settings, columns={})  # not in force yet
+    with pytest.raises(Refused, match=r"shop\.people"):
+        open_target(plain, "a").open_cutover()
+
+
+def test_ddl_shows_the_table_as_the_target_gets_it(database: str, feed: Feed, key_file: Path) -> None:
+    given: dict[str, Any] = {"columns": RULES, "masking_key_file": str(key_file)}
+    settings = settings_for(feed.broker.address, {"a": database}, **given)
+    text = open_target(settings, "a").build_ddl([PEOPLE, ORDERS], [], []).text
+    assert '"who"' in text
+    assert '"note"' not in text
