@@ -7,8 +7,8 @@ files with one line for each differing column, for large results.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from html import escape
 from importlib.resources import files
@@ -121,6 +121,8 @@ class VerifyResult:
     notes: list[str] = field(default_factory=list)
     #: Tables that the patterns choose and that are not captured, each with the reason.
     not_compared: dict[str, str] = field(default_factory=dict)
+    #: Tables whose columns are masked, dropped or renamed at the target.
+    projected: frozenset[str] = frozenset()
 
     @property
     def verdict(self) -> ComparisonVerdict:
@@ -160,6 +162,25 @@ class VerifyResult:
     def moved(self) -> int:
         """The number of rows, or keys with checksums, that left their database."""
         return sum(t.moved for t in self.tables)
+
+
+#: Stands for a value that is masked or dropped at the target: a report must not show it.
+HIDDEN = "(masked at the target)"
+
+
+def hide_values(result: TableResult, masked: Collection[str]) -> None:
+    """Hide the values of masked columns, in keys too; of source and full data, which have them in plain text."""
+    for n, difference in enumerate(result.differences):
+        columns = tuple(
+            replace(c, values=dict.fromkeys(c.values, HIDDEN)) if c.column in masked else c for c in difference.columns
+        )
+        key = _hide_key(difference.key, masked)
+        result.differences[n] = replace(difference, columns=columns, key=key)
+    result.undecided = [replace(u, key=_hide_key(u.key, masked)) for u in result.undecided]
+
+
+def _hide_key(key: dict[str, str], masked: Collection[str]) -> dict[str, str]:
+    return {name: HIDDEN if name in masked else value for name, value in key.items()}
 
 
 def value_text(value: Value) -> str | None:

@@ -23,11 +23,14 @@ from venus.adapters.dialects.verify_contract import Key, Slice, Subject, key_for
 from venus.adapters.verify.rows import Row, columns_of, keys_of, record_ids
 from venus.codec import schema as schemas_codec
 from venus.codec.batch import TableChanges, decode
+from venus.codec.masked_rows import Maskers, project_full_rows, project_section
 from venus.codec.packed import PackedBytes
 from venus.codec.row_bytes import Layout, varint
-from venus.codec.stored_rows import Sequences
+from venus.codec.stored_rows import FullRows, Sequences
 from venus.errors import Unavailable, VenusError
+from venus.masking.projection import ProjectedSchema, project_schema, source_of
 from venus.model import ChangeKind, TableSchema
+from venus.predicates.ranges import compile_predicate
 from venus.rpc.admin import AdminClient
 from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
@@ -40,11 +43,42 @@ LOOKUPS_MAX = 2_000
 _INT64_DIGITS = 19
 
 
-class PinnedFullData:
-    """Reader of one snapshot of the full data."""
+class SubjectRows:
+    """The broker's rows as a compared target has them; they stay as they are unless its columns have rules.
 
-    def __init__(self, address: str, snapshot: broker_pb2.Snapshot) -> None:
+    Then the predicate is applied as well, because it is about the plain rows.
+    """
+
+    def __init__(self, subject: Subject, maskers: Maskers) -> None:
+        schema = subject.schema
+        self._maskers = maskers
+        self._rules = schema.rules if isinstance(schema, ProjectedSchema) else None
+        has_predicate = self._rules is not None and subject.predicate
+        self._predicate = compile_predicate(subject.predicate, source_of(schema)) if has_predicate else None
+
+    def version(self, schema: TableSchema) -> TableSchema:
+        """Return a version of the table."""
+        return schema if self._rules is None else project_schema(source_of(schema), self._rules)
+
+    def full_rows(self, rows: FullRows, version: TableSchema | None) -> FullRows:
+        """Return rows of the full data."""
+        if self._rules is None or version is None:
+            return rows
+        return project_full_rows(rows, self._predicate, self.version(version), self._maskers)
+
+    def changes(self, section: TableChanges, version: TableSchema | None) -> TableChanges:
+        """Return a section of a batch."""
+        if self._rules is None or version is None or section.kind is not ChangeKind.CHANGES:
+            return section
+        return project_section(section, self._predicate, self.version(version), self._maskers)
+
+
+class PinnedFullData:
+    """Reader of one snapshot of the full data; `maskers` are those of the compared target."""
+
+    def __init__(self, address: str, snapshot: broker_pb2.Snapshot, maskers: Maskers) -> None:
         self._snapshots = SnapshotClient(address)
+        self._maskers = maskers
         self.snapshot = snapshot
         schemas = [schemas_codec.from_wire(wire) for wire in snapshot.schemas]
         self._versions: dict[int, dict[int, TableSchema]] = {}
@@ -55,9 +89,11 @@ class PinnedFullData:
         """Close the connection; the snapshot belongs to the code that opened it."""
         self._snapshots.close()
 
-    def versions(self, table_id: int) -> dict[int, TableSchema]:
+    def versions(self, subject: Subject) -> dict[int, TableSchema]:
         """Return every version of a table that its rows may have."""
-        return self._versions.get(table_id, {})
+        seen = SubjectRows(subject, self._maskers)
+        known = self._versions.get(subject.schema.table_id, {})
+        return {number: seen.version(schema) for number, schema in known.items()}
 
     def scan(self, subject: Subject, part: Slice, buckets: Collection[int] | None) -> Iterator[TableChanges]:
         """Yield the rows of a slice, in the broker's order."""
@@ -68,17 +104,23 @@ class PinnedFullData:
             bounds = [b for low, high in part.ranges(buckets) for b in key_ranges(subject.schema, low, high)]
             splits = [broker_pb2.Split(table_id=table_id, low=low, high=high) for low, high in bounds]
         for split in splits:
-            for section, _ in self._read(split, own_range=bool(part.step)):
+            for section, _ in self._read(subject, split, own_range=bool(part.step)):
                 yield section
 
-    def _read(self, split: broker_pb2.Split, *, own_range: bool) -> Iterator[tuple[TableChanges, Sequences]]:
+    def _read(
+        self, subject: Subject, split: broker_pb2.Split, *, own_range: bool
+    ) -> Iterator[tuple[TableChanges, Sequences]]:
+        seen, versions = SubjectRows(subject, self._maskers), self._versions.get(subject.schema.table_id, {})
         for chunk in self._snapshots.read_split(self.snapshot.snapshot_id, split, own_range=own_range):
-            for rows in chunk.sections:
+            for section in chunk.sections:
+                rows = seen.full_rows(section, versions.get(section.schema_version))
                 yield rows.changes, rows.stored.sequences
 
     def find(self, subject: Subject, keys: Seq[Key]) -> dict[Key, tuple[Row, int]]:
         """Return the rows with these keys, each with the Sequence of its last change."""
-        ids = record_ids(keys, subject.schema) if len(keys) <= LOOKUPS_MAX else None
+        # the broker has no masked key: then all of the table is read
+        has_masked_key = isinstance(subject.schema, ProjectedSchema) and subject.schema.masks_key
+        ids = record_ids(keys, subject.schema) if len(keys) <= LOOKUPS_MAX and not has_masked_key else None
         table_id = subject.schema.table_id
         if ids is None:
             bounds = [(s.low, s.high) for s in self.snapshot.splits if s.table_id == table_id]
@@ -90,9 +132,9 @@ class PinnedFullData:
             return {key: row for part in parts for key, row in part.items()}
 
     def _find_in_split(self, subject: Subject, split: broker_pb2.Split, wanted: set[Key]) -> dict[Key, tuple[Row, int]]:
-        schema, versions = subject.schema, self.versions(subject.schema.table_id)
+        schema, versions = subject.schema, self.versions(subject)
         found: dict[Key, tuple[Row, int]] = {}
-        for section, sequences in self._read(split, own_range=True):
+        for section, sequences in self._read(subject, split, own_range=True):
             columns = columns_of(section, versions, schema)
             rows = zip(*columns, strict=True)
             for key, row, sequence in zip(key_forms(columns, schema), rows, sequences.tolist(), strict=True):
@@ -224,13 +266,14 @@ def read_increments(
     business: str,
     subject: Subject,
     versions: Mapping[int, TableSchema],
+    maskers: Maskers,
     keys: Collection[Key],
     start: int,
     end: int,
     end_sequence: int,
 ) -> None:
     """Add the changes of these keys in the increments from `start` up to `end`."""
-    wanted, known = set(keys), dict(versions)
+    wanted, known, seen = set(keys), dict(versions), SubjectRows(subject, maskers)
     subscriber = Subscriber(address, business, f"{business}/verify", credit_bytes=CREDIT_BYTES, transient=True)
     try:
         subscriber.open(start, 0, [subject.schema.table_id])
@@ -239,11 +282,12 @@ def read_increments(
             before = subscriber.position
             for increment in subscriber.increments(1.0):
                 batch = decode(increment.body)
-                known |= {s.version: s for s in batch.schemas if s.table_id == subject.schema.table_id}
+                known |= {s.version: seen.version(s) for s in batch.schemas if s.table_id == subject.schema.table_id}
                 offset, sequence = increment.base_offset, int(batch.first_sequence)
                 for section in batch.sections:
                     if section.table_id == subject.schema.table_id and offset < end:
-                        _add(history, section, offset, sequence, subject, known, wanted)
+                        there = seen.changes(section, known.get(section.schema_version))
+                        _add(history, there, offset, sequence, subject, known, wanted)
                     offset, sequence = offset + section.count, sequence + section.count
             if subscriber.position > before:
                 heard = time.monotonic()

@@ -26,6 +26,10 @@ from venus.rpc.admin import AdminClient
 
 #: Keys written into the log with one transaction.
 KEYS_AT_ONCE = 1_000
+CURE_OF_MASKED = (
+    "columns of the table are masked, dropped or renamed here: `venus resync {table}`, then `venus resync {table} "
+    "--target {target}`, read it again"
+)
 CURE = "delete all but one there, and give the table its primary key again"
 
 
@@ -52,7 +56,11 @@ def run_repair(settings: Settings, target: str, result: VerifyResult, *, wait_s:
     wanted: dict[str, dict[Key, RowDifference]] = defaultdict(dict)
     done = RepairResult()
     for difference in result.shippable:
-        wanted[difference.table][difference.forms] = difference
+        if difference.table in result.projected and result.leg != "source":
+            reason = CURE_OF_MASKED.format(table=difference.table, target=target)
+            done.left.append(UnrepairedRow(table=difference.table, key=difference.key, reason=reason))
+        else:
+            wanted[difference.table][difference.forms] = difference
     for difference in result.differences:
         if difference.kind is DifferenceKind.REPEATED:
             done.left.append(

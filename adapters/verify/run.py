@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from venus.adapters.dialects.verify_contract import Subject, open_reader
 from venus.adapters.targets.contract import LoadedTable, require_capability
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.views import describe_rows
-from venus.adapters.verify.findings import VerifyResult
+from venus.adapters.verify.findings import TableResult, VerifyResult, hide_values
 from venus.adapters.verify.history import open_snapshot
 from venus.adapters.verify.slice_tasks import ComparisonEnds, ComparisonSide, close_sides
 from venus.adapters.verify.table_comparison import (
@@ -34,6 +35,7 @@ from venus.adapters.verify.table_comparison import (
 )
 from venus.config import Settings
 from venus.errors import ConfigError, VenusError
+from venus.masking.projection import ProjectedSchema, describe_columns, source_of
 from venus.model import TableSchema
 from venus.network.topology import is_labelled
 from venus.predicates.ranges import compile_predicate, is_same
@@ -77,6 +79,8 @@ class _Run:
     uncaptured: list[UncapturedTable] = field(default_factory=list)
     #: Tables of which it mirrors only some rows, each with the predicate.
     filters: tuple[tuple[str, str], ...] = ()
+    #: Tables whose columns are masked, dropped or renamed at the target.
+    projected: dict[int, ProjectedSchema] = field(default_factory=dict)
 
     def run(self) -> VerifyResult:
         began, options = time.monotonic(), self.options
@@ -98,8 +102,9 @@ class _Run:
                 f"--where is a condition in SQL, and --leg {result.leg} compares with the full data, which has none",
                 hint="use --leg ends, or --table",
             )
-        for left, right in LEGS[result.leg]:
-            chosen = self._choose_tables(registered, left, right)
+        for left, right, chosen in self._plan(registered, result.leg):
+            if not chosen:
+                continue
             table_ids = [c.subject.schema.table_id for c in chosen]
             address = broker_address(self.settings)
             holder = f"verify of {options.target}"
@@ -112,11 +117,44 @@ class _Run:
                     snapshot=snapshot.SerializeToString(),
                 )
                 for one in chosen:
-                    result.tables.append(TableComparison(options, ends, one, self.runner_for, self.report).compare())
+                    result.tables.append(self._compare(ends, one))
         if not options.tables:
             result.not_compared = {t.name: t.obstacle or "not captured" for t in self.uncaptured}
+        result.projected = frozenset(schema.qualified for schema in self.projected.values())
         result.notes, result.seconds = self.notes, time.monotonic() - began
         return result
+
+    def _plan(
+        self, registered: dict[int, RegisteredTable] | None, leg: str
+    ) -> Iterator[tuple[ComparisonSide, ComparisonSide, list[ChosenTable]]]:
+        """Yield which tables are compared on which sides.
+
+        Only the broker's rows are masked for a comparison, because the source must not get the key. So instead of
+        source and target, each is compared with the full data.
+        """
+        for left, right in LEGS[leg]:
+            chosen = self._choose_tables(registered, left, right)
+            if leg != "ends":
+                yield left, right, chosen
+                continue
+            masked = [c for c in chosen if c.subject.schema.table_id in self.projected]
+            if masked and self.options.where:
+                raise ConfigError(
+                    f"--where is a condition in SQL, and columns of {masked[0].subject.schema.qualified} are masked, "
+                    "dropped or renamed at the target",
+                    hint="name other tables with --table",
+                )
+            yield left, right, [c for c in chosen if c not in masked]
+            for one, other in LEGS["all"] if masked else ():
+                both = self._choose_tables(registered, one, other)
+                yield one, other, [c for c in both if c.subject.schema.table_id in self.projected]
+
+    def _compare(self, ends: ComparisonEnds, one: ChosenTable) -> TableResult:
+        found = TableComparison(self.options, ends, one, self.runner_for, self.report).compare()
+        projected = self.projected.get(one.subject.schema.table_id)
+        if projected is not None and ends.left is ComparisonSide.SOURCE:
+            hide_values(found, projected.hidden)
+        return found
 
     # -- what is compared --------------------------------------------------------------------------------------------
 
@@ -195,6 +233,7 @@ class _Run:
             raise VerificationFailed(
                 f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}"
             )
+        self.projected = {n: t.schema for n, t in found.items() if isinstance(t.schema, ProjectedSchema)}
         return {number: t for number, t in found.items() if not _is_own(t.schema)}
 
     def _choose_table(
@@ -221,6 +260,8 @@ class _Run:
         if not predicate and reason:
             obstacle = obstacle or reason
         note = note or reason
+        if isinstance(schema, ProjectedSchema):
+            note = "; ".join(filter(None, (f"columns at the target: {describe_columns(schema)}", note)))
         subject = Subject(schema=schema, where=self.options.where, digest=self.options.digest, predicate=predicate)
         return ChosenTable(subject=subject, note=note, obstacle=obstacle)
 
@@ -228,11 +269,11 @@ class _Run:
         """Return the predicate of the compared rows ("" for every row or none), and a note."""
         mirrored = next((p for name, p in self.filters if is_labelled((name,), schema.namespace, schema.name)), "")
         note = f"the target gets {describe_rows(predicate)}: it is compared with those" if predicate else ""
-        if not mirrored or is_same(predicate, mirrored, (schema,)):
+        if not mirrored or is_same(predicate, mirrored, (source_of(schema),)):
             return predicate, note
         both = f"({predicate}) and ({mirrored})" if predicate else mirrored
         try:
-            compile_predicate(both, schema)
+            compile_predicate(both, source_of(schema))
         except PredicateRefused as refused:
             return "", f"the broker set here does not mirror it by its predicate ({both}): {refused}"
         here = f"the broker set here has {describe_rows(mirrored)}: no others are compared"

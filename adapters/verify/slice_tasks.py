@@ -16,13 +16,16 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from venus.adapters.dialects.verify_contract import Key, Reader, Slice, SourceReader, Subject, open_reader
+from venus.adapters.targets.columns import TargetColumns
 from venus.adapters.targets.contract import ReachedOffset, TargetReader
 from venus.adapters.targets.registry import open_target
 from venus.adapters.verify.history import PinnedFullData
 from venus.adapters.verify.rows import Row, is_equal_row
 from venus.adapters.verify.sides import PushedSide, ScannedSide, Side, find_rows
+from venus.codec.masked_rows import Maskers
 from venus.config import Settings
 from venus.errors import VenusError
+from venus.masking.projection import ProjectedSchema
 from venus.model import Sequence
 from venus.rpc.address import broker_address
 from venus.wire import broker_pb2
@@ -133,7 +136,8 @@ class OpenSides:
             self._stack.callback(self.source.close)
         if ComparisonSide.FULL in self.places:
             address = broker_address(settings)
-            self.full = PinnedFullData(address, broker_pb2.Snapshot.FromString(self._ends.snapshot))
+            snapshot = broker_pb2.Snapshot.FromString(self._ends.snapshot)
+            self.full = PinnedFullData(address, snapshot, open_maskers(self._ends))
             self._stack.callback(self.full.close)
 
     def close(self) -> None:
@@ -171,12 +175,19 @@ class OpenSides:
         if place is ComparisonSide.FULL:
             assert self.full is not None
             full = self.full
-            known = full.versions(subject.schema.table_id) | versions
+            known = full.versions(subject) | versions
+            predicate = "" if isinstance(subject.schema, ProjectedSchema) else predicate  # then `scan` applies it
             return ScannedSide(lambda part, buckets: full.scan(subject, part, buckets), subject, known, predicate)
         reader = dict(self.readers)[place]
         if reader.pushes_down and place not in scanned and not predicate:
             return PushedSide(reader, subject)
         return ScannedSide(lambda part, buckets: reader.scan(subject, part, buckets), subject, versions, predicate)
+
+
+def open_maskers(ends: ComparisonEnds) -> Maskers:
+    """Return the maskers of the compared target."""
+    is_compared = ComparisonSide.TARGET in (ends.left, ends.right)
+    return TargetColumns(ends.settings, ends.target).maskers if is_compared else Maskers(None)
 
 
 _kept: dict[str, tuple[ComparisonEnds, OpenSides]] = {}

@@ -17,8 +17,16 @@ from venus.adapters.dialects.verify_contract import Key, Subject
 from venus.adapters.verify.findings import ColumnDifference, DifferenceKind, Fault, RowDifference, UndecidedRow
 from venus.adapters.verify.history import KeyHistory, KnownRow, PinnedFullData, read_increments, read_queue_end
 from venus.adapters.verify.rows import Row, differing_columns, is_equal_row, key_as_dict, record_ids, rows_inside
-from venus.adapters.verify.slice_tasks import ComparisonEnds, ComparisonSide, SuspectRow, open_sides, recheck_suspects
+from venus.adapters.verify.slice_tasks import (
+    ComparisonEnds,
+    ComparisonSide,
+    SuspectRow,
+    open_maskers,
+    open_sides,
+    recheck_suspects,
+)
 from venus.errors import OffsetTrimmed
+from venus.masking.projection import ProjectedSchema
 from venus.rpc.address import broker_address
 from venus.wire import broker_pb2
 
@@ -44,6 +52,7 @@ class SuspectResolver:
         self._ends = ends
         self._subject = subject
         self._monotonic = monotonic
+        self._maskers = open_maskers(ends)
         self._address = broker_address(ends.settings)
         self._business = ends.settings.business.name
         self._snapshot = broker_pb2.Snapshot.FromString(ends.snapshot)
@@ -101,10 +110,10 @@ class SuspectResolver:
     def _learn(self, suspects: Seq[SuspectRow]) -> None:
         """Read the full data of these keys, and the increments from the first relevant offset."""
         self._keys = tuple(s.key for s in suspects)
-        full = PinnedFullData(self._address, self._snapshot)
+        full = PinnedFullData(self._address, self._snapshot, self._maskers)
         try:
             self._history.base = full.find(self._subject, self._keys)
-            self._versions = full.versions(self._subject.schema.table_id)
+            self._versions = full.versions(self._subject)
         finally:
             full.close()
         reached = [s.positions.reached.offset for s in suspects if s.positions.reached is not None]
@@ -129,6 +138,7 @@ class SuspectResolver:
             business=self._business,
             subject=self._subject,
             versions=self._versions,
+            maskers=self._maskers,
             keys=self._keys,
             start=start,
             end=end,
@@ -233,8 +243,8 @@ def _judge_side(subject: Subject, suspect: SuspectRow, history: KeyHistory, plac
 
 def _for_target(subject: Subject, known: KnownRow | None) -> KnownRow | None:
     """Return the row that the target must have: none if its predicate excludes it."""
-    if known is None or known.row is None or not subject.predicate:
-        return known
+    if known is None or known.row is None or not subject.predicate or isinstance(subject.schema, ProjectedSchema):
+        return known  # the history of a table with rules for its columns has only the rows inside
     gets = rows_inside(subject.predicate, [[value] for value in known.row], subject.schema)[0]
     return known if gets else KnownRow(row=None)
 

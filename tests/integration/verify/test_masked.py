@@ -1,0 +1,126 @@
+"""A target with masked columns, keys too, compared with the broker's rows, which the comparison masks by the key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.masked_values import SECRET, mask_by_hand
+from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
+from venus.adapters.verify.findings import HIDDEN, VerifyResult, write_html
+from venus.adapters.verify.repair import run_repair
+from venus.config import TargetSettings
+from venus.errors import ConfigError
+from venus.masking.syntax import ColumnRule
+
+pytestmark = pytest.mark.integration
+
+TABLES = (
+    "CREATE TABLE people (id varchar(60) PRIMARY KEY, email text UNIQUE, note text, born date)",
+    "CREATE TABLE parcel (id int PRIMARY KEY, person varchar(60) REFERENCES people (id), place text)",
+    "CREATE TABLE plain (id int PRIMARY KEY, v text)",
+    "INSERT INTO people SELECT 'plain' || n, 'plain' || n || '@x', 'plain', date '2001-05-06' + n"
+    " FROM generate_series(1, 200) n",
+    "INSERT INTO parcel SELECT n, 'plain' || n, 'plain place' FROM generate_series(1, 200) n",
+    "INSERT INTO plain VALUES (1, 'a')",
+)
+RULES: dict[str, Any] = {
+    "people.id": "hmac",
+    "people.email": {"mask": "hmac", "rename": "mail"},
+    "people.note": "drop",
+    "people.born": "year",
+    "parcel.person": "hmac",
+    "parcel.place": {"truncate": 1},
+}
+
+
+@pytest.fixture
+def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWay]:
+    run_at(database, *TABLES)
+    key_file = tmp_path / "masking.key"
+    key_file.write_bytes(SECRET)
+    key_file.chmod(0o600)
+    with whole_way(tmp_path, database, second_database) as made:
+        given = {**made.settings.targets["main"].model_dump(by_alias=True), "columns": RULES}
+        target = TargetSettings.model_validate(given | {"masking_key_file": str(key_file)})
+        made.settings = made.settings.model_copy(update={"targets": {"main": target}})
+        made.install()
+        made.load()
+        made.start()
+        made.caught_up()
+        yield made
+
+
+def html_report(result: VerifyResult, folder: Path) -> str:
+    write_html(result, folder / "report.html")
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def mask(value: str) -> str:
+    return str(mask_by_hand(ColumnRule(mask="hmac"), "text", value))
+
+
+def test_equal_rows_are_found_equal_while_the_source_changes(way: WholeWay, tmp_path: Path) -> None:
+    for n in range(5):
+        run_at(
+            way.source,
+            f"UPDATE people SET email = 'plain new {n}' WHERE id = 'plain{n + 1}'",
+            f"DELETE FROM parcel WHERE id = {n + 50}",
+            f"DELETE FROM people WHERE id = 'plain{n + 50}'",
+            f"INSERT INTO people VALUES ('plain later {n}', NULL, NULL, NULL)",
+        )
+    found = way.verify()
+    way.caught_up()
+    again = way.verify()
+    assert [(r.verdict.name, r.differences, r.undecided) for r in (found, again)] == [("SAME", [], [])] * 2
+    legs = {(t.table, t.leg) for t in again.tables}
+    assert legs == {
+        ("public.plain", "source - target"),
+        *(
+            (f"public.{name}", leg)
+            for name in ("people", "parcel")
+            for leg in ("full data - target", "source - full data")
+        ),
+    }
+    notes = "\n".join(note for t in again.tables for note in t.notes)
+    assert "email (hmac, renamed to mail), note (drop), born (year); masking key" in notes
+    report = html_report(again, tmp_path)
+    assert "masking key" in report
+    assert SECRET.decode() not in report
+
+
+def test_differences_are_found_and_shown_masked(way: WholeWay, tmp_path: Path) -> None:
+    key, other = mask("plain7"), mask("plain9")
+    way.at_target(
+        "SET session_replication_role = replica",
+        f"UPDATE people SET mail = 'other' WHERE id = '{key}'",
+        f"DELETE FROM people WHERE id = '{other}'",
+        "INSERT INTO people VALUES ('an extra row', NULL, NULL)",
+        "UPDATE parcel SET place = 'y' WHERE id = 3",
+    )
+    run_at(
+        way.source,
+        "ALTER TABLE people DISABLE TRIGGER ALL",
+        "UPDATE people SET note = 'plain secret' WHERE id = 'plain11'",
+    )
+    found = way.verify(wait_s=5.0)
+    by_key = {next(iter(d.key.values())): (d.kind.value, d.fault.value) for d in found.differences}
+    assert by_key == {
+        key: ("different", "apply"),
+        other: ("missing", "apply"),
+        "an extra row": ("extra", "apply"),
+        "3": ("different", "apply"),
+        HIDDEN: ("different", "capture"),
+    }
+    assert "plain" not in html_report(found, tmp_path).replace("public.plain", "").replace("in plain", "")
+    done = run_repair(way.settings, "main", found, wait_s=1.0)
+    assert len(done.left) == 5
+    assert all("`venus resync public." in row.reason for row in done.left)
+
+
+def test_a_condition_in_sql_is_refused_for_a_masked_table(way: WholeWay) -> None:
+    with pytest.raises(ConfigError, match=r"columns of public\.people are masked, dropped or renamed at the target"):
+        way.verify(where="id = 'plain7'", tables=("people",))
