@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from venus.errors import ConfigError
 from venus.masking.fit import HMAC_BYTES, is_citext
 from venus.masking.syntax import CONSTANT, TEXT, TRUNCATE, YEAR, ColumnRule
 from venus.model import Column, Kind, LogicalType
@@ -63,7 +64,11 @@ def column_function(rule: ColumnRule, column: Column, key: MaskingKey | None) ->
     """Return the function that masks a column by this rule, which fits it."""
     match rule.mask:
         case "hmac":
-            assert key is not None, f"{column.name} has no masking key"
+            if key is None:
+                raise ConfigError(
+                    f"column {column.name} is masked by a key, and no masking_key_file is set",
+                    hint="set it, or let `venus sync` finish the change of the rules before the table is resumed",
+                )
             return lambda values: _hash(values, column.type, key)
         case "null":
             return lambda values: pa.nulls(len(values), _BYTES)

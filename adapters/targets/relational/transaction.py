@@ -31,7 +31,7 @@ from venus.adapters.targets.relational.writer import RowWriter
 from venus.adapters.under.cut_assembler import HELD, NEW_VERSION, ROWS, CutPiece, SectionRole, SectionWalk
 from venus.adapters.under.row_changes import ChangedKeys
 from venus.codec.batch import TableChanges
-from venus.errors import ConfigError, TargetError
+from venus.errors import TargetError
 from venus.model import ChangeKind, TableSchema
 from venus.network.row_filters import RowsIdentity
 from venus.predicates.ranges import differing_column
@@ -344,40 +344,27 @@ class SchemaChanges:
         self._session = session
         self._catalogue = catalogue
         self._start = start
-        #: New tables that a rule for their columns does not fit, with the reason.
-        self._unfit: dict[int, str] = {}
         #: Whether the catalogue in memory has to be read again.
         self.changed = False
 
     def store(self, described: TableSchema) -> TableSchema:
-        """Store a table version unless this target has it already; return it as the target gets it."""
+        """Store a table version unless this target has it already; return it as the target gets it.
+
+        Raises ConfigError if the table is new and a rule for its columns does not fit it.
+        """
         key = (described.table_id, described.version)
         if key in self._catalogue.schemas:
             return self._catalogue.schemas[key]
-        schema = self._project(described)
+        schema = self._target.columns.project_received(self._catalogue.schemas.values(), described)
         known = self._catalogue.current_schema(schema.table_id) if schema.table_id in self._catalogue.tables else None
         self._target.store_version(self._session, schema, known)
         self._catalogue.schemas[key] = schema
         self.changed = True
         return schema
 
-    def _project(self, schema: TableSchema) -> TableSchema:
-        """Return a version as the target gets it; that of a new table whose rules do not fit, without them."""
-        try:
-            return self._target.columns.project_received(self._catalogue.schemas.values(), schema)
-        except ConfigError as error:
-            self._unfit[schema.table_id] = "; ".join(filter(None, (str(error), error.hint)))
-            return schema
-
     def create(self, schema: TableSchema) -> None:
         """Create a table that the target does not have; a table that cannot be created halts."""
-        if schema.table_id in self._unfit:
-            way = f"change [targets.{self._target.name}.columns] and start `venus sync` again"
-            placed, reason = self._target.place(schema), f"{self._unfit[schema.table_id]}; {way}"
-            self._target.put_table(self._session, placed, HALTED, self._start, created=False)
-            self._target.set_state(self._session, schema.table_id, HALTED, held_from=self._start, reason=reason)
-        else:
-            self._target.create_stream_table(self._session, schema, self._start)
+        self._target.create_stream_table(self._session, schema, self._start)
         self._reload_tables()
 
     def evolve(self, schema: TableSchema) -> None:

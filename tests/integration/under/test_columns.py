@@ -382,6 +382,22 @@ def test_bad_input_is_refused_before_anything_is_written(
     assert [f.blocks for f in found] == [True]
 
 
+def test_a_new_table_whose_rules_do_not_fit_is_not_created(database: str, feed: Feed, key_file: Path) -> None:
+    settings = begin(feed, database, key_file)
+    late = refers(table(3, "late", column(1, "id", INT), column(2, "person")), "person", PEOPLE)
+    feed.describe(late)
+    feed.cut(put(1, "plain1", table=3))
+    with pytest.raises(ConfigError, match=r"foreign key late_fk of shop\.late .* have different rules"):
+        run_apply(settings, "a", threading.Event())
+    assert "plain" not in text_at(database)
+    rules = RULES | {"late.person": "hmac"}
+    fitting = with_options(settings, columns=rules)
+    with following(fitting, "a"):
+        caught_up(database, feed.broker)
+    projected = TargetColumns(fitting, "a").project_all([PEOPLE, ORDERS, late])[2]
+    assert rows_at(database, projected) == expected(feed, late, rules)
+
+
 def test_a_masked_target_cannot_be_cut_over(database: str, feed: Feed, key_file: Path) -> None:
     settings = begin(feed, database, key_file)
     with pytest.raises(Refused, match="target a cannot be cut over: columns are masked, dropped or renamed there"):
