@@ -33,6 +33,7 @@ from venus.codec.copy_text import to_copy
 from venus.codec.row_bytes import Layout
 from venus.config import Settings
 from venus.errors import VenusError
+from venus.masking.suggestions import suggest_masks
 from venus.model import Column, Finding, Kind, LogicalType, TableSchema
 
 FORMAT = "venus-assessment/1"
@@ -79,6 +80,8 @@ class Assessment:
     exclusion: str = field(default="")
     #: Whether the source could follow a new target after a cut-over; None = its kind cannot.
     way_back: WayBack | None = None
+    #: Lines of [targets.NAME.columns] for columns whose names look personal.
+    masks: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -142,6 +145,7 @@ def build_assessment(
         facts=survey.facts,
         script=build_script(findings, transactional=transactional),
         exclusion=build_exclusion([t.size.qualified for t in tables if t.refused]),
+        masks=tuple(suggest_masks(schemas)),
     )
 
 
@@ -204,6 +208,7 @@ def to_document(found: Assessment) -> dict[str, Any]:
         ],
         "script": found.script,
         "exclude": found.exclusion,
+        "suggested_masks": list(found.masks),
         "not_carried": {
             "sequences": [
                 {"name": n.name, "table": n.table, "column": n.column, "next": n.next_value} for n in found.numberings

@@ -50,6 +50,9 @@ def assess(
             "--watch", metavar="TIME", help="Also watch the changes for so long (90s, 10m, 2h), and show the peak."
         ),
     ] = "",
+    suggest_masks: Annotated[
+        bool, typer.Option("--suggest-masks", help="Also suggest rules for columns whose names look personal.")
+    ] = False,
     fleet: Annotated[
         Path | None,
         typer.Option(
@@ -78,7 +81,7 @@ def assess(
         write_html(found, html)
     if script is not None:
         write_script(found, script)
-    run.out.answer(to_document(found), *format_report(found))
+    run.out.answer(to_document(found), *format_report(found), *(format_masks(found) if suggest_masks else ()))
     return 0
 
 
@@ -198,6 +201,18 @@ def format_report(found: Assessment) -> list[RenderableType]:
     if any(finding.blocks for finding in found.findings):
         lines.append("`venus check` lists the findings, `venus assess --script FILE` writes the fixes for a DBA")
     return lines
+
+
+def format_masks(found: Assessment) -> list[str]:
+    """Format the suggested rules as a section of the configuration."""
+    if not found.masks:
+        return ["", "no column's name looks personal"]
+    return [
+        "",
+        "columns whose names look personal (no value was read); check each:",
+        "[targets.NAME.columns]",
+        *found.masks,
+    ]
 
 
 def _table_row(t: AssessedTable) -> tuple[object, ...]:
