@@ -18,6 +18,7 @@ from venus import __version__
 from venus.adapters.dialects.contract import RegisteredTable, UncapturedTable
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.dialects.verify_contract import Subject, open_reader
+from venus.adapters.targets.columns import TargetColumns
 from venus.adapters.targets.contract import LoadedTable, require_capability
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.views import describe_rows
@@ -35,7 +36,7 @@ from venus.adapters.verify.table_comparison import (
 )
 from venus.config import Settings
 from venus.errors import ConfigError, VenusError
-from venus.masking.projection import ProjectedSchema, describe_columns, source_of
+from venus.masking.projection import ProjectedSchema, columns_of, describe_columns, source_of
 from venus.model import TableSchema
 from venus.network.topology import is_labelled
 from venus.predicates.ranges import compile_predicate, is_same
@@ -252,6 +253,7 @@ class _Run:
             obstacle = f"the source is at version {known.schema.version} of it, the target at {loaded.schema.version}"
         elif known and not known.fill.done:
             obstacle = f"it is still being read from the source ({known.fill.rows_done:,} rows so far)"
+        obstacle = obstacle or self._key_obstacle(loaded)
         note = f"RESYNC at the source: {known.reason}" if known and known.state == "RESYNC" else ""
         predicate, reason = self._rows(schema, loaded.predicate if loaded else "")
         if not predicate and reason:
@@ -261,6 +263,17 @@ class _Run:
             note = "; ".join(filter(None, (f"columns at the target: {describe_columns(schema)}", note)))
         subject = Subject(schema=schema, where=self.options.where, digest=self.options.digest, predicate=predicate)
         return ChosenTable(subject=subject, note=note, obstacle=obstacle)
+
+    def _key_obstacle(self, loaded: LoadedTable | None) -> str:
+        """Return why a masked table cannot be compared with this configuration; empty = it can."""
+        used = columns_of(loaded.schema).key_id if loaded is not None else ""
+        configured = TargetColumns(self.settings, self.options.target).rules.key_id if used else ""
+        if used == configured:
+            return ""
+        return (
+            f"its rows are masked by the key {used}, and the configuration has {configured or 'none'}: start "
+            "`venus sync`, which resyncs it, or give [targets] the former masking_key_file"
+        )
 
     def _rows(self, schema: TableSchema, predicate: str) -> tuple[str, str]:
         """Return the predicate of the compared rows ("" for every row or none), and a note."""

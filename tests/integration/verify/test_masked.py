@@ -121,6 +121,17 @@ def test_differences_are_found_and_shown_masked(way: WholeWay, tmp_path: Path) -
     assert all("`venus resync public." in row.reason for row in done.left)
 
 
+def test_another_key_is_named_instead_of_differences(way: WholeWay, tmp_path: Path) -> None:
+    other = tmp_path / "other.key"
+    other.write_bytes(b"z" * 40)
+    other.chmod(0o600)
+    target = way.settings.targets["main"].model_copy(update={"masking_key_file": str(other)})
+    way.settings = way.settings.model_copy(update={"targets": {"main": target}})
+    found = way.verify(tables=("people",))
+    assert (found.verdict.name, found.differences) == ("UNDECIDED", [])
+    assert "its rows are masked by the key" in found.undecided[0].reason
+
+
 def test_a_condition_in_sql_is_refused_for_a_masked_table(way: WholeWay) -> None:
     with pytest.raises(ConfigError, match=r"columns of public\.people are masked, dropped or renamed at the target"):
         way.verify(where="id = 'plain7'", tables=("people",))
