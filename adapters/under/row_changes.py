@@ -165,21 +165,26 @@ def _join_packed(parts: Sequence[PackedBytes]) -> PackedBytes:
     return PackedBytes(b"".join(p.data for p in parts), np.concatenate([p.sizes for p in parts]))
 
 
+def apply_predicate(rows: RowChanges, predicate: Predicate | None, version: TableSchema) -> RowChanges:
+    """Apply a predicate: return the same changes in order, with rows outside of it as deletions."""
+    found = None
+    if predicate is not None:
+        found = as_keys(predicate, rows.record_ids, rows.rows, rows.is_deleted, version)
+    if found is None:
+        return rows
+    kept, is_deleted = found
+    is_new = None if rows.is_new is None else rows.is_new & ~is_deleted
+    return RowChanges(record_ids=rows.record_ids, rows=kept, is_deleted=is_deleted, offsets=rows.offsets, is_new=is_new)
+
+
 def project_changes(
     rows: RowChanges, predicate: Predicate | None, version: TableSchema, maskers: Maskers
 ) -> RowChanges:
-    """Return changes as the target gets them, in order: rows outside of its predicate as deletions, columns masked.
+    """Return changes as the target gets them: selected by their plain values, then with their columns masked.
 
     Every way of a change into a target leads through here, before anything is written, logged or set aside.
     """
-    found = None
-    if predicate is not None:
-        found = as_keys(predicate, rows.record_ids, rows.rows, rows.is_deleted, source_of(version))
-    if found is not None:
-        kept, is_deleted = found
-        is_new = None if rows.is_new is None else rows.is_new & ~is_deleted
-        rows = replace(rows, rows=kept, is_deleted=is_deleted, is_new=is_new)
-    masker = maskers.find(version)
+    rows, masker = apply_predicate(rows, predicate, source_of(version)), maskers.find(version)
     if masker is None:
         return rows
     record_ids, masked = masker.mask_record_ids(rows.record_ids), masker.mask_rows(rows.rows, rows.is_deleted)

@@ -277,7 +277,7 @@ def test_tasks_of_a_scale_out_apply_judge_as_well(database: str, feed: Feed, mon
         assert rows_at(database, items()) == inside(feed) != {}
     assert (applies.staged, applies.ordinary) == (3, 0)
 
-    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.staged_task.apply_predicate", lambda rows, *_: rows)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.apply.staged_task.project_changes", lambda rows, *_: rows)
     feed.cut(put(5000, "US", 100))
     applies.apply_up_to(feed.broker.next_offset)
     applies.close()
@@ -361,15 +361,15 @@ def test_what_check_says_of_predicates(database: str, feed: Feed) -> None:
 
 def test_without_the_verdict_a_row_that_left_stays(database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of this file's own checks: each mechanism, taken out, is noticed."""
-    monkeypatch.setattr("venus.adapters.targets.relational.writer.apply_predicate", lambda rows, *_: rows)
-    monkeypatch.setattr("venus.adapters.targets.postgresql.rows.at_once.apply_predicate", lambda rows, *_: rows)
+    monkeypatch.setattr("venus.adapters.targets.relational.writer.project_changes", lambda rows, *_: rows)
+    monkeypatch.setattr("venus.adapters.targets.postgresql.rows.at_once.project_changes", lambda rows, *_: rows)
     settings = start(feed, database, WHERE)
     with following(settings, "a"):
         feed.cut(put(5000, "US", 100))
         caught_up(database, feed.broker)
     assert rows_at(database, items()) != inside(feed)
 
-    monkeypatch.setattr("venus.adapters.targets.relational.resync.select_full_rows", lambda _, rows, *__: rows)
+    monkeypatch.setattr("venus.adapters.targets.relational.resync.project_full_rows", lambda rows, *_: rows)
     changed = with_where(settings, {"items": "label = 'US'"})
     with following(changed, "a"):
         eventually(lambda: settled(changed), "the change of the predicate")
