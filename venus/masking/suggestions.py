@@ -24,7 +24,7 @@ _IDENTIFIERS = (
 )
 _NAMES = (
     "address addressline firstname forename fullname givenname lastname maidenname middlename nickname street surname "
-    "adresse anschrift nachname strasse vorname"
+    "anschrift nachname strasse vorname"
 )
 _BIRTH = "birth birthdate birthday born dob geburtsdatum geburtstag"
 _SECRETS = "passwd password passwort pin pwd secret token"
