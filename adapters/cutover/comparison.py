@@ -32,6 +32,8 @@ _CHUNK_BYTES = 4 << 20
 #: How often to retry a snapshot of the source in which changes still wait.
 _QUIET_TRIES = 100
 _QUIET_PAUSE_S = 0.1
+#: How often to compare again after a change of a table at the source.
+_SCHEMA_TRIES = 3
 
 Progress = Callable[[str, int], None]
 
@@ -210,6 +212,14 @@ class CutoverComparison:
 
     def compare(self, there: Seq[CutoverTable]) -> list[ComparedTable]:
         """Compare all captured tables. Raises NotAtRest if changes still wait at the source."""
+        for _ in range(_SCHEMA_TRIES):
+            try:
+                return self._compare(there)
+            except SchemaChanged:  # a switch has just enforced foreign keys there, and capture has not noticed yet
+                self._source.capture.refresh_schemas()
+        return self._compare(there)
+
+    def _compare(self, there: Seq[CutoverTable]) -> list[ComparedTable]:
         known = read_captured(self._source)
         versions: dict[int, tuple[TableSchema, ...]] = {}
         for wire in self.snapshot.schemas:

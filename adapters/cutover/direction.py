@@ -25,7 +25,7 @@ from venus.errors import ConfigError, Refused, VenusError
 from venus.model import TableSchema
 
 #: What a user reads who asks for another pair.
-SUPPORTED = "source and target have to be PostgreSQL databases; omit --fall-back"
+SUPPORTED = "the source has to be PostgreSQL, MariaDB or MySQL, and the target PostgreSQL; omit --fall-back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def check_pair(base: Settings, main: str) -> FallBackPair:
     """Return the pair. Raises ConfigError if source and target cannot replicate in both directions."""
     target = open_target(base, main)
     require_capability(target, "falls_back", hint=SUPPORTED)
-    if not _can_follow(base) or open_target(reverse(base, main), OLD).capabilities.kind != target.capabilities.kind:
+    if not _can_follow(base) or not open_target(reverse(base, main), OLD).capabilities.falls_back:
         raise ConfigError("--fall-back: this source cannot follow a target", hint=SUPPORTED)
     config = base.targets[main]
     if config.schema_ or config.names == "lower":

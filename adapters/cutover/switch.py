@@ -176,6 +176,7 @@ class Switch:
             record=self._record(self.follower, SideState.OPEN, self._number, at.offset),
             position=at,
             statements=handover.statements,
+            preparation=handover.preparation,
         )
         session.put_mark(certificate, check, opening)
 

@@ -48,10 +48,15 @@ def read_own_options(url: sa.URL) -> dict[str, str | tuple[str, ...]]:
 
 
 def replace_own_options(url: str, source: str, option: str) -> str:
-    """Return a URL with VENUS's own options of the URL `source`, which may be empty; `option` names its place."""
+    """Return a URL with VENUS's own options of the URL `source`, which may be empty; `option` names its place.
+
+    The options of another kind of database mean nothing here.
+    """
     parsed = parse_url(url, option, "DIALECT://USER@HOST/DATABASE")
     own = read_own_options(parsed)
-    wanted = read_own_options(parse_url(source, option, "DIALECT://USER@HOST/DATABASE")) if source else {}
+    other = parse_url(source, option, "DIALECT://USER@HOST/DATABASE") if source else None
+    is_same_kind = other is not None and other.get_backend_name() == parsed.get_backend_name()
+    wanted = read_own_options(other) if other is not None and is_same_kind else {}
     if own == wanted:
         return url
     kept = {name: value for name, value in parsed.query.items() if name not in own}

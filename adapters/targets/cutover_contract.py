@@ -104,8 +104,9 @@ class SideOpening:
 
     record: SideRecord
     position: SwitchPosition
-    #: Statements of the handover.
+    #: Statements of the handover; `preparation` runs before the transaction, and may be repeated.
     statements: tuple[str, ...]
+    preparation: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +229,9 @@ class FallBackSide(Protocol):
 
 class SideHandover(Protocol):
     """Statements by which a database continues the capture of another one, and what forbids it."""
+
+    @property
+    def preparation(self) -> tuple[str, ...]: ...
 
     @property
     def statements(self) -> tuple[str, ...]: ...

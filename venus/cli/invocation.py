@@ -285,10 +285,12 @@ class Invocation:
 
 
 def may_fall_back(settings: Settings) -> bool:
-    """Return whether the source could follow a target, by their URLs alone."""
-    urls = [settings.source.url, *(target.url for target in settings.targets.values())]
-    own, *others = (url.get_secret_value().startswith("postgres") for url in urls)
-    return own and any(others)
+    """Return whether source and a target could follow each other, by their URLs alone, whichever follows now."""
+    source = settings.source.url.get_secret_value()
+    urls = [target.url.get_secret_value() for target in settings.targets.values()]
+    if source.startswith("postgres"):
+        return any(url.startswith(("postgres", "mariadb", "mysql")) for url in urls)
+    return source.startswith(("mariadb", "mysql")) and any(url.startswith("postgres") for url in urls)
 
 
 def choose_target(settings: Settings, name: str | None) -> str:

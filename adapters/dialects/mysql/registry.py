@@ -169,11 +169,17 @@ def lock_epoch(connection: MysqlConnection, epoch: Epoch) -> SourceState:
     Raises Fenced if another instance raised the epoch, SourceRestored if it is lower.
     """
     held = lock_checkpoint(connection)
+    if held.is_sealed:
+        raise _sealed_error(connection)
     if held.epoch < epoch:
         raise SourceRestored(f"source {connection.place}: its epoch is {held.epoch}, but was {epoch}: it was restored")
     if held.epoch != epoch:
         raise Fenced(f"source {connection.place}: epoch {held.epoch} is in force, this adapter has {epoch}")
     return held
+
+
+def _sealed_error(connection: MysqlConnection) -> Fenced:
+    return Fenced(f"source {connection.place}: capture has ended here, another database continues it")
 
 
 def batch_rows(records: Iterable[BatchRecord]) -> str:
@@ -382,6 +388,8 @@ class MysqlRegistry(SourceRegistry):
     def raise_epoch(self, epoch: Epoch) -> SourceState:
         with self._writer.transaction():
             held = lock_checkpoint(self._writer)
+            if held.is_sealed:
+                raise _sealed_error(self._writer)
             if held.epoch > epoch:
                 raise Fenced(f"source {self._writer.place}: epoch {held.epoch} is in force, {epoch} is older")
             self._writer.run(statement("registry", "raise_epoch", epoch=str(int(epoch))))

@@ -175,7 +175,7 @@ class MysqlReader(MysqlChecksumReader):
         return f"t.{quote(subject.schema.key[0])}"
 
     def _key_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
-        return {"where": _key_condition(subject, [f"t.{quote(name)}" for name in subject.schema.key], keys)}
+        return {"where": key_condition(subject, [f"t.{quote(name)}" for name in subject.schema.key], keys)}
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class MysqlReader(MysqlChecksumReader):
         declared, logged = self._find_captured(subject)[1].declared, log_key_columns(len(subject.schema.key))
         columns = subject.schema.wire_columns
         texts = [form_sql(c.type, d, f"g.{k}", bare=True) for c, d, k in zip(columns, declared, logged, strict=False)]
-        where = _key_condition(subject, [f"g.{k}" for k in logged], keys)
+        where = key_condition(subject, [f"g.{k}" for k in logged], keys)
         parts = {"keys": ", ".join(texts), "log": log_table_name(subject.schema.table_id), "where": where}
         return {tuple(row) for row in self._connection.rows(statement("verify", "waiting", **parts))}
 
@@ -224,7 +224,7 @@ def open_reader(settings: Settings) -> MysqlReader:
     return MysqlReader(settings.source.url.get_secret_value(), ColumnChoice.from_settings(settings))
 
 
-def _key_condition(subject: Subject, columns: Seq[str], keys: Seq[Key]) -> str:
+def key_condition(subject: Subject, columns: Seq[str], keys: Seq[Key]) -> str:
     """Return the condition that a row of the table, or of its log, has one of these keys."""
     types = [c.type for c in subject.schema.wire_columns[: len(columns)]]
     values = (", ".join(key_literal(kind, text) for kind, text in zip(types, key, strict=True)) for key in keys)

@@ -11,12 +11,19 @@ LOAD DATA LOCAL INFILE 'rows' INTO TABLE {table} CHARACTER SET utf8mb4 ({fields}
 -- delete_values --
 DELETE FROM {table} WHERE {key_list} IN ({values})
 
+-- delete_exact --
+-- Keys that are equal in a collation are different rows elsewhere.
+DELETE FROM {table} WHERE {key_list} IN ({values}) AND {exact_key} IN ({exact})
+
+-- has_key --
+{key_list} IN ({values})
+
 -- delete_all --
 DELETE FROM {table}
 
 -- create_stage --
 -- Its own key only lets the later of two rows with one key win.
-CREATE TEMPORARY TABLE IF NOT EXISTS {stage} (PRIMARY KEY ({key})) ENGINE = InnoDB
+CREATE TEMPORARY TABLE IF NOT EXISTS {stage} ({key_definitions}PRIMARY KEY ({key})) ENGINE = InnoDB
 AS SELECT {columns} FROM {table} LIMIT 0
 
 -- put_staged --
@@ -29,7 +36,7 @@ DELETE t FROM {table} t JOIN {stage} s ON {match}
 INSERT INTO {table} ({columns}) SELECT {columns} FROM {stage}
 
 -- create_touched --
-CREATE TABLE IF NOT EXISTS {touched} (PRIMARY KEY ({key})) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+CREATE TABLE IF NOT EXISTS {touched} ({key_definitions}PRIMARY KEY ({key})) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
 AS SELECT {key}, CAST(0 AS SIGNED) AS {moved} FROM {table} LIMIT 0
 
 -- find_touched --
@@ -52,6 +59,11 @@ DELETE t FROM {table} t WHERE NOT EXISTS (
 
 -- create_side --
 CREATE TABLE {side} ({definitions}, PRIMARY KEY ({key})) ENGINE = InnoDB ROW_FORMAT = DYNAMIC {charset}
+
+-- create_side_like --
+-- With the types of a table of the application.
+CREATE TABLE {side} ({key_definitions}PRIMARY KEY ({key})) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+AS SELECT {columns} FROM {table} LIMIT 0
 
 -- key_side --
 ANALYZE TABLE {side}

@@ -7,23 +7,30 @@ moment, and a cut is never applied in part.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from venus.adapters.dialects.mysql.connection import parse_address
+from venus.adapters.dialects.registry import parse_url
+from venus.adapters.dialects.statements import describe_session
 from venus.adapters.targets.cutover_contract import CutoverMark
 from venus.adapters.targets.mysql import ddl, rowsql, tables
+from venus.adapters.targets.mysql.application import ApplicationTables
 from venus.adapters.targets.mysql.naming import MysqlPlacedTable, place_all, place_table
 from venus.adapters.targets.mysql.rowsql import MysqlRowSql, statement
 from venus.adapters.targets.mysql.session import MysqlSession, open_session
 from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import wait_for_lock
+from venus.adapters.targets.relational.lock_waits import wait_conditions
 from venus.adapters.targets.relational.place import OWN, VersionStep
 from venus.adapters.targets.relational.row_database import RowDatabase, TargetFitness
 from venus.adapters.targets.relational.session import DdlNeeded, transaction
 from venus.adapters.targets.relational.states import ACTIVE, HALTED, TableState
+from venus.adapters.targets.switching import OLD
 from venus.config import Settings
 from venus.errors import Refused, TargetError
 from venus.masking.projection import source_of
@@ -34,17 +41,26 @@ from venus.rpc.conditions import TableCondition
 
 logger = logging.getLogger(__name__)
 
+#: The state of a cut-over that is finished.
+_DONE = "DONE"
+
+
+def cutover_sql(block: str, **parts: str) -> str:
+    """Return a block of cutover.sql."""
+    return statement("cutover", block, own=OWN, **parts)
+
 
 def open_database(settings: Settings, name: str, *, first_load: bool = False) -> MysqlDatabase:
     """Return the target; it connects on first use."""
     return MysqlDatabase(settings, name, first_load=first_load)
 
 
-class _NoMonitor:
-    """The server does not show for which lock a session waits without a privilege."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLockWait:
+    """A lock on a row of a table, or on a table, that a session waits for."""
 
-    def close(self) -> None:
-        """Do nothing."""
+    table: str
+    holder: str
 
 
 class MysqlDatabase(RowDatabase):
@@ -52,6 +68,9 @@ class MysqlDatabase(RowDatabase):
 
     def __init__(self, settings: Settings, name: str, *, first_load: bool = False) -> None:
         super().__init__(settings, name, rowsql, first_load=first_load)
+        parse_url(self.url, f"targets.{name}.url", "write mysql+pymysql://USER@HOST:PORT/DATABASE")
+        #: In a database that was the application's, its own tables follow.
+        self.application = ApplicationTables(lambda: self.url) if name == OLD else None
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -86,16 +105,22 @@ class MysqlDatabase(RowDatabase):
     def try_disable_constraints(self, session: MysqlSession) -> bool:
         return True  # every session has them disabled
 
-    def watch_lock_waits(
-        self,
-        session: MysqlSession,
-        states: Callable[[], dict[int, TableState]],
-        tell: Callable[[list[TableCondition]], None],
-    ) -> _NoMonitor:
-        return _NoMonitor()
-
     def find_lock_waits(self, session: MysqlSession, states: dict[int, TableState]) -> list[TableCondition]:
-        return []
+        return wait_conditions(self._find_waits(session), states)
+
+    def _find_waits(self, session: MysqlSession) -> Iterator[RowLockWait]:
+        """Yield the locks that the session waits for which has locked this target."""
+        maker = "mariadb" if tables.read_server(session).is_mariadb else "mysql"
+        values = {"lock": self.group}
+        try:
+            rows = session.rows(statement("dictionary", f"waits_{maker}", own=OWN), values)
+        except TargetError as error:  # it needs the privilege PROCESS
+            logger.debug("target %s: lock waits are not shown: %s", self.name, error)
+            return
+        for table, pid, user, host, command, query, since in rows:
+            opened = f"transaction open since {since}, the server's time" if since else ""
+            holder = describe_session(pid, f"user {user}" if user else "", host, opened, command, query=query)
+            yield RowLockWait(table=table, holder=holder)
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -105,6 +130,9 @@ class MysqlDatabase(RowDatabase):
     @property
     def _database_name(self) -> str:
         return parse_address(self.url).database
+
+    def row_sql(self, schema: TableSchema) -> MysqlRowSql:
+        return MysqlRowSql(self.place(schema), self.group, self.application)
 
     def find_differences(self, session: MysqlSession) -> dict[str, tuple[str, ...]]:
         return {}
@@ -136,6 +164,7 @@ class MysqlDatabase(RowDatabase):
 
     def _create_table(self, session: MysqlSession, placed: MysqlPlacedTable, offset: int) -> None:
         """Create a table, outside a transaction; one that cannot be created halts."""
+        self._forget_dictionary()
         try:
             tables.create_table(self, session, placed, with_indexes=True)
         except TargetError as error:
@@ -167,13 +196,17 @@ class MysqlDatabase(RowDatabase):
             for c in tables.read_columns(session, old)
         }
         has_begun = (schema.table_id, tables.version_intent(schema)) in tables.read_intents(self, session)
-        return ddl.plan_step(old, new, present, self.name, has_begun=has_begun)
+        step = ddl.plan_step(old, new, present, self.name, has_begun=has_begun)
+        if self.application is not None and (altering := [t for t in step.statements if " ADD COLUMN " not in t]):
+            return VersionStep(refused=f"only new columns follow to the old database: {'; '.join(altering)}")
+        return step
 
     def _alter_table(
         self, session: MysqlSession, catalogue: TargetCatalogue, schema: TableSchema, step: VersionStep
     ) -> None:
         """Alter a table, outside a transaction; one that cannot be altered halts."""
         table_id = schema.table_id
+        self._forget_dictionary()
         try:
             self.run_own(session, "put_intent", table_id=table_id, name=tables.version_intent(schema))
             for text in step.statements:
@@ -188,6 +221,10 @@ class MysqlDatabase(RowDatabase):
             with transaction(session):
                 self.set_state(session, table_id, HALTED, held_from=catalogue.position.offset, reason=problem)
                 self.run_own(session, "raise_control")
+
+    def _forget_dictionary(self) -> None:
+        if self.application is not None:
+            self.application.forget()
 
     def start_recording(self, session: MysqlSession, sql: MysqlRowSql, *, is_recording: bool) -> None:
         if is_recording:
@@ -210,6 +247,9 @@ class MysqlDatabase(RowDatabase):
     def create_side(self, session: MysqlSession, sql: MysqlRowSql) -> None:
         charset = ddl.charset_sql(is_mariadb=tables.read_server(session).is_mariadb)
         session.run(sql.text("drop_side"))
+        if self.application is not None:
+            session.run(sql.text("create_side_like"))
+            return
         session.run(sql.text("create_side", definitions=ddl.side_definitions(sql.placed), charset=charset))
 
     # -- load ----------------------------------------------------------------------------------------------------------
@@ -265,6 +305,7 @@ class MysqlDatabase(RowDatabase):
     ) -> list[str]:
         rejected = [line for one in created for line in tables.add_indexes(session, one)]
         rejected += [line for one in created for line in tables.add_foreign_keys(session, one, everything)]
+        rejected += tables.find_violated_keys(session, created)
         for line in rejected:
             logger.warning("%s", line)
         return rejected
@@ -275,4 +316,16 @@ class MysqlDatabase(RowDatabase):
         return statement("own", name, own=OWN)
 
     def read_mark(self, session: MysqlSession) -> CutoverMark | None:
-        return None  # a target of this kind cannot be cut over
+        found = session.row(cutover_sql("installed"))
+        row = session.row(cutover_sql("mark"), {"group": self.group}) if found and found[0] else None
+        if row is None:
+            return None
+        state, sequence, offset, certificate, marked_at, done_at = row
+        return CutoverMark(
+            done=state == _DONE,
+            sequence=sequence,
+            offset=offset,
+            certificate=json.loads(certificate),
+            marked_at=marked_at,
+            done_at=done_at,
+        )

@@ -65,6 +65,13 @@ CREATE TABLE IF NOT EXISTS {own}load_manifest (
     PRIMARY KEY (load_id, split)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin ROW_FORMAT = DYNAMIC
 
+-- cutover --
+CREATE TABLE IF NOT EXISTS {own}cutover (
+    group_name varchar(255) NOT NULL PRIMARY KEY, state varchar(20) NOT NULL, sequence bigint NOT NULL,
+    `offset` bigint NOT NULL, certificate longtext NOT NULL,
+    marked_at datetime(6) NOT NULL DEFAULT current_timestamp(6), done_at datetime(6)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin ROW_FORMAT = DYNAMIC
+
 -- intent --
 -- What VENUS is about to create: DDL ends its transaction, so a table found later may be one that was begun here.
 CREATE TABLE IF NOT EXISTS {own}intent (

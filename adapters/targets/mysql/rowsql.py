@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from venus.adapters.dialects.mysql.sql import literal
 from venus.adapters.dialects.statements import Statements
 from venus.adapters.targets.mysql.naming import MysqlPlacedTable, quote
 from venus.adapters.targets.mysql.session import MysqlSession
 from venus.adapters.targets.mysql.types import is_text, write_sql
-from venus.adapters.targets.relational.place import OWN, RelationalPlace
+from venus.adapters.targets.relational.place import OWN
 from venus.adapters.targets.relational.row_statements import TableStatements
 from venus.adapters.targets.relational.session import Refusal
 from venus.codec.columns import Value, keys_to_columns, to_columns
@@ -19,6 +20,9 @@ from venus.codec.copy_text import to_copy
 from venus.codec.packed import PackedBytes
 from venus.codec.row_bytes import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema
+
+if TYPE_CHECKING:
+    from venus.adapters.targets.mysql.application import ApplicationTables
 
 statement = Statements(__name__.rpartition(".")[0])
 
@@ -28,17 +32,47 @@ STATEMENT_BYTES = 1 << 20
 LOAD_ROWS_MIN = 50
 #: How many keys one statement deletes.
 KEYS_MAX = 2_000
+#: The same if each key is written twice, and texts as hexadecimal digits.
+_EXACT_KEYS_MAX = 200
 
 
 class MysqlRowSql(TableStatements):
     """Statements for one table version. `columns` are those of `schema`, which may be an older version."""
 
-    def __init__(self, placed: MysqlPlacedTable, group: str) -> None:
+    placed: MysqlPlacedTable
+
+    def __init__(self, placed: MysqlPlacedTable, group: str, application: ApplicationTables | None = None) -> None:
         super().__init__(placed, group, f"{quote(placed.namespace)}.")
+        #: How the tables of the application are read, in a database that follows.
+        self.application = application
+        #: Whether rows are refused that a table of the application would store with another value.
+        self.is_exact = True
+        self._text_keys = application.text_keys(placed) if application is not None else {}
         self.names |= {
             "touched_database": literal(placed.namespace),
             "touched_name": literal(f"{OWN}touched_{self.suffix}"),
+            "key_definitions": application.key_definitions(placed) if application is not None else "",
         }
+        if application is not None:
+            self.names["match"] = application.key_match(placed)
+
+    def writer(self, kind: LogicalType, name: str) -> Callable[[Value], str]:
+        """Return the function that writes values of this type for a column, which has this name at the source."""
+        if self.application is None:
+            return value_writer(kind, self.placed.types[name])
+        table = self.application.find(self.placed.name)
+        found = table.declared.get(self.placed.fold(name)) if table is not None else None
+        write = value_writer(kind, found.column_type if found is not None else self.placed.types[name])
+        return partial(_write_year_0, write) if kind.kind in (Kind.DATE, Kind.TIMESTAMP) else write
+
+    def exact_key(self) -> tuple[str, list[bool]]:
+        """Return the key as bytes where it has a collation, and which of its columns have one; none = no need."""
+        texts = [name in self._text_keys for name in self.placed.schema.key]
+        terms = [
+            f"CAST(CONVERT({column} USING utf8mb4) AS BINARY)" if is_text_key else column
+            for column, is_text_key in zip(map(self.placed.column, self.placed.schema.key), texts, strict=True)
+        ]
+        return (f"({', '.join(terms)})" if len(terms) > 1 else terms[0]), texts if any(texts) else []
 
     def same(self, column: Column) -> str:
         name = self.placed.column(column.name)
@@ -64,6 +98,8 @@ def value_writer(kind: LogicalType, declared: str) -> Callable[[Value], str]:
     """Return the function that writes a canonical value as SQL. Raises Refusal for one that no column can hold."""
     if kind.kind is Kind.BYTES:
         return lambda value: f"X'{value.hex()}'" if value else "''"  # type: ignore[union-attr]
+    if kind.kind is Kind.NATIVE and declared.startswith("bit("):
+        return lambda value: f"b'{value!s}'"
     if kind.kind is Kind.INT:
         return lambda value: str(value)
     if kind.kind is Kind.BOOL:
@@ -100,11 +136,15 @@ _CHECKS: dict[str, Callable[[str], bool]] = {
 }
 
 
-def _render_columns(
-    columns: Sequence[Column], values: Sequence[Sequence[Value]], declared: Sequence[str]
-) -> Iterator[str]:
+def _write_year_0(write: Callable[[Value], str], value: Value) -> str:
+    """Write 1 BC as the year 0, which the server's calendar has (dialects/mysql/rows.py)."""
+    if isinstance(value, str) and value.startswith("0001-") and value.endswith(" BC"):
+        return literal(f"0000{value[4:].removesuffix(' BC')}")
+    return write(value)
+
+
+def _render_columns(writers: Sequence[Callable[[Value], str]], values: Sequence[Sequence[Value]]) -> Iterator[str]:
     """Yield each row as a list of SQL values."""
-    writers = [value_writer(c.type, d) for c, d in zip(columns, declared, strict=True)]
     rendered = [
         ["NULL" if value is None else write(value) for value in column]
         for write, column in zip(writers, values, strict=True)
@@ -113,31 +153,47 @@ def _render_columns(
         yield f"({','.join(row)})"
 
 
-def key_lists(placed: RelationalPlace, layout: Layout, record_ids: PackedBytes, *more: str) -> Iterator[str]:
+def key_lists(sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes, *more: str) -> Iterator[str]:
     """Yield lists of keys for statements; `more` are values behind each key."""
-    columns = layout.columns[: layout.key_count]
-    declared = [placed.types[c.name] for c in columns]
-    rows = _render_columns(columns, keys_to_columns(record_ids, layout), declared)
+    rows = _render_columns(_key_writers(sql, layout), keys_to_columns(record_ids, layout))
     if more:
         rows = (f"{row[:-1]},{','.join(more)})" for row in rows)
     yield from _join_rows(rows, KEYS_MAX, STATEMENT_BYTES)
 
 
+def _key_writers(sql: MysqlRowSql, layout: Layout) -> list[Callable[[Value], str]]:
+    return [sql.writer(c.type, c.name) for c in layout.columns[: layout.key_count]]
+
+
 def delete_keys(session: MysqlSession, sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes) -> None:
     """Delete rows by their keys."""
-    for values in key_lists(sql.placed, layout, record_ids):
-        session.run(sql.text("delete_values", values=values))
+    exact_key, is_text_key = sql.exact_key()
+    if not is_text_key:
+        for values in key_lists(sql, layout, record_ids):
+            session.run(sql.text("delete_values", values=values))
+        return
+    keys, writers = keys_to_columns(record_ids, layout), _key_writers(sql, layout)
+    plain = list(_render_columns(writers, keys))
+    exact = list(_render_columns([_write_bytes if t else w for w, t in zip(writers, is_text_key, strict=True)], keys))
+    for start in range(0, len(plain), _EXACT_KEYS_MAX):
+        values, spelled = (",".join(one[start : start + _EXACT_KEYS_MAX]) for one in (plain, exact))
+        session.run(sql.text("delete_exact", values=values, exact_key=exact_key, exact=spelled))
+
+
+def _write_bytes(text: Value) -> str:
+    assert isinstance(text, str)
+    return f"X'{text.encode().hex()}'" if text else "''"
 
 
 def stage_keys(session: MysqlSession, sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes) -> None:
     """Add keys to the staging table of deleted rows."""
-    for values in key_lists(sql.placed, layout, record_ids):
+    for values in key_lists(sql, layout, record_ids):
         session.run(sql.text("put_staged", stage=sql.key_stage, columns=sql.placed.key, values=values))
 
 
 def record_keys(session: MysqlSession, sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes, offset: int) -> None:
     """Add keys to the record of a table's changed keys."""
-    for values in key_lists(sql.placed, layout, record_ids, str(offset)):
+    for values in key_lists(sql, layout, record_ids, str(offset)):
         session.run(sql.text("touch_values", values=values))
 
 
@@ -157,17 +213,32 @@ def insert_rows(
     if block == "insert" and len(record_ids) >= LOAD_ROWS_MIN and session.can_load:
         loaded = _load_rows(session, sql, schema, record_ids, rows, names)
         if loaded == len(record_ids):
+            _require_exact(session, sql, schema, (record_ids, rows), names.get("table", placed.sql))
             return loaded
+    relation = names.get("table", sql.stage if block == "put_staged" else placed.sql)
     kept = [n for n, c in enumerate(layout.columns) if c.number in here]
     values = to_columns(record_ids, rows, layout)
     columns = [here[layout.columns[n].number] for n in kept]
     names = {"columns": placed.columns(c.name for c in columns)} | names
-    declared = [placed.types[c.name] for c in columns]
-    rendered = _render_columns([layout.columns[n] for n in kept], [values[n] for n in kept], declared)
+    writers = [sql.writer(layout.columns[n].type, c.name) for n, c in zip(kept, columns, strict=True)]
+    rendered = _render_columns(writers, [values[n] for n in kept])
     written = 0
     for text in _join_rows(rendered, 1 << 30, min(STATEMENT_BYTES, session.packet_bytes // 2)):
         written += session.write_rows(sql.text(block, values=text, **names))
+    _require_exact(session, sql, schema, (record_ids, rows), relation)
     return written
+
+
+def _require_exact(
+    session: MysqlSession, sql: MysqlRowSql, schema: TableSchema, rows: tuple[PackedBytes, PackedBytes], relation: str
+) -> None:
+    """Raise Refusal if a table of the application holds a row with another value than was sent."""
+
+    def conditions() -> list[str]:
+        return [sql.text("has_key", values=values) for values in key_lists(sql, Layout.of(schema), rows[0])]
+
+    if sql.application is not None and sql.is_exact and len(rows[0]):
+        sql.application.require_exact(session, sql.placed, schema, rows, conditions, relation)
 
 
 def _load_rows(
@@ -179,23 +250,12 @@ def _load_rows(
     names: dict[str, str],
 ) -> int:
     """Try to write all rows by one LOAD DATA; change nothing and return 0 if a row or a value would not be exact."""
-    here = {c.number: c for c in sql.placed.schema.columns}
-    columns = schema.wire_columns
-    if any(c.number not in here for c in columns):
+    if not can_load(session, sql, schema):
         return 0
-    fields, assignments = [], []
-    for number, column in enumerate(columns):
-        name = sql.placed.column(here[column.number].name)
-        written = write_sql(column.type, f"@v{number}")
-        fields.append(name if written == f"@v{number}" else f"@v{number}")
-        assignments += [] if written == f"@v{number}" else [f"{name} = {written}"]
-    lines = _escape_for_load(to_copy(record_ids, rows, Layout.of(schema)))
-    text = sql.text(
-        "load", fields=", ".join(fields), assignments=f" SET {', '.join(assignments)}" if assignments else "", **names
-    )
     session.run("SAVEPOINT venus_load")
     try:
-        found = session.load_rows(text, lines)
+        lines = escape_for_load(to_copy(record_ids, rows, Layout.of(schema)))
+        found = session.load_rows(load_statement(sql, schema, **names), [lines])
     except Refusal:
         found = 0
     undo = "" if found == len(record_ids) else "ROLLBACK TO SAVEPOINT venus_load; "
@@ -203,7 +263,26 @@ def _load_rows(
     return found
 
 
-def _escape_for_load(lines: bytes) -> bytes:
+def can_load(session: MysqlSession, sql: MysqlRowSql, schema: TableSchema) -> bool:
+    """Return whether LOAD DATA can write rows of this version: the server allows it, and each column exists."""
+    here = {c.number for c in sql.placed.schema.columns}
+    return session.can_load and all(c.number in here for c in schema.columns)
+
+
+def load_statement(sql: MysqlRowSql, schema: TableSchema, **names: str) -> str:
+    """Return the LOAD DATA for the COPY lines of rows of this version."""
+    here = {c.number: c for c in sql.placed.schema.columns}
+    fields, assignments = [], []
+    for number, column in enumerate(schema.wire_columns):
+        name = sql.placed.column(here[column.number].name)
+        written = write_sql(column.type, f"@v{number}")
+        fields.append(name if written == f"@v{number}" else f"@v{number}")
+        assignments += [] if written == f"@v{number}" else [f"{name} = {written}"]
+    values = f" SET {', '.join(assignments)}" if assignments else ""
+    return sql.text("load", fields=", ".join(fields), assignments=values, **names)
+
+
+def escape_for_load(lines: bytes) -> bytes:
     """Return COPY lines as LOAD DATA reads them: it does not know the escapes of two characters."""
     if b"\\v" not in lines and b"\\f" not in lines:
         return lines

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,11 @@ _SETTINGS = (
     # a longer wait is an error that status shows, and is tried again
     " innodb_lock_wait_timeout = 30, lock_wait_timeout = 30"
 )
+#: Triggers of VENUS in a database that follows log nothing of what VENUS applies, and do not reject it.
+_APPLIES = (
+    "SET @venus_apply = nullif((SELECT count(*) FROM information_schema.tables"
+    " WHERE table_schema = database() AND table_name = 'venus_side'), 0)"
+)
 #: A row at a time is written without a changed snapshot or gap locks, which would only block the application.
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 #: Errors about the values of a row, beside those that the driver calls DataError and IntegrityError: no default (1364),
@@ -75,10 +81,11 @@ class _RowsResult(MySQLResult):
 
     def _read_load_local_packet(self, first_packet: Any) -> None:
         connection: Any = self.connection
-        rows, connection.venus_rows = connection.venus_rows, b""
+        pieces, connection.venus_rows = connection.venus_rows, ()
         try:
-            for at in range(0, len(rows), _CHUNK_BYTES):
-                connection.write_packet(rows[at : at + _CHUNK_BYTES])
+            for rows in pieces:
+                for at in range(0, len(rows), _CHUNK_BYTES):
+                    connection.write_packet(rows[at : at + _CHUNK_BYTES])
         finally:
             connection.write_packet(b"")
             answer = connection._read_packet()
@@ -90,8 +97,8 @@ class _RowsResult(MySQLResult):
 class _RowsConnection(pymysql.connections.Connection):
     """A connection that sends rows from memory for LOAD DATA LOCAL."""
 
-    #: The lines of the running LOAD DATA.
-    venus_rows = b""
+    #: The lines of the running LOAD DATA, in pieces.
+    venus_rows: Iterable[bytes] = ()
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
         self._result: Any = None
@@ -137,6 +144,7 @@ class MysqlSession:
         self._cursor: Any = self._connection.cursor()
         self.run(_SETTINGS)
         self.run(_ISOLATION)
+        self.run(_APPLIES)
         self.run(f"SET wait_timeout = {_IDLE_LOAD_S if application.startswith('venus load') else _IDLE_S}")
         found = self.row("SELECT @@max_allowed_packet, @@local_infile")
         #: The longest statement that the server accepts, and whether it accepts LOAD DATA LOCAL.
@@ -191,8 +199,11 @@ class MysqlSession:
                 raise Refusal(f"the server would change a value: {message}", str(code), summary=mask_value(message))
         return found
 
-    def load_rows(self, text: str, lines: bytes) -> int:
-        """Send lines to a LOAD DATA LOCAL; return how many rows were written without any warning."""
+    def load_rows(self, text: str, lines: Iterable[bytes]) -> int:
+        """Send pieces of lines to a LOAD DATA LOCAL; return how many rows were written, 0 if there is any warning.
+
+        The server stores one piece while the next one is built.
+        """
         self._background.wait()
         self._connection.venus_rows = lines
         found = self.run(text)
@@ -202,6 +213,21 @@ class MysqlSession:
         """Execute and fetch everything; small results only."""
         self.run(text, params)
         return list(self._cursor.fetchall())
+
+    @contextmanager
+    def read_texts(self) -> Iterator[None]:
+        """Read every value as the text that the server writes, binary columns as bytes, within the block."""
+        connection: Any = self._connection
+        decoders, connection.decoders = connection.decoders, {}
+        try:
+            yield
+        finally:
+            connection.decoders = decoders
+
+    def text_rows(self, text: str) -> list[tuple[Any, ...]]:
+        """Execute and fetch everything as texts."""
+        with self.read_texts():
+            return self.rows(text)
 
     def stream(self, text: str, rows_max: int) -> Iterator[list[tuple[Any, ...]]]:
         """Execute a query and yield its rows in pieces. After an early exit, close the session."""

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from venus.adapters.targets.mysql import ddl
-from venus.adapters.targets.mysql.naming import MysqlPlacedTable, place_all
+from venus.adapters.targets.mysql.naming import MysqlPlacedTable, place_all, quote
 from venus.adapters.targets.mysql.rowsql import statement
 from venus.adapters.targets.mysql.session import MysqlSession
 from venus.adapters.targets.mysql.types import is_text
 from venus.adapters.targets.relational.database import RelationalDatabase
 from venus.adapters.targets.relational.row_database import HINT, RowDatabase, TargetFitness
 from venus.errors import TargetError
-from venus.model import Finding, TableSchema
+from venus.model import Finding, TableSchema, count_phrase
 
 MARIADB_MIN, MYSQL_MIN = (10, 6), (8, 0, 17)
 CONSTRAINTS = "foreign keys are off while VENUS applies (foreign_key_checks = 0)"
@@ -224,8 +224,64 @@ def find_missing_indexes(session: MysqlSession, placed: MysqlPlacedTable) -> lis
 
 def add_foreign_keys(session: MysqlSession, placed: MysqlPlacedTable, others: Sequence[MysqlPlacedTable]) -> list[str]:
     """Create the missing foreign keys; return what the target rejects. They act only for other sessions."""
-    there = [name for (name,) in session.rows(statement("dictionary", "foreign_keys"), _names(placed))]
+    there = [key.name for key in read_foreign_keys(session, [placed])]
     return _try_all(session, ddl.foreign_key_statements(placed, others, there))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlForeignKey:
+    """A foreign key in the target's dictionary."""
+
+    name: str
+    child: str
+    parent_database: str
+    parent: str
+    #: The columns of the child, each with that of the parent.
+    columns: tuple[tuple[str, str], ...]
+
+    @property
+    def shown(self) -> str:
+        """The foreign key as text for messages."""
+        return f"{self.child} ({', '.join(column for column, _ in self.columns)}) -> {self.parent}"
+
+
+def read_foreign_keys(session: MysqlSession, placed: Sequence[MysqlPlacedTable]) -> list[MysqlForeignKey]:
+    """Read the foreign keys of tables."""
+    named = {"tables": [one.name for one in placed] or [""]}
+    columns: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
+    for name, child, database, parent, *pair in session.rows(statement("dictionary", "foreign_keys"), named):
+        columns.setdefault((name, child, database, parent), []).append((pair[0], pair[1]))
+    return [
+        MysqlForeignKey(name=name, child=child, parent_database=database, parent=parent, columns=tuple(pairs))
+        for (name, child, database, parent), pairs in columns.items()
+    ]
+
+
+def count_orphans(session: MysqlSession, key: MysqlForeignKey) -> tuple[int, str]:
+    """Return how many rows refer to no parent, and the values of one of them."""
+    mine = [f"c.{quote(column)}" for column, _ in key.columns]
+    query = statement(
+        "dictionary",
+        "orphans",
+        child=f"{quote(session.database)}.{quote(key.child)}",
+        parent=f"{quote(key.parent_database)}.{quote(key.parent)}",
+        child_columns=", ".join(mine),
+        all_set=" AND ".join(f"{column} IS NOT NULL" for column in mine),
+        match=" AND ".join(f"p.{quote(referred)} = c.{quote(column)}" for column, referred in key.columns),
+    )
+    orphans, example = session.row(query) or (0, "")
+    return int(orphans), str(example)
+
+
+def find_violated_keys(session: MysqlSession, placed: Sequence[MysqlPlacedTable]) -> list[str]:
+    """Return the foreign keys that rows violate, one line each: the server adds them without a check."""
+    found = []
+    for key in read_foreign_keys(session, placed):
+        orphans, example = count_orphans(session, key)
+        if orphans:
+            rows = count_phrase(orphans, "row")
+            found.append(f"foreign key {key.name} of {key.shown}: {rows} without a parent, such as {example}")
+    return found
 
 
 def _try_all(session: MysqlSession, statements: Sequence[str]) -> list[str]:

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 
 from venus.adapters.dialects.canonical_text import float_text
+from venus.adapters.dialects.mysql.dictionary.tables import MysqlTable
+from venus.adapters.dialects.mysql.rows import MysqlAccess
 from venus.adapters.dialects.mysql.sql import literal
 from venus.adapters.dialects.mysql.sql import statement as dialect_statement
-from venus.adapters.dialects.mysql.verify import MysqlChecksumReader
+from venus.adapters.dialects.mysql.verify import MysqlChecksumReader, key_condition
+from venus.adapters.dialects.mysql.verify import form_sql as application_form_sql
 from venus.adapters.dialects.verify_contract import (
     NULL,
     FormStyle,
@@ -24,7 +27,8 @@ from venus.adapters.dialects.verify_contract import (
     style_of,
 )
 from venus.adapters.targets.contract import ReachedOffset
-from venus.adapters.targets.mysql.naming import MysqlPlacedTable
+from venus.adapters.targets.mysql.database import MysqlDatabase
+from venus.adapters.targets.mysql.naming import MysqlPlacedTable, quote
 from venus.adapters.targets.mysql.rowsql import value_writer
 from venus.adapters.targets.mysql.types import read_sql
 from venus.adapters.targets.relational.database import RelationalDatabase
@@ -36,6 +40,7 @@ from venus.codec.row_bytes import Layout
 from venus.model import Column, Kind
 
 PIECE_ROWS = 5_000
+_SECTION_BYTES = 1 << 30
 _NULL = f"CHAR({ord(NULL)} USING utf8mb4)"
 
 
@@ -138,6 +143,40 @@ class MysqlTargetReader(MysqlChecksumReader):
             values = [_canonical_values(c, v) for c, v in zip(schema.wire_columns, texts, strict=True)]
             record_ids, packed = from_columns(values, Layout.of(schema))
             yield _section(subject, record_ids, packed)
+
+
+class FollowerReader(MysqlTargetReader):
+    """A session that reads tables of the application in a database that follows, as capture reads them."""
+
+    _target: MysqlDatabase
+
+    def _access(self, subject: Subject) -> tuple[MysqlTable, MysqlAccess]:
+        application, placed = self._target.application, self._place(subject)
+        assert application is not None
+        access, table = application.access(placed, subject.schema), application.find(placed.name)
+        assert table is not None
+        return table, access
+
+    def _form_terms(self, subject: Subject, *, bare: bool = False) -> list[str]:
+        placed, (table, _) = self._place(subject), self._access(subject)
+        own = {c.name: c.type for c in table.columns}
+        return [
+            application_form_sql(c.type, table.declared[c.name], f"t.{quote(c.name)}", bare=bare)
+            if c.name in own and own[c.name].kind is c.type.kind
+            else form_sql(placed, c, bare=bare)
+            for c in subject.schema.wire_columns
+        ]
+
+    def _key_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
+        columns = [f"t.{quote(name)}" for name in subject.schema.key]
+        return {"where": key_condition(subject, columns, keys)}
+
+    def _read_rows(self, subject: Subject, where: str, limit: str) -> Iterator[TableChanges]:
+        access = self._access(subject)[1]
+        parts = {"columns": access.columns_sql, "table": self._place(subject).sql, "where": where, "limit": limit}
+        with self._session.read_texts():
+            for rows in self._session.stream(dialect_statement("verify", "rows", **parts), PIECE_ROWS):
+                yield from access.build_sections(rows, bytes_max=_SECTION_BYTES)
 
 
 def _key_value(column: Column, text: str) -> Value:

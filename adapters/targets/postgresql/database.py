@@ -19,9 +19,9 @@ from contextlib import AbstractContextManager
 
 import sqlalchemy as sa
 
+from venus.adapters.dialects.postgresql.lock_waits import find_waits
 from venus.adapters.dialects.registry import parse_url
 from venus.adapters.targets.cutover_contract import CutoverMark
-from venus.adapters.targets.postgresql.lock_waits import LockWaitMonitor, find_lock_waits, log_load_waits
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, place_all, place_table, quote
 from venus.adapters.targets.postgresql.rows.at_once import apply_at_once, is_small
 from venus.adapters.targets.postgresql.rows.merging import RowMerger
@@ -40,6 +40,7 @@ from venus.adapters.targets.postgresql.session import (
     statement,
     try_replica_role,
 )
+from venus.adapters.targets.relational import lock_waits
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import RelationalDatabase, wait_for_lock
 from venus.adapters.targets.relational.load_task import application_name
@@ -107,16 +108,8 @@ class PostgresDatabase(RelationalDatabase):
     def refuse_acting_foreign_keys(self, session: TargetSession, tables: Sequence[TableState]) -> None:
         refuse_acting_foreign_keys(session, self, tables)
 
-    def watch_lock_waits(
-        self,
-        session: TargetSession,
-        states: Callable[[], dict[int, TableState]],
-        tell: Callable[[list[TableCondition]], None],
-    ) -> LockWaitMonitor:
-        return LockWaitMonitor(self, session, states, tell)
-
     def find_lock_waits(self, session: TargetSession, states: dict[int, TableState]) -> list[TableCondition]:
-        return find_lock_waits(self, session, states)
+        return lock_waits.wait_conditions(find_waits(session, f"venus %{self.group}%", lock_waits.LOOK_S), states)
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
@@ -277,7 +270,7 @@ class PostgresDatabase(RelationalDatabase):
         return rows, splits, under_way
 
     def log_load_waits(self) -> AbstractContextManager[None]:
-        return log_load_waits(self)
+        return lock_waits.log_load_waits(self, lambda session: find_waits(session, "venus load %", lock_waits.LOOK_S))
 
     def relax_commits(self, session: TargetSession) -> None:
         session.run("SET synchronous_commit = off")

@@ -71,12 +71,6 @@ class PendingWriter(Protocol):
         ...
 
 
-class Closable(Protocol):
-    """A monitor that runs until it is closed."""
-
-    def close(self) -> None: ...
-
-
 class RelationalDatabase(OwnTables):
     """A database that is target `name` of the configuration.
 
@@ -117,15 +111,6 @@ class RelationalDatabase(OwnTables):
 
     def refuse_acting_foreign_keys(self, session: OwnSession, tables: Sequence[TableState]) -> None:
         """Refuse foreign keys that would change rows a second time."""
-
-    @abstractmethod
-    def watch_lock_waits(
-        self,
-        session: OwnSession,
-        states: Callable[[], dict[int, TableState]],
-        tell: Callable[[list[TableCondition]], None],
-    ) -> Closable:
-        """Report the locks for which a session waits, until the result is closed."""
 
     @abstractmethod
     def find_lock_waits(self, session: OwnSession, states: dict[int, TableState]) -> list[TableCondition]:

@@ -16,8 +16,8 @@ from tests.support.brokers.feed import Feed, caught_up, following, items, put, q
 from tests.support.databases.postgres import libpq
 from tests.support.pipelines.applying import equal, loaded
 from tests.support.waiting import eventually
-from venus.adapters.targets.postgresql import lock_waits
 from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational import lock_waits
 from venus.adapters.targets.relational.apply_loop import ApplyStream
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.full_sync import full_sync

@@ -133,7 +133,7 @@ class Side:
 
     def plan_handover(self, *_: object) -> SimpleNamespace:
         self._call()
-        return SimpleNamespace(statements=(), schemas=(), obstacles=())
+        return SimpleNamespace(preparation=(), statements=(), schemas=(), obstacles=())
 
     def read_start(self) -> FollowStart:
         self._call()

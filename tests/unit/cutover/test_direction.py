@@ -27,7 +27,7 @@ def test_two_postgresql_databases_are_a_pair() -> None:
 def test_another_pair_is_refused_with_what_is_supported(source: str, target: str) -> None:
     with pytest.raises(ConfigError) as refused:
         check_pair(settings(source, target), "main")
-    assert "PostgreSQL databases; omit --fall-back" in refused.value.hint
+    assert "the target PostgreSQL; omit --fall-back" in refused.value.hint
 
 
 @pytest.mark.parametrize("options", [{"schema": "copy"}, {"names": "lower"}])

@@ -22,7 +22,7 @@ from venus.adapters.cutover.readiness import (
 )
 from venus.adapters.dialects.contract import Cut, FillState
 from venus.adapters.targets.cutover_contract import CutoverTable
-from venus.adapters.targets.postgresql.cutover.cutover_session import next_number
+from venus.adapters.targets.relational.sides import next_number
 from venus.adapters.targets.views import TargetTable, TargetView
 from venus.codec.batch import TableChanges
 from venus.codec.columns import from_columns, to_columns

@@ -14,6 +14,7 @@ from venus.broker.machine.half_messages import check_limit
 from venus.broker.machine.steps import EntryStep
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
+from venus.model import is_heartbeat
 from venus.wire import broker_pb2, change_pb2
 
 
@@ -62,9 +63,14 @@ def find_contradiction(store: Store, business: Business, content: Envelope) -> c
 
 
 def _find_other_name(business: Business, schema: change_pb2.TableSchema) -> change_pb2.TableSchema | None:
-    """Return the known table if its number had another name: within one history no table is renamed."""
+    """Return the known table if its number had another name: within one history no table is renamed.
+
+    Only the heartbeat has another name once a database of another kind continues the history.
+    """
     known = business.tables.get(schema.table_id)
     if known is None or not known.name or (known.namespace, known.name) == (schema.namespace, schema.name):
+        return None
+    if is_heartbeat(known.namespace, known.name) and is_heartbeat(schema.namespace, schema.name):
         return None
     return change_pb2.TableSchema(
         table_id=schema.table_id, version=schema.version, namespace=known.namespace, name=known.name

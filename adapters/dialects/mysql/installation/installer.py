@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.contract import InstallStep, LockTimeout, SourceInstaller
 from venus.adapters.dialects.mysql import connection as waits
@@ -80,11 +80,15 @@ class MysqlInstaller(SourceInstaller):
         present = MysqlInstalledObjects.read(self._writer)
         database = self._writer.address.database
         places = present.numbers
-        steps = []
+        steps = [
+            InstallStep(table=f"{database}.{table}", what=f"trigger {name}", sql=drop_trigger_sql(database, name))
+            for name, table in sorted(present.rejecting.items())
+        ]
         for name in sorted(present.triggers):
             table = places.get(table_number(name), f"{database}.{present.triggers[name][1]}")
             steps.append(InstallStep(table=table, what=f"trigger {name}", sql=drop_trigger_sql(database, name)))
-        for name in [*sorted(present.logs), *([names.MARKS] if names.MARKS in present.other_tables else [])]:
+        marks = [names.MARKS] if names.MARKS in present.other_tables else []
+        for name in [*sorted(present.logs), *marks, *sorted(present.follower_tables, key=_side_last)]:
             sql = statement("triggers", "drop_table", table=f"{quote(database)}.{name}")
             digits = name.rpartition("_")[2]
             table = places.get(int(digits), "") if digits.isdecimal() else ""
@@ -123,6 +127,11 @@ class MysqlInstaller(SourceInstaller):
         finally:
             self._writer.run(f"SET lock_wait_timeout = {options.lock_timeout_s}")
         return steps
+
+
+def _side_last(name: str) -> tuple[bool, str]:
+    """Return the place of a table in the removal: the record shows that there is something to remove."""
+    return name == names.SIDE, name
 
 
 def _release_steps(
@@ -213,6 +222,8 @@ class MysqlInstalledObjects:
     registered: dict[str, MysqlRegistryEntry]  # the captured tables, by name
     released: dict[str, MysqlRegistryEntry]  # the tables that are released or being released, by name
     numbers_in_use: frozenset[int] = frozenset()  # numbers in names of the application that look like VENUS's
+    rejecting: Mapping[str, str] = field(default_factory=dict)  # the triggers that reject writes, with their tables
+    follower_tables: frozenset[str] = frozenset()  # in a database that may follow another one
 
     def next_free_id(self, table_id: int) -> int:
         """Return the next number whose log table and triggers have unused names."""
@@ -236,6 +247,10 @@ class MysqlInstalledObjects:
             },
             other_tables=frozenset(n for n, c in tables.items() if names.OWN_TABLE.fullmatch(n)),
             numbers_in_use=frozenset(_foreign_numbers(rows)),
+            rejecting={r[1]: r[3] for r in rows if r[0] == "trigger" and names.REJECT_TRIGGER.fullmatch(r[1])},
+            follower_tables=frozenset(n for n in tables if names.FOLLOWER_TABLE.fullmatch(n))
+            if names.SIDE in tables
+            else frozenset(),
             registered={k.schema.name: k for k in known if not is_being_released(k.table)},
             released={k.schema.name: k for k in out},
         )
@@ -248,7 +263,7 @@ class MysqlInstalledObjects:
     def find_missing(self, table: MysqlTable, table_id: int, paths: Seq[CascadePath]) -> list[str]:
         """Return the names of a table's triggers and log that are missing or altered."""
         required = triggers.build_triggers(table, table_id, paths)
-        lacking = [t.name for t in required if self.triggers.get(t.name) != t.definition]
+        lacking = [t.name for t in required if not t.is_equal_to(self.triggers.get(t.name))]
         log = names.log_table_name(table_id)
         return lacking + ([] if self.has_log(table, log) else [log])
 
@@ -318,7 +333,7 @@ def table_steps(
 ) -> list[InstallStep]:
     """Return the steps of one table. A repaired table ends as RESYNC, and a released one is captured again."""
     known = present.registered.get(table.name)
-    steps = _log_steps(table, table_id, present)
+    steps = log_steps(table, table_id, present)
     for trigger in triggers.build_triggers(table, table_id, paths):
         steps += _trigger_steps(table, trigger, present)
     mended = known is not None and any(not s.exists and not s.what.startswith(WIDTH) for s in steps)
@@ -353,7 +368,8 @@ def _recapture_steps(table: MysqlTable, was: MysqlRegistryEntry) -> list[Install
     return [*steps, InstallStep(table=table.where, what=what, sql=sql)]
 
 
-def _log_steps(table: MysqlTable, table_id: int, present: MysqlInstalledObjects) -> list[InstallStep]:
+def log_steps(table: MysqlTable, table_id: int, present: MysqlInstalledObjects) -> list[InstallStep]:
+    """Return the steps of a table's log."""
     name = names.log_table_name(table_id)
     what = f"log table {name}"
     same = present.has_log(table, name)
@@ -369,8 +385,9 @@ def _log_steps(table: MysqlTable, table_id: int, present: MysqlInstalledObjects)
 def _trigger_steps(table: MysqlTable, trigger: MysqlTrigger, present: MysqlInstalledObjects) -> list[InstallStep]:
     existing = present.triggers.get(trigger.name)
     what = f"trigger {trigger.name}"
-    steps = [InstallStep(table=table.where, what=what, sql=trigger.sql, exists=existing == trigger.definition)]
-    if existing is not None and existing != trigger.definition:
+    is_there = trigger.is_equal_to(existing)
+    steps = [InstallStep(table=table.where, what=what, sql=trigger.sql, exists=is_there)]
+    if existing is not None and not is_there:
         steps.insert(0, InstallStep(table=table.where, what=what, sql=drop_trigger_sql(table.database, trigger.name)))
     return steps
 

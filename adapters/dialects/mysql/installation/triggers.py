@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.mysql.dictionary.tables import MysqlReference, MysqlTable
 from venus.adapters.dialects.mysql.dictionary.types import can_widen, log_type, narrow_log_type
@@ -129,6 +129,15 @@ class MysqlTrigger:
     def definition(self) -> tuple[str, str, str, str]:
         """Its entry in the dictionary if it is unaltered."""
         return (self.body, self.table, self.timing, self.event)
+
+    @property
+    def quiet(self) -> MysqlTrigger:
+        """The same trigger in a database that may follow: it logs nothing of what VENUS applies."""
+        return replace(self, body=statement("triggers", "unless_applied", body=self.body))
+
+    def is_equal_to(self, there: tuple[str, str, str, str] | None) -> bool:
+        """Return whether an entry of the dictionary logs the application's changes as this trigger does."""
+        return there in (self.definition, self.quiet.definition)
 
 
 def key_description(table: MysqlTable) -> str:

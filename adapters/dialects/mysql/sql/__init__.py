@@ -16,7 +16,16 @@ PREFIX = "venus_"
 HEARTBEAT = "venus_heartbeat"
 #: Table with InnoDB's number of each captured table. TRUNCATE gives the table a new number.
 MARKS = "venus_innodb_table"
+#: Record of a database that follows another one, or can be followed by it.
+SIDE = "venus_side"
 OWN_TABLE = re.compile(r"venus_(checkpoint|batch|captured_table|heartbeat|alembic_version|innodb_table)")
+#: Tables of a database that follows another one (targets/mysql): its progress, and the record of the switches.
+FOLLOWER_TABLE = re.compile(
+    r"venus_(side|cutover|applied|target_table|target_schema|quarantine|sweep|held|load_job|load_manifest|intent"
+    r"|(touched|side)_\d+_[0-9a-f]{8})"
+)
+#: Triggers that reject writes while another database is the application's.
+REJECT_TRIGGER = re.compile(r"venus_reject_[iud]_\d{5,}")
 LOG_TABLE = re.compile(r"venus_l_(\d{5,})")
 #: Beginning of the comment on every log table. The name alone does not prove ownership.
 _LOG_COMMENT = re.compile(r"k1 \w")
@@ -49,7 +58,7 @@ def is_log(name: str, comment: str) -> bool:
 
 def is_own_table(name: str, comment: str) -> bool:
     """Return whether VENUS created a table."""
-    return bool(OWN_TABLE.fullmatch(name)) or is_log(name, comment)
+    return bool(OWN_TABLE.fullmatch(name) or FOLLOWER_TABLE.fullmatch(name)) or is_log(name, comment)
 
 
 def is_own_trigger(name: str, body: str) -> bool:

@@ -82,6 +82,37 @@ UPDATE venus_checkpoint SET epoch = {epoch} WHERE id = 1
 -- advance --
 UPDATE venus_checkpoint SET next_sequence = {next_sequence}, last_batch = {last_batch} WHERE id = 1
 
+-- seal --
+-- A negative epoch ends capture here until another database hands it over again, whichever process tries.
+UPDATE venus_checkpoint SET epoch = -epoch WHERE id = 1 AND epoch = {epoch} AND epoch > 0
+
+-- unseal --
+UPDATE venus_checkpoint SET epoch = abs(epoch) WHERE id = 1
+
+-- empty_registry --
+-- Before another database's registry is continued here.
+DELETE FROM venus_captured_table
+
+-- empty_batches --
+DELETE FROM venus_batch
+
+-- empty_marks --
+-- What happened to the tables while this database followed needs no new fill.
+DELETE FROM venus_innodb_table
+
+-- empty_log --
+-- Only VENUS has written here while this database followed.
+DELETE FROM {log}
+
+-- continue_table --
+-- A table that another database has captured before. It is not read again, because the broker has its rows.
+INSERT INTO venus_captured_table (table_id, namespace, name, schema_wire, fingerprint, state, reason, fill_rows,
+                                  fill_estimate, fill_done, sweep_from, log_through, number_max)
+VALUES ({table_id}, {namespace}, {name}, {schema_wire}, {fingerprint}, {state}, {reason}, 0, 0, 1, 0, 0, {number_max})
+
+-- continue_at --
+UPDATE venus_checkpoint SET epoch = {epoch}, next_sequence = {next_sequence}, last_batch = {last_batch} WHERE id = 1
+
 -- add_batch --
 INSERT INTO venus_batch (batch_no, epoch, first_sequence, last_sequence, digest) VALUES {rows}
 

@@ -16,6 +16,10 @@ CREATE TABLE {marks} (table_id INT NOT NULL PRIMARY KEY, mark VARCHAR(64) CHARAC
 -- create --
 CREATE TRIGGER {trigger} {timing} {event} ON {table} FOR EACH ROW {body}
 
+-- unless_applied --
+-- The body in a database that may follow: a session of VENUS that applies the other one's changes sets the variable.
+IF @venus_apply IS NULL THEN {body}; END IF
+
 -- drop_trigger --
 DROP TRIGGER {trigger}
 

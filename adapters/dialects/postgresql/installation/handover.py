@@ -4,15 +4,15 @@ The registry, the checkpoint and the numbers of tables and batches continue thos
 is sealed. Broker and consumers therefore see the same business with the next batch, and nothing is read again. The
 statements run in the transaction that also opens the database for writes, so the first write is logged.
 
-A table may differ from the registered version in its defaults or constraints: capture then continues in the next
-version. A column must keep its number and its type, because rows and keys travel under the numbers.
+A table may differ from the registered version in its defaults or constraints, or in its description if the other
+database is of another kind: capture then continues in the next version. A column must keep its number and its values,
+because rows and keys travel under the numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.postgresql import registry
@@ -23,17 +23,14 @@ from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.installation import triggers
 from venus.adapters.dialects.postgresql.installation.installer import SHARED, PostgresInstalledObjects, own_steps
 from venus.adapters.dialects.postgresql.sql import literal, statement
-from venus.adapters.dialects.registry_rules import version_values
-from venus.codec.schema import fingerprint
+from venus.adapters.dialects.registry_rules import (
+    CaptureHandover,
+    find_handover_obstacles,
+    next_version,
+    registered_version,
+    version_values,
+)
 from venus.model import TableSchema
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureHandover:
-    """Statements in order, and what forbids the handover, one line each."""
-
-    statements: tuple[str, ...]
-    obstacles: tuple[str, ...]
 
 
 def plan_handover(
@@ -44,8 +41,7 @@ def plan_handover(
         present = PostgresInstalledObjects.read(connection)
         there = read_present_tables(connection, [t.schema for t in tables])
         own = [step.sql for step in own_steps(connection) if not step.exists]
-    there.setdefault((names.OWN_SCHEMA, dictionary.HEARTBEAT.name), dictionary.HEARTBEAT)
-    found = [(t.schema, there.get(_place(t.schema))) for t in tables]
+    found = [(t.schema, _find_table(t.schema, there)) for t in tables]
     shared = [statement("triggers", block) for name, block in SHARED.items() if name not in present.other_tables]
     return CaptureHandover(
         statements=(
@@ -60,12 +56,27 @@ def plan_handover(
             ),
             *(_register_sql(t.schema, t.state, t.reason) for t in released),
         ),
-        obstacles=tuple(line for schema, table in found for line in find_obstacles(schema, table)),
+        obstacles=tuple(
+            line
+            for schema, table in found
+            if not schema.is_heartbeat
+            for line in find_handover_obstacles(schema, _describe(schema, table) if table else None)
+        ),
     )
 
 
 def _place(schema: TableSchema) -> tuple[str, str]:
     return schema.namespace, schema.name
+
+
+def _find_table(schema: TableSchema, there: Mapping[tuple[str, str], PostgresTable]) -> PostgresTable | None:
+    """Return the table of a registered one. The heartbeat has another name in a database of another kind."""
+    found = there.get(_place(schema))
+    return found if found is not None or not schema.is_heartbeat else dictionary.HEARTBEAT
+
+
+def _describe(known: TableSchema, table: PostgresTable) -> TableSchema:
+    return table.to_schema(known.table_id, known.version)
 
 
 def read_present_tables(
@@ -83,39 +94,10 @@ def read_next_versions(connection: PostgresConnection) -> dict[int, TableSchema]
         registered = [t.schema for t, _ in registry.read_registered_tables(connection)]
         there = read_present_tables(connection, registered)
     return {
-        known.table_id: _next_version(known, there[_place(known)]) for known in registered if _place(known) in there
+        known.table_id: next_version(known, _describe(known, there[_place(known)]))
+        for known in registered
+        if _place(known) in there
     }
-
-
-def _next_version(known: TableSchema, table: PostgresTable) -> TableSchema:
-    """Return the registered version, or the next one if the table differs."""
-    same = table.to_schema(known.table_id, known.version)
-    return same if fingerprint(same) == fingerprint(known) else replace(same, version=known.version + 1)
-
-
-def find_obstacles(known: TableSchema, table: PostgresTable | None) -> Iterator[str]:
-    """Yield why capture of this table cannot continue in this database, one line each. Pure."""
-    if table is None:
-        yield f"{known.qualified} does not exist under this name in the new database"
-        return
-    if tuple(k.name for k in table.key) != known.key:
-        now = ", ".join(k.name for k in table.key) or "none"
-        yield f"{known.qualified} has another key in the new database: {now} instead of {', '.join(known.key)}"
-    there = {c.name: c for c in table.columns}
-    for column in known.columns:
-        now_column = there.get(column.name)
-        if now_column is None:
-            yield f"{known.qualified} has no column {column.name} in the new database"
-        elif now_column.type != column.type:
-            yield (
-                f"{known.qualified}.{column.name} is {now_column.source_type} in the new database and "
-                f"{column.source_type} in the old one"
-            )
-        elif now_column.number != column.number:
-            yield (
-                f"{known.qualified}.{column.name} is column {now_column.number} of the new table and number "
-                f"{column.number} of the old one, which has dropped columns"
-            )
 
 
 def _table_statements(schema: TableSchema, table: PostgresTable, connection: PostgresConnection) -> Iterator[str]:
@@ -132,7 +114,7 @@ def _table_statements(schema: TableSchema, table: PostgresTable, connection: Pos
         yield f"ALTER TABLE {trigger.table_sql} {how} TRIGGER {trigger.name}"
     for leaf in table.leaves:
         yield statement("triggers", "leaf_joined", table_id=str(table_id), leaf=str(leaf.oid))
-    yield _register_sql(schema, "ACTIVE", "")
+    yield _register_sql(registered_version(schema, _describe(schema, table)), "ACTIVE", "")
 
 
 def _register_sql(schema: TableSchema, state: str, reason: str) -> str:

@@ -10,18 +10,14 @@ no row and may be repeated, because VENUS applies rows with their numbers.
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from venus.adapters.dialects.contract import Numbering
 from venus.adapters.targets.cutover_contract import (
     CounterSetting,
-    CutoverMark,
     CutoverObstacle,
     CutoverTable,
     ReferenceCheck,
@@ -36,11 +32,9 @@ from venus.adapters.targets.postgresql.naming import PlacedTable, quote, shorten
 from venus.adapters.targets.postgresql.rowsql import copy_rows
 from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
 from venus.adapters.targets.postgresql.session import TargetSession, statement
-from venus.adapters.targets.relational.control import build_table_view, build_view, read_progress_in
-from venus.adapters.targets.relational.database import LOCK_WAIT_S
+from venus.adapters.targets.relational.cutover_session import RelationalCutover
 from venus.adapters.targets.relational.names import fold_name
-from venus.adapters.targets.relational.session import transaction
-from venus.adapters.targets.views import TargetTable, TargetView
+from venus.adapters.targets.relational.sides import next_number
 from venus.codec.batch import TableChanges
 from venus.codec.copy_text import from_copy
 from venus.codec.row_bytes import Layout
@@ -49,7 +43,6 @@ from venus.model import Column, TableSchema
 
 _CHUNK_BYTES = 4 << 20
 _SPELLER = "venus_speller"
-_PAUSE_S = 0.1
 
 
 class PostgresSpeller:
@@ -138,30 +131,29 @@ def open_cutover(target: PostgresDatabase) -> Iterator[PostgresCutover]:
         cutover.close()
 
 
-class PostgresCutover:
+class PostgresCutover(RelationalCutover):
     """One session of a cut-over."""
 
+    _target: PostgresDatabase
+    _session: TargetSession
+
     def __init__(self, target: PostgresDatabase, session: TargetSession) -> None:
-        self._target = target
-        self._session = session
+        super().__init__(target, session)
         #: Every table, and whether VENUS has created it.
         self._placed: dict[int, tuple[PlacedTable, bool]] = {}
 
-    def close(self) -> None:
-        """Roll back an open transaction and close the connection."""
-        self._session.rollback()
-        self._session.close()
+    def sql(self, block: str, **parts: str) -> str:
+        return cutover_sql(block, **parts)
 
-    def prepare(self) -> None:
-        if not self._target.is_installed(self._session):
-            raise self._target.not_loaded_error
-        self._target.install()
+    @property
+    def lock_switch_sql(self) -> str:
+        return side_sql("lock_switch")
 
-    def read_mark(self) -> CutoverMark | None:
-        return self._target.read_mark(self._session)
+    def begin_mark(self) -> None:
+        self._session.run("SET LOCAL venus.apply = 'on'")
 
-    def read_view(self) -> TargetView:
-        return build_view(read_progress_in(self._target, self._session))
+    def open_side(self, opening: SideOpening) -> None:
+        open_side(self._session, opening)
 
     # -- checks ----------------------------------------------------------------------------------------------------
 
@@ -192,14 +184,6 @@ class PostgresCutover:
         created = {one.schema.table_id for one in self._created}
         return guarantees.find_schema_differences(self._session, self._all_tables, created)
 
-    @contextmanager
-    def open_snapshot(self) -> Iterator[None]:
-        self._session.run(cutover_sql("begin_reading"))
-        try:
-            yield
-        finally:
-            self._session.rollback()
-
     def read_rows(self, table_id: int, take: RowSink) -> None:
         read_rows(self._session, self._placed[table_id][0], take)
 
@@ -220,38 +204,6 @@ class PostgresCutover:
 
     # -- the hand-over ---------------------------------------------------------------------------------------------
 
-    def lock_switch(self) -> None:
-        if self._session.closed:
-            self._session.close()
-            self._session = self._target.connect("cutover")
-        until = time.monotonic() + LOCK_WAIT_S
-        while self._session.row(side_sql("lock_switch")) != (True,):
-            if time.monotonic() > until:
-                raise Refused("another process switches these databases", hint="let it end, or stop it")
-            time.sleep(_PAUSE_S)
-
-    def put_mark(
-        self,
-        certificate: dict[str, Any],
-        check: Callable[[Seq[TargetTable]], None],
-        opening: SideOpening | None = None,
-    ) -> None:
-        target, session = self._target, self._session
-        with transaction(session):
-            session.run("SET LOCAL venus.apply = 'on'")
-            ((offset, _),) = target.read_own_rows(session, "hold_position")
-            check([build_table_view(t) for t in target.read_tables(session)])
-            if opening is not None:
-                if offset != opening.position.offset:
-                    raise Refused(f"target {target.name} is at offset {offset:,}, not {opening.position.offset:,}")
-                open_side(session, opening)
-            values = {"sequence": certificate["sequence"], "offset": certificate["offset"]}
-            session.run(
-                cutover_sql("put_mark"), values | {"group": target.group, "certificate": json.dumps(certificate)}
-            )
-            target.run_own(session, "set_paused", paused=True)
-            target.run_own(session, "raise_control")
-
     def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
         warnings = self._recreate_references(invalid, acting=True) + guarantees.add_domain_checks(
             self._session, self._created
@@ -260,22 +212,10 @@ class PostgresCutover:
         left = guarantees.unvalidated_checks(self._session, self._all_tables)
         return warnings + [f"check {name} of {at} is NOT VALID: older rows may violate it" for at, name in left]
 
-    def finish_mark(self, certificate: dict[str, Any]) -> None:
-        values = {"group": self._target.group, "certificate": json.dumps(certificate)}
-        self._session.run(cutover_sql("finish_mark"), values)
-
     def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
         self._recreate_references(invalid, acting=False)
         guarantees.drop_domain_checks(self._session, self._created)
         set_identity_mode(self._session, self._created, numberings, how="BY DEFAULT")
-
-    def remove_mark(self) -> None:
-        target, session = self._target, self._session
-        with transaction(session):
-            target.run_own(session, "hold_position")
-            session.run(cutover_sql("remove_mark"), {"group": target.group})
-            target.run_own(session, "set_paused", paused=False)
-            target.run_own(session, "raise_control")
 
     def _recreate_references(self, invalid: Collection[str], *, acting: bool) -> list[str]:
         there = guarantees.read_foreign_keys(self._session, self._all_tables)
@@ -284,15 +224,6 @@ class PostgresCutover:
 
 
 _BIGINT_MAX = 2**63 - 1
-
-
-def next_number(smallest: int | None, largest: int | None, source_next: int | None, step: int) -> int:
-    """Return the first free number behind the rows and behind the source's counter. Pure."""
-    if step < 0:
-        mine = -1 if smallest is None else smallest + step
-        return mine if source_next is None else min(mine, source_next)
-    mine = 1 if largest is None else max(largest, 0) + step
-    return mine if source_next is None else max(mine, source_next)
 
 
 def set_counters(

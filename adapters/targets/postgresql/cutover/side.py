@@ -22,7 +22,6 @@ from venus.adapters.dialects.postgresql import sql as names
 from venus.adapters.dialects.postgresql.connection import LOCK_TIMEOUT, PostgresConnection
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable, application_tables, read_all_tables
 from venus.adapters.dialects.postgresql.installation.handover import (
-    CaptureHandover,
     plan_handover,
     position_sql,
     read_next_versions,
@@ -31,10 +30,10 @@ from venus.adapters.dialects.postgresql.installation.handover import (
 from venus.adapters.dialects.postgresql.lock_waits import FROM_TRIGGERS, find_holders
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
 from venus.adapters.dialects.registry import replace_own_options
+from venus.adapters.dialects.registry_rules import CaptureHandover
 from venus.adapters.targets.cutover_contract import (
     ColumnLimits,
     CutoverObstacle,
-    FollowStart,
     NewSideObject,
     SideLimits,
     SideOpening,
@@ -44,53 +43,27 @@ from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, quote, quote_li
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.session import TargetSession, statement, try_replica_role
 from venus.adapters.targets.relational.session import transaction
-from venus.adapters.targets.relational.states import ACTIVE, rows_to_text
-from venus.adapters.targets.switching import SideRecord, SideState, SwitchPosition
+from venus.adapters.targets.relational.sides import (
+    LOCK_TIMEOUT_MS,
+    RelationalSide,
+    fenced_error,
+    missing_right,
+    open_writers_error,
+    put_record,
+    waiting_error,
+)
+from venus.adapters.targets.switching import SideRecord, SwitchPosition
 from venus.adapters.targets.way_back import COUNTED_MAX, travelling_limits
 from venus.config import Settings
-from venus.errors import DatabaseUnavailable, Fenced, Refused, TargetError
+from venus.errors import DatabaseUnavailable, TargetError
 from venus.model import Column, Kind, TableSchema
 
 logger = logging.getLogger(__name__)
-
-#: How long the triggers that reject writes wait for transactions of the application.
-LOCK_TIMEOUT_MS = 10_000
 
 
 def side_sql(block: str, **parts: str) -> str:
     """Return a block of side.sql."""
     return statement("side", block, own=OWN_SCHEMA, **parts)
-
-
-def read_record(session: TargetSession) -> SideRecord | None:
-    """Read the record of this database; None if it has none."""
-    found = session.row(side_sql("exists"))
-    row = session.row(side_sql("read")) if found and found[0] else None
-    if row is None:
-        return None
-    business, name, peer, state, switch, offset, changed_at = row
-    return SideRecord(
-        business=business,
-        name=name,
-        peer=peer,
-        state=SideState(state),
-        switch=switch,
-        offset=offset,
-        changed_at=changed_at,
-    )
-
-
-def put_record(session: TargetSession, record: SideRecord) -> None:
-    """Store the record in the caller's transaction."""
-    values = {
-        "business": record.business,
-        "name": record.name,
-        "peer": record.peer,
-        "state": record.state.value,
-        "switch": record.switch,
-        "offset": record.offset,
-    }
-    session.run(side_sql("put"), values)
 
 
 def open_side(session: TargetSession, opening: SideOpening) -> None:
@@ -100,26 +73,28 @@ def open_side(session: TargetSession, opening: SideOpening) -> None:
         session.run(text)
     at = opening.position
     session.run(position_sql(epoch=at.epoch, next_sequence=at.next_sequence, last_batch=at.last_batch))
-    put_record(session, opening.record)
+    put_record(session, side_sql("put"), opening.record)
     session.run(side_sql("accept"))
 
 
-class PostgresSide:
+class PostgresSide(RelationalSide):
     """One of the two databases; `target`: as it is a target while it follows."""
 
+    _target: PostgresDatabase
+    _session: TargetSession
+
     def __init__(self, settings: Settings, name: str) -> None:
-        self.name = name
+        target = PostgresDatabase(settings, name)
+        super().__init__(target, target.connect("switch"))
         self._settings = settings
-        self._target = PostgresDatabase(settings, name)
-        self._session = self._target.connect("switch")
         self._session.run("SET venus.apply = 'on'")
 
-    def close(self) -> None:
-        self._session.rollback()
-        self._session.close()
+    def sql(self, block: str, **parts: str) -> str:
+        return side_sql(block, **parts)
 
-    def read(self) -> SideRecord | None:
-        return read_record(self._session)
+    @property
+    def remove_mark_sql(self) -> str:
+        return cutover_sql("remove_mark")
 
     # -- what forbids it -------------------------------------------------------------------------------------------
 
@@ -156,9 +131,7 @@ class PostgresSide:
                 remedy=f"ALTER TABLE {table} ALTER COLUMN {column} SET GENERATED BY DEFAULT",
             )
         for table, right in session.rows(side_sql("missing_rights"), named):
-            yield CutoverObstacle(
-                what=f"{place}: {role} lacks {right} on {table}", remedy=f"GRANT {right} ON {table} TO {role}"
-            )
+            yield missing_right(place, role, right, table)
         for (table,) in session.rows(side_sql("hidden_rows"), named):
             yield CutoverObstacle(
                 what=f"{place}: row security hides rows of {table} from {role}",
@@ -232,7 +205,7 @@ class PostgresSide:
         try:
             with transaction(session):
                 session.run(side_sql("lock_timeout", milliseconds=str(LOCK_TIMEOUT_MS)))
-                put_record(session, record)
+                self.put_record(record)
                 session.run(side_sql("reject_function", peer=quote_literal(record.peer)))
                 for relation in relations.values():
                     session.run(side_sql("reject", table=relation))
@@ -240,23 +213,17 @@ class PostgresSide:
             if session.closed or LOCK_TIMEOUT not in str(error):
                 raise
             held = "; ".join(f"{w.table}: {w.holder}" for w in find_holders(session, relations, FROM_TRIGGERS))
-            raise Refused(
-                f"{self._target.description}: a transaction of the application is open: {held or 'it has ended'}",
-                hint="end it, and run the command again",
-            ) from error
+            raise open_writers_error(self._target.description, held) from error
 
     def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
         session = self._session
         with transaction(session):
             row = session.row(dialect_statement("registry", "seal"), {"epoch": epoch})
             if row is None:
-                raise Fenced(f"{self.name}: another process has begun to capture", hint="run the command again")
+                raise fenced_error(self.name)
             if waiting := self._find_waiting(tables):
-                raise Refused(
-                    f"changes of {', '.join(waiting)} wait at {self.name}",
-                    hint="stop the application's writes there, and run the command again",
-                )
-            put_record(session, record)
+                raise waiting_error(self.name, waiting)
+            self.put_record(record)
         return SwitchPosition(offset=record.offset, epoch=epoch, next_sequence=row[0], last_batch=row[1])
 
     def _find_waiting(self, tables: Iterable[TableSchema]) -> list[str]:
@@ -272,7 +239,7 @@ class PostgresSide:
         session = self._session
         with transaction(session):
             session.run(dialect_statement("registry", "unseal"))
-            put_record(session, record)
+            self.put_record(record)
             session.run(side_sql("accept"))
         self.tidy()
 
@@ -296,45 +263,9 @@ class PostgresSide:
         columns = ColumnChoice.from_settings(self._settings)
         return PostgresConnection(url, application="venus switch", columns=columns)
 
-    def read_start(self) -> FollowStart:
-        target, session = self._target, self._session
-        position = target.read_position(session)
-        if position is None:
-            raise target.not_loaded_error
-        known = {(s.table_id, s.version): s for s in target.read_schemas(session)}
-        at_cut = [known[t.table_id, t.schema_version] for t in target.read_tables(session)]
+    def read_next_versions(self) -> dict[int, TableSchema]:
         with closing(self._connect()) as connection:
-            present = read_next_versions(connection)
-        beats = [schema for schema in (*known.values(), *present.values()) if schema.is_heartbeat]
-        return FollowStart(
-            offset=position.offset,
-            epoch=position.epoch,
-            last_sequence=position.last_sequence,
-            rows=position.rows,
-            schemas=(*(_version_to_follow(was, present.get(was.table_id)) for was in at_cut), *beats),
-        )
-
-    def follow(self, record: SideRecord, start: FollowStart) -> None:
-        target, session = self._target, self._session
-        with transaction(session):
-            created = {t.table_id for t in target.read_tables(session) if t.created}
-            target.run_own(
-                session,
-                "set_position",
-                offset=start.offset,
-                epoch=start.epoch,
-                sequence=start.last_sequence,
-                rows=rows_to_text(start.rows),
-            )
-            target.run_own(session, "forget_tables")
-            for schema in start.schemas:
-                target.put_schema(session, schema)
-                if not schema.is_heartbeat:
-                    is_own = schema.table_id in created
-                    target.put_table(session, target.place(schema), ACTIVE, start.offset, created=is_own)
-            session.run(cutover_sql("remove_mark"), {"group": target.group})
-            target.run_own(session, "set_paused", paused=False)
-            put_record(session, record)
+            return read_next_versions(connection)
 
 
 #: The first version of PostgreSQL whose type has an infinity.
@@ -352,15 +283,3 @@ def limit_column(column: Column, table: PostgresTable, charset: str, version: in
         charset=charset if is_text and charset != "UTF8" else "",
         specials=limits.specials - missing,
     )
-
-
-def _version_to_follow(at_cut: TableSchema, present: TableSchema | None) -> TableSchema:
-    """Return the version with which a former owner begins. Pure.
-
-    The new owner describes its tables in its own way, which is no change: the tables here need no statement for it. A
-    change of columns since the cut arrives in its place among the rows.
-    """
-    if present is None or at_cut.key != present.key:
-        return at_cut
-    before, now = ({c.number: (c.name, c.type, c.nullable) for c in one.columns} for one in (at_cut, present))
-    return present if before == now else at_cut

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Protocol
 
-from venus.adapters.dialects.postgresql.lock_waits import HeldLock, find_waits
-from venus.adapters.targets.postgresql.session import TargetSession, open_session
 from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.session import RelationalSession
 from venus.adapters.targets.relational.states import TableState
 from venus.errors import VenusError
 from venus.rpc.conditions import WAITING, TableCondition
@@ -23,20 +23,26 @@ LOOK_S = 5.0
 REPEAT_S = 300.0
 
 
-def find_lock_waits(
-    target: RelationalDatabase, session: TargetSession, states: dict[int, TableState]
-) -> list[TableCondition]:
-    """Return the tables for whose locks this target's sessions wait, with the holders."""
+class TargetLockWait(Protocol):
+    """A lock on a table (empty: on a row) that sessions wait for, with its holder as text."""
+
+    @property
+    def table(self) -> str: ...
+
+    @property
+    def holder(self) -> str: ...
+
+
+def wait_conditions(waits: Iterable[TargetLockWait], states: dict[int, TableState]) -> list[TableCondition]:
+    """Return the conditions of the tables whose locks are waited for. Pure."""
     by_name = {f"{t.namespace}.{t.name}": t for t in states.values()}
-    return [_condition(wait, by_name) for wait in find_waits(session, f"venus %{target.group}%", LOOK_S)]
-
-
-def _condition(wait: HeldLock, by_name: dict[str, TableState]) -> TableCondition:
-    known = by_name.get(wait.table)
-    name = known.source_name if known else wait.table or "a row"
-    return TableCondition(
-        table_id=known.table_id if known else 0, name=name, state=WAITING, reason=f"for a lock of {wait.holder}"
-    )
+    found = []
+    for wait in waits:
+        known = by_name.get(wait.table)
+        name = known.source_name if known else wait.table or "a row"
+        table_id = known.table_id if known else 0
+        found.append(TableCondition(table_id=table_id, name=name, state=WAITING, reason=f"for a lock of {wait.holder}"))
+    return found
 
 
 class _WaitReporter:
@@ -59,16 +65,18 @@ class _WaitReporter:
 
 
 @contextmanager
-def log_load_waits(target: RelationalDatabase) -> Iterator[None]:
+def log_load_waits(
+    target: RelationalDatabase, find: Callable[[RelationalSession], Iterable[TargetLockWait]]
+) -> Iterator[None]:
     """Log the locks that the sessions of a load wait for, in any process, while the block runs."""
-    ended, teller = threading.Event(), _WaitReporter(target, lambda _: None)
+    ended, reporter = threading.Event(), _WaitReporter(target, lambda _: None)
 
     def look() -> None:
         while not ended.wait(LOOK_S):
             with suppress(VenusError):
-                session = open_session(target, "look")
+                session = target.connect("look")
                 try:
-                    teller.report([_condition(wait, {}) for wait in find_waits(session, "venus load %", LOOK_S)])
+                    reporter.report(wait_conditions(find(session), {}))
                 finally:
                     session.close()
 
@@ -77,6 +85,13 @@ def log_load_waits(target: RelationalDatabase) -> Iterator[None]:
         yield
     finally:
         ended.set()
+
+
+class WatchedSession(Protocol):
+    """A session that says since when its statement runs; None = none runs."""
+
+    @property
+    def busy_since(self) -> float | None: ...
 
 
 class LockWaitMonitor:
@@ -89,14 +104,14 @@ class LockWaitMonitor:
     def __init__(
         self,
         target: RelationalDatabase,
-        session: TargetSession,
+        session: WatchedSession,
         states: Callable[[], dict[int, TableState]],
         tell: Callable[[list[TableCondition]], None],
     ) -> None:
         self._target = target
         self._session = session
         self._states = states
-        self._teller = _WaitReporter(target, tell)
+        self._reporter = _WaitReporter(target, tell)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="venus-waits", daemon=True)
         self._thread.start()
@@ -111,12 +126,12 @@ class LockWaitMonitor:
             if since is not None and time.monotonic() - since >= LOOK_S:
                 with suppress(VenusError):
                     self._check()
-            elif self._teller.reported:
-                self._teller.report([])
+            elif self._reporter.reported:
+                self._reporter.report([])
 
     def _check(self) -> None:
-        session = open_session(self._target, "look")
+        session = self._target.connect("look")
         try:
-            self._teller.report(find_lock_waits(self._target, session, self._states()))
+            self._reporter.report(self._target.find_lock_waits(session, self._states()))
         finally:
             session.close()

@@ -1,0 +1,1 @@
+"""The steps of a switch in a MariaDB or MySQL database: writes rejected, rows read and spelled, counters, mark."""

@@ -1,0 +1,206 @@
+"""Cut-over of a MariaDB or MySQL database that follows, in one session, for adapters/cutover (`venus fallback`).
+
+Rows are read as capture reads them, in bounded memory. Counters continue behind the rows *and* behind the numbers drawn
+at the other database. The application's foreign keys stay as they are; a query over the rows checks each of them,
+because VENUS has written without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Seq
+from contextlib import closing, contextmanager
+
+from venus.adapters.dialects.contract import Numbering
+from venus.adapters.dialects.mysql.connection import MysqlConnection, parse_address
+from venus.adapters.dialects.mysql.dictionary.structure import read_numberings
+from venus.adapters.dialects.mysql.dictionary.tables import is_mariadb
+from venus.adapters.dialects.mysql.installation.handover import run_statements
+from venus.adapters.dialects.mysql.rows import MysqlAccess
+from venus.adapters.targets.cutover_contract import (
+    CounterSetting,
+    CutoverObstacle,
+    CutoverTable,
+    ReferenceCheck,
+    RowSink,
+    SchemaDifference,
+    SideOpening,
+)
+from venus.adapters.targets.mysql import tables
+from venus.adapters.targets.mysql.application import ApplicationTables
+from venus.adapters.targets.mysql.cutover.side import open_side, side_sql
+from venus.adapters.targets.mysql.database import MysqlDatabase, cutover_sql
+from venus.adapters.targets.mysql.naming import MysqlPlacedTable, quote
+from venus.adapters.targets.mysql.rowsql import MysqlRowSql, insert_rows
+from venus.adapters.targets.mysql.session import MysqlSession
+from venus.adapters.targets.relational.cutover_session import RelationalCutover
+from venus.adapters.targets.relational.sides import next_number
+from venus.codec.batch import TableChanges
+from venus.errors import Refused, TargetError
+from venus.model import TableSchema
+
+_PIECE_ROWS = 5_000
+_SECTION_BYTES = 1 << 30
+
+
+@contextmanager
+def open_cutover(target: MysqlDatabase) -> Iterator[MysqlCutover]:
+    """Open the session; roll back an open transaction at the end."""
+    cutover = MysqlCutover(target, target.connect("cutover"))
+    try:
+        yield cutover
+    finally:
+        cutover.close()
+
+
+class MysqlSpeller:
+    """Converter of rows into the database's form, by a temporary table of the same types."""
+
+    def __init__(self, session: MysqlSession, sql: MysqlRowSql, access: MysqlAccess) -> None:
+        self._session = session
+        self._sql = sql
+        self._sql.is_exact = False
+        self._access = access
+
+    def __enter__(self) -> MysqlSpeller:
+        self._session.run(self._sql.text("create_stage"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.rollback()
+        self._session.run(f"DROP TEMPORARY TABLE IF EXISTS {self._sql.stage}")
+
+    def spell_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
+        """Return rows of version `schema` as the database stores them, in the newest version."""
+        session, sql = self._session, self._sql
+        insert_rows(session, sql, schema, section.record_ids, section.rows, block="put_staged")
+        rows = session.text_rows(cutover_sql("rows", columns=self._access.columns_sql, table=sql.stage))
+        session.run(f"DELETE FROM {sql.stage}")
+        (found,) = self._access.build_sections(rows, bytes_max=_SECTION_BYTES)
+        return found
+
+
+class MysqlCutover(RelationalCutover):
+    """One session of a cut-over."""
+
+    _target: MysqlDatabase
+    _session: MysqlSession
+
+    def __init__(self, target: MysqlDatabase, session: MysqlSession) -> None:
+        super().__init__(target, session)
+        assert target.application is not None
+        self._application: ApplicationTables = target.application
+        self._placed: dict[int, MysqlPlacedTable] = {}
+
+    def sql(self, block: str, **parts: str) -> str:
+        return cutover_sql(block, **parts)
+
+    @property
+    def lock_switch_sql(self) -> str:
+        return side_sql("lock_switch")
+
+    def begin_mark(self) -> None:
+        self._session.run("SET @venus_apply = 1")
+
+    def run_preparation(self, statements: Seq[str]) -> None:
+        with closing(MysqlConnection(parse_address(self._target.url), "READ COMMITTED")) as connection:
+            run_statements(connection, statements)
+
+    def open_side(self, opening: SideOpening) -> None:
+        open_side(self._session, opening)
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    def read_tables(self) -> list[CutoverTable]:
+        newest = {(s.table_id, s.version): s for s in self._target.read_schemas(self._session)}
+        placed = {
+            t.table_id: self._target.place(schema)
+            for t in self._target.read_tables(self._session)
+            if (schema := newest.get((t.table_id, t.schema_version))) is not None and not schema.is_heartbeat
+        }
+        self._application.forget()
+        self._placed = {n: one for n, one in placed.items() if self._application.find(one.name) is not None}
+        return [CutoverTable(schema=p.schema, name=p.qualified) for p in self._placed.values()]
+
+    def find_differences(self) -> list[CutoverObstacle]:
+        return []
+
+    def find_schema_differences(self) -> list[SchemaDifference]:
+        """Return nothing: the tables are the application's own, as they were before it left."""
+        return []
+
+    def read_rows(self, table_id: int, take: RowSink) -> None:
+        placed = self._placed[table_id]
+        access = self._application.access(placed, placed.schema)
+        query = cutover_sql("rows", columns=access.columns_sql, table=placed.sql)
+        with self._session.read_texts():
+            for rows in self._session.stream(query, _PIECE_ROWS):
+                for section in access.build_sections(rows, bytes_max=_SECTION_BYTES):
+                    take(section.record_ids, section.rows)
+
+    def open_speller(self, table_id: int) -> MysqlSpeller:
+        placed = self._placed[table_id]
+        access = self._application.access(placed, placed.schema)
+        return MysqlSpeller(self._session, self._target.row_sql(placed.schema), access)
+
+    def check_references(self) -> list[ReferenceCheck]:
+        found = []
+        for key in tables.read_foreign_keys(self._session, list(self._placed.values())):
+            orphans, example = tables.count_orphans(self._session, key)
+            found.append(ReferenceCheck(name=key.name, shown=key.shown, orphans=orphans, example=example))
+        return found
+
+    def set_counters(self, numberings: Seq[Numbering]) -> list[CounterSetting]:
+        of_column = {(n.table, n.column): n for n in numberings if n.table}
+        of_name = {n.name: n for n in numberings if n.name and not n.table}
+        placed = {one.name: one for one in self._placed.values()}
+        found = []
+        for own in self._read_numberings():
+            known = of_column.get((own.table, own.column)) if own.table else of_name.get(own.name)
+            if own.table in placed or (known is not None and not own.table):
+                found.append(self._set_counter(own, known, placed.get(own.table)))
+        late = {(n.table, n.name): n.next_value for n in self._read_numberings()}
+        for one, own in found:
+            if late.get((own.table, own.name), one.next_value) != one.next_value:
+                raise Refused(
+                    f"{one.table}.{one.column}: its counter cannot continue at {one.next_value:,}",
+                    hint="give the column a wider type in this database",
+                )
+        return [one for one, _ in found]
+
+    def _read_numberings(self) -> list[Numbering]:
+        with closing(MysqlConnection(parse_address(self._target.url), "READ COMMITTED")) as connection:
+            return read_numberings(connection, self._session.database, mariadb=is_mariadb(connection))
+
+    def _set_counter(
+        self, own: Numbering, known: Numbering | None, placed: MysqlPlacedTable | None
+    ) -> tuple[CounterSetting, Numbering]:
+        """Set a counter behind the rows, behind the other database's, and never back."""
+        low, high = None, None
+        if placed is not None:
+            query = cutover_sql("extremes", column=quote(own.column), table=placed.sql)
+            low, high = self._session.row(query) or (None, None)
+        other = max((n.next_value for n in (own, known) if n is not None), key=lambda n: n * own.increment)
+        value = next_number(low and int(low), high and int(high), other, own.increment)
+        try:
+            if own.name:
+                name = f"{quote(self._session.database)}.{quote(own.name)}"
+                self._session.run(cutover_sql("set_sequence", sequence=name, value=str(value)))
+            elif placed is not None:
+                self._session.run(cutover_sql("set_counter", table=placed.sql, value=str(value)))
+        except TargetError as error:
+            raise Refused(f"{own.table or own.name}: its counter cannot continue at {value:,}: {error}") from error
+        sequence = own.name or f"AUTO_INCREMENT of {own.table}"
+        setting = CounterSetting(
+            sequence=sequence, next_value=value, step=own.increment, table=own.table, column=own.column
+        )
+        return setting, own
+
+    # -- the hand-over ---------------------------------------------------------------------------------------------
+
+    def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
+        """Return nothing: foreign keys and counters are the application's own, and act in its sessions."""
+        return []
+
+    def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
+        """Do nothing, as `enforce` does."""

@@ -1,0 +1,274 @@
+"""A MariaDB or MySQL database that may become the application's and be taken back (`venus cutover --fall-back`).
+
+Writes are rejected by triggers on each table, which read the record of this database: one row, locked by every
+transaction that writes. So a step is one transaction although DDL is not: triggers, logs and VENUS's own tables are
+made before it, and each statement may be repeated. TRUNCATE fires no trigger.
+
+While a database follows, its own triggers of VENUS stay and log nothing of what VENUS applies. Foreign keys do not act
+in VENUS's sessions. Triggers of the application do, and cannot be switched off for a session, so they are obstacles.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Seq
+from contextlib import closing
+
+from venus.adapters.dialects.column_choice import ColumnChoice
+from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.mysql import connection as connections
+from venus.adapters.dialects.mysql import registry
+from venus.adapters.dialects.mysql.connection import MysqlConnection, parse_address
+from venus.adapters.dialects.mysql.dictionary.tables import MysqlTable
+from venus.adapters.dialects.mysql.installation.handover import (
+    plan_handover,
+    plan_quiet_triggers,
+    position_sql,
+    read_next_versions,
+    run_statements,
+    waiting_tables,
+)
+from venus.adapters.dialects.mysql.sql import SIDE
+from venus.adapters.dialects.mysql.sql import statement as dialect_statement
+from venus.adapters.dialects.registry_rules import CaptureHandover
+from venus.adapters.targets.cutover_contract import (
+    ColumnLimits,
+    CutoverObstacle,
+    FollowStart,
+    NewSideObject,
+    SideLimits,
+    SideOpening,
+)
+from venus.adapters.targets.mysql.application import ApplicationTables
+from venus.adapters.targets.mysql.cutover.limits import limit_column
+from venus.adapters.targets.mysql.database import MysqlDatabase, cutover_sql
+from venus.adapters.targets.mysql.naming import MysqlPlacedTable, quote
+from venus.adapters.targets.mysql.rowsql import statement
+from venus.adapters.targets.mysql.session import MysqlSession
+from venus.adapters.targets.relational.place import OWN
+from venus.adapters.targets.relational.session import transaction
+from venus.adapters.targets.relational.sides import (
+    LOCK_TIMEOUT_MS,
+    RelationalSide,
+    fenced_error,
+    open_writers_error,
+    put_record,
+    waiting_error,
+)
+from venus.adapters.targets.switching import SideRecord, SwitchPosition
+from venus.adapters.targets.way_back import COUNTED_MAX
+from venus.config import Settings
+from venus.errors import DatabaseUnavailable, TargetError
+from venus.model import TableSchema
+
+logger = logging.getLogger(__name__)
+
+_EVENTS = {"i": "INSERT", "u": "UPDATE", "d": "DELETE"}
+_RIGHTS = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, TRIGGER"
+
+
+def side_sql(block: str, **parts: str) -> str:
+    """Return a block of side.sql."""
+    return statement("side", block, own=OWN, **parts)
+
+
+def open_side(session: MysqlSession, opening: SideOpening) -> None:
+    """Capture and accept writes from the end of the caller's transaction on."""
+    for text in opening.statements:
+        session.run(text)
+    at = opening.position
+    session.run(position_sql(epoch=at.epoch, next_sequence=at.next_sequence, last_batch=at.last_batch))
+    put_record(session, side_sql("put"), opening.record)
+
+
+class MysqlSide(RelationalSide):
+    """One of the two databases; `target`: as it is a target while it follows."""
+
+    _target: MysqlDatabase
+    _session: MysqlSession
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        target = MysqlDatabase(settings, name)
+        super().__init__(target, target.connect("switch"))
+        self._settings = settings
+        self._tables = ApplicationTables(lambda: target.url)
+        self._session.run("SET @venus_apply = 1")
+        self._session.run(side_sql("lock_timeout", seconds=str(LOCK_TIMEOUT_MS // 1000)))
+
+    def sql(self, block: str, **parts: str) -> str:
+        return side_sql(block, **parts)
+
+    @property
+    def remove_mark_sql(self) -> str:
+        return cutover_sql("remove_mark")
+
+    def _connect(self) -> MysqlConnection:
+        """Connect as capture does."""
+        columns = ColumnChoice.from_settings(self._settings)
+        return MysqlConnection(parse_address(self._target.url, columns), "READ COMMITTED")
+
+    # -- what forbids it -------------------------------------------------------------------------------------------
+
+    def find_obstacles(self, tables: Seq[TableSchema]) -> list[CutoverObstacle]:
+        return list(self._find_obstacles([s for s in tables if not s.is_heartbeat]))
+
+    def _find_obstacles(self, schemas: Seq[TableSchema]) -> Iterator[CutoverObstacle]:
+        session, place = self._session, self._target.description
+        placed = [self._target.place(schema) for schema in schemas]
+        for one in placed:
+            for line in self._table_differences(one):
+                yield CutoverObstacle(what=f"{place}: {line}: changes could not come back")
+        named = {"tables": [one.name for one in placed] or [""]}
+        for table, trigger in session.rows(side_sql("unfit_triggers"), named):
+            yield CutoverObstacle(
+                what=f"{place}: trigger {trigger} of {table} would fire for changes of VENUS",
+                remedy="drop it, or create it again with the body IF @venus_apply IS NULL THEN ... END IF",
+            )
+        (role,) = session.row(side_sql("role")) or ("this user",)
+        for one in placed:
+            if lack := self._find_missing_right(one):
+                user = "@".join(quote(part) for part in str(role).split("@"))
+                yield CutoverObstacle(
+                    what=f"{place}: {lack}", remedy=f"GRANT {_RIGHTS} ON {quote(session.database)}.* TO {user}"
+                )
+
+    def _table_differences(self, placed: MysqlPlacedTable) -> Iterator[str]:
+        table = self._tables.find(placed.name)
+        if table is None:
+            yield f"{placed.name} does not exist"
+            return
+        if table.engine.lower() != "innodb":
+            yield f"{placed.name} is a table of {table.engine}, which has no transactions"
+        sent = {placed.fold(c.name) for c in placed.schema.columns}
+        yield from (f"{placed.name} has no column {name}" for name in sorted(sent - set(table.declared)))
+        for name in table.expressions:
+            if name in sent:
+                yield f"{placed.name}.{name} is generated and cannot be written"
+        yield from self._unfilled_columns(placed, table, sent)
+
+    @staticmethod
+    def _unfilled_columns(placed: MysqlPlacedTable, table: MysqlTable, sent: set[str]) -> Iterator[str]:
+        for column in table.columns:
+            is_filled = column.nullable or column.default_sql or column.identity
+            if column.name not in sent and not is_filled and column.name not in table.expressions:
+                yield f"{placed.name}.{column.name} is NOT NULL without a default, and does not travel"
+
+    def _find_missing_right(self, placed: MysqlPlacedTable) -> str:
+        """Return what the server says if VENUS may not write to a table."""
+        if self._tables.find(placed.name) is None:
+            return ""
+        for block in ("may_insert", "may_delete"):
+            try:
+                self._session.run(side_sql(block, table=placed.sql, columns=placed.wire_columns))
+            except TargetError as error:
+                return str(error)
+        return ""
+
+    # -- what could not come back ----------------------------------------------------------------------------------
+
+    def read_limits(self, tables: Seq[TableSchema]) -> SideLimits:
+        found: dict[tuple[str, str], ColumnLimits] = {}
+        for schema in tables:
+            table = None if schema.is_heartbeat else self._tables.find(schema.name)
+            if table is not None:
+                found |= {(schema.qualified, c.name): limit_column(c, table.declared[c.name]) for c in table.columns}
+        return found
+
+    def find_own_objects(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
+        known = {schema.name: schema for schema in tables if not schema.is_heartbeat}
+        found: list[NewSideObject] = []
+        for table in self._tables.read_all():
+            schema = known.get(table.name)
+            if schema is not None:
+                found += self._find_own_columns(schema, table)
+            elif table.where not in others:
+                found.append(NewSideObject(table=table.where, rows=self._count(table, "TRUE")))
+        return found
+
+    def _find_own_columns(self, schema: TableSchema, table: MysqlTable) -> Iterator[NewSideObject]:
+        known = {c.name for c in schema.columns}
+        for column in table.columns:
+            if column.name not in known:
+                rows = self._count(table, f"NOT ({quote(column.name)} <=> {column.default_sql or 'NULL'})")
+                yield NewSideObject(table=schema.qualified, column=column.name, rows=rows)
+
+    def _count(self, table: MysqlTable, condition: str) -> int:
+        query = side_sql("count_rows", table=table.sql, condition=condition, most=str(COUNTED_MAX))
+        return int(self._session.rows(query)[0][0])
+
+    # -- the steps -------------------------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        self._target.install()
+        self._session.run(side_sql("create"))
+        self._session.run(side_sql("create_row"))
+
+    def reject_writes(self, record: SideRecord, tables: Seq[TableSchema]) -> None:
+        session = self._session
+        try:
+            self._create_triggers([schema for schema in tables if not schema.is_heartbeat])
+            with transaction(session):
+                self.put_record(record)
+        except DatabaseUnavailable as error:
+            if session.closed:
+                raise
+            with closing(self._connect()) as connection:
+                held = connections.describe_sessions(connection, "locking")
+            raise open_writers_error(self._target.description, held) from error
+
+    def _create_triggers(self, schemas: Seq[TableSchema]) -> None:
+        """Create the triggers that are missing. Waits for transactions that have used the tables."""
+        there = {name for (name,) in self._session.rows(side_sql("rejecting"))}
+        database = quote(self._session.database)
+        statements = []
+        for schema in schemas:
+            for letter, event in _EVENTS.items():
+                name = f"{OWN}reject_{letter}_{schema.table_id:05}"
+                if name not in there:
+                    parts = {"trigger": f"{database}.{name}", "event": event, "side": f"{database}.{SIDE}"}
+                    statements.append(side_sql("reject", table=self._target.place(schema).sql, **parts))
+        with closing(self._connect()) as connection:
+            run_statements(connection, statements)
+
+    def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
+        session = self._session
+        with closing(self._connect()) as connection, transaction(session):
+            if not session.run(dialect_statement("registry", "seal", epoch=str(epoch))):
+                raise fenced_error(self.name)
+            if waiting := waiting_tables(connection, tables):
+                raise waiting_error(self.name, waiting)
+            self.put_record(record)
+            state = registry.read_state(connection)
+        return SwitchPosition(
+            offset=record.offset, epoch=epoch, next_sequence=state.next_sequence, last_batch=state.last_batch
+        )
+
+    def reopen(self, record: SideRecord) -> None:
+        session = self._session
+        with transaction(session):
+            session.run(dialect_statement("registry", "unseal"))
+            self.put_record(record)
+        self.tidy()
+
+    def tidy(self) -> None:
+        session = self._session
+        database = quote(session.database)
+        try:
+            for (name,) in session.rows(side_sql("rejecting")):
+                session.run(side_sql("remove_trigger", trigger=f"{database}.{quote(name)}"))
+        except DatabaseUnavailable as error:
+            logger.info("%s keeps triggers that do nothing: %s", self.name, error)
+
+    def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
+        with closing(self._connect()) as connection:
+            return plan_handover(connection, tables, released)
+
+    def read_next_versions(self) -> dict[int, TableSchema]:
+        with closing(self._connect()) as connection:
+            return read_next_versions(connection)
+
+    def follow(self, record: SideRecord, start: FollowStart) -> None:
+        with closing(self._connect()) as connection:
+            run_statements(connection, plan_quiet_triggers(connection))
+        super().follow(record, start)

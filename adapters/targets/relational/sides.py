@@ -1,0 +1,163 @@
+"""What every relational database does as one of two between which the application can switch (adapters/cutover).
+
+The record of the database is in VENUS's own table `side`; the blocks of the kind's side.sql have the same names for
+every kind. A kind adds how it rejects writes, and how it takes over the capture.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from venus.adapters.dialects.registry_rules import version_to_follow
+from venus.adapters.targets.cutover_contract import CutoverObstacle, FollowStart
+from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.session import RelationalSession, transaction
+from venus.adapters.targets.relational.states import ACTIVE, rows_to_text
+from venus.adapters.targets.switching import SideRecord, SideState
+from venus.errors import Fenced, Refused
+from venus.model import TableSchema
+
+#: How long a statement that rejects writes waits for transactions of the application.
+LOCK_TIMEOUT_MS = 10_000
+
+
+class RelationalSide(ABC):
+    """One of the two databases; `target`: as it is a target while it follows."""
+
+    def __init__(self, target: RelationalDatabase, session: Any) -> None:
+        self.name = target.name
+        self._target = target
+        self._session: Any = session
+
+    @abstractmethod
+    def sql(self, block: str, **parts: str) -> str:
+        """Return a block of side.sql."""
+
+    @property
+    @abstractmethod
+    def remove_mark_sql(self) -> str:
+        """The statement that removes the mark of a cut-over."""
+
+    @abstractmethod
+    def read_next_versions(self) -> Mapping[int, TableSchema]:
+        """Return the versions in which capture continues here, by table."""
+
+    def close(self) -> None:
+        self._session.rollback()
+        self._session.close()
+
+    def read(self) -> SideRecord | None:
+        found = self._session.row(self.sql("exists"))
+        return parse_record(self._session.row(self.sql("read"))) if found and found[0] else None
+
+    def put_record(self, record: SideRecord) -> None:
+        """Store the record in the caller's transaction."""
+        put_record(self._session, self.sql("put"), record)
+
+    def read_start(self) -> FollowStart:
+        target, session = self._target, self._session
+        position = target.read_position(session)
+        if position is None:
+            raise target.not_loaded_error
+        known = {(s.table_id, s.version): s for s in target.read_schemas(session)}
+        at_cut = [known[t.table_id, t.schema_version] for t in target.read_tables(session)]
+        present = self.read_next_versions()
+        beats = [schema for schema in (*known.values(), *present.values()) if schema.is_heartbeat]
+        return FollowStart(
+            offset=position.offset,
+            epoch=position.epoch,
+            last_sequence=position.last_sequence,
+            rows=position.rows,
+            schemas=(*(version_to_follow(was, present.get(was.table_id)) for was in at_cut), *beats),
+        )
+
+    def follow(self, record: SideRecord, start: FollowStart) -> None:
+        target, session = self._target, self._session
+        with transaction(session):
+            created = {t.table_id for t in target.read_tables(session) if t.created}
+            target.run_own(
+                session,
+                "set_position",
+                offset=start.offset,
+                epoch=start.epoch,
+                sequence=start.last_sequence,
+                rows=rows_to_text(start.rows),
+            )
+            target.run_own(session, "forget_tables")
+            for schema in start.schemas:
+                target.put_schema(session, schema)
+                if not schema.is_heartbeat:
+                    is_own = schema.table_id in created
+                    target.put_table(session, target.place(schema), ACTIVE, start.offset, created=is_own)
+            session.run(self.remove_mark_sql, {"group": target.group})
+            target.run_own(session, "set_paused", paused=False)
+            self.put_record(record)
+
+
+def parse_record(row: Seq[Any] | None) -> SideRecord | None:
+    """Return the record of a database; None if it has none."""
+    if row is None:
+        return None
+    business, name, peer, state, switch, offset, changed_at = row
+    return SideRecord(
+        business=business,
+        name=name,
+        peer=peer,
+        state=SideState(state),
+        switch=switch,
+        offset=offset,
+        changed_at=changed_at,
+    )
+
+
+def put_record(session: RelationalSession, text: str, record: SideRecord) -> None:
+    """Store the record by this statement."""
+    values = {
+        "business": record.business,
+        "name": record.name,
+        "peer": record.peer,
+        "state": record.state.value,
+        "switch": record.switch,
+        "offset": record.offset,
+    }
+    session.run(text, values)
+
+
+def fenced_error(name: str) -> Fenced:
+    """Return the error for a capture that has begun in a later epoch."""
+    return Fenced(f"{name}: another process has begun to capture", hint="run the command again")
+
+
+def waiting_error(name: str, tables: Seq[str]) -> Refused:
+    """Return the error for changes that capture has not read."""
+    return Refused(
+        f"changes of {', '.join(tables)} wait at {name}",
+        hint="stop the application's writes there, and run the command again",
+    )
+
+
+def open_writers_error(place: str, holders: str) -> Refused:
+    """Return the error for transactions of the application that do not end."""
+    return Refused(
+        f"{place}: a transaction of the application is open: {holders or 'it has ended'}",
+        hint="end it, and run the command again",
+    )
+
+
+def missing_right(place: str, role: str, right: str, table: str) -> CutoverObstacle:
+    """Return the obstacle of a right that VENUS lacks on a table."""
+    return CutoverObstacle(
+        what=f"{place}: {role} lacks {right} on {table}", remedy=f"GRANT {right} ON {table} TO {role}"
+    )
+
+
+def next_number(smallest: int | None, largest: int | None, source_next: int | None, step: int) -> int:
+    """Return the first free number behind the rows and behind the source's counter. Pure."""
+    if step < 0:
+        mine = -1 if smallest is None else smallest + step
+        return mine if source_next is None else min(mine, source_next)
+    mine = 1 if largest is None else max(largest, 0) + step
+    return mine if source_next is None else max(mine, source_next)
