@@ -8,6 +8,8 @@ transport, target DDL and verification alike; `venus.codec.schema` converts them
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NewType
@@ -230,6 +232,18 @@ class BatchRecord:
     first_sequence: Sequence
     last_sequence: Sequence  # first - 1 for an empty batch
     digest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceIdentity:
+    """What distinguishes a database from its copies: facts as recorded at the source, and as they are now."""
+
+    recorded: Mapping[str, str]  # empty before the first capture
+    present: Mapping[str, str]
+    #: Groups of facts, the best first; the first group that both sides know decides. Another one is another database.
+    decisive: Seq[Seq[str]]
+    #: Facts that a copy changes, and a legitimate fail-over as well.
+    doubtful: Seq[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

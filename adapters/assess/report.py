@@ -384,7 +384,7 @@ def assess(settings: Settings, source: Source, *, count_rows: bool, version: str
     """Assess a source; VENUS need not be installed there."""
     include, exclude = settings.source.tables, settings.source.exclude
     schemas = source.dictionary.read_tables(include, exclude)
-    findings = source.installer.check(include, exclude)
+    findings = [*source.installer.check(include, exclude), *source.installer.find_large_rows(include, exclude)]
     found = survey(settings, SurveyRequest(include=include, exclude=exclude, count_rows=count_rows))
     place = describe_database(settings.source.url.get_secret_value())
     assessment = build_assessment(

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from venus.codec.batch import TableChanges
 from venus.errors import DatabaseUnavailable, SourceError
-from venus.model import BatchNo, BatchRecord, Epoch, Finding, Sequence, TableSchema
+from venus.model import BatchNo, BatchRecord, Epoch, Finding, Sequence, SourceIdentity, TableSchema
 
 
 class SchemaChanged(SourceError):
@@ -184,7 +184,6 @@ class Cut(Protocol):
     @property
     def captured_at_us(self) -> int:
         """The source's clock when the snapshot was opened, Unix microseconds."""
-        ...
 
     def read_sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         """Stream the changes, each section within the limits (one larger row travels alone).
@@ -196,7 +195,6 @@ class Cut(Protocol):
         Raises TableHalted at a row that cannot be carried. Earlier sections may have been sent already, and a target
         that applied them would show half a transaction of that table: the caller takes all of them back.
         """
-        ...
 
     def read_fill_chunk(
         self, fill: FillState, *, rows_max: int, bytes_max: int
@@ -207,17 +205,14 @@ class Cut(Protocol):
         has consumed the sections before. The fill ends at the greatest key that its first snapshot showed
         (rows.py): rows behind that key are in the log. Raises TableHalted, as `read_sections` does.
         """
-        ...
 
     def commit(
         self, epoch: Epoch, batches: Seq[BatchRecord], fills: Seq[FillState], forget_batches_below: BatchNo
     ) -> None:
         """Run the local transaction, durably. Raises Fenced if another instance has raised the epoch."""
-        ...
 
     def rollback(self) -> None:
         """Close the snapshot and leave everything as it was."""
-        ...
 
 
 class SourceDictionary(Protocol):
@@ -225,11 +220,9 @@ class SourceDictionary(Protocol):
 
     def read_tables(self, include: Seq[str], exclude: Seq[str]) -> list[TableSchema]:
         """Read the dictionary; table ids are those of the registry, or 0 for tables not captured yet."""
-        ...
 
     def read_table_names(self) -> list[str]:
         """Return every table of the application as `namespace.table`, including those that cannot be captured."""
-        ...
 
     def find_uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
         """Return the tables that these patterns choose and the registry does not contain, by name.
@@ -237,19 +230,15 @@ class SourceDictionary(Protocol):
         Empty if VENUS is not installed. A table that an operator took out of capture is in the registry. Reads the
         dictionary, never rows; one statement lists all names, and only the uncaptured tables are described further.
         """
-        ...
 
     def find_unmatched_patterns(self, patterns: Seq[str]) -> list[str]:
         """Return the patterns that choose no table; reads the dictionary once for all of them."""
-        ...
 
     def read_numberings(self) -> list[Numbering]:
         """Return the current counters of the captured tables, and the other sequences. Reads only."""
-        ...
 
     def read_other_objects(self) -> list[OtherObject]:
         """Return the objects of the application that are neither tables nor sequences. Reads only."""
-        ...
 
 
 class SourceInstaller(Protocol):
@@ -257,49 +246,44 @@ class SourceInstaller(Protocol):
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
         """Return what is missing or cannot be carried; reads only, no DDL and no DML."""
-        ...
+
+    def find_large_rows(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+        """Count the rows that are larger than a message. Reads rows, for a limited time (rows.py)."""
 
     def plan_install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Return every statement of the installation, in order. Raises Refused if a finding blocks."""
-        ...
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Install what is missing. Idempotent. A trigger that had vanished marks its table RESYNC.
 
         A chosen table that was taken out of capture is captured again, in its present version, and is read completely.
         """
-        ...
 
     def plan_uninstall(self) -> list[InstallStep]: ...
 
     def uninstall(self) -> list[InstallStep]:
         """Restore the catalogue to its state before the installation."""
-        ...
 
     def plan_release(self, table_ids: Seq[int]) -> list[InstallStep]:
         """Return every statement that takes these tables out of capture: those of `release`, then of `drop_logs`."""
-        ...
 
     def release(self, table_ids: Seq[int]) -> list[InstallStep]:
         """Remove the triggers of these tables. They become RELEASING, and their logs are still captured.
 
         Idempotent: the next call completes an interrupted one. A RELEASED table stays RELEASED.
         """
-        ...
 
     def drop_logs(self, reasons: Mapping[int, str]) -> list[InstallStep]:
         """Remove the logs of tables whose triggers are gone. They become RELEASED, each with its reason.
 
         A row still in such a log is never captured: the caller has waited for capture, or reports the loss.
         """
-        ...
 
     def as_script(self, steps: Seq[InstallStep], *, removal: bool) -> str:
         """Return the steps that remain to be done as a script for the database's own client.
 
         Raises Refused for a name that no script can contain.
         """
-        ...
 
 
 class SourceRegistry(Protocol):
@@ -307,15 +291,12 @@ class SourceRegistry(Protocol):
 
     def read_registered_tables(self) -> list[RegisteredTable]:
         """Return the captured tables: every table of the registry that is not RELEASED."""
-        ...
 
     def read_released_tables(self) -> list[RegisteredTable]:
         """Return the RELEASED tables."""
-        ...
 
     def read_registry_fingerprint(self) -> str:
         """Return a text that differs whenever `registered` returns something else. Cheap even for many tables."""
-        ...
 
     def set_table_state(self, table_id: int, state: str, reason: str) -> None: ...
 
@@ -325,27 +306,34 @@ class SourceRegistry(Protocol):
         `SourceCapture.refresh_schemas` resumes it once it has been written to. A table that is already PAUSED keeps its
         reason. Raises Fenced if another instance has raised the epoch.
         """
-        ...
 
     def read_state(self) -> SourceState: ...
 
     def raise_epoch(self, epoch: Epoch) -> SourceState:
         """Fence older instances. Raises Fenced if the source already has a higher epoch."""
-        ...
+
+    def read_identity(self) -> SourceIdentity | None:
+        """Return the facts that distinguish this database from its copies. Reads only.
+
+        None where nothing distinguishes them, and where an installation of an older version has no place for them.
+        """
+        return None
+
+    def store_identity(self, facts: Mapping[str, str]) -> None:
+        """Record the facts at the source, in the place of earlier ones."""
+        return
 
     def read_batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
         """Return those of the batches that are in the batch table; the adapter answers a review with them.
 
         Waits for a local transaction that is committing, so that the absence of a batch of an older epoch is final.
         """
-        ...
 
     def read_row_counts(self) -> dict[int, int]:
         """Return, per table_id, the approximate row count of a captured table, if the database has statistics.
 
         Runs one statement, which reads no row of the application except in a small SQLite file.
         """
-        ...
 
 
 class SourceCapture(Protocol):
@@ -358,7 +346,6 @@ class SourceCapture(Protocol):
         becomes RESYNC; the statements of the application do not fail. A new column restarts the table's fill. A table
         that `registry.halt` excluded is resumed if it has been written to since.
         """
-        ...
 
     def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
         """Wait for a second at most until there may be something to capture, checking every `pause_s`.
@@ -374,11 +361,9 @@ class SourceCapture(Protocol):
         Also returns None while a statement of the application holds a table exclusively (TRUNCATE, ALTER TABLE): VENUS
         gives way. Raises SchemaChanged instead of reading a table in another version than the registry's.
         """
-        ...
 
     def restart_fill(self, table_id: int) -> None:
         """Make the next cuts read the whole table again (with a sweep if it was filled before)."""
-        ...
 
     def restart_with_sweep(self, table_id: int, version: int) -> None:
         """Make the next cuts read the whole table again, always with a sweep, in at least this version.
@@ -386,18 +371,15 @@ class SourceCapture(Protocol):
         For a source that is behind its broker: the broker has rows of the table that this source does not know of,
         perhaps in versions from the lost part of the history. The higher of the two versions applies.
         """
-        ...
 
     def write_heartbeat(self) -> None:
         """Update the heartbeat row; it is captured like any other row."""
-        ...
 
     def limit_lock_waits(self) -> None:
         """Wait for locks of other sessions only for a moment from now on; a longer wait raises LockTimeout."""
 
     def read_backlog(self) -> dict[int, tuple[int, int]]:
         """Return, per table_id, the number of waiting log rows and the age of the oldest blocker in seconds."""
-        ...
 
     def limit_logs(self) -> None:
         """Stop capturing the tables whose logs are above the limits of the settings; they become RESYNC.

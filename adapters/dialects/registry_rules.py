@@ -18,11 +18,27 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any
 
-from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceState, TableHalted
+from venus.adapters.dialects.contract import (
+    FillState,
+    RegisteredTable,
+    SourceRegistry,
+    SourceState,
+    TableHalted,
+)
 from venus.codec.schema import fingerprint, from_wire, to_wire
 from venus.config import Settings
-from venus.errors import DatabaseUnavailable, Refused, SourceError
-from venus.model import BatchNo, BatchRecord, Column, Epoch, Kind, LogicalType, Sequence, TableSchema
+from venus.errors import DatabaseUnavailable, Diverged, Refused, SourceError
+from venus.model import (
+    BatchNo,
+    BatchRecord,
+    Column,
+    Epoch,
+    Kind,
+    LogicalType,
+    Sequence,
+    SourceIdentity,
+    TableSchema,
+)
 from venus.rpc.conditions import RELEASED as RELEASED
 from venus.rpc.conditions import RELEASING as RELEASING
 from venus.rpc.conditions import UNFIT as UNFIT
@@ -192,6 +208,61 @@ class HaltTracker:
     def order_by_halts(self, table_ids: Iterable[int]) -> list[int]:
         """Return the tables of a cut in reading order: tables that have halted before come first."""
         return sorted(table_ids, key=lambda table_id: table_id not in self._known)
+
+
+#: The way out for a database that is another one than the database that was captured.
+MOVED = (
+    "if this is the database itself, moved or restored: `venus install-triggers --moved`; if it is a copy:"
+    " `venus uninstall-triggers` there"
+)
+
+
+def find_other_database(identity: SourceIdentity | None) -> str:
+    """Return why the present database is not the one that was captured before; empty if it is. Pure."""
+    if identity is None:
+        return ""
+    before, now = identity.recorded, identity.present
+    facts = next((group for group in identity.decisive if all(before.get(f) and now.get(f) for f in group)), ())
+    return _describe_difference("it is another database than the one that was captured", identity, facts)
+
+
+def find_other_server(identity: SourceIdentity | None) -> str:
+    """Return what a fail-over has changed, and a copy would change as well; empty if nothing. Pure."""
+    if identity is None or find_other_database(identity):
+        return ""
+    facts = [fact for fact in identity.doubtful if identity.recorded.get(fact) and identity.present.get(fact)]
+    return _describe_difference("its server is another one than the one that was captured", identity, facts)
+
+
+def describe_identity(identity: SourceIdentity | None) -> str:
+    """Return why this may be a copy of the captured database, and the way out; empty if it is that database."""
+    found = find_other_database(identity) or find_other_server(identity)
+    return f"{found}: {MOVED}" if found else ""
+
+
+def _describe_difference(what: str, identity: SourceIdentity, facts: Iterable[str]) -> str:
+    before, now = identity.recorded, identity.present
+    differ = [f"{fact} {now[fact]}, was {before[fact]}" for fact in facts if now[fact] != before[fact]]
+    return f"{what} ({'; '.join(differ)})" if differ else ""
+
+
+def confirm_identity(source_registry: SourceRegistry, *, moved: bool = False) -> str:
+    """Record the database as the one that is captured; `moved` accepts it in the place of the recorded one.
+
+    Return a warning if it may be a copy. Raises Diverged if it is another database: its changes would travel under the
+    name of the original. Doubtful facts stay as they are until `moved` confirms them.
+    """
+    identity = source_registry.read_identity()
+    if identity is None:
+        return ""
+    if not moved and (why := find_other_database(identity)):
+        raise Diverged(f"source: {why}", hint=MOVED)
+    recorded = {} if moved else dict(identity.recorded)
+    kept = {fact: recorded[fact] for fact in identity.doubtful if recorded.get(fact)}
+    facts = recorded | {fact: value for fact, value in identity.present.items() if value} | kept
+    if facts != identity.recorded:
+        source_registry.store_identity(facts)
+    return "" if moved else find_other_server(identity)
 
 
 class SourceRestored(DatabaseUnavailable):

@@ -7,19 +7,22 @@ into canonical text; later steps see no values of a database.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from venus.adapters.dialects.column_choice import WAY_OUT
 from venus.adapters.dialects.registry_rules import UnfitRow
 from venus.codec.batch import TableChanges
 from venus.codec.columns import Value, from_columns, keys_from_columns
 from venus.codec.packed import Ints, PackedBytes
 from venus.codec.row_bytes import Layout
-from venus.errors import ProtocolError
+from venus.errors import DatabaseUnavailable, ProtocolError, SourceError
+from venus.model import Finding
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 
 Row = tuple[Any, ...]
@@ -62,6 +65,40 @@ class FillCursor:
 def describe_size(nbytes: int) -> str:
     """Describe a row that is too large to be carried."""
     return f"{nbytes / (1 << 20):.1f} MiB, a row can have {ROW_BYTES_MAX >> 20} MiB"
+
+
+#: How long `venus check` and `venus assess` count the rows of all tables that are too large.
+COUNT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeValues:
+    """A table with columns whose values may be larger than a message."""
+
+    table: str
+    columns: Seq[str]
+    #: Return the number of its rows and of the large ones among them, within so many seconds.
+    count: Callable[[float], Seq[Any]]
+
+
+def find_large_rows(
+    tables: Iterable[LargeValues], monotonic: Callable[[], float] = time.monotonic
+) -> Iterator[Finding]:
+    """Yield the tables with rows that are larger than a message, and those that could not be counted in time."""
+    until, uncounted, limit = monotonic() + COUNT_S, [], f"the {ROW_BYTES_MAX >> 20} MiB of a row"
+    for one in tables:
+        try:
+            rows, large = one.count(left_s) if (left_s := until - monotonic()) >= 1 else (None, 0)
+        except (SourceError, DatabaseUnavailable):  # a privilege is missing, which `check` reports, or time
+            rows, large = None, 0
+        if rows is None:
+            uncounted.append(one.table)
+        elif large and int(large):  # no number of an empty table; MariaDB and MySQL return text
+            found = f"column {', '.join(one.columns)}: {int(large):,} of {int(rows):,} rows have more than {limit}"
+            yield Finding(where=one.table, message=f"{found}, and such a row halts its table", remedy=WAY_OUT)
+    if uncounted:
+        message = f"rows above {limit} could not be counted within {COUNT_S:.0f} s in {', '.join(uncounted)}"
+        yield Finding(where="tables", message=message)
 
 
 def find_too_large(record_ids: PackedBytes, rows: PackedBytes) -> tuple[int, str] | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from venus.adapters.dialects.contract import RegisteredTable, Source, SourceState, UncapturedTable
+from venus.adapters.dialects.registry_rules import confirm_identity
 from venus.adapters.upper import ingest
 from venus.adapters.upper.fills import ACTIVE, Fills
 from venus.adapters.upper.ingest import IngestClient, SentSchemas, judge_halves
@@ -213,8 +214,9 @@ def open_session(
 ) -> CaptureSession:
     """Run the start-up; `include` and `exclude` are the patterns of the configuration.
 
-    Raises Fenced if another process has taken over since this process' last session: a process that lost its
-    connection must not take the stream back from its successor. Raises Held if another process is active.
+    Raises Diverged if the source is a copy of the database that was captured. Raises Fenced if another process has
+    taken over since this process' last session: a process that lost its connection must not take the stream back from
+    its successor. Raises Held if another process is active.
     """
     state = source.registry.read_state()
     if state.is_sealed:
@@ -227,6 +229,8 @@ def open_session(
             f"another capture holds epoch {state.epoch} at the source, this one had {claim.epoch}",
             hint="only one `venus sync` may capture a business",
         )
+    if warning := confirm_identity(source.registry):
+        logger.warning("capture: %s", warning)
     ack = producer.connect(
         state.epoch,
         state.last_batch,

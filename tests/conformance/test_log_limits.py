@@ -11,6 +11,7 @@ import pytest
 from tests.conformance.place_oracle import StandInPlace
 from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace, do
 from tests.support.databases.postgres import libpq
+from tests.support.waiting import eventually
 from venus.adapters.dialects.contract import Source
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
@@ -96,6 +97,79 @@ def test_a_log_at_its_limit_takes_no_more_and_its_table_comes_back(
     follower.drain()
     assert states(limited_source)["item"] == ("ACTIVE", "")
     assert len(follower.rows("item")) == many + 53
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_log_takes_no_more_while_venus_is_away(app: Application, limited_source: Source) -> None:
+    follower = Follower(limited_source)
+    follower.drain()
+    insert(app, "item", range(ROWS_MAX))
+    assert states(limited_source)["item"] == ("ACTIVE", "")
+    insert(app, "item", range(ROWS_MAX, ROWS_MAX + 50))
+    app.execute("UPDATE item SET name = 'w' WHERE id = 1")
+    app.execute("DELETE FROM item WHERE id = 2")
+    app.commit()
+    assert limited_source.capture.read_backlog()[follower.table_id("item")][0] == ROWS_MAX
+    state, reason = states(limited_source)["item"]
+    assert (state, reason.startswith("its log reached log_")) == ("RESYNC", True)
+    assert states(limited_source)["shelf"] == ("ACTIVE", "")
+    follower.drain()
+    limited_source.installer.install(["*"], [])
+    limited_source.capture.restart_fill(follower.table_id("item"))
+    insert(app, "item", range(5000, 5003))
+    follower.drain()
+    assert states(limited_source)["item"] == ("ACTIVE", "")
+    assert len(follower.rows("item")) == ROWS_MAX + 52
+
+
+@pytest.fixture
+def scheduler(place: MariaPlace) -> Iterator[None]:
+    """Let the server run events, as many servers do."""
+    place.server.execute("SET GLOBAL event_scheduler = ON")
+    yield
+    place.server.execute("SET GLOBAL event_scheduler = OFF")
+
+
+@pytest.mark.parametrize("place", ["mariadb"], indirect=True)
+@pytest.mark.usefixtures("scheduler")
+def test_an_event_limits_the_logs_while_venus_is_away(
+    place: MariaPlace, app: Application, limited_source: Source
+) -> None:
+    def triggers(table: str) -> int:
+        counted = place.server.execute(
+            "SELECT count(*) FROM information_schema.triggers"
+            f" WHERE event_object_schema = '{place.namespace}' AND event_object_table = '{table}'"
+        )
+        return int(counted[0][0])
+
+    assert all(step.exists for step in limited_source.installer.install(["*"], []))
+    assert [o for o in limited_source.dictionary.read_other_objects() if o.kind == "event"] == []
+    place.server.execute(f"ALTER EVENT {place.namespace}.venus_valve ON SCHEDULE EVERY 1 SECOND")
+    insert(app, "shelf", range(ROWS_MAX - 1))
+    insert(app, "item", range(ROWS_MAX))
+    eventually(lambda: triggers("item") == 0, "the event to drop the triggers")
+    insert(app, "item", range(ROWS_MAX, ROWS_MAX + 50))
+    assert triggers("shelf") == 3
+    state, reason = states(limited_source)["item"]
+    assert (state, reason.startswith("its log reached log_rows_max")) == ("RESYNC", True)
+    assert states(limited_source)["shelf"] == ("ACTIVE", "")
+    follower = Follower(limited_source)
+    follower.drain()
+    limited_source.installer.install(["*"], [])
+    limited_source.capture.restart_fill(follower.table_id("item"))
+    follower.drain()
+    assert states(limited_source)["item"] == ("ACTIVE", "")
+    assert len(follower.rows("item")) == ROWS_MAX + 50
+    limited_source.installer.uninstall()
+    assert place.server.execute("SELECT count(*) FROM information_schema.events")[0][0] == 0
+
+
+@pytest.mark.parametrize("place", ["mariadb"], indirect=True)
+def test_a_server_without_the_scheduler_is_named(place: MariaPlace, limited_source: Source) -> None:
+    said = [f.remedy for f in limited_source.installer.check(["*"], []) if "only while capture runs" in f.message]
+    assert said == ["SET GLOBAL event_scheduler = ON; then `venus install-triggers`"]
+    without = place.open()
+    assert not [f for f in without.installer.check(["*"], []) if "only while capture runs" in f.message]
 
 
 def test_a_limit_is_added_to_an_installation_and_taken_away_without_a_resync(

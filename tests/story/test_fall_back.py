@@ -275,6 +275,7 @@ def restore_new_database(pair: Pair, server: Server) -> list[tuple[Any, ...]]:
     pipeline.stop("sync")
     before = pair.rows(pair.old, "customer")
     restore_database(server, pair.new, backup)
+    pipeline.venus("install-triggers", "--moved")
     pipeline.start("sync", "sync")
     return before
 

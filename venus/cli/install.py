@@ -110,7 +110,7 @@ def open_configured_source(settings: Settings, type_map: list[str] | None = None
 def _parse_type_map(asked: str) -> tuple[str, str]:
     """Split a value of --type-map."""
     name, _, to = asked.rpartition("=")
-    is_type = name.strip().endswith(")")  # all columns of a type: RAW(16)
+    is_type = "." not in name  # all columns of a type: RAW(16)
     if not to.strip() or not (is_type or all(name.strip().rpartition(".")[::2])):
         hint = "write TABLE.COLUMN=TYPE, as in --type-map APP.STUDENT.ACTIVE=boolean"
         raise ConfigError(f"--type-map {asked}: a column and a type are needed", hint=hint)
@@ -157,8 +157,10 @@ def check_both_ends(settings: Settings, type_map: list[str] | None = None, *, wi
         schemas = source.dictionary.read_tables(settings.source.tables, settings.source.exclude)
         findings = [
             *source.installer.check(settings.source.tables, settings.source.exclude),
+            *source.installer.find_large_rows(settings.source.tables, settings.source.exclude),
             *find_excluded_tables(source, settings),
             *find_tables_without_capture(source, settings),
+            *find_copy(source),
         ]
         transactional = source.capabilities.transactional_ddl
     return CheckReport(
@@ -187,6 +189,10 @@ def install_triggers(
             "--adopt", help="Create nothing: check that the script of --dry-run was run, and continue. Oracle only."
         ),
     ] = False,
+    moved: Annotated[
+        bool,
+        typer.Option("--moved", help="Only accept this database as the one that was captured: moved, or restored."),
+    ] = False,
     mode: ModeOption = None,
     type_map: TypeMapOption = None,
     config: ConfigOption = None,
@@ -200,6 +206,8 @@ def install_triggers(
     settings = run.directed_settings
     if adopt and dry_run:
         raise ConfigError("--adopt and --dry-run cannot be combined", hint="print the script, run it, then adopt it")
+    if moved:
+        return accept_database(run, alone=not (adopt or dry_run or mode or type_map))
     if mode is not None:
         settings = settings.model_copy(update={"source": settings.source.model_copy(update={"mode": mode})})
     with open_configured_source(settings, type_map) as source:
@@ -233,7 +241,7 @@ def install_chosen_tables(
 ) -> InstallReport:
     """Install the triggers of all tables but those refused; with `adopt`, after a DBA ran the script."""
     include, exclude = choose_tables(settings, refused)
-    steps = adopt_script(source, include, exclude) if adopt else source.installer.install(include, exclude)
+    steps = run_installation(source, include, exclude, adopt=adopt)
     created = tuple(step for step in steps if not step.exists)
     return InstallReport(
         created=created,
@@ -248,6 +256,18 @@ def choose_tables(settings: Settings, refused: Collection[str]) -> tuple[Sequenc
     from venus.adapters.dialects.column_choice import exact_pattern
 
     return settings.source.tables, (*settings.source.exclude, *map(exact_pattern, refused))
+
+
+def accept_database(run: Invocation, *, alone: bool) -> int:
+    """Record the source as the database that is captured; `alone`: no other option is given. Installs nothing."""
+    from venus.adapters.dialects.registry_rules import confirm_identity
+
+    if not alone:
+        raise ConfigError("--moved installs nothing and has no other options", hint="run the other options without it")
+    with open_configured_source(run.directed_settings) as source:
+        confirm_identity(source.registry, moved=True)
+    run.out.answer({"moved": True}, "this database is now the one that is captured: start `venus sync`")
+    return 0
 
 
 def _capture_summary(registered: Sequence[RegisteredTable], refused: Collection[str]) -> str:
@@ -274,6 +294,16 @@ def find_excluded_tables(source: Source, settings: Settings) -> list[Finding]:
     there = source.dictionary.read_tables([t.qualified for t in others], []) if others else []
     message = "is captured, although the configuration excludes it: `venus uninstall-triggers {}` ends that"
     return [Finding(where=t.qualified, message=message.format(t.qualified)) for t in there]
+
+
+def find_copy(source: Source) -> list[Finding]:
+    """Return a finding if the source may be a copy of the database that was captured; it blocks if it certainly is."""
+    from venus.adapters.dialects.registry_rules import MOVED, find_other_database, find_other_server
+
+    identity = source.registry.read_identity()
+    other = find_other_database(identity)
+    message = other or find_other_server(identity)
+    return [Finding(where="source", message=message, remedy=MOVED, blocks=bool(other))] if message else []
 
 
 def find_tables_without_capture(source: Source, settings: Settings) -> list[Finding]:
@@ -305,11 +335,17 @@ def format_per_table(sign: str, steps: Iterable[InstallStep]) -> list[str]:
     return [f"{sign} {f'{name}: ' if name else ''}{', '.join(parts)}" for name, parts in made.items()]
 
 
-def adopt_script(source: Source, include: Sequence[str], exclude: Sequence[str]) -> list[InstallStep]:
-    """Finish an installation after a DBA ran the script; return its steps, those of the script as existing."""
-    from venus.adapters.dialects.registry import adopt
+def run_installation(
+    source: Source, include: Sequence[str], exclude: Sequence[str], *, adopt: bool
+) -> list[InstallStep]:
+    """Install, or finish what a DBA's script has installed. Raises Diverged before anything is created in a copy."""
+    from venus.adapters.dialects import registry
+    from venus.adapters.dialects.registry_rules import confirm_identity
 
-    return adopt(source, include, exclude)
+    confirm_identity(source.registry)
+    steps = registry.adopt(source, include, exclude) if adopt else source.installer.install(include, exclude)
+    confirm_identity(source.registry)
+    return steps
 
 
 def show_sql(run: Invocation, source: Source, steps: list[InstallStep], *, removal: bool) -> int:

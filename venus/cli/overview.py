@@ -66,6 +66,8 @@ class SourceView:
     last_batch: int = 0
     captured_sequence: int = 0
     tables: tuple[SourceTableView, ...] = ()
+    #: Why this may be a copy of the database that was captured; with the way out.
+    identity: str = ""
     #: VENUS's own tables that its user may not use; then nothing else is known.
     unusable: tuple[TableCondition, ...] = ()
     #: Tables that match the patterns and are not captured.
@@ -272,6 +274,8 @@ def source_problems(source: SourceView, broker: BrokerView) -> list[str]:
     if source.error:
         return [prefix_place("source", source.error)]
     found = problems(source.condition)
+    if source.identity:
+        found.append(prefix_place("source", source.identity))
     if not source.unusable and all(t.state == RELEASED for t in source.tables):
         found.append("source: no table is captured; run `venus install-triggers`")
     return found

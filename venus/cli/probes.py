@@ -163,6 +163,7 @@ def read_source(settings: Settings, *, rows: bool = False) -> SourceView:
 
 def _read_registered(source: Source, settings: Settings, *, rows: bool) -> SourceView:
     from venus.adapters.dialects.registry import describe_database
+    from venus.adapters.dialects.registry_rules import describe_identity
 
     registered = [table for table in source.registry.read_registered_tables() if not table.schema.is_heartbeat]
     registered += source.registry.read_released_tables()
@@ -180,14 +181,11 @@ def _read_registered(source: Source, settings: Settings, *, rows: bool) -> Sourc
         captured_sequence=state.next_sequence - 1,
         blocked_by=source.capture.describe_blockers() if is_blocked else "",
         busy=locked.error,
+        identity=describe_identity(source.registry.read_identity()),
         uncaptured=tuple(uncaptured_condition(table.name, table.obstacle) for table in uncaptured),
         place=describe_database(settings.source.url.get_secret_value()),
         tables=tuple(
-            replace(
-                table_view(table, *backlog.get(table.schema.table_id, (0, 0.0))),
-                rows_about=counts.get(table.schema.table_id),
-            )
-            for table in registered
+            table_view(t, backlog.get(t.schema.table_id, (0, 0)), counts.get(t.schema.table_id)) for t in registered
         ),
     )
 
@@ -209,15 +207,16 @@ class LockedReads:
             return None
 
 
-def table_view(table: RegisteredTable, log_rows: int, blocked_s: float) -> SourceTableView:
+def table_view(table: RegisteredTable, waiting: tuple[int, float], rows_about: int | None) -> SourceTableView:
     """Build the view of one captured table."""
     return SourceTableView(
         table_id=table.schema.table_id,
         name=table.schema.qualified,
         state=source_condition(table.schema.table_id, table.schema.qualified, table.state, table.reason).state,
         reason=table.reason,
-        log_rows=log_rows,
-        blocked_s=blocked_s,
+        log_rows=waiting[0],
+        rows_about=rows_about,
+        blocked_s=waiting[1],
         fill_done=table.fill.done,
         fill_rows=table.fill.rows_done,
         fill_estimate=table.fill.rows_estimate,

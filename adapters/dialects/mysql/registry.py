@@ -7,6 +7,7 @@ which its statements were built.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from venus.adapters.dialects.mysql.dictionary.tables import (
     read_dictionary,
 )
 from venus.adapters.dialects.mysql.rows import MysqlAccess, build_access
-from venus.adapters.dialects.mysql.sql import MARKS, literal, log_table_name, quote, statement
+from venus.adapters.dialects.mysql.sql import IDENTITY, MARKS, literal, log_table_name, quote, statement
 from venus.adapters.dialects.registry_rules import (
     RestoreGuard,
     SourceRestored,
@@ -37,7 +38,7 @@ from venus.adapters.dialects.registry_rules import (
 )
 from venus.codec.schema import fingerprint
 from venus.errors import DatabaseUnavailable, Fenced, NotInstalled, SourceError
-from venus.model import BatchNo, BatchRecord, Epoch, TableSchema
+from venus.model import BatchNo, BatchRecord, Epoch, SourceIdentity, TableSchema
 
 ACTIVE, PAUSED, RESYNC = "ACTIVE", "PAUSED", "RESYNC"
 
@@ -395,6 +396,21 @@ class MysqlRegistry(SourceRegistry):
             self._writer.run(statement("registry", "raise_epoch", epoch=str(int(epoch))))
         self.restores.record_batch(held.last_batch)
         return replace(held, epoch=epoch)
+
+    def read_identity(self) -> SourceIdentity | None:
+        if not has_table(self._writer, IDENTITY):
+            return None
+        present = {"database": self._writer.address.database.lower()}
+        present |= {str(name): str(value) for name, value in self._writer.rows(statement("registry", "server"))}
+        stored = self._writer.rows(statement("registry", "identity"))
+        recorded = json.loads(stored[0][0]) if stored else {}
+        return SourceIdentity(
+            recorded=recorded, present=present, decisive=(("database",),), doubtful=("server_uuid", "server_id")
+        )
+
+    def store_identity(self, facts: Mapping[str, str]) -> None:
+        text = literal(json.dumps(dict(facts), sort_keys=True))
+        self._writer.run(statement("registry", "store_identity", facts=text))
 
     def read_batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
         if not numbers:

@@ -77,7 +77,7 @@ class MysqlSource:
         self._writer.open()
         self.registry = MysqlRegistry(self._writer)
         self.dictionary = MysqlSourceDictionary(self._writer, self.registry)
-        self.installer = MysqlInstaller(self._writer, self.registry.invalidate)
+        self.installer = MysqlInstaller(self._writer, log, self.registry.invalidate)
         self.capture = MysqlCapture(self._reader, self._writer, self.registry, monotonic, log)
 
     def close(self) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from venus.adapters.dialects.contract import FillState, RegisteredTable, SourceRegistry, SourceState
+from venus.adapters.dialects.contract import (
+    FillState,
+    RegisteredTable,
+    SchemaChanged,
+    SourceRegistry,
+    SourceState,
+)
+from venus.adapters.dialects.oracle.dictionary import ownership
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDatabase
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.sql import literal, statement
@@ -22,8 +30,8 @@ from venus.adapters.dialects.registry_rules import (
     unknown_table,
     version_values,
 )
-from venus.errors import Fenced, NotInstalled
-from venus.model import BatchNo, BatchRecord, Epoch, TableSchema
+from venus.errors import Fenced, NotInstalled, SourceError
+from venus.model import BatchNo, BatchRecord, Epoch, SourceIdentity, TableSchema
 
 #: The bytes of a table's description in one line of a script, written as twice as many hexadecimal digits.
 WIRE_PIECE_BYTES = 480
@@ -149,6 +157,24 @@ def advance_fill(session: OracleSession, before: FillState, after: FillState) ->
     session.run(statement("registry", "advance_fill"), binds)
 
 
+IDENTITY = "VENUS_IDENTITY"
+#: A switch-over of Data Guard changes DB_UNIQUE_NAME, so it decides only if DBID may not be read.
+DECISIVE_FACTS = (("DBID", "CON_NAME"), ("DBID",), ("DB_UNIQUE_NAME", "CON_NAME"), ("DB_UNIQUE_NAME",))
+
+
+def read_identity_facts(session: OracleSession, *, containers: bool) -> dict[str, str]:
+    """Return the facts that distinguish a database from its copies, as far as this user may read them."""
+    blocks = {"DB_UNIQUE_NAME": "unique_name", "DBID": "dbid"}
+    blocks |= {"CON_NAME": "container"} if containers else {}
+    found = {}
+    for fact, block in blocks.items():
+        try:
+            found[fact] = str(session.fetch_row(statement("dictionary", block))[0] or "")
+        except (SourceError, SchemaChanged):
+            session.rollback()  # V$DATABASE may not be read
+    return found
+
+
 class OracleRegistry(SourceRegistry):
     """The registry of one source."""
 
@@ -208,6 +234,24 @@ class OracleRegistry(SourceRegistry):
                 raise Fenced(f"the source is at epoch {held.epoch}, this adapter at {epoch}")
             self._database.writer.run(statement("registry", "raise_epoch"), {"epoch": epoch})
         return replace(held, epoch=epoch)
+
+    def read_identity(self) -> SourceIdentity | None:
+        writer = self._database.writer
+        if not ownership.read_owned_objects(writer).has(IDENTITY):
+            writer.rollback()
+            return None
+        stored = writer.fetch_rows(statement("registry", "identity"))
+        present = read_identity_facts(writer, containers=self._database.version.containers)
+        writer.rollback()
+        recorded = json.loads(stored[0][0]) if stored else {}
+        return SourceIdentity(recorded=recorded, present=present, decisive=DECISIVE_FACTS)
+
+    def store_identity(self, facts: Mapping[str, str]) -> None:
+        with self._database.writer.transaction():
+            lock_checkpoint(self._database.writer)
+            self._database.writer.run(statement("registry", "forget_identity"))
+            binds = {"facts": json.dumps(dict(facts), sort_keys=True)}
+            self._database.writer.run(statement("registry", "store_identity"), binds)
 
     def read_batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
         """Read batches under the lock of the checkpoint row, which excludes an unfinished local transaction."""

@@ -22,7 +22,8 @@ from uuid import UUID
 
 from venus.adapters.dialects import rows as limits
 from venus.adapters.dialects.canonical_text import float_text
-from venus.adapters.dialects.oracle.dictionary.tables import OracleReading, OracleTable
+from venus.adapters.dialects.oracle.dictionary.overrides import ENCODED
+from venus.adapters.dialects.oracle.dictionary.tables import CONVERTED, OracleReading, OracleTable
 from venus.adapters.dialects.oracle.dictionary.types import LONGS
 from venus.adapters.dialects.oracle.language.ddl import CaptureStyle
 from venus.adapters.dialects.oracle.session import lobs
@@ -34,13 +35,15 @@ from venus.codec.columns import Value
 from venus.codec.row_bytes import Layout
 from venus.errors import SourceError
 
+#: The character that replaces bytes in a conversion into Unicode.
+REPLACED = "\N{REPLACEMENT CHARACTER}"
 _MONTHS = re.compile(r"([+-])(\d+)-(\d+)")
 _DAYS = re.compile(r"([+-])(\d+) (\d+):(\d+):(\d+)(?:\.(\d+))?")
 
 
 def canonical_texts(rule: str, values: Iterable[Any], scale: int = 0) -> list[Value]:
     """Return a column's values as canonical text (bytes for binary ones); decimals with `scale` digits if above 0."""
-    to_text = _RULES[rule]
+    to_text = _RULES.get(rule) or partial(_decode_text, encoding=rule.removeprefix(ENCODED))
     if rule == "number" and scale > 0:
         return [None if v is None else f"{_to_decimal(v):.{scale}f}" for v in values]
     return [None if v is None else to_text(v) for v in values]
@@ -61,6 +64,27 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise SourceError(f"the driver returned {type(value).__name__} for text")
     return value
+
+
+def _check_text(value: Any) -> str:
+    """Return a text that the server has converted into Unicode: it writes U+FFFD for bytes without a meaning."""
+    text = _text(value)
+    if REPLACED in text:
+        raise SourceError(
+            "has bytes that the database's character set does not define, and the server replaces them:"
+            f' "TABLE.COLUMN" = "{ENCODED}ENCODING" in [source.type_map] reads the bytes'
+        )
+    return text
+
+
+def _decode_text(value: Any, *, encoding: str) -> str:
+    """Decode the bytes of a text; long ones are written as digits."""
+    octets = bytes.fromhex(value) if isinstance(value, str) else bytes(value)
+    try:
+        return octets.decode(encoding)
+    except UnicodeDecodeError as error:
+        bad = octets[error.start : error.end].hex().upper()
+        raise SourceError(f"its byte {bad} at {error.start + 1} is no character in {encoding}") from error
 
 
 def _octets(value: Any) -> bytes:
@@ -147,6 +171,7 @@ _RULES: dict[str, Callable[[Any], Value]] = {
     "single": partial(float_text, length=4),
     "double": partial(float_text, length=8),
     "text": _text,
+    CONVERTED: _check_text,
     "octets": _octets,
     "truth": _boolean,
     "flag": _flag,
@@ -286,7 +311,7 @@ class OracleAccess(TableAccess):
         return WIDE_PIECE_ROWS if self.wide else PIECE_ROWS
 
     def canonical_texts(self, column: int, values: Seq[Any]) -> Seq[Value]:
-        return canonical_texts(self.readings[column].mapping.text, values, self.layout.columns[column].type.scale)
+        return canonical_texts(self.readings[column].rule, values, self.layout.columns[column].type.scale)
 
     def describe_value(self, value: Any) -> str:
         return f"{value.normalize():f}" if isinstance(value, Decimal) else str(value)

@@ -30,10 +30,11 @@ from venus.adapters.dialects.oracle.dictionary.tables import (
     application_tables,
     choose_tables,
     find_unmatched_patterns,
+    read_character_sets,
 )
 from venus.adapters.dialects.oracle.dictionary.types import LONGS
 from venus.adapters.dialects.oracle.installation.installer import OracleInstaller
-from venus.adapters.dialects.oracle.installation.row_checks import LOBS, read_character_sets
+from venus.adapters.dialects.oracle.installation.row_checks import LOBS
 from venus.adapters.dialects.oracle.registry import OracleRegistry, read_statistics
 from venus.adapters.dialects.oracle.session.connection import OracleNotPermitted, OracleSession, Row
 from venus.adapters.dialects.oracle.session.driver import Driver, OracleOptions, RotatingDriver, parse_driver_url

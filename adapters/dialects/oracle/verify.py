@@ -209,6 +209,8 @@ def bind_value(reading: OracleReading, kind: LogicalType, text: str) -> Any:
         return bytes.fromhex(text.replace("-", ""))
     if reading.mapping.text in ("number", "whole"):
         return Decimal(text)
+    if encoding := reading.mapping.encoding:
+        return text.encode(encoding, "backslashreplace")  # no row has a key with other characters
     if reading.mapping.text == "text":
         return reading.bind_value(text)  # without the blanks of a CHAR, which the statement adds
     is_bc, moment = text.endswith(" BC"), text.removesuffix(" BC")
@@ -220,7 +222,7 @@ def _log_keys(subject: Subject, access: OracleAccess, rows: Seq[tuple[Any, ...]]
     if not rows:
         return set()
     columns = [
-        canonical_texts(reading.mapping.text, column, described.type.scale)
+        canonical_texts(reading.rule, column, described.type.scale)
         for reading, column, described in zip(
             access.readings, zip(*rows, strict=True), access.layout.columns, strict=False
         )

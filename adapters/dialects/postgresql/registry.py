@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from venus.adapters.dialects.registry_rules import (
 )
 from venus.codec.schema import fingerprint
 from venus.errors import Fenced, NotInstalled, Refused
-from venus.model import LOG_ROWS_COUNTED_MAX, BatchNo, BatchRecord, Epoch, TableSchema
+from venus.model import LOG_ROWS_COUNTED_MAX, BatchNo, BatchRecord, Epoch, SourceIdentity, TableSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +248,10 @@ def _read_backlog(connection: PostgresConnection, oids: Mapping[int, int]) -> di
     return {table_id: (int(counts[table_id]), int(ages.get(oid, 0))) for table_id, oid in oids.items()}
 
 
+#: What distinguishes a database from one that was loaded from its dump. A copy of the server's files has the same.
+DECISIVE_FACTS = (("system", "database"), ("database",))
+
+
 class PostgresRegistry(SourceRegistry):
     """The registry of one source, with what capture has loaded of it."""
 
@@ -316,6 +321,22 @@ class PostgresRegistry(SourceRegistry):
             held = read_state(self._connection).epoch
             raise Fenced(f"source {self._connection.place}: epoch {held} is in force, {epoch} is older")
         return source_state(rows[0])
+
+    def read_identity(self) -> SourceIdentity | None:
+        exists, has_system = self._connection.row(statement("registry", "has_identity"))
+        if not exists:
+            return None
+        present = {"database": str(self._connection.row(statement("registry", "database"))[0])}
+        if has_system:
+            present["system"] = str(self._connection.row(statement("registry", "system"))[0])
+        stored = self._connection.rows(statement("registry", "identity"))
+        recorded = json.loads(stored[0][0]) if stored else {}
+        return SourceIdentity(recorded=recorded, present=present, decisive=DECISIVE_FACTS)
+
+    def store_identity(self, facts: Mapping[str, str]) -> None:
+        self._connection.run(
+            statement("registry", "store_identity"), {"facts": json.dumps(dict(facts), sort_keys=True)}
+        )
 
     def read_batches(self, numbers: Seq[BatchNo]) -> dict[BatchNo, BatchRecord]:
         with self._connection.transaction():

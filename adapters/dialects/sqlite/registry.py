@@ -34,7 +34,7 @@ from venus.errors import Fenced, NotInstalled
 from venus.model import BatchNo, BatchRecord, Epoch, TableSchema
 
 _FIXED = re.compile(r"venus_(checkpoint|batch|captured_table|heartbeat|alembic_version)")
-_NUMBERED = re.compile(r"venus_(?:l|i|k|u|d|iv\d+|uv\d+)_(\d{5,})")
+_NUMBERED = re.compile(r"venus_(?:l|f|i|k|u|d|iv\d+|uv\d+)_(\d{5,})")
 _COLUMNS = {"table_id", "schema_wire", "fingerprint", "state"}
 
 

@@ -76,7 +76,7 @@ class SqliteSource:
         self.dictionary = SqliteSourceDictionary(file, self._writer, columns)
         self.registry = SqliteRegistry(file, self._writer)
         self.capture = SqliteCapture(file, self._reader, self._writer, columns, self.registry.restores, log)
-        self.installer = SqliteInstaller(file, self._writer, columns, self.capture.invalidate)
+        self.installer = SqliteInstaller(file, self._writer, columns, log, self.capture.invalidate)
 
     def close(self) -> None:
         self._reader.close()

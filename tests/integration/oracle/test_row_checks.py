@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from venus.adapters.dialects import rows
 from venus.adapters.dialects.oracle.installation import row_checks
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.errors import Refused
@@ -76,12 +77,12 @@ def test_in_a_unicode_database_every_text_is_carried(application: Any, source: O
 def test_rows_above_the_limit_are_counted(
     application: Any, source: OracleSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_checks, "ROW_BYTES_MAX", 1000)
+    monkeypatch.setattr(rows, "ROW_BYTES_MAX", 1000)
     application.execute(
         """INSERT INTO "NOTE" VALUES ('c', NULL, RPAD('x', 1001, 'x')), ('d', NULL, RPAD('x', 1000, 'x'))"""
     )
-    (found,) = findings(source)
-    assert found.message == f"column BODY: 1 of 4 rows {row_checks.TOO_LARGE}"
+    (found,) = source.installer.find_large_rows(["*"], [])
+    assert found.message == "column BODY: 1 of 4 rows have more than the 0 MiB of a row, and such a row halts its table"
     assert not found.blocks
 
 

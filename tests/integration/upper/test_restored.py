@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -14,9 +15,11 @@ from tests.support.databases.backups import Database, Rows, restorable
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
 from venus.adapters.targets.relational.full_sync import full_sync
+from venus.adapters.upper.capture import read_broker_status, run_capture
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.cli.probes import read_overview
 from venus.config import TargetSettings
+from venus.errors import Diverged
 
 pytestmark = pytest.mark.integration
 
@@ -103,6 +106,7 @@ def test_what_came_after_the_backup_goes_and_what_comes_now_is_there(
     way.stop("capture")
 
     source.restore()
+    way.accept_moved()
     source.run("UPDATE item SET v = 'now' WHERE id = 4", "INSERT INTO item VALUES (10, 'now', 0.5)")
     way.start("capture")
     becomes_equal(way, source)
@@ -120,6 +124,7 @@ def test_one_that_had_no_triggers_yet_is_installed_again_and_read_again(
     way.stop("capture")
 
     source.restore()
+    way.accept_moved()
     source.run("DELETE FROM item WHERE id = 3")
     way.install()
     way.start("capture")
@@ -143,6 +148,7 @@ def test_a_table_that_was_captured_after_the_backup_is_captured_again(
     way.stop("capture")
 
     source.restore()
+    way.accept_moved()
     way.start("capture")
     becomes_equal(way, source)
     assert [said for said in read_overview(way.settings).released if "later is not known to the source" in said]
@@ -168,6 +174,7 @@ def test_a_column_that_was_added_after_the_backup_may_come_again_as_another(
     way.stop("capture")
 
     source.restore()
+    way.accept_moved()
     if digits:
         source.run(
             f"ALTER TABLE item ADD COLUMN w DECIMAL(10, {digits})",
@@ -198,3 +205,33 @@ def test_one_that_is_put_back_under_capture_is_noticed(how: str, way: WholeWay, 
     getattr(source, how)()
     source.run("INSERT INTO item VALUES (11, 'now', 0.5)")
     becomes_equal(way, source)
+
+
+def test_a_copy_ships_nothing_until_it_is_confirmed(
+    tmp_path: Path, database: str, request: pytest.FixtureRequest
+) -> None:
+    """PostgreSQL gives a database that is made from a template, or loaded from a dump, another number."""
+    with restorable("postgresql", tmp_path, request.getfixturevalue) as source:
+        source.run(
+            "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40))", "INSERT INTO item VALUES (1, 'one')"
+        )
+        with whole_way(tmp_path, source.url, database) as way:
+            at_work(way)
+            way.stop("capture")
+            source.back_up()
+            source.restore()
+            source.run("UPDATE item SET v = 'of the copy'")
+            before = read_broker_status(way.settings)
+            with pytest.raises(Diverged, match="it is another database than the one that was captured"):
+                run_capture(way.settings, threading.Event())
+            after = read_broker_status(way.settings)
+            assert (after.epoch, after.last_batch, after.next_offset) == (
+                before.epoch,
+                before.last_batch,
+                before.next_offset,
+            )
+            assert [said for said in read_overview(way.settings).problems if "it is another database" in said]
+            assert way.at_target("SELECT v FROM item") == [("one",)]
+            way.accept_moved()
+            way.start("capture")
+            becomes_equal(way, source)

@@ -37,6 +37,7 @@ from venus.model import (
     ChangeKind,
     Epoch,
     Finding,
+    SourceIdentity,
     TableSchema,
 )
 from venus.model import Sequence as Position
@@ -332,6 +333,15 @@ class ScriptedSource:
 
     def read_row_counts(self) -> dict[int, int]:
         return {}
+
+    def find_large_rows(self, include: Sequence[str], exclude: Sequence[str]) -> list[Finding]:
+        return []
+
+    def read_identity(self) -> SourceIdentity | None:
+        return None
+
+    def store_identity(self, facts: Mapping[str, str]) -> None:
+        return
 
     def find_missing_grants(self) -> list[MissingGrant]:
         self.pass_step("own_lacking")

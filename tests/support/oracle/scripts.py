@@ -16,7 +16,13 @@ from venus.adapters.dialects.contract import InstallStep
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import overrides, ownership, types
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
-from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table, with_id
+from venus.adapters.dialects.oracle.dictionary.tables import (
+    CharacterSets,
+    ListedTable,
+    OracleTable,
+    build_table,
+    with_id,
+)
 from venus.adapters.dialects.oracle.installation import row_checks
 from venus.adapters.dialects.oracle.installation.install import OracleInstallPlanner
 from venus.adapters.dialects.oracle.installation.installed_objects import give_room_back, valve_block
@@ -148,7 +154,7 @@ def running() -> list[str]:
     ]
     asked += [row_checks.proof_query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
     asked += [row_checks.sample_query(everything()), statement("sampling", "room")]
-    asked += [row_checks.sample_query(everything(), row_checks.CharacterSets(database="US7ASCII"))]
+    asked += [row_checks.sample_query(everything(), CharacterSets(database="US7ASCII"))]
     asked += [statement("sampling", "character_sets"), statement("sampling", "direct_path")]
     asked += [statement("sampling", "blockers"), statement("sampling", "holder")]
     kept = [

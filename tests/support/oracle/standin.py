@@ -71,8 +71,17 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         rf"\1 {DICTIONARY}.\2",
     ),
     (r"\bGV\$(SQL_PLAN|INSTANCE|SYSSTAT)\b", rf"{DICTIONARY}.\1"),
+    (r"SYS_CONTEXT\('USERENV', '(DB_UNIQUE_NAME|CON_NAME)'\) FROM DUAL", rf"\1 FROM {DICTIONARY}.THE_DATABASE"),
+    (r"TO_CHAR\(DBID\) FROM V\$DATABASE", f"DBID FROM {DICTIONARY}.THE_DATABASE"),
     # a round trip through a smaller character set loses what it does not have, as at an Oracle
     (r"CONVERT\(CONVERT\((.+?), 'AL32UTF8', 'US7ASCII'\), 'US7ASCII', 'AL32UTF8'\)", r"CONVERT(\1 USING ascii)"),
+    # texts read as bytes: here a column has a character set of its own, and a CLOB is a text
+    (
+        r"TO_CLOB\(RAWTOHEX\(UTL_RAW\.CAST_TO_RAW\(SUBSTRB\(([^(),]+), (\d+), (\d+)\)\)\)\)",
+        r"HEX(SUBSTR(CAST(\1 AS BINARY), \2, \3))",
+    ),
+    (r"UTL_RAW\.CAST_TO_RAW\(((?:[^()]|\([^()]*\))+)\)", r"CAST(\1 AS BINARY)"),
+    (r"UTL_RAW\.CAST_TO_VARCHAR2\((:\w+)\)", r"CONVERT(\1 USING utf8mb4)"),
     (r"DBMS_LOB\.SUBSTR\(([^(),]+), (\d+), (\d+)\)", r"SUBSTR(\1, \3, \2)"),
     (r" WHERE ROWNUM <= (\d+)\) T$", r" LIMIT \1) T"),
     (r"\nDISABLE\n(DECLARE|BEGIN)", r"\n\1"),
@@ -380,4 +389,5 @@ class StandIn:
             for table in _FILLED:
                 cursor.execute(f"DELETE FROM {table}")
             cursor.execute(f"INSERT INTO SESSION_PRIVS VALUES {PRIVILEGES}")
+            cursor.execute("UPDATE THE_DATABASE SET DB_UNIQUE_NAME = 'SHOP_A', CON_NAME = 'SHOP', DBID = '1001'")
             cursor.execute("UPDATE NLS_DATABASE_PARAMETERS SET VALUE = 'AL32UTF8' WHERE PARAMETER = 'NLS_CHARACTERSET'")

@@ -16,6 +16,7 @@ from tests.support.brokers.servers import settings as broker_settings
 from tests.support.databases.postgres import Server, libpq
 from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source
+from venus.adapters.dialects.registry_rules import confirm_identity
 from venus.adapters.targets.relational.apply_session import run_apply
 from venus.adapters.targets.relational.control import read_progress
 from venus.adapters.targets.relational.full_sync import full_sync
@@ -86,6 +87,14 @@ class WholeWay:
         opened = open_source(self.settings)
         try:
             opened.installer.install(self.settings.source.tables, self.settings.source.exclude)
+        finally:
+            opened.close()
+
+    def accept_moved(self) -> None:
+        """Accept the source as the database that was captured: what `venus install-triggers --moved` begins with."""
+        opened = open_source(self.settings)
+        try:
+            confirm_identity(opened.registry, moved=True)
         finally:
             opened.close()
 

@@ -8,9 +8,11 @@ import pytest
 
 from venus.adapters.dialects import DIALECTS
 from venus.adapters.dialects.registry import dialect_of, open_source
+from venus.adapters.dialects.registry_rules import find_other_database
 from venus.adapters.dialects.sqlite.connection import parse_file_url
 from venus.config import Settings
 from venus.errors import ConfigError, NoSuchDatabase
+from venus.model import SourceIdentity
 
 
 @pytest.mark.parametrize(
@@ -57,3 +59,18 @@ def test_a_missing_driver_is_told_with_the_extra_that_has_it(monkeypatch: pytest
     with pytest.raises(ConfigError, match="pymysql") as refused:
         open_source(Settings.model_validate({"source": {"url": "mysql+pymysql://u:secret-password@h/d"}}))
     assert "venus-cdc[mysql]" in refused.value.hint
+
+
+def test_the_best_facts_that_both_sides_know_decide_which_database_it_is() -> None:
+    groups = (("DBID", "CON_NAME"), ("DBID",), ("DB_UNIQUE_NAME",))
+
+    def compare(recorded: dict[str, str], present: dict[str, str]) -> str:
+        return find_other_database(SourceIdentity(recorded=recorded, present=present, decisive=groups))
+
+    here = {"DBID": "1", "CON_NAME": "SHOP", "DB_UNIQUE_NAME": "A"}
+    assert compare({}, here) == ""
+    assert compare(here, here | {"DB_UNIQUE_NAME": "B"}) == "", "a standby that took over"
+    assert "CON_NAME COPY, was SHOP" in compare(here, here | {"CON_NAME": "COPY"})
+    assert "DBID 2, was 1" in compare(here, {"DBID": "2"})
+    assert "DB_UNIQUE_NAME B, was A" in compare(here, {"DB_UNIQUE_NAME": "B"}), "DBID may not be read"
+    assert compare(here, {"OTHER": "x"}) == ""

@@ -8,12 +8,14 @@ accepts the exact spelling too, so the remedy is to store it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from functools import partial
 
+from venus.adapters.dialects import rows as limits
 from venus.adapters.dialects.column_choice import WAY_OUT
-from venus.adapters.dialects.mysql.connection import MysqlConnection
+from venus.adapters.dialects.mysql.connection import MysqlConnection, Row
 from venus.adapters.dialects.mysql.dictionary.tables import (
     MysqlDictionary,
     MysqlReference,
@@ -24,6 +26,7 @@ from venus.adapters.dialects.mysql.dictionary.tables import (
 )
 from venus.adapters.dialects.mysql.installation.triggers import CircularCascade, find_reaching
 from venus.adapters.dialects.mysql.sql import literal, quote, statement
+from venus.adapters.dialects.rows import LargeValues
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import Finding, Kind, count_phrase
 
@@ -38,6 +41,8 @@ _UNSETTLED = re.compile(
     r"|schema|connection_id|last_insert_id|found_rows|row_count|version|dayname|monthname)\b(?!`)|\bunix_timestamp\(\)",
     re.IGNORECASE,
 )
+#: Types with values above the limit of a row.
+_LARGE_TYPES = ("mediumtext", "longtext", "mediumblob", "longblob", "json")
 #: How many rows of each table are searched for values that cannot be carried.
 SAMPLE_ROWS = 10_000
 
@@ -93,14 +98,31 @@ def _replica_findings(connection: MysqlConnection) -> Iterator[Finding]:
         )
 
 
-def _privilege_findings(connection: MysqlConnection, account: str, *, binary_log: bool) -> Iterator[Finding]:
+def _read_privileges(connection: MysqlConnection, account: str) -> set[str]:
+    """Return the privileges that an account has on the database, or everywhere."""
     user, _, host = account.rpartition("@")
     grantees = [f"'{user}'@'{host}'"]
     if "mariadb" in str(connection.row("SELECT version()")[0]).lower():
         (role,) = connection.row("SELECT coalesce(current_role(), '')")
         grantees += [f"'{role}'@''"] if role else []
     parts = {"grantees": ", ".join(map(literal, grantees)), "database": literal(connection.address.database)}
-    held = {r[0].upper() for r in connection.rows(statement("check", "privileges", **parts))}
+    return {r[0].upper() for r in connection.rows(statement("check", "privileges", **parts))}
+
+
+def find_valve_obstacle(connection: MysqlConnection) -> str:
+    """Return the statement without which the logs are limited only while capture runs; empty if no event is missing."""
+    if connection.row(statement("triggers", "scheduler"))[0] not in ("ON", "1"):
+        return "SET GLOBAL event_scheduler = ON;"
+    account = str(connection.row("SELECT current_user()")[0])
+    user, _, host = account.rpartition("@")
+    if "EVENT" in _read_privileges(connection, account):
+        return ""
+    return f"GRANT EVENT ON {quote(connection.address.database)}.* TO {quote(user)}@{quote(host)};"
+
+
+def _privilege_findings(connection: MysqlConnection, account: str, *, binary_log: bool) -> Iterator[Finding]:
+    user, _, host = account.rpartition("@")
+    held = _read_privileges(connection, account)
     name = f"{quote(user)}@{quote(host)}"
     missing = [p for p in NEEDED if p not in held]
     if missing:
@@ -211,6 +233,20 @@ def _zero_date_findings(connection: MysqlConnection, table: MysqlTable) -> Itera
                 remedy="correct them, or add venus_zero_dates=null to the source's URL: they then arrive as NULL",
                 blocks=True,
             )
+
+
+def find_large_values(connection: MysqlConnection, tables: Iterable[MysqlTable]) -> Iterator[LargeValues]:
+    """Yield the tables with columns of types whose values may be larger than a message."""
+    for table in tables:
+        if columns := [c.name for c in table.columns if table.declared[c.name].data_type in _LARGE_TYPES]:
+            count = partial(_count_large_rows, connection, table, columns)
+            yield LargeValues(table=table.where, columns=columns, count=count)
+
+
+def _count_large_rows(connection: MysqlConnection, table: MysqlTable, columns: Iterable[str], seconds: float) -> Row:
+    lengths = " + ".join(statement("check", "length", column=quote(c)) for c in columns)
+    parts = {"table": table.sql, "bytes": str(limits.ROW_BYTES_MAX), "seconds": str(int(seconds))}
+    return connection.row(statement("check", "large_rows", lengths=lengths, **parts))
 
 
 def _cascade_findings(connection: MysqlConnection, dictionary: MysqlDictionary, chosen: set[str]) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ has a short timeout and is repeated, so that the application does not queue behi
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import time
@@ -30,19 +31,23 @@ from venus.adapters.dialects.mysql.dictionary.tables import (
     read_dictionary,
 )
 from venus.adapters.dialects.mysql.installation import triggers
-from venus.adapters.dialects.mysql.installation.check import check
+from venus.adapters.dialects.mysql.installation.check import check, find_large_values, find_valve_obstacle
 from venus.adapters.dialects.mysql.installation.triggers import CascadePath, MysqlTrigger, find_reaching
 from venus.adapters.dialects.mysql.registry import MysqlRegistryEntry
 from venus.adapters.dialects.mysql.sql import literal, quote, statement
 from venus.adapters.dialects.registry_rules import (
     BY_SCRIPT,
+    NO_LIMITS,
     RELEASED,
     RELEASING,
     TRIGGERS_GONE,
+    LogLimits,
+    full_log_reason,
     is_being_released,
     qualified_names,
     refuse_if_written,
 )
+from venus.adapters.dialects.rows import find_large_rows
 from venus.adapters.dialects.statements import plain_script, refuse_blocked
 from venus.codec.schema import fingerprint
 from venus.errors import DatabaseUnavailable
@@ -59,18 +64,27 @@ class MysqlInstaller(SourceInstaller):
 
     as_script = staticmethod(plain_script)
 
-    def __init__(self, writer: MysqlConnection, on_change: Callable[[], None]) -> None:
+    def __init__(self, writer: MysqlConnection, log: LogLimits, on_change: Callable[[], None]) -> None:
         """`on_change`: called before a change of the objects or of the registry."""
-        self._writer = writer
+        self._writer, self._log = writer, log
         self._on_change = on_change
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
-        return check(self._writer, include, exclude)
+        found = check(self._writer, include, exclude)
+        if self._log.is_set and (remedy := find_valve_obstacle(self._writer)):
+            message = "the logs are limited only while capture runs"
+            found.append(Finding(where="server", message=message, remedy=f"{remedy} then `venus install-triggers`"))
+        return found
+
+    def find_large_rows(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+        dictionary = read_dictionary(self._writer, zero_dates_null=self._writer.options.zero_dates_null)
+        return list(find_large_rows(find_large_values(self._writer, dictionary.choose_tables(include, exclude))))
 
     def plan_install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         refuse_blocked(self.check(include, exclude))
         dictionary = read_dictionary(self._writer, zero_dates_null=self._writer.options.zero_dates_null)
-        return own_steps(self._writer) + all_table_steps(self._writer, dictionary, include, exclude)
+        steps = own_steps(self._writer) + all_table_steps(self._writer, dictionary, include, exclude)
+        return steps + list(valve_steps(self._writer, steps, self._log))
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         return self._run(self.plan_install(include, exclude))
@@ -81,14 +95,17 @@ class MysqlInstaller(SourceInstaller):
         database = self._writer.address.database
         places = present.numbers
         steps = [
-            InstallStep(table=f"{database}.{table}", what=f"trigger {name}", sql=drop_trigger_sql(database, name))
-            for name, table in sorted(present.rejecting.items())
+            *valve_steps(self._writer, [], NO_LIMITS),
+            *(
+                InstallStep(table=f"{database}.{table}", what=f"trigger {name}", sql=drop_trigger_sql(database, name))
+                for name, table in sorted(present.rejecting.items())
+            ),
         ]
         for name in sorted(present.triggers):
             table = places.get(table_number(name), f"{database}.{present.triggers[name][1]}")
             steps.append(InstallStep(table=table, what=f"trigger {name}", sql=drop_trigger_sql(database, name)))
-        marks = [names.MARKS] if names.MARKS in present.other_tables else []
-        for name in [*sorted(present.logs), *marks, *sorted(present.follower_tables, key=_side_last)]:
+        shared = [name for name in names.SHARED if name in present.other_tables]
+        for name in [*sorted(present.logs), *shared, *sorted(present.follower_tables, key=_side_last)]:
             sql = statement("triggers", "drop_table", table=f"{quote(database)}.{name}")
             digits = name.rpartition("_")[2]
             table = places.get(int(digits), "") if digits.isdecimal() else ""
@@ -304,14 +321,14 @@ def all_table_steps(
     """Return the steps of the chosen and of the captured tables."""
     present = MysqlInstalledObjects.read(connection)
     database = connection.address.database
-    marks = f"{quote(database)}.{names.MARKS}"
     steps = [
         InstallStep(
             table="",
-            what=f"table {names.MARKS}",
-            sql=statement("triggers", "marks_table", marks=marks),
-            exists=names.MARKS in present.other_tables,
+            what=f"table {name}",
+            sql=statement("triggers", block, table=f"{quote(database)}.{name}"),
+            exists=name in present.other_tables,
         )
+        for name, block in names.SHARED.items()
     ]
     chosen = {t.name: t for t in dictionary.choose_tables(include, exclude)}
     # captured tables stay captured even if the patterns no longer choose them
@@ -326,6 +343,51 @@ def all_table_steps(
         if chosen[name].key and not chosen[name].unsupported:
             steps += table_steps(chosen[name], table_id, present, [p for p in paths if p.child == name])
     return steps
+
+
+#: How long the valve waits for a lock, because writers queue behind it.
+_VALVE_LOCK_S = 2
+
+
+def valve_steps(connection: MysqlConnection, steps: Seq[InstallStep], limits: LogLimits) -> Iterator[InstallStep]:
+    """Yield the steps that make the event limit the logs of the tables that these steps capture."""
+    database = connection.address.database
+    event, what = f"{quote(database)}.{names.VALVE}", f"event {names.VALVE}"
+    parts = {"database": literal(database), "name": literal(names.VALVE)}
+    there = [(str(c), str(s)) for c, s in connection.rows(statement("triggers", "installed_valve", **parts))]
+    if there and not there[0][0].startswith(_VALVE_COMMENT):
+        return  # an event of the application
+    wanted = _valve_logs(database, steps, limits) if limits.rows_max and find_valve_obstacle(connection) == "" else ""
+    comment = f"{_VALVE_COMMENT}{hashlib.blake2b(wanted.encode(), digest_size=16).hexdigest()}"
+    done = there == [(comment, "ENABLED")]
+    if there and not (wanted and done):
+        yield InstallStep(table="", what=f"old {what}", sql=statement("triggers", "drop_valve", event=event))
+    if wanted:
+        parts = {"event": event, "comment": literal(comment), "logs": wanted, "wait_s": str(_VALVE_LOCK_S)}
+        yield InstallStep(table="", what=what, sql=statement("triggers", "valve", **parts), exists=done)
+
+
+_VALVE_COMMENT = "VENUS "
+
+
+def _valve_logs(database: str, steps: Seq[InstallStep], limits: LogLimits) -> str:
+    """Return the statements of the event, for each log with triggers."""
+    written: dict[int, list[str]] = {}
+    for name in (step.what.removeprefix("trigger ") for step in steps if step.what.startswith("trigger ")):
+        written.setdefault(table_number(name), []).append(name)
+    return ";\n  ".join(
+        statement(
+            "triggers",
+            "valve_log",
+            log=f"{quote(database)}.{names.log_table_name(table_id)}",
+            table_id=str(table_id),
+            rows=str(limits.rows_max),
+            rows_before=str(limits.rows_max - 1),
+            reason=literal(full_log_reason(limits)),
+            drops="\n    ".join(f"DROP TRIGGER IF EXISTS {quote(database)}.{quote(name)};" for name in found),
+        )
+        for table_id, found in sorted(written.items())
+    )
 
 
 def table_steps(

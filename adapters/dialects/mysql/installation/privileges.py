@@ -29,6 +29,7 @@ _OWN = {
     "venus_batch": (("own_batch", "SELECT, INSERT, DELETE"), ("own_batch_add", "SELECT, INSERT, DELETE")),
     "venus_captured_table": (("own_registry", "SELECT, UPDATE"),),
     sql.HEARTBEAT: (("own_heartbeat", "SELECT, INSERT, UPDATE"), ("own_heartbeat_add", "SELECT, INSERT, UPDATE")),
+    sql.IDENTITY: (("own_identity", "SELECT, INSERT, UPDATE"),),
     sql.MARKS: (("own_marks", "SELECT, INSERT, DELETE"), ("own_marks_store", "SELECT, INSERT, DELETE")),
 }
 
@@ -71,6 +72,8 @@ def find_missing_grants(connection: MysqlConnection) -> list[MissingGrant]:
     if not any(registry.has_table(connection, table) for table in _OWN):
         return []
     for table, uses in _OWN.items():
+        if table == sql.IDENTITY and not registry.has_table(connection, table):
+            continue  # an installation of an older version has none
         for block, privileges in uses:
             if table not in found and not _is_allowed(connection, f"EXPLAIN {statement('registry', block)}"):
                 grant = _grant_statement(connection, privileges, f"{database}.{table}")

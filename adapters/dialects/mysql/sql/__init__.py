@@ -16,9 +16,14 @@ PREFIX = "venus_"
 HEARTBEAT = "venus_heartbeat"
 #: Table with InnoDB's number of each captured table. TRUNCATE gives the table a new number.
 MARKS = "venus_innodb_table"
+IDENTITY = "venus_identity"
+#: The event that limits the logs.
+VALVE = "venus_valve"
+#: The dialect's own tables that all logs share, with the block that creates each.
+SHARED = {MARKS: "marks_table", IDENTITY: "identity_table"}
 #: Record of a database that follows another one, or can be followed by it.
 SIDE = "venus_side"
-OWN_TABLE = re.compile(r"venus_(checkpoint|batch|captured_table|heartbeat|alembic_version|innodb_table)")
+OWN_TABLE = re.compile(r"venus_(checkpoint|batch|captured_table|heartbeat|alembic_version|innodb_table|identity)")
 #: Tables of a database that follows another one (targets/mysql): its progress, and the record of the switches.
 FOLLOWER_TABLE = re.compile(
     r"venus_(side|cutover|applied|target_table|target_schema|quarantine|sweep|held|load_job|load_manifest|intent"

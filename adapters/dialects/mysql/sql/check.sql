@@ -23,6 +23,13 @@ SELECT privilege_type FROM information_schema.schema_privileges
 SELECT count(*) FROM (SELECT {column} AS d FROM {table} LIMIT {rows}) AS sample
  WHERE d IS NOT NULL AND (CAST(d AS CHAR) LIKE '%-00%' OR CAST(d AS CHAR) LIKE '0000-00-00%')
 
+-- large_rows --
+/*M!100100 SET STATEMENT max_statement_time = {seconds} FOR */
+SELECT /*+ MAX_EXECUTION_TIME({seconds}000) */ count(*), coalesce(sum({lengths} > {bytes}), 0) FROM {table}
+
+-- length --
+coalesce(length({column}), 0)
+
 -- other_spellings --
 -- The number of rows whose parent is spelled differently, and an example.
 SELECT count(*), coalesce(min(c.{column}), ''), coalesce(min(p.{referred}), '')

@@ -11,6 +11,16 @@ SELECT table_id, schema_wire, fingerprint, state, coalesce(reason, ''), coalesce
 -- names --
 SELECT name FROM venus_captured_table
 
+-- identity --
+SELECT facts FROM venus_identity WHERE id = 1
+
+-- store_identity --
+INSERT INTO venus_identity (id, facts) VALUES (1, {facts}) ON DUPLICATE KEY UPDATE facts = VALUES(facts)
+
+-- server --
+-- MariaDB has no server_uuid. The servers of a replication have different numbers.
+SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_id', 'server_uuid')
+
 -- sign --
 -- A digest of everything of a registered table that may change. A change of its columns changes the fingerprint.
 SELECT md5(coalesce(group_concat(concat_ws(' ', table_id, fingerprint, state, reason, md5(fill_cursor), fill_rows,
@@ -177,6 +187,9 @@ INSERT INTO venus_heartbeat (id, beat_at) VALUES (0, 0)
 
 -- own_marks --
 DELETE FROM venus_innodb_table WHERE table_id = 0 AND mark = ''
+
+-- own_identity --
+INSERT INTO venus_identity (id, facts) SELECT id, facts FROM venus_identity ON DUPLICATE KEY UPDATE facts = VALUES(facts)
 
 -- own_marks_store --
 REPLACE INTO venus_innodb_table (table_id, mark) VALUES (0, '')

@@ -51,5 +51,6 @@ UNION ALL
 SELECT 'trigger', trigger_name FROM information_schema.triggers
  WHERE trigger_schema = {database} AND trigger_name NOT LIKE 'venus\_%'
 UNION ALL
-SELECT 'event', event_name FROM information_schema.events WHERE event_schema = {database}
+SELECT 'event', event_name FROM information_schema.events
+ WHERE event_schema = {database} AND (event_name <> 'venus_valve' OR event_comment NOT LIKE 'VENUS %')
 ORDER BY 1, 2

@@ -11,7 +11,11 @@ CREATE TABLE {log} (
 ALTER TABLE {log} {columns}, COMMENT={comment}
 
 -- marks_table --
-CREATE TABLE {marks} (table_id INT NOT NULL PRIMARY KEY, mark VARCHAR(64) CHARACTER SET ascii NOT NULL) ENGINE=InnoDB
+CREATE TABLE {table} (table_id INT NOT NULL PRIMARY KEY, mark VARCHAR(64) CHARACTER SET ascii NOT NULL) ENGINE=InnoDB
+
+-- identity_table --
+-- The database that is captured, in JSON: a copy of it must not ship under its name.
+CREATE TABLE {table} (id INT NOT NULL PRIMARY KEY, facts TEXT CHARACTER SET utf8mb4 NOT NULL) ENGINE=InnoDB
 
 -- create --
 CREATE TRIGGER {trigger} {timing} {event} ON {table} FOR EACH ROW {body}
@@ -39,6 +43,34 @@ END
 
 -- delete --
 INSERT INTO {log} (op, {keys}) VALUES ('D', {old})
+
+-- valve --
+-- Limits the logs, also while VENUS is away. The registry comes first: a table whose triggers are still there is only read
+-- again without need. A statement that fails, for example because a table is in use, is tried again a minute later.
+CREATE EVENT {event} ON SCHEDULE EVERY 1 MINUTE COMMENT {comment} DO BEGIN
+  DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
+  SET SESSION lock_wait_timeout = {wait_s}, SESSION innodb_lock_wait_timeout = {wait_s};
+  {logs};
+END
+
+-- valve_log --
+-- The span of its numbers shows at once that a log is short.
+IF (SELECT coalesce(max(seq) - min(seq), 0) FROM {log}) >= {rows} - 1
+   AND EXISTS (SELECT 1 FROM {log} LIMIT {rows_before}, 1) THEN
+    UPDATE venus_captured_table SET state = 'RESYNC', reason = {reason}
+     WHERE table_id = {table_id} AND state NOT IN ('PAUSED', 'RELEASING', 'RELEASED');
+    {drops}
+  END IF;
+
+-- drop_valve --
+DROP EVENT IF EXISTS {event}
+
+-- installed_valve --
+-- At a replica an event is disabled, and stays so when the replica takes over.
+SELECT event_comment, status FROM information_schema.events WHERE event_schema = {database} AND event_name = {name}
+
+-- scheduler --
+SELECT @@global.event_scheduler
 
 -- cascade --
 -- A locking read sees the newest rows at every isolation level, as the cascade does. FOR UPDATE would fail a statement of

@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from collections.abc import Mapping as Map
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.oracle.dictionary.types import (
+    EXTENDED_CHARS,
     MOMENT,
     RAW_BYTES,
+    TEXT_CHARS,
     OracleDeclaredType,
     OracleTypeMapping,
     default_mapping,
@@ -33,6 +35,9 @@ TABLE = "VENUS_TYPE_MAP"
 _NINE = f"{MOMENT}.FF9"
 #: Settings for all columns of a type, instead of a column's name. The setting of a single column overrides them.
 SWITCHES = {"RAW(16)": "uuid", "NUMBER(*,0)": "bigint"}
+#: Types of text whose columns can all be read as bytes; the value is `text:` and the encoding that they have.
+TEXT_SWITCHES = ("CHAR", "VARCHAR2")
+ENCODED = "text:"
 #: Numbers with more digits than this may not fit into a bigint.
 BIGINT_DIGITS = 18
 
@@ -112,11 +117,18 @@ OVERRIDES = (
 def normalise_switch(name: str) -> str:
     """Return a switch as SWITCHES spells it, or a column's name unchanged."""
     bare = "".join(name.upper().split())
-    return bare if bare in SWITCHES else name
+    return bare if is_switch(bare) else name
+
+
+def is_switch(name: str) -> bool:
+    """Whether a name is that of a type and not of a column, as `normalise_switch` spells it."""
+    return name in SWITCHES or name in TEXT_SWITCHES
 
 
 def switch_applies(switch: str, declared: OracleDeclaredType) -> bool:
     """Whether a switch applies to a column of this type."""
+    if switch in TEXT_SWITCHES:
+        return declared.data_type == switch
     if switch == "RAW(16)":
         return declared.data_type == "RAW" and declared.length == 16
     digits = declared.precision
@@ -130,7 +142,7 @@ def type_by_switch(type_map: Map[str, str], declared: OracleDeclaredType) -> str
         if switch in SWITCHES and to not in (SWITCHES[switch], USUAL):
             hint = f'possible is "{switch}" = "{SWITCHES[switch]}"'
             raise ConfigError(f"columns of type {switch} cannot be carried as {to!r}", hint=hint)
-        if switch in SWITCHES and switch_applies(switch, declared):
+        if is_switch(switch) and switch_applies(switch, declared):
             return to
     return USUAL
 
@@ -139,13 +151,52 @@ def find_mapping(declared: OracleDeclaredType, to: str, column: str = "") -> Ora
     """Return the requested mapping of a type. Raises ConfigError with the possible ones."""
     if to == USUAL:
         return default_mapping(declared)
+    if to.startswith(ENCODED) and declared.data_type in TEXT_SWITCHES:
+        return encoded_mapping(declared, to.removeprefix(ENCODED))
     ways = [o for o in OVERRIDES if re.fullmatch(o.mapping.pattern, declared.data_type)]
     for way in ways:
         if way.to == to:
             return way.mapping
-    known = ", ".join([*(way.to for way in ways), USUAL])
+    encoded = [f"{ENCODED}ENCODING"] if declared.data_type in TEXT_SWITCHES else []
+    known = ", ".join([*(way.to for way in ways), *encoded, USUAL])
     where = f"column {column}: " if column else ""
     raise ConfigError(f"{where}{declared.sql_type} cannot be carried as {to!r}", hint=f"possible are {known}")
+
+
+#: A text of so many characters has at most RAW_BYTES in any character set.
+_SHORT_CHARS = RAW_BYTES // 4
+
+
+def encoded_mapping(declared: OracleDeclaredType, encoding: str) -> OracleTypeMapping:
+    """Return the mapping of a text that is read as bytes. Raises ConfigError for an encoding that Python does not have.
+
+    A RAW has at most RAW_BYTES, so a longer text is read in pieces, as digits. The logs hold the text itself.
+    """
+    try:
+        b"x".decode(encoding, "replace")
+    except LookupError:
+        hint = "write it as Python does, for example text:cp1252, text:latin-1 or text:cp850"
+        raise ConfigError(f"{ENCODED}{encoding}: this encoding is not known", hint=hint) from None
+    usual = default_mapping(declared)
+    is_short = declared.length <= _SHORT_CHARS
+    return replace(
+        usual,
+        select=_whole_bytes if is_short else _bytes_in_pieces,
+        text=f"{ENCODED}{encoding}",
+        bind="UTL_RAW.CAST_TO_VARCHAR2(:{n})",
+        log_type=usual.log_type if is_short else "",
+        encoding=encoding,
+    )
+
+
+def _whole_bytes(_: OracleDeclaredType) -> str:
+    return "UTL_RAW.CAST_TO_RAW({c})"
+
+
+def _bytes_in_pieces(declared: OracleDeclaredType) -> str:
+    most = TEXT_CHARS if declared.length <= TEXT_CHARS else EXTENDED_CHARS
+    pieces = (f"SUBSTRB({{c}}, {n}, {RAW_BYTES})" for n in range(1, min(4 * declared.length, most) + 1, RAW_BYTES))
+    return " || ".join(f"TO_CLOB(RAWTOHEX(UTL_RAW.CAST_TO_RAW({piece})))" for piece in pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +239,7 @@ def requested_types(type_map: Map[str, str], owner: str, table: str) -> dict[str
     """Return the types requested for the columns of a table by OWNER.TABLE.COLUMN or TABLE.COLUMN, in any case."""
     found = {}
     for name, to in type_map.items():
-        if normalise_switch(name) in SWITCHES:
+        if is_switch(normalise_switch(name)):
             continue
         place, _, column = name.upper().rpartition(".")
         if place in (table.upper(), f"{owner}.{table}".upper()):
@@ -203,4 +254,7 @@ def overrides_documentation() -> str:
         name = o.mapping.pattern.replace("|", " or ").replace(r"(\(\d\))?", "(n)").replace("N?", "[N]")
         read = o.mapping.select(OracleDeclaredType(data_type="T")).replace("{c}", "c")
         lines.append(f"| `{name.replace('(LOCAL )?', '[LOCAL] ')}` | `{o.to}` | `{read}` | {o.mapping.note} |")
+    read = encoded_mapping(OracleDeclaredType(data_type="CHAR"), "latin-1").select(OracleDeclaredType(data_type="CHAR"))
+    note = f"bytes in this encoding; others are refused; in a key up to {_SHORT_CHARS} characters"
+    lines.append(f"| `CHAR or VARCHAR2` | `{ENCODED}ENCODING` | `{read.replace('{c}', 'c')}` | {note} |")
     return "\n".join(lines) + "\n"

@@ -15,20 +15,22 @@ from dataclasses import dataclass, field, replace
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.oracle.dictionary import overrides, ownership, structure
 from venus.adapters.dialects.oracle.dictionary.overrides import (
-    SWITCHES,
     RecordedType,
+    is_switch,
     normalise_switch,
     requested_types,
     switch_applies,
 )
 from venus.adapters.dialects.oracle.dictionary.tables import (
     NOTHING,
+    CharacterSets,
     ListedTable,
     OracleTable,
     TableKinds,
     build_table,
     excluded_key_refusals,
     kinds_without_table,
+    read_character_sets,
     table_kind,
 )
 from venus.adapters.dialects.oracle.language import inline
@@ -59,6 +61,7 @@ class OracleDictionary:
         self._recorded: list[RecordedType] | None = None
         self._owned: ownership.OracleOwnedObjects | None = None
         self._visibility: Visibility | None = None
+        self._sets: CharacterSets | None = None
         self._kinds = TableKinds(session, version)
         self.columns = OracleColumnChoice()  # of the configuration
         self._proofs: dict[tuple[str, str], list[Finding]] = {}
@@ -70,7 +73,7 @@ class OracleDictionary:
         """Return every table of these schemas; `owned`: VENUS's own objects, if they have just been read."""
         for cached in (self._structures, self._columns, self._keys):
             cached.clear()
-        self._inline = self._recorded = self._visibility = None
+        self._inline = self._recorded = self._visibility = self._sets = None
         self._owned = owned
         found = []
         for owner in dict.fromkeys((*self.schemas, self.user)):
@@ -99,6 +102,13 @@ class OracleDictionary:
         if self._owned is None:
             self._owned = ownership.read_owned_objects(self._session)
         return self._owned
+
+    @property
+    def character_sets(self) -> CharacterSets:
+        """The character sets of the database, as of the last `listed`."""
+        if self._sets is None:
+            self._sets = read_character_sets(self._session)
+        return self._sets
 
     @property
     def visibility(self) -> Visibility:
@@ -156,6 +166,12 @@ class OracleDictionary:
             )
         return self._recorded
 
+    @property
+    def reads_bytes(self) -> bool:
+        """Whether a type is requested that reads a text as bytes."""
+        requests = (*self.type_map.values(), *self.requested.values(), *(r.to for r in self.read_recorded_types()))
+        return any(to.startswith(overrides.ENCODED) for to in requests)
+
     def _has_own_table(self, own: str) -> bool:
         return self.owned.has(own)
 
@@ -184,7 +200,10 @@ class OracleDictionary:
         rows, left = self.columns.choose(listed.owner, listed.name, rows)
         switches = {normalise_switch(name): to for name, to in {**self.type_map, **self.requested}.items()}
         found = build_table(listed, rows, keys, known, number_max, self._requested_types(listed), switches)
-        found = replace(found, refusals=(*found.refusals, *excluded_key_refusals(left, found, keys)))
+        sets = self.character_sets
+        readings = {n: replace(r, is_converted=sets.converts(r.declared)) for n, r in found.readings.items()}
+        refusals = (*found.refusals, *excluded_key_refusals(left, found, keys))
+        found = replace(found, readings=readings, refusals=refusals)
         if has_columns or as_inline:
             found = replace(found, keyed=replace(found.keyed, style=CaptureStyle.INLINE))
         if as_inline and not has_columns and own:
@@ -226,10 +245,10 @@ class OracleDictionary:
         for name in self.requested:
             switch = normalise_switch(name)
             fitting = (
-                self._columns_of_type(switch, included) if switch in SWITCHES else self._columns_by_name(name, included)
+                self._columns_of_type(switch, included) if is_switch(switch) else self._columns_by_name(name, included)
             )
             found += fitting
-            if not fitting and switch in SWITCHES:
+            if not fitting and is_switch(switch):
                 raise ConfigError(f"--type-map {name}: no captured table has a column of type {switch}")
             if not fitting:
                 hint = "captured are " + ", ".join([at.qualified for at in included][:12])

@@ -139,11 +139,47 @@ class ListedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CharacterSets:
+    """The character sets of a database; empty if it does not say."""
+
+    database: str = ""
+    national: str = ""
+
+    @property
+    def is_unicode(self) -> bool:
+        """Whether VENUS gets every text as it is stored."""
+        return self.database in ("", "AL32UTF8", "UTF8", "UTFE")
+
+    def converts(self, declared: OracleDeclaredType) -> bool:
+        """Whether the server converts values of this type into Unicode."""
+        return not self.is_unicode and declared.data_type in _CONVERTED
+
+
+def read_character_sets(session: OracleSession) -> CharacterSets:
+    """Read the character sets."""
+    found = {str(name): str(value) for name, value in session.fetch_rows(statement("sampling", "character_sets"))}
+    return CharacterSets(database=found.get("NLS_CHARACTERSET", ""), national=found.get("NLS_NCHAR_CHARACTERSET", ""))
+
+
+#: Types whose texts are in the database's character set.
+_CONVERTED = ("CHAR", "VARCHAR2", "CLOB", "LONG", "XMLTYPE", "JSON")
+#: The rule of rows.py for a text that the server converts into Unicode.
+CONVERTED = "converted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OracleReading:
     """The way in which one column is read."""
 
     declared: OracleDeclaredType
     mapping: OracleTypeMapping
+    #: The server converts it into Unicode from a smaller character set, and may replace bytes.
+    is_converted: bool = False
+
+    @property
+    def rule(self) -> str:
+        """The rule of rows.py that converts the driver's value."""
+        return CONVERTED if self.is_converted and self.mapping.text == "text" else self.mapping.text
 
     def expression(self, column: str) -> str:
         """Return the expression that selects this column."""
@@ -160,6 +196,8 @@ class OracleReading:
 
     def bind_value(self, value: object) -> object:
         """Return the object to bind for a fetched value."""
+        if self.mapping.encoding and isinstance(value, str):
+            return bytes.fromhex(value)
         return NationalText(value) if self.declared.is_national and isinstance(value, str) else value
 
 
@@ -302,7 +340,7 @@ def _choose_key(keys: Seq[Row], columns: dict[str, Column]) -> list[str]:
 
 def _key_column(name: str, reading: OracleReading) -> OracleKeyColumn:
     log_type = log_type_of(reading.declared, reading.mapping)
-    return OracleKeyColumn(name=name, log_type=log_type, is_text=reading.mapping.text == "text")
+    return OracleKeyColumn(name=name, log_type=log_type, is_text=reading.mapping.is_text)
 
 
 def choose_tables(listed: Seq[ListedTable], include: Seq[str], exclude: Seq[str]) -> list[ListedTable]:

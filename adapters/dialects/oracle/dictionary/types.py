@@ -75,7 +75,14 @@ class OracleTypeMapping:
     wide: bool = False
     #: A LOB: a large value is read through its locator (lobs.py).
     located: bool = False
+    #: The encoding of a text that is read as bytes, because the server would convert it from another character set.
+    encoding: str = ""
     note: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is a text at the source, as it is stored."""
+        return self.text == "text" or bool(self.encoding)
 
 
 def _number_type(declared: OracleDeclaredType) -> LogicalType:

@@ -10,7 +10,7 @@ tablespaces, and sessions that block capture.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from zlib import crc32
@@ -21,6 +21,7 @@ from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.dictionary import ownership, reader, segments
 from venus.adapters.dialects.oracle.dictionary.overrides import (
     SWITCHES,
+    is_switch,
     normalise_switch,
     requested_types,
     switch_applies,
@@ -36,7 +37,6 @@ from venus.adapters.dialects.oracle.dictionary.tables import (
 from venus.adapters.dialects.oracle.installation.row_checks import (
     character_set_findings,
     prove_rows,
-    read_character_sets,
     sample_findings,
 )
 from venus.adapters.dialects.oracle.language import ddl
@@ -56,6 +56,7 @@ _PACKAGES = {
     "DBMS_STATS": "it keeps the statistics of the log tables fixed",
     "DBMS_UTILITY": "it waits for open transactions without a lock",
 }
+_FOR_BYTES = {"UTL_RAW": "it reads texts as bytes"}
 
 
 def check(
@@ -68,6 +69,7 @@ def check(
 ) -> Iterator[Finding]:
     """Yield all findings."""
     yield from _privilege_findings(session, dictionary, version, options)
+    yield from _identity_findings(session, dictionary.user)
     yield from room_findings(session)
     yield from blocker_findings(session, dictionary.user)
     listed = dictionary.list_tables()
@@ -109,9 +111,9 @@ def _privilege_findings(
     foreign = [s for s in dictionary.schemas if s != dictionary.user]
     of_schemas = _read_schema_privileges(session, version, foreign)
     yield from _missing_privileges(dictionary.user, granted | of_schemas, foreign=bool(foreign), options=options)
-    yield from _missing_packages(
-        dictionary.user, {str(row[0]) for row in session.fetch_rows(statement("dictionary", "packages"))}
-    )
+    executable = {str(row[0]) for row in session.fetch_rows(statement("dictionary", "packages"))}
+    needed = _PACKAGES | (_FOR_BYTES if dictionary.reads_bytes else {})
+    yield from _missing_packages(dictionary.user, needed, executable)
     if "UNLIMITED TABLESPACE" not in granted and not session.fetch_rows(statement("dictionary", "quota")):
         remedy = f"ALTER USER {quote(dictionary.user)} QUOTA UNLIMITED ON USERS;"
         yield Finding(where="tablespace", message="no quota: the log tables cannot grow", remedy=remedy, blocks=True)
@@ -132,7 +134,7 @@ def _table_findings(
 ) -> Generator[Finding, None, list[OracleTable]]:
     """Yield the findings of the tables that are captured, or would be; return these tables."""
     captured = dictionary.read_captured_names()
-    sets = read_character_sets(session)
+    sets = dictionary.character_sets
     yield from character_set_findings(sets)
     tables = []
     for at in listed:
@@ -157,7 +159,7 @@ def _unmatched_settings(
         asked |= requested_types(options.type_map, at.owner, at.name).keys()
         columns += [column_pattern_names(at.owner, at.name, row[0]) for row in dictionary.read_column_rows(at)]
     for name in options.type_map:
-        if normalise_switch(name) not in SWITCHES and name.upper().rpartition(".")[2] not in asked & seen:
+        if not is_switch(normalise_switch(name)) and name.upper().rpartition(".")[2] not in asked & seen:
             message = f"{name} names no column of a captured table"
             yield Finding(where="[source.type_map]", message=message, remedy="write TABLE.COLUMN", blocks=True)
     for pattern in dictionary.columns.find_unmatched_patterns(columns):
@@ -239,9 +241,16 @@ def _remedy(reason: str) -> str:
     return "exclude the table in [source] exclude"
 
 
-def _missing_packages(user: str, executable: set[str]) -> Iterator[Finding]:
+def _identity_findings(session: OracleSession, user: str) -> Iterator[Finding]:
+    """Yield the grant without which a switch-over of Data Guard looks like a copy of the database."""
+    if "DBID" not in registry.read_identity_facts(session, containers=False):
+        message = "DBID may not be read: a switch-over to a standby looks like a copy, and capture stops there"
+        yield Finding(where="privileges", message=message, remedy=f"GRANT SELECT ON V_$DATABASE TO {quote(user)};")
+
+
+def _missing_packages(user: str, needed: Mapping[str, str], executable: set[str]) -> Iterator[Finding]:
     """Yield the missing privileges on packages, which PUBLIC has by default unless the database was hardened."""
-    for package, purpose in _PACKAGES.items():
+    for package, purpose in needed.items():
         if package not in executable:
             message = f"EXECUTE on SYS.{package} is not granted to {user}: {purpose}"
             remedy = f"GRANT EXECUTE ON SYS.{package} TO {quote(user)};"

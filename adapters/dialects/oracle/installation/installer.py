@@ -18,12 +18,14 @@ from venus.adapters.dialects.oracle.dictionary.tables import choose_tables
 from venus.adapters.dialects.oracle.installation.check import check, raise_blocking_finding
 from venus.adapters.dialects.oracle.installation.install import RECORD, OracleInstallPlanner, OracleStep
 from venus.adapters.dialects.oracle.installation.installed_objects import describe_limits, read_objects
+from venus.adapters.dialects.oracle.installation.row_checks import find_large_values
 from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.language.ddl import build_script
 from venus.adapters.dialects.oracle.registry import INSTALLING
 from venus.adapters.dialects.oracle.session.connection import OracleBusy, OracleSession
 from venus.adapters.dialects.oracle.sql import log_key_columns, log_table_name, statement
 from venus.adapters.dialects.registry_rules import BY_SCRIPT
+from venus.adapters.dialects.rows import find_large_rows
 from venus.errors import Refused, SourceError, VenusError
 from venus.model import Finding
 
@@ -179,6 +181,13 @@ class OracleInstaller(SourceInstaller):
         """Return what is missing or cannot be carried."""
         version, dictionary = self._database.version, self._database.dictionary
         return list(check(self._database.writer, dictionary, version, self._database.options, include, exclude))
+
+    def find_large_rows(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+        listed = choose_tables(self._database.dictionary.list_tables(), include, exclude)
+        tables = map(self._database.dictionary.read_table, listed)
+        found = list(find_large_rows(find_large_values(self._database.writer, tables)))
+        self._database.writer.rollback()
+        return found
 
     def plan_install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Return every statement of the installation."""

@@ -11,17 +11,20 @@ become one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import partial
 
+from venus.adapters.dialects import rows as limits
 from venus.adapters.dialects.column_choice import WAY_OUT
 from venus.adapters.dialects.contract import SchemaChanged
-from venus.adapters.dialects.oracle.dictionary.tables import OracleTable
+from venus.adapters.dialects.oracle.dictionary.overrides import ENCODED
+from venus.adapters.dialects.oracle.dictionary.tables import CharacterSets, OracleTable
 from venus.adapters.dialects.oracle.dictionary.types import OracleDeclaredType
-from venus.adapters.dialects.oracle.session.connection import OracleSession
+from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.sql import literal, quote, statement
-from venus.adapters.dialects.rows import ROW_BYTES_MAX
+from venus.adapters.dialects.rows import LargeValues
 from venus.errors import SourceError
 from venus.model import Finding
 
@@ -32,7 +35,10 @@ _CONVERTED = ("CHAR", "VARCHAR2", "CLOB")
 LOBS = ("CLOB", "NCLOB", "BLOB")
 #: What the findings say of values.
 REPLACED = "bytes that {charset} does not define, and the server would replace them without an error"
-TOO_LARGE = f"have more than the {ROW_BYTES_MAX >> 20} MiB of a row, and such a row halts its table"
+#: The way out for such values.
+READ_BYTES = (
+    f'"TABLE.COLUMN" = "{ENCODED}ENCODING" in [source.type_map] reads a CHAR or VARCHAR2 as bytes; or {WAY_OUT}'
+)
 _TEXTS = ("CHAR", "VARCHAR2", "NCHAR", "NVARCHAR2", "CLOB", "NCLOB")
 _SAID = {
     "nul": "NUL characters, which no text of PostgreSQL can hold: such a row halts its table",
@@ -40,26 +46,7 @@ _SAID = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CharacterSets:
-    """The character sets of a database; empty if it does not say."""
-
-    database: str = ""
-    national: str = ""
-
-    @property
-    def is_unicode(self) -> bool:
-        """Whether VENUS gets every text as it is stored."""
-        return self.database in ("", "AL32UTF8", "UTF8", "UTFE")
-
-
 UNICODE = CharacterSets()
-
-
-def read_character_sets(session: OracleSession) -> CharacterSets:
-    """Read the character sets."""
-    found = {str(name): str(value) for name, value in session.fetch_rows(statement("sampling", "character_sets"))}
-    return CharacterSets(database=found.get("NLS_CHARACTERSET", ""), national=found.get("NLS_NCHAR_CHARACTERSET", ""))
 
 
 def character_set_findings(sets: CharacterSets) -> Iterator[Finding]:
@@ -73,50 +60,48 @@ def prove_rows(session: OracleSession, table: OracleTable, sets: CharacterSets) 
     """Read every row of a table that is not captured yet, as far as a sample is not enough."""
     yield from prove_types(session, table)
     yield from prove_keys(session, table, sets)
-    yield from count_large_rows(session, table)
 
 
 def prove_keys(session: OracleSession, table: OracleTable, sets: CharacterSets) -> Iterator[Finding]:
     """Read the texts of all keys, if the server may replace bytes of them."""
     looked = {n: check for n, check in _replacement_checks(table, sets).items() if n in table.schema.key}
-    yield from _every_row_findings(
-        session, table, looked, "have " + REPLACED.format(charset=sets.database), blocks=True
-    )
-
-
-def count_large_rows(session: OracleSession, table: OracleTable) -> Iterator[Finding]:
-    """Count the rows of a table that are larger than a message, by the lengths of their large values."""
-    kinds = {name: reading.declared.data_type for name, reading in table.readings.items()}
-    lobs = [name for name, kind in kinds.items() if kind in LOBS]
-    lengths = " + ".join(statement("sampling", "length", c=f"T.{quote(name)}") for name in lobs)
-    check = statement("sampling", "too_large", lengths=lengths, bytes=str(ROW_BYTES_MAX)) if lobs else ""
-    looked = {", ".join(lobs): check} if lobs else {}
-    yield from _every_row_findings(session, table, looked, TOO_LARGE, blocks=False)
-
-
-def _every_row_findings(
-    session: OracleSession, table: OracleTable, looked: Mapping[str, str], said: str, *, blocks: bool
-) -> Iterator[Finding]:
-    """Yield what is found in all rows by these checks of columns."""
     if not looked:
         return
-    text = statement("sampling", "every_row", findings=",\n       ".join(looked.values()), table=table.keyed.sql)
     try:
-        count, *found = session.fetch_row(text)
+        count, *found = _count_in_every_row(session, table, looked.values())
     except (SourceError, SchemaChanged):
         return  # `sample_findings` reports that its rows cannot be read
     for column, number in zip(looked, found, strict=True):
         if number:
-            message = f"column {column}: {int(number):,} of {int(count):,} rows {said}"
-            yield Finding(where=table.schema.qualified, message=message, remedy=WAY_OUT, blocks=blocks)
+            said = REPLACED.format(charset=sets.database)
+            message = f"column {column}: {int(number):,} of {int(count):,} rows have {said}"
+            yield Finding(where=table.schema.qualified, message=message, remedy=READ_BYTES, blocks=True)
+
+
+def find_large_values(session: OracleSession, tables: Iterable[OracleTable]) -> Iterator[LargeValues]:
+    """Yield the tables with large objects. Their lengths are in the rows: no large value is read."""
+    for table in tables:
+        lobs = [name for name, reading in table.readings.items() if reading.declared.data_type in LOBS]
+        lengths = " + ".join(statement("sampling", "length", c=f"T.{quote(name)}") for name in lobs)
+        check = statement("sampling", "too_large", lengths=lengths, bytes=str(limits.ROW_BYTES_MAX))
+        if lobs:
+            count = partial(_count_in_every_row, session, table, [check])
+            yield LargeValues(table=table.schema.qualified, columns=lobs, count=count)
+
+
+def _count_in_every_row(session: OracleSession, table: OracleTable, checks: Iterable[str], _: float = 0.0) -> Row:
+    """Return the number of all rows, and how many of them each check finds."""
+    return session.fetch_row(
+        statement("sampling", "every_row", findings=",\n       ".join(checks), table=table.keyed.sql)
+    )
 
 
 def _replacement_checks(table: OracleTable, sets: CharacterSets) -> dict[str, str]:
     """Return the check of each text of the database's character set; empty if that is Unicode."""
     if sets.is_unicode:
         return {}
-    kinds = {name: reading.declared for name, reading in table.readings.items()}
-    return {name: _replacement_check(name, d, sets) for name, d in kinds.items() if d.data_type in _CONVERTED}
+    asked = {name: reading.declared for name, reading in table.readings.items() if not reading.mapping.encoding}
+    return {name: _replacement_check(name, d, sets) for name, d in asked.items() if d.data_type in _CONVERTED}
 
 
 def _replacement_check(name: str, declared: OracleDeclaredType, sets: CharacterSets) -> str:
@@ -157,7 +142,7 @@ def sample_findings(
     for check, number in zip(checks, found, strict=True):
         if number:
             message = f"column {check.column}: {int(number)} of {int(count)} sampled rows have {check.said}"
-            remedy = WAY_OUT if check.blocks else "correct these values, or exclude the table"
+            remedy = READ_BYTES if check.blocks else "correct these values, or exclude the table"
             yield Finding(where=where, message=message, remedy=remedy, blocks=check.blocks)
 
 

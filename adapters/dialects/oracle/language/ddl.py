@@ -68,7 +68,7 @@ def build_own_objects(version: Version) -> list[OracleOwnObject]:
     """Return VENUS's own sequence and tables, in order."""
     parts = {"name_bytes": str(version.identifier_bytes)}
     made = [OracleOwnObject(kind="SEQUENCE", name="VENUS_SEQ", sql=statement("own", "sequence"))]
-    tables = ("checkpoint", "batch", "captured_table", "heartbeat", "ddl", "segment")
+    tables = ("checkpoint", "batch", "captured_table", "heartbeat", "ddl", "segment", "identity")
     return made + [
         OracleOwnObject(kind="TABLE", name=f"VENUS_{t.upper()}", sql=statement("own", t, **parts)) for t in tables
     ]

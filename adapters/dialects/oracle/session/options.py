@@ -125,6 +125,8 @@ class Version:
     column_collation: bool
     #: Blockchain tables exist, since an update of 19c.
     ledgers: bool = False
+    #: A database may be a container, or one of its pluggable databases.
+    containers: bool = True
     #: Triggers can be created outside of editions.
     noneditionable: bool = True
     #: A release update changes PRODUCT_COMPONENT_VERSION.VERSION_FULL.
@@ -142,6 +144,7 @@ VERSIONS = (
         identifier_bytes=30,
         invisible_identity=False,
         column_collation=False,
+        containers=False,
         noneditionable=False,
         patch_registry=False,
     ),

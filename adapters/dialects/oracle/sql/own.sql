@@ -82,6 +82,14 @@ CREATE TABLE VENUS_SEGMENT (
   CONSTRAINT VENUS_SEGMENT_PK PRIMARY KEY (TABLE_ID, SEGMENT)
 );
 
+-- identity --
+-- The database that is captured, in JSON: a copy of it must not ship under its name.
+CREATE TABLE VENUS_IDENTITY (
+  ID     NUMBER(1)       NOT NULL,
+  FACTS  VARCHAR2(1000)  NOT NULL,
+  CONSTRAINT VENUS_IDENTITY_PK PRIMARY KEY (ID)
+);
+
 -- ddl_text --
 -- For older installations without this column.
 ALTER TABLE VENUS_DDL ADD (SQL_TEXT VARCHAR2(2000));

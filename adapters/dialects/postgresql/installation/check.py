@@ -11,17 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from functools import partial
 
+from venus.adapters.dialects import rows as limits
 from venus.adapters.dialects.canonical_text import keeps_text
 from venus.adapters.dialects.column_choice import WAY_OUT
 from venus.adapters.dialects.contract import UncapturedTable
 from venus.adapters.dialects.postgresql import registry
-from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.postgresql.connection import PostgresConnection, Row
 from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.sql import literal, qualify, quote, statement
-from venus.model import CHILD_TABLE, Finding, TableSchema, count_phrase
+from venus.adapters.dialects.rows import LargeValues
+from venus.model import CHILD_TABLE, Column, Finding, Kind, TableSchema, count_phrase
 
+#: The server's compression makes a value at most so many times smaller.
+COMPRESSION_MAX = 256
 #: The first version with CREATE OR REPLACE TRIGGER.
 VERSION_MIN = 140_000
 
@@ -101,6 +106,46 @@ def _find_obstacle(table: PostgresTable) -> str:
         return ""
     column = found.where.removeprefix(f"{table.namespace}.{table.name}").lstrip(".")
     return f"column {column} {found.message}" if column else found.message
+
+
+#: Kinds of values of any length, and the types among them whose length is known without reading the value.
+_LONG_KINDS = (Kind.TEXT, Kind.BYTES, Kind.JSON, Kind.ARRAY, Kind.NATIVE)
+_MEASURED = ("text", "character varying", "bytea")
+
+
+def find_large_values(connection: PostgresConnection, tables: Iterable[PostgresTable]) -> Iterator[LargeValues]:
+    """Yield the tables with so many bytes outside of their rows that one of them may be larger than a message."""
+    for table in tables:
+        columns = [c for c in table.columns if c.type.kind in _LONG_KINDS]
+        oids = {"tables": [table.oid, *(leaf.oid for leaf in table.leaves)]}
+        outside = connection.row(statement("check", "large_values"), oids)[0] if columns else 0
+        if outside * COMPRESSION_MAX > limits.ROW_BYTES_MAX:
+            yield LargeValues(
+                table=f"{table.namespace}.{table.name}",
+                columns=[c.name for c in columns],
+                count=partial(_count_large_rows, connection, table, columns),
+            )
+
+
+def _count_large_rows(
+    connection: PostgresConnection, table: PostgresTable, columns: Iterable[Column], seconds: float
+) -> Row:
+    lengths = " + ".join(
+        statement(
+            "check",
+            "length" if c.source_type in _MEASURED else "text_length",
+            c=quote(c.name),
+            bytes=str(limits.ROW_BYTES_MAX // COMPRESSION_MAX),
+        )
+        for c in columns
+    )
+    connection.run(f"SAVEPOINT counting; SET LOCAL statement_timeout = '{int(seconds)}s'")
+    try:
+        parts = {"lengths": lengths, "table": table.from_sql, "bytes": str(limits.ROW_BYTES_MAX)}
+        return connection.row(statement("check", "large_rows", **parts))
+    finally:
+        if not connection.closed:
+            connection.run("ROLLBACK TO SAVEPOINT counting")
 
 
 def _size_finding(tables: Seq[PostgresTable]) -> Finding:

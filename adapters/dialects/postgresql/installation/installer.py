@@ -22,7 +22,7 @@ from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.dictionary.types import can_widen
 from venus.adapters.dialects.postgresql.installation import triggers
-from venus.adapters.dialects.postgresql.installation.check import check, describe_key_change
+from venus.adapters.dialects.postgresql.installation.check import check, describe_key_change, find_large_values
 from venus.adapters.dialects.postgresql.installation.triggers import PostgresTrigger, TriggerFunction
 from venus.adapters.dialects.postgresql.sql import literal, statement
 from venus.adapters.dialects.registry_rules import (
@@ -34,6 +34,7 @@ from venus.adapters.dialects.registry_rules import (
     qualified_names,
     refuse_if_written,
 )
+from venus.adapters.dialects.rows import find_large_rows
 from venus.adapters.dialects.statements import plain_script, refuse_blocked
 from venus.codec.schema import fingerprint
 from venus.errors import DatabaseUnavailable
@@ -57,6 +58,12 @@ class PostgresInstaller(SourceInstaller):
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
         return check(self._connection, include, exclude)
+
+    def find_large_rows(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+        with self._connection.snapshot():
+            rows = dictionary.choose_tables(dictionary.read_all_tables(self._connection), include, exclude)
+            tables = dictionary.read_tables(self._connection, rows)
+            return list(find_large_rows(find_large_values(self._connection, tables)))
 
     def plan_install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         refuse_blocked(self.check(include, exclude))
@@ -86,11 +93,9 @@ class PostgresInstaller(SourceInstaller):
             if "reject_write" in present.functions:
                 sql = "DROP FUNCTION venus.reject_write() CASCADE"
                 steps.append(InstallStep(table="", what="triggers that reject writes", sql=sql))
-            if "side" in present.other_tables:
-                steps.append(InstallStep(table="", what="table venus.side", sql="DROP TABLE venus.side"))
             steps += [
                 InstallStep(table="", what=f"table venus.{name}", sql=f"DROP TABLE venus.{name}")
-                for name in SHARED
+                for name in ("side", *SHARED)
                 if name in present.other_tables
             ]
             with connection.sqlalchemy() as lent:
@@ -104,10 +109,8 @@ class PostgresInstaller(SourceInstaller):
     def plan_release(self, table_ids: Seq[int]) -> list[InstallStep]:
         with self._connection.snapshot():
             present = PostgresInstalledObjects.read(self._connection)
-            return [
-                *_release_steps(self._connection, present, table_ids),
-                *_log_removal_steps(present, dict.fromkeys(table_ids, BY_SCRIPT)),
-            ]
+            removed = _log_removal_steps(present, dict.fromkeys(table_ids, BY_SCRIPT))
+            return _release_steps(self._connection, present, table_ids) + removed
 
     def release(self, table_ids: Seq[int]) -> list[InstallStep]:
         """Remove the triggers of these tables. Each table has its own transaction, so a busy table delays no other."""
@@ -228,7 +231,7 @@ def _log_removal_steps(present: PostgresInstalledObjects, reasons: Mapping[int, 
 
 _HEARTBEAT = (names.OWN_SCHEMA, dictionary.HEARTBEAT.name)
 #: The dialect's own tables that all logs share, with the block that creates each.
-SHARED = {"dirty": "dirty_table", "captured_leaf": "leaves_table", "seen": "seen_table"}
+SHARED = {"dirty": "dirty_table", "captured_leaf": "leaves_table", "seen": "seen_table", "identity": "identity_table"}
 #: A log that an older version made only as wide as the key. It missed no change.
 WIDTH = "width of log table "
 #: A function to be replaced by a newer one. It missed no change either.
@@ -288,9 +291,8 @@ def own_steps(connection: PostgresConnection) -> list[InstallStep]:
     """Return the steps that create VENUS's own tables."""
     with connection.sqlalchemy() as lent:
         statements = migrations.render_sql(lent, "source", schema=names.OWN_SCHEMA)
-    if not statements:
-        return [InstallStep(table="", what="VENUS's own tables", sql="", exists=True)]
-    return [InstallStep(table="", what="VENUS's own tables", sql=sql) for sql in statements]
+    what = "VENUS's own tables"
+    return [InstallStep(table="", what=what, sql=sql, exists=not sql) for sql in statements or [""]]
 
 
 def all_table_steps(connection: PostgresConnection, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:

@@ -21,6 +21,22 @@ SELECT t.table_id, coalesce(c.oid, 0) FROM venus.captured_table t
 SELECT md5(coalesce(string_agg(concat_ws(' ', table_id, fingerprint, state), ',' ORDER BY table_id), ''))
   FROM venus.captured_table
 
+-- has_identity --
+SELECT to_regclass('venus.identity') IS NOT NULL, has_function_privilege('pg_control_system()', 'EXECUTE')
+
+-- database --
+SELECT oid::text FROM pg_database WHERE datname = current_database()
+
+-- system --
+-- A standby that took over has the same, a server that was loaded from a dump another one.
+SELECT system_identifier::text FROM pg_control_system()
+
+-- identity --
+SELECT facts FROM venus.identity
+
+-- store_identity --
+INSERT INTO venus.identity (id, facts) VALUES (1, %(facts)s) ON CONFLICT (id) DO UPDATE SET facts = excluded.facts
+
 -- sign --
 -- Changes with every write to the registry.
 SELECT concat_ws(' ', count(*), sum(hashtidextended(ctid, xmin::text::bigint))) FROM venus.captured_table
@@ -185,7 +201,7 @@ SELECT 'venus.' || c.relname, 'GRANT ' || t.privileges || ' ON venus.' || c.reln
   FROM (VALUES ('checkpoint', 'SELECT, UPDATE'), ('batch', 'SELECT, INSERT, DELETE'),
                ('captured_table', 'SELECT, UPDATE'), ('dirty', 'SELECT, INSERT, DELETE'),
                ('heartbeat', 'SELECT, INSERT, UPDATE'), ('seen', 'SELECT, INSERT, UPDATE, DELETE'),
-               ('captured_leaf', 'SELECT, INSERT, DELETE')) t (name, privileges)
+               ('captured_leaf', 'SELECT, INSERT, DELETE'), ('identity', 'SELECT, INSERT, UPDATE')) t (name, privileges)
   JOIN pg_class c ON c.relname = t.name AND c.relkind = 'r'
   JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'venus'
  WHERE NOT (SELECT bool_and(has_table_privilege(c.oid, p)) FROM regexp_split_to_table(t.privileges, ', ') p)

@@ -209,6 +209,10 @@ DELETE FROM venus.captured_leaf WHERE table_id = {table_id}
 INSERT INTO {log} (op, {keys}) SELECT 'U', {key} FROM ONLY {leaf} x;
 INSERT INTO venus.dirty (table_id) VALUES ({table_id})
 
+-- identity_table --
+-- The database that is captured, in JSON: a copy of it must not ship under its name.
+CREATE TABLE venus.identity (id smallint PRIMARY KEY, facts text NOT NULL)
+
 -- seen_table --
 -- The stored marks of triggers and columns. A trigger that was disabled and enabled again looks unchanged without them.
 CREATE TABLE venus.seen (relation oid NOT NULL, name text NOT NULL, mark text NOT NULL, PRIMARY KEY (relation, name))

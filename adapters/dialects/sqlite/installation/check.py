@@ -10,13 +10,16 @@ parent is spelled differently therefore refers to nothing at the target. The rem
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from venus.adapters.dialects import rows as limits
 from venus.adapters.dialects.column_choice import WAY_OUT, ColumnChoice
-from venus.adapters.dialects.rows import Row, RowStream
+from venus.adapters.dialects.rows import LargeValues, Row, RowStream
 from venus.adapters.dialects.sqlite.connection import is_writable, quote
 from venus.adapters.dialects.sqlite.dictionary.tables import (
     NAMESPACE,
@@ -30,6 +33,7 @@ from venus.adapters.dialects.sqlite.dictionary.tables import (
 )
 from venus.adapters.dialects.sqlite.rows import SqliteAccess, SqliteValueError, build_access
 from venus.adapters.dialects.sqlite.sql import statement
+from venus.errors import SourceError
 from venus.model import Finding, ForeignKey, Kind, TableSchema, count_phrase
 
 #: Limits of the sample from each end of a table, in rows and in bytes.
@@ -175,6 +179,30 @@ def _value_findings(connection: sqlite3.Connection, found: SqliteTable) -> Itera
                 details=tuple(examples),
             )
     yield from _text_findings(found, nul, undecodable, len(rows))
+
+
+def find_large_values(connection: sqlite3.Connection, tables: Iterable[SqliteTable]) -> Iterator[LargeValues]:
+    """Yield the tables whose values may be larger than a message, in a file that has room for one."""
+    (nbytes,) = connection.execute(statement("structure", "file_bytes")).fetchone()
+    for table in tables if nbytes > limits.ROW_BYTES_MAX else ():
+        columns = [c.name for c in table.schema.columns if c.type.kind in (Kind.TEXT, Kind.CHAR, Kind.BYTES)]
+        if columns:
+            count = partial(_count_large_rows, connection, table.schema.name, columns)
+            yield LargeValues(table=table.schema.qualified, columns=columns, count=count)
+
+
+def _count_large_rows(connection: sqlite3.Connection, table: str, columns: Iterable[str], seconds: float) -> Row:
+    lengths = " + ".join(statement("structure", "length", column=quote(c)) for c in columns)
+    parts = {"lengths": lengths, "table": f"main.{quote(table)}", "bytes": str(limits.ROW_BYTES_MAX)}
+    until = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > until, 100_000)
+    try:
+        found: Row = connection.execute(statement("structure", "large_rows", **parts)).fetchone()
+    except sqlite3.OperationalError as error:
+        raise SourceError(f"main.{table}: {error}") from error
+    finally:
+        connection.set_progress_handler(None, 0)
+    return found
 
 
 def _text_findings(found: SqliteTable, nul: int, undecodable: int, looked_at: int) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import replace
@@ -24,10 +24,12 @@ from venus.adapters.dialects.registry_rules import (
     RELEASED,
     RELEASING,
     TRIGGERS_GONE,
+    LogLimits,
     is_being_released,
     qualified_names,
     refuse_if_written,
 )
+from venus.adapters.dialects.rows import find_large_rows
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import connect, quote, read_transaction, write_transaction
 from venus.adapters.dialects.sqlite.dictionary.tables import (
@@ -41,7 +43,7 @@ from venus.adapters.dialects.sqlite.dictionary.tables import (
     read_table_names,
 )
 from venus.adapters.dialects.sqlite.installation import schema_changes as table_comparison
-from venus.adapters.dialects.sqlite.installation.check import check
+from venus.adapters.dialects.sqlite.installation.check import check, find_large_values
 from venus.adapters.dialects.sqlite.installation.schema_changes import (
     DictionaryObjects,
     SqliteTableComparison,
@@ -50,7 +52,12 @@ from venus.adapters.dialects.sqlite.installation.schema_changes import (
     key_numbers,
     read_objects,
 )
-from venus.adapters.dialects.sqlite.installation.triggers import SqliteOwnObject, build_capture_objects
+from venus.adapters.dialects.sqlite.installation.triggers import (
+    SqliteOwnObject,
+    build_capture_objects,
+    build_valve,
+    valve_name,
+)
 from venus.adapters.dialects.sqlite.registry import SqliteRegistryEntry
 from venus.adapters.dialects.sqlite.sql import statement
 from venus.adapters.dialects.statements import plain_script
@@ -65,31 +72,42 @@ class SqliteInstaller(SourceInstaller):
     as_script = staticmethod(plain_script)
 
     def __init__(
-        self, file: Path, writer: sqlite3.Connection, columns: ColumnChoice, on_change: Callable[[], None]
+        self,
+        file: Path,
+        writer: sqlite3.Connection,
+        columns: ColumnChoice,
+        log: LogLimits,
+        on_change: Callable[[], None],
     ) -> None:
         """`on_change`: called before a change of the objects or of the registry."""
-        self._file, self._writer, self._columns = file, writer, columns
+        self._file, self._writer, self._columns, self._log = file, writer, columns, log
         self._on_change = on_change
 
     def check(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
         with read_transaction(self._writer, self._file):
             return list(check(self._writer, self._file, self._columns, include, exclude))
 
+    def find_large_rows(self, include: Seq[str], exclude: Seq[str]) -> list[Finding]:
+        with read_transaction(self._writer, self._file):
+            dictionary = SqliteDictionary(self._writer, self._columns)
+            names = choose_tables(read_table_names(self._writer)[0], include, exclude)
+            return list(find_large_rows(find_large_values(self._writer, map(dictionary.read_table, names))))
+
     def plan_install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Return every statement of the installation."""
         self._raise_blocking_finding(include, exclude)
         own_tables = self._own_table_statements("upgrade")
         with read_transaction(self._writer, self._file):
-            return install_steps(SqliteDictionary(self._writer, self._columns), own_tables, include, exclude)
+            return self._install_steps(own_tables, include, exclude)
+
+    def _install_steps(self, own_tables: Seq[str], include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
+        steps = install_steps(SqliteDictionary(self._writer, self._columns), own_tables, include, exclude)
+        return steps + list(valve_steps(steps, read_objects(self._writer), self._log))
 
     def install(self, include: Seq[str], exclude: Seq[str]) -> list[InstallStep]:
         """Install what is missing, in one transaction."""
         self._raise_blocking_finding(include, exclude)
-        return self._run_plan(
-            lambda: install_steps(
-                SqliteDictionary(self._writer, self._columns), self._own_table_statements("upgrade"), include, exclude
-            )
-        )
+        return self._run_plan(lambda: self._install_steps(self._own_table_statements("upgrade"), include, exclude))
 
     def _run_plan(self, plan: Callable[[], list[InstallStep]]) -> list[InstallStep]:
         """Plan and run in one transaction. Capture must not take these statements for the application's DDL."""
@@ -222,6 +240,7 @@ def _log_removal_steps(connection: sqlite3.Connection, reasons: Mapping[int, str
 
 
 _CREATES = re.compile(r"(CREATE|DROP) (TABLE|TRIGGER) \"?(\w+)\"?", re.IGNORECASE)
+_LOG_STEP = re.compile(r"table venus_l_(\d{5,})")
 #: Rows are counted up to this limit. The size of a larger table is estimated from its row numbers.
 _COUNTED_MAX = 100_000
 
@@ -251,6 +270,21 @@ def install_steps(
             steps += _new_table_steps(found, next_id, estimate_rows(connection, found) if name in dictionary else 1)
             next_id = _next_free_id(next_id + 1, taken_numbers)
     return steps
+
+
+def valve_steps(steps: Seq[InstallStep], present: DictionaryObjects, limits: LogLimits) -> Iterator[InstallStep]:
+    """Yield the steps that give each log of these steps its limit. A new log has none, and loses that of an old one."""
+    for step in steps:
+        found = _LOG_STEP.fullmatch(step.what)
+        if found is None:
+            continue
+        name, wanted = valve_name(int(found[1])), build_valve(int(found[1]), limits)
+        there = present.get(name, ("", ""))[1] if step.exists else ""
+        if there and there != wanted:
+            sql = statement("install", "drop_trigger", trigger=quote(name))
+            yield InstallStep(table=step.table, what=f"old trigger {name}", sql=sql)
+        if wanted:
+            yield InstallStep(table=step.table, what=f"trigger {name}", sql=wanted, exists=there == wanted)
 
 
 def read_registry(

@@ -23,7 +23,7 @@ from venus.adapters.dialects.sqlite.dictionary.tables import (
     keep_renamed_columns,
     log_table_name,
 )
-from venus.adapters.dialects.sqlite.installation.triggers import SqliteOwnObject, build_capture_objects
+from venus.adapters.dialects.sqlite.installation.triggers import SqliteOwnObject, build_capture_objects, valve_name
 from venus.adapters.dialects.sqlite.registry import SqliteRegistryEntry
 from venus.adapters.dialects.sqlite.sql import statement
 from venus.codec.schema import fingerprint
@@ -117,11 +117,11 @@ def key_numbers(schema: TableSchema) -> list[int]:
 def drop_stale_triggers(present: DictionaryObjects, table_id: int, made: list[SqliteOwnObject]) -> list[str]:
     """Return the statements that drop outdated triggers of this table."""
     wanted = {m.name: m.sql for m in made}
-    suffix = f"_{table_id:05}"
+    suffix, kept = f"_{table_id:05}", (log_table_name(table_id), valve_name(table_id))
     return [
         statement("install", "drop_trigger", trigger=quote(name))
         for name, (_, sql) in present.items()
-        if name.startswith("venus_") and name.endswith(suffix) and name != log_table_name(table_id)
+        if name.startswith("venus_") and name.endswith(suffix) and name not in kept
         if wanted.get(name) != sql
     ]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from venus.adapters.dialects.sqlite.connection import quote
+from venus.adapters.dialects.registry_rules import LogLimits, full_log_reason
+from venus.adapters.dialects.sqlite.connection import literal, quote
 from venus.adapters.dialects.sqlite.dictionary.structure import find_names
 from venus.adapters.dialects.sqlite.dictionary.tables import (
     SqliteTable,
@@ -40,6 +41,19 @@ def build_capture_objects(found: SqliteTable, table_id: int) -> list[SqliteOwnOb
         made.append(_build_trigger("insert_victims", f"venus_iv{number}_{table_id:05}", found, log, **parts))
         made.append(_build_trigger("update_victims", f"venus_uv{number}_{table_id:05}", found, log, **parts))
     return made
+
+
+def valve_name(table_id: int) -> str:
+    """Return the name of the trigger on a log that limits it."""
+    return f"venus_f_{table_id:05}"
+
+
+def build_valve(table_id: int, limits: LogLimits) -> str:
+    """Return the trigger that limits a log; empty without a limit."""
+    if not limits.rows_max:
+        return ""
+    parts = {"trigger": quote(valve_name(table_id)), "log": quote(log_table_name(table_id)), "table_id": str(table_id)}
+    return statement("install", "valve", rows=str(limits.rows_max), reason=literal(full_log_reason(limits)), **parts)
 
 
 def _build_trigger(block: str, name: str, found: SqliteTable, log: str, **parts: str) -> SqliteOwnObject:

@@ -39,6 +39,15 @@ CREATE TRIGGER {trigger} BEFORE UPDATE ON {table} WHEN {moved} BEGIN
   INSERT INTO {log} (op, {log_columns}) SELECT 'D', {victim_key} FROM {table} AS x WHERE {collision};
 END;
 
+-- valve --
+-- A log with more waiting rows takes none, also while VENUS is away: the application's statement succeeds, and its table has
+-- to be read again. The number of a row that is removed here was never seen and may be used again.
+CREATE TRIGGER {trigger} AFTER INSERT ON {log}
+WHEN NEW.seq - (SELECT log_through FROM venus_captured_table WHERE table_id = {table_id}) > {rows} BEGIN
+  UPDATE venus_captured_table SET state = 'RESYNC', reason = {reason} WHERE table_id = {table_id} AND state = 'ACTIVE';
+  DELETE FROM {log} WHERE seq = NEW.seq;
+END;
+
 -- drop_table --
 DROP TABLE {log};
 

@@ -23,7 +23,7 @@ _COLUMN = re.compile(r"^\s+(\w+)\s+[A-Z].*?( NOT NULL)?,?\s*$", re.MULTILINE)
 #: Where a log is consumed up to: Oracle's is consumed row by row.
 _NOT_AT_ORACLE = {("VENUS_CAPTURED_TABLE", "LOG_THROUGH")}
 #: What only Oracle has.
-_ONLY_AT_ORACLE = {"VENUS_DDL", "VENUS_OWNED", "VENUS_SEGMENT"}
+_ONLY_AT_ORACLE = {"VENUS_DDL", "VENUS_IDENTITY", "VENUS_OWNED", "VENUS_SEGMENT"}
 
 
 def columns(text: str) -> dict[str, list[tuple[str, bool]]]:

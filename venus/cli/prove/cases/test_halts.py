@@ -63,6 +63,19 @@ def keys(follower: Follower, name: str) -> set[int]:
     return {int(str(key)) for (key,) in follower.rows(name)}
 
 
+@pytest.mark.usefixtures("docs")
+def test_rows_that_would_halt_a_table_are_counted(app: Application, source: Source) -> None:
+    assert source.installer.find_large_rows(["doc", "item"], []) == []
+    insert(app, "doc", 1, 2, LARGE)
+    insert(app, "doc", 3, 3)
+    insert(app, "item", 1, 2)
+    app.commit()
+    (found,) = source.installer.find_large_rows(["doc", "item"], [])
+    assert found.where.lower().endswith(".doc")
+    assert found.message.lower().startswith("column body: 2 of 5 rows have more than ")
+    assert not found.blocks
+
+
 @pytest.mark.parametrize("unfit", [0, 33, 60])
 def test_nothing_is_seen_of_the_transaction_that_halts_its_table(app: Application, docs: Follower, unfit: int) -> None:
     written = set(range(61)) - {unfit}
