@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from venus.adapters.dialects.contract import (
@@ -31,10 +31,7 @@ from venus.errors import DatabaseUnavailable, Diverged, Refused, SourceError
 from venus.model import (
     BatchNo,
     BatchRecord,
-    Column,
     Epoch,
-    Kind,
-    LogicalType,
     Sequence,
     SourceIdentity,
     TableSchema,
@@ -353,110 +350,6 @@ def batch_records(rows: Iterable[Seq[Any]]) -> dict[BatchNo, BatchRecord]:
         for number, epoch, first, last, digest in rows
     )
     return {record.batch_no: record for record in records}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureHandover:
-    """Statements by which a database continues the capture of another one, in order, and what forbids it.
-
-    `preparation` may be repeated, and runs before the transaction of `statements`: DDL ends its transaction in some
-    databases.
-    """
-
-    statements: tuple[str, ...]
-    obstacles: tuple[str, ...]
-    preparation: tuple[str, ...] = ()
-
-
-def next_version(known: TableSchema, here: TableSchema) -> TableSchema:
-    """Return the version in which capture continues with a table as it is here: the registered one, or the next. Pure.
-
-    A database of another kind describes its columns in its own way, so its version differs.
-    """
-    same = replace(here, table_id=known.table_id, version=known.version)
-    is_same = fingerprint(same) == fingerprint(known) and _describer(same) == _describer(known)
-    return known if is_same else replace(same, version=known.version + 1)
-
-
-def registered_version(known: TableSchema, here: TableSchema) -> TableSchema:
-    """Return the version with which a handover registers a table. Pure.
-
-    Capture itself follows what differs in a database of the same kind, such as a default. The description of another
-    kind would be taken for a change of the columns, and every row would be read again.
-    """
-    return known if known.source_dialect == here.source_dialect else next_version(known, here)
-
-
-def _describer(schema: TableSchema) -> tuple[str, str, str]:
-    """Return what a description has beside its fingerprint: the broker accepts no other one for the same version."""
-    return schema.source_dialect, schema.namespace, schema.name
-
-
-def find_handover_obstacles(known: TableSchema, here: TableSchema | None) -> Iterator[str]:
-    """Yield why capture of this table cannot continue in this database, one line each. Pure."""
-    if here is None:
-        yield f"{known.qualified} does not exist under this name in the new database"
-        return
-    if here.key != known.key:
-        now = ", ".join(here.key) or "none"
-        yield f"{known.qualified} has another key in the new database: {now} instead of {', '.join(known.key)}"
-    there = {c.name: c for c in here.columns}
-    is_other_kind = here.source_dialect != known.source_dialect
-    for column in known.columns:
-        now_column = there.get(column.name)
-        if now_column is None:
-            yield f"{known.qualified} has no column {column.name} in the new database"
-        elif not has_same_values(column.type, now_column.type, is_other_kind=is_other_kind):
-            yield (
-                f"{known.qualified}.{column.name} is {now_column.source_type} in the new database and "
-                f"{column.source_type} in the old one"
-            )
-        elif now_column.number != column.number:
-            yield (
-                f"{known.qualified}.{column.name} is column {now_column.number} of the new table and number "
-                f"{column.number} of the old one, which has dropped columns"
-            )
-
-
-#: Kinds whose length or digits one database limits and the other one does not.
-_WITHOUT_LIMIT = (Kind.BYTES, Kind.INTERVAL, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
-#: The names of a JSON type whose values keep their text.
-_JSON_TEXT = ("", "json")
-
-
-def has_same_values(one: LogicalType, other: LogicalType, *, is_other_kind: bool) -> bool:
-    """Return whether rows can travel between columns of these types in both directions. Pure.
-
-    Databases of different kinds do not have the same limits of every type. The one that has one checks each value.
-    """
-    if one == other or not is_other_kind or one.kind is not other.kind:
-        return one == other
-    if one.kind is Kind.JSON:
-        return one.name in _JSON_TEXT and other.name in _JSON_TEXT
-    return one.kind in _WITHOUT_LIMIT
-
-
-def version_to_follow(at_cut: TableSchema, present: TableSchema | None) -> TableSchema:
-    """Return the version with which a former owner begins. Pure.
-
-    The new owner describes its tables in its own way, which is no change: the tables here need no statement for it. A
-    change of columns since the cut arrives in its place among the rows.
-    """
-    if present is None or at_cut.key != present.key:
-        return at_cut
-    is_other_kind = at_cut.source_dialect != present.source_dialect
-    now = {c.number: c for c in present.columns}
-    same = len(now) == len(at_cut.columns) and all(
-        c.number in now and _is_same_column(c, now[c.number], is_other_kind=is_other_kind) for c in at_cut.columns
-    )
-    return present if same else at_cut
-
-
-def _is_same_column(one: Column, other: Column, *, is_other_kind: bool) -> bool:
-    """Return whether two descriptions are of the same column."""
-    if one.name != other.name or (one.nullable != other.nullable and not is_other_kind):
-        return False
-    return has_same_values(one.type, other.type, is_other_kind=is_other_kind)
 
 
 def unknown_table(table_id: int) -> SourceError:

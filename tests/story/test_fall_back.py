@@ -41,8 +41,7 @@ CLOSED = psycopg2.errors.ReadOnlySqlTransaction
 def query(url: str, text: str) -> list[tuple[Any, ...]]:
     with closing(psycopg2.connect(libpq(url))) as connection:
         connection.autocommit = True
-        cursor = connection.cursor()
-        cursor.execute(text)
+        (cursor := connection.cursor()).execute(text)
         return cursor.fetchall() if cursor.description else []
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from typing import Any
 
-from venus.adapters.dialects.registry_rules import version_to_follow
+from venus.adapters.dialects.handover_rules import version_to_follow
 from venus.adapters.targets.cutover_contract import CutoverObstacle, FollowStart
 from venus.adapters.targets.relational.database import RelationalDatabase
 from venus.adapters.targets.relational.session import RelationalSession, transaction

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.mysql.conftest import Shop
 from venus.adapters.dialects.mysql import registry
-from venus.adapters.dialects.mysql.installation.installer import MysqlInstalledObjects
+from venus.adapters.dialects.mysql.installation.installed_objects import MysqlInstalledObjects
 from venus.cli.prove.follower import Follower
 
 ITEM = "CREATE TABLE item (id int PRIMARY KEY, a int, twice int AS (a * 2) VIRTUAL, more int AS (a + 1) STORED, b int)"

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from venus.adapters.dialects.postgresql.dictionary.tables import PostgresKeyColumn, PostgresTable
-from venus.adapters.dialects.postgresql.installation.handover import find_obstacles
+from venus.adapters.dialects.handover_rules import find_handover_obstacles
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 INT, TEXT = LogicalType(kind=Kind.INT, length=4), LogicalType(kind=Kind.TEXT, length=5)
@@ -16,55 +15,19 @@ COLUMNS = (
     Column(name="v", number=2, type=TEXT, source_type="varchar(5)"),
 )
 KNOWN = TableSchema(table_id=1, version=1, namespace="s", name="t", columns=COLUMNS, key=("id",))
-
-
-def key(name: str) -> PostgresKeyColumn:
-    return PostgresKeyColumn(
-        name=name,
-        number=1,
-        spelled="integer",
-        log_type="bigint",
-        collation="",
-        equals="=",
-        identity=True,
-        index_name_sql=name,
-        index_name=name,
-    )
-
-
-TABLE = PostgresTable(
-    oid=1,
-    namespace="s",
-    name="t",
-    kind="r",
-    unlogged=False,
-    per_row=False,
-    from_only=False,
-    row_security=False,
-    rows_estimate=0,
-    comment="",
-    columns=COLUMNS,
-    key=(key("id"),),
-    key_choices=(),
-    indexes=(),
-    foreign_keys=(),
-    leaves=(),
-    unsupported=(),
-    signature="",
-)
 WIDER = replace(COLUMNS[1], type=LogicalType(kind=Kind.TEXT), source_type="text")
 
 #: What the table is in the new database, and the obstacle.
 CASES = {
     "missing": (None, "s.t does not exist under this name in the new database"),
-    "key": (replace(TABLE, key=(key("v"),)), "s.t has another key in the new database: v instead of id"),
-    "column": (replace(TABLE, columns=COLUMNS[:1]), "s.t has no column v in the new database"),
+    "key": (replace(KNOWN, key=("v",)), "s.t has another key in the new database: v instead of id"),
+    "column": (replace(KNOWN, columns=COLUMNS[:1]), "s.t has no column v in the new database"),
     "type": (
-        replace(TABLE, columns=(COLUMNS[0], WIDER)),
+        replace(KNOWN, columns=(COLUMNS[0], WIDER)),
         "s.t.v is text in the new database and varchar(5) in the old one",
     ),
     "number": (
-        replace(TABLE, columns=(COLUMNS[0], replace(COLUMNS[1], number=4))),
+        replace(KNOWN, columns=(COLUMNS[0], replace(COLUMNS[1], number=4))),
         "s.t.v is column 4 of the new table and number 2 of the old one, which has dropped columns",
     ),
 }
@@ -73,10 +36,10 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_table_that_differs_is_named(case: str) -> None:
     table, obstacle = CASES[case]
-    assert list(find_obstacles(KNOWN, table)) == [obstacle]
+    assert list(find_handover_obstacles(KNOWN, table)) == [obstacle]
 
 
 def test_a_table_that_is_the_same_or_has_more_columns_is_no_obstacle() -> None:
-    assert list(find_obstacles(KNOWN, TABLE)) == []
+    assert list(find_handover_obstacles(KNOWN, KNOWN)) == []
     more = replace(COLUMNS[1], name="w", number=3)
-    assert list(find_obstacles(KNOWN, replace(TABLE, columns=(*COLUMNS, more)))) == []
+    assert list(find_handover_obstacles(KNOWN, replace(KNOWN, columns=(*COLUMNS, more)))) == []

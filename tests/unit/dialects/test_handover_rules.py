@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from venus.adapters.dialects.mysql.installation.installer import MysqlInstalledObjects
-from venus.adapters.dialects.mysql.installation.triggers import MysqlTrigger
-from venus.adapters.dialects.mysql.sql import is_own_table, is_own_trigger
-from venus.adapters.dialects.registry_rules import (
+from venus.adapters.dialects.handover_rules import (
     find_handover_obstacles,
     has_same_values,
     next_version,
     version_to_follow,
 )
+from venus.adapters.dialects.mysql.installation.installed_objects import MysqlInstalledObjects
+from venus.adapters.dialects.mysql.installation.triggers import MysqlTrigger
+from venus.adapters.dialects.mysql.sql import is_own_table, is_own_trigger
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 INT, TEXT = LogicalType(kind=Kind.INT, length=4), LogicalType(kind=Kind.TEXT, length=8)

@@ -16,7 +16,7 @@ from venus.adapters.dialects.mysql.capture.cut import MysqlFillPace, open_cut
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlNotPermitted
 from venus.adapters.dialects.mysql.dictionary.marks import InnodbNumbers, definition_key
 from venus.adapters.dialects.mysql.installation import privileges, schema_changes
-from venus.adapters.dialects.mysql.installation.installer import MysqlInstalledObjects
+from venus.adapters.dialects.mysql.installation.installed_objects import MysqlInstalledObjects
 from venus.adapters.dialects.mysql.registry import MysqlCaptureState, MysqlRegistry
 from venus.adapters.dialects.mysql.sql import statement
 from venus.adapters.dialects.registry_rules import (

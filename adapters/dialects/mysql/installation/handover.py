@@ -13,6 +13,11 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.handover_rules import (
+    CaptureHandover,
+    find_handover_obstacles,
+    registered_version,
+)
 from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql import sql as names
 from venus.adapters.dialects.mysql.connection import MysqlConnection
@@ -23,8 +28,8 @@ from venus.adapters.dialects.mysql.dictionary.tables import (
     read_dictionary,
 )
 from venus.adapters.dialects.mysql.installation import triggers
+from venus.adapters.dialects.mysql.installation.installed_objects import MysqlInstalledObjects
 from venus.adapters.dialects.mysql.installation.installer import (
-    MysqlInstalledObjects,
     drop_trigger_sql,
     log_steps,
     own_steps,
@@ -32,12 +37,7 @@ from venus.adapters.dialects.mysql.installation.installer import (
 )
 from venus.adapters.dialects.mysql.installation.triggers import CascadePath, find_reaching
 from venus.adapters.dialects.mysql.sql import literal, statement
-from venus.adapters.dialects.registry_rules import (
-    CaptureHandover,
-    find_handover_obstacles,
-    registered_version,
-    version_values,
-)
+from venus.adapters.dialects.registry_rules import version_values
 from venus.model import TableSchema
 
 

@@ -16,7 +16,7 @@ from venus.adapters.dialects.contract import MissingGrant
 from venus.adapters.dialects.mysql import registry, sql
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlNotPermitted
 from venus.adapters.dialects.mysql.dictionary.tables import parse_columns
-from venus.adapters.dialects.mysql.installation.installer import MysqlInstalledObjects
+from venus.adapters.dialects.mysql.installation.installed_objects import MysqlInstalledObjects
 from venus.adapters.dialects.mysql.registry import MysqlCapturedTable
 from venus.adapters.dialects.mysql.sql import literal, log_table_name, quote, statement
 from venus.adapters.dialects.registry_rules import is_being_released

@@ -23,7 +23,8 @@ from venus.adapters.dialects.mysql.dictionary.marks import (
     summarise_definition,
 )
 from venus.adapters.dialects.mysql.dictionary.tables import MysqlTable
-from venus.adapters.dialects.mysql.installation.installer import MysqlInstalledObjects, drop_trigger_sql, table_number
+from venus.adapters.dialects.mysql.installation.installed_objects import MysqlInstalledObjects
+from venus.adapters.dialects.mysql.installation.installer import drop_trigger_sql, table_number
 from venus.adapters.dialects.mysql.installation.privileges import MysqlMissingPrivilege
 from venus.adapters.dialects.mysql.installation.triggers import (
     CascadePath,

@@ -15,6 +15,12 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 
 from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.handover_rules import (
+    CaptureHandover,
+    find_handover_obstacles,
+    next_version,
+    registered_version,
+)
 from venus.adapters.dialects.postgresql import registry
 from venus.adapters.dialects.postgresql import sql as names
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
@@ -23,13 +29,7 @@ from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.installation import triggers
 from venus.adapters.dialects.postgresql.installation.installer import SHARED, PostgresInstalledObjects, own_steps
 from venus.adapters.dialects.postgresql.sql import literal, statement
-from venus.adapters.dialects.registry_rules import (
-    CaptureHandover,
-    find_handover_obstacles,
-    next_version,
-    registered_version,
-    version_values,
-)
+from venus.adapters.dialects.registry_rules import version_values
 from venus.model import TableSchema
 
 

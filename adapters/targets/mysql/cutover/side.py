@@ -17,6 +17,7 @@ from contextlib import closing
 
 from venus.adapters.dialects.column_choice import ColumnChoice
 from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.handover_rules import CaptureHandover
 from venus.adapters.dialects.mysql import connection as connections
 from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql.connection import MysqlConnection, parse_address
@@ -31,7 +32,6 @@ from venus.adapters.dialects.mysql.installation.handover import (
 )
 from venus.adapters.dialects.mysql.sql import SIDE
 from venus.adapters.dialects.mysql.sql import statement as dialect_statement
-from venus.adapters.dialects.registry_rules import CaptureHandover
 from venus.adapters.targets.cutover_contract import (
     ColumnLimits,
     CutoverObstacle,

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from venus.adapters.dialects.column_choice import ColumnChoice
 from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.handover_rules import CaptureHandover
 from venus.adapters.dialects.postgresql import sql as names
 from venus.adapters.dialects.postgresql.connection import LOCK_TIMEOUT, PostgresConnection
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable, application_tables, read_all_tables
@@ -30,7 +31,6 @@ from venus.adapters.dialects.postgresql.installation.handover import (
 from venus.adapters.dialects.postgresql.lock_waits import FROM_TRIGGERS, find_holders
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
 from venus.adapters.dialects.registry import replace_own_options
-from venus.adapters.dialects.registry_rules import CaptureHandover
 from venus.adapters.targets.cutover_contract import (
     ColumnLimits,
     CutoverObstacle,
