@@ -82,7 +82,7 @@ def test_a_type_that_means_nothing_is_refused_in_one_line(
 ) -> None:
     untouched = catalogue(mariadb_oracle_server, SCHEMA)
     for asked, said in (
-        ("ACTIVE=boolean", "venus: --type-map ACTIVE=boolean: a column and a type are needed"),
+        ("ACTIVE=boolean", "venus: --type-map ACTIVE: write TABLE.COLUMN, or a type such as VARCHAR2 or RAW(16)"),
         ("STUDENT.ACTIVE=bool", "venus: column APP.STUDENT.ACTIVE: NUMBER(1) cannot be carried as 'bool'"),
     ):
         refused = pipeline.venus("install-triggers", "--type-map", asked, code=2).err

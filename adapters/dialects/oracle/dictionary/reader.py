@@ -285,11 +285,12 @@ class OracleDictionary:
 
     def _describe_unknown_column(self, name: str, included: Seq[ListedTable]) -> str:
         place, _, column = name.rpartition(".")
+        if not place:
+            return "write TABLE.COLUMN, or a type such as VARCHAR2 or RAW(16)"
         here = [at for at in included if place.upper() in (at.name.upper(), at.qualified.upper())]
         if not here:
-            return (
-                f"no table {place} is captured{suggest_nearest(place, [at.qualified for at in included], in_full=True)}"
-            )
+            names = [at.qualified for at in included]
+            return f"no table {place} is captured{suggest_nearest(place, names, in_full=True)}"
         columns = [c.name for c in self.read_table(here[0]).schema.columns]
         return f"{here[0].qualified} has no column {column}{suggest_nearest(column, columns)}"
 

@@ -18,7 +18,7 @@ from venus.errors import Refused
 READERS_OF_TRIGGERS = {
     "postgresql": ("installer.PostgresInstalledObjects", "read"),
     "mysql": ("installed_objects.MysqlInstalledObjects", "read"),
-    "oracle": ("schema_changes", "read_objects"),
+    "oracle": ("schema_changes", "read_triggers"),
 }
 
 
