@@ -88,7 +88,7 @@ SCRUB_S, SCRUB_REST = 0.02, 20
 #: A view for looking up watched rows is released after so long without batches.
 VIEW_IDLE_S = 5.0
 #: Commits of less than `SMALL_BYTES` together are collected for so long, unless a snapshot waits for the full data.
-LINGER_S = 0.5
+LINGER_S = 0.1
 #: The same for the rows of a fill, which become files: the fewer, the better.
 FILL_BYTES, FILL_LINGER_S = 8 << 20, 0.25
 
