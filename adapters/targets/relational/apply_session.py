@@ -13,7 +13,7 @@ import time
 
 from venus.adapters.targets.relational import catalogue as catalogues
 from venus.adapters.targets.relational.apply_loop import IDLE_S, ApplyLoop, ApplyReport, ApplyStream, End, Report
-from venus.adapters.targets.relational.database import RelationalDatabase, open_database
+from venus.adapters.targets.relational.database import Closable, RelationalDatabase, open_database
 from venus.adapters.targets.relational.held_tables import HeldTables
 from venus.adapters.targets.relational.lock_waits import LockWaitMonitor
 from venus.adapters.targets.relational.resync import Resyncs
@@ -64,7 +64,7 @@ class ApplySession:
         self._accounted_offset = -1
         self._unaccounted: int | None = None
         self._count_at = float("-inf")
-        self._watch: LockWaitMonitor | None = None
+        self._watch: Closable | None = None
 
     def __enter__(self) -> ApplySession:
         return self
@@ -146,7 +146,8 @@ class ApplySession:
         self._acknowledge()
         self._opened.report(self._catalogue)
         self._loop.record_start(self._catalogue.position.offset)
-        self._watch = LockWaitMonitor(self._target, self._session, lambda: self._catalogue.tables, self._report_waits)
+        watched = self._target, self._session, lambda: self._catalogue.tables, self._report_waits
+        self._watch = self._target.watch_lock_waits(*watched[1:]) or LockWaitMonitor(*watched)
 
     def _open_stream(self) -> int:
         """Open the stream and return where the queue begins; start over from the full data if the offset is trimmed."""

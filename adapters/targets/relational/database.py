@@ -71,6 +71,12 @@ class PendingWriter(Protocol):
         ...
 
 
+class Closable(Protocol):
+    """A monitor that runs until it is closed."""
+
+    def close(self) -> None: ...
+
+
 class RelationalDatabase(OwnTables):
     """A database that is target `name` of the configuration.
 
@@ -111,6 +117,15 @@ class RelationalDatabase(OwnTables):
 
     def refuse_acting_foreign_keys(self, session: OwnSession, tables: Sequence[TableState]) -> None:
         """Refuse foreign keys that would change rows a second time."""
+
+    def watch_lock_waits(
+        self,
+        session: OwnSession,
+        states: Callable[[], dict[int, TableState]],
+        tell: Callable[[list[TableCondition]], None],
+    ) -> Closable | None:
+        """Let a session report its own waits for locks, until the result is closed; None = it has to be watched."""
+        return None
 
     @abstractmethod
     def find_lock_waits(self, session: OwnSession, states: dict[int, TableState]) -> list[TableCondition]:

@@ -16,6 +16,9 @@ SERVING = """
 import gc, os, signal, sys
 from venus.broker.service.process import serve
 from venus.config import Settings
+from venus.process.system import delay_collection
+
+delay_collection()  # as each command of VENUS does: another program's collector is left alone
 
 def announce(_):
     print(gc.get_freeze_count(), len(gc.get_objects()), flush=True)
