@@ -17,6 +17,9 @@ from venus.rpc.conditions import problems
 
 pytestmark = pytest.mark.integration
 
+#: InnoDB shows the same waits again if it is asked more often than every 0.1 s.
+REFRESHED_S = 0.3
+
 
 def place_of(stage: Stage) -> MariaTargetPlace:
     assert isinstance(stage.place, MariaTargetPlace)
@@ -49,14 +52,14 @@ def test_a_session_with_a_lock_is_named_while_the_target_waits(
             feed.cut(put(1, "new", 1, "more"))
         else:
             feed.cut(put(1, "new", 1))
-        eventually(lambda: bool(said()), "status")
+        eventually(lambda: bool(said()), "status", every_s=REFRESHED_S)
         assert said()[0].startswith(f"target {stage.target.name}: {what} is WAITING (for a lock of session {number} (")
         assert "transaction open since" in said()[0]
         assert "Smith" not in said()[0]
         eventually(lambda: any(f"session {number}" in report.error for report in reports), "the report")
         other.rollback()
         stage.reaches(feed.broker.next_offset)
-        eventually(lambda: not said(), "the end of it")
+        eventually(lambda: not said(), "the end of it", every_s=REFRESHED_S)
     stage.equal()
 
 
