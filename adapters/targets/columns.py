@@ -125,10 +125,10 @@ class TargetColumns:
             if misfit := find_misfit(rule, column, schema.source):
                 way = f"change [{self._place}.columns] and start `venus sync` again"
                 return f"{column.name} ({rule.describe()}) {misfit}; {way}"
-        if self.rules.new_columns != "halt" or not schema.undecided:
+        if self.rules.new_columns != "halt" or not schema.undecided_columns:
             return ""
-        names = ", ".join(schema.undecided)
-        option = f'"{schema.name}.{schema.undecided[0]}"'
+        names = ", ".join(schema.undecided_columns)
+        option = f'"{schema.name}.{schema.undecided_columns[0]}"'
         return (
             f"the source has added {names}, and new_columns of [{self._place}] is halt: write a rule for it "
             f'({option} = "{KEEP}", "drop" or a mask) into [{self._place}.columns] and start `venus sync` again'

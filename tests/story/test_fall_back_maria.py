@@ -100,7 +100,7 @@ class MariaPair:
             found.append(name)
         return found
 
-    def logged(self) -> int:
+    def count_logged(self) -> int:
         """Return how many changes of the application's tables wait in MariaDB's logs."""
         tables = self.old("SELECT table_id FROM venus_captured_table WHERE name <> 'venus_heartbeat'")
         return sum(self.old(f"SELECT count(*) FROM venus_l_{number:05}")[0][0] for (number,) in tables)
@@ -136,9 +136,9 @@ def test_there_and_back(pair: MariaPair) -> None:
     pair.new("DELETE FROM customer WHERE name = 'bob'")
     with closing(pair.connect_new()) as connection:
         connection.autocommit = False
-        connection.cursor().execute("INSERT INTO customer (name) VALUES ('nobody')")  # draws number 4
+        connection.cursor().execute("INSERT INTO customer (name) VALUES ('rolled back')")  # draws number 4
     pair.until_equal()
-    assert pair.logged() == 0
+    assert pair.count_logged() == 0
     assert pipeline.ask("verify")["verdict"] == "same"
 
     assert pipeline.ask(*BACK, "--rehearse", *QUIET)["blocks"] == []

@@ -27,7 +27,7 @@ class ProjectedSchema(TableSchema):
     rules: TableColumns
 
     @property
-    def masked(self) -> dict[str, str]:
+    def masks(self) -> dict[str, str]:
         """What happens to each column with a rule, by its name at the source."""
         names = {c.number: c.name for c in self.source.columns}
         found = [(number, rule) for number, rule in self.rules.rules if number in names]
@@ -41,7 +41,7 @@ class ProjectedSchema(TableSchema):
         return frozenset(name for name, rule in found.items() if rule.is_masked or rule.mask == DROP)
 
     @property
-    def undecided(self) -> tuple[str, ...]:
+    def undecided_columns(self) -> tuple[str, ...]:
         """The columns that the source has added and that are left out because no rule names them."""
         names = {c.number: c.name for c in self.source.columns}
         return tuple(names[n] for n, rule in self.rules.rules if rule.is_undecided and n in names)
@@ -55,7 +55,7 @@ class ProjectedSchema(TableSchema):
 
 def describe_columns(schema: TableSchema) -> str:
     """Return what happens to the columns of a table, as text, with the id of the masking key."""
-    masked = schema.masked if isinstance(schema, ProjectedSchema) else {}
+    masked = schema.masks if isinstance(schema, ProjectedSchema) else {}
     found = ", ".join(f"{name} ({what})" for name, what in masked.items()) or "every column as at the source"
     key_id = columns_of(schema).key_id
     return f"{found}; masking key {key_id}" if key_id else found

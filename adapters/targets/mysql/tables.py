@@ -240,7 +240,7 @@ class MysqlForeignKey:
     columns: tuple[tuple[str, str], ...]
 
     @property
-    def shown(self) -> str:
+    def text(self) -> str:
         """The foreign key as text for messages."""
         return f"{self.child} ({', '.join(column for column, _ in self.columns)}) -> {self.parent}"
 
@@ -280,7 +280,7 @@ def find_violated_keys(session: MysqlSession, placed: Sequence[MysqlPlacedTable]
         orphans, example = count_orphans(session, key)
         if orphans:
             rows = count_phrase(orphans, "row")
-            found.append(f"foreign key {key.name} of {key.shown}: {rows} without a parent, such as {example}")
+            found.append(f"foreign key {key.name} of {key.text}: {rows} without a parent, such as {example}")
     return found
 
 

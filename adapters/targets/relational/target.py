@@ -130,14 +130,14 @@ class RelationalTarget(TargetBase):
             projected = self.project(schemas)
         except ConfigError as error:
             return [Finding(where=where, message=str(error), remedy=error.hint, blocks=True)]
-        changed = [s for s in projected if isinstance(s, ProjectedSchema) and s.masked]
+        changed = [s for s in projected if isinstance(s, ProjectedSchema) and s.masks]
         found = [Finding(where=where, message=f"{s.qualified} gets {describe_columns(s)}") for s in changed]
         return [*found, *check(projected)]
 
     def refuse_projected(self) -> None:
         """Raise Refused if rows here differ from those of the source: no application could use them instead."""
         loaded = (self.read_loaded_tables() or {}).values()
-        names = [t.schema.qualified for t in loaded if isinstance(t.schema, ProjectedSchema) and t.schema.masked]
+        names = [t.schema.qualified for t in loaded if isinstance(t.schema, ProjectedSchema) and t.schema.masks]
         if names or self.database.columns.rules.rules:
             which = f": {', '.join(names)}" if names else ""
             raise Refused(

@@ -34,7 +34,7 @@ RULES: dict[str, Any] = {
 HMAC = ColumnRule(mask="hmac")
 
 
-def masked(stage: Stage, tmp_path: Path, **options: Any) -> Stage:
+def mask_columns(stage: Stage, tmp_path: Path, **options: Any) -> Stage:
     """Return the same stage with rules for columns."""
     key_file = tmp_path / "masking.key"
     key_file.write_bytes(SECRET)
@@ -45,12 +45,12 @@ def masked(stage: Stage, tmp_path: Path, **options: Any) -> Stage:
     return Stage(stage.place, stage.feed, settings, open_target(settings, stage.place.name))
 
 
-def projected(stage: Stage) -> TableSchema:
+def target_schema(stage: Stage) -> TableSchema:
     (schema,) = TargetColumns(stage.settings, stage.place.name).project_all([PEOPLE])
     return schema
 
 
-def expected(feed: Feed) -> dict[Any, Any]:
+def expected_rows(feed: Feed) -> dict[Any, Any]:
     return {
         (mask_by_hand(HMAC, "text", key[0]),): (mask_by_hand(HMAC, "text", mail), "7", tag if tag is None else tag[:2])
         for key, (mail, _, _, tag) in feed.model[1].items()
@@ -64,9 +64,9 @@ def start(stage: Stage) -> None:
 
 
 def test_masked_rows_arrive_and_their_deletions_meet_them(stage: Stage, tmp_path: Path) -> None:
-    stage = masked(stage, tmp_path)
+    stage = mask_columns(stage, tmp_path)
     start(stage)
-    assert stage.place.rows(stage.settings, projected(stage)) == expected(stage.feed)
+    assert stage.place.rows(stage.settings, target_schema(stage)) == expected_rows(stage.feed)
     with stage.following():
         stage.feed.cut(
             put("plain1", None, None, None, None), gone("plain2"), put("new", "plain", "note", 1, "\u00e4\u4e2dx")
@@ -74,14 +74,14 @@ def test_masked_rows_arrive_and_their_deletions_meet_them(stage: Stage, tmp_path
         stage.feed.cut(gone("plain3"), put("plain333", "plain3@x", None, 3, "plain"))  # another key
         stage.feed.cut(put("plain2", "again", None, 1, ""), gone("new"), put("plain4", "x", "y", 2, "z"))
         stage.reaches(stage.feed.broker.next_offset)
-    assert stage.place.rows(stage.settings, projected(stage)) == expected(stage.feed)
+    assert stage.place.rows(stage.settings, target_schema(stage)) == expected_rows(stage.feed)
     assert stage.target.read_view().unaccounted_rows == 0
 
 
 def test_a_changed_rule_is_followed_or_refused(real_stage: Stage, tmp_path: Path) -> None:
-    stage = masked(real_stage, tmp_path)
+    stage = mask_columns(real_stage, tmp_path)
     start(stage)
-    changed = masked(stage, tmp_path, columns=RULES | {"people.tag": "null"})
+    changed = mask_columns(stage, tmp_path, columns=RULES | {"people.tag": "null"})
     if not changed.target.capabilities.pauses_tables:
         with pytest.raises(Refused, match="whose files keep the former values"):
             changed.target.follow(threading.Event())
@@ -93,23 +93,23 @@ def test_a_changed_rule_is_followed_or_refused(real_stage: Stage, tmp_path: Path
         eventually(lambda: changed.table("shop.people").state == "ACTIVE" and not is_old(changed), "the resync")
         stage.feed.cut(put("plain5", "x", "y", 2, "z"))
         changed.reaches(stage.feed.broker.next_offset)
-    rows = {key: (mail, visits, None) for key, (mail, visits, _) in expected(stage.feed).items()}
-    assert changed.place.rows(changed.settings, projected(changed)) == rows
+    rows = {key: (mail, visits, None) for key, (mail, visits, _) in expected_rows(stage.feed).items()}
+    assert changed.place.rows(changed.settings, target_schema(changed)) == rows
 
 
 def is_old(stage: Stage) -> bool:
-    return any(row[2] is not None for row in stage.place.rows(stage.settings, projected(stage)).values())
+    return any(row[2] is not None for row in stage.place.rows(stage.settings, target_schema(stage)).values())
 
 
 def test_what_a_kind_cannot_do_is_refused(stage: Stage, tmp_path: Path) -> None:
     if stage.target.capabilities.pauses_tables:
-        assert masked(stage, tmp_path, new_columns="halt").target.capabilities.masks
+        assert mask_columns(stage, tmp_path, new_columns="halt").target.capabilities.masks
     else:
         with pytest.raises(ConfigError, match="it can be paused as a whole only"):
-            masked(stage, tmp_path, new_columns="halt")
+            mask_columns(stage, tmp_path, new_columns="halt")
 
 
 def test_a_rule_that_does_not_fit_is_found_by_the_check(stage: Stage, tmp_path: Path) -> None:
-    stage = masked(stage, tmp_path, columns={"people.visits": "hmac"})
+    stage = mask_columns(stage, tmp_path, columns={"people.visits": "hmac"})
     (found,) = [f for f in stage.target.check([PEOPLE]) if f.blocks]
     assert "columns.people.visits: shop.people.visits is neither text, uuid nor binary" in found.message

@@ -40,7 +40,7 @@ def test_a_session_with_a_lock_is_named_while_the_target_waits(
     feed.cut(put(1, "old", 1))
     stage.target.load()
 
-    def said() -> list[str]:
+    def read_problems() -> list[str]:
         return problems(stage.target.read_view().condition, stage.target.name)
 
     with closing(place.server.connect(place.database)) as other, stage.following() as reports:
@@ -52,14 +52,16 @@ def test_a_session_with_a_lock_is_named_while_the_target_waits(
             feed.cut(put(1, "new", 1, "more"))
         else:
             feed.cut(put(1, "new", 1))
-        eventually(lambda: bool(said()), "status", every_s=REFRESHED_S)
-        assert said()[0].startswith(f"target {stage.target.name}: {what} is WAITING (for a lock of session {number} (")
-        assert "transaction open since" in said()[0]
-        assert "Smith" not in said()[0]
+        eventually(lambda: bool(read_problems()), "status", every_s=REFRESHED_S)
+        assert read_problems()[0].startswith(
+            f"target {stage.target.name}: {what} is WAITING (for a lock of session {number} ("
+        )
+        assert "transaction open since" in read_problems()[0]
+        assert "Smith" not in read_problems()[0]
         eventually(lambda: any(f"session {number}" in report.error for report in reports), "the report")
         other.rollback()
         stage.reaches(feed.broker.next_offset)
-        eventually(lambda: not said(), "the end of it", every_s=REFRESHED_S)
+        eventually(lambda: not read_problems(), "the end of it", every_s=REFRESHED_S)
     stage.equal()
 
 

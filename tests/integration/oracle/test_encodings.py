@@ -35,7 +35,7 @@ def open_encoded(standin: StandIn, type_map: dict[str, str]) -> Iterator[OracleS
         yield source
 
 
-def halted(source: OracleSource) -> dict[str, str]:
+def halted_tables(source: OracleSource) -> dict[str, str]:
     return {t.schema.name: t.reason for t in source.registry.read_registered_tables() if t.state == "PAUSED"}
 
 
@@ -89,7 +89,7 @@ def test_a_byte_without_a_meaning_halts_its_table_by_name(application: Any, stan
         application.execute('INSERT INTO "OTHER" VALUES (1)')
         follower = Follower(source)
         follower.drain()
-        assert halted(source) == {
+        assert halted_tables(source) == {
             "NOTE": "cannot be carried: row ID=7: column V: its byte 81 at 2 is no character in cp1252"
         }
         assert set(follower.rows("OTHER")) == {("1",)}
@@ -104,19 +104,19 @@ def test_a_text_that_the_server_has_altered_halts_its_table(
     with closing(OracleSource(standin)) as source:
         source.installer.install(["*"], [])
         Follower(source).drain()
-        assert halted(source) == {}
+        assert halted_tables(source) == {}
     request.getfixturevalue("ascii_database")
     for number, column in ((2, "V"), (3, "BODY")):
         with closing(OracleSource(standin)) as source:
             application.execute(f'INSERT INTO "NOTE" ("ID", "{column}") VALUES ({number}, %s)', (f"gr{REPLACED}",))
             Follower(source).drain()
             why = f"column {column}: has bytes that the database's character set does not define"
-            assert why in halted(source)["NOTE"]
-            assert '"TABLE.COLUMN" = "text:ENCODING" in [source.type_map]' in halted(source)["NOTE"]
+            assert why in halted_tables(source)["NOTE"]
+            assert '"TABLE.COLUMN" = "text:ENCODING" in [source.type_map]' in halted_tables(source)["NOTE"]
             application.execute(f'DELETE FROM "NOTE" WHERE "ID" = {number}')
             source.capture.refresh_schemas()
             Follower(source).drain()
-            assert halted(source) == {}
+            assert halted_tables(source) == {}
 
 
 def test_an_encoding_that_does_not_exist_is_refused(application: Any, standin: StandIn) -> None:

@@ -109,7 +109,7 @@ def write(feed: Feed, cuts: int, seed: int) -> None:
             feed.truncate(2, *(put(k, f"plain{k}", None, table=2) for k in range(10)))
 
 
-def expected(feed: Feed, schema: TableSchema, rules: dict[str, Any], secret: bytes = SECRET) -> dict[Any, Any]:
+def expected_rows(feed: Feed, schema: TableSchema, rules: dict[str, Any], secret: bytes = SECRET) -> dict[Any, Any]:
     """Return the rows that the target must have, by plain Python."""
     width = len(schema.key)
     found = [(c, rule_of(schema.name, c.name, rules)) for c in schema.wire_columns]
@@ -139,7 +139,7 @@ def at_target(database: str, settings: Settings, schema: TableSchema) -> dict[An
 
 def is_equal(database: str, settings: Settings, feed: Feed, rules: dict[str, Any], secret: bytes = SECRET) -> bool:
     return all(
-        at_target(database, settings, feed.schemas[t]) == expected(feed, feed.schemas[t], rules, secret)
+        at_target(database, settings, feed.schemas[t]) == expected_rows(feed, feed.schemas[t], rules, secret)
         for t in feed.schemas
     )
 
@@ -298,7 +298,7 @@ def test_a_new_column_is_treated_as_configured(database: str, feed: Feed, key_fi
         with following(settings, "a"):
             eventually(partial(is_settled, settings), "the table to follow")
     assert states["shop.people"].state == "ACTIVE" or new_columns == "halt"
-    assert at_target(database, with_options(settings, columns=rules), feed.schemas[1]) == expected(
+    assert at_target(database, with_options(settings, columns=rules), feed.schemas[1]) == expected_rows(
         feed, feed.schemas[1], rules
     )
     assert "plain phone" not in text_at(database) or new_columns == "carry"
@@ -316,7 +316,7 @@ def test_a_column_that_is_renamed_at_the_source_stays_masked(database: str, feed
     rules = RULES | {"people.mail": "hmac", "people.remark": "drop"}
     names = [c.name for c in columns if c.name != "remark"]
     there = rows_at(database, replace(renamed, columns=tuple(c for c in columns if c.name in names)))
-    assert there == expected(feed, renamed, rules)
+    assert there == expected_rows(feed, renamed, rules)
     assert "plain" not in text_at(database)
     with pytest.raises(ConfigError, match=r"targets\.a\.columns\.people\.label: shop\.people has no column label"):
         run_apply(settings, "a", threading.Event())  # the rule must follow, before anything is read
@@ -395,7 +395,7 @@ def test_a_new_table_whose_rules_do_not_fit_is_not_created(database: str, feed: 
     with following(fitting, "a"):
         caught_up(database, feed.broker)
     projected = TargetColumns(fitting, "a").project_all([PEOPLE, ORDERS, late])[2]
-    assert rows_at(database, projected) == expected(feed, late, rules)
+    assert rows_at(database, projected) == expected_rows(feed, late, rules)
 
 
 def test_a_masked_target_cannot_be_cut_over(database: str, feed: Feed, key_file: Path) -> None:

@@ -38,7 +38,7 @@ def changes(*batches: int, position: int = 0, replayed: bool = False) -> broker_
     return message
 
 
-def loaded(*batches: int, position: int = 0) -> broker_pb2.ChangedRows:
+def loaded_rows(*batches: int, position: int = 0) -> broker_pb2.ChangedRows:
     message = encode_loaded(ITEMS.table_id, StoredRows(pack_items(values(*batches))), NUMBER)
     message.next_offset, message.epoch = position, 1
     return message
@@ -78,7 +78,13 @@ def test_a_transaction_that_is_replayed_after_its_first_part_is_taken_once() -> 
 
 
 def test_live_changes_that_were_judged_together_with_read_ones_are_taken_once() -> None:
-    reader = Reader().take(loaded(3, 1)).take(loaded(2, position=3)).take(changes(4, position=4, replayed=True)).live()
+    reader = (
+        Reader()
+        .take(loaded_rows(3, 1))
+        .take(loaded_rows(2, position=3))
+        .take(changes(4, position=4, replayed=True))
+        .live()
+    )
     assert reader.take(changes(3, 4, 5, position=5)).keys == [3, 1, 2, 4, 5]
 
 
@@ -95,5 +101,5 @@ def test_behind_a_truncation_that_is_replayed_everything_comes_again(position: i
 
 
 def test_all_rows_that_come_again_are_taken() -> None:
-    reader = Reader().take(loaded(1, 2))
-    assert reader.take(state=broker_pb2.RELOADS).take(loaded(1, 2, position=2)).keys == [1, 2, 0, 1, 2]
+    reader = Reader().take(loaded_rows(1, 2))
+    assert reader.take(state=broker_pb2.RELOADS).take(loaded_rows(1, 2, position=2)).keys == [1, 2, 0, 1, 2]

@@ -214,7 +214,7 @@ def test_a_new_column_gets_what_is_configured(new_columns: str) -> None:
     assert "remark" not in names  # a column that is renamed at the source stays dropped
     assert ("phone" in names) is (new_columns == "carry")
     assert isinstance(second, ProjectedSchema)
-    assert second.undecided == (() if new_columns == "carry" else ("phone",))
+    assert second.undecided_columns == (() if new_columns == "carry" else ("phone",))
     # a rule names it: it is no longer undecided
     kept = rule_set({"customers.phone": "keep"}, new_columns=new_columns).follow(first.source, first.rules, later)
     assert "phone" in [c.name for c in project_schema(later, kept).columns]

@@ -61,12 +61,12 @@ SHORT = replace(
 )
 
 
-def suggested(*tables: TableSchema) -> dict[str, object]:
+def suggestions(*tables: TableSchema) -> dict[str, object]:
     return dict(tomllib.loads("\n".join(suggest_masks(tables))))
 
 
 def test_names_that_look_personal_get_a_rule_that_fits_their_type() -> None:
-    assert suggested(PEOPLE, VISITS) == {
+    assert suggestions(PEOPLE, VISITS) == {
         "app.people.login": "hmac",
         "app.people.FirstName": {"text": "***"},
         "app.people.street": {"text": "***"},
@@ -82,7 +82,7 @@ def test_names_that_look_personal_get_a_rule_that_fits_their_type() -> None:
 
 
 def test_what_would_be_refused_is_not_suggested() -> None:
-    found = suggested(PEOPLE, SHORT)  # one end of the foreign key is too short for an hmac
+    found = suggestions(PEOPLE, SHORT)  # one end of the foreign key is too short for an hmac
     assert "app.people.login" not in found
     assert "app.short.visitor" not in found
     assert "app.people.e_mail" in found
@@ -90,7 +90,7 @@ def test_what_would_be_refused_is_not_suggested() -> None:
 
 def test_every_suggestion_is_accepted() -> None:
     tables = [replace(t, table_id=n) for n, t in enumerate((PEOPLE, VISITS), 1)]
-    rules = {name: parse_rule(value) for name, value in suggested(PEOPLE, VISITS).items()}
+    rules = {name: parse_rule(value) for name, value in suggestions(PEOPLE, VISITS).items()}
     assert RuleSet(place="p", rules=rules, key_id="k").resolve(tables)
 
 

@@ -147,7 +147,7 @@ class MysqlCutover(RelationalCutover):
         found = []
         for key in tables.read_foreign_keys(self._session, list(self._placed.values())):
             orphans, example = tables.count_orphans(self._session, key)
-            found.append(ReferenceCheck(name=key.name, shown=key.shown, orphans=orphans, example=example))
+            found.append(ReferenceCheck(name=key.name, shown=key.text, orphans=orphans, example=example))
         return found
 
     def set_counters(self, numberings: Seq[Numbering]) -> list[CounterSetting]:
