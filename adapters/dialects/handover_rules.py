@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from venus.adapters.dialects.registry_rules import version_values
 from venus.codec.schema import fingerprint
 from venus.model import Column, Kind, LogicalType, TableSchema
 
@@ -44,6 +45,12 @@ def registered_version(known: TableSchema, here: TableSchema) -> TableSchema:
 def _describer(schema: TableSchema) -> tuple[str, str, str]:
     """Return what a description has beside its fingerprint: the broker accepts no other one for the same version."""
     return schema.source_dialect, schema.namespace, schema.name
+
+
+def continued_values(schema: TableSchema, state: str, reason: str) -> dict[str, str | int | bytes | None]:
+    """Return what the registry stores of a table whose capture continues."""
+    place = {"namespace": schema.namespace, "name": schema.name, "state": state, "reason": reason or None}
+    return {**place, **version_values(schema)}
 
 
 def find_handover_obstacles(known: TableSchema, here: TableSchema | None) -> Iterator[str]:

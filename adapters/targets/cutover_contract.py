@@ -5,6 +5,7 @@ Only kinds with the capability `cuts_over` implement it. The caller decides the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
@@ -96,6 +97,19 @@ class CutoverMark:
     certificate: dict[str, Any]
     marked_at: datetime
     done_at: datetime | None
+
+    @classmethod
+    def from_row(cls, row: Seq[Any]) -> CutoverMark:
+        """Return the mark that a row of VENUS's own table is."""
+        state, sequence, offset, certificate, marked_at, done_at = row
+        return cls(
+            done=state == "DONE",
+            sequence=sequence,
+            offset=offset,
+            certificate=json.loads(certificate),
+            marked_at=marked_at,
+            done_at=done_at,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ moment, and a cut is never applied in part.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +41,6 @@ from venus.rpc.conditions import TableCondition
 logger = logging.getLogger(__name__)
 
 #: The state of a cut-over that is finished.
-_DONE = "DONE"
 
 
 def cutover_sql(block: str, **parts: str) -> str:
@@ -318,14 +316,4 @@ class MysqlDatabase(RowDatabase):
     def read_mark(self, session: MysqlSession) -> CutoverMark | None:
         found = session.row(cutover_sql("installed"))
         row = session.row(cutover_sql("mark"), {"group": self.group}) if found and found[0] else None
-        if row is None:
-            return None
-        state, sequence, offset, certificate, marked_at, done_at = row
-        return CutoverMark(
-            done=state == _DONE,
-            sequence=sequence,
-            offset=offset,
-            certificate=json.loads(certificate),
-            marked_at=marked_at,
-            done_at=done_at,
-        )
+        return CutoverMark.from_row(row) if row is not None else None

@@ -11,7 +11,6 @@ applied again, and `commit_one_by_one` makes each constraint act before COMMIT, 
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -297,17 +296,7 @@ class PostgresDatabase(RelationalDatabase):
     def read_mark(self, session: TargetSession) -> CutoverMark | None:
         found = session.row(cutover_sql("installed"))
         row = session.row(cutover_sql("mark"), {"group": self.group}) if found and found[0] else None
-        if row is None:
-            return None
-        state, sequence, offset, certificate, marked_at, done_at = row
-        return CutoverMark(
-            done=state == _DONE,
-            sequence=sequence,
-            offset=offset,
-            certificate=json.loads(certificate),
-            marked_at=marked_at,
-            done_at=done_at,
-        )
+        return CutoverMark.from_row(row) if row is not None else None
 
 
 def _number_text(number: int | Sequence[int] | None) -> str:
@@ -317,7 +306,6 @@ def _number_text(number: int | Sequence[int] | None) -> str:
 
 
 #: The other state is CUT: the target is marked, and its constraints are being enabled.
-_DONE = "DONE"
 
 
 def cutover_sql(name: str, **names: str) -> str:

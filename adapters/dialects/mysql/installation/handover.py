@@ -15,6 +15,7 @@ from collections.abc import Sequence as Seq
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.handover_rules import (
     CaptureHandover,
+    continued_values,
     find_handover_obstacles,
     registered_version,
 )
@@ -37,7 +38,6 @@ from venus.adapters.dialects.mysql.installation.installer import (
 )
 from venus.adapters.dialects.mysql.installation.triggers import CascadePath, find_reaching
 from venus.adapters.dialects.mysql.sql import literal, statement
-from venus.adapters.dialects.registry_rules import version_values
 from venus.model import TableSchema
 
 
@@ -139,16 +139,8 @@ def read_next_versions(connection: MysqlConnection) -> dict[int, TableSchema]:
 
 
 def _register_sql(schema: TableSchema, state: str, reason: str) -> str:
-    values = {name: literal(value) for name, value in version_values(schema).items()}
-    return statement(
-        "registry",
-        "continue_table",
-        namespace=literal(schema.namespace),
-        name=literal(schema.name),
-        state=literal(state),
-        reason=literal(reason or None),
-        **values,
-    )
+    values = {name: literal(value) for name, value in continued_values(schema, state, reason).items()}
+    return statement("registry", "continue_table", **values)
 
 
 def position_sql(*, epoch: int, next_sequence: int, last_batch: int) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Sequence as Seq
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.handover_rules import (
     CaptureHandover,
+    continued_values,
     find_handover_obstacles,
     next_version,
     registered_version,
@@ -29,7 +30,6 @@ from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.installation import triggers
 from venus.adapters.dialects.postgresql.installation.installer import SHARED, PostgresInstalledObjects, own_steps
 from venus.adapters.dialects.postgresql.sql import literal, statement
-from venus.adapters.dialects.registry_rules import version_values
 from venus.model import TableSchema
 
 
@@ -118,16 +118,8 @@ def _table_statements(schema: TableSchema, table: PostgresTable, connection: Pos
 
 
 def _register_sql(schema: TableSchema, state: str, reason: str) -> str:
-    values = {name: literal(value) for name, value in version_values(schema).items()}
-    return statement(
-        "registry",
-        "continue_table",
-        namespace=literal(schema.namespace),
-        name=literal(schema.name),
-        state=literal(state),
-        reason=literal(reason or None),
-        **values,
-    )
+    values = {name: literal(value) for name, value in continued_values(schema, state, reason).items()}
+    return statement("registry", "continue_table", **values)
 
 
 def position_sql(*, epoch: int, next_sequence: int, last_batch: int) -> str:
