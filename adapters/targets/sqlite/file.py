@@ -45,7 +45,7 @@ def find_file(url: str, option: str) -> Path:
         if is_so(file):
             raise ConfigError(f"{option}: {message.format(**names)}", hint=remedy.format(**names))
     if not file.parent.is_dir():
-        raise NoSuchDatabase(f"{option}: there is no directory {file.parent}", hint=f"mkdir -p {file.parent}")
+        raise NoSuchDatabase(f"{option}: there is no directory {file.parent}", hint=f"make it: mkdir -p {file.parent}")
     return file
 
 

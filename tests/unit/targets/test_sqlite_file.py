@@ -95,7 +95,7 @@ def test_a_missing_directory_is_named_with_the_command_that_makes_it(tmp_path: P
     (finding,) = open_database(tmp_path / "none" / "copy.db").check([items()])
 
     assert finding.message == f"url in [targets.s]: there is no directory {tmp_path}/none"
-    assert finding.remedy == f"mkdir -p {tmp_path}/none"
+    assert finding.remedy == f"make it: mkdir -p {tmp_path}/none"
     assert finding.blocks is False, "a disk may be mounted later"
 
 

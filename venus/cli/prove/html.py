@@ -22,7 +22,7 @@ def check_writable(stem: Path) -> None:
     """Raise VenusError if the report could not be written; otherwise a long run would end in vain."""
     folder = stem.absolute().parent
     if not folder.is_dir():
-        raise VenusError(f"--report {stem}: {folder} is no folder", hint=f"mkdir -p {folder}")
+        raise VenusError(f"--report {stem}: {folder} is no folder", hint=f"make it: mkdir -p {folder}")
     probe = stem.absolute().with_name(f"{stem.name}.json")
     try:
         existed = probe.exists()
