@@ -22,7 +22,15 @@ from pymysql.constants import CLIENT, CR, ER, FIELD_TYPE
 from pymysql.converters import conversions, convert_datetime
 from pymysql.cursors import SSCursor
 
-from venus.adapters.dialects.mysql.connection import LOST, READ_ONLY, REJECTED, SCARCE, error_text, parse_address
+from venus.adapters.dialects.mysql.connection import (
+    LOST,
+    READ_ONLY,
+    REJECTED,
+    SCARCE,
+    DriverConnection,
+    error_text,
+    parse_address,
+)
 from venus.adapters.targets.relational.session import BackgroundWork, Params, Refusal
 from venus.adapters.targets.switching import url_option
 from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, TargetError
@@ -94,7 +102,7 @@ class _RowsResult(MySQLResult):
         self._read_ok_packet(answer)  # type: ignore[attr-defined]
 
 
-class _RowsConnection(pymysql.connections.Connection):
+class _RowsConnection(DriverConnection):
     """A connection that sends rows from memory for LOAD DATA LOCAL."""
 
     #: The lines of the running LOAD DATA, in pieces.
