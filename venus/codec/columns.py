@@ -98,15 +98,16 @@ def keys_to_columns(record_ids: PackedBytes, layout: Layout) -> list[list[Value]
 
 
 def _lists(found: LocatedCells, layout: Layout, first: int) -> list[list[Value]]:
-    return [_list(found, j, layout, first + j) for j in range(found.present.shape[1])]
+    text = found.data.decode("ascii") if found.data.isascii() else None  # its parts need no decoding of their own
+    return [_list(found, text, j, layout, first + j) for j in range(found.present.shape[1])]
 
 
-def _list(found: LocatedCells, j: int, layout: Layout, index: int) -> list[Value]:
-    present = found.present[:, j]
+def _list(found: LocatedCells, text: str | None, j: int, layout: Layout, index: int) -> list[Value]:
+    present, is_binary = found.present[:, j], layout.binary[index]
     starts, ends = found.cuts[:, j, 0] + present, found.cuts[:, j, 1]
-    data = found.data
+    data: str | bytes = found.data if text is None or is_binary else text
     values: list[Value] = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-    if not layout.binary[index]:
+    if text is None and not is_binary:
         values = _texts(values, layout, index)  # type: ignore[arg-type]
     for row in np.flatnonzero(~present).tolist():
         values[row] = None
