@@ -113,7 +113,7 @@ def insert_many(file: Path, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class BareRate:
     """The rate of bare statements, with what they are."""
 
     rate: float
@@ -127,8 +127,8 @@ class MeasuredTarget:
     product: str
     url: str
     broker: str
-    load_peer: Peer
-    stream_peer: Peer
+    load_peer: BareRate
+    stream_peer: BareRate
     load: float = 0.0
     stream: float = 0.0
 
@@ -159,7 +159,7 @@ class MeasuredTarget:
 
 def measure_maria(
     server: MariaServer, database: str, folder: Path, rows: Sequence[tuple[str, str, str]]
-) -> tuple[Peer, Peer]:
+) -> tuple[BareRate, BareRate]:
     """Return the better bare statement for a load and for increments, by as large transactions as VENUS has."""
     bare = measure_rate(len(rows), lambda: insert_bare(server, database, rows))
     found = []
@@ -167,7 +167,7 @@ def measure_maria(
         files = write_files(folder, rows, most)
         loaded = measure_rate(len(rows), partial(load_data, server, database, name, files))
         best, said = max((bare, "multi-row INSERT"), (loaded, f"LOAD DATA of {most:,} rows"))
-        found.append(Peer(best, f"{said}; the other {min(bare, loaded):,.0f}, better"))
+        found.append(BareRate(best, f"{said}; the other {min(bare, loaded):,.0f}, better"))
     return found[0], found[1]
 
 
@@ -178,7 +178,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
     with tempfile.TemporaryDirectory() as name, open_site(Path(name)) as (server, url, feed):
         database, folder = url.rpartition("/")[2], Path(name)
         numbered = [(int(number), *rest) for number, *rest in rows]
-        many = Peer(measure_rate(count, lambda: insert_many(folder / "bare.db", numbered)), "executemany")
+        many = BareRate(measure_rate(count, lambda: insert_many(folder / "bare.db", numbered)), "executemany")
         targets = [
             MeasuredTarget("MariaDB", url, feed.broker.address, *measure_maria(server, database, folder, rows)),
             MeasuredTarget("SQLite", f"sqlite:///{name}/copy.db", feed.broker.address, many, many),
