@@ -114,7 +114,7 @@ def test_what_takes_too_long_is_killed(folder: Path) -> None:
         forked.run(command("waits"), cwd=folder, timeout=0.5)
 
 
-def test_many_are_told_apart(folder: Path) -> None:
+def test_many_are_distinguished(folder: Path) -> None:
     started = [waiting(folder) for _ in range(5)]
     for process in reversed(started[1:]):
         process.kill()

@@ -8,7 +8,7 @@ from tests.simulation import __main__ as command
 from tests.simulation.world import World
 
 
-def test_one_history_is_told_and_many_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_history_is_described_and_many_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(World, "says", ["3"]) == 0
     assert len(capsys.readouterr().out.splitlines()) > 10
     assert command.main(World, "says", ["3", "5"]) == 0
@@ -23,7 +23,7 @@ def test_one_history_is_told_and_many_are_counted(capsys: pytest.CaptureFixture[
         ([], "the following arguments are required: SEED|FIRST"),
     ],
 )
-def test_a_typo_is_told(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_typo_is_named(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command.main(World, "says", arguments)
     assert ended.value.code == 2

@@ -182,7 +182,7 @@ def test_values_that_cannot_be_are_refused_with_the_way_out(values: Mapping[str,
         rendered(values)
 
 
-def test_the_network_policy_lets_in_who_must_and_nobody_else() -> None:
+def test_the_network_policy_admits_only_what_must_connect() -> None:
     broker, adapters = of_kind(rendered(EXAMPLE), "NetworkPolicy")
     ports = {frozenset(port["port"] for port in rule["ports"]) for rule in broker["spec"]["ingress"]}
     assert ports == {frozenset({"grpc", "http"}), frozenset({"http"})}

@@ -74,7 +74,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
     assert process.wait(30) == 128 + signal.SIGTERM
 
 
-def test_with_nohup_it_goes_on() -> None:
+def test_with_nohup_it_continues() -> None:
     process = started("SIG_IGN", 0.5)
     process.send_signal(signal.SIGHUP)
     assert process.communicate(timeout=30)[0] == "goes on\n"

@@ -40,25 +40,25 @@ def play(world: World, directed: Directed) -> None:
     script = directed.play(world)
     name = directed.play.__name__.strip("_").replace("_", " ")
 
-    def go_on(wanted: Callable[[], bool] | None, since: float) -> None:
+    def advance(wanted: Callable[[], bool] | None, since: float) -> None:
         loop = world.loop
         if loop.now >= world.cruel_until or (wanted is not None and loop.now - since > GIVES_UP_S):
             loop.counts[f"script given up: {name}"] += 1
             world.cruel_until = loop.now
             return
         if wanted is not None and not wanted():
-            loop.after(LOOK_EVERY_S, go_on, wanted, since)
+            loop.after(LOOK_EVERY_S, advance, wanted, since)
             return
         found = next(script, None)
         if found is None:
             loop.counts[f"script: {name}"] += 1
             world.cruel_until = loop.now
         elif callable(found):
-            go_on(found, loop.now)
+            advance(found, loop.now)
         else:
-            loop.after(found, go_on, None, loop.now + found)
+            loop.after(found, advance, None, loop.now + found)
 
-    go_on(None, world.loop.now)
+    advance(None, world.loop.now)
 
 
 # -- what scripts have in common -----------------------------------------------------------------------------------

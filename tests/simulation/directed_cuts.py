@@ -25,7 +25,7 @@ FEW_TERMS = "brokers that do not reach each other resign ever more rarely"
 _PATIENCE = ReplicationTimes(lag_s=10.0, idle_s=0.2, fetch_s=0.3, silence_s=1.0)
 
 
-def _writes_go_on(world: World, invariant: str = WRITES_GO_ON) -> Script:
+def _writes_continue(world: World, invariant: str = WRITES_GO_ON) -> Script:
     """Wait until something is acknowledged that was written after now."""
     newest, until = world.newest_value, world.loop.now + WRITES_WITHIN_S
 
@@ -57,7 +57,7 @@ def _reaches_none(world: World) -> Script:
     """Cut the lines between the leader and all of its followers."""
     a, *rest = yield from cast(world)
     world.network.cut |= lines([a], rest)
-    yield from _writes_go_on(world)
+    yield from _writes_continue(world)
     yield from _stays_away(world, a)
 
 
@@ -65,7 +65,7 @@ def _is_not_heard(world: World) -> Script:
     """Let the followers hear nothing of the leader, which hears them."""
     a, *rest = yield from cast(world)
     world.network.cut |= {(a.name, host.name) for host in rest}
-    yield from _writes_go_on(world)
+    yield from _writes_continue(world)
     yield from _stays_away(world, a)
 
 
@@ -90,7 +90,7 @@ def _one_is_cut_off(world: World) -> Script:
     """Cut one follower from the leader: the other is enough."""
     a, b, *_ = yield from cast(world)
     world.network.cut |= lines([a], [b])
-    yield from _writes_go_on(world, "one follower that is cut off does not delay writes")
+    yield from _writes_continue(world, "one follower that is cut off does not delay writes")
 
 
 def _all_apart(world: World) -> Script:

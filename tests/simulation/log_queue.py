@@ -27,7 +27,7 @@ class LogQueue:
     def order(self, order: tuple[Any, ...]) -> None:
         """Have something done to the log, after what was ordered before."""
         self._orders.append(order)
-        self._go_on()
+        self._proceed()
 
     def changed(self) -> None:
         """Say what the log is now."""
@@ -53,7 +53,7 @@ class LogQueue:
         self._telling = False
         self._host.step(self.now())
 
-    def _go_on(self) -> None:
+    def _proceed(self) -> None:
         if not self._busy and self._orders:
             self._busy = True
             self._host.soon(self._pace(), self._work)
@@ -69,7 +69,7 @@ class LogQueue:
         self._disk.sync(changes)
         self._busy = False
         self.changed()
-        self._go_on()
+        self._proceed()
 
     def _carry_out(self, order: tuple[Any, ...]) -> None:
         match order:

@@ -43,7 +43,7 @@ def test_histories_of_sets_in_tiers_hold() -> None:
     assert counts["pulling ended: OffsetDiverged"] > 0
 
 
-def test_a_restored_home_may_commit_again_what_a_set_has_and_go_on() -> None:
+def test_a_restored_home_may_commit_again_what_a_set_has_and_continue() -> None:
     """The set has the last batch of the lost history, which is the first of the new one, in a newer epoch."""
     histories([7310010])
 

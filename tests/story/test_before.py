@@ -38,7 +38,7 @@ def catalogue(pipeline: Pipeline) -> list[str]:
         return [str(row) for row in connection.execute("SELECT * FROM sqlite_master ORDER BY type, name")]
 
 
-def test_names_that_a_target_cannot_have_are_told_before_anything_is_done(pipeline: Pipeline) -> None:
+def test_names_that_a_target_cannot_have_are_reported_before_anything_is_done(pipeline: Pipeline) -> None:
     long = "a_name_that_is_longer_than_the_sixty_three_bytes_that_postgresql_keeps_of_it"
     at_source(pipeline, f"CREATE TABLE {long} (id INTEGER PRIMARY KEY, xmin INT)")
     pipeline.targets["lake"] = f"parquet://{pipeline.folder}/lake"
@@ -53,7 +53,7 @@ def test_names_that_a_target_cannot_have_are_told_before_anything_is_done(pipeli
     assert told.startswith(f"main.{long}: the name {long} is too long and becomes a_name_that")
 
 
-def test_a_reader_without_rights_is_told_the_grants_and_nothing_is_touched(
+def test_a_reader_without_rights_gets_the_grants_and_nothing_is_touched(
     tmp_path: Path, postgres_server: Server, database: str
 ) -> None:
     with closing(psycopg2.connect(libpq(database))) as connection:

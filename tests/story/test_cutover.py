@@ -133,8 +133,8 @@ def done(pipeline: Pipeline, target: str) -> None:
             command(settings, "main")
 
 
-def told(pipeline: Pipeline) -> Any:
-    """Return what the broker was told of the target, and what it says needs somebody."""
+def read_cutover_status(pipeline: Pipeline) -> Any:
+    """Return what the broker knows of the cut-over, and its alarms."""
     with urlopen(f"http://127.0.0.1:{pipeline.ports[1]}/status.json", timeout=30) as answer:
         status = json.load(answer)
     (consumer,) = status["businesses"][0]["consumers"]
@@ -142,9 +142,9 @@ def told(pipeline: Pipeline) -> Any:
 
 
 def back(pipeline: Pipeline, target: str) -> None:
-    """See that the target is called cut over, late writes are told of, and nobody has written here: the way back."""
-    pipeline.until(lambda: told(pipeline)[0], "the broker to hear of the cut-over")
-    assert told(pipeline)[1] == []
+    """Check that the target is called cut over and late writes are reported; then take the way back."""
+    pipeline.until(lambda: read_cutover_status(pipeline)[0], "the broker to hear of the cut-over")
+    assert read_cutover_status(pipeline)[1] == []
     pipeline.until(lambda: any("1 change of" in p for p in pipeline.status()["problems"]), "the late write to be seen")
     assert query(target, "SELECT count(*) FROM orders") == [(2,)]
     (undecided,) = pipeline.ask("verify", "--wait-s", "0.2", code=1)["undecided"]
@@ -157,4 +157,4 @@ def back(pipeline: Pipeline, target: str) -> None:
     pipeline.caught_up("main")
     assert query(target, "SELECT count(*) FROM orders") == [(3,)]
     pipeline.ask("verify")  # the last comparison was made before the way back, and found a difference
-    pipeline.until(lambda: told(pipeline) == ("", []), "nothing to be left to do")
+    pipeline.until(lambda: read_cutover_status(pipeline) == ("", []), "nothing to be left to do")

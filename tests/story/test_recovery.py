@@ -110,7 +110,7 @@ def test_a_broker_that_was_put_back_to_a_backup_is_refused_and_filled_again(pipe
 
 
 @pytest.mark.parametrize("queue", ["kept", "gone"])
-def test_a_target_that_was_put_back_to_a_backup_goes_on_by_itself(
+def test_a_target_that_was_put_back_to_a_backup_continues_by_itself(
     queue: str, pipeline: Pipeline, postgres_server: Server
 ) -> None:
     """Or a replica that lacks the last commits has taken over: its offset went back with its rows."""

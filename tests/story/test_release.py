@@ -230,7 +230,7 @@ def test_a_removal_that_was_killed_is_named_and_finished(shop: Shop) -> None:
     assert states(shop) == {"busy": "RELEASED", "line": "ACTIVE"}
 
 
-def test_what_nobody_captures_is_left_out_and_named(shop: Shop) -> None:
+def test_what_is_not_captured_is_left_out_and_named(shop: Shop) -> None:
     pipeline, name = shop.pipeline, f"{shop.namespace}.busy"
     settled(shop)
     pipeline.stop("sync")

@@ -79,7 +79,7 @@ class Secured(Pipeline):
         )
         return get(f"127.0.0.1:{self.ports[1]}", path, proof)
 
-    def as_somebody(self, name: str) -> tuple[str, str]:
+    def config_of(self, name: str) -> tuple[str, str]:
         """Write a configuration for a person or process; return the words that name it."""
         text = (self.folder / "base.toml").read_text() + SECURITY.format(certs=self.folder / "certs", name=name)
         (self.folder / f"{name}.toml").write_text(text)
@@ -121,7 +121,7 @@ def pipeline(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, postgres_
     made.venus("certs", "issue", "sync", "-d", "certs", "--role", "producer(main)", "--role", "consumer(*, main)")
     made.venus("certs", "issue", "ann", "-d", "certs", "--role", "operator")
     (tmp_path / "venus.toml").write_text(base + SECURITY.format(certs=tmp_path / "certs", name="sync"))
-    made.start("broker", "broker", *made.as_somebody("broker"))
+    made.start("broker", "broker", *made.config_of("broker"))
     try:
         made.until(lambda: is_listening(made.ports[0]), "the broker")
         yield made
@@ -185,7 +185,7 @@ def everything(pipeline: Secured, engine: str) -> None:
     pipeline.venus("cutover", "--target", "main", "--rehearse", code=(0, 1, 3))
     pipeline.venus("pause", "--target", "main")
     pipeline.venus("resume", "--target", "main")
-    pipeline.venus("forget", "--target", "second", "--yes", *pipeline.as_somebody("ann"), code=3)  # it is connected
+    pipeline.venus("forget", "--target", "second", "--yes", *pipeline.config_of("ann"), code=3)  # it is connected
 
 
 def failures(pipeline: Secured) -> None:
@@ -214,7 +214,7 @@ def test_everybody_has_his_role_only(pipeline: Secured) -> None:
     write(pipeline.source, "CREATE TABLE items (id int PRIMARY KEY, label text)")
     pipeline.venus("install-triggers")
     pipeline.venus("certs", "issue", "eve", "-d", "certs", "--role", "viewer")
-    eve = pipeline.as_somebody("eve")
+    eve = pipeline.config_of("eve")
     assert pipeline.ask("status", *eve, code=(0, 1))["broker"]["error"] == ""
     told = pipeline.venus("sync", "--capture-only", *eve, code=3)
     assert "eve may not use Produce: role producer(BUSINESS) is missing" in told.err

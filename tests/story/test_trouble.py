@@ -151,7 +151,7 @@ def test_a_refused_row_is_skipped_for_a_reason_only(running: Running) -> None:
     running.healthy()
 
 
-def test_a_paused_table_waits_and_goes_on_in_order(running: Running) -> None:
+def test_a_paused_table_waits_and_continues_in_order(running: Running) -> None:
     running.use("paused")
     running.pipeline.venus("pause", "paused", "--target", "main")
     running.write(

@@ -85,7 +85,7 @@ def test_an_operator_verifies_and_repairs(pipeline: Pipeline) -> None:
     assert asked(pipeline, "--table", "orders", "--table", "cust*")["verdict"] == "same"
     misspelt(pipeline)
     damage_is_found_and_mended(pipeline)
-    undecided_while_nobody_applies(pipeline)
+    undecided_without_a_target(pipeline)
     without_the_source(pipeline)
     pipeline.stop("broker")
     assert "venus: " in here(pipeline, "verify", code=2).err
@@ -161,7 +161,7 @@ def check_reports(folder: Path) -> None:
     assert pq.read_table(folder / "findings" / "tables.parquet").num_rows == 4
 
 
-def undecided_while_nobody_applies(pipeline: Pipeline) -> None:
+def undecided_without_a_target(pipeline: Pipeline) -> None:
     pipeline.stop("sync")
     at_source(pipeline, "UPDATE orders SET status = 'held' WHERE id = 9")
 

@@ -191,7 +191,7 @@ class Failing:
     def close(self) -> None: ...
 
 
-def test_a_fill_goes_on_at_the_next_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fill_continues_at_the_next_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(venus_cluster, "Producer", Failing)
     writer = Writer("a:1,b:1")
     writer.stream(20, 10)

@@ -109,7 +109,7 @@ def test_messages_are_read_wherever_they_are_split(is_known: bool) -> None:
         assert not known or all(f is k for f, k in zip(found, known, strict=True)), "it was compared, not read again"
 
 
-def test_a_message_that_goes_on_unlike_any_other_is_put_together() -> None:
+def test_a_message_that_continues_unlike_any_other_is_put_together() -> None:
     one, other = content(0, 2, 9), content(0, 2, 9)  # captured at other microseconds
     assert one != other
     assert len(one) == len(other)

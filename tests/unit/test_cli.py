@@ -363,7 +363,7 @@ def test_a_broker_may_be_configured_by_the_environment_alone(
     assert "venus.toml: no such file" in capsys.readouterr().err
 
 
-def test_a_topology_of_nobody_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_topology_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "venus.toml").write_text('[broker]\naddress = "127.0.0.1:1"\n[targets.main]\nurl = "sqlite://"\n')
     assert run(["cluster", "topology", "-c", str(tmp_path / "venus.toml")]) == 75
     said = capsys.readouterr().err

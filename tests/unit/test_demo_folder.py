@@ -42,7 +42,7 @@ def test_a_server_that_writes_once_more_leaves_nothing(folder: Path, monkeypatch
     assert not folder.exists()
 
 
-def test_what_cannot_be_removed_is_told_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_removed_is_named_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writing(monkeypatch, folder, times=1_000)
     said = remove_folder(folder, timeout_s=0.2)
     assert said == f"1 file is left in {folder} ({os.strerror(errno.ENOTEMPTY)}); remove it yourself: rm -r {folder}"

@@ -92,7 +92,7 @@ def test_the_end_of_capture_stops_the_targets_and_gives_the_exit_code() -> None:
     assert watched.of("main", "stopped")
 
 
-def test_a_target_that_ended_for_good_stays_down_and_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_ended_finally_stays_down_and_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_threads, "REMIND_S", 0.05)
     stop = threading.Event()
 

@@ -40,7 +40,7 @@ def test_machines_get_every_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert [(line["loop"], line["rows"]) for line in lines] == [("capture", 0), ("capture", 1), ("capture", 2)]
 
 
-def test_fills_that_have_ended_are_passed_on_once_and_those_that_go_on_always(
+def test_fills_that_have_ended_are_passed_on_once_and_those_that_continue_always(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     narrator = EventWriter(Invocation(json=True))

@@ -211,7 +211,7 @@ def test_a_table_that_catches_up_is_healthy() -> None:
     assert replace(HEALTHY, targets=(with_table("CATCHUP"),)).healthy
 
 
-def test_a_paused_target_is_not_told_twice() -> None:
+def test_a_paused_target_is_not_reported_twice() -> None:
     broker = replace(BROKER, consumers=(replace(CONSUMER, connected=False),))
 
     assert len(replace(HEALTHY, broker=broker, targets=(replace(TARGET, paused=True),)).problems) == 1

@@ -78,11 +78,11 @@ def test_a_log_is_waited_for_until_it_is_empty() -> None:
         (Log([3], names=[]), {"wait_s": 3600.0}),  # it was dropped
     ],
 )
-def test_what_nobody_will_take_is_not_waited_for(log: Log, arguments: dict[str, Any]) -> None:
+def test_what_will_not_be_taken_is_not_waited_for(log: Log, arguments: dict[str, Any]) -> None:
     assert waited(log, **arguments)[0] == 3
 
 
-def test_a_table_that_halts_on_its_way_out_goes_on_that_way() -> None:
+def test_a_table_that_halts_on_its_way_out_continues_that_way() -> None:
     reason = halt_reason(table("RELEASING", "x"), "row a=1: it is too large")
     assert reason.startswith("cannot be carried: row a=1: it is too large")
     assert state_before_halt(table("PAUSED", reason))[0] == "RELEASING"

@@ -44,7 +44,7 @@ BUSY = broker_pb2.TrafficStatus(
 )
 
 
-def test_whoever_is_held_back_is_named_with_the_brake() -> None:
+def test_what_is_held_back_is_named_with_the_brake() -> None:
     view = broker_view(status(BUSY), "main", "b:7400", NOW).traffic
 
     assert format_traffic(view) == [

@@ -34,13 +34,13 @@ Judge = Callable[[BrokerView], list[str]]
         (watched_fill_obstacles, (FULL,), [FULL]),
     ],
 )
-def test_what_holds_up_the_work_is_told_and_nothing_else(
+def test_what_holds_up_the_work_is_reported_and_nothing_else(
     judge: Judge, alarms: tuple[str, ...], said: list[str]
 ) -> None:
     assert judge(replace(BROKER, alarms=alarms)) == [f"broker: {alarm}" for alarm in said]
 
 
-def test_a_fill_that_somebody_else_makes_waits_for_him_and_for_what_he_reports() -> None:
+def test_a_fill_of_another_process_is_waited_for_with_what_it_reports() -> None:
     assert watched_fill_obstacles(BROKER) == []
     assert watched_fill_obstacles(replace(BROKER, reported={"": (LOCKED,), "main/a": ("x",)})) == [LOCKED]
     (said,) = watched_fill_obstacles(replace(BROKER, producer=""))
@@ -70,7 +70,7 @@ def test_a_wait_is_said_once_now_and_then_and_when_it_is_over() -> None:
     assert said[2:] == [f"waits: broker: {FULL}", "continues: nothing holds it up any more"]
 
 
-def test_a_fill_is_not_waited_for_where_only_an_operator_can_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fill_is_not_waited_for_where_only_an_operator_can_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that has missed changes before it was ever read was waited for without an end."""
 
     def table(name: str, state: str, *, is_read: bool) -> SimpleNamespace:

@@ -82,7 +82,7 @@ def test_who_leaves_is_gone_at_once(cluster: Cluster) -> None:
     assert other.brokers() != ()
 
 
-def test_nobody_is_refreshed_who_never_registered(coordinator: AnyCoordinator) -> None:
+def test_what_never_registered_is_not_refreshed(coordinator: AnyCoordinator) -> None:
     assert not coordinator.refresh()
     coordinator.leave()
 
@@ -233,7 +233,7 @@ def test_how_new_a_store_is_never_falls(cluster: Cluster) -> None:
     assert (one.newest_write("s1"), one.newest_write("s2")) == (9, 1)
 
 
-def test_how_new_a_store_is_is_news_for_nobody(cluster: Cluster) -> None:
+def test_the_age_of_a_store_is_no_event(cluster: Cluster) -> None:
     """Every broker notes it every few seconds, and whoever hears news reads everything."""
     one, other, heard = cluster.coordinator(), cluster.coordinator(), list[int]()
     other.watch(lambda: heard.append(1))
@@ -285,7 +285,7 @@ def test_a_broker_whose_lease_has_ended_is_itself_when_it_registers_again(cluste
     assert one.brokers() == other.brokers() == (broker(version="newest"),)
 
 
-def test_whoever_is_no_broker_changes_records_all_the_same(cluster: Cluster) -> None:
+def test_what_is_no_broker_changes_records_all_the_same(cluster: Cluster) -> None:
     operator = cluster.coordinator()
     known = created(operator)
     cluster.coordinator().register(broker())

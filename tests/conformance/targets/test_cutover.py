@@ -152,7 +152,7 @@ def test_references_are_checked_row_by_row(stage: Stage) -> None:
     assert broken.example
 
 
-def test_counters_go_on_behind_the_rows_and_behind_the_source_and_may_be_set_again(stage: Stage) -> None:
+def test_counters_continue_behind_the_rows_and_behind_the_source_and_may_be_set_again(stage: Stage) -> None:
     if cannot(stage):
         return
     loaded(stage)

@@ -41,7 +41,7 @@ def test_increments_follow_a_load_with_no_gap_and_no_overlap(real_stage: Stage) 
     real_stage.equal()
 
 
-def test_a_target_that_is_loaded_goes_on_from_where_it_is(stage: Stage, broker: FakeDelivery) -> None:
+def test_a_target_that_is_loaded_continues_from_where_it_is(stage: Stage, broker: FakeDelivery) -> None:
     stage.feed.describe(items())
     stage.feed.cut(put(1, "a", 1))
     stage.target.load()
@@ -144,7 +144,7 @@ def test_an_offset_is_acknowledged_when_it_is_applied_and_never_before(stage: St
 
 
 @pytest.mark.fault
-def test_whoever_is_killed_between_two_commits_goes_on(stage: Stage, broker: FakeDelivery) -> None:
+def test_a_process_killed_between_two_commits_continues(stage: Stage, broker: FakeDelivery) -> None:
     feed, rng, killed = stage.feed, random.Random(3), 0
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(60)))

@@ -82,7 +82,7 @@ def test_check_says_that_a_target_can_have_the_tables(stage: Stage) -> None:
 # -- pause, resume, resync ---------------------------------------------------------------------------------------------
 
 
-def test_a_target_is_paused_and_goes_on_with_nothing_lost(stage: Stage, broker: FakeDelivery) -> None:
+def test_a_target_is_paused_and_continues_with_nothing_lost(stage: Stage, broker: FakeDelivery) -> None:
     loaded(stage)
     at = broker.next_offset
     with stage.following() as reports:
@@ -106,7 +106,7 @@ def test_a_target_is_paused_and_goes_on_with_nothing_lost(stage: Stage, broker: 
     stage.equal()
 
 
-def test_one_table_is_paused_while_the_others_go_on(stage: Stage, broker: FakeDelivery) -> None:
+def test_one_table_is_paused_while_the_others_continue(stage: Stage, broker: FakeDelivery) -> None:
     target = loaded(stage).target
     if not target.capabilities.pauses_tables:
         with pytest.raises(ConfigError, match="it can be paused as a whole only") as refused:

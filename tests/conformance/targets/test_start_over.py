@@ -58,7 +58,7 @@ def is_whole(stage: Stage) -> bool:
     return {t.state for t in found.tables} == {"ACTIVE"} and found.offset == stage.feed.broker.next_offset
 
 
-def test_a_target_whose_increments_are_gone_goes_on_by_itself(
+def test_a_target_whose_increments_are_gone_continues_by_itself(
     stage: Stage, broker: FakeDelivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = load(stage)

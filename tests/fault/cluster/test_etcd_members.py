@@ -122,7 +122,7 @@ def test_without_a_majority_of_etcd_no_other_broker_leads_until_it_is_back(
     for node in lost:
         node.start()
     members.wait()
-    writer.go_on()
+    writer.reconnect()
     assert writer.leader != first
     assert cluster.record().term > term
     writer.write(20, ROWS)

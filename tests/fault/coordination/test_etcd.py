@@ -163,7 +163,7 @@ def test_a_member_of_another_etcd_cluster_among_the_addresses_is_refused(etcd: E
         assert "etcdctl member list" in caught.value.hint
 
 
-def test_a_watch_goes_on_at_another_member(etcd: EtcdCluster, connect: Connect) -> None:
+def test_a_watch_continues_at_another_member(etcd: EtcdCluster, connect: Connect) -> None:
     own, other = connect(), connect([etcd.addresses[1], etcd.addresses[2]])
     told = threading.Event()
     own.watch(told.set)
@@ -216,7 +216,7 @@ def test_a_swap_whose_answer_was_lost_knows_itself_when_it_is_tried_again(etcd: 
         assert front.lost == 1, "the address that answered last is asked first"
 
 
-def test_a_swap_that_somebody_overwrote_before_it_could_be_sure_is_unknown(etcd: EtcdCluster, connect: Connect) -> None:
+def test_a_swap_that_was_overwritten_before_it_was_confirmed_is_unknown(etcd: EtcdCluster, connect: Connect) -> None:
     """The first attempt may have succeeded and been replaced since: neither done nor refused may be said."""
     with LostAnswers(etcd.addresses[0]) as front:
         own, other = connect([front.address]), connect()
@@ -241,7 +241,7 @@ def test_a_swap_that_somebody_overwrote_before_it_could_be_sure_is_unknown(etcd:
         assert other.read("main") == replace(stored, term=12)
 
 
-def test_a_removal_that_heard_nothing_of_the_term_it_stored_goes_on(etcd: EtcdCluster, connect: Connect) -> None:
+def test_a_removal_that_heard_nothing_of_the_term_it_stored_continues(etcd: EtcdCluster, connect: Connect) -> None:
     with LostAnswers(etcd.addresses[0]) as front:
         own = connect([front.address])
         stored = created(own)

@@ -57,7 +57,7 @@ def everything(address: str, first: int, until: int) -> list[broker_pb2.Incremen
         return take(subscriber, until)
 
 
-def test_another_broker_of_the_set_goes_on_pulling(tmp_path: Path, home: RunningBroker, etcd: EtcdCluster) -> None:
+def test_another_broker_of_the_set_continues_pulling(tmp_path: Path, home: RunningBroker, etcd: EtcdCluster) -> None:
     fill(home.address, 1, 5, rows=10)
     with BrokerCluster(tmp_path, etcd, tier="access", level=1, set="eu", upstream=(home.address,)) as cluster:
         first = eventually(lambda: settled(cluster))

@@ -177,10 +177,10 @@ def outlives(broker: BrokerProcess, methods: list[Any], calls: int, *, seed: int
                     send(channel, method, frames(chance, method))
             assert watch.peak_bytes - before < GROWTH_BYTES_MAX
     assert broker.process.poll() is None
-    goes_on(broker, halves)
+    check_service(broker, halves)
 
 
-def goes_on(broker: BrokerProcess, halves: list[broker_pb2.Half]) -> None:
+def check_service(broker: BrokerProcess, halves: list[broker_pb2.Half]) -> None:
     """Let the business take, decide, hand out, load and show what comes next."""
     with Producer(broker.address, BUSINESS, "q", window_bytes_max=1 << 20) as sender:
         ack = sender.connect(0, 10)

@@ -72,7 +72,7 @@ def untouched(broker: BrokerProcess, authority: Authority) -> None:
     )
 
 
-def told(channel: grpc.Channel, method: Any, messages: list[bytes], metadata: Any = ()) -> VenusError | None:
+def call_error(channel: grpc.Channel, method: Any, messages: list[bytes], metadata: Any = ()) -> VenusError | None:
     call: Any = channel.stream_stream(f"/{method.containing_service.full_name}/{method.name}")
     try:
         list(call(iter(messages), timeout=CALL_TIMEOUT_S, metadata=metadata))
@@ -93,7 +93,7 @@ def by_snapshot(method: Any) -> bool:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("calls", [FRAMES_PER_METHOD, pytest.param(20 * FRAMES_PER_METHOD, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_nothing_is_done_for_somebody_elses_business(
+def test_nothing_is_done_for_another_business(
     broker: BrokerProcess, authority: Authority, method: Any, calls: int
 ) -> None:
     chance = random.Random(f"{method.name} {calls}")
@@ -103,7 +103,7 @@ def test_nothing_is_done_for_somebody_elses_business(
     with open_channel(stranger) as channel, RssWatch(broker) as watch:
         before = watch.peak_bytes
         for _ in range(calls):
-            error = told(channel, method, frames(chance, method))
+            error = call_error(channel, method, frames(chance, method))
             assert error is not None or by_snapshot(method), "answered"
             assert "the broker failed" not in str(error)
             assert "\n" not in str(error)
@@ -126,7 +126,7 @@ def test_no_mutation_of_a_token_opens_a_door(
             other = "".join(c for c in other if c.isprintable() and c.isascii()).strip() or "x"
             if other == token:
                 continue
-            assert isinstance(told(channel, status, [b""], [("authorization", f"Bearer {other}")]), Denied), other
+            assert isinstance(call_error(channel, status, [b""], [("authorization", f"Bearer {other}")]), Denied), other
             if number % 4 == 0:
                 header = "Basic " + base64.b64encode(f"x:{other}".encode()).decode()
                 assert get(broker.http_address, "/status.json", nobody, header).code == 401

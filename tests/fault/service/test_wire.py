@@ -130,7 +130,7 @@ def test_a_flip_anywhere_in_a_stream_never_stores_other_bytes(broker: RunningBro
     assert stored(broker, 60) == [message.body for message in halves]
 
 
-def test_a_flipped_length_holds_nobody_for_long_and_stores_nothing(broker: RunningBroker) -> None:
+def test_a_flipped_length_holds_no_stream_for_long_and_stores_nothing(broker: RunningBroker) -> None:
     length = len(seal(broker_pb2.ProducerFrame(halves=[marked(1)])))
     with Proxy(broker.address) as proxy:
         with Producer(proxy.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:

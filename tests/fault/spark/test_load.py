@@ -94,7 +94,7 @@ def test_the_workers_of_a_cluster_die(database: str, broker: FakeDelivery, feed:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("master", ["local[2]", CLUSTER])
-def test_a_killed_driver_goes_on_where_it_was(
+def test_a_killed_driver_continues_where_it_was(
     master: str, database: str, broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:
     fill(feed)

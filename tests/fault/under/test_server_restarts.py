@@ -110,7 +110,7 @@ def has_passed(way: WholeWay, to: int) -> bool:
     return offset(way) > to
 
 
-def goes_on(application: Application, to: int, unless_ended: threading.Thread | None = None) -> bool:
+def has_continued(application: Application, to: int, unless_ended: threading.Thread | None = None) -> bool:
     return application.done > to or (unless_ended is not None and not unless_ended.is_alive())
 
 
@@ -126,7 +126,7 @@ def test_a_server_that_goes_down_during_the_load_and_while_changes_are_applied(w
     loading = threading.Thread(target=lambda: insist(way.load))
     loading.start()
     for _ in range(3):
-        way.until(partial(goes_on, application, application.done + 3, loading), "the application to go on")
+        way.until(partial(has_continued, application, application.done + 3, loading), "the application to continue")
         crash(server)
     loading.join(120)
     assert not loading.is_alive()
@@ -145,7 +145,7 @@ def test_a_server_that_goes_down_during_a_resync(way: WholeWay, server: Server) 
     way.at_target("DELETE FROM account WHERE id % 3 = 0")
     insist(lambda: request_resync(way.settings, "main", "public.account"))
     for _ in range(3):
-        way.until(partial(goes_on, application, application.done + 3), "the application to go on")
+        way.until(partial(has_continued, application, application.done + 3), "the application to continue")
         crash(server)
     application.end()
 

@@ -67,7 +67,7 @@ def sender(broker: RunningBroker) -> Producer:
     return made
 
 
-def test_a_halted_table_is_told_everywhere_and_so_is_its_recovery(start: StartAlarmed) -> None:
+def test_a_halted_table_is_shown_everywhere_and_so_is_its_recovery(start: StartAlarmed) -> None:
     with HttpListener() as hook, MailListener() as mails:
         mail = {"mail": ["dba@b.c"], "mail_from": "v@b.c", "smtp": mails.address, "smtp_security": "none"}
         broker = start({"chat": {"webhook": hook.url}, "dba": mail})
@@ -94,7 +94,7 @@ def test_a_halted_table_is_told_everywhere_and_so_is_its_recovery(start: StartAl
     assert "OVER" in mails.taken[1][1]
 
 
-def test_rules_decide_who_is_told(start: StartAlarmed) -> None:
+def test_rules_choose_the_recipients(start: StartAlarmed) -> None:
     with HttpListener() as everything, HttpListener() as replicas:
         to = {"a": {"webhook": everything.url}, "b": {"webhook": replicas.url, "rules": ["replica_*"]}}
         rules = {"table_paused": {"send": False}, "table_halted": {"repeat_s": 0.3}}
@@ -109,7 +109,7 @@ def test_rules_decide_who_is_told(start: StartAlarmed) -> None:
     assert replicas.events() == []
 
 
-def test_what_cannot_be_sent_is_an_alarm_itself_and_the_data_go_on(start: StartAlarmed) -> None:
+def test_what_cannot_be_sent_is_an_alarm_itself_and_the_data_continue(start: StartAlarmed) -> None:
     """One webhook drips forever, one is dead until it comes back; a third is told, and rows pass as if nothing was."""
     with HttpListener() as well, HttpListener() as broken, hanging(drip) as address:
         broken.status = 500
@@ -147,7 +147,7 @@ def _commit_s(producer: Producer, number: int) -> float:
     return time.monotonic() - began
 
 
-def test_a_source_that_goes_away_is_told_once_it_has_lasted(
+def test_a_source_that_goes_away_is_reported_once_it_has_lasted(
     start: StartAlarmed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("venus.text.alarm_rules._LASTS_S", {"capture_away": 1.0})

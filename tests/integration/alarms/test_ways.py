@@ -140,7 +140,7 @@ def test_what_goes_wrong_is_said_in_one_line() -> None:
         assert "STARTTLS" in failure(plain)
 
 
-def test_a_webhook_whose_certificate_nobody_vouches_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_webhook_with_an_untrusted_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "broker.crt", tmp_path / "broker.key")

@@ -88,7 +88,7 @@ def test_a_cluster_at_work_is_shown_and_nothing_is_wrong(cluster: Cluster) -> No
     ]
 
 
-def test_what_needs_somebody_is_said(cluster: Cluster) -> None:
+def test_what_needs_an_operator_is_reported(cluster: Cluster) -> None:
     cluster.coordinators[0].identity(create=True)
     cluster.alive(B)
     cluster.coordinators[0].create(replace(MAIN, in_sync=frozenset({A, B}), unclean_terms=(3,)))

@@ -141,7 +141,7 @@ def everything(engine: Core) -> dict[str, list[bytes]]:
     return {family: [key for key, _ in engine.store.scan(family, b"", b"")] for family in keys.FAMILIES}
 
 
-def test_a_forgotten_business_is_gone_for_good(tmp_path: Path) -> None:
+def test_a_forgotten_business_never_returns(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     empty = everything(engine)
     filled(engine, "other")

@@ -56,7 +56,7 @@ def test_setting_the_clock_makes_and_hides_no_alarm_of_a_half_message(tmp_path: 
         engine.stop()
 
 
-def test_how_long_ago_something_was_committed_is_told_by_a_clock_that_nobody_sets(tmp_path: Path) -> None:
+def test_the_age_of_a_commit_is_measured_by_a_clock_that_is_never_set(tmp_path: Path) -> None:
     clock = engines.Clock()
     engine = engines.make(tmp_path, clock)
     engines.Producer(engine).commit(engines.rows(0, 1))
@@ -70,7 +70,7 @@ def test_how_long_ago_something_was_committed_is_told_by_a_clock_that_nobody_set
     engine.stop()
 
 
-def test_leases_have_one_clock_that_goes_on_in_sleep(
+def test_leases_have_one_clock_that_continues_in_sleep(
     tmp_path: Path, etcd_server: EtcdCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What renews the lease, what acknowledges by it and what says that somebody has diverged see the same time."""

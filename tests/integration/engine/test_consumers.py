@@ -83,7 +83,7 @@ def test_an_absence_is_not_lost_in_a_crash(tmp_path: Path, clock: Clock) -> None
     engine.stop()
 
 
-def test_a_process_that_was_stopped_expels_nobody(tmp_path: Path, clock: Clock) -> None:
+def test_a_process_that_was_stopped_expels_no_peer(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path, clock, consumer_ttl_s=TTL_S)
     Producer(engine).commit(engines.rows(0, 10))
     engine.subscriptions.detach(BUSINESS, "g", engine.subscriptions.attach(BUSINESS, "g", 0))
@@ -158,7 +158,7 @@ def test_both_positions_survive_a_restart_and_what_is_held_is_seen(tmp_path: Pat
     engine.stop()
 
 
-def test_a_new_group_is_on_disk_before_it_is_told(tmp_path: Path, clock: Clock) -> None:
+def test_a_new_group_is_on_disk_before_it_is_answered(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path / "a", clock)
     Producer(engine).commit(engines.rows(0, 10))
     engine.subscriptions.attach(BUSINESS, "g", 10, kept=5)
@@ -197,7 +197,7 @@ class Hindered(StandaloneLog):
         return business.log.terms.newest
 
 
-def test_a_new_group_that_was_refused_is_on_disk_before_it_is_told_the_next_time(tmp_path: Path, clock: Clock) -> None:
+def test_a_new_group_that_was_refused_is_on_disk_before_the_next_answer(tmp_path: Path, clock: Clock) -> None:
     why: list[str] = []
     engine = engines.make(tmp_path / "a", clock, shared=Hindered(held=(why,)))
     Producer(engine).commit(engines.rows(0, 10))

@@ -80,7 +80,7 @@ def test_rows_and_their_offset_survive_together(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_rows_under_a_floor_are_removed_for_good(tmp_path: Path) -> None:
+def test_rows_under_a_floor_are_removed_permanently(tmp_path: Path) -> None:
     clock = Clock()
     engine = engines.make(tmp_path, clock)
     producer = Producer(engine)
@@ -154,7 +154,7 @@ def test_tombstones_from_before_a_restart_go_too(tmp_path: Path, monkeypatch: py
     engine.stop()
 
 
-def test_full_data_that_is_behind_holds_nobodys_decision(tmp_path: Path) -> None:
+def test_full_data_that_is_behind_delays_no_decision(tmp_path: Path) -> None:
     """Producers are told to pause by the service (test_traffic.py); the commit thread goes on."""
     gate = engines.Gate()
     engine = engines.make(tmp_path, buffer_bytes_max=50_000, on_write=gate)

@@ -127,7 +127,7 @@ def whole(home: Core, mirror: Core) -> None:
 
 
 @pytest.mark.parametrize("lost_at", [0, 1, 7, 15])
-def test_it_goes_on_behind_the_last_chunk_that_is_here(tmp_path: Path, home: Core, lost_at: int) -> None:
+def test_it_continues_behind_the_last_chunk_that_is_here(tmp_path: Path, home: Core, lost_at: int) -> None:
     wanted = Line(home)
     once = make(tmp_path / "once")
     pull(once, wanted)
@@ -163,7 +163,7 @@ def test_a_snapshot_that_is_gone_begins_the_full_data_again(tmp_path: Path, home
     mirror.stop()
 
 
-def test_it_does_not_go_on_at_a_home_that_was_replaced(tmp_path: Path, home: Core) -> None:
+def test_it_does_not_continue_at_a_home_that_was_replaced(tmp_path: Path, home: Core) -> None:
     mirror = make(tmp_path / "mirror")
     pull(mirror, Line(home, 5))
     mirror.homes.note(BUSINESS, Home(set="second", term=1, addresses=("second:7400",))).result(WAIT_S)

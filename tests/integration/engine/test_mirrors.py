@@ -43,7 +43,7 @@ def same(home: Core, mirror: Core) -> None:
     assert full_data(mirror) == full_data(home)
 
 
-def test_it_has_the_full_data_and_goes_on_at_the_same_offsets(home: Core, mirror: Core) -> None:
+def test_it_has_the_full_data_and_continues_at_the_same_offsets(home: Core, mirror: Core) -> None:
     producer = Producer(home)
     for n in range(5):
         producer.commit(rows(n * 10, 10))

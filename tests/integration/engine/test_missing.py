@@ -74,7 +74,7 @@ def test_what_is_missing_has_a_place_in_the_queue_also_after_a_restart(tmp_path:
 
 
 @pytest.mark.parametrize("applied", [0, 3, 5, 10, 13])
-def test_a_consumer_goes_on_wherever_it_was(tmp_path: Path, applied: int) -> None:
+def test_a_consumer_continues_wherever_it_was(tmp_path: Path, applied: int) -> None:
     core = engines.make(tmp_path)
     Producer(core).commit(engines.rows(0, 3))
     doubting(core, 2)

@@ -43,7 +43,7 @@ def test_a_directory_that_was_left_open_is_closed(tmp_path: Path) -> None:
     assert modes(data)["IDENTITY"] == 0o600
 
 
-def test_an_open_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o755)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
 

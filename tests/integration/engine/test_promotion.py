@@ -242,7 +242,7 @@ def test_an_old_home_becomes_a_mirror_of_the_new_one(home: Core, mirror: Core, t
     assert list(mirrored.business_of(home).committed.halves) == []
 
 
-def test_a_mirror_that_is_ahead_of_the_new_home_goes_on_behind_the_window(
+def test_a_mirror_that_is_ahead_of_the_new_home_continues_behind_the_window(
     home: Core, mirror: Core, tmp_path: Path
 ) -> None:
     below = make(tmp_path / "below")

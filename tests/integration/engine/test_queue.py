@@ -59,18 +59,18 @@ def test_a_decision_that_is_being_written_down_is_not_shown_yet(engine: Core, mo
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 5))
     producer.send(message)
-    writing, go_on, write = Event(), Event(), Store.write
+    writing, resume, write = Event(), Event(), Store.write
 
     def slowly(store: Store, batch: StoreBatch, *, durable: bool) -> None:
         writing.set()
-        assert go_on.wait(WAIT_S)
+        assert resume.wait(WAIT_S)
         write(store, batch, durable=durable)
 
     monkeypatch.setattr(Store, "write", slowly)
     answer = engine.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
     assert writing.wait(WAIT_S)
     meanwhile = status(engine)
-    go_on.set()
+    resume.set()
     answer.result(WAIT_S)
 
     assert ([ref.batch_no for ref in meanwhile.halves], meanwhile.last_batch, meanwhile.next_offset) == ([1], 0, 0)
@@ -238,7 +238,7 @@ def test_the_filter_passes_over_other_tables_but_closes_their_cuts(engine: Core)
     assert result.next_offset == 5
 
 
-def test_a_consumer_of_another_history_is_told(engine: Core) -> None:
+def test_a_consumer_of_another_history_gets_the_reason(engine: Core) -> None:
     first = Producer(engine)
     first.commit(engines.rows(0, 4))
     second = Producer(engine)

@@ -61,7 +61,7 @@ def what_a_source_has_committed_ends_at_the_end(core: Core) -> None:
         epoch_of_a_source_is_the_last,
     ],
 )
-def test_a_new_business_goes_on_behind_a_number_of_a_producer(tmp_path: Path, ask: Callable[[Core], None]) -> None:
+def test_a_new_business_continues_behind_a_number_of_a_producer(tmp_path: Path, ask: Callable[[Core], None]) -> None:
     core = make(tmp_path)
     with pytest.raises(ProtocolError, match=TOO_FAR):
         ask(core)
@@ -69,7 +69,7 @@ def test_a_new_business_goes_on_behind_a_number_of_a_producer(tmp_path: Path, as
     core.stop()
 
 
-def test_a_business_goes_on_behind_a_number_of_what_was_committed(tmp_path: Path) -> None:
+def test_a_business_continues_behind_a_number_of_what_was_committed(tmp_path: Path) -> None:
     core = make(tmp_path)
     Producer(core).commit(engines.rows(1, 3))
     with pytest.raises(ProtocolError, match=TOO_FAR):
@@ -116,7 +116,7 @@ def change_increment(increment: broker_pb2.Increment, **fields: int) -> broker_p
     ],
 )
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_mirror_goes_on_behind_a_number_of_the_set_above(
+def test_a_mirror_continues_behind_a_number_of_the_set_above(
     home: Core, mirror: Core, edit: Callable[[broker_pb2.Increment], broker_pb2.Increment], sparse: bool
 ) -> None:
     producer = Producer(home)

@@ -61,7 +61,7 @@ def test_a_command_that_does_not_end_makes_it_silent(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_a_command_that_nobody_takes_makes_it_silent(tmp_path: Path) -> None:
+def test_a_command_that_is_not_taken_makes_it_silent(tmp_path: Path) -> None:
     """As if the thread did not wake: it counts from when the first one came."""
     clock = Clock()
     engine = resting(tmp_path, clock)

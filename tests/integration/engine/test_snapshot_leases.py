@@ -118,7 +118,7 @@ def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock)
     engine.stop()
 
 
-def test_a_lease_whose_answer_was_lost_ends_as_soon_as_nobody_can_wait_for_it(engine: Core, clock: Clock) -> None:
+def test_a_lease_whose_answer_was_lost_ends_as_soon_as_it_cannot_be_waited_for(engine: Core, clock: Clock) -> None:
     """It stood for its whole length, up to an hour, and kept the queue and files for nobody."""
 
     def holders() -> list[str]:

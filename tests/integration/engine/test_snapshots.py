@@ -258,7 +258,7 @@ def test_a_damaged_file_aborts_the_reading(engine: Core, tmp_path: Path) -> None
         engines.chunks(engine, snapshot, snapshot.splits[0])
 
 
-def test_a_business_nobody_has_heard_of_has_no_snapshot(engine: Core) -> None:
+def test_an_unknown_business_has_no_snapshot(engine: Core) -> None:
     with pytest.raises(Unavailable, match="does not know business"):
         engine.full_data.open(broker_pb2.OpenSnapshotRequest(business="mian"))
 

@@ -129,7 +129,7 @@ def test_an_error_of_the_store_stops_everything(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_nobody_is_told_of_an_error_of_the_store_before_the_broker_has_ended(tmp_path: Path) -> None:
+def test_no_client_learns_of_an_error_of_the_store_before_the_broker_has_ended(tmp_path: Path) -> None:
     """A producer that were told would give up, where it has to try another broker, or this one again."""
     told, answered = threading.Event(), list[bool]()
     broken = threading.Event()

@@ -67,7 +67,7 @@ def longest_pause(work: Callable[[], object]) -> float:
     return max(pauses) / took
 
 
-def test_a_checkpoint_of_much_that_is_in_memory_stops_nobody(tmp_path: Path) -> None:
+def test_a_checkpoint_of_much_that_is_in_memory_stops_no_other_work(tmp_path: Path) -> None:
     """The quietest of five counts: what else the machine does makes pauses, too."""
     store, random_keys = Store(tmp_path / "store"), random.Random(7)
     shares = []

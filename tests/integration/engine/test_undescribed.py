@@ -51,7 +51,7 @@ def refuses(producer: Producer, version: int, table_id: int = 1) -> bool:
     return False
 
 
-def test_a_version_that_nobody_described_is_refused_and_the_broker_goes_on(tmp_path: Path) -> None:
+def test_a_version_without_a_description_is_refused_and_the_broker_continues(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     assert refuses(producer, 1)

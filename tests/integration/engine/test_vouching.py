@@ -170,7 +170,7 @@ def test_a_sound_store_is_served_and_checks(
     assert "WRONG" in capsys.readouterr().out
 
 
-def test_check_without_data_is_told_where_it_looked(
+def test_check_without_data_names_where_it_looked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

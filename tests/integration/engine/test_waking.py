@@ -26,7 +26,7 @@ class Loop:
         call()
 
 
-def test_consumers_and_the_producer_are_told_of_a_commit_in_one_turn_of_the_loop(home: Core) -> None:
+def test_consumers_and_the_producer_learn_of_a_commit_in_one_turn_of_the_loop(home: Core) -> None:
     loop = Loop()
     fake: Any = loop
     nothing: Any = None

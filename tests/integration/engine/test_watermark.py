@@ -41,7 +41,7 @@ def settle(engine: Core) -> None:
     engine.commits.submit(lambda _: None).result(WAIT_S)
 
 
-def test_nothing_is_told_or_seen_above_the_watermark(tmp_path: Path) -> None:
+def test_nothing_is_reported_or_read_above_the_watermark(tmp_path: Path) -> None:
     replicas = Replicas()
     engine = engines.make(tmp_path, watermark=replicas)
     producer = Producer(engine)
@@ -127,7 +127,7 @@ def test_who_catches_up_asks_about_what_is_undecided_and_about_nothing_else(tmp_
     engine.stop()
 
 
-def test_a_repeated_half_message_is_told_no_sooner_than_the_first(tmp_path: Path) -> None:
+def test_a_repeated_half_message_is_answered_no_sooner_than_the_first(tmp_path: Path) -> None:
     replicas = Replicas()
     engine = engines.make(tmp_path, watermark=replicas)
     producer = Producer(engine)

@@ -99,7 +99,7 @@ def opens(pipeline: Pipeline, address: str, expected: Any) -> None:
     assert ("101", "1") not in ledger.values("lines")
 
 
-def goes_on(
+def continue_pipeline(
     pipeline: Pipeline, source: formats.Source, server: Server, expected: Any, configure: Callable[[], None]
 ) -> None:
     """Decide the half message, follow further changes, and load a new target from the full data."""
@@ -134,7 +134,7 @@ def end_pipeline(pipeline: Pipeline, server: Server) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_broker_a_lake_a_target_and_a_sqlite_source_go_on(
+def test_a_broker_a_lake_a_target_and_a_sqlite_source_continue(
     version: str, tmp_path: Path, postgres_server: Server
 ) -> None:
     expected = unpack(version, "standalone", tmp_path)
@@ -153,7 +153,7 @@ def test_a_broker_a_lake_a_target_and_a_sqlite_source_go_on(
     with end_pipeline(pipeline, postgres_server):
         pipeline.start_broker()
         opens(pipeline, pipeline.broker, expected)
-        goes_on(pipeline, source, postgres_server, expected, configure)
+        continue_pipeline(pipeline, source, postgres_server, expected, configure)
         pipeline.until(lambda: is_fresh(source, tmp_path / "lake"), "the lake's state to have every change")
 
 
@@ -166,7 +166,7 @@ def is_fresh(source: formats.Source, lake: Path) -> bool:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_three_brokers_their_records_in_etcd_and_a_postgresql_source_go_on(
+def test_three_brokers_their_records_in_etcd_and_a_postgresql_source_continue(
     version: str, tmp_path: Path, postgres_server: Server, etcd_server: EtcdCluster
 ) -> None:
     expected = unpack(version, "cluster", tmp_path)
@@ -186,7 +186,7 @@ def test_three_brokers_their_records_in_etcd_and_a_postgresql_source_go_on(
             pipeline.start(member, "broker", "-c", f"{member}.toml")
         pipeline.until(lambda: pipeline.status()["broker"]["known"], "a leader")
         opens(pipeline, ",".join(f"127.0.0.1:{port}" for port in ports.values()), expected)
-        goes_on(pipeline, formats.Source(source), postgres_server, expected, configure)
+        continue_pipeline(pipeline, formats.Source(source), postgres_server, expected, configure)
 
 
 def put_records(etcd: EtcdCluster, records: list[dict[str, str]]) -> None:

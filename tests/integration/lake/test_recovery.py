@@ -134,7 +134,7 @@ def test_what_no_manifest_names_is_removed(
     assert seen(root) == before
 
 
-def test_a_load_goes_on_with_the_splits_it_has_not(
+def test_a_load_continues_with_the_splits_it_has_not(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
@@ -169,7 +169,7 @@ def test_a_load_goes_on_with_the_splits_it_has_not(
 
 
 @pytest.mark.parametrize("left", ["an expired snapshot", "{"])
-def test_a_load_that_cannot_go_on_starts_over_at_once(
+def test_a_load_that_cannot_continue_starts_over_at_once(
     left: str,
     broker: FakeDelivery,
     feed: Feed,

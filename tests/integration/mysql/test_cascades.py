@@ -155,7 +155,7 @@ def test_a_tree_whose_links_are_cleared_is_captured(shop: Shop) -> None:
     shop.same(follower, "tree")
 
 
-def test_a_cascade_that_joins_later_is_told_and_mended(shop: Shop) -> None:
+def test_a_cascade_that_joins_later_is_reported_and_mended(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE up (id int PRIMARY KEY)",
         "CREATE TABLE down (id int PRIMARY KEY, up_id int)",
@@ -177,7 +177,7 @@ def test_a_cascade_that_joins_later_is_told_and_mended(shop: Shop) -> None:
     shop.same(follower, "up", "down")
 
 
-def test_a_child_leaves_capture_and_its_parent_goes_on(shop: Shop) -> None:
+def test_a_child_leaves_capture_and_its_parent_continues(shop: Shop) -> None:
     shop.run(*TABLES)
     follower = shop.capture()
     number = follower.table_id("book")
@@ -198,7 +198,7 @@ def test_a_child_leaves_capture_and_its_parent_goes_on(shop: Shop) -> None:
     shop.same(follower, *ALL)
 
 
-def test_a_parent_leaves_capture_and_its_children_go_on(shop: Shop) -> None:
+def test_a_parent_leaves_capture_and_its_children_continue(shop: Shop) -> None:
     shop.run(*TABLES)
     follower = shop.capture()
     number = follower.table_id("author")

@@ -66,7 +66,7 @@ def test_it_is_noticed_in_partitions_and_without_the_privilege_to_see_innodbs_nu
     shop.same(follower, "part")
 
 
-def test_what_happened_while_nobody_captured_is_noticed(shop: Shop) -> None:
+def test_what_happened_while_capture_was_away_is_noticed(shop: Shop) -> None:
     follower = followed(shop)
     assert follower.due() == []
     shop.restart()
@@ -76,7 +76,7 @@ def test_what_happened_while_nobody_captured_is_noticed(shop: Shop) -> None:
     assert [f.table_id for f in later.due()] == [later.table_id("item")]
 
 
-def test_a_paused_table_is_read_again_when_it_goes_on(shop: Shop) -> None:
+def test_a_paused_table_is_read_again_when_it_continues(shop: Shop) -> None:
     follower = followed(shop)
     table_id = follower.table_id("item")
     shop.source.registry.set_table_state(table_id, "PAUSED", "")

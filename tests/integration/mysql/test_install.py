@@ -182,7 +182,7 @@ def test_a_key_that_is_dropped_does_not_fail_the_application_for_long(shop: Shop
 
 
 @pytest.mark.timeout(60)
-def test_tables_of_ours_that_somebody_has_locked_are_waited_for_and_then_named(shop: Shop) -> None:
+def test_own_tables_that_are_locked_are_waited_for_and_then_named(shop: Shop) -> None:
     shop.options = "?venus_lock_timeout_s=1"
     shop.source.installer.install(["*"], [])
     shop.run("LOCK TABLES venus_alembic_version WRITE")

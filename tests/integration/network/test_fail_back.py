@@ -121,7 +121,7 @@ def writing(home: str) -> Iterator[Callable[[], int]]:
         stopped()
 
 
-def test_a_set_goes_on_at_the_next_set_and_back_to_the_nearest_and_its_consumers_do_not_notice(
+def test_a_set_continues_at_the_next_set_and_back_to_the_nearest_and_its_consumers_do_not_notice(
     places: Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places.pulls_from("north")

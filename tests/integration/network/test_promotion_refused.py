@@ -157,7 +157,7 @@ def test_what_was_lost_can_be_given_up_without_etcd(start: Start, console: Conso
     assert "knows no business 'mian'" in console.at(second.address, "cluster", "accept-loss", "mian", code=2)
 
 
-def test_an_old_home_that_nobody_tells_is_shown_and_refuses_the_source_that_moved(
+def test_an_old_home_that_learns_of_nothing_is_shown_and_refuses_the_source_that_moved(
     start: Start, console: Console
 ) -> None:
     port = free_port()

@@ -116,7 +116,7 @@ def test_a_set_that_is_cut_off_is_named_and_the_exit_code_says_so(
     eventually(seen)
 
 
-def test_two_sets_of_one_name_are_told(
+def test_two_sets_of_one_name_are_reported(
     network: dict[str, RunningBroker], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lyon, file = network["lyon"].address, config(tmp_path, network["lyon"].address)

@@ -121,7 +121,7 @@ def test_an_older_installation_goes_by_the_notes(shop: Shop) -> None:
     assert shop.has() == shop.is_so()
 
 
-def test_what_happened_while_nobody_captured_is_noticed(shop: Shop, source: OracleSource) -> None:
+def test_what_happened_while_capture_was_away_is_noticed(shop: Shop, source: OracleSource) -> None:
     source.close()
     for each in ('DROP COLUMN "B"', 'ADD "B" NUMBER(9)'):
         shop.alters(each, noted=False)
@@ -137,7 +137,7 @@ def test_blanks_counted_in_another_unit_are_read_again(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("noted", [True, False])
-def test_a_paused_table_is_read_again_when_it_goes_on(shop: Shop, noted: bool) -> None:
+def test_a_paused_table_is_read_again_when_it_continues(shop: Shop, noted: bool) -> None:
     table_id = shop.follower.table_id("ITEM")
     shop.source.registry.set_table_state(table_id, "PAUSED", "")
     for each in ('DROP COLUMN "B"', 'ADD "B" NUMBER(9)'):

@@ -67,7 +67,7 @@ def test_a_row_that_is_too_large_halts_its_table_until_it_is_corrected(
     assert source.capture.read_backlog()[shop.table_id("DOC")][0] == 0
 
 
-def test_a_fill_halts_too_and_goes_on_where_it_was(shop: Follower, source: OracleSource, application: Any) -> None:
+def test_a_fill_halts_too_and_continues_where_it_was(shop: Follower, source: OracleSource, application: Any) -> None:
     application.executemany('INSERT INTO "DOC" VALUES (%s, NULL, %s)', [(n, b"x") for n in range(20)])
     shop.drain()
     source.capture.restart_fill(shop.table_id("DOC"))

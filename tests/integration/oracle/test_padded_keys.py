@@ -44,7 +44,7 @@ def test_a_captured_change_has_the_record_id_of_the_fill(word: Follower, applica
     assert set(word.rows("WORD")) == {(WORDS["€"],)}
 
 
-def test_a_fill_goes_on_behind_such_a_key(application: Any, source: OracleSource, word: Follower) -> None:
+def test_a_fill_continues_behind_such_a_key(application: Any, source: OracleSource, word: Follower) -> None:
     source.capture.restart_fill(2)
     application.execute('DELETE FROM "WORD" WHERE "W" = %s', [WORDS["äöü"]])
     word.drain(fill_rows=1)

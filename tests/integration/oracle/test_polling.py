@@ -85,7 +85,7 @@ def test_every_poll_and_cut_reads_a_log_through_its_index(idle: Follower, applic
         assert re.search(r"/\*\+ INDEX\(L (VENUS_L_\d+)_PK\) \*/.* FROM \1 L\b", part, re.DOTALL), part
 
 
-def test_the_index_of_an_emptied_log_is_coalesced_when_nobody_waits(
+def test_the_index_of_an_emptied_log_is_coalesced_when_no_session_waits(
     idle: Follower, application: Any, source: OracleSource, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture, "COALESCE_ROWS", 10)

@@ -78,7 +78,7 @@ def test_the_script_stops_at_an_error_and_keeps_a_record(school: Any, source: Or
     assert commands[-2:] == ["SPOOL OFF", "EXIT"]
 
 
-def test_a_dba_installs_and_the_program_goes_on(school: Any, source: OracleSource, standin: StandIn) -> None:
+def test_a_dba_installs_and_the_program_continues(school: Any, source: OracleSource, standin: StandIn) -> None:
     script = script_of(source)
     by_hand(standin, script)
     school.execute("""INSERT INTO "ENROLL" VALUES (2, 'Art', NULL)""")

@@ -39,7 +39,7 @@ def note(application: Any, event: str) -> None:
     )
 
 
-def test_a_truncate_that_nobody_noted_marks_the_table(item: Follower, application: Any, source: OracleSource) -> None:
+def test_a_truncate_without_a_note_marks_the_table(item: Follower, application: Any, source: OracleSource) -> None:
     application.execute('TRUNCATE TABLE "ITEM"')
     application.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', NULL, 2)")
     source.capture.refresh_schemas()
@@ -150,7 +150,7 @@ def test_a_table_that_is_dropped_during_a_comparison_is_gone(
     assert state(source)[1].startswith("the table is gone")
 
 
-def test_what_happens_to_a_paused_table_is_found_when_it_goes_on(
+def test_what_happens_to_a_paused_table_is_found_when_it_continues(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
     source.registry.set_table_state(2, "PAUSED", "")

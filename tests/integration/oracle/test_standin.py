@@ -66,7 +66,7 @@ def test_only_the_case_of_a_key_changes(enroll: Follower, application: Any) -> N
     assert set(enroll.rows("ENROLL")) == {("1", "MATH")}
 
 
-def test_a_fill_goes_on_behind_its_last_row(application: Any, source: OracleSource) -> None:
+def test_a_fill_continues_behind_its_last_row(application: Any, source: OracleSource) -> None:
     application.execute(ENROLL)
     for student in range(1, 8):
         application.execute(
@@ -102,7 +102,9 @@ def test_an_older_epoch_is_fenced_and_leaves_the_log(enroll: Follower, source: O
     assert source.registry.read_batches([seen.batches[0].batch_no]) == {}
 
 
-def test_log_rows_that_somebody_else_removed_are_told(enroll: Follower, source: OracleSource, application: Any) -> None:
+def test_log_rows_that_another_session_removed_are_reported(
+    enroll: Follower, source: OracleSource, application: Any
+) -> None:
     application.execute("""DELETE FROM "ENROLL" """)
     cut = source.capture.open_cut([])
     assert cut is not None

@@ -116,7 +116,7 @@ def test_a_value_that_comes_later_and_does_not_fit_halts_its_table(shop: Any, st
         cut.rollback()
 
 
-def test_the_switches_are_offered_where_nobody_has_asked(shop: Any, source: OracleSource) -> None:
+def test_the_switches_are_offered_where_they_were_not_asked_for(shop: Any, source: OracleSource) -> None:
     offered = [f for f in source.installer.check(*EVERYTHING) if f.where == "types"]
     assert [(f.message, f.blocks) for f in offered] == [
         ("1 columns of type RAW(16) could be carried as uuid, for example APP.ORDERS.ID", False)

@@ -129,7 +129,7 @@ def test_a_policy_that_comes_later_is_noticed_and_nothing_is_read_under_it(
     assert state(source) == ("ACTIVE", "")
 
 
-def test_who_cannot_see_redactions_is_told(
+def test_a_user_that_cannot_see_redactions_gets_a_note(
     application: Any, source: OracleSource, mariadb_oracle_server: MariaServer
 ) -> None:
     mariadb_oracle_server.execute("RENAME TABLE REDACTION_POLICIES TO NOT_GRANTED", "DICTIONARY")

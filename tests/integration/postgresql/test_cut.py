@@ -314,7 +314,7 @@ def test_a_transaction_of_a_million_rows_is_one_cut_in_little_memory(sql: Sql, c
     assert megabytes < 256
 
 
-def test_a_row_that_no_message_can_carry_halts_its_table_and_the_others_go_on(
+def test_a_row_that_no_message_can_carry_halts_its_table_and_the_others_continue(
     sql: Sql, source: PostgresSource, capture: Start
 ) -> None:
     sql("CREATE TABLE doc (id int, at date, body bytea, PRIMARY KEY (at, id)); CREATE TABLE other (id int PRIMARY KEY)")

@@ -19,7 +19,7 @@ def pid_of(session: Sql) -> int:
     return session.connection.info.backend_pid
 
 
-def test_whoever_locks_a_table_for_long_is_named_in_the_log(
+def test_a_session_that_locks_a_table_for_long_is_named_in_the_log(
     sql: Sql,
     another: Callable[[], Sql],
     capture: Start,
@@ -30,31 +30,33 @@ def test_whoever_locks_a_table_for_long_is_named_in_the_log(
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     sql("INSERT INTO item VALUES (1)")
-    somebody = another()
-    somebody("SET application_name = 'nightly job'")
-    somebody("BEGIN")
-    somebody("LOCK TABLE item IN ACCESS EXCLUSIVE MODE")
+    locker = another()
+    locker("SET application_name = 'nightly job'")
+    locker("BEGIN")
+    locker("LOCK TABLE item IN ACCESS EXCLUSIVE MODE")
     for _ in range(3):
         assert follower.source.capture.open_cut([]) is None
     (said,) = [record.getMessage() for record in caplog.records if "cuts have been waiting" in record.getMessage()]
-    assert f"public.item is locked by session {pid_of(somebody)} (user postgres, nightly job, " in said
+    assert f"public.item is locked by session {pid_of(locker)} (user postgres, nightly job, " in said
     assert said.endswith("idle in transaction: LOCK TABLE item IN ACCESS EXCLUSIVE MODE)")
-    somebody("ROLLBACK")
+    locker("ROLLBACK")
     follower.drain()
     assert len(follower.rows("item")) == 1
 
 
-def test_whoever_has_written_and_does_not_end_is_named(sql: Sql, another: Callable[[], Sql], capture: Start) -> None:
+def test_a_session_that_has_written_and_does_not_end_is_named(
+    sql: Sql, another: Callable[[], Sql], capture: Start
+) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
     follower = capture()
     assert follower.source.capture.describe_blockers() == ""
-    somebody = another()
-    somebody("BEGIN")
-    somebody("INSERT INTO item VALUES (4711, 'Smith')")
+    locker = another()
+    locker("BEGIN")
+    locker("INSERT INTO item VALUES (4711, 'Smith')")
     said = follower.source.capture.describe_blockers()
-    assert said.startswith(f"public.item: session {pid_of(somebody)} (user postgres, ")
+    assert said.startswith(f"public.item: session {pid_of(locker)} (user postgres, ")
     assert said.endswith("INSERT INTO item VALUES (?, ?))")
-    somebody("ROLLBACK")
+    locker("ROLLBACK")
 
 
 def test_a_prepared_transaction_in_the_way_of_an_installation_is_named(

@@ -240,7 +240,7 @@ def test_the_dictionary_carries_what_a_target_needs(sql: Sql, source: PostgresSo
     assert [c.number for c in schema.columns] == list(range(1, 11))
 
 
-def test_tables_of_ours_that_somebody_has_locked_are_waited_for_and_then_named(
+def test_own_tables_that_are_locked_are_waited_for_and_then_named(
     sql: Sql, source: PostgresSource, database: str
 ) -> None:
     source.installer.install(["*"], [])

@@ -149,7 +149,7 @@ def test_one_script_gives_every_kind_of_table_its_key(
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_table_that_can_have_no_key_is_told_why_and_offered_the_other_way_out(
+def test_a_table_that_can_have_no_key_is_refused_with_the_reason_and_the_other_way_out(
     kind: str, sql: Sql, source: PostgresSource
 ) -> None:
     made, why = REFUSED[kind]

@@ -35,7 +35,7 @@ def test_triggers_that_were_off_between_two_looks_are_noticed(sql: Sql, capture:
     assert keys(follower, "item") == {"1"}
 
 
-def test_triggers_that_were_off_while_nobody_captured_are_noticed(sql: Sql, capture: Start, database: str) -> None:
+def test_triggers_that_were_off_while_capture_was_away_are_noticed(sql: Sql, capture: Start, database: str) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     capture().source.capture.refresh_schemas()
     sql("ALTER TABLE item DISABLE TRIGGER ALL")
@@ -47,7 +47,7 @@ def test_triggers_that_were_off_while_nobody_captured_are_noticed(sql: Sql, capt
         assert state(follower, "item")[0] == "RESYNC"
 
 
-def test_an_installation_without_what_was_seen_goes_on_and_gets_it_with_the_next_install(
+def test_an_installation_without_what_was_seen_continues_and_gets_it_with_the_next_install(
     sql: Sql, capture: Start
 ) -> None:
     """As an older version has left it."""

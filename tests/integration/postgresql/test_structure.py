@@ -128,7 +128,7 @@ def test_a_definition_is_what_stands_behind_the_table(name: str, database: str) 
     ]
 
 
-def test_partitions_become_one_table_and_that_is_told(goods: tuple[PostgresSource, TableSchema]) -> None:
+def test_partitions_become_one_table_and_that_is_reported(goods: tuple[PostgresSource, TableSchema]) -> None:
     source, _ = goods
     with closing(source):
         (parted,) = source.dictionary.read_tables(["parted"], [])

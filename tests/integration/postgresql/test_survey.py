@@ -78,7 +78,7 @@ def test_a_partitioned_table_has_what_its_partitions_have(database: str) -> None
     assert found["event"].data_bytes > 5000 * 8
 
 
-def test_an_empty_table_has_no_rows_and_one_that_nobody_has_analysed_is_counted(database: str) -> None:
+def test_an_empty_table_has_no_rows_and_one_without_statistics_is_counted(database: str) -> None:
     run(database, "CREATE TABLE empty (id int PRIMARY KEY)")
     found = sizes(database)
 

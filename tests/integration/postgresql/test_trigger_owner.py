@@ -123,7 +123,7 @@ def test_an_owner_that_may_not_write_to_a_log_halts_its_table(
 @pytest.mark.parametrize(
     ("place", "privilege"), [("venus", "USAGE ON SCHEMA venus"), ("venus.dirty", "INSERT ON venus.dirty")]
 )
-def test_an_owner_that_lacks_what_every_trigger_needs_is_told_of(
+def test_an_owner_that_lacks_what_every_trigger_needs_is_reported(
     place: str, privilege: str, sql: Sql, application: Sql, installed_by_another: PostgresSource
 ) -> None:
     assert installed_by_another.capture.find_missing_grants() == []

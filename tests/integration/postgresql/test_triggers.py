@@ -231,7 +231,7 @@ def test_changes_of_a_prepared_transaction_arrive_when_it_commits(
         "ALTER TABLE item RENAME TO thing",
     ],
 )
-def test_the_application_goes_on_whatever_happens_to_the_key(
+def test_the_application_continues_whatever_happens_to_the_key(
     ddl: str, partitioned: bool, sql: Sql, capture: Start
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v text)" + (" PARTITION BY HASH (id)" if partitioned else ""))
@@ -267,7 +267,7 @@ def test_the_application_goes_on_whatever_happens_to_the_key(
         ("ALTER TABLE item RENAME COLUMN id TO number; ALTER TABLE item RENAME TO thing", "thing"),
     ],
 )
-def test_a_transaction_that_changes_the_key_of_rows_that_it_writes_goes_on(
+def test_a_transaction_that_changes_the_key_of_rows_that_it_writes_continues(
     ddl: str, name: str, heir: bool, sql: Sql, capture: Start
 ) -> None:
     sql(

@@ -210,7 +210,7 @@ def test_a_transaction_that_began_before_others_and_ends_behind_them_ends_a_wait
 @pytest.mark.parametrize(
     ("pause_s", "rest_s", "count"), [(0.05, 0.0, 2), (0.05, 0.16, 3), (0.001, 3.0, 100), (0.015, 3.0, 20)]
 )
-def test_a_wait_is_short_where_something_is_due_or_was_going_on(
+def test_a_wait_is_short_where_something_is_due_or_was_under_way(
     sql: Sql, capture: Start, said: list[str], pause_s: float, rest_s: float, count: int
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")

@@ -27,7 +27,7 @@ def after_an_unclean_election(cluster: BrokerCluster) -> str:
     for name in others:
         cluster.brokers[name].kill()
     eventually(lambda: cluster.in_sync() == {alone})
-    writer.go_on()
+    writer.reconnect()
     writer.write(2, ROWS)
     writer.producer.close()
     cluster.brokers[alone].kill()
@@ -77,7 +77,7 @@ def test_what_may_be_lost_is_given_up_by_name(tmp_path: Path, etcd_server: EtcdC
         assert out.strip() == "main has lost nothing that is known"
 
 
-def test_a_producer_that_comes_back_all_the_same_goes_on(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_a_producer_that_comes_back_all_the_same_continues(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     """No offset is given to two changes: what the source has committed is passed over, though nobody lists it."""
     with BrokerCluster(tmp_path, etcd_server, policy="availability") as cluster:
         leader = after_an_unclean_election(cluster)

@@ -89,7 +89,7 @@ def test_the_data_directory_of_another_cluster(tmp_path: Path, etcd_server: Etcd
         assert content(tmp_path / "one" / "a") == before
         first.start("a")
         writer = Writer(first)
-        writer.go_on()
+        writer.reconnect()
         assert writer.acknowledged == 2
 
 
@@ -102,7 +102,7 @@ def test_etcd_addresses_that_answer_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "a" / "cluster.json").exists()
 
 
-def test_a_store_of_a_layout_that_nobody_reads(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_a_store_of_an_unknown_layout(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(2, ROWS)
@@ -131,7 +131,7 @@ def forget_how_new(cluster: BrokerCluster) -> None:
             assert client.swap(found.key, found.revision, None).done
 
 
-def test_an_old_copy_of_a_data_directory_overwrites_nobody(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_an_old_copy_of_a_data_directory_overwrites_nothing(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(2, ROWS)
@@ -187,7 +187,7 @@ def test_an_old_copy_of_a_data_directory_overwrites_nobody(tmp_path: Path, etcd_
             cluster.brokers[name].kill()
             cluster.start(name)
         cluster.start(old)
-        writer.go_on()
+        writer.reconnect()
         assert writer.acknowledged == 7
         writer.write(1, ROWS)
         contents = cluster.contents(8 * ROWS)

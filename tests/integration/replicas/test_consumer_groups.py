@@ -119,7 +119,7 @@ def replaced_by(cluster: Cluster, node: Node) -> None:
         node.coordinator.swap(known, replace(known, term=known.term + 1, leader=node.member))
 
 
-def test_what_a_leader_is_told_while_it_cannot_write_is_logged_later(cluster: Cluster) -> None:
+def test_what_a_leader_receives_while_it_cannot_write_is_logged_later(cluster: Cluster) -> None:
     leader = cluster.create()
     Producer(leader.core).commit(engines.rows(0, 10))
     token = leader.core.subscriptions.attach(BUSINESS, "g", 0)

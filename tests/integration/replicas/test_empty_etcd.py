@@ -58,7 +58,7 @@ def test_an_etcd_that_comes_back_empty_is_named_and_the_way_back_loses_nothing(
         for name in set("abc") - {led}:
             shutil.rmtree(tmp_path / name)
             cluster.start(name)
-        writer.go_on()
+        writer.reconnect()
         assert writer.acknowledged == 5
         writer.write(5, ROWS)
         eventually(lambda: cluster.in_sync() == set("abc"))

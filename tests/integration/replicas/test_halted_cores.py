@@ -61,7 +61,7 @@ def halted(cluster: Cluster) -> Node:
 
 
 @pytest.mark.parametrize("bad", [undecidable, nameless])
-def test_the_replica_stops_and_everybody_else_goes_on(tmp_path: Path, bad: Callable[[LogEntry], LogEntry]) -> None:
+def test_the_replica_stops_and_the_others_continue(tmp_path: Path, bad: Callable[[LogEntry], LogEntry]) -> None:
     with Cluster(tmp_path) as cluster:
         leader = cluster.create()
         producer, other = Producer(leader.core), Producer(cluster.create(business=OTHER).core, OTHER)

@@ -92,7 +92,7 @@ def test_a_leader_that_refuses_a_line_is_asked_again(monkeypatch: pytest.MonkeyP
     asyncio.run(refused())
 
 
-def test_a_line_that_was_ended_is_told_in_words(
+def test_a_line_that_was_ended_is_explained_in_words(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connections, "RECONNECT_S", 0.01)
@@ -110,7 +110,7 @@ def test_a_line_that_was_ended_is_told_in_words(
     assert "it is stopping, or has another one from here" in caplog.text, "also if it ended while something was sent"
 
 
-def test_a_line_that_ended_while_something_was_sent_is_told_in_words() -> None:
+def test_a_line_that_ended_during_a_transfer_is_explained_in_words() -> None:
     """What gRPC says is only that it could not write."""
     internal = grpc.StatusCode.INTERNAL
     assert connections.describe_end(internal, "Internal error from Core") == (

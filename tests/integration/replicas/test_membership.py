@@ -24,7 +24,7 @@ WRITE_S = 2.5
 LONG_LEASE_S = 15.0
 
 
-def test_leadership_moves_while_somebody_writes(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_leadership_moves_under_writes(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server, lease_s=LONG_LEASE_S) as cluster:
         writer = Writer(cluster)
         writer.write(3, ROWS)
@@ -55,7 +55,7 @@ def has_nothing(cluster: BrokerCluster, name: str) -> bool:
         return not [found for found in admin.status().businesses if found.business == BUSINESS]
 
 
-def test_a_broker_is_drained_and_stopped_while_somebody_writes(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_a_broker_is_drained_and_stopped_under_writes(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server, replicas=3, lease_s=LONG_LEASE_S) as cluster:
         writer = Writer(cluster)
         writer.write(20, ROWS)

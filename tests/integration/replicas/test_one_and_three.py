@@ -24,7 +24,7 @@ def test_one_broker_becomes_three_in_place(tmp_path: Path, etcd_server: EtcdClus
         alone.stop()
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
-        writer.go_on()
+        writer.reconnect()
         assert writer.acknowledged == 5
         writer.write(5, ROWS)
         found = cluster.contents(10 * ROWS)
@@ -37,7 +37,7 @@ def test_one_broker_becomes_three_in_place(tmp_path: Path, etcd_server: EtcdClus
             BrokerProcess(settings(tmp_path / "a"))
 
 
-def test_writes_go_on_while_one_broker_becomes_three(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_writes_continue_while_one_broker_becomes_three(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     """The first broker alone is enough, as before, until another one has everything; from then on two are needed.
 
     A target continues at its offset, so it is not loaded again.
@@ -50,7 +50,7 @@ def test_writes_go_on_while_one_broker_becomes_three(tmp_path: Path, etcd_server
         alone.stop()
     with BrokerCluster(tmp_path, etcd_server, "a") as cluster:
         writer = Writer(cluster)
-        writer.go_on()
+        writer.reconnect()
         writer.write(5, ROWS)
         with Subscriber(cluster.address("a"), BUSINESS, "main/target", credit_bytes=1 << 20) as target:
             target.open(5 * ROWS, epoch)
@@ -77,7 +77,7 @@ def test_writes_go_on_while_one_broker_becomes_three(tmp_path: Path, etcd_server
         for name in "abc":
             if not cluster.brokers[name].alive:
                 cluster.start(name)
-        writer.go_on()
+        writer.reconnect()
         eventually(lambda: cluster.in_sync() == set("abc"))
         assert writer.acknowledged in (last, last + 1)
         last = writer.acknowledged
@@ -113,7 +113,7 @@ def test_three_brokers_become_one_and_three_again(tmp_path: Path, etcd_server: E
             alone.stop()
         for name in (stays, stale, other):
             cluster.start(name)
-        writer.go_on()
+        writer.reconnect()
         assert writer.acknowledged == 15
         eventually(lambda: cluster.in_sync() == set("abc"))
         writer.write(1, ROWS)

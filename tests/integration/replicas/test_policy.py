@@ -51,7 +51,7 @@ def test_the_policy_of_a_business_is_changed_while_it_is_in_use(tmp_path: Path, 
             "was": {"policy": "consistency", "min_in_sync": 2},
         }
         eventually(lambda: not replication().refusal)
-        writer.go_on()
+        writer.reconnect()
         writer.write(3, ROWS)
         assert replication().policy == "availability"
 

@@ -84,7 +84,7 @@ def test_a_replica_from_a_backup_does_not_lead_and_catches_up(tmp_path: Path, et
         eventually(lambda: "no complete replica is alive" in refusal(cluster, restored), timeout_s=WAIT_S)
         for name in set("abc") - {restored}:
             cluster.start(name)
-        writer.go_on()
+        writer.reconnect()
         assert writer.leader != restored
         writer.write(2, ROWS)
         eventually(lambda: cluster.in_sync() == set("abc"), timeout_s=WAIT_S)
@@ -94,7 +94,7 @@ def test_a_replica_from_a_backup_does_not_lead_and_catches_up(tmp_path: Path, et
         eventually(lambda: not any(alarms(cluster, name) for name in "abc"), timeout_s=WAIT_S)
 
 
-def test_a_copy_of_a_data_directory_does_not_go_on_alone(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_a_copy_of_a_data_directory_does_not_continue_alone(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server, "a", replicas=1, min_in_sync=1) as cluster:
         writer = Writer(cluster)
         writer.write(2, ROWS)
@@ -102,7 +102,7 @@ def test_a_copy_of_a_data_directory_does_not_go_on_alone(tmp_path: Path, etcd_se
         cluster.brokers["a"].stop()
         shutil.copytree(tmp_path / "a", tmp_path / "backup")
         cluster.start("a")
-        writer.go_on()
+        writer.reconnect()
         writer.write(20, ROWS)
         before = ends_at(tmp_path / "backup")
         eventually(lambda: read_note(cluster, store) > before, timeout_s=WAIT_S)
@@ -126,7 +126,7 @@ def test_a_store_that_comes_back_as_it_was_is_the_same_member(tmp_path: Path, et
             else:
                 cluster.brokers["a"].kill()
             cluster.start("a")
-            writer.go_on()
+            writer.reconnect()
             assert store_of(cluster, "a") == store
 
 

@@ -142,7 +142,7 @@ def test_writers_are_refused_soon_without_a_majority(
             _write_in_vain(reach)
         assert time.monotonic() - began < REFUSED_S
         cluster.start(gone[0])
-        writer.go_on()
+        writer.reconnect()
         assert writer.acknowledged in (3, 4), "what was refused may have been written"
 
 
@@ -347,7 +347,9 @@ def test_the_largest_half_message_reaches_every_replica(tmp_path: Path, etcd_ser
             eventually(partial(has_one_row, broker.address))
 
 
-def test_a_load_goes_to_the_leader_and_a_look_to_anybody(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_a_load_is_sent_to_the_leader_and_a_look_is_answered_by_any_broker(
+    tmp_path: Path, etcd_server: EtcdCluster
+) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(1, ROWS)

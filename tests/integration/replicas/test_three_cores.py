@@ -205,7 +205,7 @@ def test_replicas_move_to_a_new_broker_while_producers_write(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("at", [1, 3, 6])  # behind the log, the rows, a part of the state
-def test_an_installation_that_is_interrupted_goes_on_and_nothing_of_it_is_served(tmp_path: Path, at: int) -> None:
+def test_an_installation_that_is_interrupted_continues_and_nothing_of_it_is_served(tmp_path: Path, at: int) -> None:
     with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
         leader = filled_without(cluster, "c")
         reached = threading.Event()
@@ -272,7 +272,7 @@ def all_in_sync(node: Node) -> bool:
     return known is not None and len(known.in_sync) == 3
 
 
-def knows_somebody_unhealthy(node: Node) -> bool:
+def knows_an_unhealthy_broker(node: Node) -> bool:
     return any(broker.unhealthy for broker in node.host.brokers.live.values())
 
 
@@ -287,7 +287,7 @@ def test_a_leader_whose_disk_is_nearly_full_is_not_chosen_again(
         cluster.settle()
         eventually(lambda: all_in_sync(leader))
         eventually(lambda: "less than 1024 MiB free" in cluster.nodes["b"].host.me.unhealthy)
-        eventually(lambda: all(map(knows_somebody_unhealthy, cluster.nodes.values())))
+        eventually(lambda: all(map(knows_an_unhealthy_broker, cluster.nodes.values())))
         leader.kill()
         said = {name: (node.host.me.unhealthy, list(node.host.brokers.live)) for name, node in cluster.nodes.items()}
         assert cluster.leader().name == "c", f"b comes first by its name, and has as much: {said}"

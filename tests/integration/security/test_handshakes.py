@@ -62,7 +62,7 @@ def test_without_a_certificate_nothing_is_learned(secure: RunningBroker, authori
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, "not even whether the method exists"
 
 
-def test_a_client_without_tls_is_told_so(secure: RunningBroker) -> None:
+def test_a_client_without_tls_gets_the_reason(secure: RunningBroker) -> None:
     told = refusal(BrokerAddress(secure.address, NONE))
 
     assert f"the broker at {secure.address} speaks TLS, and security.ca is not set" in str(told)
@@ -149,7 +149,9 @@ def test_a_self_signed_broker_is_not_believed(tmp_path: Path, authority: Authori
     assert "is self-signed or signed by an unknown authority" in str(told)
 
 
-def test_a_client_of_an_unknown_authority_is_told(tmp_path: Path, secure: RunningBroker, authority: Authority) -> None:
+def test_a_client_of_an_unknown_authority_gets_the_reason(
+    tmp_path: Path, secure: RunningBroker, authority: Authority
+) -> None:
     stranger = Authority(tmp_path / "stranger").proof("mallory", *EVERYTHING)
 
     told = refusal(
@@ -162,7 +164,7 @@ def test_a_client_of_an_unknown_authority_is_told(tmp_path: Path, secure: Runnin
     assert "security.ca" in told.hint
 
 
-def test_an_expired_client_is_told_before_it_connects(secure: RunningBroker, authority: Authority) -> None:
+def test_an_expired_client_gets_the_reason_before_it_connects(secure: RunningBroker, authority: Authority) -> None:
     authority.issue("old", *EVERYTHING, age_days=3, days=1)
 
     told = refusal(authority.address(secure.address, "old"))

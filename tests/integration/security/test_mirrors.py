@@ -87,7 +87,7 @@ def test_a_certificate_with_the_role_is_enough(
 
 
 @pytest.mark.parametrize("roles", [(), ("broker",), ("consumer(*, main)",), ("consumer(mirror/asia, *)",)])
-def test_a_certificate_without_the_role_is_told_which_one_is_missing(
+def test_a_certificate_without_the_role_is_refused_with_the_missing_role(
     home: RunningBroker, authority: Authority, start: StartMirror, roles: tuple[str, ...]
 ) -> None:
     authority.issue("eu", *roles, hosts=HOSTS)
@@ -101,7 +101,7 @@ def test_a_certificate_without_the_role_is_told_which_one_is_missing(
         says(seen, "this set mirrors nothing new: eu has no role consumer(mirror/eu, *) at the set above")
 
 
-def test_a_mirror_without_tls_is_told_what_to_set(home: RunningBroker, start: StartMirror) -> None:
+def test_a_mirror_without_tls_names_what_to_set(home: RunningBroker, start: StartMirror) -> None:
     mirror = start(SecuritySettings())
     says(
         mirror.address,

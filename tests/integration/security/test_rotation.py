@@ -84,7 +84,7 @@ def test_the_server_asks_for_it(place: Place) -> None:
 
 
 @pytest.mark.parametrize("way", ["password_file", "password_command"])
-def test_a_target_goes_on(
+def test_a_target_continues(
     way: str, place: Place, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("venus.security.secrets.COMMAND_EVERY_S", 0.2)
@@ -119,7 +119,7 @@ def test_a_worker_reads_it_by_itself(place: Place, broker: FakeDelivery) -> None
     session.close()
 
 
-def test_capture_goes_on(place: Place, tmp_path: Path) -> None:
+def test_capture_continues(place: Place, tmp_path: Path) -> None:
     at_broker = start_in_thread(broker_settings(tmp_path / "broker", review_after_s=0.2))
     try:
         shop = Shop(place.admin)

@@ -51,7 +51,7 @@ def way(tmp_path: Path, database: str) -> Iterator[tuple[WholeWay, Proxy]]:
         nearest.close()
 
 
-def test_an_apply_goes_on_at_the_next_set_and_back_after_its_time_of_health(
+def test_an_apply_continues_at_the_next_set_and_back_after_its_time_of_health(
     way: tuple[WholeWay, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, nearest = way
@@ -97,7 +97,7 @@ def test_an_apply_goes_on_at_the_next_set_and_back_after_its_time_of_health(
     made.stop()
 
 
-def test_a_set_in_which_nobody_leads_is_left_for_the_next(tmp_path: Path) -> None:
+def test_a_set_without_a_leader_is_left_for_the_next(tmp_path: Path) -> None:
     leading = start_in_thread(settings(tmp_path / "b"))
     try:
         fill(leading.address, 1, 1)

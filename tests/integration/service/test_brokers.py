@@ -49,7 +49,7 @@ def follower(leader: RunningBroker, other: RunningBroker) -> Iterator[NotLeading
         yield front
 
 
-def nobody() -> str:
+def unused_address() -> str:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -112,7 +112,7 @@ def test_an_operator_decides_at_the_leader(leader: RunningBroker, follower: NotL
     assert business_status(leader.address).halves == []
 
 
-def test_a_snapshot_is_read_where_it_was_made_by_whoever_has_its_id(
+def test_a_snapshot_is_read_where_it_was_made_by_any_client_with_its_id(
     leader: RunningBroker, follower: NotLeading, other: RunningBroker
 ) -> None:
     """A load plans in one process and reads in others, which connect to whichever broker answers first."""
@@ -156,7 +156,7 @@ def test_with_one_address_the_id_of_a_snapshot_is_the_brokers(leader: RunningBro
 
 
 def test_who_cannot_be_reached_is_passed_over_at_once(leader: RunningBroker) -> None:
-    reach = f"{nobody()},{nobody()},{leader.address}"
+    reach = f"{unused_address()},{unused_address()},{leader.address}"
 
     started = time.monotonic()
     fill(reach, 1, 1)
@@ -176,9 +176,9 @@ def test_who_says_nothing_costs_its_share_once(leader: RunningBroker) -> None:
         assert time.monotonic() - started < 1.0
 
 
-def test_when_nobody_can_be_reached_all_are_named_in_bounded_time() -> None:
+def test_when_no_broker_can_be_reached_all_are_named_in_bounded_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        addresses = [nobody(), f"127.0.0.1:{silent.getsockname()[1]}", nobody()]
+        addresses = [unused_address(), f"127.0.0.1:{silent.getsockname()[1]}", unused_address()]
 
         started = time.monotonic()
         with pytest.raises(Unavailable) as caught:
@@ -221,9 +221,9 @@ def test_brokers_that_name_each_other_are_left_in_bounded_time(leader: RunningBr
         assert first.refused + second.refused < 120, "it asks ten times a second, not as fast as it can"
 
 
-def test_a_dead_leader_that_is_still_named_does_not_hold_anybody_up(leader: RunningBroker) -> None:
+def test_a_dead_leader_that_is_still_named_delays_no_client(leader: RunningBroker) -> None:
     """Followers name the old leader until they have elected a new one."""
-    with NotLeading(leader.address, follows=nobody()) as first:
+    with NotLeading(leader.address, follows=unused_address()) as first:
         elected = threading.Timer(1.0, lambda: setattr(first, "follows", None))
         elected.start()
         fill(first.address, 1, 1)
@@ -232,7 +232,7 @@ def test_a_dead_leader_that_is_still_named_does_not_hold_anybody_up(leader: Runn
     assert business_status(leader.address).next_offset == 1
 
 
-def test_a_leader_lost_in_the_middle_is_left_for_the_one_that_is_told(
+def test_a_leader_lost_in_the_middle_is_left_for_the_one_that_is_named(
     leader: RunningBroker, other: RunningBroker
 ) -> None:
     """What breaks a stream is remembered by whoever connects next in this process."""

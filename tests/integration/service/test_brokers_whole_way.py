@@ -21,7 +21,7 @@ from venus.config import BrokerSettings
 pytestmark = pytest.mark.integration
 
 
-def nobody() -> str:
+def unused_address() -> str:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -37,7 +37,7 @@ def way(tmp_path: Path, database: str) -> Iterator[WholeWay]:
     made = WholeWay(tmp_path, f"sqlite:///{source}", database)
     other = start_in_thread(settings(tmp_path / "other"))
     with NotLeading(other.address, follows=made.broker.address) as follower:
-        broker = BrokerSettings(addresses=(nobody(), follower.address, made.broker.address))
+        broker = BrokerSettings(addresses=(unused_address(), follower.address, made.broker.address))
         made.settings = made.settings.model_copy(update={"broker": broker})
         try:
             yield made

@@ -143,14 +143,14 @@ def test_tables_that_are_not_wanted_are_passed_over_with_progress(broker: Runnin
     assert len(wanted) == 3
 
 
-def test_a_diverged_consumer_is_told_and_never_served(broker: RunningBroker) -> None:
+def test_a_diverged_consumer_gets_the_reason_and_is_never_served(broker: RunningBroker) -> None:
     fill(broker.address, 1, 3)
     with subscriber(broker) as reader, pytest.raises(OffsetDiverged):
         reader.open(1000, 1)
 
 
 @pytest.mark.parametrize("is_certain", [False, True])
-def test_nobody_is_told_that_he_diverged_before_it_is_certain_that_this_broker_leads(
+def test_divergence_is_reported_only_by_a_broker_that_certainly_leads(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, is_certain: bool
 ) -> None:
     """A consumer that is told so ends, and is loaded again; a producer's tables as well."""

@@ -138,7 +138,7 @@ def test_a_chunk_that_arrives_damaged_is_asked_for_again(
     assert found == rows_in([message.body for message in halves])
 
 
-def test_a_split_goes_on_after_its_connection_was_cut(broker: RunningBroker) -> None:
+def test_a_split_continues_after_its_connection_was_cut(broker: RunningBroker) -> None:
     halves = fill(broker.address, 1, 40, rows=500)
     eventually(lambda: materialised(broker, 20_000))
     with Proxy(broker.address) as proxy, SnapshotClient(proxy.address) as snapshots:

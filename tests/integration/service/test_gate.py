@@ -90,7 +90,7 @@ def test_no_group_and_no_load_is_let_in_before_the_cluster_has_been_heard_of(bro
     broker.gate.admit_snapshot(BUSINESS, "main/target")
 
 
-def test_a_name_that_nobody_has_is_left_to_the_core_which_says_so(broker: Broker) -> None:
+def test_an_unknown_name_is_left_to_the_core_which_says_so(broker: Broker) -> None:
     broker.gate.admit_consumer("tipo")
     broker.gate.admit_snapshot("tipo", "main/target")
 
@@ -179,7 +179,7 @@ def forgetting(broker: Broker, test: Callable[[Late], Coroutine[Any, Any, None]]
     asyncio.run(run())
 
 
-def test_nobody_begins_to_use_a_business_while_the_coordinator_forgets_it(broker: Broker) -> None:
+def test_no_client_begins_to_use_a_business_while_the_coordinator_forgets_it(broker: Broker) -> None:
     """Its changes would be acknowledged, and removed with it."""
 
     async def test(late: Late) -> None:
@@ -202,7 +202,7 @@ def test_nobody_begins_to_use_a_business_while_the_coordinator_forgets_it(broker
     forgetting(broker, test)
 
 
-def test_who_leads_no_more_and_has_not_heard_of_it_finds_out_before_somebody_is_told_of_another_history(
+def test_a_deposed_leader_finds_out_before_it_reports_another_history(
     broker: Broker,
 ) -> None:
     """A paused virtual machine does not see that its lease has ended; a new lease begins before the record is read."""
@@ -251,7 +251,7 @@ def test_who_was_kept_out_comes_in_when_the_record_is_another_one(broker: Broker
     forgetting(broker, test)
 
 
-def test_nobody_comes_in_before_it_is_known_whether_a_removal_was_carried_out(
+def test_no_client_is_let_in_before_it_is_known_whether_a_removal_was_carried_out(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may still be on its way: the record becomes another one, which it does not find."""

@@ -97,7 +97,7 @@ def test_one_that_comes_back_replaces_its_own_dead_line_at_once(broker: RunningB
         assert time.monotonic() - started < KEEPALIVE_S
 
 
-def test_one_that_is_told_to_take_over_fences_the_first(broker: RunningBroker) -> None:
+def test_one_that_takes_over_fences_the_first(broker: RunningBroker) -> None:
     with producer(broker.address, "first:1") as first, producer(broker.address, "second:2") as second:
         first.connect(0, 0, owner="a")
         second.connect(0, 0, owner="b", take_over=True)

@@ -100,7 +100,7 @@ def test_health_says_ok_or_why_not(start_broker: StartBroker) -> None:
     assert get(start_broker(), "/health") == "ok\n"
 
 
-def test_what_needs_somebody_makes_health_degraded_and_alarms_503(broker: RunningBroker) -> None:
+def test_what_needs_an_operator_makes_health_degraded_and_alarms_503(broker: RunningBroker) -> None:
     fill(broker.address, 1, 2)
     standing = AdapterCondition.of([TableCondition(table_id=2, name="shop.items", state="RESYNC", reason="<why>")])
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
@@ -121,7 +121,7 @@ def test_what_needs_somebody_makes_health_degraded_and_alarms_503(broker: Runnin
         assert get(broker, "/alarms") == "none\n"
 
 
-def test_a_reader_of_somebody_elses_does_not_speak_for_the_group(broker: RunningBroker) -> None:
+def test_a_reader_of_another_client_does_not_speak_for_the_group(broker: RunningBroker) -> None:
     fill(broker.address, 1, 2)
     with (
         Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader,
@@ -217,7 +217,7 @@ def test_health_does_not_wait_behind_full_data(broker: RunningBroker, monkeypatc
                 each.result(60)
 
 
-def test_an_answer_has_the_time_and_nobody_is_woken_for_it_while_nobody_asks(
+def test_an_answer_has_the_time_and_no_thread_wakes_for_it_without_a_request(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks: list[int] = []

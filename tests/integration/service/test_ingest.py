@@ -188,7 +188,7 @@ def test_an_operator_decides_and_the_producer_has_to_connect_again(broker: Runni
             admin.decide(BUSINESS, 2, Verdict.UNKNOWN)
 
 
-def test_a_half_message_that_crosses_an_operators_decision_fences_nobody(
+def test_a_half_message_that_crosses_an_operators_decision_fences_no_producer(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decided, answer, decide = threading.Event(), Future[Any](), Producers.operator_decide
@@ -212,7 +212,7 @@ def test_a_half_message_that_crosses_an_operators_decision_fences_nobody(
         operator.join(30)
 
 
-def test_an_answer_that_nobody_waits_for_rides_with_the_next(
+def test_an_answer_that_is_not_waited_for_is_sent_with_the_next(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames: list[broker_pb2.BrokerFrame] = []
@@ -240,7 +240,7 @@ def test_an_answer_that_nobody_waits_for_rides_with_the_next(
         assert sender.decided_through == 10
 
 
-def test_an_answer_that_nobody_waits_for_comes_by_itself(broker: RunningBroker) -> None:
+def test_an_answer_that_is_not_waited_for_comes_by_itself(broker: RunningBroker) -> None:
     with producer(broker) as sender:
         sender.connect(0, 0)
         sender.send_half(half(1))

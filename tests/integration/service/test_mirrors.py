@@ -245,7 +245,7 @@ def test_labels_bring_their_tables_and_nothing_else(start: Start) -> None:
         assert admin.status().alarms == []
 
 
-def test_a_label_of_a_table_that_nobody_has_is_said(start: Start) -> None:
+def test_a_label_of_an_unknown_table_is_reported(start: Start) -> None:
     home = start("home")
     fill(home.address, 1, 1)
     access = start("access", home.address, labels=["eu"], known_labels={"eu": ("items", "ordres")})
@@ -339,7 +339,7 @@ def test_a_mirror_of_another_network_is_refused_at_the_start(start: Start) -> No
         start("access", other.address)
 
 
-def test_an_access_set_has_nobody_below(start: Start) -> None:
+def test_an_access_set_has_no_set_below(start: Start) -> None:
     home = start("home")
     first = start("first", home.address)
     with pytest.raises(Refused, match="set second pulls from first, an access set: those serve consumers"):

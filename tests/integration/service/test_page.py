@@ -148,7 +148,7 @@ def test_the_figures_of_the_traffic_are_folded(place: Place, browser: Browser) -
         assert figure.is_visible(), "what a person has opened stays open"
 
 
-def test_nothing_is_green_while_somebody_is_away_though_that_is_no_alarm_yet(place: Place, browser: Browser) -> None:
+def test_nothing_is_green_while_a_part_is_away_though_that_is_no_alarm_yet(place: Place, browser: Browser) -> None:
     with opened(browser, place.url) as seen:
         verdict = seen.page.locator(".verdict.is-warn [role=status]")
         seen.page.wait_for_selector(".verdict.is-good")
@@ -205,7 +205,7 @@ def test_many_tables_that_follow_are_folded_and_what_does_not_stands_above_them(
         assert seen.complaints == []
 
 
-def test_whoever_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
+def test_what_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Browser
 ) -> None:
     free = {"bytes": 1 << 40}

@@ -137,7 +137,7 @@ def test_nothing_rests_where_it_is_turned_off(start_broker: StartBroker, monkeyp
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_flood_alone_rests_for_nobody(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_alone_never_rests(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precedence, "REST_S_MAX", 3600.0)
     broker = start_broker(limits=LimitsSettings(small_commit_ms=0.001))
     with Sender(broker, BUSINESS, LARGE_BYTES).producer as producer:

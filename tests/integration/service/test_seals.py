@@ -163,7 +163,7 @@ def test_a_flipped_bit_is_refused_or_harmless(
         (broker_pb2_grpc.AdminStub, "ForgetBusiness", broker_pb2.ForgetBusinessRequest(business=BUSINESS)),
     ],
 )
-def test_an_older_client_is_told_what_it_lacks(broker: RunningBroker, service: Any, method: str, request_: Any) -> None:
+def test_an_older_client_learns_what_it_lacks(broker: RunningBroker, service: Any, method: str, request_: Any) -> None:
     fill(broker.address, 1, 1)
     with open_channel(broker.address) as channel:
         with pytest.raises(grpc.RpcError) as caught:
@@ -176,7 +176,7 @@ def test_an_older_client_is_told_what_it_lacks(broker: RunningBroker, service: A
 
 
 @pytest.mark.parametrize("service", ["Ingest/Produce", "Delivery/Subscribe"])
-def test_an_older_client_of_a_stream_is_told_what_it_lacks(broker: RunningBroker, service: str) -> None:
+def test_an_older_client_of_a_stream_learns_what_it_lacks(broker: RunningBroker, service: str) -> None:
     frame: Message = (
         broker_pb2.ProducerFrame(init=broker_pb2.Init(business=BUSINESS))
         if service == "Ingest/Produce"

@@ -64,7 +64,7 @@ def test_a_producer_that_does_not_pause_is_refused_and_loses_nothing(
         assert sender.throttles >= 2
 
 
-def test_decisions_go_on_while_half_messages_pause(start_broker: StartBroker) -> None:
+def test_decisions_continue_while_half_messages_pause(start_broker: StartBroker) -> None:
     broker = start_broker(limits=LimitsSettings(bytes_per_s=100_000, burst_s=0.01))
     with connected(broker) as sender:
         first = half(1, payload="x" * 300_000)
@@ -80,7 +80,7 @@ def test_decisions_go_on_while_half_messages_pause(start_broker: StartBroker) ->
         assert time.monotonic() - began > 1.5
 
 
-def test_full_data_that_is_behind_slows_its_producer_and_nobodys_decisions(
+def test_full_data_that_is_behind_slows_its_producer_and_no_decision(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, take = threading.Event(), MaterialiserStep.take

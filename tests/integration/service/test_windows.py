@@ -58,7 +58,7 @@ def pings(content: bytes) -> int:
     return sum(kind == _PING for kind, _ in frames(content))
 
 
-def test_windows_are_wide_from_the_start_and_nobody_pings_behind_data(broker: RunningBroker) -> None:
+def test_windows_are_wide_from_the_start_and_no_ping_follows_data(broker: RunningBroker) -> None:
     up, down = Recorder(broker.address), Recorder(broker.address)
     with (
         closing(up),

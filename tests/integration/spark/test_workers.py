@@ -41,7 +41,7 @@ def probed_with(python: Path, state: Path) -> str:
     return done.stdout.strip()
 
 
-def test_workers_without_the_package_are_told_apart(tmp_path: Path) -> None:
+def test_workers_without_the_package_are_named(tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text(_BARE.format(python=sys.executable))
     bare.chmod(0o755)
@@ -51,7 +51,7 @@ def test_workers_without_the_package_are_told_apart(tmp_path: Path) -> None:
     assert "No module named 'venus'; the workers' Python lacks venus: `venus spark package` provides it" in said
 
 
-def test_workers_without_the_python_are_told_apart(tmp_path: Path) -> None:
+def test_workers_without_the_python_are_named(tmp_path: Path) -> None:
     absent = tmp_path / "no" / "python"
 
     assert f"the workers have no {absent}: set PYSPARK_PYTHON" in probed_with(absent, tmp_path)

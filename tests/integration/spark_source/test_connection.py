@@ -60,7 +60,7 @@ def cut_behind_the_first(batches: Iterator[pa.RecordBatch], proxy: Proxy) -> lis
     return rows + [row for batch in batches for row in batch.to_pylist()]
 
 
-def test_full_data_goes_on_behind_the_last_row(
+def test_full_data_continues_behind_the_last_row(
     broker: FakeDelivery, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("venus.rpc.snapshots.RESUMES_MAX", 0)  # as if the broker had been away for longer
@@ -75,7 +75,7 @@ def test_full_data_goes_on_behind_the_last_row(
     assert sorted(row[SEQUENCE] for row in rows) == list(range(1, ROWS + 1))  # type: ignore[type-var]
 
 
-def test_changes_go_on_behind_the_last_one(broker: FakeDelivery, proxy: Proxy) -> None:
+def test_changes_continue_behind_the_last_one(broker: FakeDelivery, proxy: Proxy) -> None:
     fill(broker)
     options = options_of(proxy, starting="earliest")
     table = table_of_snapshot(open_snapshot(options, 1), 1)

@@ -107,7 +107,7 @@ def test_a_task_that_comes_to_a_set_with_other_rows_reads_none_of_them(
         list(task.read(piece))
 
 
-def test_a_checkpoint_of_an_older_version_goes_on(real: RealBroker, start: Start, feed: Feed) -> None:
+def test_a_checkpoint_of_an_older_version_continues(real: RealBroker, start: Start, feed: Feed) -> None:
     eu = start("eu", real.address, where=EU)
     networks.has(eu.address, real.next_offset)
     older = {"offset": real.next_offset, "epoch": 0}

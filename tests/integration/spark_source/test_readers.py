@@ -232,7 +232,7 @@ def test_the_earliest_offset_is_looked_for_again_if_the_broker_trims_in_between(
     assert min(row["_offset"] for row in rows) == found[2]
 
 
-def test_whoever_always_comes_too_late_is_told_so(flooded: Flooded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_always_comes_too_late_gets_the_reason(flooded: Flooded, monkeypatch: pytest.MonkeyPatch) -> None:
     found = looks(flooded.broker, monkeypatch, stale=1_000)
     reader = changes_reader(flooded.broker)
     start = reader.initialOffset()

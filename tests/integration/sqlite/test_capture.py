@@ -66,7 +66,7 @@ def test_numbers_are_not_given_twice_after_the_log_was_purged(tmp_path: Path) ->
         assert shop.copy.content("person") == {(str(n),): (f"3-{n}", None) for n in range(10)}
 
 
-def test_a_log_that_somebody_emptied_is_noticed(tmp_path: Path) -> None:
+def test_a_log_that_was_emptied_by_hand_is_noticed(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", PERSON) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada'), (2, 'b', 'Bob')")
         shop.copy.catch_up()

@@ -218,7 +218,7 @@ def test_an_installation_hides_nothing_that_came_before(tmp_path: Path) -> None:
         assert is_same(shop)
 
 
-def test_what_happened_while_nobody_captured_is_noticed(tmp_path: Path) -> None:
+def test_what_happened_while_capture_was_away_is_noticed(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
         followed(shop)
         run(shop, ANEW)
@@ -253,7 +253,7 @@ def test_what_is_altered_right_behind_a_comparison_is_not_taken_for_compared(
         assert is_same(shop)
 
 
-def test_a_paused_table_is_read_again_when_it_goes_on(tmp_path: Path) -> None:
+def test_a_paused_table_is_read_again_when_it_continues(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
         followed(shop)
         shop.source.registry.set_table_state(shop.copy.id_of("item"), "PAUSED", "")

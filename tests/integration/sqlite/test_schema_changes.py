@@ -73,7 +73,7 @@ def test_renamed_columns_keep_their_number_the_key_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["DROP TABLE person", "ALTER TABLE person RENAME TO people"])
-def test_a_table_that_is_gone_waits_for_an_operator_and_the_others_go_on(tmp_path: Path, script: str) -> None:
+def test_a_table_that_is_gone_waits_for_an_operator_and_the_others_continue(tmp_path: Path, script: str) -> None:
     with opened(tmp_path / "a.db", PERSON + "CREATE TABLE other (id INTEGER PRIMARY KEY);") as shop:
         shop.copy.catch_up()
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")

@@ -26,7 +26,7 @@ def fill(shop: Shop) -> FillState:
     ("value", "column"),
     [("'soon'", "d"), ("20260101", "d"), ("x'ff'", "d"), ("CAST(x'ff' AS TEXT)", "n"), ("1.5", "n")],
 )
-def test_the_table_halts_with_the_row_named_and_the_others_go_on(tmp_path: Path, value: str, column: str) -> None:
+def test_the_table_halts_with_the_row_named_and_the_others_continue(tmp_path: Path, value: str, column: str) -> None:
     with opened(tmp_path / "a.db", DDL) as shop:
         shop.copy.catch_up()
         shop.run(f"INSERT INTO t (id, {column}) VALUES (7, {value}); INSERT INTO other VALUES (1)")
@@ -48,7 +48,7 @@ def test_the_table_halts_with_the_row_named_and_the_others_go_on(tmp_path: Path,
         assert set(shop.copy.content("t")) == {("7",), ("8",)}
 
 
-def test_a_fill_halts_too_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_fill_halts_too_and_continues_where_it_was(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", DDL, install=False) as shop:
         shop.app.executemany("INSERT INTO t (id, n) VALUES (?, 1)", ((n,) for n in range(30)))
         shop.source.installer.install(["*"], [])

@@ -105,7 +105,7 @@ def log_length(shop: Shop) -> int:
 
 
 @pytest.mark.parametrize("seconds", [4, pytest.param(40, marks=pytest.mark.slow)])
-def test_four_writers_lose_nothing_and_wait_for_nobody(
+def test_four_writers_lose_nothing_and_do_not_wait(
     tmp_path: Path, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path / "a.db", DDL) as shop:

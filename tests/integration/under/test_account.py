@@ -285,7 +285,7 @@ def test_a_held_change_that_is_not_met_again_is_noticed(
         assert read_progress(settings, "a").unaccounted == 2
 
 
-def test_a_change_of_a_table_that_nobody_knows_is_not_counted(database: str, feed: Feed) -> None:
+def test_a_change_of_an_unknown_table_is_not_counted(database: str, feed: Feed) -> None:
     settings = start(feed, database)
     with following(settings, "a"):
         query(database, "DELETE FROM venus.target_table WHERE name = 'others'; UPDATE venus.applied SET control = 99")

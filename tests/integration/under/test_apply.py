@@ -245,7 +245,7 @@ def test_new_columns_and_tables_arrive_and_dropped_columns_stay(
 
 
 @pytest.mark.parametrize("by", ["retry", "resync"])
-def test_a_change_of_type_that_is_no_widening_halts_the_table_until_somebody_alters_it(
+def test_a_change_of_type_that_is_no_widening_halts_the_table_until_it_is_altered(
     by: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     old = items()

@@ -73,7 +73,7 @@ def test_a_trigger_that_raises_at_commit_halts_its_table_alone(
     counters_close(settings, feed, since)
 
 
-def test_a_trigger_of_somebody_elses_table_halts_what_was_written_and_no_more(
+def test_a_trigger_of_a_foreign_table_halts_what_was_written_and_no_more(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = loaded(database, feed, items(), items(2, "others"), rows=3)

@@ -96,7 +96,7 @@ def test_a_later_target_gets_what_the_source_has_by_now(way: WholeWay, later: Se
     assert read_progress(later, "later").differing == {}
 
 
-def test_status_says_what_differs_until_somebody_has_run_it(way: WholeWay) -> None:
+def test_status_says_what_differs_until_it_was_run(way: WholeWay) -> None:
     assert differing(way) == ()
     for change in CHANGES:
         query(way.source, change)

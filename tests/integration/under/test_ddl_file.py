@@ -146,7 +146,7 @@ def test_from_mariadb(compare: Compare, mariadb_server: MariaServer, mariadb_dat
     assert "index words FULLTEXT (what)" in head
 
 
-def test_a_check_that_rows_contradict_is_told_of_and_not_made(tmp_path: Path, database: str) -> None:
+def test_a_check_that_rows_contradict_is_reported_and_not_made(tmp_path: Path, database: str) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as app:
         app.executescript(
             "PRAGMA journal_mode = wal; PRAGMA ignore_check_constraints = on;"

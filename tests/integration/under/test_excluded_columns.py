@@ -190,7 +190,7 @@ def test_a_column_without_a_type_is_named_with_rows_and_values_and_can_be_left_o
         assert query(second_database, "SELECT * FROM job ORDER BY id") == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
 
 
-def test_a_table_that_halts_at_a_value_goes_on_without_its_column(tmp_path: Path, second_database: str) -> None:
+def test_a_table_that_halts_at_a_value_continues_without_its_column(tmp_path: Path, second_database: str) -> None:
     url = in_sqlite(
         tmp_path,
         "CREATE TABLE job (id INTEGER PRIMARY KEY, title TEXT, anything)",

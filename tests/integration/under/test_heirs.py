@@ -34,7 +34,7 @@ LINKS = (
 )
 
 
-def told(way: WholeWay) -> list[str]:
+def find_obstacles(way: WholeWay) -> list[str]:
     """Return which heirs stand in the way of a cut-over."""
     way.caught_up()
     rehearsal = run_cutover(way.settings, "main", CutoverRequest(rehearse=True, quiet_s=0.1))
@@ -59,13 +59,13 @@ def test_each_heir_is_named_before_and_forbids_the_cut_over_until_it_is_one(way:
     head = build_ddl(way.settings, open_target(way.settings, "main")).text.partition("-- Schemas")[0]
     assert "public.parent: heir public.child INHERITS (public.parent): a query of public.parent does not see" in head
     way.start()
-    assert told(way) == [
+    assert find_obstacles(way) == [
         "public.both_of does not inherit from public.other, as it does at the source",
         "public.both_of does not inherit from public.parent, as it does at the source",
         "public.child does not inherit from public.parent, as it does at the source",
     ]
     way.at_target(*LINKS)
-    assert told(way) == []
+    assert find_obstacles(way) == []
     assert everything(way.source) == everything(way.target)
 
 
@@ -108,7 +108,7 @@ def test_a_column_that_comes_to_a_table_and_its_heirs_halts_none_of_them(way: Wh
     way.until(lambda: everything(way.source)[0] == everything(way.target)[0], "the rows")
 
 
-def test_an_heir_that_joins_or_leaves_is_told_of_and_parted(way: WholeWay) -> None:
+def test_an_heir_that_joins_or_leaves_is_reported_and_parted(way: WholeWay) -> None:
     way.at_target(*LINKS)
     way.start()
     query(way.source, "ALTER TABLE child NO INHERIT parent")
@@ -118,7 +118,7 @@ def test_an_heir_that_joins_or_leaves_is_told_of_and_parted(way: WholeWay) -> No
     )
     (state,) = [t for t in read_table_states(way.settings, "main") if t.name == "parent"]
     assert "public.child has left at the source: no table inherits from it here any more" in state.reason
-    assert told(way) == ["public.both_of does not inherit from public.parent, as it does at the source"]
+    assert find_obstacles(way) == ["public.both_of does not inherit from public.parent, as it does at the source"]
     query(way.source, "CREATE TABLE late (PRIMARY KEY (id)) INHERITS (parent)")
-    way.until(lambda: "public.late" in str(told(way)), "the new heir")
-    assert "public.parent has the child table public.late at the source, which is not captured" in told(way)
+    way.until(lambda: "public.late" in str(find_obstacles(way)), "the new heir")
+    assert "public.parent has the child table public.late at the source, which is not captured" in find_obstacles(way)

@@ -149,7 +149,7 @@ def test_a_load_that_is_not_what_the_broker_counts_is_no_load(
     assert read_table_states(settings, "a")[0].state == "ACTIVE"
 
 
-def test_an_interrupted_load_goes_on_and_reads_no_split_twice(
+def test_an_interrupted_load_continues_and_reads_no_split_twice(
     database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed.describe(unique_label(items()), items(2, "others"))
@@ -178,7 +178,7 @@ def test_an_interrupted_load_goes_on_and_reads_no_split_twice(
         assert rows_at(database, schema) == feed.model[table_id]
 
 
-def test_many_small_tables_share_connections_and_an_interrupted_load_of_them_goes_on(
+def test_many_small_tables_share_connections_and_an_interrupted_load_of_them_continues(
     database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed.describe(*(items(n, f"t{n}") for n in range(1, 121)))

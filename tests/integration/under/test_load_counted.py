@@ -46,7 +46,7 @@ def described(database: str, feed: Feed) -> Settings:
         ("INSERT INTO shop.items VALUES (77, 'a stranger', 7)", 11),
     ],
 )
-def test_a_table_that_somebody_else_has_written_to_is_not_loaded(
+def test_a_table_with_rows_of_another_writer_is_not_loaded(
     meddling: str, rows: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = described(database, feed)

@@ -25,7 +25,7 @@ class Halting(FakeDelivery):
 
     halt_at: int = -1
     damage: bool = False
-    go_on: threading.Event = field(default_factory=threading.Event)
+    resume: threading.Event = field(default_factory=threading.Event)
 
     def ReadSplit(  # noqa: N802
         self, request: broker_pb2.ReadSplitRequest, context: grpc.ServicerContext
@@ -34,7 +34,7 @@ class Halting(FakeDelivery):
             if number == self.halt_at and self.damage:
                 context.abort(grpc.StatusCode.UNIMPLEMENTED, "somebody else is listening here")
             if number == self.halt_at:
-                self.go_on.wait(60)
+                self.resume.wait(60)
             yield chunk
 
 
@@ -43,11 +43,11 @@ def broker() -> Iterator[Halting]:
     fake = Halting()
     fake.start()
     yield fake
-    fake.go_on.set()
+    fake.resume.set()
     fake.stop()
 
 
-def test_the_rows_of_a_split_under_way_are_told(database: str, broker: Halting, feed: Feed) -> None:
+def test_the_rows_of_a_split_under_way_are_reported(database: str, broker: Halting, feed: Feed) -> None:
     count, broker.halt_at = 4 * 4 * CHUNK_ROWS, 3  # four splits, each halts before its last chunk
     feed.describe(items())
     feed.cut(*(put(i, f"a label that is not short, of row number {i}" * 4, i) for i in range(count)))
@@ -58,7 +58,7 @@ def test_the_rows_of_a_split_under_way_are_told(database: str, broker: Halting, 
     thread.start()
     eventually(lambda: any(t.rows > CHUNK_ROWS for t in told), "the first rows")
     seen = [t.rows for t in told if t.phase == "loading"]
-    broker.go_on.set()
+    broker.resume.set()
     thread.join(60)
 
     assert seen == sorted(seen)

@@ -67,7 +67,7 @@ def test_indexes_of_two_tables_may_have_the_same_name(
             ]
 
 
-def test_a_name_that_somebody_has_given_at_the_target_is_left_to_him(way: WholeWay) -> None:
+def test_a_name_that_was_given_by_hand_at_the_target_stays(way: WholeWay) -> None:
     query(way.source, "CREATE INDEX by_name ON item (name)")
     query(way.target, "CREATE TABLE mine (x int); CREATE INDEX by_name ON mine (x); CREATE INDEX by_other ON mine (x)")
     way.load()
@@ -77,7 +77,7 @@ def test_a_name_that_somebody_has_given_at_the_target_is_left_to_him(way: WholeW
     assert query(way.target, INDEXES, ["other"]) == [("other_name_idx2",), ("other_pkey",)]
 
 
-def test_an_index_that_cannot_be_had_is_told_and_the_table_follows(way: WholeWay) -> None:
+def test_an_index_that_cannot_be_made_is_reported_and_the_table_follows(way: WholeWay) -> None:
     way.load()
     way.start()
     long = "CREATE INDEX by_name ON other USING btree (name) WITH (fillfactor = 70)"

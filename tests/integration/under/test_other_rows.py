@@ -220,7 +220,9 @@ def test_a_set_takes_nothing_of_another_set_above_with_other_rows(
     assert said(access.address, real.next_offset) != said(uppers["us"].address, real.next_offset)
 
 
-def test_who_is_exactly_where_a_set_was_filled_again_is_told(real: RealBroker, start: Start, feed: Feed) -> None:
+def test_a_consumer_exactly_where_a_set_was_filled_again_gets_the_reason(
+    real: RealBroker, start: Start, feed: Feed
+) -> None:
     """The column goes and comes back; the table stood still meanwhile, and is filled with the same predicate."""
     port = free_port()
 

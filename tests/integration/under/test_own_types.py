@@ -181,7 +181,7 @@ def test_the_same_types_or_a_wider_enum_are_taken(way: WholeWay) -> None:
     assert query(way.target, "SELECT count(*) FROM felt") == [(2,)]
 
 
-def test_a_missing_label_is_told_with_the_statement_that_adds_it(way: WholeWay) -> None:
+def test_a_missing_label_is_named_with_the_statement_that_adds_it(way: WholeWay) -> None:
     query(way.target, "CREATE TYPE mood AS ENUM ('ok')")
     with pytest.raises(Refused, match=r"""ALTER TYPE "public"."mood" ADD VALUE IF NOT EXISTS 'sad' BEFORE 'ok'"""):
         way.load()
@@ -231,7 +231,7 @@ def test_two_types_that_would_become_one_are_refused(tmp_path: Path, database: s
         way.load()
 
 
-def test_types_that_are_not_made_are_told_of(tmp_path: Path, database: str, second_database: str) -> None:
+def test_types_that_are_not_made_are_reported(tmp_path: Path, database: str, second_database: str) -> None:
     query(database, TYPES + TABLES)
     query(database, "CREATE TYPE pair AS (a int, m mood); ALTER TABLE felt ADD pairs pair[], ADD at point")
     with whole_way(tmp_path, database, second_database) as way:

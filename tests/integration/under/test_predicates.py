@@ -156,7 +156,9 @@ def test_a_changed_predicate_is_taken_over_from_the_broker(database: str, feed: 
     assert rows_at(database, items()) == feed.model[1]
 
 
-def test_an_interrupted_change_goes_on_and_says_so(database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_change_continues_and_says_so(
+    database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = start(feed, database, WHERE)
     changed = with_where(settings, {"items": "label = 'US'"})
     before = rows_at(database, items())

@@ -36,7 +36,7 @@ EXCLUDE = "ALTER TABLE shop.items ADD CONSTRAINT items_label EXCLUDE USING hash 
 
 
 @pytest.mark.parametrize("keyed_rows_max", [0, 1000])
-def test_a_refused_row_halts_its_table_alone_and_retry_goes_on_in_order(
+def test_a_refused_row_halts_its_table_alone_and_retry_continues_in_order(
     keyed_rows_max: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     child = refers(items(2, "others"), "amount", items())
@@ -291,7 +291,7 @@ def test_a_row_refused_while_catching_up_halts_at_its_own_cut(database: str, bro
     counters_close(settings, feed, since)
 
 
-def test_a_catch_up_that_is_cut_short_goes_on_where_it_was(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_a_catch_up_that_is_cut_short_continues_where_it_was(database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = loaded(database, feed, items(), rows=5, apply={"cut_group_rows_max": 10})
     since = dict(feed.committed)
     pause(settings, "a", ["items"])
@@ -322,12 +322,12 @@ def test_changes_behind_the_cut_of_a_resync_are_newer_than_it(
 ) -> None:
     settings = loaded(database, feed, items(), rows=50)
     query(database, "UPDATE shop.items SET label = 'edited' WHERE id > 40")
-    loaded_side, go_on = threading.Event(), threading.Event()
+    loaded_side, resume = threading.Event(), threading.Event()
 
     def run(self: SideLoad) -> None:
         original(self)
         loaded_side.set()
-        go_on.wait(60)
+        resume.wait(60)
 
     original = SideLoad.run
     monkeypatch.setattr(SideLoad, "run", run)
@@ -336,6 +336,6 @@ def test_changes_behind_the_cut_of_a_resync_are_newer_than_it(
         assert loaded_side.wait(60)
         feed.cut(put(1, "newer", 1), gone(2), put(999, "new", 1))
         caught_up(database, broker)
-        go_on.set()
+        resume.set()
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
     equal(database, feed)

@@ -335,7 +335,7 @@ def test_tasks_lay_down_the_rows_that_the_target_gets(database: str, broker: Fak
     assert read_progress(settings, "a").unaccounted == 0
 
 
-def test_a_target_whose_increments_are_gone_goes_on_from_the_full_data(
+def test_a_target_whose_increments_are_gone_continues_from_the_full_data(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     feed.describe(items(), items(2, "others"))

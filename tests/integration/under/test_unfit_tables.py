@@ -94,7 +94,7 @@ def test_a_table_that_does_not_fit_any_more_halts_alone_and_says_the_way_out(
     counters_close(settings, feed, since)
 
 
-def test_a_resync_that_fails_ends_alone_and_is_told_until_one_succeeds(
+def test_a_resync_that_fails_ends_alone_and_is_reported_until_one_succeeds(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = loaded(database, feed, items(), items(2, "others"), rows=5)
@@ -114,7 +114,7 @@ def test_a_resync_that_fails_ends_alone_and_is_told_until_one_succeeds(
     equal(database, feed)
 
 
-def test_a_table_that_somebody_else_refers_to_halts_alone(
+def test_a_table_that_a_foreign_table_refers_to_halts_alone(
     database: str, unprivileged: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = loaded(unprivileged, feed, items(), items(2, "others"), rows=5)
@@ -150,7 +150,7 @@ def test_a_retry_needs_no_right_to_switch_triggers_off(
     counters_close(settings, feed, since)
 
 
-def test_a_reload_that_foreign_keys_forbid_says_what_lets_it_go_on(
+def test_a_reload_that_foreign_keys_forbid_says_what_lets_it_continue(
     database: str, unprivileged: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     child = refers(items(2, "others"), "amount", items())

@@ -34,7 +34,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def somebody(database: str) -> Iterator[psycopg2.extensions.connection]:
+def locker(database: str) -> Iterator[psycopg2.extensions.connection]:
     with closing(psycopg2.connect(libpq(database), application_name="nightly job")) as connection:
         yield connection
 
@@ -57,7 +57,7 @@ def test_a_session_with_a_lock_is_named(
     database: str,
     broker: FakeDelivery,
     feed: Feed,
-    somebody: psycopg2.extensions.connection,
+    locker: psycopg2.extensions.connection,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -71,11 +71,11 @@ def test_a_session_with_a_lock_is_named(
 
     monkeypatch.setattr(ApplyStream, "report", listening)
     with following(settings, "a") as reports:
-        somebody.cursor().execute(statement)
+        locker.cursor().execute(statement)
         feed.cut(put(1, "new", 1))
         eventually(lambda: bool(seen(settings)), "status")
         (said,) = seen(settings)
-        pid = somebody.info.backend_pid
+        pid = locker.info.backend_pid
         assert said.startswith(
             f"target a: {what} is WAITING (for a lock of session {pid} (user postgres, nightly job, "
         )
@@ -86,7 +86,7 @@ def test_a_session_with_a_lock_is_named(
         assert classify_sentence(said)[0].name == "table_waits"
         eventually(lambda: f"session {pid}" in caplog.text, "the log")
         eventually(lambda: any(f"session {pid}" in report.error for report in reports), "the report")
-        somebody.rollback()
+        locker.rollback()
         caught_up(database, broker)
         eventually(lambda: not seen(settings), "the end of it")
         eventually(lambda: 1 in told and told[-1] == 0, "the end of it at the broker")
@@ -108,26 +108,26 @@ def test_a_prepared_transaction_is_named(database: str, broker: FakeDelivery, fe
             query(database, f"ROLLBACK PREPARED '{gid}'")
 
 
-def test_whom_a_full_load_waits_for_is_logged(
+def test_what_a_full_load_waits_for_is_logged(
     database: str,
     broker: FakeDelivery,
     feed: Feed,
-    somebody: psycopg2.extensions.connection,
+    locker: psycopg2.extensions.connection,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(50)))
     settings = settings_for(broker.address, {"a": database}, on_existing="truncate")
     query(database, "CREATE SCHEMA shop; CREATE TABLE shop.items (id bigint PRIMARY KEY, label text, amount bigint)")
-    somebody.cursor().execute("LOCK TABLE shop.items IN SHARE MODE")
+    locker.cursor().execute("LOCK TABLE shop.items IN SHARE MODE")
     with ThreadPoolExecutor(1) as pool:
         load = pool.submit(full_sync, settings, "a")
         try:
-            said = f"target a: shop.items waits for a lock of session {somebody.info.backend_pid} (user postgres, nigh"
+            said = f"target a: shop.items waits for a lock of session {locker.info.backend_pid} (user postgres, nigh"
             eventually(lambda: said in caplog.text or load.done(), "the log")
             assert said in caplog.text
             assert not load.done()
         finally:
-            somebody.rollback()
+            locker.rollback()
         assert load.result(60).rows == {"shop.items": 50}
     equal(database, feed)

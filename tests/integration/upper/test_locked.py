@@ -60,7 +60,7 @@ def lock(shop: Shop) -> Iterator[Callable[[], Callable[[], None]]]:
         yield locked
 
 
-def test_whoever_locks_a_table_with_changes_is_told_to_the_broker(
+def test_a_session_that_locks_a_table_with_changes_is_reported_to_the_broker(
     shop: Shop, broker: RunningBroker, chosen: Settings, lock: Callable[[], Callable[[], None]]
 ) -> None:
     shop.fill(20)
@@ -110,7 +110,7 @@ def test_status_does_not_wait_for_locks_and_says_what_they_hide(
     assert sum(table.log_rows for table in found.tables) > 0
 
 
-def test_a_transaction_of_two_tables_waits_as_a_whole_until_somebody_pauses_one(
+def test_a_transaction_of_two_tables_waits_as_a_whole_until_one_is_paused(
     shop: Shop, broker: RunningBroker, chosen: Settings, lock: Callable[[], Callable[[], None]]
 ) -> None:
     shop.fill(20)
@@ -135,7 +135,7 @@ def test_a_transaction_of_two_tables_waits_as_a_whole_until_somebody_pauses_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("swept", [False, True])
-def test_a_table_that_is_filled_and_locked_keeps_nobody_waiting(
+def test_a_table_that_is_filled_and_locked_keeps_no_other_table_waiting(
     shop: Shop, broker: RunningBroker, chosen: Settings, lock: Callable[[], Callable[[], None]], swept: bool
 ) -> None:
     shop.fill(50)

@@ -33,7 +33,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(periodic, "LOOK_S", 0.2)
 
 
-def is_told(source: Limited, broker: RunningBroker, harm: str, table: str) -> None:
+def check_alarm(source: Limited, broker: RunningBroker, harm: str, table: str) -> None:
     """Take something away while capture runs, and give it back as the alarm says."""
     shop, chosen = source.shop, chosen_for(source, broker)
     shop.fill(5)
@@ -78,7 +78,7 @@ def is_told(source: Limited, broker: RunningBroker, harm: str, table: str) -> No
     ],
 )
 def test_postgresql(postgres: Limited, broker: RunningBroker, lost: str, table: str) -> None:
-    is_told(postgres, broker, f"REVOKE {lost} FROM {USER}", re.escape(table))
+    check_alarm(postgres, broker, f"REVOKE {lost} FROM {USER}", re.escape(table))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_mariadb(mariadb: Limited, broker: RunningBroker, lost: str, table: str)
     if not mariadb.is_narrow:
         pytest.skip("it has these privileges for the whole database")
     place = f"{sqlalchemy.make_url(mariadb.url).database}.{table}"
-    is_told(mariadb, broker, f"REVOKE {lost} ON {place} FROM '{USER}'@'127.0.0.1'", re.escape(place))
+    check_alarm(mariadb, broker, f"REVOKE {lost} ON {place} FROM '{USER}'@'127.0.0.1'", re.escape(place))
 
 
 def known_to_the_broker(source: Limited, broker: RunningBroker) -> Settings:
@@ -111,14 +111,14 @@ def known_to_the_broker(source: Limited, broker: RunningBroker) -> Settings:
     return chosen
 
 
-def told(broker: RunningBroker) -> list[str]:
+def find_alarms(broker: RunningBroker) -> list[str]:
     return [said for said in problems(broker) if "may not be used" in said and "away since" not in said]
 
 
 @pytest.mark.parametrize(
     ("lost", "table"), [("CREATE TEMPORARY TABLES", "venus_claimed"), ("DELETE", "venus_innodb_table")]
 )
-def test_what_lacks_at_the_start_of_mariadb_is_told(
+def test_what_is_missing_at_the_start_of_mariadb_is_named(
     mariadb: Limited, broker: RunningBroker, lost: str, table: str
 ) -> None:
     """To a session that is there it says nothing of what was taken or given back of a whole database."""
@@ -130,7 +130,7 @@ def test_what_lacks_at_the_start_of_mariadb_is_told(
     place = f"{name}.*" if table == "venus_claimed" else f"{name}.{table}"
     mariadb.administer(f"REVOKE {lost} ON {place} FROM {account}")
     with running(chosen):
-        (said,) = eventually(lambda: told(broker))
+        (said,) = eventually(lambda: find_alarms(broker))
         needed = lost if table == "venus_claimed" else "SELECT, INSERT, DELETE"
         assert f"source: {name}.{table} is HALTED" in said
         assert f"`GRANT {needed} ON {place} TO {account}`" in said
@@ -140,20 +140,20 @@ def test_what_lacks_at_the_start_of_mariadb_is_told(
         eventually(lambda: not problems(broker))
 
 
-def test_what_lacks_at_the_start_of_postgresql_is_told(postgres: Limited, broker: RunningBroker) -> None:
+def test_what_is_missing_at_the_start_of_postgresql_is_named(postgres: Limited, broker: RunningBroker) -> None:
     chosen = known_to_the_broker(postgres, broker)
     postgres.administer(f"REVOKE SELECT ON venus.checkpoint, venus.captured_table FROM {USER}")
     with running(chosen):
-        eventually(lambda: len(told(broker)) == 2)
+        eventually(lambda: len(find_alarms(broker)) == 2)
         postgres.administer(f"GRANT SELECT, UPDATE ON venus.checkpoint TO {USER}")
-        eventually(lambda: len(told(broker)) == 1)
+        eventually(lambda: len(find_alarms(broker)) == 1)
         postgres.shop.write_alike()
         postgres.administer(f"GRANT SELECT, UPDATE ON venus.captured_table TO {USER}")
         until_equal(postgres.shop, broker)
         eventually(lambda: not problems(broker))
 
 
-def test_what_lacks_before_anything_was_shipped_is_told(postgres: Limited, broker: RunningBroker) -> None:
+def test_what_is_missing_before_anything_was_shipped_is_reported(postgres: Limited, broker: RunningBroker) -> None:
     """The broker has no such business before the first half message, and none any more when the adapter has gone."""
     chosen = chosen_for(postgres, broker)
     postgres.shop.fill(5)
@@ -178,12 +178,12 @@ def test_what_lacks_before_anything_was_shipped_is_told(postgres: Limited, broke
         eventually(lambda: not alarms())
 
 
-def test_whoever_takes_over_meanwhile_is_given_way(postgres: Limited, broker: RunningBroker) -> None:
+def test_an_adapter_that_takes_over_meanwhile_is_given_way(postgres: Limited, broker: RunningBroker) -> None:
     chosen = known_to_the_broker(postgres, broker)
     postgres.administer(f"REVOKE SELECT ON venus.checkpoint FROM {USER}")
     waiting = Running(chosen)
     waiting.thread.start()
-    eventually(lambda: told(broker))
+    eventually(lambda: find_alarms(broker))
     with running(chosen, take_over=True):
         waiting.thread.join(30)
         assert [type(error) for error in waiting.errors] == [Fenced]

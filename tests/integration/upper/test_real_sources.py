@@ -191,7 +191,7 @@ def test_a_new_column_arrives_while_streaming(shop: Shop, broker: RunningBroker)
     assert not adapter.errors
 
 
-def test_a_second_adapter_is_refused_unless_it_is_told_to_take_over(shop: Shop, broker: RunningBroker) -> None:
+def test_a_second_adapter_is_refused_unless_it_asks_to_take_over(shop: Shop, broker: RunningBroker) -> None:
     chosen = _settings(shop, broker, heartbeat_s=0.1)
     shop.fill(20)
     shop.install(chosen)

@@ -26,7 +26,7 @@ def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> It
 @pytest.fixture(autouse=True)
 def both_run(way: WholeWay) -> Iterator[None]:
     yield
-    way.go_on()
+    way.resume()
 
 
 def wrong(way: WholeWay, table: str, count: int, **options: Any) -> VerifyResult:
@@ -63,7 +63,7 @@ def test_nothing_is_written_to_the_target(way: WholeWay) -> None:
     assert target_rows(way, "waiting") == source_rows(way, "waiting")
 
 
-def test_a_row_that_nobody_applies_is_left_and_named(way: WholeWay) -> None:
+def test_a_row_that_no_target_applies_is_left_and_named(way: WholeWay) -> None:
     way.caught_up()
     way.at_target("UPDATE unapplied SET v = 'damaged' WHERE id <= 2")
     found = wrong(way, "unapplied", 2)

@@ -165,12 +165,12 @@ class Writer:
         self.errors: list[str] = []
         self.leader, self.producer, _ = cluster.connected()
 
-    def go_on(self) -> None:
+    def reconnect(self) -> None:
         """Find the leader, and decide what is undecided, as the upper adapter does: again if the leader moves again."""
         end = time.monotonic() + FAIL_OVER_S
         while True:
             try:
-                self._go_on()
+                self._reconnect()
             except VenusError as error:
                 if not error.retryable or time.monotonic() > end:
                     raise
@@ -178,7 +178,7 @@ class Writer:
             else:
                 return
 
-    def _go_on(self) -> None:
+    def _reconnect(self) -> None:
         with contextlib.suppress(VenusError):
             self.producer.close()
         self.leader, self.producer, ack = self.cluster.connected(self.acknowledged)
@@ -201,7 +201,7 @@ class Writer:
                 self.acknowledged = message.batch_no
             except VenusError as error:
                 self.errors.append(str(error))
-                self.go_on()
+                self.reconnect()
 
 
 class SteadyWriter:

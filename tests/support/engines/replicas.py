@@ -159,10 +159,10 @@ class Node:
         copy = node.copies.acquire(node.core.catalogue.find(business), mark.copy if mark is not None else "")
         try:
             yield CopyHeader(copy=copy.name, records_expected=copy.records_expected)
-            goes_on = mark is not None and mark.copy == copy.name
-            self._cluster.copied.append((copy.name, mark.records if mark is not None and goes_on else 0))
+            continues = mark is not None and mark.copy == copy.name
+            self._cluster.copied.append((copy.name, mark.records if mark is not None and continues else 0))
             for n, piece in enumerate(
-                copies.read_pieces(copy, mark.next_place if mark is not None and goes_on else CopyPlace())
+                copies.read_pieces(copy, mark.next_place if mark is not None and continues else CopyPlace())
             ):
                 self._cluster.piece_came(self, n)
                 yield piece

@@ -264,9 +264,9 @@ class FaultCluster:
                     raise loop.error
             return condition()
 
-        eventually(check, lambda: f"{what}\n{self.told()}", timeout_s=timeout_s, every_s=0.05)
+        eventually(check, lambda: f"{what}\n{self.describe()}", timeout_s=timeout_s, every_s=0.05)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Say how everything stands, for whoever reads why a test failed."""
         lines = [repr(run_at(self.source, "SELECT count(*) FROM item"))]
         for name, broker in self.brokers.items():

@@ -112,7 +112,7 @@ class WholeWay:
         for name in names or ways:
             self.loops[name] = Loop(ways[name])
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Start what does not run: a test that failed half-way may have stopped it."""
         if missing := [name for name in ("capture", "apply") if name not in self.loops]:
             self.start(*missing)

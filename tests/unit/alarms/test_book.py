@@ -44,7 +44,7 @@ def test_what_comes_back_at_once_was_never_over() -> None:
     assert book.update([], LATER + 15) == []
 
 
-def test_what_does_not_last_is_not_told() -> None:
+def test_what_does_not_last_is_not_reported() -> None:
     book = AlarmState(AlarmsSettings(clear_s=0), STARTED)
 
     assert book.update([("main", AWAY)], LATER) == []

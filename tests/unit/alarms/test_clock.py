@@ -64,7 +64,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize("by_s", [-5 * HOUR_S, -1.9e9, 5 * HOUR_S], ids=["back", "to 1970", "forward"])
-def test_what_was_seen_before_is_told_repeated_and_over_in_time(machine: Machine, by_s: float) -> None:
+def test_what_was_seen_before_is_reported_repeated_and_over_in_time(machine: Machine, by_s: float) -> None:
     assert machine.look(said=[AWAY, HALTED]) == [("raised", "table_halted")]
     machine.clock_s += by_s
 

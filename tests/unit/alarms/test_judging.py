@@ -24,7 +24,7 @@ def rules(status: broker_pb2.BrokerStatus) -> list[str]:
     return [classify_sentence(text)[0].name for _, text in derive_alarms(status, NOW, LATE)]
 
 
-def test_whoever_follows_is_not_mentioned() -> None:
+def test_a_follower_is_not_mentioned() -> None:
     assert rules(business()[0]) == []
 
 

@@ -216,7 +216,7 @@ def test_figures_do_not_make_another_alarm() -> None:
     assert classify_sentence("something new has 5")[0].name == OTHER
 
 
-def test_every_state_that_needs_somebody_is_a_kind_of_alarm() -> None:
+def test_every_state_that_needs_an_operator_is_a_kind_of_alarm() -> None:
     for state in conditions.HELD_STATES:
         (sentence,) = of_table(state)
         assert classify_sentence(sentence)[0].name != OTHER

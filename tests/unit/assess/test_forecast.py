@@ -87,7 +87,7 @@ def test_changes_cost_triggers_and_grow_logs() -> None:
     assert found.log_bytes_per_hour == 36_000 * (40 + 2 * 12)
 
 
-def test_what_nobody_knows_is_not_made_up() -> None:
+def test_what_is_unknown_is_not_made_up() -> None:
     assert forecast_table(replace(SIZE, rows=None), 10, 12, PACE, 1.0) is None
     found = forecast_table(replace(SIZE, changes=None), 10, 12, PACE, 1.0)
 

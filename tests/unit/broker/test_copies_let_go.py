@@ -135,7 +135,7 @@ def test_a_copy_whose_replica_has_hung_up_before_it_was_made_is_let_go(
 
 
 @pytest.mark.parametrize("hung_up_at", [1, 2])
-def test_a_copy_is_let_go_once_nobody_reads_it_any_more(
+def test_a_copy_is_released_after_its_last_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung_up_at: int
 ) -> None:
     """What is let go may be removed at once, under a thread that still reads it."""

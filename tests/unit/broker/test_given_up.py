@@ -37,7 +37,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("subscribes", [False, True])
-def test_a_snapshot_that_nobody_waits_for_any_more_is_closed(subscribes: bool) -> None:
+def test_a_snapshot_that_is_no_longer_waited_for_is_closed(subscribes: bool) -> None:
     """It counted against [broker.limits] snapshots until its lease ended."""
     slow = Slow()
     context: Any = SimpleNamespace(peer=lambda: "test", done=lambda: True)

@@ -79,7 +79,7 @@ def test_who_wants_another_leaders_copy_hears_of_that_alone() -> None:
     assert installer.told == ["second"]
 
 
-def test_who_is_told_to_remove_a_business_hears_of_no_copy() -> None:
+def test_a_broker_that_removes_a_business_gets_no_copy() -> None:
     installer = Copying()
     installer.asks(A, "first")
     assert installer.under_way.acquire(timeout=WAIT_S)

@@ -53,7 +53,7 @@ class Told:
     def on_forgotten_term(self, business: str, term: int) -> None: ...
 
 
-def test_a_swap_that_nobody_answers_does_not_cost_the_lease() -> None:
+def test_a_swap_that_is_not_answered_does_not_cost_the_lease() -> None:
     cluster = MemoryCluster(time.monotonic)
     coordinator, told = Stuck(cluster), Told()
     stored = coordinator.create(RECORD)

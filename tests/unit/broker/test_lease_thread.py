@@ -46,7 +46,7 @@ def test_a_broker_whose_disk_was_lost_waits_for_its_old_lease_to_end() -> None:
         assert MemoryCoordinator(cluster, lease_s=LEASE_S).brokers() == (broker("empty"),)
 
 
-def test_a_broker_is_refused_whose_id_another_one_goes_on_using() -> None:
+def test_a_broker_is_refused_whose_id_another_one_still_uses() -> None:
     cluster, stop = MemoryCluster(clock=time.monotonic), threading.Event()
     other = MemoryCoordinator(cluster, lease_s=10 * LEASE_S)
     other.register(broker("other"))

@@ -25,7 +25,7 @@ def pin(name: str, until: int, directory: str = "d") -> SnapshotLease:
     )
 
 
-def test_a_renewed_lease_ends_later_and_each_is_told_once() -> None:
+def test_a_renewed_lease_ends_later_and_each_is_reported_once() -> None:
     leases = LeaseTable()
     for n in range(3):
         leases.add(pin(str(n), 10 + n))

@@ -62,14 +62,14 @@ def test_calls_made_together_wake_the_loop_once_and_at_the_end(bridge: LoopBridg
     assert heard == [1, 2]
 
 
-def test_a_failure_among_calls_made_together_keeps_nobody_waiting(bridge: LoopBridge, loop: Loop) -> None:
+def test_a_failure_among_calls_made_together_keeps_no_call_waiting(bridge: LoopBridge, loop: Loop) -> None:
     with suppress(ValueError), bridge.coalesce_posts():
         bridge.post(print)
         raise ValueError("broken")
     assert len(loop.calls) == 1
 
 
-def test_nothing_said_together_wakes_nobody(bridge: LoopBridge, loop: Loop) -> None:
+def test_an_empty_notification_wakes_no_thread(bridge: LoopBridge, loop: Loop) -> None:
     with bridge.coalesce_posts():
         pass
     assert not loop.calls

@@ -81,7 +81,7 @@ def test_the_oldest_half_messages_are_named_and_all_are_counted() -> None:
 
 
 @pytest.mark.usefixtures("_placed")
-def test_consumers_that_need_somebody_are_named() -> None:
+def test_consumers_that_need_an_operator_are_named() -> None:
     business = business_of(MANY)
     away = f"{LONG}{7:06d}"
     business.consumers[away] = replace(business.consumers[away], token=0)

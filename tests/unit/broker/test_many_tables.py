@@ -42,7 +42,7 @@ def numbers(found: list[broker_pb2.TableStatus]) -> list[int]:
     return [table.table_id for table in found]
 
 
-def test_the_first_are_shown_and_those_that_somebody_speaks_of(large: Business) -> None:
+def test_the_first_are_shown_and_those_that_are_mentioned(large: Business) -> None:
     told = {150_000, 199_999, 3, 999_999}
 
     found = TableSelection(reported={"main": told}).describe(large)
@@ -112,7 +112,7 @@ def every_name(admin: AdminClient) -> Iterator[str]:
     return (table.name for table in entry.tables)
 
 
-def test_whoever_needs_every_table_gets_them_in_pages(large: Business) -> None:
+def test_a_client_that_needs_every_table_gets_them_in_pages(large: Business) -> None:
     admin = Answering(large)
 
     assert list(every_name(admin)) == [f"Table_{n}" for n in range(1, MANY + 1)]

@@ -24,7 +24,7 @@ def sizes(precedence: Precedence) -> list[int]:
     return [len(piece) for piece in pieces]
 
 
-def test_a_frame_is_one_piece_while_nobody_small_is_there() -> None:
+def test_a_frame_is_one_piece_without_small_senders() -> None:
     assert sizes(Precedence(0.05)) == [16]
 
 

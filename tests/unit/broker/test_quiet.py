@@ -71,7 +71,7 @@ def reviewing(undecided: list[bool], bridge: Bridge, first_s: float) -> Any:
     return asked, reviews.ask_for_reviews(cast("Any", core), cast("Any", bridge), cast("Any", ingest), first_s=first_s)
 
 
-def test_while_nothing_is_undecided_nobody_is_woken_for_reviews_more_than_once_a_second(
+def test_while_nothing_is_undecided_reviews_wake_no_thread_more_than_once_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     undecided, bridge = [False], Bridge()

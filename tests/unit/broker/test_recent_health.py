@@ -43,7 +43,7 @@ def test_what_was_seen_lately_is_answered_without_a_look() -> None:
     asyncio.run(work())
 
 
-def test_a_long_turn_keeps_nobody_waiting_who_asks_often() -> None:
+def test_a_long_turn_does_not_delay_frequent_requests() -> None:
     async def work() -> None:
         broker = Broker()
         await broker.ask()

@@ -34,7 +34,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, *names: str) -> ServiceStatus:
 
 
 @pytest.mark.parametrize(("business", "shown"), [("", ["new", "payroll"]), ("new", ["new"]), ("main", [])])
-def test_it_is_told_and_to_nobody_who_asks_for_another_business(
+def test_it_is_reported_and_not_to_requests_for_another_business(
     monkeypatch: pytest.MonkeyPatch, business: str, shown: list[str]
 ) -> None:
     found = refused(monkeypatch, "new", "payroll")
@@ -70,7 +70,7 @@ def test_it_is_said_once_where_the_business_is_known(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("business", "shown"), [("", 2), ("new", 1), ("main", 0)])
-def test_neither_are_others_told_of_alarms_of_the_wire(
+def test_others_do_not_see_alarms_of_the_wire_either(
     monkeypatch: pytest.MonkeyPatch, business: str, shown: int
 ) -> None:
     found = refused(monkeypatch)

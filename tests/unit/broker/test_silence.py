@@ -42,7 +42,7 @@ def test_a_write_that_waits_is_refused_after_a_while() -> None:
     assert silence_refusal(replica, 15.3, 5.0) == ""
 
 
-def test_who_can_go_on_without_the_silent_one_does() -> None:
+def test_who_can_continue_without_the_silent_one_does() -> None:
     replica = leader(B, C)
     replica.step(LogChanged(start=1, end=6, durable_end=6, terms=TERMS), 11.0)
     replica.step(FetchRequest(sender=C, term=1, index=6, last_term=1, version=1), 15.0)

@@ -22,7 +22,7 @@ def test_the_pauses_double_up_to_a_minute() -> None:
     assert pause_s(10**6, 6.0) == 60
 
 
-def test_a_review_that_reached_nobody_does_not_count() -> None:
+def test_a_review_that_reached_no_producer_does_not_count() -> None:
     reviews = ReviewSchedule(first_s=6.0)
     reviews.expect(1, 100.0)
     assert reviews.due_batches(105.9) == []

@@ -267,7 +267,7 @@ def test_every_history_ends_with_everything_persisted_decided_and_nothing_counte
     assert waited > HISTORIES // 20
 
 
-def test_without_the_rule_that_what_is_on_disk_is_not_asked_for_again_some_wait_for_good(
+def test_without_the_rule_that_what_is_on_disk_is_not_asked_for_again_some_wait_forever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def again(self: Intake, batch_no: int) -> int:

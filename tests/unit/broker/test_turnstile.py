@@ -32,7 +32,7 @@ def test_others_have_their_turn_between_a_few_of_the_crowd_who_go_in_order() -> 
     assert max(after - before for before, after in itertools.pairwise(seen)) <= AT_ONCE
 
 
-def test_who_leaves_while_he_waits_holds_nobody_up() -> None:
+def test_a_waiting_client_that_leaves_delays_no_other() -> None:
     async def crowd() -> int:
         turnstile = Turnstile(at_once=1)
         tasks = [asyncio.create_task(turnstile.enter()) for _ in range(CROWD)]

@@ -45,7 +45,7 @@ class Watched:
             self.uppers.record_failure(self.now, "gone", for_good=False)
 
 
-def test_who_loses_the_nearest_goes_on_at_the_next_at_once_and_back_after_a_minute() -> None:
+def test_who_loses_the_nearest_continues_at_the_next_at_once_and_back_after_a_minute() -> None:
     watched = Watched()
     watched.loses("north")
     assert watched.wait(1) == ["south"]
@@ -77,7 +77,7 @@ def test_a_nearest_set_that_flaps_starts_its_minute_over() -> None:
         assert set(watched.wait(1)) == {"south"}
 
 
-def test_a_minute_in_which_nobody_looked_is_none() -> None:
+def test_a_minute_without_a_look_is_none() -> None:
     watched = Watched()
     watched.loses("north")
     watched.wait(1)
@@ -91,7 +91,7 @@ def test_a_minute_in_which_nobody_looked_is_none() -> None:
 @pytest.mark.parametrize(
     "kind", [FitnessKind.LATE, FitnessKind.CUT_OFF, FitnessKind.APART, FitnessKind.SILENT, FitnessKind.UNKNOWN]
 )
-def test_nobody_goes_back_to_a_set_that_is_not_fit(kind: FitnessKind) -> None:
+def test_no_consumer_returns_to_a_set_that_is_not_fit(kind: FitnessKind) -> None:
     watched = Watched()
     watched.loses("north")
     watched.wait(1)
@@ -112,7 +112,7 @@ def test_a_set_that_is_cut_off_itself_is_left_for_the_nearest_that_is_not() -> N
     assert watched.wait(2)[-1] == "south"
 
 
-def test_who_is_cut_off_for_a_moment_is_not_left_and_where_all_are_nobody_moves() -> None:
+def test_a_set_that_is_cut_off_for_a_moment_is_not_left_and_where_all_are_no_consumer_moves() -> None:
     watched = Watched()
     for _ in range(5):
         watched.kinds["north"] = FitnessKind.CUT_OFF
@@ -136,7 +136,7 @@ def test_a_set_that_has_just_come_back_is_not_gone_to_in_place_of_one_that_answe
     assert watched.wait(6)[-1] == "south"
 
 
-def test_sets_that_come_and_go_in_turns_do_not_pull_anybody_back_and_forth() -> None:
+def test_sets_that_come_and_go_in_turns_do_not_pull_a_consumer_back_and_forth() -> None:
     watched = Watched("north", "south")
     found = []
     for n in range(120):
@@ -173,7 +173,7 @@ def test_who_proves_to_have_another_history_is_left_at_once_and_not_tried_for_tw
     assert watched.wait(4)[-1] == "north"
 
 
-def test_who_is_where_other_rows_are_goes_on_at_the_next_set_until_one_has_his() -> None:
+def test_who_is_where_other_rows_are_continues_at_the_next_set_until_one_has_his() -> None:
     watched = Watched()
     watched.wait(10)
     found = []

@@ -53,7 +53,7 @@ def test_the_same_ids_of_another_business_are_another_layout() -> None:
         ([A, C], ["a", "a"], "names a column twice or a missing column"),
     ],
 )
-def test_a_schema_whose_rows_could_not_be_told_apart_is_refused(
+def test_a_schema_whose_rows_could_not_be_distinguished_is_refused(
     columns: list[Column], key: list[str], message: str
 ) -> None:
     with pytest.raises(ProtocolError, match=message):

@@ -136,7 +136,7 @@ def test_any_bytes_are_an_error_and_never_a_crash(value: bytes) -> None:
         stored_records.decode_leadership(KEY, value, 1)
 
 
-def test_what_nobody_could_read_is_not_written() -> None:
+def test_what_could_not_be_read_is_not_written() -> None:
     from dataclasses import replace
 
     crowd = frozenset(Member(broker=f"b{number}", store="s") for number in range(65))

@@ -70,7 +70,7 @@ class Etcd:
     ],
 )
 @pytest.mark.parametrize("calls", [1, 2, 3])
-def test_calls_that_meet_the_end_of_a_token_together_all_go_on(calls: int, refusal: Refusal) -> None:
+def test_calls_that_meet_the_end_of_a_token_together_all_continue(calls: int, refusal: Refusal) -> None:
     """The second one was taken for a broker without a user. A token from before a role was changed was never replaced.
 
     The lease of the broker ended, and with it what it led.

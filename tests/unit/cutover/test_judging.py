@@ -157,7 +157,7 @@ def test_a_table_that_moves_is_named_with_how_much() -> None:
         (None, None, None, -1, -1),
     ],
 )
-def test_counters_go_on_behind_the_rows_and_behind_the_source(
+def test_counters_continue_behind_the_rows_and_behind_the_source(
     smallest: int | None, largest: int | None, source_next: int | None, step: int, expected: int
 ) -> None:
     assert next_number(smallest, largest, source_next, step) == expected
@@ -197,7 +197,7 @@ def test_rows_of_older_versions_are_laid_out_like_the_newest() -> None:
     assert [list(c) for c in found] == [["a", "b"], ["1", "2"], [None, None]]
 
 
-def test_a_version_that_has_come_since_is_told_and_not_stumbled_over() -> None:
+def test_a_version_that_has_come_since_is_reported_and_stops_nothing() -> None:
     columns = (Column(name="id", number=1, type=TEXT), Column(name="kept", number=2, type=TEXT))
     known = TableSchema(table_id=1, version=1, namespace="s", name="t", columns=columns, key=("id",))
     ids, rows = from_columns([["a"], ["1"]], Layout.of(known))

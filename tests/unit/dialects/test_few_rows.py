@@ -15,7 +15,7 @@ def blocks(*values: tuple[str | None, ...], rows_max: int = 100, bytes_max: int 
         return list(rows.blocks(rows_max=rows_max, bytes_max=bytes_max))
 
 
-def test_few_small_rows_are_one_block_and_nobody_looks_for_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_small_rows_are_one_block_without_a_search_for_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     def looked(*_: Any, **__: Any) -> None:
         pytest.fail("this takes as long as all the rest of reading one row")
 

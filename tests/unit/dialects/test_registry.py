@@ -52,7 +52,7 @@ def test_a_file_that_is_not_there_is_not_made() -> None:
     assert refused.value.retryable  # capture waits for a folder that is mounted late
 
 
-def test_a_missing_driver_is_told_with_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_named_with_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.startswith("venus.adapters.dialects.mysql")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pymysql", None)

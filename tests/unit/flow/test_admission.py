@@ -62,7 +62,7 @@ def test_a_brake_is_on_for_as_long_as_it_tells_to_wait_and_no_longer_for_a_wait_
     assert not waited.is_active(RELEASED_S + 0.1)
 
 
-def test_the_longer_of_two_waits_is_told_with_its_name() -> None:
+def test_the_longer_of_two_waits_is_reported_with_its_name() -> None:
     admission = build_admission(rows_per_s=100, bytes_per_s=1000, burst_s=1)
     assert judge(admission, 0, rows=150, nbytes=3000) == AdmissionVerdict(pause_s=2.0)
     assert [found.limiter for found in admission.record.entries()] == [Limiter.BYTES]

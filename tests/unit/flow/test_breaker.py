@@ -60,7 +60,7 @@ def test_a_slow_answer_isolates_at_once_and_a_quick_one_ends_it() -> None:
     assert (breaker.state, breaker.reason) == (Circuit.CLOSED, "")
 
 
-def test_a_probe_whose_outcome_nobody_tells_is_forgotten() -> None:
+def test_a_probe_without_an_outcome_is_forgotten() -> None:
     breaker = Breaker(errors_max=1, wait_first_s=1, probe_s=10)
     breaker.record_failure(0.0)
     assert breaker.start_probe(1.0)

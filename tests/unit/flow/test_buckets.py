@@ -12,7 +12,9 @@ STEPS = st.lists(st.tuples(st.floats(0, 5), st.integers(1, 500)), min_size=1, ma
 
 
 @given(st.integers(1, 1000), st.integers(1, 2000), STEPS)
-def test_who_waits_as_told_gets_the_rate_and_one_burst(rate: int, burst: int, steps: list[tuple[float, int]]) -> None:
+def test_a_sender_that_pauses_as_asked_gets_the_rate_and_one_burst(
+    rate: int, burst: int, steps: list[tuple[float, int]]
+) -> None:
     bucket = TokenBucket.full(rate, burst, 0.0)
     now = sent = 0.0
     last = 0

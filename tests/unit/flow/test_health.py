@@ -31,7 +31,7 @@ def test_only_what_lasts_is_a_fact() -> None:
     assert health.facts[0].since == 60
 
 
-def test_a_new_episode_is_told_again_and_the_order_is_that_of_the_rules() -> None:
+def test_a_new_episode_is_reported_again_and_the_order_is_that_of_the_rules() -> None:
     health = HealthMonitor((CRASH, CPU), keep_s=1800)
     for second in range(61):
         health.evaluate({"cpu": 97}, second)

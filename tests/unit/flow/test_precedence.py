@@ -85,7 +85,7 @@ def test_the_share_stands_still_where_one_in_a_hundred_is_above_the_goal() -> No
     assert sum(shares[10_000:]) / 10_000 == pytest.approx(2.0, rel=0.25)
 
 
-def test_nobody_small_means_no_rest() -> None:
+def test_no_small_sender_means_no_rest() -> None:
     scene = Scene()
     scene.commits(50, 1.0)
     assert scene.turn() > 0.0
@@ -209,7 +209,7 @@ def test_who_becomes_large_does_not_wait_for_what_it_was() -> None:
     assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == BESIDE_BYTES, "somebody else is small"
 
 
-def test_who_becomes_large_takes_the_precedence_of_nobody_else() -> None:
+def test_a_sender_that_becomes_large_takes_the_precedence_of_no_other() -> None:
     """Only the last small one was remembered: when that was a flood at its start, the others had none for a while."""
     scene = Scene()
     scene.commits(50, 1.0)

@@ -45,7 +45,7 @@ def test_two_hundred_that_begin_at_once_have_one_window() -> None:
     assert turns.nbytes == START_BYTES
 
 
-def test_nobody_waits_for_more_than_one_piece_of_each_other() -> None:
+def test_no_sender_waits_for_more_than_one_piece_of_each_other() -> None:
     turns = build_queue(most=4 * MIB)
     who = {turns.request_slot(MIB): n for n in range(20)}
     going = [turn for turn in who if turn.granted]

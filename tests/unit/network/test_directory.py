@@ -275,7 +275,7 @@ def test_it_goes_back_to_the_nearest_that_is_healthy_long_enough() -> None:
     assert found.in_use == "a"
 
 
-def test_when_all_failed_it_begins_with_the_first_and_whoever_serves_is_in_use() -> None:
+def test_when_all_failed_it_begins_with_the_first_and_uses_the_one_that_serves() -> None:
     found = Preference(("a", "b"))
     found.record_failure("a")
     found.record_failure("b")
@@ -286,7 +286,7 @@ def test_when_all_failed_it_begins_with_the_first_and_whoever_serves_is_in_use()
     assert found.in_use == "b", "it was not in use anyway"
 
 
-def test_those_nearer_are_due_every_few_seconds_and_nobody_when_the_first_serves() -> None:
+def test_nearer_sets_are_due_every_few_seconds_and_none_when_the_first_serves() -> None:
     found = Preference(("a", "b", "c"))
     assert found.take_due(0.0) == ()
     found.record_success("c")
@@ -295,7 +295,7 @@ def test_those_nearer_are_due_every_few_seconds_and_nobody_when_the_first_serves
     assert found.take_due(LOOK_EVERY_S) == ("a", "b")
 
 
-def test_nobody_goes_back_to_what_was_not_healthy_for_a_minute_whatever_happens() -> None:
+def test_no_consumer_returns_to_what_was_not_healthy_for_a_minute_whatever_happens() -> None:
     """Random failures, looks and services against a plain history of looks."""
     chance = random.Random(5)
     went_back = 0

@@ -32,7 +32,7 @@ def test_every_index_finds_what_brute_force_finds_on_100_000_events() -> None:
     assert sum(compare(seed, 30, 1000) for seed in range(1000, 1100)) > 100_000
 
 
-def test_nobody_and_nothing() -> None:
+def test_no_client_and_no_data() -> None:
     come = some_events(random.Random(1), 10)
     none = some_events(random.Random(1), 0)
     for index in (IntervalIndex([]), HPartition([]), EqualityIndex([]), TableIndex([], come)):
@@ -98,7 +98,7 @@ def test_an_equality_is_filed_where_fewest_are() -> None:
     assert index.match(come).pairs() == [(0, 7)]
 
 
-def test_a_table_nobody_asked_for_costs_nothing() -> None:
+def test_a_table_that_was_not_asked_for_costs_nothing() -> None:
     come = Events(1, {"a": np.array([1.0])})
     tables = TableIndexes({"orders": IntervalIndex([Interest(between={"a": (0.0, 2.0)})])})
     assert tables.match("orders", come).pairs() == [(0, 0)]

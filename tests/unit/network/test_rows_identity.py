@@ -88,7 +88,7 @@ def test_a_table_that_got_the_name_later_is_whole_up_to_then() -> None:
     assert found.digest != of((level("region = 'EU'", draft, named),), draft, named).digest
 
 
-def test_tables_that_nobody_filters_are_not_named() -> None:
+def test_tables_without_a_filter_are_not_named() -> None:
     assert partial_tables((level("region = 'EU'", name="u"),), [SCHEMA]) == {}
     assert partial_tables((), [SCHEMA]) == {}
 

@@ -164,7 +164,7 @@ def test_the_edges_of_each_type(kind: Kind, text: str, inside: list[Any], outsid
     assert found.tolist() == [True] * len(inside) + [False] * (len(outside) + 1)
 
 
-def test_a_row_that_is_outside_goes_on_as_its_key() -> None:
+def test_a_row_that_is_outside_continues_as_its_key() -> None:
     rng = random.Random(5)
     rows = [random_row(n, rng) for n in range(50)]
     record_ids, values = pack_rows(rows)

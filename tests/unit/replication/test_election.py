@@ -35,7 +35,7 @@ def test_what_stands_in_the_way(live: set[Member], said: str) -> None:
     assert explain_hindrance(KNOWN, live) == said
 
 
-def test_whoever_lives_is_enough_for_availability() -> None:
+def test_the_living_replicas_are_enough_for_availability() -> None:
     known = replace(KNOWN, policy=Policy.AVAILABILITY, min_in_sync=1)
     assert explain_hindrance(known, {C}) == ""
     assert explain_hindrance(known, set()) != ""

@@ -46,7 +46,7 @@ SILENCE_S = 2.0
         ),
     ],
 )
-def test_a_leader_is_cut_off_if_those_that_it_does_not_reach_could_go_on(
+def test_a_leader_is_cut_off_if_those_that_it_does_not_reach_could_continue(
     record: Leadership, live: set[Member], moving: set[Member], is_cut_off: bool
 ) -> None:
     assert leading.is_cut_off(record, frozenset(live), frozenset(moving)) is is_cut_off
@@ -97,7 +97,7 @@ def test_a_leader_whose_process_stood_still_hears_its_followers_first() -> None:
     assert wait(replica, later, later + SILENCE_S - 0.3) == []
 
 
-def test_a_follower_that_takes_nothing_leaves_while_the_other_goes_on() -> None:
+def test_a_follower_that_takes_nothing_leaves_while_the_other_continues() -> None:
     replica, now = leader(), 0.0
     swaps = list[Swap]()
     while now < SILENCE_S + 0.5:

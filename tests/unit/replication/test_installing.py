@@ -62,7 +62,7 @@ def test_a_ballot_is_given_once_the_installation_is_done() -> None:
     assert (effect.ballot.end, effect.ballot.high) == (50, 49)
 
 
-def test_whoever_is_chosen_meanwhile_resigns() -> None:
+def test_a_broker_that_is_chosen_meanwhile_resigns() -> None:
     replica = installing()
     chosen = replace(RECORD, term=3, leader=B, in_sync=frozenset({B}), unclean_terms=(3,), version=2)
 
@@ -74,7 +74,7 @@ def test_whoever_is_chosen_meanwhile_resigns() -> None:
     assert (swap.after.term, swap.after.leader, swap.after.in_sync) == (4, None, frozenset())
 
 
-def test_an_installation_goes_on_after_a_restart_and_with_another_leader() -> None:
+def test_an_installation_continues_after_a_restart_and_with_another_leader() -> None:
     replica = follower(whole=False)
     (effect,) = replica.step(RecordRead(leadership=RECORD), 0.0)
     assert isinstance(effect, Reinstall)

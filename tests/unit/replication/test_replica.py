@@ -164,7 +164,7 @@ def test_a_term_that_a_log_has_is_not_given_again_where_the_coordinator_was_set_
     assert (swap.after.term, swap.after.leader) == (8, A)
 
 
-def test_nobody_leads_in_a_term_that_its_log_has_from_another_leader() -> None:
+def test_no_broker_leads_in_a_term_that_its_log_has_from_another_leader() -> None:
     replica = Replica(A, Position(), patience=ReplicationTimes())
     replica.step(log(9, term=7), 0.0)
     replica.step(RecordRead(leadership=replace(RECORD, term=6, leader=B, version=9)), 0.0)

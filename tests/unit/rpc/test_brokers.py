@@ -14,7 +14,7 @@ from venus.rpc.broker_selection import AWAY_S, PROBE_EVERY_S, PROBE_TIMEOUT_S, B
 from venus.rpc.errors import LEADER_KEY, from_rpc_error, to_status
 
 
-def test_the_leader_comes_first_and_whoever_was_lost_last() -> None:
+def test_the_leader_comes_first_and_the_lost_broker_last() -> None:
     found = BrokerSelector(("a:1", "b:1", "c:1"))
     assert found.in_order("main") == ["a:1", "b:1", "c:1"]
 
@@ -206,7 +206,7 @@ def test_a_nearer_set_that_is_away_once_in_the_minute_starts_it_over() -> None:
     assert found.place == 0
 
 
-def test_a_set_in_which_nobody_leads_is_left() -> None:
+def test_a_set_without_a_leader_is_left() -> None:
     found = BrokerSelector(("a1:1", "a2:1"), ("b1:1",), monotonic=Clock())
     found.record_lost_set("a2:1")
     assert found.in_order("main") == ["b1:1", "a1:1", "a2:1"]

@@ -26,7 +26,7 @@ def _increment(offset: int) -> broker_pb2.Increment:
     )
 
 
-def test_of_progress_that_nobody_takes_the_newest_is_kept() -> None:
+def test_of_progress_that_is_not_taken_the_newest_is_kept() -> None:
     subscriber = _subscriber()
     for n in range(1, 10_000):
         subscriber.on_frame(broker_pb2.DeliveryFrame(progress=n))

@@ -39,7 +39,7 @@ def table(number: int = 1, **changes: object) -> TableCondition:
     return TableCondition(**{"table_id": number, "name": f"shop.t{number}", "state": "HALTED", **changes})  # type: ignore[arg-type]
 
 
-def test_what_is_ordinary_is_not_told_and_what_needs_somebody_comes_first() -> None:
+def test_what_is_ordinary_is_left_out_and_what_needs_an_operator_comes_first() -> None:
     condition = AdapterCondition.of(
         [table(1, state="ACTIVE"), table(2, state="CATCHUP"), table(3), table(4, quarantined=2)]
     )
@@ -56,7 +56,7 @@ def test_tables_that_are_not_captured_never_displace_those_that_halted() -> None
     assert report.tables_left_out == 6
 
 
-def test_which_rows_a_table_gets_is_told_and_is_no_problem() -> None:
+def test_which_rows_a_table_gets_is_shown_and_is_no_problem() -> None:
     some = [table(n, state="ACTIVE", rows="the rows where region = 'EU'") for n in range(TABLES_MAX + 5)]
     condition = AdapterCondition.of(some)
 
@@ -192,7 +192,7 @@ def test_only_so_many_adapters_are_remembered() -> None:
     assert not entry.HasField("source")
 
 
-def test_a_table_that_stopped_by_itself_is_told_from_one_that_was_paused() -> None:
+def test_a_table_that_stopped_by_itself_is_distinguished_from_one_that_was_paused() -> None:
     found = problems(
         AdapterCondition.of(
             [

@@ -148,7 +148,7 @@ def test_a_frame_of_many_bombs_is_refused_before_the_first_is_opened() -> None:
     check_frame(frame.halves[:1])
 
 
-def test_a_connection_goes_on_behind_a_bomb() -> None:
+def test_a_connection_continues_behind_a_bomb() -> None:
     receiver = Unsqueezer()
     with pytest.raises(DigestMismatch):
         receiver.body(bomb(64 << 20, said=1 << 20))

@@ -96,7 +96,7 @@ def test_only_the_time_in_which_it_ran_counts(observer: ByHand) -> None:
     assert watch.missed_s() == pytest.approx(3.0, abs=0.06)
 
 
-def test_an_answer_that_came_while_this_process_stood_still_isolates_nobody(
+def test_an_answer_that_came_while_this_process_stood_still_isolates_no_peer(
     observer: ByHand, known: BrokerSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel(observer.stands, 4.0))
@@ -108,7 +108,7 @@ def test_an_answer_that_came_while_this_process_stood_still_isolates_nobody(
     assert "a:1" in known.isolated_brokers(), "the same time, but it ran"
 
 
-def test_silence_while_this_process_stood_still_isolates_nobody_and_the_next_one_is_asked(
+def test_silence_while_this_process_stood_still_isolates_no_peer_and_the_next_one_is_asked(
     observer: ByHand, known: BrokerSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def opened(address: str, **_: object) -> Channel:
@@ -163,7 +163,7 @@ def test_a_set_all_of_whose_brokers_refuse_is_left() -> None:
     assert (found.place, found.isolated_brokers()) == (1, {})
 
 
-def test_a_thread_beats_while_somebody_measures_also_in_a_process_that_was_forked() -> None:
+def test_a_thread_beats_during_a_measurement_also_in_a_process_that_was_forked() -> None:
     maker = Pacemaker(every_s=0.01)
     watch = Stopwatch(maker)
     time.sleep(0.1)

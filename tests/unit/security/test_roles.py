@@ -113,7 +113,7 @@ def test_a_role_is_for_what_it_names(roles: tuple[str, ...], call: Call, busines
         assert business == "" or covers(granted, call, business, group), "the role that is named would be enough"
 
 
-def test_what_is_not_listed_is_for_nobody() -> None:
+def test_what_is_not_listed_is_denied() -> None:
     everything = who("producer(*)", "consumer(*, *)", "broker", "operator", "viewer")
 
     assert not admits(everything, Call())

@@ -61,7 +61,7 @@ def test_secrets_of_spark_are_not_shown() -> None:
     assert effective_settings(found)["spark"]["conf"]["spark.executor.memory"] == "1g"
 
 
-def test_the_last_cause_is_told() -> None:
+def test_the_last_cause_is_named() -> None:
     told = last_cause(
         RuntimeError(
             "An error occurred while calling o42.collect.\n: org.apache.spark.SparkException: Job aborted\n"

@@ -80,7 +80,7 @@ def test_a_log_goes_elsewhere_where_the_home_cannot_be_written(tmp_path: Path, m
     assert not log.path.parent.exists()
 
 
-def test_a_session_that_goes_on_for_months_does_not_fill_the_disk(tmp_path: Path) -> None:
+def test_a_session_that_continues_for_months_does_not_fill_the_disk(tmp_path: Path) -> None:
     numbers = itertools.count()
     with SessionLog(bytes_max=10_000, look_every_s=0.01) as log:
         log.path.write_text(SAID)

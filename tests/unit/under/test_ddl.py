@@ -267,7 +267,7 @@ def test_what_is_left_out_is_one_line(what: str, name: str, definition: str, lin
     assert Remark(table="s.t", what=what, name=name, definition=definition, reason="why").line == line
 
 
-def test_a_column_that_somebody_gave_the_new_type_is_left_as_it_is(settings: Settings) -> None:
+def test_a_column_that_has_the_new_type_already_is_left_as_it_is(settings: Settings) -> None:
     old = items()
     shrunk = replace(old, version=2, columns=(*old.columns[:2], column(3, "count", replace(INT, length=2))))
     refused = plan_step(place_schema(old, settings), place_schema(shrunk, settings), present=THERE).refused
@@ -295,7 +295,7 @@ def test_types_and_columns_are_renamed_outside_of_constants_alone(settings: Sett
     )
 
 
-def test_defaults_are_followed_and_numbering_is_told_of(settings: Settings) -> None:
+def test_defaults_are_followed_and_numbering_is_reported(settings: Settings) -> None:
     def plan_change(before: dict[str, Any], after: dict[str, Any], *, nullable: bool = False) -> VersionStep:
         old = table(1, "items", column(1, "id", INT), column(2, "n", INT, nullable=nullable, **before))
         new = replace(old, version=2, columns=(old.columns[0], column(2, "n", INT, nullable=nullable, **after)))

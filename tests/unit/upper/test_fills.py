@@ -67,7 +67,7 @@ def test_tables_are_filled_in_turn_with_one_chunk_a_cut() -> None:
     assert len({cut for cut, _ in chunks}) == 7, "the last chunk of a table leaves room for another table's"
 
 
-def test_changes_go_on_during_the_fill_and_win_over_it() -> None:
+def test_changes_continue_during_the_fill_and_win_over_it() -> None:
     database, broker = _filled(), ScriptedBroker()
     written = 0
 
@@ -160,7 +160,7 @@ def test_a_re_read_is_a_sweep_between_markers_that_name_the_first_of_them() -> N
     assert broker.fold() == database.contents()
 
 
-def test_a_sweep_goes_on_under_its_first_marker_after_a_restart() -> None:
+def test_a_sweep_continues_under_its_first_marker_after_a_restart() -> None:
     database, broker = _filled(), ScriptedBroker()
     run(database, broker)
     ScriptedSource(database, Script()).capture.restart_fill(T1)

@@ -81,7 +81,7 @@ def test_the_registry_is_read_when_it_has_changed_and_not_otherwise() -> None:
     assert read == 1, "once for the session"
 
 
-def test_a_wait_is_told_how_long_nothing_is_due() -> None:
+def test_a_wait_knows_how_long_nothing_is_due() -> None:
     """So that it may keep the connection for longer, and yet no heartbeat is late. The clock goes on by seconds."""
     run = beating(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: None] * 30))
     run.capture()
@@ -90,7 +90,7 @@ def test_a_wait_is_told_how_long_nothing_is_due() -> None:
     assert max(source.rests) <= periodic.REFRESH_S
 
 
-def test_a_table_that_goes_on_before_the_next_look_at_the_registry_is_told_to_the_broker() -> None:
+def test_a_table_that_continues_before_the_next_look_at_the_registry_is_reported_to_the_broker() -> None:
     database = idle_database()
 
     def bad(db: ScriptedDatabase) -> None:
@@ -107,7 +107,7 @@ def test_a_table_that_goes_on_before_the_next_look_at_the_registry_is_told_to_th
     assert states == [[], ["PAUSED"], []]
 
 
-def test_about_how_many_rows_there_are_is_told_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_estimated_number_of_rows_is_reported_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter(range(1, 1_000))
     monkeypatch.setattr(ScriptedSource, "read_row_counts", lambda _: {T1: next(counts)})
     run = beating(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: None] * 150))

@@ -16,7 +16,7 @@ def change(database: ScriptedDatabase) -> None:
 
 
 @pytest.mark.parametrize("step", ["source.open_cut", "source.sections"])
-def test_the_cut_is_taken_back_and_the_session_goes_on(step: str) -> None:
+def test_the_cut_is_taken_back_and_the_session_continues(step: str) -> None:
     script = Script()
     run(ScriptedDatabase("customer"), ScriptedBroker(), script, [change])
     decided = max(n for n, name in enumerate(script.trace) if name == "source.commit.before")

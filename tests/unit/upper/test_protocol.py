@@ -196,7 +196,7 @@ def test_a_source_that_is_behind_the_broker_is_read_again_with_a_sweep() -> None
     assert broker.fold()[T] == {b"a": b"1"}
 
 
-def test_a_source_that_is_behind_the_broker_goes_on_in_versions_that_the_lost_history_did_not_have() -> None:
+def test_a_source_that_is_behind_the_broker_continues_in_versions_that_the_lost_history_did_not_have() -> None:
     database, broker = _captured()
     state, batches = database.state, dict(database.batches)
     database.alter(T)
@@ -328,7 +328,7 @@ def test_a_stop_in_the_middle_of_a_cut_takes_it_back_whole() -> None:
     assert broker.fold()[T] == database.tables[T].rows
 
 
-def test_a_source_that_refuses_reading_for_good_ends_the_run_with_its_words() -> None:
+def test_a_source_that_permanently_refuses_reading_ends_the_run_with_its_words() -> None:
     class Refusing(Script):
         """Every read fails."""
 

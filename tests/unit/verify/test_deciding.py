@@ -132,7 +132,7 @@ def test_a_change_in_the_log_and_an_undecided_batch_are_waited_for() -> None:
     assert "Sequence 3" in shipped.reason
 
 
-def test_a_target_behind_the_full_data_is_told_wrong_only_where_nothing_has_changed() -> None:
+def test_a_target_behind_the_full_data_is_called_wrong_only_where_nothing_has_changed() -> None:
     queue = Queue(
         [KeyChange(offset=0, sequence=1, row=("1", "old")), KeyChange(offset=1, sequence=2, row=("1", "new"))]
     )

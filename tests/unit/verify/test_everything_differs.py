@@ -66,7 +66,7 @@ def _compare(ours: _Side, theirs: _Side, differences_max: int) -> SliceResult:
     return slice_tasks._compare(task, cast(OpenSides, sessions), Positions(next_sequence=None, reached=None))
 
 
-def test_a_slice_stops_behind_as_many_differences_as_are_told() -> None:
+def test_a_slice_stops_behind_as_many_differences_as_are_reported() -> None:
     ours, theirs = _Side("a"), _Side("b")
 
     found = _compare(ours, theirs, 100)

@@ -77,7 +77,7 @@ def test_cx_oracle_describes_a_column_by_its_parts(module: Module) -> None:
     assert output_handler(module)(cursor, "NAME", double.NUMBER, 22, 10, 2) is Decimal
 
 
-def test_a_new_session_depends_on_nobodys_settings(module: Module, session: OracleSession) -> None:
+def test_a_new_session_depends_on_no_settings_of_others(module: Module, session: OracleSession) -> None:
     session.fetch_rows("SELECT 1 FROM DUAL")
     assert tuple(text for text, _ in module.said[: len(SESSION)]) == SESSION
 

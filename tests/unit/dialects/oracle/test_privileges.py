@@ -70,7 +70,7 @@ def test_without_triggers_a_dba_view_tells(module: Module, session: OracleSessio
     assert compare_privileges(session, {}) == ""
 
 
-def test_where_nobody_tells_both_possibilities_are_named(module: Module, session: OracleSession) -> None:
+def test_without_an_answer_both_possibilities_are_named(module: Module, session: OracleSession) -> None:
     module.answers[ASKING] = [Answer(error=error("ORA-00942", "table or view does not exist"))]
     assert compare_privileges(session, {"VENUS_I_00008": TRIGGER}) == (
         f"{GRANT}, or if it was dropped or renamed, which looks alike: `venus uninstall-triggers SHOP.ITEM`"

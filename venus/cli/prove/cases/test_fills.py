@@ -39,7 +39,7 @@ def test_rows_from_before_the_installation_are_filled_in_chunks(old_rows: Follow
     assert old_rows.cut() is None
 
 
-def test_a_fill_goes_on_where_it_was_after_a_restart(place: Place, old_rows: Follower) -> None:
+def test_a_fill_continues_where_it_was_after_a_restart(place: Place, old_rows: Follower) -> None:
     while sum(len(t) for t in old_rows.tables.values()) < 60:
         old_rows.cut(fill_rows=30)
     old_rows.source.close()
@@ -229,7 +229,7 @@ def test_a_fill_ends_within_a_composite_key(place: Place, app: Application, sour
     assert set(follower.rows("line")) == {(str(int(a)), str(b)) for a, b in found}
 
 
-def test_a_fill_that_an_older_version_began_goes_on(old_rows: Follower) -> None:
+def test_a_fill_that_an_older_version_began_continues(old_rows: Follower) -> None:
     """Its cursor knows no end."""
     fill = _begin_fill(old_rows, "item", 30)
     old = replace(fill, cursor=json.dumps(Cursor.parse(fill.cursor).after).encode())

@@ -101,7 +101,7 @@ def test_nothing_is_seen_of_the_transaction_that_halts_its_table(app: Applicatio
     assert docs.source.capture.read_backlog()[docs.table_id("doc")][0] == 0
 
 
-def test_several_tables_of_one_cut_halt_and_go_on_one_by_one(app: Application, docs: Follower) -> None:
+def test_several_tables_of_one_cut_halt_and_continue_one_by_one(app: Application, docs: Follower) -> None:
     for name in ("doc", "scan", "item"):
         insert(app, name, 1, 12)
     for name in ("doc", "scan"):
@@ -171,7 +171,7 @@ def test_an_instance_that_has_been_fenced_halts_nothing(place: Place, app: Appli
         other.close()
 
 
-def test_a_table_that_had_missed_changes_still_has_when_it_goes_on(app: Application, docs: Follower) -> None:
+def test_a_table_that_had_missed_changes_still_has_when_it_continues(app: Application, docs: Follower) -> None:
     table_id = docs.table_id("doc")
     docs.source.registry.set_table_state(table_id, "RESYNC", "its trigger was gone")
     insert(app, "doc", 1, 12)

@@ -85,7 +85,7 @@ def test_a_column_number_is_never_used_twice(place: Place, app: Application, ite
     assert numbers["price"] == 4
 
 
-def test_a_dropped_table_is_noted_and_the_others_go_on(place: Place, app: Application, item: Follower) -> None:
+def test_a_dropped_table_is_noted_and_the_others_continue(place: Place, app: Application, item: Follower) -> None:
     app.execute(f"CREATE TABLE other (id {place.types['int']} NOT NULL PRIMARY KEY)")
     app.commit()
     item.source.installer.install(["*"], [])
