@@ -52,6 +52,59 @@ def configured(tmp_path: Path, extra: str = "") -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "assess --html no/a.html",
+        "assess --script no/a.sql",
+        "verify --html no/a.html",
+        "verify --html folder",
+        "verify --parquet venus.toml",
+        "prove --source sqlite:///s.db --report no/a",
+    ],
+)
+def test_a_report_that_cannot_be_written_is_named_before_anything_is_read(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured(tmp_path)  # no server answers there
+    (tmp_path / "s.db").touch()
+    (tmp_path / "folder").mkdir()
+    *_, option, file = command.split()
+
+    assert run(command.split()) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith(f"venus: {option} {file}")
+    assert len(said) == 2, "the place and the way out"
+
+
+def test_a_predicate_is_checked_before_a_broker_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configured(tmp_path)
+
+    assert run(["listen", "orders", "amount >"]) == 2
+    assert capsys.readouterr().err.startswith("venus: character 9: the text ends where a constant was expected\n")
+
+
+def test_a_database_in_which_nothing_is_captured_has_not_moved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "venus.toml").write_text('[source]\nurl = "sqlite:///s.db"\n')
+    (tmp_path / "s.db").touch()
+
+    assert run(["install-triggers", "--moved"]) == 2
+    assert capsys.readouterr().err == (
+        "venus: nothing is captured in this database\n  Run `venus install-triggers` without --moved.\n"
+    )
+
+
+def test_a_target_that_cannot_be_cut_over_names_one_that_can(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "venus.toml").write_text('[targets.main]\nurl = "sqlite:///t.db"\n')
+
+    assert run(["cutover"]) == 2
+    assert capsys.readouterr().err.splitlines()[1] == "  A PostgreSQL target can be: --target NAME."
+
+
 @pytest.mark.parametrize("command", commands())
 def test_every_command_has_help_and_the_common_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*command.split(), "--help"]) == 0
@@ -181,7 +234,7 @@ def test_a_file_that_is_not_there_is_a_mistake_in_the_configuration(
         ("targets.main.url", "$SHOP", "pause --target main", "targets.main.url is not the URL of a target"),
         ("source.url", "${SHOP}", "check", "[source] url is not a database URL"),
         ("source.url", "nonsense", "check", "[source] url is not a database URL"),
-        ("source.url", "mysql+pymysql://h", "check", "[source] url names no database"),
+        ("source.url", "mariadb://h", "check", "[source] url names no database\n  Write mariadb://user@host/database."),
     ],
 )
 def test_a_url_that_is_none_is_named_by_its_line_or_variable(

@@ -7,7 +7,7 @@ import json
 import threading
 from typing import Any
 
-from venus.cli.supervisor import LINES_MAX, LoopProcess, Supervisor
+from venus.cli.supervisor import LINES_MAX, LoopProcess, Supervisor, format_event
 
 
 def test_reports_do_not_pile_up_while_the_output_of_a_service_is_not_taken() -> None:
@@ -24,3 +24,8 @@ def test_reports_do_not_pile_up_while_the_output_of_a_service_is_not_taken() -> 
     supervisor._drain(0.2)
     assert [said["event"] for said in told if said["event"] != "report"] == ["halted"]
     assert loop.error == {"kind": "Fenced", "message": "gone"}
+
+
+def test_a_process_id_is_no_quantity() -> None:
+    assert format_event({"event": "started", "pid": 22999}) == "started, pid 22999"
+    assert format_event({"event": "report", "state": "capturing", "rows": 22999}) == "capturing, rows 22,999"

@@ -12,7 +12,7 @@ import typer
 
 from venus.cli.install import check_patterns, open_configured_source
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption
-from venus.cli.output import build_table
+from venus.cli.output import build_table, require_writable
 from venus.errors import ConfigError, VenusError
 from venus.model import count_phrase
 from venus.text.formatting import format_bytes, format_duration, format_figure
@@ -76,6 +76,8 @@ def assess(
         if html is not None or script is not None:
             raise ConfigError("--html and --script are for one database", hint="leave them out, or --fleet")
         return assess_fleet(run, fleet, count_rows=count_rows, watch_s=parse_time_s(watch))
+    require_writable("--html", html)
+    require_writable("--script", script)
     found = assess_source(run.settings, count_rows=count_rows, watch_s=parse_time_s(watch))
     if html is not None:
         write_html(found, html)

@@ -85,7 +85,7 @@ def cutover(
     run = Invocation.from_options(ctx, config, as_json)
     settings = run.settings
     target = choose_target(settings, named)
-    require_capability(open_target(settings, target), "cuts_over")
+    require_capability(open_target(settings, target), "cuts_over", hint="a PostgreSQL target can be: --target NAME")
     if rehearse and undo:
         raise ConfigError("--rehearse and --undo cannot be combined")
     pair = find_pair(settings, target, fall_back=fall_back)

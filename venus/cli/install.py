@@ -265,6 +265,10 @@ def accept_database(run: Invocation, *, alone: bool) -> int:
     if not alone:
         raise ConfigError("--moved installs nothing and has no other options", hint="run the other options without it")
     with open_configured_source(run.directed_settings) as source:
+        if not source.registry.read_registered_tables():
+            raise ConfigError(
+                "nothing is captured in this database", hint="run `venus install-triggers` without --moved"
+            )
         confirm_identity(source.registry, moved=True)
     run.out.answer({"moved": True}, "this database is now the one that is captured: start `venus sync`")
     return 0

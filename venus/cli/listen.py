@@ -19,9 +19,10 @@ _WAIT_S = 1.0
 
 def listen(
     ctx: typer.Context,
-    table: Annotated[str, typer.Argument(help="A table of the source, like orders or shop.orders.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A table of the source, like orders or shop.orders.")],
     where: Annotated[
-        str, typer.Argument(help="Which rows, like \"region = 'EU' and amount >= 100\"; none = all.")
+        str,
+        typer.Argument(metavar="PREDICATE", help="Which rows, like \"region = 'EU' and amount >= 100\"; none = all."),
     ] = "",
     start: Annotated[
         str,

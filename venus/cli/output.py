@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import sys
 import textwrap
 import time
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO
 from urllib.parse import unquote, unquote_plus
 
+from venus.errors import ConfigError
 from venus.text.formatting import mask_url
 
 if TYPE_CHECKING:
@@ -146,6 +148,19 @@ def format_cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.1f}"
     return str(value)
+
+
+def require_writable(option: str, file: Path | None) -> None:
+    """Raise ConfigError if the file of an option could not be written; otherwise a long run would end in vain."""
+    if file is None:
+        return
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{option} {file}: {folder} is no folder", hint=f"make it: mkdir -p {shlex.quote(str(folder))}"
+        )
+    if file.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
+        raise ConfigError(f"{option} {file} cannot be written", hint="name another file")
 
 
 #: Anything shorter than this needs no progress.

@@ -279,7 +279,9 @@ def package(
 @app.command("submit")
 def submit(
     ctx: typer.Context,
-    command: Annotated[list[str], typer.Argument(help="The VENUS command, after `--`: -- migrate --target NAME")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND", help="The VENUS command, after `--`: -- migrate --target NAME")
+    ],
     master: Annotated[
         str, typer.Option("--master", metavar="URL", help="spark://HOST:PORT, yarn, k8s://URL; default spark.master.")
     ] = "",

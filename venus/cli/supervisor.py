@@ -59,6 +59,8 @@ SHOWN = (
     "constraints",
     "text",
 )
+#: Of these, numbers that are names.
+NUMBERS = ("pid", "code")
 #: The states of a circuit breaker in words; a closed one is not mentioned.
 CIRCUIT = {Circuit.OPEN.value: "the target is paused for a while", Circuit.HALF_OPEN.value: "the target is tried"}
 #: Fields with another label for people.
@@ -134,7 +136,7 @@ def format_event(found: dict[str, Any]) -> str:
         figures["last_error"] = None
     figures["circuit"] = CIRCUIT.get(str(figures["circuit"]))
     parts = [
-        " ".join(filter(None, (CALLED.get(name, name), format_cell(value))))
+        " ".join(filter(None, (CALLED.get(name, name), str(value) if name in NUMBERS else format_cell(value))))
         for name, value in figures.items()
         if value not in (None, "")
     ]

@@ -24,6 +24,7 @@ from venus.cli.findings import (
     verdict_word,
 )
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target
+from venus.cli.output import require_writable
 from venus.cli.spark import EngineOption, require_engine
 from venus.errors import ConfigError, Unavailable, VenusError
 from venus.model import count_phrase
@@ -113,6 +114,7 @@ def verify(
     )
     check_options(options, repair=repair, dry_run=dry_run, engine=engine)
     require_engine(settings, engine)
+    prepare_reports(html, parquet)
     with exit_with_2_on_error():
         windows = read_loss_windows(run, settings)
         if windows and options.leg == "auto":
@@ -123,6 +125,19 @@ def verify(
         record_comparison(settings, options, result, repaired, run.out.say)
         write_reports(result, html, parquet)
     return print_result(run, result, repaired, closing, would=repair and dry_run)
+
+
+def prepare_reports(html: Path | None, parquet: Path | None) -> None:
+    """Make the folder of --parquet. Raises ConfigError if a requested file could not be written."""
+    require_writable("--html", html)
+    if parquet is not None:
+        from venus.adapters.verify.findings import DIFFERENCES
+
+        try:
+            parquet.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--parquet {parquet}: {error.strerror}", hint="name another folder") from error
+        require_writable("--parquet", parquet / DIFFERENCES)
 
 
 def write_reports(result: VerifyResult, html: Path | None, parquet: Path | None) -> None:

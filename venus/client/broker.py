@@ -16,6 +16,7 @@ from venus.client.changes import PATIENCE_S, RETRY_S, ChangeBatch, Changes, Star
 from venus.codec.subscription import OPERATION, ChangePosition
 from venus.errors import ConfigError, Unavailable
 from venus.model import PORT_MAX, is_address
+from venus.predicates.syntax import parse
 from venus.rpc.address import CONSUMER, BrokerAddress, ClientCredentials, find_by_directory
 from venus.rpc.admin import AdminClient
 
@@ -86,6 +87,8 @@ class Broker:
         """Return the description of a subscription. Raises ConfigError."""
         if isinstance(columns, str):
             raise ConfigError(f"columns is {columns!r}: it should be a list of names", hint=f"write [{columns!r}]")
+        if where:
+            parse(where)  # a mistake is found while the broker is away too
         return Subscription(self._business, table, where, tuple(columns), group, self._client)
 
     def _subscribe(

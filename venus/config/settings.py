@@ -194,6 +194,7 @@ _WANTED = {
     "path_type": "should be a path, in quotes",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "should be an integer"),
     **dict.fromkeys(("float_type", "float_parsing"), "should be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "should be true or false"),
 }
 #: Options with a syntax of their own.
 _FORMS = {"broker.further": 'should be a list of sets, like [["a:7400", "b:7400"], ["c:7400"]]'}
@@ -233,6 +234,8 @@ def _describe_mistake(found: Mapping[str, Any], path: list[str]) -> str:
     if kind == "extra_forbidden":
         known = options()
         if len(path) == 1:
+            if nested := sorted({n.partition(f".{path[0]}")[0] for n in known if path[0] in n.split(".")[1:]}):
+                return f"no such section (did you mean {' or '.join(f'{section}.{path[0]}' for section in nested)}?)"
             return "no such section" + suggest_nearest(path[0], {name.partition(".")[0] for name in known})
         section = "targets.NAME" if path[0] == "targets" else ".".join(path[:-1])
         there = {n.removeprefix(f"{section}.").partition(".")[0] for n in known if n.startswith(f"{section}.")}

@@ -44,7 +44,7 @@ def parse_rule(value: object) -> ColumnRule:
     """Return the rule that a value of the configuration writes. Raises ValueError."""
     if isinstance(value, str):
         if value not in WORDS:
-            raise ValueError(f"has {value!r}{suggest_nearest(value, WORDS)}: {_SYNTAX}")
+            raise ValueError(f"is no rule{suggest_nearest(value, WORDS)}: {_SYNTAX}")
         return ColumnRule(mask=value)
     if not isinstance(value, Mapping) or not value:
         raise ValueError(_SYNTAX)
@@ -63,8 +63,9 @@ def parse_rule(value: object) -> ColumnRule:
 
 def _parse_mask(name: str, value: object) -> ColumnRule:
     if name == MASK:
-        if value == DROP or not isinstance(value, str):
-            raise ValueError(f"has mask = {value!r}: {_SYNTAX}")
+        if value == DROP or value not in WORDS:
+            nearest = suggest_nearest(value, WORDS) if isinstance(value, str) and value != DROP else ""
+            raise ValueError(f"has mask = {value!r}{nearest}: {_SYNTAX}")
         return parse_rule(value)
     if name == TRUNCATE:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:

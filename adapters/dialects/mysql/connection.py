@@ -143,7 +143,7 @@ def parse_address(url: str, columns: ColumnChoice = NO_CHOICE) -> MysqlAddress:
     if parsed.drivername not in ("mysql+pymysql", "mariadb+pymysql", "mysql", "mariadb"):
         raise ConfigError("[source] url: unknown driver", hint="write mysql+pymysql:// or mariadb+pymysql://")
     if not parsed.database:
-        raise ConfigError("[source] url names no database", hint="write mysql+pymysql://user@host/database")
+        raise ConfigError("[source] url names no database", hint=f"write {parsed.drivername}://user@host/database")
     arguments: dict[str, Any] = {
         "host": parsed.host or "localhost",
         "port": parsed.port or 3306,

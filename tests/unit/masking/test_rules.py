@@ -131,7 +131,7 @@ def test_hmac_without_a_key_is_refused() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("hmack", "did you mean"),
+        ("hmack", "^is no rule .did you mean hmac"),
         ({"truncate": 0}, "at least 1"),
         ({"truncate": True}, "at least 1"),
         ({"constant": "x", "text": "y"}, "has constant and text"),
@@ -140,7 +140,8 @@ def test_hmac_without_a_key_is_refused() -> None:
         ({"constant": None}, "needs a value"),
         ({}, "write"),
         (7, "write"),
-        ({"mask": "drop"}, "write"),
+        ({"mask": "drop"}, "^has mask = 'drop': write"),
+        ({"mask": "hmack"}, "^has mask = 'hmack' .did you mean hmac"),
     ],
 )
 def test_syntax_is_checked(value: Any, message: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from venus.cli.invocation import Invocation, JsonOption
-from venus.cli.output import build_table
+from venus.cli.output import build_table, require_writable
 from venus.errors import ConfigError, VenusError
 from venus.text.formatting import format_figure
 
@@ -62,13 +62,14 @@ def prove(
     run = Invocation.from_options(ctx, None, as_json)
     if find_spec("pytest") is None:
         raise ConfigError("`venus prove` needs pytest, which is not installed", hint="pip install 'venus-cdc[prove]'")
-    from venus.cli.prove.html import check_writable, write_reports
+    from venus.cli.prove.html import write_reports
     from venus.cli.prove.results import Details, ProofReport
     from venus.cli.prove.run import ProofRequest, check_request
 
     request = ProofRequest(minutes=minutes, rows=rows, seed=seed, only=cases)
     check_request(request)
-    check_writable(report)
+    for suffix in ("html", "json"):
+        require_writable("--report", report.with_name(f"{report.name}.{suffix}"))
     taken_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     details = Details(report.with_name(f"{report.name}.log"))
     with name_option():

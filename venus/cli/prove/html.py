@@ -18,22 +18,6 @@ _TONES = {PASSED: "good", FAILED: "bad"}
 PRODUCTS = {"postgresql": "PostgreSQL", "mysql": "MariaDB or MySQL", "sqlite": "SQLite", "oracle": "Oracle"}
 
 
-def check_writable(stem: Path) -> None:
-    """Raise VenusError if the report could not be written; otherwise a long run would end in vain."""
-    folder = stem.absolute().parent
-    if not folder.is_dir():
-        raise VenusError(f"--report {stem}: {folder} is no folder", hint=f"make it: mkdir -p {folder}")
-    probe = stem.absolute().with_name(f"{stem.name}.json")
-    try:
-        existed = probe.exists()
-        with probe.open("a", encoding="utf-8"):
-            pass
-        if not existed:
-            probe.unlink()
-    except OSError as error:
-        raise VenusError(f"--report {stem}: {error.strerror or error}") from error
-
-
 def write_reports(report: ProofReport, stem: Path) -> list[Path]:
     """Write both files, replacing older ones; return their paths."""
     html, document = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("html", "json"))
