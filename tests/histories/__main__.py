@@ -1,9 +1,10 @@
 """Run random histories of predicates by their numbers, and say which have failed.
 
 python -m tests.histories KIND FIRST LAST      e.g. sets 0 9999; LAST is run too
-    targets    predicates of targets, and changes of them, against SQLite's WHERE
-    sets       predicates of broker sets, filled again, failing over, standing still, against SQLite's WHERE
-    matching   the indexes of many interests against brute force
+    targets        predicates of targets, and changes of them, against SQLite's WHERE
+    sets           predicates of broker sets, filled again, failing over, standing still, against SQLite's WHERE
+    subscriptions  rows of clients that disconnect and resume, among DDL, TRUNCATE and restarts, against SQLite's WHERE
+    matching       the indexes of many interests against brute force
 A number fails in the same way each time: run it alone.
 """
 
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
-from tests.support.predicates import matching, predicate_histories, row_filter_histories
+from tests.support.predicates import matching, predicate_histories, row_filter_histories, subscription_histories
 
 #: As many as a history of the suite has.
 STEPS = 20
@@ -29,6 +30,7 @@ def _matching(number: int) -> None:
 KINDS: dict[str, Callable[[int], object]] = {
     "targets": lambda number: predicate_histories.run_histories(range(number, number + 1), STEPS),
     "sets": lambda number: row_filter_histories.run_histories(range(number, number + 1), STEPS),
+    "subscriptions": lambda number: subscription_histories.run_histories(range(number, number + 1), STEPS),
     "matching": _matching,
 }
 SHOWN_MAX = 20

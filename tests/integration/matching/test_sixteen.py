@@ -1,6 +1,6 @@
 """Sixteen brokers that share the matching of many skewed subscriptions, and the sudden death of eight of them.
 
-Scenario 105 with a fifth of its subscriptions; `python -m bench.all --only S3` has all of them.
+Scenario 105: with a fifth of its subscriptions, and by night with all of them, as `python -m bench.all --only S3`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.overlays import AccessBroker, BrokerOverlay
 from tests.support.predicates.matching import brute, crowded_events, crowded_interests
 from venus.network.matching.indexes import TableIndex
@@ -17,24 +18,32 @@ from venus.network.matching.indexes import TableIndex
 pytestmark = pytest.mark.slow
 
 TABLE = "main/1"
-INTERESTS = 20_000
+INTERESTS, ALL_INTERESTS = 20_000, 100_000
+INSTALLED_S = 600.0
 ROUNDS = 30
 HEALED_S = 10.0
 #: Of the most loaded broker to the mean, once subspaces are where there is least work.
 BALANCE = 1.5
 
 
-def test_eight_of_sixteen_die_at_once_under_many_subscriptions(tmp_path: Path) -> None:
-    interests = crowded_interests(INTERESTS)
+@pytest.mark.parametrize(
+    "count", [INTERESTS, pytest.param(ALL_INTERESTS, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])]
+)
+@pytest.mark.parametrize("members", ["addresses", "etcd"])
+def test_eight_of_sixteen_die_at_once_under_many_subscriptions(
+    tmp_path: Path, request: pytest.FixtureRequest, members: str, count: int
+) -> None:
+    etcd: EtcdCluster | None = request.getfixturevalue("etcd_server") if members == "etcd" else None
+    interests = crowded_interests(count)
     batches = [crowded_events(200, seed) for seed in range(ROUNDS)]
     local = TableIndex(interests, batches[0])
     few = crowded_events(5)
     assert local.match(few).pairs() == brute(interests, few)
-    with BrokerOverlay(tmp_path, 16, brokers=16, exchange_s=0.5) as others:
+    with BrokerOverlay(tmp_path, 16, etcd=etcd, brokers=16, exchange_s=0.5) as others:
         others.wait_until_whole()
         with AccessBroker(others.addresses[8:10], brokers=16, lease_s=6.0) as access:
             access.subscribe(TABLE, interests)
-            access.wait_until_installed()
+            access.wait_until_installed(INSTALLED_S)
             for some in (batches[:10], batches[10:20]):
                 for batch in some:
                     assert access.match(TABLE, batch).pairs() == local.match(batch).pairs()

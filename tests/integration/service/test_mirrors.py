@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from bench.figures import t1
 from tests.support.brokers import networks
 from tests.support.brokers.servers import BUSINESS, business_status, commit, data, fill, take
 from tests.support.engines.batches import ITEMS, half, other_table
+from tests.support.pipelines.pipeline import crowding
 from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
 from venus.errors import Refused, VenusError
@@ -98,6 +100,16 @@ def test_each_subscriber_of_three_access_sets_sees_each_change_once_and_in_order
             commit(sender, [message])
         for reader in readers:
             assert [one.body for one in take(reader, 101)] == [message.body for message in halves]
+
+
+@pytest.mark.slow
+def test_subscribers_of_three_access_sets_see_each_change_in_time_and_in_bounded_memory() -> None:
+    """Scenario 63 with 300 subscribers, as processes; figure T1 has 1,000."""
+    crowded = crowding()
+    slowest, memory = t1.near(300, 10.0)
+    crowded = max(crowded, crowding())
+    assert float(slowest.ours.removesuffix(" s")) <= t1.SEEN_WITHIN_S * crowded, slowest.what
+    assert memory.met, memory
 
 
 def test_a_business_that_comes_later_is_mirrored_too(start: Start) -> None:

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 
 import grpc
 
+from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.forked_brokers import ForkedBroker
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
 from venus.broker.matching.overlay import MatchingOverlay
 from venus.broker.service.overlay_service import OverlayService
-from venus.config import BrokerSettings, Settings
+from venus.config import BrokerSettings, ClusterSettings, Settings
 from venus.config.sections import MatchingSettings
 from venus.network.matching.interests import Events, Interest, Matches
 from venus.rpc.address import NONE, ClientCredentials
@@ -27,6 +28,8 @@ from venus.wire import broker_pb2
 T = TypeVar("T")
 #: A broker describes its place in the overlay after each cycle; tests have none that is longer.
 REPORT_S = 0.6
+#: The name of the overlay, which is that of the broker set.
+NAME = "core"
 
 
 def matching(join: Sequence[str], **options: Any) -> MatchingSettings:
@@ -36,9 +39,10 @@ def matching(join: Sequence[str], **options: Any) -> MatchingSettings:
 
 
 class BrokerOverlay:
-    """Broker processes that share matching; each knows the addresses of two others."""
+    """Broker processes that share matching; each knows the addresses of two others, or finds them in `etcd`."""
 
-    def __init__(self, folder: Path, count: int, **options: Any) -> None:
+    def __init__(self, folder: Path, count: int, *, etcd: EtcdCluster | None = None, **options: Any) -> None:
+        self._etcd, self._cluster = etcd, etcd.new_name() if etcd is not None else ""
         self.ports = [free_port() for _ in range(count)]
         self.addresses = [f"127.0.0.1:{port}" for port in self.ports]
         self.folder, self._options = folder, options
@@ -49,11 +53,15 @@ class BrokerOverlay:
     def start(self, number: int) -> None:
         """Start a broker."""
         address = self.addresses[number]
-        join = [self.addresses[(number + step) % len(self.addresses)] for step in (1, 2)]
+        join, cluster = [self.addresses[(number + step) % len(self.addresses)] for step in (1, 2)], ClusterSettings()
+        if self._etcd is not None:
+            join, known = [], self._etcd.addresses
+            cluster = ClusterSettings(name=self._cluster, broker_id=f"b{number}", etcd=known, set=NAME, lease_s=4.0)
         folder = self.folder / f"b{number}"
         folder.mkdir(parents=True, exist_ok=True)
         chosen = Settings(
             broker=BrokerSettings(listen=address, http="", data_dir=folder, free_bytes_min=1 << 20),
+            cluster=cluster,
             matching=matching(join, **self._options),
         )
         self.brokers[address] = ForkedBroker(chosen, folder / "log")
@@ -121,7 +129,7 @@ class AccessBroker:
 
     async def _start(self, settings: MatchingSettings, proof: ClientCredentials) -> None:
         self._bridge = LoopBridge(self._loop)
-        self.overlay = MatchingOverlay(settings, "core", proof, self._bridge)
+        self.overlay = MatchingOverlay(settings, NAME, proof, self._bridge)
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers([handlers("Overlay", OverlayService(self.overlay))])
         self._server.add_insecure_port(self.address)
