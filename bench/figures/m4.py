@@ -2,7 +2,7 @@
 
 Eight real brokers of one cluster with etcd. The producers ask in parallel, each any broker first; where a business is
 led and what it has comes from the records and the brokers. Then a broker is killed with kill -9 while producers write,
-comes back, and `venus cluster balance` runs.
+comes back, and `venus cluster balance` runs. In the end each business is read from its leader, batch by batch.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 
 from bench.figures.figure import Figure, FigureResult, at_most
 from bench.venus_cluster import wait_for
-from tests.support.brokers.broker_clusters import BrokerCluster
+from tests.support.brokers.broker_clusters import BrokerCluster, bodies
 from tests.support.brokers.etcd import running_etcd
-from tests.support.brokers.servers import business_status, commit
+from tests.support.brokers.servers import business_status, commit, take
 from tests.support.engines.batches import half
 from venus.coordination.etcd import EtcdCoordinator
 from venus.errors import VenusError
@@ -30,6 +30,7 @@ from venus.network.scheduling import rank_brokers
 from venus.replication.records import Leadership
 from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
+from venus.rpc.subscriber import Subscriber
 
 NAMES = "abcdefgh"
 BUSINESSES = 64
@@ -80,14 +81,21 @@ class BusinessSet:
             nbytes[broker] += business_status(self.cluster.brokers[broker].address, known.business).log_bytes
         return max_to_mean(led), max_to_mean(nbytes)
 
-    def missing_rows(self) -> int:
-        """Return how many rows are missing at the leaders."""
-        found = 0
-        for known in self.records():
-            assert known.leader is not None
-            address = self.cluster.brokers[known.leader.broker].address
-            found += business_status(address, known.business).next_offset
-        return len(self.names) * self._batches * ROWS - found
+    def wrong_rows(self) -> tuple[int, int]:
+        """Return how many rows are missing at the leaders, and how many there are twice or were never sent."""
+        wanted, missing, extra = Counter(bodies(self._batches, ROWS)), 0, 0
+        leaders = {known.business: known.leader for known in self.records()}
+        for business in self.names:
+            leader = leaders.get(business)
+            assert leader is not None, f"{business} has no leader"
+            address = self.cluster.brokers[leader.broker].address
+            end = business_status(address, business).next_offset
+            with Subscriber(address, business, "look", credit_bytes=8 << 20, transient=True) as subscriber:
+                subscriber.open(0, 0)
+                found = Counter(increment.body for increment in take(subscriber, end))
+            missing += (wanted - found).total() * ROWS
+            extra += (found - wanted).total() * ROWS
+        return missing, extra
 
     def wait_until_led(self, dead: str) -> None:
         """Wait until no business is led by a dead broker."""
@@ -148,16 +156,21 @@ def measure(cluster: BrokerCluster, count: int) -> list[FigureResult]:
     cluster.start("c")
     businesses.wait_in_sync()
     led, nbytes = businesses.imbalance()
-    found.append(at_most("one killed with kill -9 among writers, and back: led, max/mean", led, AFTER_DEATH, ""))
+    found += [
+        at_most("one killed with kill -9 among writers, and back: led, max/mean", led, AFTER_DEATH, ""),
+        at_most("the same: bytes led, max/mean", nbytes, AFTER_DEATH, ""),
+    ]
     moves = json.loads(cluster.venus("cluster", "balance", "--json", timeout_s=600)[0])["moves"]
     led, nbytes = businesses.imbalance()
     slowest = max((move["seconds"] for move in moves), default=0.0)
+    missing, extra = businesses.wrong_rows()
     return [
         *found,
         at_most(f"balanced with {len(moves)} hand-overs: led, max/mean", led, EVEN, ""),
         at_most("balanced: bytes led, max/mean", nbytes, EVEN, ""),
         at_most("the slowest of these hand-overs", slowest, 1.0, "s"),
-        at_most("lost in all of this", businesses.missing_rows(), 0, "rows"),
+        at_most("lost in all of this", missing, 0, "rows"),
+        at_most("doubled in all of this", extra, 0, "rows"),
     ]
 
 

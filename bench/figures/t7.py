@@ -1,27 +1,33 @@
 """T7: how often a reader that was away has to take the full data again (Tensor's formula 1: rate times mean absence).
 
 A simulated week with the functions that the broker trims by and its default settings; then disconnects of an access
-set, of a consumer and of a reader without a group at real brokers, with `retain = "bytes"` and "measured".
+set, of a consumer and of a reader without a group at real brokers, with `retain = "bytes"` and "measured". One more
+consumer knows only an address of the home; the directory sends it to the access set, which is nearer.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from bench.cables import Cables, lay_cables
 from bench.fan_out import Messages
-from bench.figures.figure import Figure, FigureResult, at_most
+from bench.figures.figure import Figure, FigureResult, at_least, at_most
 from bench.network.week import FixedRetention, Followers, KnownReaders, Outcome, Rule, UnknownReaders, week
 from bench.sets import Sets, sets
+from bench.venus_cluster import wait_for
 from bench.venus_transmission import BUSINESS
 from tests.support.brokers.networks import has, mirror_of
 from tests.support.brokers.servers import business_status, take
 from venus.config import BrokerSettings, ClusterSettings
 from venus.errors import OffsetTrimmed
 from venus.flow.retention import MEASURE_EVERY_S
+from venus.rpc.address import CONSUMER, NONE, BrokerAddress, DirectoryLookup, find_by_directory
+from venus.rpc.directory import ask_where
 from venus.rpc.subscriber import Subscriber
 
 GOAL_PERCENT = 1.0
@@ -30,6 +36,9 @@ STRANGERS_PERCENT = 5.0
 DISCONNECTS = 20
 RETAIN_BYTES = 1 << 20
 PRESENT_S, AWAY_MAX_S = 3.0, 3.0
+#: The site of the access set and of the consumer that is guided; it may lag for a moment after a long outage.
+NEAR = "lyon"
+GUIDED_PERCENT = 90.0
 #: The broker trims each second what it does not keep.
 TRIM_S = 2.5
 MIB = 1 << 20
@@ -79,16 +88,18 @@ def simulate_weeks(quick: bool) -> list[FigureResult]:
 
 
 class SimulatedReader:
-    """A consumer that comes and goes; with `transient` it has no group."""
+    """A consumer that comes and goes; with `transient` it has no group. `reached` counts the brokers that it found."""
 
-    def __init__(self, address: str, position: int, *, transient: bool = False) -> None:
-        self._address, self.position, self._transient = address, position, transient
+    def __init__(self, address: str, position: int, name: str, *, transient: bool = False) -> None:
+        self._address, self.position, self._name, self._transient = address, position, name, transient
         self.trimmed = 0
+        self.reached = Counter[str]()
         self._stream: Subscriber | None = None
 
     def come(self, end: int) -> None:
         """Continue at the last position, and take everything."""
         self._stream = self._connect()
+        self.reached[self._stream.address] += 1
         try:
             self._stream.open(self.position, 0)
         except OffsetTrimmed:
@@ -101,8 +112,7 @@ class SimulatedReader:
             self.follow(end)
 
     def _connect(self) -> Subscriber:
-        name = "stranger" if self._transient else "reader"
-        return Subscriber(self._address, BUSINESS, name, credit_bytes=4 << 20, transient=self._transient)
+        return Subscriber(self._address, BUSINESS, self._name, credit_bytes=4 << 20, transient=self._transient)
 
     def follow(self, end: int) -> None:
         """Take what is there."""
@@ -125,22 +135,45 @@ def write(sender: Messages, seconds: float) -> None:
         time.sleep(0.1)
 
 
-def disconnect(
-    started: Sets, cables: Cables, sender: Messages, known: SimulatedReader, stranger: SimulatedReader, away_s: float
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """A consumer of the home, one that the directory guides, and one without a group."""
+
+    known: SimulatedReader
+    guided: SimulatedReader
+    stranger: SimulatedReader
+
+    @classmethod
+    def of(cls, home: str) -> Readers:
+        """Return readers that know an address of the home; the directory names a set at Lyon to one of them."""
+        guide = find_by_directory([home], CONSUMER, BUSINESS, NEAR, NONE)
+        return cls(
+            known=SimulatedReader(home, 0, "reader"),
+            guided=SimulatedReader(guide, 0, "guided"),
+            stranger=SimulatedReader(home, 0, "stranger", transient=True),
+        )
+
+    @property
+    def all(self) -> tuple[SimulatedReader, ...]:
+        """All of them."""
+        return self.known, self.guided, self.stranger
+
+
+def disconnect(started: Sets, cables: Cables, sender: Messages, readers: Readers, away_s: float) -> None:
     """Let all read for a while, be away, and come back; the stranger last, when the broker has trimmed the queue."""
     write(sender, PRESENT_S)
-    for one in (known, stranger):
+    for one in readers.all:
         one.follow(sender.end)
         one.leave()
     cables.out(["below"])
     write(sender, away_s)
     cables.back(["below"])
-    known.come(sender.end)
+    readers.known.come(sender.end)
     has(started.at("below"), sender.end, BUSINESS)
+    readers.guided.come(sender.end)
     write(sender, TRIM_S)
-    known.follow(sender.end)
-    stranger.come(sender.end)
+    readers.known.follow(sender.end)
+    readers.stranger.come(sender.end)
 
 
 def live(times: int, retain: str) -> list[FigureResult]:
@@ -149,33 +182,44 @@ def live(times: int, retain: str) -> list[FigureResult]:
     with sets() as started:
         home = started.start("home", retain=retain, retain_bytes=RETAIN_BYTES, retain_bytes_min=RETAIN_BYTES)
         with lay_cables(below=home) as cables:
-            started.start("below", [cables.at["below"]])
+            started.start("below", [cables.at["below"]], site=NEAR)
             sender = Messages(home, rows=1000)
             sender.one()
             has(started.at("below"), sender.end, BUSINESS)
-            known, stranger = SimulatedReader(home, 0), SimulatedReader(home, 0, transient=True)
-            for one in (known, stranger):
+            wait_for(lambda: nearest_set(home) == "below", every_s=0.2)
+            readers = Readers.of(home)
+            for one in readers.all:
                 one.come(sender.end)
             warm_at, left = time.monotonic() + 2 * MEASURE_EVERY_S, times
             while left:
-                disconnect(started, cables, sender, known, stranger, min(AWAY_MAX_S, chance.lognormvariate(0.0, 0.8)))
+                disconnect(started, cables, sender, readers, min(AWAY_MAX_S, chance.lognormvariate(0.0, 0.8)))
                 if time.monotonic() < warm_at:
-                    stranger.trimmed = 0
+                    readers.stranger.trimmed = 0
                 else:
                     left -= 1
             mirror = mirror_of(started.at("below"), BUSINESS)
             fills = mirror.fills if mirror is not None else times
             kept = business_status(home, BUSINESS).retention.bytes or RETAIN_BYTES
-            for one in (known, stranger):
+            found, visits = readers.guided.reached[started.at("below")], readers.guided.reached.total()
+            for one in readers.all:
                 one.leave()
             sender.close()
     where = f"{times} disconnects, retain = {retain}, {RETAIN_BYTES // MIB} MiB at least: full data taken again"
     lost = times if retain == "bytes" else times // 2
     what = f"{where} by a reader without a group ({kept / MIB:.1f} MiB kept at the end)"
+    guided = f"{where} by a consumer that knows the home and that the directory guides to the access set"
     return [
-        at_most(f"{where} by an access set and a consumer", fills - 1 + known.trimmed, 0, ""),
-        at_most(what, stranger.trimmed, lost, ""),
+        at_most(f"{where} by an access set and a consumer", fills - 1 + readers.known.trimmed, 0, ""),
+        at_most(guided, readers.guided.trimmed, 0, ""),
+        at_least("the same: connections at the access set", 100 * found / visits, GUIDED_PERCENT, "%"),
+        at_most(what, readers.stranger.trimmed, lost, ""),
     ]
+
+
+def nearest_set(address: str) -> str:
+    """Return the set that a broker names first to a consumer at Lyon; empty = none."""
+    lookup = DirectoryLookup((), CONSUMER, BUSINESS, NEAR)
+    return next((one.set for one in ask_where(BrokerAddress(address), lookup).sets), "")
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
