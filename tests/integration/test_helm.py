@@ -33,7 +33,7 @@ VERSIONS = ("1.27", "1.34")
 Document = dict[str, Any]
 
 
-def rendered(values: Mapping[str, Any]) -> list[Document]:
+def render(values: Mapping[str, Any]) -> list[Document]:
     with Chart.load(CHART) as chart:
         files = chart.render(values=dict(values), name="shop", namespace="prod")
     texts = [text for name, text in files.items() if name.endswith(".yaml")]
@@ -55,7 +55,7 @@ def containers(pod: Document) -> list[Document]:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("values", [EXAMPLE, ALONE], ids=["example", "alone"])
 def test_every_manifest_is_valid(values: Mapping[str, Any], version: str) -> None:
-    documents = rendered(values)
+    documents = render(values)
     kinds = {document["kind"] for document in documents}
     assert kinds >= {"StatefulSet", "Deployment", "Service", "ConfigMap", "NetworkPolicy"}
     for document in documents:
@@ -65,7 +65,7 @@ def test_every_manifest_is_valid(values: Mapping[str, Any], version: str) -> Non
 
 
 def test_a_manifest_that_is_wrong_is_found() -> None:
-    (stateful,) = of_kind(rendered(EXAMPLE), "StatefulSet")
+    (stateful,) = of_kind(render(EXAMPLE), "StatefulSet")
     stateful["spec"]["replica"] = 3
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(stateful, VERSIONS[1], strict=True)
@@ -78,7 +78,7 @@ def test_helm_finds_nothing_to_complain_of() -> None:
 
 
 def test_three_brokers_are_spread_and_kept_a_majority() -> None:
-    documents = rendered(EXAMPLE)
+    documents = render(EXAMPLE)
     (stateful,) = of_kind(documents, "StatefulSet")
     (budget,) = of_kind(documents, "PodDisruptionBudget")
     pod = stateful["spec"]["template"]
@@ -95,7 +95,7 @@ def test_three_brokers_are_spread_and_kept_a_majority() -> None:
 
 
 def test_selectors_of_everything_choose_one_kind_of_pod() -> None:
-    documents = rendered(EXAMPLE)
+    documents = render(EXAMPLE)
     chosen = [d["spec"]["selector"]["matchLabels"] for d in documents if d["kind"] in ("StatefulSet", "Deployment")]
     for selector in chosen:
         assert sum(selector.items() <= pod["metadata"]["labels"].items() for pod in pods(documents)) == 1
@@ -104,10 +104,10 @@ def test_selectors_of_everything_choose_one_kind_of_pod() -> None:
 
 
 def test_secrets_are_by_reference_only() -> None:
-    text = json.dumps(rendered(EXAMPLE))
-    assert of_kind(rendered(EXAMPLE), "Secret") == []
+    text = json.dumps(render(EXAMPLE))
+    assert of_kind(render(EXAMPLE), "Secret") == []
     assert not re.search(r"(postgresql|oracle|mysql)[+a-z]*://", text)
-    for pod in pods(rendered(EXAMPLE)):
+    for pod in pods(render(EXAMPLE)):
         for container in containers(pod):
             for variable in container.get("env", ()):
                 if variable["name"].endswith("__URL"):
@@ -115,7 +115,7 @@ def test_secrets_are_by_reference_only() -> None:
 
 
 def test_every_container_is_locked_down() -> None:
-    for pod in pods(rendered(EXAMPLE)):
+    for pod in pods(render(EXAMPLE)):
         assert pod["spec"]["automountServiceAccountToken"] is False
         for container in containers(pod):
             security = container["securityContext"]
@@ -129,7 +129,7 @@ def test_every_container_is_locked_down() -> None:
 def test_the_configuration_is_one_that_venus_takes(
     values: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    documents = rendered(values)
+    documents = render(values)
     (config,) = of_kind(documents, "ConfigMap")
     file = tmp_path / "venus.toml"
     file.write_text(config["data"]["venus.toml"])
@@ -151,14 +151,14 @@ def test_the_configuration_is_one_that_venus_takes(
 
 
 def test_every_file_that_is_named_is_mounted() -> None:
-    for pod in pods(rendered(EXAMPLE)):
+    for pod in pods(render(EXAMPLE)):
         volumes = {volume["name"] for volume in pod["spec"]["volumes"]} | {"data"}
         for container in containers(pod):
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
 
 
 def test_the_commands_exist() -> None:
-    for pod in pods(rendered(EXAMPLE)):
+    for pod in pods(render(EXAMPLE)):
         arguments = pod["spec"]["containers"][0]["args"]
         bare = [word for word in arguments if word not in ("-c", "/etc/venus/venus.toml")]
         done = forked.run(
@@ -179,18 +179,18 @@ def test_the_commands_exist() -> None:
 )
 def test_values_that_cannot_be_are_refused_with_the_way_out(values: Mapping[str, Any], says: str) -> None:
     with pytest.raises(HelmError, match=re.escape(says)):
-        rendered(values)
+        render(values)
 
 
 def test_the_network_policy_admits_only_what_must_connect() -> None:
-    broker, adapters = of_kind(rendered(EXAMPLE), "NetworkPolicy")
+    broker, adapters = of_kind(render(EXAMPLE), "NetworkPolicy")
     ports = {frozenset(port["port"] for port in rule["ports"]) for rule in broker["spec"]["ingress"]}
     assert ports == {frozenset({"grpc", "http"}), frozenset({"http"})}
     assert "ingress" not in adapters["spec"]
 
 
 def test_the_spark_application_is_complete() -> None:
-    (application,) = of_kind(rendered(EXAMPLE), "SparkApplication")
+    (application,) = of_kind(render(EXAMPLE), "SparkApplication")
     spec = application["spec"]
     assert {"type", "mode", "image", "mainApplicationFile", "sparkVersion", "driver", "executor"} <= spec.keys()
     names = {variable["name"] for variable in spec["driver"]["env"]}

@@ -33,7 +33,7 @@ sys.exit(serve(Settings.model_validate_json(sys.argv[1])))
 """
 
 
-def started(at_first: str, patience_s: float) -> subprocess.Popen[str]:
+def start(at_first: str, patience_s: float) -> subprocess.Popen[str]:
     """Return a process that waits for a signal as `venus sync` does."""
     found = subprocess.Popen(
         [sys.executable, "-c", COMMAND.format(at_first=at_first, patience_s=patience_s)],
@@ -49,14 +49,14 @@ def started(at_first: str, patience_s: float) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
-    process = started("SIG_DFL", 30)
+    process = start("SIG_DFL", 30)
     process.send_signal(number)
     assert process.communicate(timeout=30)[0] == "in order\n"
     assert process.returncode == 0
 
 
 def test_a_terminal_that_is_closed_may_say_so_twice() -> None:
-    process = started("SIG_DFL", 30)
+    process = start("SIG_DFL", 30)
     assert process.stdout is not None
     process.send_signal(signal.SIGHUP)
     assert process.stdout.readline() == "in order\n"
@@ -66,7 +66,7 @@ def test_a_terminal_that_is_closed_may_say_so_twice() -> None:
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
-    process = started("SIG_DFL", 30)
+    process = start("SIG_DFL", 30)
     assert process.stdout is not None
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == "in order\n"
@@ -75,7 +75,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
 
 
 def test_with_nohup_it_continues() -> None:
-    process = started("SIG_IGN", 0.5)
+    process = start("SIG_IGN", 0.5)
     process.send_signal(signal.SIGHUP)
     assert process.communicate(timeout=30)[0] == "goes on\n"
 

@@ -73,7 +73,7 @@ class SimulatedCoordinator:
             return None
         old, self.record = self.record, replace(after, version=self.record.version + 1)
         if self._loop.traces:
-            self._loop.say(f"coordinator {described(self.record)}")
+            self._loop.say(f"coordinator {describe(self.record)}")
         self.stored(old, knew)
         self._changed()
         return self.record
@@ -92,7 +92,7 @@ class SimulatedCoordinator:
             watcher()
 
 
-def described(record: Any) -> str:
+def describe(record: Any) -> str:
     """Return a record as one line, the same in each run."""
     inside, last = (",".join(map(str, sorted(members))) for members in (record.in_sync, record.last_in_sync))
     unclean = f" unclean {record.unclean_terms}" if record.unclean_terms else ""

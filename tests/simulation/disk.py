@@ -12,12 +12,12 @@ Entry = tuple[int, int]  # term and value; value 0 = the first entry of a term
 Change = tuple[Any, ...]
 
 
-def encoded(entry: Entry) -> bytes:
+def encode(entry: Entry) -> bytes:
     """Return the entry as it is shipped."""
     return b"%d:%d" % entry
 
 
-def decoded(data: bytes) -> Entry:
+def decode(data: bytes) -> Entry:
     """Return a shipped entry."""
     term, value = data.split(b":")
     return int(term), int(value)

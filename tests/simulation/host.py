@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation import faults, states
 from tests.simulation.client import Lane
-from tests.simulation.coordinator import LEASE_S, described
-from tests.simulation.disk import Disk, decoded, encoded
+from tests.simulation.coordinator import LEASE_S, describe
+from tests.simulation.disk import Disk, decode, encode
 from tests.simulation.log_queue import LogQueue
 from tests.simulation.process import Process
 from venus.replication import messages as m
@@ -155,7 +155,7 @@ class Host(Process):
                 name = "swap without an answer that may have happened" if happened else "swap that was lost"
                 self.loop.counts[name] += 1
             else:
-                states.swapped(self, before, after, stored)
+                states.count_swap(self, before, after, stored)
             self.step(m.SwapResult(before=before, after=after, stored=stored, certain=answered))
 
         knew = self.living_at
@@ -168,9 +168,9 @@ class Host(Process):
         states.notice(self, event)
         effects = self.replica.step(event, self.loop.now)
         if self.loop.traces and (effects or not isinstance(event, m.Tick | LogChanged)):
-            self.loop.say(f"{self.me} {shown(event)}")
+            self.loop.say(f"{self.me} {describe_message(event)}")
             for effect in effects:
-                self.loop.say(f"    {shown(effect)}")
+                self.loop.say(f"    {describe_message(effect)}")
         for effect in effects:
             _DOES[type(effect)](self, effect)
         self.world.judge.stepped(self)
@@ -205,12 +205,12 @@ class Host(Process):
             first = answer.first - content.start
             entries = content.entries[first : first + self.loop.random.randint(1, self.world.frame)]
             answer = m.Entries(
-                term=answer.term, first=answer.first, high=answer.high, entries=tuple(map(encoded, entries))
+                term=answer.term, first=answer.first, high=answer.high, entries=tuple(map(encode, entries))
             )
         self._send(effect.to, m.FetchReply(leader=self.me, answer=answer))
 
     def _append(self, effect: m.Append) -> None:
-        self.log.order(("append", effect.order, effect.first, [decoded(data) for data in effect.entries]))
+        self.log.order(("append", effect.order, effect.first, [decode(data) for data in effect.entries]))
 
     def _truncate(self, effect: m.Truncate) -> None:
         self.log.order(("truncate", effect.order, effect.end))
@@ -254,16 +254,16 @@ _DOES: dict[type, Callable[[Host, Any], None]] = {
 }
 
 
-def shown(message: Any) -> str:
+def describe_message(message: Any) -> str:
     """Return a message as one line, the same in each run (the order in which a set is printed is not)."""
     fields = []
     for name in message.__dataclass_fields__:
         value = getattr(message, name)
         if isinstance(value, Leadership):
-            value = f"({described(value)})"
+            value = f"({describe(value)})"
         elif isinstance(value, dict):
             value = ",".join(map(str, sorted(value)))
         elif hasattr(value, "__dataclass_fields__") and not isinstance(value, Member):
-            value = f"({shown(value)})"
+            value = f"({describe_message(value)})"
         fields.append(f"{name}={value}")
     return f"{type(message).__name__} {' '.join(fields)}"

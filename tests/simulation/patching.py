@@ -28,13 +28,13 @@ class Edit:
 
 
 @contextmanager
-def edited(edits: tuple[Edit, ...]) -> Iterator[None]:
+def apply_edits(edits: tuple[Edit, ...]) -> Iterator[None]:
     """Have the edits in force. Raises AssertionError if the code is not what an edit expects."""
     with ExitStack() as undo:
         for edit in edits:
             function = function_of(edit.where)
             undo.callback(setattr, function, "__code__", function.__code__)
-            function.__code__ = _changed(function, edit)
+            function.__code__ = _edited_code(function, edit)
         yield
 
 
@@ -54,7 +54,7 @@ def function_of(where: str) -> FunctionType:
     return found
 
 
-def _changed(function: FunctionType, edit: Edit) -> CodeType:
+def _edited_code(function: FunctionType, edit: Edit) -> CodeType:
     source = edit.new
     if edit.old:
         source = textwrap.dedent(inspect.getsource(function))

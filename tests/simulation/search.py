@@ -6,14 +6,14 @@ import sys
 import time
 
 from tests.simulation.judge import Violation
-from tests.simulation.patching import edited
+from tests.simulation.patching import apply_edits
 from tests.simulation.rules import RULES, Rule
 from tests.simulation.world import World
 
 
 def first_violation(rule: Rule, seeds: range) -> tuple[int, str] | None:
     """Return the first seed in which something breaks without the rule, and what does; None = nothing does."""
-    with edited(rule.edits):
+    with apply_edits(rule.edits):
         for seed in seeds:
             broken = violation(seed)
             if broken is not None:

@@ -51,7 +51,7 @@ def notice(host: Host, event: Event) -> None:
             if known is not None and event.leadership.version < known.version:
                 counts["record older than the one known"] += 1
             elif known is None or event.leadership.term > known.term:
-                _named(host, event.leadership)
+                _name_states(host, event.leadership)
         case LeaseChanged() if leading is not None and replica.lease_until <= host.loop.now:
             counts["the leader's lease ended and began again"] += leading.known.policy is Policy.AVAILABILITY
         case FetchReply(answer=Entries(first=index)) | FetchReply(answer=LogsDiverge(index=index)):
@@ -62,7 +62,7 @@ def notice(host: Host, event: Event) -> None:
             pass
 
 
-def _named(host: Host, record: Leadership) -> None:
+def _name_states(host: Host, record: Leadership) -> None:
     position, counts = host.replica.position, host.loop.counts
     if record.leader == host.me and not position.whole:
         counts["chosen while its installation was not done"] += 1
@@ -70,7 +70,7 @@ def _named(host: Host, record: Leadership) -> None:
         counts["leader changed while the log was about to change"] += 1
 
 
-def swapped(host: Host, before: Leadership, after: Leadership, stored: Leadership | None) -> None:
+def count_swap(host: Host, before: Leadership, after: Leadership, stored: Leadership | None) -> None:
     """Count what an answer of the coordinator means."""
     counts = host.loop.counts
     if stored is None:

@@ -16,7 +16,7 @@ from tests.simulation.brokers.rules import RULES
 from tests.simulation.brokers.states import RARE
 from tests.simulation.brokers.world import BrokerWorld
 from tests.simulation.judge import Violation
-from tests.simulation.patching import edited
+from tests.simulation.patching import apply_edits
 from tests.simulation.rules import Rule
 from venus.broker.store import keys
 
@@ -51,7 +51,7 @@ def test_two_thousand_histories_of_whole_brokers_hold_and_reach_every_rare_state
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.text)
 def test_without_a_rule_an_invariant_breaks(rule: Rule) -> None:
-    with edited(rule.edits), pytest.raises(Violation, match=rule.invariant):
+    with apply_edits(rule.edits), pytest.raises(Violation, match=rule.invariant):
         BrokerWorld(rule.seed).run()
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.created import CreatedWorld
 from tests.simulation.judge import Violation
 from tests.simulation.leaders import LeaderWorld
-from tests.simulation.patching import Edit, edited
+from tests.simulation.patching import Edit, apply_edits
 from tests.simulation.rules import Rule
 
 World = Callable[[int], LeaderWorld | CreatedWorld]
@@ -214,11 +214,11 @@ def test_many_more_histories_hold() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.text)
 def test_without_a_rule_of_placement_an_invariant_breaks(rule: Rule) -> None:
-    with edited(rule.edits):
+    with apply_edits(rule.edits):
         assert violation(LeaderWorld, rule.seed) == rule.invariant
 
 
 @pytest.mark.parametrize("rule", CREATED, ids=lambda rule: rule.text)
 def test_without_a_rule_of_creation_an_invariant_breaks(rule: Rule) -> None:
-    with edited(rule.edits):
+    with apply_edits(rule.edits):
         assert violation(CreatedWorld, rule.seed) == rule.invariant

@@ -34,18 +34,18 @@ def histories(seeds: Iterable[int]) -> Counter[str]:
     return counts
 
 
-def reached(counts: Counter[str], least: int) -> None:
+def check_reached(counts: Counter[str], least: int) -> None:
     assert {name: counts[name] for name in RARE if counts[name] < least} == {}
 
 
 def test_three_hundred_histories_hold_and_reach_every_rare_state() -> None:
-    reached(histories(range(300)), 1)
+    check_reached(histories(range(300)), 1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ten_thousand_histories_hold_and_reach_every_rare_state() -> None:
-    reached(histories(range(10_000)), 100)
+    check_reached(histories(range(10_000)), 100)
 
 
 def test_a_seed_is_replayed_byte_for_byte() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import pytest
 
 from tests.simulation.judge import Violation
-from tests.simulation.patching import edited
+from tests.simulation.patching import apply_edits
 from tests.simulation.rules import Rule
 from tests.simulation.tiers.rules import RULES
 from tests.simulation.tiers.states import RARE
@@ -58,5 +58,5 @@ def test_a_thousand_histories_of_sets_in_tiers_hold_and_reach_every_rare_state()
 
 @pytest.mark.parametrize("rule", [pytest.param(r, marks=_SLOW.get(r.text, ()), id=r.text) for r in RULES])
 def test_without_a_rule_an_invariant_breaks(rule: Rule) -> None:
-    with edited(rule.edits), pytest.raises(Violation, match=rule.invariant):
+    with apply_edits(rule.edits), pytest.raises(Violation, match=rule.invariant):
         TierWorld(rule.seed).run()

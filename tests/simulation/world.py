@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.simulation import directed, directed_cuts, faults
-from tests.simulation.coordinator import SimulatedCoordinator, described
+from tests.simulation.coordinator import SimulatedCoordinator, describe
 from tests.simulation.host import Host
 from tests.simulation.judge import Judge, Violation
 from tests.simulation.loop import Loop
@@ -172,19 +172,19 @@ class World:
     def _wait_until_led(self) -> None:
         deadline = self.loop.now + LEADER_WITHIN_S
         if not self.loop.run_until(deadline, lambda: self.leader is not None):
-            raise Violation("a leader within 5 s", described(self.coordinator.record))
+            raise Violation("a leader within 5 s", describe(self.coordinator.record))
 
     def _wait_until_written(self) -> None:
         self.rate, before = 1.0, self._value
         if not self.loop.run_until(
             self.loop.now + CONVERGED_WITHIN_S, lambda: max(self.judge.acknowledged, default=0) > before
         ):
-            raise Violation("a write is acknowledged within 40 s", described(self.coordinator.record))
+            raise Violation("a write is acknowledged within 40 s", describe(self.coordinator.record))
 
     def _wait_until_converged(self) -> None:
         self.rate = 0.0
         if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.converged):
-            raise Violation("all replicas are complete within 40 s", described(self.coordinator.record))
+            raise Violation("all replicas are complete within 40 s", describe(self.coordinator.record))
 
     def _fail_over(self) -> None:
         self.loop.run_until(self.loop.now + 3.0)  # what was sent before has arrived, a late refresh of a lease as well

@@ -44,7 +44,7 @@ def target(postgres_server: Server) -> Iterator[str]:
     postgres_server.drop_database(url)
 
 
-def started(folder: Path, source: str, target: str) -> Pipeline:
+def start(folder: Path, source: str, target: str) -> Pipeline:
     """Bring a source to a target, and leave `venus sync` running."""
     pipeline = Pipeline(folder=folder, source=source, targets={"main": with_password(target)})
     pipeline.configure()
@@ -68,13 +68,13 @@ def test_from_sqlite_with_everything_that_can_be_in_the_way(tmp_path: Path, targ
     with closing(sqlite3.connect(file, isolation_level=None)) as app:
         app.execute("PRAGMA foreign_keys = on")
         app.executescript(_SQLITE)
-        pipeline = started(tmp_path, f"sqlite:///{file}", target)
+        pipeline = start(tmp_path, f"sqlite:///{file}", target)
         try:
             app.execute("INSERT INTO customer (name) VALUES ('drawn and gone')")
             app.execute("DELETE FROM customer WHERE id = 4")
             pipeline.caught_up("main")
-            refused(pipeline, target)
-            done(pipeline, target)
+            check_refusal(pipeline, target)
+            cut_over(pipeline, target)
             app.execute("INSERT INTO orders VALUES (12, 3, 'late')")
             back(pipeline, target)
             assert pipeline.stop("sync") == 0
@@ -82,7 +82,7 @@ def test_from_sqlite_with_everything_that_can_be_in_the_way(tmp_path: Path, targ
             pipeline.close()
 
 
-def refused(pipeline: Pipeline, target: str) -> None:
+def check_refusal(pipeline: Pipeline, target: str) -> None:
     """See that what is in the way is listed with the command that mends it, and that nothing has happened."""
     settings = load(pipeline.folder / "venus.toml")
     pause(settings, "main", ["orders"])
@@ -108,7 +108,7 @@ def refused(pipeline: Pipeline, target: str) -> None:
     query(target, "UPDATE orders SET what = 'a' WHERE no = 10")
 
 
-def done(pipeline: Pipeline, target: str) -> None:
+def cut_over(pipeline: Pipeline, target: str) -> None:
     """Rehearse and do it; then the application's first writes; then once more, and nothing is done."""
     rehearsal = pipeline.ask("cutover", "--target", "main", "--rehearse", *QUIET)
     assert (rehearsal["blocks"], rehearsal["certificate"]["equal"]) == ([], True)

@@ -90,7 +90,7 @@ def image(debian: Path, tmp_path: Path) -> Iterator[Stage]:
 
 
 @contextmanager
-def started(image: Stage, http: int, grpc: int) -> Iterator[subprocess.Popen[str]]:
+def start(image: Stage, http: int, grpc: int) -> Iterator[subprocess.Popen[str]]:
     """Run the image's command as its user."""
     listen = {"VENUS_BROKER__LISTEN": f"127.0.0.1:{grpc}", "VENUS_BROKER__HTTP": f"127.0.0.1:{http}"}
     command = ["chroot", f"--userspec={image.user}:{image.user}", str(image.root), "/usr/bin/env", "-C", image.folder]
@@ -119,7 +119,7 @@ def test_the_image_is_built_and_runs_everything_as_its_own_user(image: Stage) ->
     image.run(["python", "-c", MAKE_A_SHOP], ENVIRON)
     image.run(["venus", "install-triggers"], ENVIRON | ENDS)
     http, grpc = free_ports(2)
-    with started(image, http, grpc) as broker:
+    with start(image, http, grpc) as broker:
         deadline = time.monotonic() + 60
         while True:
             try:

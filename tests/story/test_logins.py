@@ -45,7 +45,7 @@ def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
         made.close()
 
 
-def refused(pipeline: Pipeline, *command: str, environ: dict[str, str] | None = None) -> tuple[str, str]:
+def refusal(pipeline: Pipeline, *command: str, environ: dict[str, str] | None = None) -> tuple[str, str]:
     """Return the line and the hint."""
     line, hint = pipeline.venus(*command, code=2, environ=environ).err.splitlines()
     assert PASSWORD not in line
@@ -66,13 +66,13 @@ def test_a_wrong_password_at_postgresql(pipeline: Pipeline, locked: Server, data
         pipeline.targets, key, command = {"main": url}, "targets.main.url", ["pause", "--target", "main"]
     pipeline.configure()
 
-    line, hint = refused(pipeline, *command)
+    line, hint = refusal(pipeline, *command)
 
     assert line.startswith(f"venus: venus.toml:{line_of(pipeline, url)}: {key}: {place} postgresql")
     assert f'password authentication failed for user "{ROLE}"' in line
     assert hint == ("Check [source] url." if place == "source" else "Check url in [targets.main].")
     variable = f"VENUS_{key.upper().replace('.', '__')}"
-    line, _ = refused(pipeline, *command, environ={variable: url})
+    line, _ = refusal(pipeline, *command, environ={variable: url})
     assert line.startswith(f"venus: environment: {variable}: {place} postgresql"), "the file is not to blame"
 
 
@@ -89,7 +89,7 @@ def test_a_wrong_password_or_database_at_mariadb(
         pipeline.source = mariadb_server.url(name, user, "" if user == "root" else PASSWORD)
         pipeline.configure()
 
-        line, hint = refused(pipeline, "check")
+        line, hint = refusal(pipeline, "check")
 
         place = f"source 127.0.0.1:{mariadb_server.port}/{name} cannot be reached: "
         assert line.startswith(f"venus: venus.toml:{line_of(pipeline, pipeline.source)}: source.url: {place}")

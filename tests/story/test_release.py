@@ -133,7 +133,7 @@ def mariadb(server: MariaServer, database: str) -> Any:
     return server.connect(database)
 
 
-def settled(shop: Shop) -> None:
+def wait_until_healthy(shop: Shop) -> None:
     shop.pipeline.until(lambda: shop.pipeline.status()["healthy"], "a healthy pipeline", every_s=0.2)
 
 
@@ -143,7 +143,7 @@ def states(shop: Shop) -> dict[str, str]:
 
 def test_one_busy_table_leaves_capture_and_comes_back(shop: Shop) -> None:
     pipeline, name = shop.pipeline, f"{shop.namespace}.busy"
-    settled(shop)
+    wait_until_healthy(shop)
     refused = pipeline.venus("uninstall-triggers", "bsuy", code=2)
     assert "did you mean" in refused.err
     assert "DROP" in pipeline.venus("uninstall-triggers", "busy", "--dry-run").out
@@ -157,7 +157,7 @@ def test_one_busy_table_leaves_capture_and_comes_back(shop: Shop) -> None:
         threading.Event().wait(4)  # capture compares registry and dictionary meanwhile
         assert states(shop) == {"busy": "RELEASED", "line": "ACTIVE"}
     pipeline.caught_up("main")
-    settled(shop)
+    wait_until_healthy(shop)
     then = shop.at_target("SELECT * FROM busy ORDER BY 1")
     assert shop.equal("line")
     assert not shop.equal("busy")
@@ -168,7 +168,7 @@ def test_one_busy_table_leaves_capture_and_comes_back(shop: Shop) -> None:
     pipeline.until(lambda: shop.equal("busy"), "busy to be equal", every_s=0.2)
     assert shop.at_target("SELECT * FROM busy ORDER BY 1") != then
     pipeline.until(lambda: shop.equal("line"), "line to be equal", every_s=0.2)
-    settled(shop)
+    wait_until_healthy(shop)
     assert pipeline.status()["released"] == ()
     assert pipeline.ask("verify")["verdict"].lower() == "same"
     assert pipeline.running["sync"].poll() is None
@@ -211,7 +211,7 @@ def test_a_removal_that_was_killed_is_named_and_finished(shop: Shop) -> None:
     pipeline.stop("sync")
     pipeline.start("capture", "sync", "--capture-only")
     pipeline.start("apply", "sync", "--apply-only", "--target", "main")
-    settled(shop)
+    wait_until_healthy(shop)
     pipeline.running["capture"].send_signal(signal.SIGSTOP)  # it is there and takes nothing
     try:
         shop.run("UPDATE busy SET v = 'late' WHERE id = 1")
@@ -226,13 +226,13 @@ def test_a_removal_that_was_killed_is_named_and_finished(shop: Shop) -> None:
     assert any(f"{name} is RELEASING" in p and f"`venus uninstall-triggers {name}` finishes" in p for p in found), found
     assert "is being taken out of capture" in pipeline.venus("pause", "busy", code=3).err
     assert pipeline.ask("uninstall-triggers", "busy")["released"] == [{"table": name, "left_out": 0}]
-    settled(shop)
+    wait_until_healthy(shop)
     assert states(shop) == {"busy": "RELEASED", "line": "ACTIVE"}
 
 
 def test_what_is_not_captured_is_left_out_and_named(shop: Shop) -> None:
     pipeline, name = shop.pipeline, f"{shop.namespace}.busy"
-    settled(shop)
+    wait_until_healthy(shop)
     pipeline.stop("sync")
     shop.run("UPDATE busy SET v = 'late' WHERE id = 1", "UPDATE line SET v = 'late' WHERE id = 1")
     said = " ".join(pipeline.venus("uninstall-triggers", name).out.split())
@@ -240,7 +240,7 @@ def test_what_is_not_captured_is_left_out_and_named(shop: Shop) -> None:
     assert states(shop) == {"busy": "RELEASED", "line": "ACTIVE"}
     pipeline.start("sync", "sync")
     pipeline.until(lambda: shop.equal("line"), "line to be equal", every_s=0.2)
-    settled(shop)
+    wait_until_healthy(shop)
     pipeline.venus("install-triggers")
     pipeline.until(lambda: shop.equal("busy"), "busy to be equal", every_s=0.2)
     pipeline.ask("uninstall-triggers")

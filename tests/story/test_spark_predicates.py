@@ -95,7 +95,7 @@ def check(pipeline: Pipeline, where: str) -> None:
     assert [int(n) for (n,) in whole] == [2]
 
 
-def settled(pipeline: Pipeline) -> bool:
+def is_settled(pipeline: Pipeline) -> bool:
     found = open_target(load(pipeline.folder / "venus.toml"), "main").read_view()
     return all(t.predicate_before is None and t.predicate_configured is None for t in found.tables)
 
@@ -130,7 +130,7 @@ def test_spark_obeys_predicates(pipeline: Pipeline) -> None:
     configure(pipeline, NEXT)
     pipeline.start("sync", "sync", "--engine", "spark", "--json")
     moves(pipeline, 3)
-    pipeline.until(lambda: settled(pipeline), "the new predicate")
+    pipeline.until(lambda: is_settled(pipeline), "the new predicate")
     moves(pipeline, 4)
     pipeline.caught_up("main")
     check(pipeline, NEXT)

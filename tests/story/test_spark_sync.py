@@ -85,7 +85,7 @@ def test_a_driver_that_is_killed_again_and_again_applies_everything_once(pipelin
     for round_no in range(3):
         write(pipeline, f"{counted} INSERT OR REPLACE INTO t SELECT i, '{round_no} ' || i FROM n")
         write(pipeline, f"DELETE FROM t WHERE id % 7 = {round_no}")
-        eventually(partial(moved, pipeline, round_no), "some of it", timeout_s=WAIT_S)
+        eventually(partial(has_moved, pipeline, round_no), "some of it", timeout_s=WAIT_S)
         found = driver(pipeline)
         if found is not None:
             note(found, pipeline)
@@ -119,6 +119,6 @@ def note(process: psutil.Process, pipeline: Pipeline) -> None:
         eventually(named, "the executors", timeout_s=WAIT_S)
 
 
-def moved(pipeline: Pipeline, round_no: int) -> bool:
+def has_moved(pipeline: Pipeline, round_no: int) -> bool:
     """Whether something of this round is at the target, or the driver is at work on it."""
     return any(value.startswith(f"{round_no} ") for _, value in rows(pipeline.targets["main"])[:50])

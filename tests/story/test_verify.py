@@ -49,7 +49,7 @@ def here(pipeline: Pipeline, *arguments: str, code: int = 0) -> Answer:
     return Answer(ended, out.getvalue(), err.getvalue())
 
 
-def asked(pipeline: Pipeline, *arguments: str, code: int = 0) -> Any:
+def compare(pipeline: Pipeline, *arguments: str, code: int = 0) -> Any:
     """Return a comparison's document."""
     return here(pipeline, "verify", *arguments, "--json", code=code).json
 
@@ -82,7 +82,7 @@ def test_an_operator_verifies_and_repairs(pipeline: Pipeline) -> None:
     status = pipeline.venus("status", "--rows").out
     assert re.search(r"^target main: last verified .+ ago: same \([\d,]+ rows? of \d+ tables?\)$", status, re.MULTILINE)
     assert re.search(r"^main\.orders +active +\d+ +~[\d,]+ +~[\d,]+ ", status, re.MULTILINE), status
-    assert asked(pipeline, "--table", "orders", "--table", "cust*")["verdict"] == "same"
+    assert compare(pipeline, "--table", "orders", "--table", "cust*")["verdict"] == "same"
     misspelt(pipeline)
     damage_is_found_and_mended(pipeline)
     undecided_without_a_target(pipeline)
@@ -117,7 +117,7 @@ def damage_is_found_and_mended(pipeline: Pipeline) -> None:
     shown = here(pipeline, "verify", "--html", "report.html", "--parquet", "findings", code=1).out
     assert "GHOST" in shown
     assert shown.splitlines()[-1].startswith("DIFFERENT: ")
-    found = asked(pipeline, code=1)
+    found = compare(pipeline, code=1)
     assert {(f["table"], *f["key"].values(), f["kind"], f["fault"]) for f in found["findings"]} == {
         ("main.orders", "7", "missing", "apply"),
         ("main.customers", "5", "different", "apply"),
@@ -130,17 +130,17 @@ def damage_is_found_and_mended(pipeline: Pipeline) -> None:
     check_reports(pipeline.folder)
     problem = "target main: the last comparison found 3 rows different; `venus verify --target main --repair`"
     assert any(text.startswith(problem) for text in pipeline.ask("status", code=1)["problems"])
-    assert asked(pipeline, "--where", "id < 3", "--table", "orders")["verdict"] == "same"
+    assert compare(pipeline, "--where", "id < 3", "--table", "orders")["verdict"] == "same"
     assert any(text.startswith(problem) for text in pipeline.ask("status", code=1)["problems"]), "of other rows"
 
     would = here(pipeline, "verify", "--repair", "--dry-run", code=1)
     assert "3 rows would be shipped again" in would.out
-    assert len(asked(pipeline, code=1)["findings"]) == 3
-    done = asked(pipeline, "--repair", "--wait-s", "60")
+    assert len(compare(pipeline, code=1)["findings"]) == 3
+    done = compare(pipeline, "--repair", "--wait-s", "60")
     assert done["repair"]["repaired"] == 3
     assert done["repair"]["left"] == []
     assert (done["verdict"], done["exit_code"]) == ("repaired", 0)
-    assert asked(pipeline, "--leg", "all")["verdict"] == "same"
+    assert compare(pipeline, "--leg", "all")["verdict"] == "same"
     assert pipeline.ask("status")["problems"] == []
 
 
@@ -165,7 +165,7 @@ def undecided_without_a_target(pipeline: Pipeline) -> None:
     pipeline.stop("sync")
     at_source(pipeline, "UPDATE orders SET status = 'held' WHERE id = 9")
 
-    found = asked(pipeline, "--wait-s", "0.2", code=3)
+    found = compare(pipeline, "--wait-s", "0.2", code=3)
 
     assert found["verdict"] == "undecided"
     assert found["undecided"] == [
@@ -182,7 +182,7 @@ def without_the_source(pipeline: Pipeline) -> None:
     assert "the source is not compared" in said.err
     assert said.out.splitlines()[-1].startswith("SAME: ")
     at_target(pipeline, "DELETE FROM orders WHERE id = 11")
-    found = asked(pipeline, code=1)
+    found = compare(pipeline, code=1)
     assert [(f["key"], f["fault"]) for f in found["findings"]] == [({"id": "11"}, "apply")]
     refused = here(pipeline, "verify", "--repair", code=2)
     assert "nothing was repaired" in refused.err

@@ -104,11 +104,11 @@ def _copy(stage: Stage, words: list[str], stages: dict[str, Stage], context: Pat
         source = stages[words[0].removeprefix("--from=")].root / words[1].lstrip("/")
         ignored = None
     else:
-        source, ignored = context / words[0], _ignored(context)
+        source, ignored = context / words[0], _find_ignored(context)
     shutil.copytree(source, into, dirs_exist_ok=True, ignore=ignored, symlinks=True)
 
 
-def _ignored(context: Path) -> Callable[[str, list[str]], set[str]]:
+def _find_ignored(context: Path) -> Callable[[str, list[str]], set[str]]:
     """Return what docker/Dockerfile.dockerignore leaves out: names at the top, and `**/name` anywhere."""
     patterns = (context / "docker" / "Dockerfile.dockerignore").read_text().split()
     anywhere = {pattern.removeprefix("**/") for pattern in patterns if pattern.startswith("**/")}

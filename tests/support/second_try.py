@@ -59,7 +59,7 @@ def parse_known(text: str) -> dict[str, date]:
     return {nodeid: date.fromisoformat(day) for day, nodeid in entries}
 
 
-def passed(outcomes: set[str]) -> bool:
+def has_passed(outcomes: set[str]) -> bool:
     """Return whether a test ran and nothing in it failed or was skipped."""
     return outcomes == {"setup passed", "call passed", "teardown passed"}
 
@@ -97,7 +97,7 @@ class SecondTry:
         if not first:
             return
         outcomes = self._tried(list(first))
-        self.flaky = {nodeid: first[nodeid] for nodeid in first if passed(outcomes.get(nodeid, set()))}
+        self.flaky = {nodeid: first[nodeid] for nodeid in first if has_passed(outcomes.get(nodeid, set()))}
         self._count(session, reports)
 
     def _tried(self, nodeids: Sequence[str]) -> Outcomes:

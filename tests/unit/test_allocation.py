@@ -38,14 +38,14 @@ def _piece() -> None:
     del arrays
 
 
-def _said(how: str) -> int:
+def _measure(how: str) -> int:
     command = [sys.executable, "-c", COUNTED, how]
     return int(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout)
 
 
 def test_pages_that_were_freed_are_used_again() -> None:
-    assert _said("kept") < 100
-    assert _said("as usual") > 1000  # or the setting is not needed any more
+    assert _measure("kept") < 100
+    assert _measure("as usual") > 1000  # or the setting is not needed any more
 
 
 def test_a_worker_keeps_them() -> None:

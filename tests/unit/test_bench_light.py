@@ -314,7 +314,7 @@ def test_credit_is_given_back_and_nothing_is_taken_twice(
     with theirs:
         broker = Broker(theirs)
         *_, opening = broker.hear()
-        wanted = said(opening).open
+        wanted = parse_frame(opening).open
         assert (wanted.group, wanted.offset, wanted.credit_bytes) == ("test-0", 5, credit_bytes)
         one = framing.frame(FrameKind.DATA, 1, framing.message(content(5, 3)))
         broker.say(one)
@@ -322,14 +322,14 @@ def test_credit_is_given_back_and_nothing_is_taken_twice(
             watch._turn()
         (answer,) = broker.hear()
         price = sum(map(cost, broker_pb2.DeliveryFrame.FromString(one[framing.HEAD.size + 5 : -9]).increments))
-        assert (said(answer).credit_bytes, said(answer).acknowledge) == (price, 8)
+        assert (parse_frame(answer).credit_bytes, parse_frame(answer).acknowledge) == (price, 8)
         broker.say(one)
         with pytest.raises(AssertionError, match="twice"):
             watch._turn()
     watch.close()
 
 
-def said(frame: tuple[Any, ...]) -> broker_pb2.ConsumerFrame:
+def parse_frame(frame: tuple[Any, ...]) -> broker_pb2.ConsumerFrame:
     """Return the message of a DATA frame."""
     assert frame[0] == FrameKind.DATA
     return unseal(broker_pb2.ConsumerFrame, frame[3][framing.PREFIX.size :], "a frame")

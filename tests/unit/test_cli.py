@@ -44,7 +44,7 @@ def command_name(command: CommandInfo) -> str:
     return command.name or command.callback.__name__
 
 
-def configured(tmp_path: Path, extra: str = "") -> None:
+def configure(tmp_path: Path, extra: str = "") -> None:
     (tmp_path / "venus.toml").write_text(
         f'[source]\nurl = "postgresql://u:{SECRET}@127.0.0.1:1/d"\n'
         f'[targets.main]\nurl = "postgresql://u:{SECRET}@127.0.0.1:1/d"\n'
@@ -66,7 +66,7 @@ def configured(tmp_path: Path, extra: str = "") -> None:
 def test_a_report_that_cannot_be_written_is_named_before_anything_is_read(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configured(tmp_path)  # no server answers there
+    configure(tmp_path)  # no server answers there
     (tmp_path / "s.db").touch()
     (tmp_path / "folder").mkdir()
     *_, option, file = command.split()
@@ -78,7 +78,7 @@ def test_a_report_that_cannot_be_written_is_named_before_anything_is_read(
 
 
 def test_a_predicate_is_checked_before_a_broker_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    configured(tmp_path)
+    configure(tmp_path)
 
     assert run(["listen", "orders", "amount >"]) == 2
     assert capsys.readouterr().err.startswith("venus: character 9: the text ends where a constant was expected\n")
@@ -118,7 +118,7 @@ def test_every_command_has_help_and_the_common_options(command: str, capsys: pyt
 def test_a_fall_back_without_its_databases_names_the_option_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configured(tmp_path)
+    configure(tmp_path)
     monkeypatch.chdir(tmp_path)
 
     assert run(["fallback"]) == 75
@@ -177,7 +177,7 @@ def test_a_wrong_call_is_one_line_a_hint_and_code_2(
 def test_what_cannot_be_reached_or_makes_no_sense_is_one_line(
     arguments: list[str], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configured(tmp_path)
+    configure(tmp_path)
 
     assert run(arguments) == code
 
@@ -191,11 +191,11 @@ def test_what_cannot_be_reached_or_makes_no_sense_is_one_line(
 def test_the_only_target_needs_no_name_and_one_of_several_does(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configured(tmp_path)
+    configure(tmp_path)
     run([command])
     assert "cannot be reached" in capsys.readouterr().err, "it is chosen"
 
-    configured(tmp_path, f'[targets.second]\nurl = "postgresql://u:{SECRET}@127.0.0.1:1/e"\n')
+    configure(tmp_path, f'[targets.second]\nurl = "postgresql://u:{SECRET}@127.0.0.1:1/e"\n')
     assert run([command]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "venus: there are several targets: choose one with --target",
@@ -207,7 +207,7 @@ def test_the_only_target_needs_no_name_and_one_of_several_does(
 def test_a_file_that_is_not_there_is_a_mistake_in_the_configuration(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configured(tmp_path)
+    configure(tmp_path)
     text = (tmp_path / "venus.toml").read_text()
     (tmp_path / "venus.toml").write_text(text.replace(f"postgresql://u:{SECRET}@127.0.0.1:1/d", "sqlite:///none.db", 1))
 
@@ -246,7 +246,7 @@ def test_a_url_that_is_none_is_named_by_its_line_or_variable(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    configured(tmp_path)
+    configure(tmp_path)
     text = (tmp_path / "venus.toml").read_text()
     line = 2 if option == "source.url" else 4
     right = f"postgresql://u:{SECRET}@127.0.0.1:1/d"
@@ -269,7 +269,7 @@ def test_a_url_that_is_none_is_named_by_its_line_or_variable(
 
 
 def test_status_works_with_every_part_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    configured(tmp_path)
+    configure(tmp_path)
 
     assert run(["status", "--json"]) == 1
 
@@ -284,7 +284,7 @@ def test_status_works_with_every_part_down(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_json_errors_are_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    configured(tmp_path)
+    configure(tmp_path)
 
     assert run(["--json", "half", "list"]) == 75
 
@@ -294,7 +294,7 @@ def test_json_errors_are_one_document(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_options_go_before_or_behind_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    configured(tmp_path)
+    configure(tmp_path)
     (tmp_path / "venus.toml").rename(tmp_path / "other.toml")
 
     assert run(["-c", "other.toml", "--json", "config"]) == 0
@@ -307,7 +307,7 @@ def test_options_go_before_or_behind_the_command(tmp_path: Path, capsys: pytest.
 
 
 def test_the_configuration_is_printed_with_passwords_masked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    configured(tmp_path)
+    configure(tmp_path)
 
     assert run(["config"]) == 0
 
@@ -348,7 +348,7 @@ def test_what_is_interrupted_says_so(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    configured(tmp_path)
+    configure(tmp_path)
     monkeypatch.setattr("venus.cli.verify.compare", interrupted)
 
     assert run(["verify"]) == 130

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Group
 
-from tests.unit.test_cli import configured
+from tests.unit.test_cli import configure
 from venus.cli.app import run
 from venus.cli.invocation import Invocation
 from venus.cli.output import build_table
@@ -18,7 +18,7 @@ ROWS: list[tuple[object, ...]] = [
 ]
 
 
-def shown(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def show(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
     monkeypatch.setenv("COLUMNS", str(width))
     Invocation().out.answer(
         {}, build_table("table", "state", "in the log", "changes committed", "applied by main", rows=ROWS)
@@ -30,7 +30,7 @@ def shown(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 def test_a_table_keeps_to_the_terminal_and_its_names_whole(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = shown(width, monkeypatch, capsys)
+    lines = show(width, monkeypatch, capsys)
 
     assert max(map(len, lines)) <= width
     assert any(line.startswith("main.order_lines") for line in lines)
@@ -39,7 +39,7 @@ def test_a_table_keeps_to_the_terminal_and_its_names_whole(
 def test_a_narrow_terminal_gets_one_value_below_the_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = shown(40, monkeypatch, capsys)
+    lines = show(40, monkeypatch, capsys)
 
     assert lines[:5] == [
         "main.order_lines",
@@ -54,7 +54,7 @@ def test_a_narrow_terminal_gets_one_value_below_the_other(
 def test_status_keeps_to_the_terminal(
     width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configured(tmp_path)
+    configure(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(width))
 

@@ -67,27 +67,27 @@ def seen_by_worker(_: int) -> tuple[bool, int]:
     return gc.get_freeze_count() > 1000, gc.get_threshold()[0]
 
 
-def _said(code: str) -> Any:
+def _run_code(code: str) -> Any:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     return json.loads(ended.stdout.splitlines()[-1])
 
 
 def test_nothing_is_collected_while_a_command_starts_and_numpy_starts_no_thread() -> None:
-    collections, threads = _said(STARTING)
+    collections, threads = _run_code(STARTING)
     assert collections == []
     assert len(threads) == 1  # but for Arrow's own
 
 
 def test_the_first_collection_makes_it_usual_again() -> None:
-    assert _said(BEHIND) == [200_000, True, 0]
+    assert _run_code(BEHIND) == [200_000, True, 0]
 
 
 def test_what_runs_on_is_settled() -> None:
-    assert _said(SETTLED) == [True, 0, True]
+    assert _run_code(SETTLED) == [True, 0, True]
 
 
 def test_a_worker_is_settled_when_it_begins() -> None:
-    assert _said(WORKING) == [[True, 700], [True, 700]]
+    assert _run_code(WORKING) == [[True, 700], [True, 700]]
 
 
 def test_a_loop_of_sync_is_settled_by_its_first_report(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ FILES = {"plain": ["compose.yaml"], "oracle": ["compose.yaml", "compose.oracle.y
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
 
 
-def composed(names: list[str]) -> dict[str, Any]:
+def compose(names: list[str]) -> dict[str, Any]:
     """Return the services, later files over earlier ones as `docker compose -f A -f B` lays them."""
     services: dict[str, Any] = {}
     for name in names:
@@ -44,7 +44,7 @@ def _over(below: Any, above: Any) -> Any:
 
 @pytest.mark.parametrize("names", FILES.values(), ids=FILES)
 def test_every_service_that_is_waited_for_is_there_and_says_when_it_is_healthy(names: list[str]) -> None:
-    services = composed(names)
+    services = compose(names)
     waited_for = {other for service in services.values() for other in service.get("depends_on", {})}
 
     assert waited_for >= {"postgres"}
@@ -53,7 +53,7 @@ def test_every_service_that_is_waited_for_is_there_and_says_when_it_is_healthy(n
 
 @pytest.mark.parametrize("names", FILES.values(), ids=FILES)
 def test_the_environment_is_a_configuration(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    service = composed(names)["venus"]
+    service = compose(names)["venus"]
     for option, value in service["environment"].items():
         monkeypatch.setenv(option, value)
     settings: Settings = load_config(None)
@@ -76,8 +76,8 @@ def test_the_commands_in_the_remarks_exist() -> None:
 def test_the_image_has_what_it_starts_and_listens_where_the_playground_asks() -> None:
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    ports = {port.rpartition(":")[2] for port in composed(FILES["plain"])["venus"]["ports"]}
-    extras = composed(FILES["oracle"])["venus"]["build"]["args"]["EXTRAS"]
+    ports = {port.rpartition(":")[2] for port in compose(FILES["plain"])["venus"]["ports"]}
+    extras = compose(FILES["oracle"])["venus"]["build"]["args"]["EXTRAS"]
 
     assert 'ENTRYPOINT ["venus"]' in DOCKERFILE
     assert 'CMD ["run"]' in DOCKERFILE

@@ -28,7 +28,7 @@ DOCUMENTS = sorted(
 )
 
 
-def refused(line: str) -> str:
+def refusal(line: str) -> str:
     """Return why the program does not take a line; empty = it does."""
     for words in documents.alternatives(line):
         try:
@@ -73,14 +73,14 @@ def test_the_grants_for_the_dba_are_those_that_the_program_knows() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_command_line_is_taken(document: Path) -> None:
-    assert [why for line in documents.read(document) if (why := refused(line))] == []
+    assert [why for line in documents.read(document) if (why := refusal(line))] == []
 
 
 @pytest.mark.parametrize("unit", sorted((ROOT / "docs/systemd").glob("*.service")), ids=lambda path: path.name)
 def test_the_services_start_what_the_program_takes(unit: Path) -> None:
     (line,) = re.findall(r"^ExecStart=/opt/venus/bin/(venus .+)$", unit.read_text(), re.MULTILINE)
 
-    assert refused(line) == ""
+    assert refusal(line) == ""
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_the_services_start_what_the_program_takes(unit: Path) -> None:
     ],
 )
 def test_a_line_that_the_program_does_not_take_is_found(line: str, why: str) -> None:
-    assert why in refused(line)
+    assert why in refusal(line)

@@ -17,7 +17,7 @@ from venus.wire import broker_pb2
 SETTINGS = Settings.model_validate({"targets": {"a": {"url": "postgresql://h/d"}}})
 
 
-def looked(monkeypatch: pytest.MonkeyPatch, *brokers: BrokerView) -> tuple[str, ...]:
+def look(monkeypatch: pytest.MonkeyPatch, *brokers: BrokerView) -> tuple[str, ...]:
     answers = list(brokers)
     monkeypatch.setattr(probes, "read_source", lambda settings, rows: SOURCE)
     monkeypatch.setattr(probes, "target_reader", lambda settings, name: lambda: replace(TARGET, offset=82))
@@ -32,14 +32,14 @@ def broker(offset: int) -> BrokerView:
 
 
 def test_a_target_that_was_asked_later_than_the_broker_is_not_ahead_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert looked(monkeypatch, broker(81), broker(83)) == ()
-    assert looked(monkeypatch, broker(82)) == ()
+    assert look(monkeypatch, broker(81), broker(83)) == ()
+    assert look(monkeypatch, broker(82)) == ()
 
 
 def test_a_broker_that_has_lost_its_data_still_is_behind_when_it_is_asked_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (problem,) = looked(monkeypatch, broker(81), broker(81))
+    (problem,) = look(monkeypatch, broker(81), broker(81))
     assert "the broker has lost its data, or another one answers" in problem
 
 
@@ -102,11 +102,11 @@ def test_the_lag_from_end_to_end_is_that_of_no_clock_that_is_wrong(
 
 def test_many_consumers_of_which_a_target_is_not_named_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     known = replace(broker(82), consumers=(replace(CONSUMER, group="main/other"),), consumers_total=2000)
-    assert looked(monkeypatch, known) == ()
-    (problem,) = looked(monkeypatch, replace(known, consumers_total=1))
+    assert look(monkeypatch, known) == ()
+    (problem,) = look(monkeypatch, replace(known, consumers_total=1))
     assert "the broker does not know this target" in problem
 
 
 def test_a_broker_that_is_away_is_not_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    (problem,) = looked(monkeypatch, BrokerView(error="broker b cannot be reached"))
+    (problem,) = look(monkeypatch, BrokerView(error="broker b cannot be reached"))
     assert problem == "broker: b cannot be reached"

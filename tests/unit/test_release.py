@@ -57,7 +57,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(release, "LOOK_S", 0.0)
 
 
-def waited(log: Log, wait_s: float, *, captures: bool = True) -> tuple[int, list[str]]:
+def wait(log: Log, wait_s: float, *, captures: bool = True) -> tuple[int, list[str]]:
     said: list[str] = []
     found = release.wait_for_capture(cast(Source, log), [7], wait_s, lambda: captures, said.append)
     return found[7], said
@@ -65,7 +65,7 @@ def waited(log: Log, wait_s: float, *, captures: bool = True) -> tuple[int, list
 
 def test_a_log_is_waited_for_until_it_is_empty() -> None:
     log = Log([3, 2, 1, 0])
-    assert waited(log, 60.0) == (0, ["waiting up to 60 s for 3 changes to be captured"])
+    assert wait(log, 60.0) == (0, ["waiting up to 60 s for 3 changes to be captured"])
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_log_is_waited_for_until_it_is_empty() -> None:
     ],
 )
 def test_what_will_not_be_taken_is_not_waited_for(log: Log, arguments: dict[str, Any]) -> None:
-    assert waited(log, **arguments)[0] == 3
+    assert wait(log, **arguments)[0] == 3
 
 
 def test_a_table_that_halts_on_its_way_out_continues_that_way() -> None:

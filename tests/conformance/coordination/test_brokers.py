@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.coordination.conftest import LEASE_S, AnyCoordinator, Cluster
-from tests.conformance.coordination.test_businesses import created, leadership
+from tests.conformance.coordination.test_businesses import create_business, leadership
 from tests.support.waiting import eventually
 from venus.broker.replicas.store_identity import CLUSTER_FILE, join_cluster
 from venus.errors import Fenced, Refused
@@ -155,7 +155,7 @@ def test_a_watch_tells_of_brokers_and_businesses(cluster: Cluster) -> None:
         assert told.wait(LATE_S)
 
     tells_of(lambda: other.register(broker()))
-    tells_of(lambda: created(other))
+    tells_of(lambda: create_business(other))
     tells_of(lambda: other.leave())
     stored = other.read("main")
     assert stored is not None
@@ -249,7 +249,7 @@ def test_the_age_of_a_store_is_no_event(cluster: Cluster) -> None:
 def test_a_copy_of_a_broker_that_runs_ends_the_one_that_was_there(cluster: Cluster) -> None:
     """Both took the place from each other, every second, and led in the same term: one member with two logs."""
     before, after = cluster.coordinator(), cluster.coordinator()
-    known = created(before)
+    known = create_business(before)
     before.register(broker())
     known = before.swap(known, replace(known, term=2)) or known
     assert (known.term, before.brokers()) == (2, (broker(),))
@@ -272,7 +272,7 @@ def test_a_copy_of_a_broker_that_runs_ends_the_one_that_was_there(cluster: Clust
 
 def test_a_broker_whose_lease_has_ended_is_itself_when_it_registers_again(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
-    known = created(one)
+    known = create_business(one)
     one.register(broker())
     eventually(lambda: not other.brokers(), timeout_s=LEASE_S + LATE_S)
     assert one.swap(known, replace(known, term=2)) is None, "somebody else may have taken its place"
@@ -287,6 +287,6 @@ def test_a_broker_whose_lease_has_ended_is_itself_when_it_registers_again(cluste
 
 def test_what_is_no_broker_changes_records_all_the_same(cluster: Cluster) -> None:
     operator = cluster.coordinator()
-    known = created(operator)
+    known = create_business(operator)
     cluster.coordinator().register(broker())
     assert operator.swap(known, replace(known, term=2)) is not None

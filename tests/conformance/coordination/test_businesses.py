@@ -30,7 +30,7 @@ def leadership(business: str = "main", **fields: object) -> Leadership:
     )
 
 
-def created(coordinator: AnyCoordinator, business: str = "main") -> Leadership:
+def create_business(coordinator: AnyCoordinator, business: str = "main") -> Leadership:
     stored = coordinator.create(leadership(business))
     assert stored is not None
     return stored
@@ -40,7 +40,7 @@ def test_what_was_stored_is_read_with_its_version(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
 
     assert one.read("main") is None
-    stored = created(one)
+    stored = create_business(one)
 
     assert stored == leadership()
     assert stored.version > 0
@@ -58,7 +58,7 @@ def test_what_operators_want_is_stored_as_well(cluster: Cluster) -> None:
 
 def test_a_business_is_created_once(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
-    first = created(one)
+    first = create_business(one)
 
     assert other.create(leadership(term=7)) is None
     assert other.read("main") == first
@@ -66,7 +66,7 @@ def test_a_business_is_created_once(cluster: Cluster) -> None:
 
 def test_a_swap_needs_the_current_version(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
-    first = created(one)
+    first = create_business(one)
 
     second = one.swap(first, replace(first, term=2, leader=None, in_sync=frozenset({B}), last_in_sync=frozenset({A})))
     assert second is not None
@@ -81,7 +81,7 @@ def test_a_swap_needs_the_current_version(cluster: Cluster) -> None:
 
 
 def test_a_removed_business_is_gone_and_its_old_version_is_worth_nothing(coordinator: AnyCoordinator) -> None:
-    first = created(coordinator)
+    first = create_business(coordinator)
     second = coordinator.swap(first, replace(first, term=2))
     assert second is not None
 
@@ -92,7 +92,7 @@ def test_a_removed_business_is_gone_and_its_old_version_is_worth_nothing(coordin
     assert not coordinator.remove(second)
     assert coordinator.swap(second, replace(second, term=3)) is None
 
-    again = created(coordinator)
+    again = create_business(coordinator)
     assert again.version > second.version
     assert coordinator.last_forgotten_term("main") == second.term
     assert coordinator.last_forgotten_term("another") == 0
@@ -102,7 +102,7 @@ def test_a_removed_business_is_gone_and_its_old_version_is_worth_nothing(coordin
 
 def test_a_removal_that_came_too_late_has_forgotten_nothing(coordinator: AnyCoordinator) -> None:
     """Who is told so removes what he has, as soon as the record cannot be read."""
-    first = created(coordinator)
+    first = create_business(coordinator)
     changed = coordinator.swap(first, replace(first, min_in_sync=2))
     assert changed is not None
     assert not coordinator.remove(first)
@@ -113,8 +113,8 @@ def test_a_removal_that_came_too_late_has_forgotten_nothing(coordinator: AnyCoor
 
 @pytest.mark.parametrize("name", ["orders / eu", "ä ö", "%2F", "..", "a" * 60, "main/../x", "0"])
 def test_any_name_of_a_business_is_a_key_of_its_own(coordinator: AnyCoordinator, name: str) -> None:
-    created(coordinator)
-    stored = created(coordinator, name)
+    create_business(coordinator)
+    stored = create_business(coordinator, name)
 
     assert coordinator.read(name) == stored
     assert {found.business for found in coordinator.leaderships()} == {"main", name}
@@ -133,7 +133,7 @@ def test_a_thousand_businesses_are_listed(cluster: Cluster) -> None:
 
 def test_of_eight_that_swap_one_wins_each_time(cluster: Cluster) -> None:
     """Every term is won exactly once, so eight writers that each count up 25 times reach 200."""
-    started = created(cluster.coordinator())
+    started = create_business(cluster.coordinator())
 
     def count_up(_: int) -> list[int]:
         own = cluster.coordinator()

@@ -25,7 +25,7 @@ FOUND = {"sequence": 7, "offset": 11, "committed_changes": {"1": 10, "2": 1}, "f
 NUMBERED = table(3, "numbered", column(1, "id", INT, identity=True), column(2, "label"))
 
 
-def loaded(stage: Stage) -> Stage:
+def load(stage: Stage) -> Stage:
     """Load three tables; one of two rows of `others` refers to a row of `items`."""
     stage.feed.describe(items(), refers(items(2, "others"), "amount", items()), NUMBERED)
     stage.feed.cut(
@@ -70,7 +70,7 @@ def model_hash(stage: Stage, schema: TableSchema) -> TableHash:
     return found
 
 
-def unmoved(*_: object) -> None:
+def find_nothing_wrong(*_: object) -> None:
     """Find nothing wrong."""
 
 
@@ -87,7 +87,7 @@ def test_a_target_that_was_never_loaded_is_refused(stage: Stage) -> None:
 def test_rows_are_read_as_they_were_written(stage: Stage) -> None:
     if cannot(stage):
         return
-    loaded(stage)
+    load(stage)
     with stage.target.open_cutover() as target:
         target.prepare()
         found = {there.schema.name: there for there in target.read_tables()}
@@ -100,7 +100,7 @@ def test_rows_are_read_as_they_were_written(stage: Stage) -> None:
 def test_one_reading_is_one_snapshot(stage: Stage) -> None:
     if cannot(stage):
         return
-    loaded(stage)
+    load(stage)
     with stage.target.open_cutover() as target:
         target.read_tables()
         first, again = TableHash(), TableHash()
@@ -115,7 +115,7 @@ def test_one_reading_is_one_snapshot(stage: Stage) -> None:
 def test_rows_are_spelled_as_the_target_stores_them(stage: Stage) -> None:
     if cannot(stage):
         return
-    loaded(stage)
+    load(stage)
     written = section(items(), [put(1, "label 1", "+001"), put(2, "label 2", "2")])
     plain, spelled = TableHash(), TableHash()
     plain.add(written.record_ids, written.rows)
@@ -140,7 +140,7 @@ def _total(*rows: Any) -> int:
 def test_references_are_checked_row_by_row(stage: Stage) -> None:
     if cannot(stage):
         return
-    loaded(stage)
+    load(stage)
     with stage.target.open_cutover() as target:
         target.read_tables()
         (whole,) = target.check_references()
@@ -155,7 +155,7 @@ def test_references_are_checked_row_by_row(stage: Stage) -> None:
 def test_counters_continue_behind_the_rows_and_behind_the_source_and_may_be_set_again(stage: Stage) -> None:
     if cannot(stage):
         return
-    loaded(stage)
+    load(stage)
     drawn = Numbering(namespace="shop", table="numbered", column="id", next_value=90)
     with stage.target.open_cutover() as target:
         target.read_tables()
@@ -171,7 +171,7 @@ def test_counters_continue_behind_the_rows_and_behind_the_source_and_may_be_set_
 def test_a_mark_that_is_refused_changes_nothing(stage: Stage, broker: FakeDelivery) -> None:
     if cannot(stage):
         return
-    loaded(stage)
+    load(stage)
 
     def moved(tables: object) -> None:
         raise Refused("something has moved")
@@ -189,7 +189,7 @@ def test_a_mark_that_is_refused_changes_nothing(stage: Stage, broker: FakeDelive
 def test_the_check_before_the_mark_sees_what_was_applied_until_then(stage: Stage) -> None:
     if cannot(stage):
         return
-    loaded(stage)
+    load(stage)
     seen: dict[str, int] = {}
     with stage.target.open_cutover() as target:
         target.prepare()
@@ -203,11 +203,11 @@ def test_the_check_before_the_mark_sees_what_was_applied_until_then(stage: Stage
 def test_behind_the_mark_venus_writes_nothing_until_it_is_taken_back(stage: Stage, broker: FakeDelivery) -> None:
     if cannot(stage):
         return
-    loaded(stage)
+    load(stage)
     with stage.target.open_cutover() as target:
         target.prepare()
         target.read_tables()
-        target.put_mark(FOUND, unmoved)
+        target.put_mark(FOUND, find_nothing_wrong)
         killed = target.read_mark()
         assert target.enforce((), []) == []
         assert target.enforce((), []) == [], "whoever was killed does it again"
@@ -250,7 +250,7 @@ def _refusal(command: Any) -> str:
 def test_a_new_version_is_what_is_compared(stage: Stage) -> None:
     if cannot(stage):
         return
-    loaded(stage)
+    load(stage)
     wider = replace(items(), version=2, columns=(*items().columns, column(4, "extra")))
     stage.feed.describe(wider)
     stage.feed.model[1] = {key: (*row, None) for key, row in stage.feed.model[1].items()}

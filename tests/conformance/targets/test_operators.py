@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 CAPABILITIES = [f.name for f in dataclasses.fields(TargetCapabilities) if f.name != "kind"]
 
 
-def loaded(stage: Stage) -> Stage:
+def load(stage: Stage) -> Stage:
     """Load two tables."""
     stage.feed.describe(items(), items(2, "others"))
     stage.feed.cut(*(put(i, f"label {i}", i) for i in range(10)), put(1, "other", 1, table=2))
@@ -38,7 +38,7 @@ def loaded(stage: Stage) -> Stage:
 
 def test_look_says_what_is_true_before_and_after(stage: Stage, broker: FakeDelivery) -> None:
     empty = stage.target.read_view()
-    loaded(stage)
+    load(stage)
     at_the_cut = stage.target.read_view()
     stage.feed.cut(put(1, "new", 1), put(2, "new", 2))
     behind = stage.target.read_view()
@@ -83,7 +83,7 @@ def test_check_says_that_a_target_can_have_the_tables(stage: Stage) -> None:
 
 
 def test_a_target_is_paused_and_continues_with_nothing_lost(stage: Stage, broker: FakeDelivery) -> None:
-    loaded(stage)
+    load(stage)
     at = broker.next_offset
     with stage.following() as reports:
         eventually(lambda: bool(reports), "the loop")
@@ -107,7 +107,7 @@ def test_a_target_is_paused_and_continues_with_nothing_lost(stage: Stage, broker
 
 
 def test_one_table_is_paused_while_the_others_continue(stage: Stage, broker: FakeDelivery) -> None:
-    target = loaded(stage).target
+    target = load(stage).target
     if not target.capabilities.pauses_tables:
         with pytest.raises(ConfigError, match="it can be paused as a whole only") as refused:
             target.pause("items", "a test")
@@ -132,7 +132,7 @@ def test_one_table_is_paused_while_the_others_continue(stage: Stage, broker: Fak
 
 @pytest.mark.parametrize("name", ["shop.items", "items"])
 def test_a_resync_makes_a_table_equal_to_the_full_data(name: str, stage: Stage, broker: FakeDelivery) -> None:
-    loaded(stage)
+    load(stage)
     stage.place.damage(stage.settings, items())
     damaged = stage.place.rows(stage.settings, items())
     asked = stage.target.resync(name)
@@ -149,7 +149,7 @@ def test_a_resync_makes_a_table_equal_to_the_full_data(name: str, stage: Stage, 
 
 
 def test_every_table_is_resynced_at_once(stage: Stage) -> None:
-    loaded(stage)
+    load(stage)
     for schema in (items(), items(2, "others")):
         stage.place.damage(stage.settings, schema)
     stage.target.resync(None)
@@ -161,7 +161,7 @@ def test_every_table_is_resynced_at_once(stage: Stage) -> None:
 
 @pytest.mark.parametrize("command", ["pause", "resume", "resync"])
 def test_a_table_that_is_not_there_is_refused_by_name(command: str, stage: Stage) -> None:
-    target = loaded(stage).target
+    target = load(stage).target
     arguments = ("shop.item", "a test") if command == "pause" else ("shop.item",)
 
     with pytest.raises(ConfigError, match=r"has no table 'shop.item' \(did you mean shop.items\?\)") as refused:
@@ -182,7 +182,7 @@ def test_commands_need_a_target_that_was_loaded(command: str, stage: Stage) -> N
 
 
 def test_a_table_that_halts_does_not_stop_the_others(stage: Stage, broker: FakeDelivery) -> None:
-    target = loaded(stage).target
+    target = load(stage).target
     if not target.capabilities.quarantines:
         with pytest.raises(ConfigError, match=UNSUPPORTED_TEXTS["quarantines"]):
             target.open_quarantine()
@@ -220,7 +220,7 @@ def asked_for(stage: Stage) -> dict[str, object]:
 
 
 def test_what_a_target_cannot_do_it_says(stage: Stage) -> None:
-    asked = asked_for(loaded(stage))
+    asked = asked_for(load(stage))
     for capability in CAPABILITIES:
         if getattr(stage.target.capabilities, capability):
             require_capability(stage.target, capability)

@@ -31,7 +31,7 @@ def application(database: str) -> Iterator[psycopg2.extensions.connection]:
     connection.close()
 
 
-def started(database: str) -> Follower:
+def start(database: str) -> Follower:
     source = PostgresSource(database)
     source.installer.install(["*"], [])
     follower = Follower(source)
@@ -80,7 +80,7 @@ def test_no_change_of_eight_writers_is_lost(
     cursor = application.cursor()
     cursor.execute("CREATE TABLE item (id int PRIMARY KEY, v text NOT NULL)")
     cursor.execute(NAIVE)
-    follower = started(database)
+    follower = start(database)
     naive = NaivePoller(application)
     cuts = 0
     with writers(database, item_step) as counts:
@@ -111,7 +111,7 @@ def test_money_that_moves_between_tables_is_never_half_way_in_a_cut(
     for table in ("giro", "savings"):
         cursor.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, balance int NOT NULL)")
         cursor.execute(f"INSERT INTO {table} SELECT i, {BALANCE} FROM generate_series(0, {ACCOUNTS - 1}) i")
-    follower = started(database)
+    follower = start(database)
     totals = []
     with writers(database, transfer_step, steps_max=1) as counts:
         end = time.monotonic() + seconds

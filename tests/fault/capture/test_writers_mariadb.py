@@ -62,7 +62,7 @@ def name_of(url: str) -> str:
     return str(sqlalchemy.make_url(url).database)
 
 
-def started(url: str) -> Follower:
+def start(url: str) -> Follower:
     source = MysqlSource(url)
     source.installer.install(["*"], ["naive"])
     follower = Follower(source)
@@ -77,7 +77,7 @@ def test_no_change_of_eight_writers_is_lost(
     session.execute("CREATE TABLE item (id int PRIMARY KEY, v varchar(40) NOT NULL)")
     for statement in _NAIVE:
         session.execute(statement)
-    follower, naive, cuts = started(mariadb_database), NaivePoller(session), 0
+    follower, naive, cuts = start(mariadb_database), NaivePoller(session), 0
     with writers(mariadb_server, name_of(mariadb_database), item_step) as counts:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -108,7 +108,7 @@ def test_money_that_moves_between_tables_is_never_half_way_in_a_cut(
     for table in ("giro", "savings"):
         session.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, balance int NOT NULL)")
         session.execute(f"INSERT INTO {table} SELECT seq, {BALANCE} FROM seq_0_to_{ACCOUNTS - 1}")
-    follower = started(mariadb_database)
+    follower = start(mariadb_database)
     totals: Counter[int] = Counter()
     with writers(mariadb_server, name_of(mariadb_database), transfer_step, steps_max=1) as counts:
         end = time.monotonic() + seconds

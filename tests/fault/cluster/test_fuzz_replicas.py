@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fault.service.test_fuzz import GROWTH_BYTES_MAX, extreme, mutated, seal, send
+from tests.fault.service.test_fuzz import GROWTH_BYTES_MAX, extreme, mutate, seal, send
 from tests.support.brokers.broker_clusters import BrokerCluster
 from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.servers import BUSINESS, RssWatch, commit
@@ -37,7 +37,7 @@ def frames(chance: random.Random, method: Any, greeting: replica_pb2.Greeting) -
             fetch.business = chance.choice((BUSINESS, fetch.business))
         content = message.SerializeToString()
         if chance.random() < 0.3:
-            content = mutated(chance, content)
+            content = mutate(chance, content)
         found.append(seal(content) if chance.random() < 0.9 else content)
     return found
 

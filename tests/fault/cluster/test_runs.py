@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.integration]
 RUNS = 10
 
 
-def chosen() -> list[object]:
+def choose_runs() -> list[object]:
     """Return the runs of each test; FAULT_RUN has the numbers of those to repeat, like 6,6,6."""
     if "FAULT_RUN" in os.environ:
         numbers = [int(number) for number in os.environ["FAULT_RUN"].split(",")]
@@ -51,7 +51,7 @@ def test_ten_faults_lose_and_double_nothing(tmp_path: Path, etcd: EtcdCluster, p
     runs(tmp_path, etcd, postgres_server, range(RUNS), QUICK)
 
 
-@pytest.mark.parametrize("numbers", chosen())
+@pytest.mark.parametrize("numbers", choose_runs())
 def test_a_hundred_faults_lose_and_double_nothing(
     tmp_path: Path, etcd: EtcdCluster, postgres_server: Server, numbers: list[int]
 ) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.conformance.coordination.test_brokers import broker
-from tests.conformance.coordination.test_businesses import created, leadership
+from tests.conformance.coordination.test_businesses import create_business, leadership
 from tests.fault.coordination.conftest import Connect
 from tests.support.brokers.etcd import EtcdCluster, running_etcd
 from tests.support.faults.lost_answers import LostAnswers
@@ -39,7 +39,7 @@ def until_answered(coordinator: EtcdCoordinator) -> Leadership | None:
 
 def test_every_swap_is_exact_while_leaders_of_etcd_are_killed(etcd: EtcdCluster, connect: Connect) -> None:
     """Terms are won once each; what a writer is told it won is its own, and what it was not told it may have won."""
-    created(connect())
+    create_business(connect())
     stop = threading.Event()
 
     def count_up(_: int) -> tuple[list[int], int]:
@@ -78,7 +78,7 @@ def test_every_swap_is_exact_while_leaders_of_etcd_are_killed(etcd: EtcdCluster,
 def test_etcd_away_for_seconds_is_survived_and_the_lease_says_the_truth(etcd: EtcdCluster, connect: Connect) -> None:
     own = connect(timeout_s=1.0)
     own.register(broker())
-    stored = created(own)
+    stored = create_business(own)
     for node in etcd.nodes:
         node.pause()
 
@@ -107,7 +107,7 @@ def test_etcd_away_for_seconds_is_survived_and_the_lease_says_the_truth(etcd: Et
 
 def test_without_the_majority_nothing_is_answered_from_one_member(etcd: EtcdCluster, connect: Connect) -> None:
     own = connect()
-    created(own)
+    create_business(own)
     lasting, *others = etcd.nodes
     for node in others:
         node.kill()
@@ -126,7 +126,7 @@ def test_a_list_in_which_some_answer_nothing_works_and_soon_costs_no_time(etcd: 
         deaf = f"127.0.0.1:{silent.getsockname()[1]}"
         own = connect(["127.0.0.1:1", deaf, "no-such-host.invalid:2379", *etcd.addresses])
 
-        created(own)
+        create_business(own)
         etcd.nodes[0].pause()  # it has connections, and says nothing on them
         assert own.read("main") is not None
         began = time.monotonic()
@@ -155,7 +155,7 @@ def test_addresses_that_all_answer_nothing_are_named_in_one_line(connect: Connec
 def test_a_member_of_another_etcd_cluster_among_the_addresses_is_refused(etcd: EtcdCluster, connect: Connect) -> None:
     with running_etcd() as other:
         own = connect([etcd.addresses[0], other.addresses[0]])
-        created(own)
+        create_business(own)
         etcd.nodes[0].kill()
 
         with pytest.raises(Refused, match="belongs to another etcd cluster") as caught:
@@ -187,7 +187,7 @@ def test_a_watch_continues_at_another_member(etcd: EtcdCluster, connect: Connect
 
 
 def test_clusters_do_not_see_each_other(etcd: EtcdCluster, connect: Connect) -> None:
-    created(connect())
+    create_business(connect())
     apart = EtcdCoordinator(etcd.addresses, etcd.new_name())
 
     assert apart.read("main") is None
@@ -202,7 +202,7 @@ def test_clusters_do_not_see_each_other(etcd: EtcdCluster, connect: Connect) -> 
 def test_a_swap_whose_answer_was_lost_knows_itself_when_it_is_tried_again(etcd: EtcdCluster, connect: Connect) -> None:
     with LostAnswers(etcd.addresses[0]) as front:
         own = connect([front.address, etcd.addresses[1]])
-        stored = created(own)
+        stored = create_business(own)
         front.lose = 1
 
         swapped = own.swap(stored, replace(stored, term=2))
@@ -220,7 +220,7 @@ def test_a_swap_that_was_overwritten_before_it_was_confirmed_is_unknown(etcd: Et
     """The first attempt may have succeeded and been replaced since: neither done nor refused may be said."""
     with LostAnswers(etcd.addresses[0]) as front:
         own, other = connect([front.address]), connect()
-        stored = created(own)
+        stored = create_business(own)
         front.lose = 1
         inner = own._client._attempt
 
@@ -244,7 +244,7 @@ def test_a_swap_that_was_overwritten_before_it_was_confirmed_is_unknown(etcd: Et
 def test_a_removal_that_heard_nothing_of_the_term_it_stored_continues(etcd: EtcdCluster, connect: Connect) -> None:
     with LostAnswers(etcd.addresses[0]) as front:
         own = connect([front.address])
-        stored = created(own)
+        stored = create_business(own)
         front.lose = 1
 
         assert own.remove(stored)
@@ -256,7 +256,7 @@ def test_a_removal_that_heard_nothing_of_the_term_it_stored_continues(etcd: Etcd
 def test_a_removal_whose_answer_was_lost_is_unknown(etcd: EtcdCluster, connect: Connect) -> None:
     with LostAnswers(etcd.addresses[0]) as front:
         own = connect([front.address])
-        stored = created(own)
+        stored = create_business(own)
         own._save_forgotten_term(stored)  # what is swapped next is the record itself
         front.lose = 1
 

@@ -88,7 +88,7 @@ def some_flips(file: Path) -> Iterator[Damage]:
     return (("flip", at, bit) for at in sorted(places) for bit in ((2,) if at in lengths else (at % 8,)))
 
 
-def changed(store: Path, wanted: list[str], damages: list[tuple[Path, Damage]]) -> list[tuple[str, Damage, int]]:
+def find_changes(store: Path, wanted: list[str], damages: list[tuple[Path, Damage]]) -> list[tuple[str, Damage, int]]:
     """Return which damages neither left what is served alone nor were refused in words."""
     found: list[tuple[str, Damage, int]] = []
     scratch = store.parent / "scratch"
@@ -113,7 +113,7 @@ def test_some_damage_to_each_file_changes_nothing_that_is_served(store: Path, wa
     assert {damage for _, (damage, *_) in damages} == {"flip", "cut", "missing"}
     assert len(files(store)) > 15
 
-    assert changed(store, wanted, damages) == []
+    assert find_changes(store, wanted, damages) == []
 
 
 @pytest.mark.nightly
@@ -124,4 +124,4 @@ def test_no_damage_to_any_byte_of_any_file_changes_what_is_served(store: Path, w
     damages = [(file, each) for file in files(store) for each in (*every_flip(file), *cuts(file))]
     assert len(damages) > 10_000
 
-    assert changed(store, wanted, damages[part::PARTS]) == []
+    assert find_changes(store, wanted, damages[part::PARTS]) == []

@@ -37,7 +37,7 @@ class Home:
     rows: dict[bytes, bytes]
 
 
-def recorded(path: Path) -> Home:
+def record_home(path: Path) -> Home:
     """Let a home run, and keep what a mirror pulls from it."""
     engine = engines.make(path)
     producer = engines.Producer(engine)
@@ -119,7 +119,7 @@ def run(path: Path, kill_at: int | None) -> str:
 @pytest.mark.fault
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 def test_kill_9_of_a_mirror_at_any_step_of_any_write(tmp_path: Path, step: int) -> None:
-    home = recorded(tmp_path / "home")
+    home = record_home(tmp_path / "home")
     (tmp_path / "home.pickle").write_bytes(pickle.dumps(home))
     for kill_at in count(2, step):
         path = tmp_path / str(kill_at)

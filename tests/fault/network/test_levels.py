@@ -58,7 +58,7 @@ def test_twenty_kills_and_twenty_cuts_at_every_level(levels: Levels) -> None:
     with levels.writing():
         lines = _hops(levels, 20.0)
         took = {
-            level: hops.shown(f"after harm, level {level}", values, "s")
+            level: hops.format_times(f"after harm, level {level}", values, "s")
             for level, values in _harm_every_level(levels, random.Random(7), each=20).items()
         }
         _both_tandem_sets_are_gone(levels)
@@ -70,7 +70,7 @@ def test_twenty_kills_and_twenty_cuts_at_every_level(levels: Levels) -> None:
         lines.append(f"target a was back at its nearest set after {time.monotonic() - began:.0f} s")
         levels.level()
     for target, url in levels.targets.items():
-        lines.append(hops.shown(f"source to target {target}", [1000 * float(s) for (s,) in query(url, TOOK)]))
+        lines.append(hops.format_times(f"source to target {target}", [1000 * float(s) for (s,) in query(url, TOOK)]))
     sys.stdout.write("\n".join(["", f"{'':<24} {'p50':>8} {'p99':>8} {'max':>8}", *lines, *took.values(), ""]))
     _judge(levels)
 
@@ -159,7 +159,7 @@ def _hops(levels: Levels, seconds: float) -> list[str]:
     found = []
     for name, (_, _, above) in SETS.items():
         if above:
-            found.append(hops.shown(f"{above[0]} to {name}", hops.hop_ms(readers[above[0]], readers[name])))
+            found.append(hops.format_times(f"{above[0]} to {name}", hops.hop_ms(readers[above[0]], readers[name])))
     return found
 
 

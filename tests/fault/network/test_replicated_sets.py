@@ -43,7 +43,7 @@ def leader_of(cluster: BrokerCluster) -> str:
     return ""
 
 
-def settled(cluster: BrokerCluster) -> str:
+def find_settled_broker(cluster: BrokerCluster) -> str:
     """Return the broker that pulls, once all others know that; until then another one may be chosen."""
     found = {name: networks.mirror_of(broker.address) for name, broker in cluster.brokers.items()}
     states = {name: mirror.state for name, mirror in found.items() if mirror is not None}
@@ -60,7 +60,7 @@ def everything(address: str, first: int, until: int) -> list[broker_pb2.Incremen
 def test_another_broker_of_the_set_continues_pulling(tmp_path: Path, home: RunningBroker, etcd: EtcdCluster) -> None:
     fill(home.address, 1, 5, rows=10)
     with BrokerCluster(tmp_path, etcd, tier="access", level=1, set="eu", upstream=(home.address,)) as cluster:
-        first = eventually(lambda: settled(cluster))
+        first = eventually(lambda: find_settled_broker(cluster))
         networks.has(cluster.brokers[first].address, 50)
         with (
             pytest.raises(Refused, match="takes no changes from producers"),

@@ -89,10 +89,10 @@ def body(chance: random.Random) -> bytes:
     """Return the body of a batch, extreme or mutated."""
     if chance.random() < 0.5:
         return extreme(chance, change_pb2.BatchBody.DESCRIPTOR).SerializeToString()
-    return mutated(chance, half(1, rows=3).body)
+    return mutate(chance, half(1, rows=3).body)
 
 
-def mutated(chance: random.Random, data: bytes) -> bytes:
+def mutate(chance: random.Random, data: bytes) -> bytes:
     found = bytearray(data)
     for _ in range(chance.randrange(1, 4)):
         at = chance.randrange(len(found) + 1)
@@ -127,7 +127,7 @@ def frames(chance: random.Random, method: Any) -> list[bytes]:
                 each.ClearField("squeezed")
         content = message.SerializeToString()
         if chance.random() < 0.3:
-            content = mutated(chance, content)
+            content = mutate(chance, content)
         found.append(seal(content) if chance.random() < 0.9 else content)
     return found
 

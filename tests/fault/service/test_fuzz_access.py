@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.fault.service.test_fuzz import FRAMES_PER_METHOD, GROWTH_BYTES_MAX, METHODS, frames, mutated
+from tests.fault.service.test_fuzz import FRAMES_PER_METHOD, GROWTH_BYTES_MAX, METHODS, frames, mutate
 from tests.support.brokers.certificates import EVERYTHING, Authority, get, token_file
 from tests.support.brokers.servers import BUSINESS, BrokerProcess, RssWatch, commit
 from tests.support.engines.batches import half
@@ -59,7 +59,7 @@ def broker(tmp_path: Path, authority: Authority, token_line: tuple[str, str]) ->
         yield running
 
 
-def untouched(broker: BrokerProcess, authority: Authority) -> None:
+def check_untouched(broker: BrokerProcess, authority: Authority) -> None:
     """Check that the business is as it was, and that there is no other one."""
     assert broker.process.poll() is None
     with AdminClient(authority.address(broker.address, "all", *EVERYTHING)) as admin:
@@ -110,7 +110,7 @@ def test_nothing_is_done_for_another_business(
             denied += isinstance(error, Denied)
         assert watch.peak_bytes - before < GROWTH_BYTES_MAX
     assert denied > calls / 4 or by_snapshot(method)
-    untouched(broker, authority)
+    check_untouched(broker, authority)
 
 
 @pytest.mark.timeout(300)
@@ -122,7 +122,7 @@ def test_no_mutation_of_a_token_opens_a_door(
     status = next(method for method in METHODS if method.name == "Status")
     with open_channel(authority.address(broker.address, "nobody")) as channel:
         for number in range(DOORS):
-            other = mutated(chance, token.encode()).decode("latin-1")
+            other = mutate(chance, token.encode()).decode("latin-1")
             other = "".join(c for c in other if c.isprintable() and c.isascii()).strip() or "x"
             if other == token:
                 continue
@@ -131,7 +131,7 @@ def test_no_mutation_of_a_token_opens_a_door(
                 header = "Basic " + base64.b64encode(f"x:{other}".encode()).decode()
                 assert get(broker.http_address, "/status.json", nobody, header).code == 401
     assert get(broker.http_address, "/status.json", nobody, f"Bearer {token}").code == 200
-    untouched(broker, authority)
+    check_untouched(broker, authority)
 
 
 @pytest.mark.timeout(300)
@@ -142,9 +142,9 @@ def test_junk_in_handshakes_is_survived(broker: BrokerProcess, authority: Author
         before = watch.peak_bytes
         for number in range(DOORS):
             for address in (broker.address, broker.http_address):
-                knock(address, chance.randbytes(300) if number % 3 == 0 else mutated(chance, hello))
+                knock(address, chance.randbytes(300) if number % 3 == 0 else mutate(chance, hello))
         assert watch.peak_bytes - before < GROWTH_BYTES_MAX
-    untouched(broker, authority)
+    check_untouched(broker, authority)
     found = json.loads(get(broker.http_address, "/status.json", authority.proof("all")).text)["security"]
     assert found["refused_calls"] == 0
 

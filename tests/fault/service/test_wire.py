@@ -38,7 +38,7 @@ def broker(tmp_path: Path):  # type: ignore[no-untyped-def]
     running.stop()
 
 
-def marked(batch_no: int) -> broker_pb2.Half:
+def marked_half(batch_no: int) -> broker_pb2.Half:
     return half(batch_no, payload=f"<marked {batch_no}>" + "m" * 200)
 
 
@@ -50,14 +50,14 @@ def commit_in_time(sender: Producer, message: broker_pb2.Half) -> int:
     return sender.wait_until_decided(message.batch_no, ANSWER_S).batch_no
 
 
-def stored(broker: RunningBroker, until: int) -> list[bytes]:
+def read_bodies(broker: RunningBroker, until: int) -> list[bytes]:
     with Subscriber(broker.address, BUSINESS, "check", credit_bytes=8 << 20, transient=True) as reader:
         reader.open(0, 0)
         return data(take(reader, until))
 
 
 def test_a_bit_flipped_on_the_way_to_the_broker_is_counted_and_resent(broker: RunningBroker) -> None:
-    halves = [marked(n) for n in range(1, 41)]
+    halves = [marked_half(n) for n in range(1, 41)]
     with (
         Proxy(broker.address) as proxy,
         Producer(proxy.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender,
@@ -69,7 +69,7 @@ def test_a_bit_flipped_on_the_way_to_the_broker_is_counted_and_resent(broker: Ru
         assert proxy.flipped == 1
         assert sender.resends == 1
     assert business_status(broker.address).counters["digest_mismatches"] == 1
-    assert stored(broker, 40) == [message.body for message in halves]
+    assert read_bodies(broker, 40) == [message.body for message in halves]
 
 
 def test_a_bit_flipped_in_a_decision_decides_nothing_else(broker: RunningBroker) -> None:
@@ -78,10 +78,10 @@ def test_a_bit_flipped_in_a_decision_decides_nothing_else(broker: RunningBroker)
         Producer(proxy.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender,
     ):
         sender.connect(0, 0)
-        sender.send_half(marked(1))
+        sender.send_half(marked_half(1))
         sender.wait_until_persisted(1)
-        proxy.flip_in(Way.UP, marked(1).digest.to_bytes(8, "little"))
-        sender.decide(1, marked(1).digest, Verdict.COMMIT)
+        proxy.flip_in(Way.UP, marked_half(1).digest.to_bytes(8, "little"))
+        sender.decide(1, marked_half(1).digest, Verdict.COMMIT)
         assert sender.wait_until_decided(1).next_offset == 1
         assert proxy.flipped == 1
     assert business_status(broker.address).counters["digest_mismatches"] == 1
@@ -104,7 +104,7 @@ def test_a_bit_flipped_in_an_acknowledgement_is_not_believed(broker: RunningBrok
 
 
 def test_a_flip_anywhere_in_a_stream_never_stores_other_bytes(broker: RunningBroker) -> None:
-    halves = [marked(n) for n in range(1, 61)]
+    halves = [marked_half(n) for n in range(1, 61)]
     with Proxy(broker.address) as proxy:
         done, flips = 0, 0
         while done < len(halves):
@@ -127,27 +127,27 @@ def test_a_flip_anywhere_in_a_stream_never_stores_other_bytes(broker: RunningBro
                 except DigestMismatch:
                     continue
     assert proxy.flipped > 20
-    assert stored(broker, 60) == [message.body for message in halves]
+    assert read_bodies(broker, 60) == [message.body for message in halves]
 
 
 def test_a_flipped_length_holds_no_stream_for_long_and_stores_nothing(broker: RunningBroker) -> None:
-    length = len(seal(broker_pb2.ProducerFrame(halves=[marked(1)])))
+    length = len(seal(broker_pb2.ProducerFrame(halves=[marked_half(1)])))
     with Proxy(broker.address) as proxy:
         with Producer(proxy.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
             sender.connect(0, 0)
             proxy.flip_in(Way.UP, b"\x00" + length.to_bytes(4, "big"))
             began = time.monotonic()
             with pytest.raises(Unavailable, match="half message 1 is not acknowledged"):
-                commit_in_time(sender, marked(1))
+                commit_in_time(sender, marked_half(1))
             assert time.monotonic() - began < 3 * ANSWER_S
         assert proxy.flipped == 1
-    assert [message.body for message in fill(broker.address, 1, 1)] == stored(broker, 1), "and nothing before it"
+    assert [message.body for message in fill(broker.address, 1, 1)] == read_bodies(broker, 1), "and nothing before it"
 
 
 def test_a_bit_flipped_on_the_way_to_a_consumer_is_counted_and_never_handed_out(broker: RunningBroker) -> None:
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
         sender.connect(0, 0)
-        halves = [marked(n) for n in range(1, 31)]
+        halves = [marked_half(n) for n in range(1, 31)]
         commit(sender, halves)
     with Proxy(broker.address) as proxy:
         proxy.flip_in(Way.DOWN, b"<marked 20>mmmm")
@@ -183,7 +183,7 @@ def test_a_cut_connection_loses_and_doubles_nothing(broker: RunningBroker) -> No
                 except Unavailable:
                     continue
     assert cuts == 5
-    assert stored(broker, 200) == [message.body for message in halves]
+    assert read_bodies(broker, 200) == [message.body for message in halves]
 
 
 def commit_through(sender: Producer, halves: list[broker_pb2.Half]) -> int:
@@ -252,4 +252,4 @@ def test_a_bit_flipped_in_a_squeezed_object_is_counted_and_resent(broker: Runnin
         assert proxy.flipped == 1
         assert sender.resends == 1
     assert business_status(broker.address).counters["digest_mismatches"] == 1
-    assert stored(broker, 4) == [message.body for message in halves]
+    assert read_bodies(broker, 4) == [message.body for message in halves]

@@ -90,7 +90,7 @@ def _check(broker: RunningBroker, database: ScriptedDatabase, business: str) -> 
     assert not business_status(broker.address, business).halves
 
 
-def _disturbed(broker: RunningBroker, at: int, disturb: Callable[[Proxy], None]) -> None:
+def _disturb_at(broker: RunningBroker, at: int, disturb: Callable[[Proxy], None]) -> None:
     """Disturb the connection at one step of a run; whatever that leaves undecided is decided by the next start."""
     business, database, passed = f"{disturb.__name__}{at}-{next(_RUNS)}", _database(), 0
     with Proxy(broker.address) as proxy:
@@ -118,7 +118,7 @@ def test_a_cut_connection_at_any_step_loses_and_doubles_nothing(
 ) -> None:
     assert steps.count("cut.commit.after") >= 4
     for at in range(0, len(steps), stride):
-        _disturbed(broker, at, Proxy.cut)
+        _disturb_at(broker, at, Proxy.cut)
 
 
 ONE_OF_EACH = (
@@ -138,5 +138,5 @@ def test_a_connection_that_falls_silent_at_any_step_loses_and_doubles_nothing(
     chosen = [n for found in second for n in found] or range(len(steps))
     assert len(chosen) >= 4
     with ThreadPoolExecutor(AT_ONCE) as pool:  # each waits nearly three seconds for an answer that does not come
-        for _ in pool.map(lambda at: _disturbed(broker, at, Proxy.silence), chosen):
+        for _ in pool.map(lambda at: _disturb_at(broker, at, Proxy.silence), chosen):
             pass

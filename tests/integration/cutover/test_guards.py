@@ -77,7 +77,7 @@ def at_work(way: WholeWay) -> bool:
     return bool(found.producer) and any(consumer.connected for consumer in found.consumers)
 
 
-def marked(way: WholeWay) -> bool:
+def is_marked(way: WholeWay) -> bool:
     return bool(query(way.target, "SELECT 1 FROM venus.cutover"))
 
 
@@ -89,7 +89,7 @@ def test_rows_that_refer_to_nothing_forbid_it_unless_they_are_left(way: WholeWay
 
     with pytest.raises(Refused, match=r"public.child \(parent\) -> public.parent: 1 row refers to nothing"):
         run_cutover(way.settings, "main", wish())
-    assert not marked(way)
+    assert not is_marked(way)
     found = run_cutover(way.settings, "main", wish(leave_invalid=True)).certificate
 
     assert found["foreign_keys"][0]["orphans"] == 1
@@ -109,7 +109,7 @@ def test_another_target_that_has_halted_forbids_nothing(way: WholeWay) -> None:
         eventually(lambda: any("target b:" in alarm for b in admin.status("main").businesses for alarm in b.alarms))
 
         assert run_cutover(way.settings, "main", wish()).certificate
-    assert marked(way)
+    assert is_marked(way)
 
 
 def test_a_row_that_arrives_during_the_comparison_forbids_it(
@@ -124,7 +124,7 @@ def test_a_row_that_arrives_during_the_comparison_forbids_it(
     monkeypatch.setattr(PostgresCutover, "set_counters", late)
     with pytest.raises(Refused, match=r"main\.parent: 1 change arrived meanwhile"):
         run_cutover(way.settings, "main", wish())
-    assert not marked(way)
+    assert not is_marked(way)
 
 
 def test_a_row_that_arrives_right_before_the_mark_forbids_it(
@@ -140,7 +140,7 @@ def test_a_row_that_arrives_right_before_the_mark_forbids_it(
     monkeypatch.setattr(PostgresCutover, "put_mark", late)
     with pytest.raises(Refused, match=r"main\.parent: 1 change arrived meanwhile"):
         run_cutover(way.settings, "main", wish())
-    assert not marked(way)
+    assert not is_marked(way)
     monkeypatch.undo()
     assert run_cutover(way.settings, "main", wish()).certificate["equal"]
 
@@ -165,7 +165,7 @@ def test_people_who_write_are_named_and_a_rehearsal_tells_of_everything(way: Who
         stop.set()
         writer.join()
     assert any("main.parent" in block.what for block in rehearsal.blocks)
-    assert not marked(way)
+    assert not is_marked(way)
 
 
 def test_people_who_write_are_named_also_if_every_look_meets_a_half_message(
@@ -226,11 +226,11 @@ def test_a_table_that_left_capture_forbids_it_until_it_is_dropped(
     assert [t["table"] for t in outcome.certificate["tables"]] == ["main.parent"]
     with pytest.raises(Refused, match=r"main\.child"):
         run_cutover(way.settings, "main", wish())
-    assert not marked(way)
+    assert not is_marked(way)
 
     way.at_target("DROP TABLE child")
     run_cutover(way.settings, "main", wish())
-    assert marked(way)
+    assert is_marked(way)
 
 
 def test_a_captured_table_that_was_dropped_at_the_target_forbids_it(way: WholeWay) -> None:
@@ -253,7 +253,7 @@ def test_what_capture_never_saw_is_noticed(tmp_path: Path, database: str, second
         try:
             with pytest.raises(Refused, match=r"public\.t is not the same everywhere"):
                 run_cutover(way.settings, "main", wish())
-            assert not marked(way)
+            assert not is_marked(way)
         finally:
             way.stop()
             way.broker.stop()

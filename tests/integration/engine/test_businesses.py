@@ -128,7 +128,7 @@ def test_new_businesses_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # -- forgetting ------------------------------------------------------------------------------------------------------
 
 
-def filled(engine: Core, business: str = BUSINESS) -> Producer:
+def fill_business(engine: Core, business: str = BUSINESS) -> Producer:
     producer = Producer(engine, business)
     for n in range(5):
         producer.commit(engines.rows(100 * n, 100))
@@ -144,13 +144,13 @@ def everything(engine: Core) -> dict[str, list[bytes]]:
 def test_a_forgotten_business_never_returns(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     empty = everything(engine)
-    filled(engine, "other")
+    fill_business(engine, "other")
     engine.producers.leave("other")
     settle(engine)
     eventually(lambda: engines.full_data(engine, business="other") != {})
     eventually(lambda: engine.catalogue.find("other").scrubbed_at_us > 0)
     others = {family: set(found) for family, found in everything(engine).items()}
-    filled(engine)
+    fill_business(engine)
     token = engine.subscriptions.attach(BUSINESS, "g", 0)
     engine.subscriptions.acknowledge(BUSINESS, "g", token, 100)
     snapshot = engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS))
@@ -186,7 +186,7 @@ def test_a_forgotten_business_never_returns(tmp_path: Path) -> None:
 
 def test_a_business_in_use_is_not_forgotten(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
-    producer = filled(engine)
+    producer = fill_business(engine)
     with pytest.raises(Refused, match="1 producers and consumers"):
         engine.forget_business(BUSINESS)
     token = engine.subscriptions.attach(BUSINESS, "g", 0)
@@ -210,7 +210,7 @@ def test_a_stream_that_ends_in_a_group_that_is_given_up_ends_once(
 ) -> None:
     """Its commands are run again; a second release would be that of another stream, which is still there."""
     engine = engines.make(tmp_path)
-    filled(engine)
+    fill_business(engine)
     engine.producers.leave(BUSINESS)
     bad = Producer(engine, "other")
     bad.commit(engines.rows(0, 1))
@@ -237,12 +237,12 @@ def test_a_business_is_forgotten_while_its_full_data_is_behind(tmp_path: Path) -
     disk = engines.Disk()
     engine = engines.make(tmp_path, errors=(errors := engines.Errors()), free_bytes=disk)
     disk.holds_full_data = True
-    filled(engine)
+    fill_business(engine)
     engine.producers.leave(BUSINESS)
     settle(engine)
     engine.forget_business(BUSINESS)
     disk.holds_full_data = False
-    filled(engine, "other")
+    fill_business(engine, "other")
     assert len(engines.full_data(engine, business="other")) == 500
     assert not errors.fatal
     assert all(key[:4] == keys.number_prefix(2) for key in everything(engine)[keys.ROW])
@@ -253,7 +253,7 @@ def test_a_forgotten_business_has_no_snapshot_for_who_had_found_it_before(tmp_pa
     disk = engines.Disk()
     engine = engines.make(tmp_path, free_bytes=disk)
     disk.holds_full_data = True
-    filled(engine)
+    fill_business(engine)
     engine.producers.leave(BUSINESS)
     settle(engine)
     found = engine.catalogue.find(BUSINESS)
@@ -265,7 +265,7 @@ def test_a_forgotten_business_has_no_snapshot_for_who_had_found_it_before(tmp_pa
     for asked in (waiting, late):
         with pytest.raises(Unavailable, match="is being forgotten"):
             asked.result(WAIT_S)
-    filled(engine, "other")
+    fill_business(engine, "other")
     assert len(engines.full_data(engine, business="other")) == 500
     assert {key[:4] for key in everything(engine)[keys.ROW]} == {keys.number_prefix(2)}
     engine.stop()
@@ -276,7 +276,7 @@ def test_a_forgotten_business_has_no_snapshot_for_who_had_found_it_before(tmp_pa
 
 def test_an_epoch_that_leaves_no_room_is_refused_and_does_no_harm(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
-    producer = filled(engine)
+    producer = fill_business(engine)
     for epoch in (2**64 - 2, 2**62, half_messages.EPOCH_MAX + 1):
         with pytest.raises(ProtocolError, match=f"epoch is {epoch}: it must be from 0 to {half_messages.EPOCH_MAX}"):
             engine.producers.init(BUSINESS, "p", epoch, 0).result(WAIT_S)

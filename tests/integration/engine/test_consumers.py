@@ -38,7 +38,7 @@ def consumer(engine: Core, group: str = "g") -> broker_pb2.ConsumerStatus:
     return next(c for c in status(engine).consumers if c.group == group)
 
 
-def known(engine: Core) -> bool:
+def is_known(engine: Core) -> bool:
     return any(c.group == "g" for c in status(engine).consumers)
 
 
@@ -48,7 +48,7 @@ def test_only_time_in_which_the_broker_was_there_counts_as_absence(tmp_path: Pat
     engine.subscriptions.detach(BUSINESS, "g", engine.subscriptions.attach(BUSINESS, "g", 0))
     for _ in range(4):  # 80 s in four lives; the broker is off for ten days each time
         tick(engine, clock, 20)
-        assert known(engine)
+        assert is_known(engine)
         engine.stop()
         clock.now_s += 10 * DAY_S
         engine = engines.make(tmp_path, clock, consumer_ttl_s=TTL_S)
@@ -57,11 +57,11 @@ def test_only_time_in_which_the_broker_was_there_counts_as_absence(tmp_path: Pat
     tick(engine, clock, 5)
     clock.wall_ahead_s -= 2 * 365 * DAY_S
     tick(engine, clock, 5)
-    assert known(engine)
+    assert is_known(engine)
 
     tick(engine, clock, 10)
 
-    assert not known(engine)
+    assert not is_known(engine)
     assert status(engine).counters["expired_consumers"] == 1
     engine.stop()
 
@@ -77,9 +77,9 @@ def test_an_absence_is_not_lost_in_a_crash(tmp_path: Path, clock: Clock) -> None
 
     engine = engines.make(tmp_path / "b", clock, consumer_ttl_s=TTL_S)
     tick(engine, clock, 5)
-    assert known(engine)
+    assert is_known(engine)
     tick(engine, clock, 10)
-    assert not known(engine)
+    assert not is_known(engine)
     engine.stop()
 
 
@@ -88,7 +88,7 @@ def test_a_process_that_was_stopped_expels_no_peer(tmp_path: Path, clock: Clock)
     Producer(engine).commit(engines.rows(0, 10))
     engine.subscriptions.detach(BUSINESS, "g", engine.subscriptions.attach(BUSINESS, "g", 0))
     tick(engine, clock, 30 * DAY_S)
-    assert known(engine)
+    assert is_known(engine)
     engine.stop()
 
 
@@ -129,7 +129,7 @@ def test_transient_readers_of_one_name_do_not_disturb_each_other_or_a_group(tmp_
     assert status(engine).log_start == 20
     assert (consumer(engine).acknowledged, consumer(engine).connected) == (20, True)
     engine.subscriptions.detach(BUSINESS, "g", group)
-    assert known(engine), "a group that stays was taken for a reader that leaves"
+    assert is_known(engine), "a group that stays was taken for a reader that leaves"
     engine.stop()
 
 
@@ -178,10 +178,10 @@ def test_a_group_that_is_connected_is_not_forgotten(tmp_path: Path, clock: Clock
         engine.subscriptions.forget(BUSINESS, "g")
     engine.subscriptions.detach(BUSINESS, "g", token)
     engine.subscriptions.forget(BUSINESS, "g")
-    assert not known(engine)
+    assert not is_known(engine)
     engine.stop()
     engine = engines.make(tmp_path, clock)
-    assert not known(engine)
+    assert not is_known(engine)
     engine.stop()
 
 
@@ -204,7 +204,7 @@ def test_a_new_group_that_was_refused_is_on_disk_before_the_next_answer(tmp_path
     why.append("1 of 3 replicas is in sync")
     with pytest.raises(Unavailable, match="1 of 3"):
         engine.subscriptions.attach(BUSINESS, "g", 10, kept=5)
-    assert not known(engine)
+    assert not is_known(engine)
     why.clear()
 
     engine.subscriptions.attach(BUSINESS, "g", 10, kept=5)
@@ -254,11 +254,11 @@ def test_what_was_proposed_of_a_group_before_the_term_ended_is_known_if_it_stays
         engine.commits.refuse_waiting(business, NotLeader("another broker leads"), ends)
         with pytest.raises(NotLeader):
             asked.result(WAIT_S)
-    assert not known(engine)
+    assert not is_known(engine)
 
     replicas.held = None
     engine.commits.advance()
-    eventually(lambda: known(engine))  # the next leader has it as well
+    eventually(lambda: is_known(engine))  # the next leader has it as well
     assert (consumer(engine).acknowledged, consumer(engine).connected) == (5, False)
     engine.stop()
 
@@ -284,10 +284,10 @@ def test_nothing_is_logged_of_a_group_behind_the_word_that_it_is_forgotten(tmp_p
         go.set()
         asked.result(WAIT_S)
     tick(engine, clock)
-    assert not known(engine)
+    assert not is_known(engine)
     engine.stop()
     engine = engines.make(tmp_path, clock)
-    assert not known(engine)
+    assert not is_known(engine)
     engine.stop()
 
 
@@ -313,7 +313,7 @@ def test_a_group_is_forgotten_with_its_entry_though_the_operator_was_refused(tmp
     engine.commits.advance()
     eventually(lambda: not business.pending)
     settle(engine)
-    assert not known(engine)
+    assert not is_known(engine)
     engine.stop()
 
 

@@ -33,7 +33,7 @@ from venus.model import ChangeKind
 DAY_S = 86_400.0
 
 
-def stored(engine: Core, table_id: int = 1) -> dict[bytes, bytes]:
+def stored_rows(engine: Core, table_id: int = 1) -> dict[bytes, bytes]:
     prefix = keys.row_prefix(the_business(engine).number, table_id)
     return {key[len(prefix) :]: value for key, value in engine.store.scan_prefix(keys.ROW, prefix)}
 
@@ -47,14 +47,14 @@ def test_batches_that_come_twice_change_nothing(tmp_path: Path) -> None:
     producer.commit(engines.rows(50, 2), markers=[(ChangeKind.TRUNCATE, 0)])
     producer.commit([*engines.rows(60, 2, b"first"), *engines.rows(60, 2, b"second")])
     caught_up(engine)
-    before = stored(engine)
+    before = stored_rows(engine)
 
     engine.stop()
     engines.full_data_from_the_start(tmp_path, met_before=True)
     engine = engines.make(tmp_path)
     caught_up(engine)
 
-    assert stored(engine) == before
+    assert stored_rows(engine) == before
     assert engine.status(BUSINESS).businesses[0].counters["stale_rows"] == 35
     assert engines.full_data(engine) == {
         b"%08d" % 50: b"x",
@@ -90,7 +90,7 @@ def test_rows_under_a_floor_are_removed_permanently(tmp_path: Path) -> None:
     producer.commit(engines.rows(100, 50))
     producer.commit([], markers=[(ChangeKind.SWEEP_END, begin)])
 
-    eventually(lambda: len(stored(engine)) == 50)
+    eventually(lambda: len(stored_rows(engine)) == 50)
 
     assert engine.status(BUSINESS).businesses[0].counters["scavenged_rows"] == 250
     assert len(engines.full_data(engine)) == 50
@@ -112,15 +112,15 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(
     clock.now_s += 2 * DAY_S
     producer.commit(engines.rows(100, 1))
     disk.wait_for_rounds()
-    assert len(stored(engine)) == 31  # the slow consumer has not seen the deletions
+    assert len(stored_rows(engine)) == 31  # the slow consumer has not seen the deletions
 
     engine.subscriptions.acknowledge(BUSINESS, "slow", slow, 51)
     disk.wait_for_rounds()
-    assert len(stored(engine)) == 31  # nobody can say yet that a day is over since the last of them
+    assert len(stored_rows(engine)) == 31  # nobody can say yet that a day is over since the last of them
     clock.now_s += 2 * DAY_S
 
-    eventually(lambda: len(stored(engine)) == 11)
-    assert not any(HEAD.unpack_from(value)[2] & 1 for value in stored(engine).values())
+    eventually(lambda: len(stored_rows(engine)) == 11)
+    assert not any(HEAD.unpack_from(value)[2] & 1 for value in stored_rows(engine).values())
     assert len(engines.full_data(engine)) == 11
     engine.stop()
 
@@ -139,7 +139,7 @@ def test_tombstones_from_before_a_restart_go_too(tmp_path: Path, monkeypatch: py
     Producer(engine, source_last_batch=2).commit(engines.rows(100, 1))
     clock.now_s += 2 * DAY_S
 
-    eventually(lambda: len(stored(engine)) == 11)
+    eventually(lambda: len(stored_rows(engine)) == 11)
     assert engine.scavenger.tables == set(), "a table without tombstones is not read repeatedly"
     engine.stop()
 
@@ -309,5 +309,5 @@ def test_a_broker_stops_while_small_commits_wait(tmp_path: Path, monkeypatch: py
     monkeypatch.undo()
     engine = engines.make(tmp_path)
     caught_up(engine)
-    assert len(stored(engine)) == 3
+    assert len(stored_rows(engine)) == 3
     engine.stop()

@@ -19,7 +19,7 @@ from venus.errors import IllegalTransition, OffsetDiverged, OffsetTrimmed, Proto
 from venus.wire import broker_pb2, change_pb2
 
 
-def filled(mirror: Core) -> None:
+def wait_until_filled(mirror: Core) -> None:
     eventually(lambda: mirrored.business_of(mirror).is_filled)
 
 
@@ -31,7 +31,7 @@ def mirror_of(engine: Core) -> Mirror:
 
 def same(home: Core, mirror: Core) -> None:
     """Everything that both keep of the queue is the same, byte for byte, and so is the full data."""
-    filled(mirror)
+    wait_until_filled(mirror)
     there, here = mirrored.business_of(home), mirrored.business_of(mirror)
     assert here.committed.next_offset == there.committed.next_offset
     assert (here.committed.last_batch, here.committed.last_sequence) == (
@@ -81,7 +81,7 @@ def test_it_says_nothing_of_a_position_before_the_full_data_has_begun(home: Core
     with pytest.raises(Unavailable):
         mirror.subscriptions.check_position(BUSINESS, 50, 1)
     mirrored.fill(home, mirror)
-    filled(mirror)
+    wait_until_filled(mirror)
 
     assert mirror.subscriptions.check_position(BUSINESS, 50, 0).next_offset == 50
     assert not mirrored.business_of(mirror).awaits_full_data
@@ -124,7 +124,7 @@ def test_what_comes_twice_is_dropped(home: Core, mirror: Core) -> None:
     same(home, mirror)
 
 
-def damaged(increment: broker_pb2.Increment, **fields: object) -> broker_pb2.Increment:
+def damage(increment: broker_pb2.Increment, **fields: object) -> broker_pb2.Increment:
     copy = broker_pb2.Increment()
     copy.CopyFrom(increment)
     for name, value in fields.items():
@@ -149,14 +149,14 @@ def test_what_does_not_fit_is_refused_before_it_is_logged(home: Core, mirror: Co
 
     for increments, says in (
         ([second], "offset 10 came where 5 is the next one: something is missing"),
-        ([damaged(first, body=first.body[:-1])], "not a batch|hash"),
-        ([damaged(first, digest=1)], "does not hash to its digest"),
-        ([damaged(first, count=4, base_offset=4)], "offset"),
-        ([damaged(first, count=6)], "takes 6 offsets and has 5"),
-        ([damaged(first, epoch=0)], "is of epoch 0, behind one of epoch 1"),
-        ([damaged(second, base_offset=5), damaged(first, base_offset=10)], "begins at Sequence 6, behind batch 3"),
-        ([damaged(first, body=body, digest=digest(body))], "table 1 in version 9"),
-        ([damaged(first, body=other, digest=digest(other))], "describes version 1 of table 1 in another way"),
+        ([damage(first, body=first.body[:-1])], "not a batch|hash"),
+        ([damage(first, digest=1)], "does not hash to its digest"),
+        ([damage(first, count=4, base_offset=4)], "offset"),
+        ([damage(first, count=6)], "takes 6 offsets and has 5"),
+        ([damage(first, epoch=0)], "is of epoch 0, behind one of epoch 1"),
+        ([damage(second, base_offset=5), damage(first, base_offset=10)], "begins at Sequence 6, behind batch 3"),
+        ([damage(first, body=body, digest=digest(body))], "table 1 in version 9"),
+        ([damage(first, body=other, digest=digest(other))], "describes version 1 of table 1 in another way"),
     ):
         with pytest.raises((ProtocolError, OffsetDiverged), match=says):
             mirrored.take(mirror, increments)
@@ -184,7 +184,7 @@ def test_it_takes_the_full_data_again_and_what_vanished_is_gone(home: Core, mirr
     producer = Producer(home)
     producer.commit(rows(1, 50))
     mirrored.fill(home, mirror)
-    filled(mirror)
+    wait_until_filled(mirror)
     for n in range(20):
         producer.commit([(b"%08d" % (n + 1), None)])
     eventually(lambda: mirrored.business_of(home).materialised.offset == 70)
@@ -203,7 +203,7 @@ def test_a_consumer_that_is_ahead_waits_and_one_that_diverged_does_not(home: Cor
     producer = Producer(home)
     producer.commit(rows(1, 5))
     mirrored.fill(home, mirror)
-    filled(mirror)
+    wait_until_filled(mirror)
 
     with pytest.raises(Unavailable, match="offset 7 has not reached this mirror yet, it has those below 5"):
         mirror.subscriptions.check_position(BUSINESS, 7, producer.epoch)
@@ -221,7 +221,7 @@ def test_a_mirror_of_a_history_that_the_home_has_left_says_so(home: Core, mirror
     mirrored.fill(home, mirror)
     producer.commit(rows(1, 5))
     mirrored.follow(home, mirror)
-    filled(mirror)
+    wait_until_filled(mirror)
 
     later = producer.epoch + 1
     assert mirror.subscriptions.check_position(BUSINESS, 10, later).next_offset == 10
@@ -235,7 +235,7 @@ def test_who_is_at_the_cut_of_a_mirror_in_an_older_epoch_has_diverged(home: Core
     later = Producer(home, source_last_batch=1)
     later.commit(rows(1, 5))
     mirrored.fill(home, mirror)
-    filled(mirror)
+    wait_until_filled(mirror)
 
     assert mirror.subscriptions.check_position(BUSINESS, 10, later.epoch).next_offset == 10
     later.commit(rows(1, 5))
@@ -258,7 +258,7 @@ def test_offsets_that_are_not_for_this_set_are_passed_over(home: Core, mirror: C
 
     assert mirrored.take(mirror, wanted, 20, sparse=True) == 20
 
-    filled(mirror)
+    wait_until_filled(mirror)
     found = queue(mirror, 5)
     assert [(i.base_offset, i.count) for i in found] == [(5, 3), (8, 2), (10, 2), (12, 2), (14, 6)]
     bodies = [change_pb2.BatchBody.FromString(i.body) for i in found]
@@ -278,7 +278,7 @@ def test_producers_business_is_not_overwritten(home: Core, mirror: Core) -> None
 def test_the_entries_of_the_full_data_are_given_back(home: Core, mirror: Core) -> None:
     Producer(home).commit(rows(1, 500))
     business = mirrored.fill(home, mirror)
-    filled(mirror)
+    wait_until_filled(mirror)
     mirror.commits.submit(lambda group: mirror.upkeep._trim(group, business)).result(30)
 
     assert business.log.start == mirror_of(mirror).end + 1
@@ -295,7 +295,7 @@ def test_what_an_election_above_lost_is_passed_over_where_it_is_here(tmp_path: P
     shutil.copytree(tmp_path / "before", tmp_path / "elected")
     before = make(tmp_path / "before")
     mirrored.fill(before, mirror)
-    filled(mirror)
+    wait_until_filled(mirror)
     producer = Producer(before, source_last_batch=1)
     lost = producer.epoch
     producer.commit(rows(10, 5))
@@ -360,7 +360,7 @@ def test_who_is_at_the_cut_in_an_epoch_before_it_has_diverged_however_many_follo
     first.commit(rows(1, 5))
     Producer(home).commit(rows(1, 5, b"of the second epoch"))
     mirrored.fill(home, mirror)
-    filled(mirror)
+    wait_until_filled(mirror)
     for n in range(3):
         with pytest.raises(OffsetDiverged, match="ended at 9 here"):
             mirror.subscriptions.check_position(BUSINESS, 10, first.epoch)

@@ -22,7 +22,7 @@ HERE = Home(set="second", term=1, addresses=("second:7400",), here=True)
 THERE = Home(set="second", term=1, addresses=("second:7400",))
 
 
-def filled(above: Core, below: Core, **more: object) -> None:
+def wait_until_filled(above: Core, below: Core, **more: object) -> None:
     mirrored.fill(above, below, **more)
     eventually(lambda: mirrored.business_of(below).is_filled)
 
@@ -42,7 +42,7 @@ def behind_the_home(home: Core, mirror: Core) -> Producer:
     """Let the mirror have the first two of four batches of five rows."""
     producer = Producer(home)
     producer.commit(rows(0, 5))
-    filled(home, mirror)
+    wait_until_filled(home, mirror)
     for n in range(1, 4):
         producer.commit(rows(10 * n, 5))
     mirrored.take(mirror, queue(home, 5)[:1])
@@ -95,7 +95,7 @@ def test_a_promotion_survives_a_restart(home: Core, tmp_path: Path) -> None:
 def test_nothing_is_in_doubt_where_the_mirror_had_everything(home: Core, mirror: Core) -> None:
     producer = Producer(home)
     producer.commit(rows(0, 5))
-    filled(home, mirror)
+    wait_until_filled(home, mirror)
     promote(mirror)
 
     successor = Producer(mirror, source_last_batch=1)
@@ -136,7 +136,7 @@ def test_what_is_given_up_is_not_shown_and_the_producer_is_asked_all_the_same(ho
 def test_a_cut_that_is_not_whole_here_ends_with_the_window(home: Core, mirror: Core) -> None:
     producer = Producer(home)
     producer.commit(rows(0, 5))
-    filled(home, mirror)
+    wait_until_filled(home, mirror)
     halves = [producer.next_half(rows(10, 5), cut=2, cut_end=False), producer.next_half(rows(20, 5), cut=2)]
     producer.send(*halves)
     producer.decide(halves[-1])
@@ -155,7 +155,7 @@ def test_a_cut_that_is_not_whole_here_ends_with_the_window(home: Core, mirror: C
 def test_a_part_is_not_promoted(home: Core, mirror: Core, more: dict[str, object], says: str) -> None:
     Producer(home).commit(rows(0, 5))
     if more:
-        filled(home, mirror, **more)
+        wait_until_filled(home, mirror, **more)
     else:
         mirrored.begin(home, mirror)
     with pytest.raises(Refused, match=says):
@@ -173,7 +173,7 @@ def test_a_home_is_not_promoted(home: Core) -> None:
 def test_a_set_does_not_become_the_home_behind_one_that_it_has_heard_of(home: Core, mirror: Core) -> None:
     """It was heard of between the look at the others and the promotion: that home would have it step down at once."""
     Producer(home).commit(rows(0, 5))
-    filled(home, mirror)
+    wait_until_filled(home, mirror)
     assert mirror.homes.note(BUSINESS, replace(THERE, term=2)).result(engines.WAIT_S)
     for term in (1, 2):
         with pytest.raises(Refused, match="set second at second:7400 has become the home meanwhile"):
@@ -229,7 +229,7 @@ def test_an_old_home_becomes_a_mirror_of_the_new_one(home: Core, mirror: Core, t
     snapshot = mirror.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS))
     mirror.full_data.close(snapshot.snapshot_id)
     assert (snapshot.home.set, snapshot.home.home_term) == ("second", 1)
-    filled(mirror, home, home=snapshot.home)
+    wait_until_filled(mirror, home, home=snapshot.home)
     home.stop()  # with nothing in its queue, and an undecided half message in its log
     home.start()
     successor.commit(rows(110, 5))
@@ -248,7 +248,7 @@ def test_a_mirror_that_is_ahead_of_the_new_home_continues_behind_the_window(
     below = make(tmp_path / "below")
     try:
         behind_the_home(home, mirror)
-        filled(home, below)
+        wait_until_filled(home, below)
         promote(mirror)
         successor = Producer(mirror, source_last_batch=4)
         say(mirror, successor, 4, 21)

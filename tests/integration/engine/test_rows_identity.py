@@ -11,7 +11,7 @@ from venus.broker.core import Core
 from venus.wire import broker_pb2
 
 
-def said(engine: Core, offset: int) -> broker_pb2.Opened:
+def check_position(engine: Core, offset: int) -> broker_pb2.Opened:
     return engine.subscriptions.check_position(BUSINESS, offset, 0)
 
 
@@ -21,22 +21,22 @@ def test_what_an_older_set_above_has_not_said_is_kept_once_it_says_it(home: Core
     try:
         business = mirrored.fill(home, mirror)
         eventually(lambda: business.is_filled)
-        assert not said(mirror, 3).HasField("rows")
+        assert not check_position(mirror, 3).HasField("rows")
         begin = business.committed.mirror.begin  # type: ignore[union-attr]
         mirror.mirrors.record_levels(business, begin, "tandem", ()).result(WAIT_S)
         mirror.subscriptions.rows.invalidate(business)
-        assert said(mirror, 3).HasField("rows")
+        assert check_position(mirror, 3).HasField("rows")
     finally:
         mirror.stop()
     mirror = make(tmp_path / "mirror")
     try:
-        assert said(mirror, 3).HasField("rows")
+        assert check_position(mirror, 3).HasField("rows")
         found = mirror.subscriptions.rows.for_mirror(mirrored.business_of(mirror), 3)
         assert found is not None
         assert found.set == "tandem"
         business = mirrored.fill(home, mirror)  # it says nothing of other full data
         eventually(lambda: business.is_filled)
-        assert not said(mirror, 3).HasField("rows")
+        assert not check_position(mirror, 3).HasField("rows")
     finally:
         mirror.stop()
 

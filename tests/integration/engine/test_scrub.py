@@ -30,14 +30,14 @@ def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(materialiser, "IDLE_S", 0.005)
 
 
-def scrubbed(engine: Core, clock: Clock) -> None:
+def wait_for_scrub(engine: Core, clock: Clock) -> None:
     """Wait for the end of a pass that begins now."""
     before = engines.status(engine).last_scrub_at_us
     clock.now_s += 2 * DAY_S
     eventually(lambda: engines.status(engine).last_scrub_at_us > before)
 
 
-def filled(path: Path, clock: Clock) -> Core:
+def fill_store(path: Path, clock: Clock) -> Core:
     """Fill a store whose queue is trimmed then, so that only the sums know the rows."""
     engine = engines.make(path, clock, retain_bytes=0)
     producer = Producer(engine)
@@ -78,9 +78,9 @@ def all_rows(store: Store, batch: Any) -> None:
 @pytest.mark.parametrize("damage", [missing, older, under_another_key, a_later_one, all_rows])
 def test_rows_that_change_by_themselves_are_found(tmp_path: Path, damage: Damage) -> None:
     clock, errors = Clock(), Errors()
-    filled(tmp_path, clock).stop()
+    fill_store(tmp_path, clock).stop()
     engine = engines.make(tmp_path, clock, errors, retain_bytes=0)
-    scrubbed(engine, clock)
+    wait_for_scrub(engine, clock)
     batch = engine.store.batch()
     damage(engine.store, batch)
     engine.store.write(batch, durable=True)
@@ -103,7 +103,7 @@ def test_a_damaged_body_and_a_row_that_the_queue_knows_better_are_found(tmp_path
         producer = Producer(engine)
         for n in range(40):
             producer.commit(engines.rows(n * 10, 10, b"payload"))
-        scrubbed(engine, clock)
+        wait_for_scrub(engine, clock)
         batch = engine.store.batch()
         if harm == "body":
             key = keys.log_key(1, 30)
@@ -122,23 +122,23 @@ def test_a_damaged_body_and_a_row_that_the_queue_knows_better_are_found(tmp_path
 def test_changes_of_every_kind_are_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scavenger, "PASS_EVERY_S", 60.0)
     clock, errors = Clock(), Errors()
-    engine = filled(tmp_path, clock)
+    engine = fill_store(tmp_path, clock)
     for life in range(3):
         producer = Producer(engine, source_last_batch=engines.status(engine).last_batch)
-        scrubbed(engine, clock)
+        wait_for_scrub(engine, clock)
         producer.commit([(b"%08d" % n, None) for n in range(life * 3, 60, 7)])
         producer.commit(engines.rows(5 * life, 30, b"life"))
-        scrubbed(engine, clock)
+        wait_for_scrub(engine, clock)
         producer.commit(engines.rows(300 + life, 120, b"more"))
         begin = producer.sequence + 1
         producer.commit([], markers=[(ChangeKind.SWEEP_BEGIN, 0)])
         producer.commit(engines.rows(0, 50, b"swept"))
         producer.commit([], markers=[(ChangeKind.SWEEP_END, begin)])
-        scrubbed(engine, clock)
+        wait_for_scrub(engine, clock)
         if life == 1:
             producer.commit(engines.rows(10, 20, b"anew"), markers=[(ChangeKind.TRUNCATE, 0)])
-        scrubbed(engine, clock)
-        scrubbed(engine, clock)
+        wait_for_scrub(engine, clock)
+        wait_for_scrub(engine, clock)
         assert engines.status(engine).counters["scavenged_rows"] > 0
         engine.stop()
         engine = engines.make(tmp_path, clock, errors, retain_bytes=0)

@@ -167,7 +167,7 @@ def test_queue_and_state_are_functions_of_the_log(tmp_path: Path) -> None:
     engine.subscriptions.attach(BUSINESS, "target", 6)
     engine.stop()
     store = Store(tmp_path / "db")
-    wanted = derived(store)
+    wanted = derived_data(store)
     (business,) = load_all(store, 6.0)
 
     blank = Business(business.number, business.name, business.reviews)
@@ -180,11 +180,11 @@ def test_queue_and_state_are_functions_of_the_log(tmp_path: Path) -> None:
     blank.log.committed = blank.log.end - 1
     assert machine.replay(store, blank) == business.log.end - 1
 
-    assert derived(store) == wanted
+    assert derived_data(store) == wanted
     store.close()
 
 
-def derived(store: Store) -> dict[str, list[tuple[bytes, bytes]]]:
+def derived_data(store: Store) -> dict[str, list[tuple[bytes, bytes]]]:
     found = {
         prefix.decode(): list(store.scan_prefix(keys.STATE, prefix))
         for prefix in (keys.HALF, keys.TABLE, keys.SCHEMA, keys.CONSUMER, keys.CORE)

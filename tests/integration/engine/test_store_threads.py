@@ -21,7 +21,7 @@ def nice_of(thread: int) -> int:
     return os.getpriority(os.PRIO_PROCESS, thread)
 
 
-def named(prefix: str) -> list[int]:
+def find_threads(prefix: str) -> list[int]:
     """Return the threads of this process whose names begin so."""
     tasks = Path("/proc/self/task").iterdir()
     return [int(task.name) for task in tasks if (task / "comm").read_text().startswith(prefix)]
@@ -31,8 +31,8 @@ def test_merges_give_way_and_nothing_else_does(tmp_path: Path) -> None:
     own = nice_of(os.getpid())
     engine = engines.make(tmp_path)
     try:
-        assert {nice_of(each) for each in named("rocksdb:low")} == {own + options.NICER_MERGES}
-        assert {nice_of(each) for each in named("rocksdb:high")} == {own}
+        assert {nice_of(each) for each in find_threads("rocksdb:low")} == {own + options.NICER_MERGES}
+        assert {nice_of(each) for each in find_threads("rocksdb:high")} == {own}
         found = engine.commits.submit(lambda _: nice_of(threading.get_native_id())).result(60)
         assert found == nice_of(threading.get_native_id()) == own
     finally:

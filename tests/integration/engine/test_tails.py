@@ -24,7 +24,7 @@ def _fill(engine: Core) -> None:
         producer.decide(halves[-1])
 
 
-def _kept(engine: Core) -> list[int]:
+def _kept_places(engine: Core) -> list[int]:
     return [len(business.tail._places) for business in engine.catalogue.list_stored()]
 
 
@@ -39,15 +39,15 @@ def test_the_newest_batches_of_all_businesses_share_one_budget(tmp_path: Path, m
     engine = engines.make(tmp_path)
     _fill(engine)
 
-    assert sum(_kept(engine)) <= PLACES + PLACES // 4 + BATCHES
-    assert all(count > 0 for count in _kept(engine)), "the newest batch of each is always known"
+    assert sum(_kept_places(engine)) <= PLACES + PLACES // 4 + BATCHES
+    assert all(count > 0 for count in _kept_places(engine)), "the newest batch of each is always known"
     _check(engine)
     engine.stop()
 
     again = engines.make(tmp_path)
 
-    assert sum(_kept(again)) <= PLACES + BUSINESSES
-    assert all(count > 0 for count in _kept(again))
+    assert sum(_kept_places(again)) <= PLACES + BUSINESSES
+    assert all(count > 0 for count in _kept_places(again))
     _check(again)
     again.stop()
 

@@ -131,7 +131,7 @@ def alarms(engine: Core) -> list[str]:
     return [alarm for alarm in engines.status(engine).alarms if "whose columns no producer sent" in alarm]
 
 
-def scrubbed(engine: Core, clock: Clock) -> None:
+def wait_for_scrub(engine: Core, clock: Clock) -> None:
     before = engines.status(engine).last_scrub_at_us
     clock.now_s += 2 * DAY_S
     eventually(lambda: engines.status(engine).last_scrub_at_us > before)
@@ -150,7 +150,7 @@ def test_what_an_older_broker_took_is_an_alarm_until_it_is_replaced(
     ]
 
     engine = engines.make(tmp_path, clock, errors)
-    scrubbed(engine, clock)
+    wait_for_scrub(engine, clock)
     assert [alarm.partition(",")[0] for alarm in alarms(engine)] == [
         "shop.t1 has rows of version 7",
         "table 3 has rows of version 1",
@@ -162,7 +162,7 @@ def test_what_an_older_broker_took_is_an_alarm_until_it_is_replaced(
     assert refuses(producer, 7)
     producer.commit(engines.rows(5, 5), version=8)
     producer.commit(engines.rows(0, 1), table_id=3)
-    scrubbed(engine, clock)
+    wait_for_scrub(engine, clock)
     assert alarms(engine) == []
     assert errors.fatal == []
     engine.stop()

@@ -46,7 +46,7 @@ def follow(settings: Settings, offset: int) -> None:
         lakes.all_fresh(settings)
 
 
-def seen(root: Path) -> dict[str, str]:
+def read_links(root: Path) -> dict[str, str]:
     """Return what a reader sees: files of the history, and where links lead."""
     found = {path.name: "" for path in (root / "history").rglob("*.parquet") if not path.name.startswith(".")}
     return found | {path.name: os.readlink(path) for path in (root / "current").iterdir()}
@@ -55,7 +55,7 @@ def seen(root: Path) -> dict[str, str]:
 def test_nothing_is_seen_before_the_manifest_names_it(
     settings: Settings, broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, before = tmp_path / "lake", seen(tmp_path / "lake")
+    root, before = tmp_path / "lake", read_links(tmp_path / "lake")
     save = LakeManifest.save
 
     def kill_here(_: LakeManifest, path: Path) -> None:
@@ -72,13 +72,13 @@ def test_nothing_is_seen_before_the_manifest_names_it(
             patch.setattr(LakeManifest, "save", saving)
             with pytest.raises(Killed):
                 run_lake(settings, "lake", threading.Event())
-        left = seen(root)
+        left = read_links(root)
         follow(settings, broker.next_offset)
         return left
 
     feed.cut(put(1, "new", 1), gone(2))
     at_the_commit = left_by(kill_here)
-    after = seen(root)
+    after = read_links(root)
     feed.cut(put(3, "three", 3))
     at_the_refresh = left_by(killed_at_a_state)
 
@@ -119,7 +119,7 @@ def test_what_no_manifest_names_is_removed(
     for n in range(3):
         feed.cut(put(1, "new", n))
         follow(settings, broker.next_offset)
-    folder, before = root / "history/shop.others/version=1", seen(root)
+    folder, before = root / "history/shop.others/version=1", read_links(root)
     folder.mkdir(parents=True, exist_ok=True)
     hidden_path(folder / "00000000000000000007.parquet").write_bytes(b"half of a file")
     state = root / "versions/shop.items/00000000000000000099"
@@ -131,7 +131,7 @@ def test_what_no_manifest_names_is_removed(
 
     assert not list(root.rglob("*.tmp"))
     assert {path.name for path in state.parent.iterdir()} == {table.base.folder, table.previous}
-    assert seen(root) == before
+    assert read_links(root) == before
 
 
 def test_a_load_continues_with_the_splits_it_has_not(

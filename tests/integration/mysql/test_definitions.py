@@ -15,7 +15,7 @@ ITEM = "CREATE TABLE item (id int PRIMARY KEY, a int, twice int AS (a * 2) VIRTU
 ROWS = "INSERT INTO item (id, a, b) VALUES (1, 5, 50), (2, 7, 70)"
 
 
-def followed(shop: Shop, *statements: str) -> Follower:
+def follow(shop: Shop, *statements: str) -> Follower:
     """Capture, run statements in another second than that in which the table was made, and look at the dictionary."""
     shop.run(ITEM, ROWS)
     follower = shop.capture()
@@ -47,7 +47,7 @@ def followed(shop: Shop, *statements: str) -> Follower:
 def test_values_that_alter_table_has_changed_are_read_again(shop: Shop, statement: str) -> None:
     if "CHANGE" in statement:  # a column that others are computed from cannot trade its name
         statement = f"ALTER TABLE item DROP twice, DROP more; {statement}"
-    follower = followed(shop, *statement.split("; "))
+    follower = follow(shop, *statement.split("; "))
     follower.drain()
     assert shop.state("item") == ("ACTIVE", "")
     shop.same(follower, "item")
@@ -61,13 +61,13 @@ def test_it_is_noticed_in_partitions_and_without_the_privilege_to_see_innodbs_nu
         "CREATE TABLE part (id int PRIMARY KEY, twice int AS (id * 2) VIRTUAL) PARTITION BY HASH (id) PARTITIONS 2"
     )
     shop.run("INSERT INTO part (id) VALUES (1), (2)")
-    follower = followed(shop, "ALTER TABLE part MODIFY twice int AS (id * 3) VIRTUAL")
+    follower = follow(shop, "ALTER TABLE part MODIFY twice int AS (id * 3) VIRTUAL")
     follower.drain()
     shop.same(follower, "part")
 
 
 def test_what_happened_while_capture_was_away_is_noticed(shop: Shop) -> None:
-    follower = followed(shop)
+    follower = follow(shop)
     assert follower.due() == []
     shop.restart()
     shop.run("ALTER TABLE item MODIFY twice int AS (a * 3) VIRTUAL")
@@ -77,7 +77,7 @@ def test_what_happened_while_capture_was_away_is_noticed(shop: Shop) -> None:
 
 
 def test_a_paused_table_is_read_again_when_it_continues(shop: Shop) -> None:
-    follower = followed(shop)
+    follower = follow(shop)
     table_id = follower.table_id("item")
     shop.source.registry.set_table_state(table_id, "PAUSED", "")
     shop.run("ALTER TABLE item MODIFY more int AS (a + 2) STORED")
@@ -101,14 +101,14 @@ def test_a_paused_table_is_read_again_when_it_continues(shop: Shop) -> None:
     ],
 )
 def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(shop: Shop, statement: str) -> None:
-    follower = followed(shop, statement)
+    follower = follow(shop, statement)
     assert shop.state("item") == ("ACTIVE", "")
     assert follower.due() == []
 
 
 def test_files_that_were_copied_or_touched_are_no_reason_to_read_all_tables_again(shop: Shop) -> None:
     """As a container that starts does it, which gives all files to its user."""
-    follower = followed(shop)
+    follower = follow(shop)
     written = "SELECT group_concat(create_time) FROM information_schema.tables WHERE table_schema = database()"
     before = shop.run(written)
     for file in (shop.server.home / "data" / shop.database).glob("*.frm"):
@@ -120,7 +120,7 @@ def test_files_that_were_copied_or_touched_are_no_reason_to_read_all_tables_agai
 
 
 def test_a_rebuild_that_nothing_explains_is_still_a_truncate(shop: Shop) -> None:
-    followed(shop, "OPTIMIZE TABLE item")
+    follow(shop, "OPTIMIZE TABLE item")
     assert shop.state("item")[0] == "RESYNC"
     assert all(t.fill.done for t in shop.source.registry.read_registered_tables()), "it waits for its resync"
 
@@ -139,7 +139,7 @@ def test_ddl_during_a_comparison_is_judged_by_the_next_one(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str], statement: str, state: str, reason: str
 ) -> None:
     """Both right before the dictionary is read, and between it and what it is compared with."""
-    follower = followed(shop)
+    follower = follow(shop)
     original = getattr(*where)
 
     def run_ddl_first(*arguments: Any) -> Any:
@@ -159,7 +159,7 @@ def test_ddl_during_a_comparison_is_judged_by_the_next_one(
 
 
 def test_an_installation_of_an_older_version_notes_what_there_is(shop: Shop) -> None:
-    follower = followed(shop)
+    follower = follow(shop)
     shop.run("DELETE FROM venus_innodb_table WHERE table_id < 0")
     shop.source.capture.refresh_schemas()
     assert follower.due() == []

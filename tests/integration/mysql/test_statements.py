@@ -67,7 +67,7 @@ def test_an_application_in_any_sql_mode_can_write(shop: Shop) -> None:
     shop.run("SET sql_mode = ''", "INSERT INTO d VALUES ('0000-00-00', 1)")  # its own trouble, not ours
 
 
-def truncated(shop: Shop) -> Follower:
+def truncate(shop: Shop) -> Follower:
     shop.run(ITEM, ROWS)
     follower = shop.capture()
     shop.run("TRUNCATE TABLE item", "INSERT INTO item VALUES (9, 'new', 9)")
@@ -77,7 +77,7 @@ def truncated(shop: Shop) -> Follower:
 
 
 def test_truncate_is_noticed_and_healed_by_a_new_fill(shop: Shop) -> None:
-    follower = truncated(shop)
+    follower = truncate(shop)
     state, reason = shop.state("item")
     assert state == "RESYNC"
     assert "TRUNCATE" in reason

@@ -52,7 +52,7 @@ def moments(shop: Shop) -> None:
     assert shop.run("SELECT count(DISTINCT CAST(k AS CHAR)) FROM moment") == [(1,)]
 
 
-def held(shop: Shop) -> dict[tuple[str, str], str]:
+def read_values(shop: Shop) -> dict[tuple[str, str], str]:
     rows = shop.run("SET time_zone = '+00:00'", "SELECT CAST(k AS CHAR), n, v FROM moment")
     shop.run("SET time_zone = 'SYSTEM'")
     return {(f"{k}+00", str(n)): str(v) for k, n, v in rows}
@@ -75,7 +75,7 @@ def test_each_of_the_two_hours_is_its_own(shop: Shop, change: str) -> None:
     follower = shop.capture()
     shop.run(change)
     follower.drain()
-    assert {k: r["v"] for k, r in follower.rows("moment").items()} == held(shop)
+    assert {k: r["v"] for k, r in follower.rows("moment").items()} == read_values(shop)
 
 
 def test_a_key_that_moves_by_this_hour_leaves_no_ghost(shop: Shop) -> None:
@@ -84,10 +84,10 @@ def test_a_key_that_moves_by_this_hour_leaves_no_ghost(shop: Shop) -> None:
     follower = shop.capture()
     shop.run(f"UPDATE moment SET k = from_unixtime({SECOND_S})")
     follower.drain()
-    assert {k: r["v"] for k, r in follower.rows("moment").items()} == held(shop)
+    assert {k: r["v"] for k, r in follower.rows("moment").items()} == read_values(shop)
     shop.run(f"UPDATE moment SET k = from_unixtime({FIRST_S})")
     follower.drain()
-    assert {k: r["v"] for k, r in follower.rows("moment").items()} == held(shop)
+    assert {k: r["v"] for k, r in follower.rows("moment").items()} == read_values(shop)
 
 
 @pytest.mark.parametrize("change", ["DELETE FROM parent WHERE id = 2", "UPDATE parent SET id = 9 WHERE id = 2"])
@@ -104,4 +104,4 @@ def test_a_cascade_notes_the_hour_that_is_meant(shop: Shop, change: str) -> None
     follower = shop.capture()
     shop.run(change)
     follower.drain()
-    assert {k: r["v"] for k, r in follower.rows("moment").items()} == held(shop)
+    assert {k: r["v"] for k, r in follower.rows("moment").items()} == read_values(shop)

@@ -210,14 +210,14 @@ def test_a_promotion_that_was_cut_short_is_repeated(tmp_path: Path, late: bool) 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(promote_all, second.address, names)
         if late:
-            eventually(lambda: running.done() or any(promoted(second.address, names)))
+            eventually(lambda: running.done() or any(are_promoted(second.address, names)))
         second.kill()
         running.result()
     second = BrokerProcess(chosen)
     try:
-        left = [name for name, is_done in zip(names, promoted(second.address, names), strict=True) if not is_done]
+        left = [name for name, is_done in zip(names, are_promoted(second.address, names), strict=True) if not is_done]
         assert promote_all(second.address, left) == len(left)
-        assert all(promoted(second.address, names))
+        assert all(are_promoted(second.address, names))
         hq = networks.start(tmp_path / "hq", listen=f"127.0.0.1:{port}")
         for name in names:
             eventually(partial(is_replaced, hq.address, name), timeout_s=SURE_S)
@@ -240,7 +240,7 @@ def promote_all(address: str, names: tuple[str, ...] | list[str]) -> int:
     return done
 
 
-def promoted(address: str, names: tuple[str, ...]) -> list[bool]:
+def are_promoted(address: str, names: tuple[str, ...]) -> list[bool]:
     return [business_status(address, name).home.home_term > 0 for name in names]
 
 

@@ -26,7 +26,7 @@ UNKNOWN_TO_IT = {
 NEEDED = re.compile(r"(?<!')[()]|(?<!')\b(?:BEGIN|THEN|INTO|EACH|BY|TABLE|SET|WHEN|MODE)\b")
 
 
-def known(text: str) -> str:
+def known_text(text: str) -> str:
     for pattern, instead in UNKNOWN_TO_IT.items():
         text = re.sub(pattern, instead, text)
     return text
@@ -42,7 +42,7 @@ def every(versions: Sequence[Version] = VERSIONS) -> list[str]:
     ("versions", "some"), [(VERSIONS[-1:], 40), pytest.param(VERSIONS, 90, marks=pytest.mark.slow)], ids=["last", "all"]
 )
 def test_every_statement_can_be_read(plsql_grammar: Grammar, versions: Sequence[Version], some: int) -> None:
-    found = {text: plsql_grammar.problem(known(text)) for text in every(versions)}
+    found = {text: plsql_grammar.problem(known_text(text)) for text in every(versions)}
     assert {text: problem for text, problem in found.items() if problem} == {}
     assert len(found) > some
 
@@ -55,6 +55,6 @@ def test_a_statement_without_one_of_its_words_cannot(plsql_grammar: Grammar) -> 
         for at in list(NEEDED.finditer(text))[:3]
         if text.startswith(("CREATE", "LOCK", "INSERT", "UPDATE"))
     }
-    taken = [text for text in sorted(broken) if not plsql_grammar.problem(known(text))]
+    taken = [text for text in sorted(broken) if not plsql_grammar.problem(known_text(text))]
     assert taken == []
     assert len(broken) > 60

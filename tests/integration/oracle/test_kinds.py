@@ -30,7 +30,7 @@ def make(application: Any, name: str, sort: str = "") -> None:
         application.execute("INSERT INTO DICTIONARY.SORTS VALUES (%s, %s)", [name, sort])
 
 
-def said(source: OracleSource, where: str) -> dict[str, bool]:
+def find_messages(source: OracleSource, where: str) -> dict[str, bool]:
     return {f.message: f.blocks for f in source.installer.check(["*"], []) if f.where == f"APP.{where}"}
 
 
@@ -39,7 +39,7 @@ def test_what_holds_no_rows_of_its_own_is_left_out_by_name(sort: str, applicatio
     name = {"queue state": "AQ$_ORDERS_L", "flashback archive": "SYS_FBA_HIST_71"}.get(sort, "ODD")
     make(application, "ITEM")
     make(application, name, sort)
-    assert said(source, name) == {f"left out: {tables.LEFT_OUT[sort]}": False}
+    assert find_messages(source, name) == {f"left out: {tables.LEFT_OUT[sort]}": False}
     source.installer.install(["*"], [])
     assert [t.schema.name for t in source.registry.read_registered_tables() if not t.schema.is_heartbeat] == ["ITEM"]
     assert source.dictionary.find_uncaptured_tables(["*"], []) == []
@@ -50,7 +50,7 @@ def test_what_holds_no_rows_of_its_own_is_left_out_by_name(sort: str, applicatio
 def test_rows_that_cannot_be_carried_are_refused_by_name(sort: str, application: Any, source: OracleSource) -> None:
     make(application, "ITEM")
     make(application, "ODD", sort)
-    assert said(source, "ODD") == {tables.REFUSED[sort]: True}
+    assert find_messages(source, "ODD") == {tables.REFUSED[sort]: True}
     with pytest.raises(Refused, match=r"APP.ODD: an \w+ table"):
         source.installer.install(["*"], [])
     source.installer.install(["*"], ["ODD"])
@@ -59,7 +59,7 @@ def test_rows_that_cannot_be_carried_are_refused_by_name(sort: str, application:
 @pytest.mark.parametrize("sort", ["clustered", "ledger", "movable", "IOT"])
 def test_other_sorts_are_carried(sort: str, application: Any, source: OracleSource) -> None:
     make(application, "ODD", sort)
-    assert len(said(source, "ODD")) == (sort != "IOT")
+    assert len(find_messages(source, "ODD")) == (sort != "IOT")
     source.installer.install(["*"], [])
     follower = Follower(source)
     application.execute("""INSERT INTO "ODD" VALUES (1, 'a')""")
@@ -78,9 +78,9 @@ def test_one_column_that_cannot_be_carried_does_not_cost_its_table(standin: Stan
     application.execute(PLACES)
     application.execute("""INSERT INTO "PLACES" ("ID", "NAME", "SECRET") VALUES (1, 'here', 'x')""")
     with closing(OracleSource(standin)) as source:
-        assert any(blocks and "column GEOMETRY" in m for m, blocks in said(source, "PLACES").items())
+        assert any(blocks and "column GEOMETRY" in m for m, blocks in find_messages(source, "PLACES").items())
     with closing(OracleSource(standin, OracleOptions(columns=OracleColumnChoice(exclude=("places.geo*",))))) as source:
-        assert said(source, "PLACES") == {
+        assert find_messages(source, "PLACES") == {
             "column GEOMETRY is left out: excluded in [source.columns]": False,
             "virtual column UPPER_NAME is left out: its values are computed at the source and are not carried": False,
             "column SECRET is invisible at the source, and an ordinary column at the target": False,
@@ -117,12 +117,12 @@ def test_archived_rows_travel_only_with_their_state(standin: StandIn, applicatio
         "ORA_ARCHIVE_STATE" VARCHAR2(40) INVISIBLE DEFAULT '0')""")
     application.execute('INSERT INTO "OLD" ("ID") VALUES (1)')
     with closing(OracleSource(standin)) as source:
-        (message,) = [m for m, blocks in said(source, "OLD").items() if blocks]
+        (message,) = [m for m, blocks in find_messages(source, "OLD").items() if blocks]
         assert "ROW ARCHIVAL" in message
     with closing(
         OracleSource(standin, OracleOptions(columns=OracleColumnChoice(include=("OLD.ORA_ARCHIVE_STATE",))))
     ) as source:
-        assert not any(said(source, "OLD").values())
+        assert not any(find_messages(source, "OLD").values())
         source.installer.install(["*"], [])
         follower = Follower(source)
         follower.drain()

@@ -96,7 +96,7 @@ def insert_torture(cursor: Any, first: int) -> dict[int, tuple[str, str | bytes 
     return {number: (name.upper(), canonical) for number, (name, _, canonical) in enumerate(every, first)}
 
 
-def registered(standin: StandIn) -> list[RegisteredTable]:
+def read_registered(standin: StandIn) -> list[RegisteredTable]:
     with closing(OracleSource(standin)) as source:
         return source.registry.read_registered_tables()
 
@@ -134,7 +134,7 @@ def test_source_and_target_are_equal_in_the_end(standin: StandIn, postgres_serve
                 source.installer.install(["*"], [])
             with capturing(chosen, standin):
                 with writers(standin, step) as ended:
-                    assert eventually(lambda: all(t.fill.done for t in registered(standin)), timeout_s=120)
+                    assert eventually(lambda: all(t.fill.done for t in read_registered(standin)), timeout_s=120)
                     full_sync(chosen, "main")
                     with following(chosen, "main"):
                         assert eventually(lambda: ended["commit"] > 40 and ended["rollback"] > 0, timeout_s=120)

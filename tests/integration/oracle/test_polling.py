@@ -31,7 +31,7 @@ def idle(application: Any, source: OracleSource) -> Follower:
     return follower
 
 
-def asked(standin: StandIn, source: OracleSource) -> list[str]:
+def poll_statements(standin: StandIn, source: OracleSource) -> list[str]:
     """Return everything that a poll says, its end included."""
     standin.said.clear()
     assert source.capture.open_cut([]) is None
@@ -40,10 +40,10 @@ def asked(standin: StandIn, source: OracleSource) -> list[str]:
 
 def test_an_idle_poll_is_one_statement_and_ends_nothing(idle: Follower, source: OracleSource, standin: StandIn) -> None:
     for _ in range(3):
-        (probe,) = asked(standin, source)
+        (probe,) = poll_statements(standin, source)
         assert "ALL_" not in probe
         assert "VENUS_L_00003" in probe
-    assert len(asked(standin, source)) == 1
+    assert len(poll_statements(standin, source)) == 1
 
 
 def test_every_kind_of_news_ends_the_idle_polls(idle: Follower, application: Any, source: OracleSource) -> None:
@@ -64,11 +64,11 @@ def test_what_waits_for_a_paused_table_makes_no_poll_dearer(
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one')")
     application.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'TRUNCATE', 'APP', 'ITEM', NULL)")
     assert source.capture.open_cut([]) is None
-    assert len(asked(standin, source)) == 1
+    assert len(poll_statements(standin, source)) == 1
     application.execute('INSERT INTO "LINE" VALUES (1, 1, 1)')
     assert idle.cut() is not None
     assert source.capture.open_cut([]) is None
-    assert len(asked(standin, source)) == 1
+    assert len(poll_statements(standin, source)) == 1
     with closing(OracleSource(standin)) as another:
         another.registry.set_table_state(idle.table_id("ITEM"), "ACTIVE", "")
     assert idle.cut() is not None

@@ -39,7 +39,7 @@ def ids(way: WholeWay) -> dict[str, list[int]]:
     return {t: [n for (n,) in way.at_target(f"SELECT id FROM {t} ORDER BY id")] for t in TABLES}
 
 
-def halted(way: WholeWay) -> list[tuple[object, ...]]:
+def find_halted(way: WholeWay) -> list[tuple[object, ...]]:
     reason = "cannot be carried: a text has bytes%"
     return run_at(
         way.source, f"SELECT name FROM venus.captured_table WHERE state = 'PAUSED' AND reason LIKE '{reason}'"
@@ -56,21 +56,21 @@ def test_a_change_with_such_a_text_halts_its_table_alone(way: WholeWay) -> None:
     write(way, 1)
     way.caught_up()
     write(way, 2, BAD)
-    way.until(lambda: halted(way) == [("bad",)], "the table to halt")
+    way.until(lambda: find_halted(way) == [("bad",)], "the table to halt")
     write(way, 3)
     way.until(lambda: ids(way) == {"a": [1, 2, 3], "bad": [1], "c": [1, 2, 3]}, "the others to go on")
     run_at(way.source, "UPDATE bad SET v = 'corrected' WHERE id = 2")
     way.until(lambda: ids(way)["bad"] == [1, 2, 3], "the table to go on")
-    assert not halted(way)
+    assert not find_halted(way)
 
 
 def test_a_row_with_such_a_text_that_was_there_before_halts_its_table_alone(way: WholeWay) -> None:
     write(way, 1, BAD)
     way.install()
     way.start("capture")
-    way.until(lambda: halted(way) == [("bad",)], "the table to halt")
+    way.until(lambda: find_halted(way) == [("bad",)], "the table to halt")
     run_at(way.source, "DELETE FROM bad", "INSERT INTO bad VALUES (2, 'good')")
-    way.until(lambda: not halted(way), "the table to go on")
+    way.until(lambda: not find_halted(way), "the table to go on")
     way.stop("capture")
     way.load()
     assert ids(way) == {"a": [1], "bad": [2], "c": [1]}

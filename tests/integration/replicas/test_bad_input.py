@@ -36,7 +36,7 @@ def offset_at(address: str) -> int:
         return next((each.next_offset for each in admin.status(BUSINESS).businesses), -1)
 
 
-def refused(data: Path, **cluster: Any) -> str:
+def refusal(data: Path, **cluster: Any) -> str:
     """Start a broker that must not start; return what it says, which must be one line and its hint."""
     chosen = settings(data, free_bytes_min=1 << 20)
     chosen = chosen.model_copy(update={"cluster": ClusterSettings(**{"lease_s": 2.0, **cluster})})
@@ -69,7 +69,7 @@ def test_two_brokers_with_one_id(tmp_path: Path, etcd_server: EtcdCluster) -> No
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(2, ROWS)
-        said = refused(tmp_path / "second", name=cluster.name, broker_id="a", etcd=etcd_server.addresses)
+        said = refusal(tmp_path / "second", name=cluster.name, broker_id="a", etcd=etcd_server.addresses)
         assert said.startswith("another broker with the id a is alive, at ")
         assert "give each broker an id of its own ([cluster] broker_id)" in said
         writer.write(2, ROWS)
@@ -83,7 +83,7 @@ def test_the_data_directory_of_another_cluster(tmp_path: Path, etcd_server: Etcd
         before = content(tmp_path / "one" / "a")
         with BrokerCluster(tmp_path / "two", etcd_server, "b", replicas=1) as second:
             Writer(second).write(1, ROWS)
-            said = refused(tmp_path / "one" / "a", name=second.name, broker_id="a", etcd=etcd_server.addresses)
+            said = refusal(tmp_path / "one" / "a", name=second.name, broker_id="a", etcd=etcd_server.addresses)
             assert "belongs to another cluster" in said
             assert "correct broker.data_dir, [cluster] name or etcd" in said
         assert content(tmp_path / "one" / "a") == before
@@ -96,7 +96,7 @@ def test_the_data_directory_of_another_cluster(tmp_path: Path, etcd_server: Etcd
 def test_etcd_addresses_that_answer_nothing(tmp_path: Path) -> None:
     ports = free_ports(2)
     addresses = [f"127.0.0.1:{port}" for port in ports]
-    said = refused(tmp_path / "a", name="nobody", broker_id="a", etcd=addresses)
+    said = refusal(tmp_path / "a", name="nobody", broker_id="a", etcd=addresses)
     assert said.startswith("etcd does not answer within 2 s (127.0.0.1:")
     assert "is it running? `etcdctl endpoint health` checks it; its addresses are in [cluster] etcd" in said
     assert not (tmp_path / "a" / "cluster.json").exists()
@@ -113,7 +113,7 @@ def test_a_store_of_an_unknown_layout(tmp_path: Path, etcd_server: EtcdCluster) 
         batch.put(keys.STATE, keys.FORMAT, b"1")
         store.write(batch, durable=True)
         store.close()
-        said = refused(tmp_path / old, name=cluster.name, broker_id=old, etcd=etcd_server.addresses)
+        said = refusal(tmp_path / old, name=cluster.name, broker_id=old, etcd=etcd_server.addresses)
         assert "has layout 1, this broker reads" in said
         assert (
             "give the broker an empty data_dir. In a cluster nothing else is needed: the broker installs a copy" in said

@@ -46,7 +46,7 @@ def groups(node: Node) -> set[str]:
     return set(business(node).consumers)
 
 
-def stored(node: Node) -> set[str]:
+def stored_groups(node: Node) -> set[str]:
     return {name for found in load_all(node.core.store, 6.0) for name in found.consumers}
 
 
@@ -87,7 +87,7 @@ def test_a_group_that_was_forgotten_does_not_rise_again_where_a_stream_of_it_is_
         Producer(former.core, source_last_batch=n).commit(engines.rows(10 * n, 10))
     eventually(lambda: business(former).log_start >= 40)  # nothing is kept for it any more
     cluster.settle()
-    assert [stored(node) for node in cluster.living()] == [set()] * 3
+    assert [stored_groups(node) for node in cluster.living()] == [set()] * 3
 
 
 def test_a_group_that_only_a_replaced_leader_has_forgotten_is_there_again(cluster: Cluster) -> None:

@@ -53,7 +53,7 @@ def mangle_entries(cluster: Cluster, bad: Callable[[LogEntry], LogEntry]) -> Non
     cluster.net.mangle = mangle
 
 
-def halted(cluster: Cluster) -> Node:
+def find_halted(cluster: Cluster) -> Node:
     """Return the one whose replica has stopped, once there is one."""
     eventually(lambda: any(BUSINESS in node.host.troubles for node in cluster.living()))
     (node,) = [node for node in cluster.living() if BUSINESS in node.host.troubles]
@@ -69,7 +69,7 @@ def test_the_replica_stops_and_the_others_continue(tmp_path: Path, bad: Callable
         cluster.settle()
         mangle_entries(cluster, bad)
         producer.commit(engines.rows(3, 3))
-        stopped = halted(cluster)
+        stopped = find_halted(cluster)
         assert stopped is not leader
         said = stopped.host.troubles[BUSINESS]
         assert "cannot be applied here" in said
@@ -107,7 +107,7 @@ def test_a_replica_that_stopped_says_so_after_a_restart_too(tmp_path: Path) -> N
         cluster.settle()
         mangle_entries(cluster, nameless)
         producer.commit(engines.rows(3, 3))
-        stopped = halted(cluster)
+        stopped = find_halted(cluster)
         stopped.kill()
         again = cluster.start(stopped.name)
         eventually(lambda: BUSINESS in again.host.troubles)

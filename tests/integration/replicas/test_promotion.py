@@ -53,7 +53,7 @@ def test_a_cluster_is_promoted_by_any_of_its_brokers_and_stays_the_home(
                 assert producer.wait_until_decided(5).next_offset == 15 + 10 + 2
             assert name == leader.broker
             for one in cluster.brokers:
-                eventually(partial(_measured, cluster, one, 27), timeout_s=SURE_S)
+                eventually(partial(_is_measured, cluster, one, 27), timeout_s=SURE_S)
             cluster.brokers[name].kill()
             successor, producer, ack = cluster.connected(5)
             with producer:
@@ -146,5 +146,5 @@ def _has(address: str, offset: int) -> bool:
         return False
 
 
-def _measured(cluster: BrokerCluster, name: str, end_offset: int) -> bool:
+def _is_measured(cluster: BrokerCluster, name: str, end_offset: int) -> bool:
     return [window.end_offset for window in windows(cluster, name)] == [end_offset]

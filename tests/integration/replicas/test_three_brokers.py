@@ -65,7 +65,7 @@ def test_the_leader_is_killed_in_the_middle_of_writes(tmp_path: Path, etcd_serve
             address = cluster.brokers[writer.leader].address
             shown = business_status(address).replication
             assert (shown.leader, shown.term > term) == (writer.leader, True)
-            eventually(lambda at=address, old=killed: gone(at) == [old], "the old leader, named as gone")  # type: ignore[misc]
+            eventually(lambda at=address, old=killed: missing_brokers(at) == [old], "the old leader, named as gone")  # type: ignore[misc]
             cluster.start(killed)
         last = writer.acknowledged
         found = cluster.contents(last * ROWS)
@@ -265,7 +265,11 @@ def test_a_broker_whose_disk_is_lost_installs_itself(tmp_path: Path, etcd_server
         writer.write(20, 100)
         leader = cluster.brokers[writer.leader]
         eventually(lambda: business_status(leader.address).log_start > 0)
-        eventually(lambda: not business_status(leader.address).replication.replicas or gone(leader.address) == [lost])
+        eventually(
+            lambda: (
+                not business_status(leader.address).replication.replicas or missing_brokers(leader.address) == [lost]
+            )
+        )
         broker = cluster.start(lost)
         eventually(
             lambda: [r.broker for r in business_status(leader.address).replication.replicas if not r.in_sync] == []
@@ -277,7 +281,7 @@ def test_a_broker_whose_disk_is_lost_installs_itself(tmp_path: Path, etcd_server
         assert list((tmp_path / writer.leader / "snapshots").glob("copy-*")) == []
 
 
-def gone(address: str) -> list[str]:
+def missing_brokers(address: str) -> list[str]:
     return [replica.broker for replica in business_status(address).replication.replicas if not replica.alive]
 
 
@@ -291,7 +295,7 @@ def test_a_business_is_forgotten_by_every_broker(tmp_path: Path, etcd_server: Et
         away = next(name for name in "abc" if name != writer.leader)
         cluster.brokers[away].kill()
         writer.producer.close()
-        eventually(lambda: forgotten(cluster))
+        eventually(lambda: forget(cluster))
         assert (
             "the broker knows no business 'main'" in cluster.venus("forget", "--business", BUSINESS, "--yes", code=2)[1]
         )
@@ -310,7 +314,7 @@ def test_a_business_is_forgotten_by_every_broker(tmp_path: Path, etcd_server: Et
         assert [found[name] for name in "abc"] == [bodies(3, ROWS)] * 3
 
 
-def forgotten(cluster: BrokerCluster) -> bool:
+def forget(cluster: BrokerCluster) -> bool:
     """Forget the business as soon as nobody is connected."""
     return FORGET_DONE in cluster.venus("forget", "--business", BUSINESS, "--yes", code=None)[0]
 

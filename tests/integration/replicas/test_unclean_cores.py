@@ -55,10 +55,10 @@ def passed_over(node: Node, last_batch: int, next_sequence: int) -> tuple[Produc
     """Connect as the upper adapter does."""
     producer = Producer(node.core, source_last_batch=last_batch)
     assert producer.ack.in_doubt
-    return producer, said(node, producer, last_batch, next_sequence)
+    return producer, decide_from_source(node, producer, last_batch, next_sequence)
 
 
-def said(node: Node, producer: Producer, last_batch: int, next_sequence: int) -> broker_pb2.Decided:
+def decide_from_source(node: Node, producer: Producer, last_batch: int, next_sequence: int) -> broker_pb2.Decided:
     """Say what the source has committed, and go on behind that."""
     committed = broker_pb2.Committed(epoch=producer.epoch, last_batch=last_batch, next_sequence=next_sequence)
     answer = node.core.producers.pass_over(BUSINESS, committed).result(engines.WAIT_S)
@@ -92,11 +92,11 @@ def test_what_is_missing_is_named_and_passed_over(tmp_path: Path) -> None:
         for name in "ac":
             cluster.net.cut = set()
             cluster.start(name)
-        found = [engines.full_data(each.core) for each in settled(cluster)]
+        found = [engines.full_data(each.core) for each in find_settled(cluster)]
         assert [len(rows) for rows in found] == [12] * 3
         assert [each.core.catalogue.find(BUSINESS).committed.losses for each in cluster.living()] == [(measured,)] * 3
 
 
-def settled(cluster: Cluster) -> list[Node]:
+def find_settled(cluster: Cluster) -> list[Node]:
     cluster.settle()
     return cluster.living()

@@ -55,7 +55,7 @@ class RawStream:
         self._channel.close()
 
 
-def damaged(batch_no: int) -> broker_pb2.Half:
+def damaged_half(batch_no: int) -> broker_pb2.Half:
     message = half(batch_no)
     message.digest ^= 1
     return message
@@ -75,7 +75,7 @@ def test_a_gap_is_asked_for_again(broker: RunningBroker) -> None:
 def test_a_damaged_half_message_is_asked_for_again_and_what_follows_it_waits(broker: RunningBroker) -> None:
     with RawStream(broker.address) as raw:
         raw.init()
-        raw.send(halves=[half(1), damaged(2), half(3)])
+        raw.send(halves=[half(1), damaged_half(2), half(3)])
         assert raw.until("resend").resend.batch_no == 2
         raw.send(halves=[half(4)])
         raw.send(halves=[half(2), half(3), half(4)])
@@ -90,7 +90,7 @@ def test_three_damaged_half_messages_in_a_row_end_the_stream_and_raise_an_alarm(
     with RawStream(broker.address) as raw:
         raw.init()
         for _ in range(MISMATCHES_MAX):
-            raw.send(halves=[damaged(2)])
+            raw.send(halves=[damaged_half(2)])
         error = raw.error()
     assert isinstance(error, DigestMismatch)
     assert "network" in error.hint
@@ -105,7 +105,7 @@ def test_the_alarm_of_a_producer_that_never_shipped_anything_whole_is_the_broker
     with RawStream(broker.address) as raw:
         raw.init()
         for _ in range(MISMATCHES_MAX):
-            raw.send(halves=[damaged(1)])
+            raw.send(halves=[damaged_half(1)])
         raw.error()
     with AdminClient(broker.address) as admin:
         eventually(lambda: not admin.status().businesses)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 MIB = 1 << 20
 
 
-def degraded(broker: RunningBroker) -> list[int]:
+def degraded_lanes(broker: RunningBroker) -> list[int]:
     return sorted(lane.lane for lane in traffic(broker.address).lanes if lane.degraded_since_us)
 
 
@@ -51,20 +51,20 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
     monkeypatch.setattr(connection, "OVERLOADED_S", 0.5)
     with connected(broker) as sender, SnapshotClient(broker.address) as snapshots:
         committed(sender, 1)
-        assert degraded(broker) == []
+        assert degraded_lanes(broker) == []
         assert "venus_table_changes" in metrics(broker)
         free["bytes"] = MIB + MIB // 2  # writes are refused below 1 MiB, space is short below 2
-        eventually(lambda: degraded(broker) == [4])
+        eventually(lambda: degraded_lanes(broker) == [4])
         assert "venus_table_changes" not in metrics(broker), "details go first"
         with AdminClient(broker.address) as admin:
             (alarm,) = admin.status().alarms
         assert alarm.startswith("lane 4 (details) is degraded since 20")
         assert ": what must stay free is at 67 % of the free space, the limit is 50 % of the free space; " in alarm
         assert re.search(r"; free some space at /\S+; the lane recovers by itself well below the limit$", alarm)
-        eventually(lambda: degraded(broker) == [3, 4])
+        eventually(lambda: degraded_lanes(broker) == [3, 4])
         with pytest.raises(Overloaded, match="no new snapshot"):
             snapshots.open(BUSINESS, holder="load")
-        eventually(lambda: degraded(broker) == [1, 2, 3, 4])
+        eventually(lambda: degraded_lanes(broker) == [1, 2, 3, 4])
         assert 'venus_lane_degraded{lane="halves"} 1.0' in metrics(broker)
         assert get(broker, "/health").startswith("degraded\nlane 4")
         committed(sender, 2)
@@ -73,7 +73,7 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
             reader.open(0, 0)
             assert len(take(reader, 2)) == 2
         free["bytes"] = 1 << 40
-        eventually(lambda: degraded(broker) == [])
+        eventually(lambda: degraded_lanes(broker) == [])
         assert "venus_table_changes" in metrics(broker)
         with AdminClient(broker.address) as admin:
             assert list(admin.status().alarms) == []
@@ -89,7 +89,7 @@ def test_a_busy_processor_takes_the_details_and_nothing_else(
     broker = start_broker(degrade=only_cpu)
     with connected(broker) as sender, SnapshotClient(broker.address) as snapshots:
         committed(sender, 1)
-        eventually(lambda: degraded(broker) == [4])
+        eventually(lambda: degraded_lanes(broker) == [4])
         assert "venus_table_changes" not in metrics(broker)
         with AdminClient(broker.address) as admin:
             (alarm,) = admin.status().alarms
@@ -99,10 +99,10 @@ def test_a_busy_processor_takes_the_details_and_nothing_else(
         while time.monotonic() < since + 4:  # long enough to take the next lanes, if it took any
             number += 1
             committed(sender, number)
-        assert (degraded(broker), sender.throttles) == ([4], 0)
+        assert (degraded_lanes(broker), sender.throttles) == ([4], 0)
         snapshots.open(BUSINESS, holder="load")
         busy["percent"] = 10.0
-        eventually(lambda: degraded(broker) == [])
+        eventually(lambda: degraded_lanes(broker) == [])
         assert "venus_table_changes" in metrics(broker)
 
 

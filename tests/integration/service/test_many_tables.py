@@ -32,7 +32,7 @@ MANY = 40_000
 HALTED = 39_999
 
 
-def named(number: int) -> str:
+def long_name(number: int) -> str:
     return f"t{number}".ljust(200, "_")
 
 
@@ -45,13 +45,13 @@ def crowded(start_broker: StartBroker, tmp_path: Path) -> RunningBroker:
     store = Store(tmp_path / "data" / "db")
     batch = store.batch()
     for n in range(1_000, 1_000 + MANY):
-        save_table(batch, 1, n, TableFigures(namespace="n" * 250, name=named(n), changes=n))
+        save_table(batch, 1, n, TableFigures(namespace="n" * 250, name=long_name(n), changes=n))
     store.write(batch, durable=True)
     store.close()
     return start_broker()
 
 
-def halted(broker: RunningBroker) -> Subscriber:
+def halt_table(broker: RunningBroker) -> Subscriber:
     reader = Subscriber(broker.address, BUSINESS, f"{BUSINESS}/a", credit_bytes=1 << 20)
     reader.open(0, 0)
     reader.report(AdapterCondition.of([TableCondition(table_id=HALTED, name="far.behind", state="HALTED", reason="x")]))
@@ -60,7 +60,7 @@ def halted(broker: RunningBroker) -> Subscriber:
 
 
 def test_what_halts_is_seen_everywhere_and_every_answer_is_short(crowded: RunningBroker) -> None:
-    with halted(crowded), AdminClient(crowded.address) as admin:
+    with halt_table(crowded), AdminClient(crowded.address) as admin:
         found = admin.status()
         (entry,) = found.businesses
         assert len(entry.tables) == SHOWN_MAX
@@ -81,7 +81,7 @@ def test_what_halts_is_seen_everywhere_and_every_answer_is_short(crowded: Runnin
 
 
 def test_an_older_client_and_one_that_knows_names_are_answered(crowded: RunningBroker) -> None:
-    name = named(HALTED)
+    name = long_name(HALTED)
     with AdminClient(crowded.address) as admin:
         answer = admin._ask("", "Status", broker_pb2.StatusRequest(), broker_pb2.BrokerStatus)
         assert SHOWN_MAX < len(answer.businesses[0].tables) < MANY

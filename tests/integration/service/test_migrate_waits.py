@@ -50,7 +50,7 @@ class Said:
         return self._text
 
 
-def configured(folder: Path, broker: RunningBroker, database: str) -> str:
+def configure(folder: Path, broker: RunningBroker, database: str) -> str:
     """Write a configuration and a source with rows; return the file's name."""
     with closing(sqlite3.connect(folder / "app.db", isolation_level=None)) as application:
         application.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, v TEXT)")
@@ -89,7 +89,7 @@ def test_a_full_disk_is_named_while_it_lasts(
 ) -> None:
     free["bytes"] = MIB // 2
     broker = start_broker(free_bytes_min=MIB, degrade=NO_LANE)
-    file, said = configured(tmp_path, broker, database), Said(capsys)
+    file, said = configure(tmp_path, broker, database), Said(capsys)
     with migrating(file, free) as command:
         told = said.until("continues by itself", command)
         data = tmp_path / "data"
@@ -109,7 +109,7 @@ def test_a_degraded_lane_is_named_while_it_lasts(
     free["bytes"] = 3 * MIB // 2  # writes are taken, and space is short
     broker = start_broker(free_bytes_min=MIB, degrade=NO_LANE.model_copy(update={"sustain_s": 0.1}))
     eventually(lambda: {lane.name for lane in traffic(broker.address).lanes if lane.degraded_since_us} >= {"full data"})
-    file, said = configured(tmp_path, broker, database), Said(capsys)
+    file, said = configure(tmp_path, broker, database), Said(capsys)
     with migrating(file, free) as command:
         told = said.until("the lane recovers by itself well below the limit", command)
         assert "waits: broker: lane 3 (full data) is degraded since" in told

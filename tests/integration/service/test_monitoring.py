@@ -59,20 +59,20 @@ def metrics(tmp_path_factory: pytest.TempPathFactory, etcd_server: EtcdCluster) 
     broker = start_in_thread(chosen, on_fatal=lambda error: None)
     try:
         with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as producer:
-            eventually(lambda: _connected(producer))
+            eventually(lambda: _is_connected(producer))
             commit(producer, [half(n, rows=3) for n in range(1, 4)])
             with Subscriber(broker.address, BUSINESS, "main/eu", credit_bytes=1 << 20) as reader:
                 reader.open(0, 0)
                 reader.acknowledge(3, unaccounted=0)
                 reader.report(AdapterCondition.of([TableCondition(table_id=1, name="shop.items", state="HALTED")]))
                 found: Metrics = {}
-                eventually(lambda: _scraped(broker.http_address, found))
+                eventually(lambda: _has_scraped(broker.http_address, found))
                 yield found
     finally:
         broker.stop()
 
 
-def _connected(producer: Producer) -> bool:
+def _is_connected(producer: Producer) -> bool:
     try:
         producer.connect(0, 0)
     except VenusError:
@@ -80,7 +80,7 @@ def _connected(producer: Producer) -> bool:
     return True
 
 
-def _scraped(address: str, found: Metrics) -> bool:
+def _has_scraped(address: str, found: Metrics) -> bool:
     with urlopen(f"http://{address}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     for family in text_string_to_metric_families(text):
@@ -95,7 +95,7 @@ def _scraped(address: str, found: Metrics) -> bool:
     } <= found.keys()
 
 
-def parsed(expression: str) -> Any:
+def parse(expression: str) -> Any:
     for variable, value in VARIABLES.items():
         expression = expression.replace(variable, value)
     return promql.parse(expression)
@@ -113,14 +113,14 @@ def selectors(node: Any) -> Iterator[Any]:
         yield from selectors(child)
 
 
-def grouped(node: Any) -> Iterator[tuple[Any, set[str]]]:
+def find_groupings(node: Any) -> Iterator[tuple[Any, set[str]]]:
     """Yield every aggregation with the labels that it keeps."""
     if isinstance(node, promql.AggregateExpr) and node.modifier is not None:
         yield node, set(node.modifier.labels)
     for name in ("lhs", "rhs", "expr"):
         child = getattr(node, name, None)
         if child is not None:
-            yield from grouped(child)
+            yield from find_groupings(child)
 
 
 def expressions() -> list[tuple[str, str]]:
@@ -130,7 +130,7 @@ def expressions() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("where", "expression"), expressions())
 def test_every_metric_and_label_exists(where: str, expression: str, metrics: Metrics) -> None:
-    tree = parsed(expression)
+    tree = parse(expression)
     named = list(selectors(tree))
     assert named
     for selector in named:
@@ -139,13 +139,13 @@ def test_every_metric_and_label_exists(where: str, expression: str, metrics: Met
         assert selector.name in metrics, f"{where}: a broker has no {selector.name}"
         wanted = {matcher.name for matcher in selector.matchers.matchers}
         assert wanted <= metrics[selector.name] | SCRAPED, f"{where}: {selector.name} has no such label"
-    for node, labels in grouped(tree):
+    for node, labels in find_groupings(tree):
         for selector in selectors(node):
             assert labels <= metrics[selector.name] | SCRAPED, f"{where}: {selector.name} cannot be grouped by these"
 
 
 def test_a_metric_that_is_misspelt_is_found(metrics: Metrics) -> None:
-    (selector,) = selectors(parsed("rate(venus_commited_rows_total[5m]) > 0"))
+    (selector,) = selectors(parse("rate(venus_commited_rows_total[5m]) > 0"))
     assert selector.name not in metrics
 
 
@@ -153,7 +153,7 @@ def test_a_metric_that_is_misspelt_is_found(metrics: Metrics) -> None:
 def test_every_alert_says_what_and_what_to_do(rule: dict[str, Any], metrics: Metrics) -> None:
     text = rule["annotations"]["summary"] + rule["annotations"]["description"]
     used = set(re.findall(r"\$labels\.(\w+)", text))
-    known = set().union(*(metrics.get(s.name, set()) for s in selectors(parsed(rule["expr"])))) | SCRAPED
+    known = set().union(*(metrics.get(s.name, set()) for s in selectors(parse(rule["expr"])))) | SCRAPED
 
     assert used <= known
     assert rule["labels"]["severity"] in ("warning", "critical")

@@ -202,13 +202,13 @@ def test_any_grpc_tool_may_ask_for_the_status(broker: RunningBroker) -> None:
 
 def test_an_answer_without_a_seal_is_an_older_brokers(monkeypatch: pytest.MonkeyPatch, broker: RunningBroker) -> None:
     with GrpcProxy(broker.address) as proxy, AdminClient(proxy.address) as admin:
-        monkeypatch.setattr(proxy, "_through", lambda method, way, messages: _unsealed(method, way, messages))
+        monkeypatch.setattr(proxy, "_through", lambda method, way, messages: _open_sealed(method, way, messages))
         with pytest.raises(ProtocolError, match="the broker's answer to Status has no seal") as caught:
             admin.status()
     assert not caught.value.retryable
 
 
-def _unsealed(method: str, way: Way, messages: Any) -> Any:
+def _open_sealed(method: str, way: Way, messages: Any) -> Any:
     for message in messages:
         yield message[:-9] if way is Way.DOWN and method.endswith("/Status") else message
 

@@ -69,7 +69,7 @@ def run(shop: Shop, script: str) -> None:
         shop.app.execute(statement)
 
 
-def followed(shop: Shop) -> None:
+def follow(shop: Shop) -> None:
     """Install, capture what there is, and compare; the loose tables are nobody's."""
     shop.source.installer.install(["item", "other"], [])
     shop.copy.catch_up()
@@ -98,7 +98,7 @@ def is_same(shop: Shop) -> bool:
 @pytest.mark.parametrize("script", REFILLED)
 def test_values_that_alter_table_has_changed_are_read_again(tmp_path: Path, script: str) -> None:
     with opened(tmp_path / "a.db", ITEM + LOOSE, install=False) as shop:
-        followed(shop)
+        follow(shop)
         run(shop, script)
         assert is_same(shop)
 
@@ -106,7 +106,7 @@ def test_values_that_alter_table_has_changed_are_read_again(tmp_path: Path, scri
 @pytest.mark.parametrize("script", LEFT_ALONE)
 def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(tmp_path: Path, script: str) -> None:
     with opened(tmp_path / "a.db", ITEM + LOOSE, install=False) as shop:
-        followed(shop)
+        follow(shop)
         run(shop, script)
         shop.source.capture.refresh_schemas()
         assert due(shop) == []
@@ -127,7 +127,7 @@ def test_a_key_that_becomes_wider_is_followed(
 ) -> None:
     made = f"CREATE TABLE item (id {before} NOT NULL PRIMARY KEY, a INT, b INT); INSERT INTO item VALUES (1, 5, 50);"
     with opened(tmp_path / "a.db", made + LOOSE, install=False) as shop:
-        followed(shop)
+        follow(shop)
         if style == "by hand":
             (version,) = shop.app.execute("PRAGMA schema_version").fetchone()
             shop.app.execute("PRAGMA writable_schema = ON")
@@ -152,7 +152,7 @@ def test_a_key_that_becomes_wider_is_followed(
 
 def test_a_text_that_was_edited_by_hand_is_read_again(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
-        followed(shop)
+        follow(shop)
         (version,) = shop.app.execute("PRAGMA schema_version").fetchone()
         shop.app.execute("PRAGMA writable_schema = ON")
         shop.app.execute("UPDATE sqlite_master SET sql = replace(sql, 'a * 2', 'a * 3') WHERE name = 'item'")
@@ -165,7 +165,7 @@ def test_a_text_that_was_edited_by_hand_is_read_again(tmp_path: Path) -> None:
 
 def test_what_is_noted_of_the_dictionary_is_no_news_of_a_table(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
-        followed(shop)
+        follow(shop)
         before = shop.source.registry.read_registry_fingerprint()
         run(shop, "VACUUM")
         shop.source.capture.refresh_schemas()
@@ -174,7 +174,7 @@ def test_what_is_noted_of_the_dictionary_is_no_news_of_a_table(tmp_path: Path) -
 
 def test_a_registry_that_has_no_place_for_it_is_captured_as_ever(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
-        followed(shop)
+        follow(shop)
         shop.run("DELETE FROM venus_captured_table WHERE name = 'venus_heartbeat'")
         run(shop, "ALTER TABLE item ADD COLUMN d INT DEFAULT 1")
         assert is_same(shop)
@@ -182,7 +182,7 @@ def test_a_registry_that_has_no_place_for_it_is_captured_as_ever(tmp_path: Path)
 
 def test_only_the_table_that_was_altered_is_read_again(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
-        followed(shop)
+        follow(shop)
         run(shop, "ALTER TABLE item ADD COLUMN d INT DEFAULT 1; CREATE INDEX by_n ON other (n)")
         shop.source.capture.refresh_schemas()
         assert due(shop) == ["item"]
@@ -201,7 +201,7 @@ def test_an_installation_explains_what_it_makes(tmp_path: Path) -> None:
 def test_triggers_that_are_made_again_are_no_reason_to_read_the_other_tables(tmp_path: Path) -> None:
     ddl = ITEM + "CREATE UNIQUE INDEX last ON other (n);"
     with opened(tmp_path / "a.db", ddl, install=False) as shop:
-        followed(shop)
+        follow(shop)
         run(shop, "CREATE UNIQUE INDEX first ON other (item)")
         shop.source.capture.refresh_schemas()
         made = [step.what for step in shop.source.installer.install(["*"], []) if not step.exists]
@@ -212,7 +212,7 @@ def test_triggers_that_are_made_again_are_no_reason_to_read_the_other_tables(tmp
 
 def test_an_installation_hides_nothing_that_came_before(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
-        followed(shop)
+        follow(shop)
         run(shop, ANEW)
         shop.source.installer.install(["*"], [])
         assert is_same(shop)
@@ -220,7 +220,7 @@ def test_an_installation_hides_nothing_that_came_before(tmp_path: Path) -> None:
 
 def test_what_happened_while_capture_was_away_is_noticed(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
-        followed(shop)
+        follow(shop)
         run(shop, ANEW)
         later = SqliteSource(shop.file)
         try:
@@ -236,7 +236,7 @@ def test_what_is_altered_right_behind_a_comparison_is_not_taken_for_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
-        followed(shop)
+        follow(shop)
 
         @contextmanager
         def altered_behind(connection: sqlite3.Connection, what: object) -> Iterator[None]:
@@ -255,7 +255,7 @@ def test_what_is_altered_right_behind_a_comparison_is_not_taken_for_compared(
 
 def test_a_paused_table_is_read_again_when_it_continues(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
-        followed(shop)
+        follow(shop)
         shop.source.registry.set_table_state(shop.copy.id_of("item"), "PAUSED", "")
         run(shop, ANEW)
         shop.source.capture.refresh_schemas()
@@ -265,7 +265,7 @@ def test_a_paused_table_is_read_again_when_it_continues(tmp_path: Path) -> None:
 
 def test_an_installation_of_an_older_version_notes_what_there_is(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
-        followed(shop)
+        follow(shop)
         shop.run(
             "UPDATE venus_captured_table SET fingerprint = substr(fingerprint, 1, instr(fingerprint, ' ') - 1)"
             " WHERE fingerprint LIKE '% %'"
@@ -280,7 +280,7 @@ def test_an_installation_of_an_older_version_notes_what_there_is(tmp_path: Path)
 
 def test_a_file_that_went_back_is_read_again(tmp_path: Path) -> None:
     with opened(tmp_path / "a.db", ITEM, install=False) as shop:
-        followed(shop)
+        follow(shop)
         shop.run("PRAGMA schema_version = 3")
         shop.source.capture.refresh_schemas()
         assert sorted(due(shop)) == ["item", "other", "venus_heartbeat"]

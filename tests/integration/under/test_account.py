@@ -99,7 +99,7 @@ def state(settings: Settings) -> str:
     return read_table_states(settings, "a")[0].state
 
 
-def returned(settings: Settings) -> None:
+def wait_until_active(settings: Settings) -> None:
     eventually(lambda: state(settings) == "ACTIVE", "the table's return")
 
 
@@ -121,7 +121,7 @@ def test_nothing_is_unaccounted_for_whatever_happens_to_a_table(way: str, databa
         assert read_table_states(settings, "a")[0].rows_held > 0
         resume(settings, "a", ["items"])
         live(feed, 6, seed=5)
-        returned(settings)
+        wait_until_active(settings)
         closes(settings, feed, database)
         assert read_table_states(settings, "a")[0].rows_held == 0
 
@@ -133,7 +133,7 @@ def test_nothing_is_unaccounted_for_whatever_happens_to_a_table(way: str, databa
         assert (state(settings), read_table_states(settings, "a")[0].rows_held) == ("HALTED", 3)
         (row,) = list_quarantine(settings, "a")
         skip_quarantine(settings, "a", [row.id], reason="known")
-        returned(settings)
+        wait_until_active(settings)
         closes(settings, feed, database)
         query(database, NO_CHECK)
 
@@ -216,7 +216,7 @@ def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
             assert 0 < first.rows_held == 5 * 8
             assert first.rows_applied == waiting
             resume(settings, "a", ["items"])
-        returned(settings)
+        wait_until_active(settings)
         closes(settings, feed, database)
         equal(feed, database)
     assert query(database, "SELECT count(*) FROM venus.held") == [(0,)]
@@ -281,7 +281,7 @@ def test_a_held_change_that_is_not_met_again_is_noticed(
         closes(settings, feed, database)
         _loses(monkeypatch, nth=2)
         resume(settings, "a", ["items"])
-        returned(settings)
+        wait_until_active(settings)
         assert read_progress(settings, "a").unaccounted == 2
 
 
@@ -315,7 +315,7 @@ def test_changes_below_the_cut_of_a_resync_that_is_ahead_of_the_stream_are_conta
         first = read_table_states(settings, "a")[0]
         assert (first.rows_applied, first.rows_held) == (2, 1)
         resume(settings, "a", ["items"])
-        returned(settings)
+        wait_until_active(settings)
         closes(settings, feed, database)
         equal(feed, database)
 
@@ -342,6 +342,6 @@ def test_a_table_that_catches_up_beyond_the_cut_of_its_resync_is_counted_once(
         closes(settings, feed, database)
         request_resync(settings, "a", "items")
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
-        returned(settings)
+        wait_until_active(settings)
         closes(settings, feed, database)
         equal(feed, database)

@@ -76,7 +76,7 @@ def feed(real: Undecided) -> Feed:
     return Feed(real)
 
 
-def loaded(real: Undecided, feed: Feed, url: str, schema: TableSchema, rows: int = 1500) -> Settings:
+def load(real: Undecided, feed: Feed, url: str, schema: TableSchema, rows: int = 1500) -> Settings:
     feed.describe(schema)
     feed.cut(*(put(i, f"label {i}", i) for i in range(rows)), inserts_only=True)
     settings = settings_for(real.address, {"a": url}, apply={"cut_group_rows_max": 300})
@@ -94,7 +94,7 @@ def writing(url: str) -> bool:
     return bool(query(url, f"{open_} AND state = 'idle in transaction'"))
 
 
-def started(url: str, rows: int = 1) -> None:
+def wait_for_writing(url: str, rows: int = 1) -> None:
     """Wait until it waits for a decision, or for more."""
     eventually(lambda: writing(url), "the writing ahead")
 
@@ -110,11 +110,11 @@ def test_a_cut_is_written_before_its_decision_and_seen_after_it(
     indexed: bool, database: str, real: Undecided, feed: Feed
 ) -> None:
     schema = unique_label(items()) if indexed else items()
-    settings = loaded(real, feed, database, schema)
+    settings = load(real, feed, database, schema)
     before = copy.deepcopy(feed.model[1])
     with following(settings, "a") as reports:
         half_cut(real, feed, [*large(500, 2500, "new"), *(gone(i) for i in range(100))])
-        started(database)
+        wait_for_writing(database)
         assert rows_at(database, schema) == before
         assert applied(database) < real.next_offset + 1
         transactions = max((r.transactions for r in reports), default=0)
@@ -125,10 +125,10 @@ def test_a_cut_is_written_before_its_decision_and_seen_after_it(
 
 
 def test_what_is_written_ahead_is_not_kept_in_memory(database: str, real: Undecided, feed: Feed) -> None:
-    settings = loaded(real, feed, database, items())
+    settings = load(real, feed, database, items())
     with following(settings, "a"):
         half_cut(real, feed, large(0, 3000, "kept at the target alone"))
-        started(database)
+        wait_for_writing(database)
         eventually(lambda: len(pieces()) == 15, "the whole cut")
         eventually(lambda: rows_kept() <= 600, "all rows but those that wait until a statement is full to be written")
         real.decide(Verdict.COMMIT)
@@ -147,13 +147,13 @@ def pieces() -> list[CutPiece]:
 
 
 def test_a_cut_that_is_rolled_back_was_never_there(database: str, real: Undecided, feed: Feed) -> None:
-    settings = loaded(real, feed, database, items())
+    settings = load(real, feed, database, items())
     with following(settings, "a"):
         for word in ("wrong", "wrong again"):
             was = copy.deepcopy((feed.model, feed.batch_no, feed.sequence, feed.committed))
             first = feed.batch_no + 1
             half_cut(real, feed, large(0, 1500, word))
-            started(database)
+            wait_for_writing(database)
             with AdminClient(real.address) as admin:
                 refs = {h.batch_no: h.digest for b in admin.status("main").businesses for h in b.halves}
             real.decide(Verdict.ROLLBACK, first, refs[first])
@@ -165,13 +165,13 @@ def test_a_cut_that_is_rolled_back_was_never_there(database: str, real: Undecide
 
 def test_values_that_change_places_across_the_pieces_of_a_cut(database: str, real: Undecided, feed: Feed) -> None:
     """The source's dictionary shows no unique index, but the target has one: only the whole cut can be merged."""
-    settings = loaded(real, feed, database, items(), rows=1500)
+    settings = load(real, feed, database, items(), rows=1500)
     query(database, "CREATE UNIQUE INDEX ON shop.items (label)")
     with following(settings, "a"):
         feed.cut(*(put(i, f"label {(i + 700) % 1500}", i) for i in range(1500)), batch_rows=100)
         caught_up(database, real)
         half_cut(real, feed, [put(i, f"label {(i + 300) % 1500}", i) for i in range(1500)] + large(2000, 3500, "more"))
-        started(database)
+        wait_for_writing(database)
         real.decide(Verdict.COMMIT)
         caught_up(database, real)
     assert rows_at(database, items()) == feed.model[1]
@@ -181,7 +181,7 @@ def test_values_that_change_places_across_the_pieces_of_a_cut(database: str, rea
 def test_what_locks_or_alters_a_table_waits_for_the_decision(
     what: str, database: str, real: Undecided, feed: Feed
 ) -> None:
-    settings = loaded(real, feed, database, items())
+    settings = load(real, feed, database, items())
     with following(settings, "a"):
         real.hold = True
         if what == "truncate":
@@ -205,10 +205,10 @@ def test_a_silent_producer_does_not_hold_locks_at_the_target(
     database: str, real: Undecided, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apply_loop, "DECISION_WAIT_S", 0.2)
-    settings = loaded(real, feed, database, items())
+    settings = load(real, feed, database, items())
     with following(settings, "a"):
         half_cut(real, feed, large(0, 1500, "late"))
-        started(database)
+        wait_for_writing(database)
         eventually(lambda: not writing(database), "the giving up")
         query(database, "UPDATE shop.items SET amount = amount WHERE id = 1")  # nobody holds it
         real.decide(Verdict.COMMIT)
@@ -217,7 +217,7 @@ def test_a_silent_producer_does_not_hold_locks_at_the_target(
 
 
 def test_a_row_that_the_target_refuses_is_judged_after_the_decision(database: str, real: Undecided, feed: Feed) -> None:
-    settings = loaded(real, feed, database, items())
+    settings = load(real, feed, database, items())
     query(database, "ALTER TABLE shop.items ADD CHECK (amount <> 1700)")
     with following(settings, "a"):
         half_cut(real, feed, large(600, 2100, "one of them refused"))
@@ -233,7 +233,7 @@ def test_a_refused_row_that_is_rolled_back_halts_nothing(
     database: str, real: Undecided, feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    settings = loaded(real, feed, database, items())
+    settings = load(real, feed, database, items())
     query(database, "ALTER TABLE shop.items ADD CHECK (amount <> 1700)")
     with following(settings, "a"):
         was = copy.deepcopy((feed.model, feed.batch_no, feed.sequence, feed.committed))

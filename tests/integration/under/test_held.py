@@ -31,7 +31,7 @@ def real(tmp_path: Path) -> Iterator[RealBroker]:
     started.stop()
 
 
-def loaded(database: str, feed: Feed, real: RealBroker) -> Settings:
+def load(database: str, feed: Feed, real: RealBroker) -> Settings:
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(i, "old", i) for i in range(20)), *(put(i, "old", i, table=2) for i in range(20)))
     settings = settings_for(real.address, {"a": database})
@@ -59,7 +59,7 @@ def state_of(settings: Settings, name: str = "shop.items") -> TableState:
 
 def test_a_held_table_keeps_its_increments_over_reconnections(database: str, real: RealBroker) -> None:
     feed = Feed(real)
-    settings = loaded(database, feed, real)
+    settings = load(database, feed, real)
     with following(settings, "a"):
         pause(settings, "a", ["items"])
         held_from = real.next_offset
@@ -87,7 +87,7 @@ def test_a_held_table_keeps_its_increments_over_reconnections(database: str, rea
 def test_a_held_table_without_its_increments_halts_alone(database: str, real: RealBroker) -> None:
     """Its group was forgotten while the target was away: the others go on, and a resync brings the table back."""
     feed = Feed(real)
-    settings = loaded(database, feed, real)
+    settings = load(database, feed, real)
     with following(settings, "a"):
         pause(settings, "a", ["items"])
         feed.cut(put(1, "missed", 1), put(1, "met", 1, table=2))

@@ -44,7 +44,7 @@ MORE = "DELETE FROM {q}.{q} WHERE {b} = 'y'; INSERT INTO {q}.{q} ({b}) VALUES ('
 EMPTIED = "TRUNCATE {q}.{q}; INSERT INTO {q}.{q} ({b}) VALUES ('v')"
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -52,7 +52,7 @@ def for_each(url: str, statements: str) -> None:
     for name in NAMES:
         made = statements
         for place, suffix in (("{q}", ""), ("{b}", "2"), ("{c}", "3"), ("{d}", "4")):
-            made = made.replace(place, quoted(f"{name[:30]}{suffix}" if suffix else name), 100)
+            made = made.replace(place, quote(f"{name[:30]}{suffix}" if suffix else name), 100)
         query(url, made)
 
 

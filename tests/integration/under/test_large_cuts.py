@@ -50,7 +50,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def loaded(database: str, feed: Feed, rows_max: int, on_error: str = "halt") -> Settings:
+def load(database: str, feed: Feed, rows_max: int, on_error: str = "halt") -> Settings:
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(i, f"old {i}", i) for i in range(200)), put(1, "old", 1, table=2))
     settings = settings_for(
@@ -88,7 +88,7 @@ def test_a_table_catches_up_with_a_cut_that_is_larger_than_memory_allows(
     database: str, real: RealBroker, waiting: list[int]
 ) -> None:
     feed = Feed(real)
-    settings = loaded(database, feed, 20)
+    settings = load(database, feed, 20)
     with held_back(database, real, settings):
         feed.cut(put(1, "small", 1), put(2, "x", 2, table=2))
         feed.cut(*large(), put(3, "x", 3, table=2), batch_rows=5)
@@ -105,7 +105,7 @@ def test_a_table_catches_up_with_a_cut_that_is_larger_than_memory_allows(
 
 def test_a_row_that_is_refused_in_such_a_cut_waits_in_quarantine(database: str, real: RealBroker) -> None:
     feed = Feed(real)
-    settings = loaded(database, feed, 20, "quarantine")
+    settings = load(database, feed, 20, "quarantine")
     query(database, "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)")
     with held_back(database, real, settings):
         changes = large()
@@ -124,7 +124,7 @@ def test_a_row_that_is_refused_in_such_a_cut_waits_in_quarantine(database: str, 
 
 def test_a_table_halts_at_such_a_cut_and_comes_back(database: str, real: RealBroker) -> None:
     feed = Feed(real)
-    settings = loaded(database, feed, 20)
+    settings = load(database, feed, 20)
     query(database, "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)")
     with held_back(database, real, settings):
         feed.cut(put(1, "before", 1))
@@ -147,7 +147,7 @@ def test_rows_that_exchange_a_value_far_apart_in_such_a_cut_are_merged_together(
     database: str, real: RealBroker
 ) -> None:
     feed = Feed(real)
-    settings = loaded(database, feed, 20)
+    settings = load(database, feed, 20)
     query(database, "CREATE UNIQUE INDEX only_here ON shop.items (md5(label))")
     with held_back(database, real, settings):
         changes = large()
@@ -204,7 +204,7 @@ def test_few_large_rows_of_one_cut_are_streamed_into_the_target(
     for module in (cut_assembler, "venus.adapters.targets.relational.writer"):
         name = module if isinstance(module, str) else module.__name__
         monkeypatch.setattr(f"{name}.GROUP_BYTES_MAX", 1 << 20, raising=False)
-    settings = loaded(database, feed, 20_000)
+    settings = load(database, feed, 20_000)
     most: list[int] = []
     make_room = RowWriter.make_room
 

@@ -32,7 +32,7 @@ SETTINGS = {
 }
 
 
-def known(database: str) -> dict[str, str]:
+def read_settings(database: str) -> dict[str, str]:
     names = {row[0] for row in query(database, "SELECT name FROM pg_settings")}
     return {name: value for name, value in SETTINGS.items() if name in names}
 
@@ -41,7 +41,7 @@ def known(database: str) -> dict[str, str]:
 def test_a_target_is_loaded_applied_and_made_equal_whatever_is_set(
     name: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings_here = known(database)
+    settings_here = read_settings(database)
     if name not in settings_here:
         pytest.skip(f"this server has no {name}")
     query(database, f"ALTER DATABASE {sqlalchemy.make_url(database).database} SET {name} = {settings_here[name]}")
@@ -51,7 +51,7 @@ def test_a_target_is_loaded_applied_and_made_equal_whatever_is_set(
         feed.cut(put(1, "new", 1), put(1, "new", 1, table=2))
         caught_up(database, broker)
         with closing(psycopg2.connect(libpq(database), options="-c transaction_isolation=read\\ committed")) as app:
-            for limit in known(database).keys() & {name for name in SETTINGS if name.endswith("_timeout")}:
+            for limit in read_settings(database).keys() & {name for name in SETTINGS if name.endswith("_timeout")}:
                 app.cursor().execute(f"SET {limit} = 0")
             app.commit()
             app.cursor().execute("UPDATE shop.items SET amount = amount WHERE id = '2'")

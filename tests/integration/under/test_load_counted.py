@@ -33,7 +33,7 @@ class Meddled:
         query(self._database, self._text)
 
 
-def described(database: str, feed: Feed) -> Settings:
+def describe(database: str, feed: Feed) -> Settings:
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(1, 11)))
     return settings_for(feed.broker.address, {"a": database})
@@ -49,7 +49,7 @@ def described(database: str, feed: Feed) -> Settings:
 def test_a_table_with_rows_of_another_writer_is_not_loaded(
     meddling: str, rows: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = described(database, feed)
+    settings = describe(database, feed)
 
     with pytest.raises(TargetError, match=f"shop.items has {rows} rows after 10 were loaded"):
         full_sync(settings, "a", runner=Meddled(database, meddling))

@@ -72,16 +72,16 @@ def until_same(way: WholeWay) -> None:
 
 def read_again(way: WholeWay) -> None:
     """Do what the state at the source says: `venus install-triggers`, then `venus resync`."""
-    way.until(lambda: "install-triggers" in registered(way)[1], "capture to notice it")
-    assert registered(way)[0] == "RESYNC"
+    way.until(lambda: "install-triggers" in registered_state(way)[1], "capture to notice it")
+    assert registered_state(way)[0] == "RESYNC"
     way.install()
     with closing(open_source(way.settings)) as source:
         (table,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "item"]
         source.capture.restart_fill(table.schema.table_id)
-    way.until(lambda: registered(way) == ("ACTIVE", ""), "it to be captured")
+    way.until(lambda: registered_state(way) == ("ACTIVE", ""), "it to be captured")
 
 
-def registered(way: WholeWay) -> tuple[str, str]:
+def registered_state(way: WholeWay) -> tuple[str, str]:
     with closing(open_source(way.settings)) as source:
         (table,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "item"]
     return table.state, table.reason
@@ -92,7 +92,7 @@ def is_read(way: WholeWay) -> bool:
         return all(t.fill.done for t in source.registry.read_registered_tables()) and not way.log_rows()
 
 
-def halted(way: WholeWay) -> str:
+def halt_reason(way: WholeWay) -> str:
     way.until(lambda: item(way).state == "HALTED", "the table to halt")
     return item(way).reason
 
@@ -101,7 +101,7 @@ def test_another_key_is_taken_over_by_the_way_that_is_said(way: WholeWay) -> Non
     query(way.source, OTHER_KEY)
     query(way.source, "INSERT INTO item VALUES (NULL, 'x', 'no id')")
     read_again(way)
-    reason = halted(way)
+    reason = halt_reason(way)
     assert reason.startswith(
         "the key has changed from (id) to (code): when `venus resync public.item` has read the table again at the "
         "source, `venus resync public.item --target main` replaces its rows here"
@@ -124,12 +124,12 @@ def test_resyncs_that_come_too_early_change_nothing(way: WholeWay, another: Sett
     before = query(way.target, ROWS)
     way.stop("apply")
     query(way.source, OTHER_KEY)
-    way.until(lambda: "install-triggers" in registered(way)[1], "capture to notice it")
+    way.until(lambda: "install-triggers" in registered_state(way)[1], "capture to notice it")
     way.install()
     query(way.source, "UPDATE item SET name = 'new' WHERE code = 'c1'")
     way.until(lambda: not way.log_rows(), "it to be captured")
     way.start("apply")
-    halted(way)
+    halt_reason(way)
     request_resync(way.settings, "main", "public.item")
     way.until(lambda: item(way).reason.startswith("resync failed"), "the resync to fail")
     (said,) = problems(open_target(way.settings, "main").read_view().condition, "main")
@@ -164,7 +164,7 @@ def test_resyncs_that_come_too_early_change_nothing(way: WholeWay, another: Sett
 def test_what_else_may_become_of_a_key(way: WholeWay, change: str, key: list[str]) -> None:
     query(way.source, change)
     read_again(way)
-    halted(way)
+    halt_reason(way)
     way.until(lambda: is_read(way), "the source to be read")
     request_resync(way.settings, "main", "public.item")
     until_same(way)
@@ -177,7 +177,7 @@ def test_a_wider_key_needs_no_resync_at_all(way: WholeWay) -> None:
     query(way.source, "ALTER TABLE item ALTER id TYPE bigint")
     query(way.source, "INSERT INTO item VALUES (5000000000, 'big', 'big')")
     until_same(way)
-    assert registered(way) == ("ACTIVE", "")
+    assert registered_state(way) == ("ACTIVE", "")
     assert query(way.target, "SELECT id FROM item WHERE code = 'big'") == [(5000000000,)]
     query(way.source, "INSERT INTO item VALUES (5000000001, 'bigger', 'bigger'); DELETE FROM item WHERE id < 20")
     until_same(way)
@@ -200,7 +200,7 @@ def test_a_table_that_is_paused_stays_so(way: WholeWay) -> None:
 def resync_fails(way: WholeWay) -> None:
     """Go the way that is said, up to a resync of the target that is refused."""
     read_again(way)
-    halted(way)
+    halt_reason(way)
     way.until(lambda: is_read(way), "the source to be read")
     request_resync(way.settings, "main", "public.item")
     way.until(lambda: item(way).reason.startswith("resync failed"), "the resync to fail")
@@ -245,7 +245,7 @@ def test_from_mariadb(tmp_path: Path, database: str, mariadb_server: MariaServer
             cursor.execute("ALTER TABLE item DROP PRIMARY KEY, ADD PRIMARY KEY (code)")
             cursor.execute("INSERT INTO item VALUES (1, 'x', 'an id twice')")
             read_again(way)
-            assert halted(way).startswith("the key has changed from (id) to (code): ")
+            assert halt_reason(way).startswith("the key has changed from (id) to (code): ")
             way.until(lambda: is_read(way), "the source to be read")
             request_resync(way.settings, "main", f"{name}.item")
             until_same(way)

@@ -59,7 +59,7 @@ def follow_once(settings: Settings) -> None:
     run_apply(settings, "a", threading.Event())
 
 
-def said(address: str, offset: int, rows: RowsIdentity | None = None) -> RowsIdentity | None:
+def read_identity(address: str, offset: int, rows: RowsIdentity | None = None) -> RowsIdentity | None:
     """Return which rows a set says it has at an offset, to somebody who brings others."""
     with Subscriber(address, "main", "reader", credit_bytes=1 << 20, transient=True) as subscriber:
         return reports.rows_in(subscriber.open(offset, 0, rows=rows))
@@ -217,7 +217,7 @@ def test_a_set_takes_nothing_of_another_set_above_with_other_rows(
     access = below("narrow")  # the same rows, by other predicates above
     networks.has(access.address, real.next_offset)
     assert business_status(access.address).mirror.fills == 0
-    assert said(access.address, real.next_offset) != said(uppers["us"].address, real.next_offset)
+    assert read_identity(access.address, real.next_offset) != read_identity(uppers["us"].address, real.next_offset)
 
 
 def test_a_consumer_exactly_where_a_set_was_filled_again_gets_the_reason(
@@ -232,14 +232,14 @@ def test_a_consumer_exactly_where_a_set_was_filled_again_gets_the_reason(
         return broker
 
     broker = again()
-    before = said(broker.address, real.next_offset)
+    before = read_identity(broker.address, real.next_offset)
     whole = items()
     feed.describe(replace(whole, version=2, columns=(whole.columns[0], whole.columns[2])))
     feed.cut(put(3, 30))
     feed.describe(replace(whole, version=3))
     feed.cut(put(4, "EU", 40))
     networks.has(broker.address, real.next_offset)
-    assert said(broker.address, real.next_offset, before) == before
+    assert read_identity(broker.address, real.next_offset, before) == before
     end = real.next_offset
     broker.stop()
     broker = start("eu", real.address, where={"main": {"items": "amount > 0"}}, listen=f"127.0.0.1:{port}")
@@ -249,7 +249,7 @@ def test_a_consumer_exactly_where_a_set_was_filled_again_gets_the_reason(
     with pytest.raises(
         OffsetTrimmed, match=f"set eu has loaded the full data again, and has other rows at offset {end} than"
     ):
-        said(broker.address, end, before)
+        read_identity(broker.address, end, before)
 
 
 def test_a_set_follows_the_set_above_that_was_filled_again_and_its_readers_come_again(
@@ -282,7 +282,7 @@ def test_a_set_follows_the_set_above_that_was_filled_again_and_its_readers_come_
             eventually(lambda: subscriber.increments(0.2))
     assert business_status(access.address).log_start == end
     with pytest.raises(OffsetTrimmed, match="set access has loaded the full data again"):
-        said(access.address, end, before)
+        read_identity(access.address, end, before)
 
 
 def test_a_set_of_before_learns_by_what_the_sets_above_choose(
@@ -300,6 +300,6 @@ def test_a_set_of_before_learns_by_what_the_sets_above_choose(
     eu = start("eu", real.address, tier="tandem", where=EU)
     access = start("access", eu.address, level=2)
     networks.has(access.address, real.next_offset)
-    found = said(access.address, real.next_offset)
+    found = read_identity(access.address, real.next_offset)
     assert found is not None
     assert [one.rows for one in found.tables] == ["label = 'EU'"]

@@ -100,7 +100,7 @@ def test_a_column_of_a_new_type_brings_its_type(way: WholeWay) -> None:
     assert query(way.target, "SELECT DISTINCT size::text FROM also ORDER BY 1") == [("m",), ("s",)]
 
 
-def halted(way: WholeWay) -> dict[str, str]:
+def find_halted(way: WholeWay) -> dict[str, str]:
     return {t.source_name: t.reason for t in read_progress(way.settings, "main").tables if t.state == "HALTED"}
 
 
@@ -119,9 +119,10 @@ def test_a_renamed_label_is_renamed_at_the_target_too(way: WholeWay) -> None:
     query(way.source, "ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
     query(way.source, "INSERT INTO also VALUES (4, 'fine', 'XY')")
     way.until(
-        lambda: halted(way) or (read_again(way) and difference_keys(way.verify()) == set()), "both to be equal again"
+        lambda: find_halted(way) or (read_again(way) and difference_keys(way.verify()) == set()),
+        "both to be equal again",
     )
-    assert halted(way) == {}
+    assert find_halted(way) == {}
     assert query(way.target, LABELS) == [(["sad", "fine"],)]
     assert query(way.target, "SELECT mood::text FROM felt ORDER BY felt.mood") == [("sad",), ("fine",)]
 
@@ -134,9 +135,10 @@ def test_a_label_is_renamed_and_another_added_at_once(way: WholeWay) -> None:
     query(way.source, "INSERT INTO also VALUES (4, 'meh', 'XY')")
     way.start()
     way.until(
-        lambda: halted(way) or (read_again(way) and difference_keys(way.verify()) == set()), "both to be equal again"
+        lambda: find_halted(way) or (read_again(way) and difference_keys(way.verify()) == set()),
+        "both to be equal again",
     )
-    assert halted(way) == {}
+    assert find_halted(way) == {}
     assert [label for (labels,) in query(way.target, LABELS) for label in labels if label != "ok"] == [
         "sad",
         "meh",
@@ -153,16 +155,18 @@ def test_the_statements_that_a_reason_names_bring_the_tables_back(way: WholeWay)
         "ALTER TYPE mood RENAME VALUE 'sad' TO 'ok'",
         "ALTER TYPE mood RENAME VALUE 'x' TO 'sad'",
     )
-    way.until(lambda: sorted(halted(way)) == ["public.also", "public.felt"], "both tables to halt")
+    way.until(lambda: sorted(find_halted(way)) == ["public.also", "public.felt"], "both tables to halt")
     said = "the labels of public.mood are (sad, ok) here and (ok, sad) at the source: ALTER TYPE"
-    assert all(said in reason for reason in halted(way).values())
+    assert all(said in reason for reason in find_halted(way).values())
     way.until(lambda: read_again(way) and not way.log_rows(), "the source to be read again")
-    for text in next(iter(halted(way).values())).partition("at the source: ")[2].partition("; then")[0].split("; "):
+    for text in (
+        next(iter(find_halted(way).values())).partition("at the source: ")[2].partition("; then")[0].split("; ")
+    ):
         query(way.target, text)
-    commands = (re.findall(r"`venus resync (\S+) --target (\S+)`", reason) for reason in halted(way).values())
+    commands = (re.findall(r"`venus resync (\S+) --target (\S+)`", reason) for reason in find_halted(way).values())
     for name, target in [one for each in commands for one in each]:
         request_resync(way.settings, target, name)
-    way.until(lambda: not halted(way) and difference_keys(way.verify()) == set(), "both to be equal again")
+    way.until(lambda: not find_halted(way) and difference_keys(way.verify()) == set(), "both to be equal again")
     assert query(way.target, LABELS) == [(["ok", "sad"],)]
 
 

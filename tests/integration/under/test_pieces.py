@@ -64,7 +64,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def streamed(database: str, feed: Feed, schema: TableSchema, **options: object) -> Settings:
+def load_streamed(database: str, feed: Feed, schema: TableSchema, **options: object) -> Settings:
     """Load a target whose cuts are streamed."""
     return loaded(database, feed, schema, rows=100, apply={"cut_group_rows_max": GROUP}, **options)
 
@@ -89,11 +89,11 @@ def new(keys: Sequence[int], word: str = "new") -> tuple[list[Change], bool]:
     return [put(k, f"{word} {k}", k) for k in keys], True
 
 
-def left(keys: Sequence[int]) -> tuple[list[Change], bool]:
+def deletions(keys: Sequence[int]) -> tuple[list[Change], bool]:
     return [gone(k) for k in keys], False
 
 
-def applied(database: str, feed: Feed, settings: Settings) -> None:
+def check_applied(database: str, feed: Feed, settings: Settings) -> None:
     with following(settings, "a"):
         caught_up(database, feed.broker)
     equal(database, feed)
@@ -103,10 +103,10 @@ def applied(database: str, feed: Feed, settings: Settings) -> None:
 def test_new_rows_of_a_mixed_cut_are_not_staged(
     database: str, broker: FakeDelivery, feed: Feed, copies: list[str]
 ) -> None:
-    settings = streamed(database, feed, items())
+    settings = load_streamed(database, feed, items())
     copies.clear()
-    cut(feed, old(range(30)), new(range(200, 260)), old(range(40, 45)), left(range(50, 80)))
-    applied(database, feed, settings)
+    cut(feed, old(range(30)), new(range(200, 260)), old(range(40, 45)), deletions(range(50, 80)))
+    check_applied(database, feed, settings)
     assert copies.count('"items"') == 1
     assert "venus_s_1_1" in copies
 
@@ -114,50 +114,50 @@ def test_new_rows_of_a_mixed_cut_are_not_staged(
 def test_a_row_that_only_claims_to_be_new_replaces_the_one_that_is_there(
     database: str, broker: FakeDelivery, feed: Feed, copies: list[str]
 ) -> None:
-    settings = streamed(database, feed, items())
+    settings = load_streamed(database, feed, items())
     copies.clear()
     more = [new(range(400 + 30 * i, 430 + 30 * i)) for i in range(5)]
-    cut(feed, old(range(25)), new([*range(300, 325), 90]), *more, left([91]))
-    applied(database, feed, settings)
+    cut(feed, old(range(25)), new([*range(300, 325), 90]), *more, deletions([91]))
+    check_applied(database, feed, settings)
     # the next piece is made before the refusal is known
     assert copies.count('"items"') <= 2, "refused once, new rows of this cut are staged"
 
 
 def test_a_new_row_does_not_come_before_a_deletion_that_waits(database: str, broker: FakeDelivery, feed: Feed) -> None:
     """Keys may be the same row to the target and not to the source, so a key may be gone and new in one cut."""
-    settings = streamed(database, feed, items())
-    cut(feed, left([*range(30), 500]), new([500, *range(600, 630)]), old(range(60, 90)))
-    applied(database, feed, settings)
+    settings = load_streamed(database, feed, items())
+    cut(feed, deletions([*range(30), 500]), new([500, *range(600, 630)]), old(range(60, 90)))
+    check_applied(database, feed, settings)
 
 
 def test_a_new_row_may_have_a_value_that_another_one_gives_up_later_in_the_cut(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = streamed(database, feed, unique_label(items()))
+    settings = load_streamed(database, feed, unique_label(items()))
     wanted = [put(700, "label 70", 1), *(put(k, f"new {k}", k) for k in range(701, 730))]
-    cut(feed, old(range(30)), (wanted, True), old(range(60, 80), "freed"), left([99]))
-    applied(database, feed, settings)
+    cut(feed, old(range(30)), (wanted, True), old(range(60, 80), "freed"), deletions([99]))
+    check_applied(database, feed, settings)
 
 
 def test_values_that_only_the_target_wants_unique_are_settled_once_the_cut_is_whole(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = streamed(database, feed, items())
+    settings = load_streamed(database, feed, items())
     query(database, "CREATE UNIQUE INDEX only_here ON shop.items (md5(label))")
     exchanged = [put(10, "label 80", 10), *(put(k, f"changed {k}", k) for k in range(11, 40))]
     back = [put(80, "label 10", 80), *(put(k, f"changed {k}", k) for k in range(81, 99))]
     cut(feed, new(range(800, 830)), (exchanged, False), new(range(830, 860)), (back, False))
-    applied(database, feed, settings)
+    check_applied(database, feed, settings)
 
 
 @pytest.mark.parametrize("on_error", ["halt", "quarantine"])
 def test_a_new_row_that_is_refused_is_the_one_that_is_named(
     on_error: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = streamed(database, feed, items(), on_error=on_error)
+    settings = load_streamed(database, feed, items(), on_error=on_error)
     query(database, "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)")
     bad = [put(k, "bad" if k == 915 else "good", 666 if k == 915 else 1) for k in range(900, 940)]
-    cut(feed, old(range(30)), (bad, True), old(range(40, 70)), left(range(70, 75)))
+    cut(feed, old(range(30)), (bad, True), old(range(40, 70)), deletions(range(70, 75)))
     with following(settings, "a"):
         caught_up(database, feed.broker)
     (row,) = list_quarantine(settings, "a")
@@ -173,7 +173,7 @@ def test_cuts_in_any_order_of_new_changed_and_gone_rows(
     schema: TableSchema, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     rng = random.Random(7)
-    settings = streamed(database, feed, schema)
+    settings = load_streamed(database, feed, schema)
     for number in range(25):
         there = sorted(int(str(k)) for (k,) in feed.model[1])
         rng.shuffle(there)
@@ -185,10 +185,10 @@ def test_cuts_in_any_order_of_new_changed_and_gone_rows(
         runs = [
             *((passing[i : i + 12], False) for i in range(0, len(passing), 12)),
             *(new(fresh[i : i + 15], f"n{number}") for i in range(0, len(fresh), 15)),
-            *(left(left_out[i : i + 9]) for i in range(0, len(left_out), 9)),
+            *(deletions(left_out[i : i + 9]) for i in range(0, len(left_out), 9)),
             *([new(lying, f"not new {number}")] if lying else []),
         ]
         rng.shuffle(runs)
         if runs:
             cut(feed, *runs)
-    applied(database, feed, settings)
+    check_applied(database, feed, settings)

@@ -95,7 +95,7 @@ class KilledHere(BaseException):
     """In place of kill -9."""
 
 
-def killed(*_: object) -> None:
+def kill_here(*_: object) -> None:
     raise KilledHere
 
 
@@ -166,7 +166,7 @@ def test_an_interrupted_change_continues_and_says_so(
     assert "configured is the rows where label = 'US', which `venus sync` applies" in waiting.rows_shown
 
     with monkeypatch.context() as patched:
-        patched.setattr(Resyncs, "_replace", killed)
+        patched.setattr(Resyncs, "_replace", kill_here)
         with pytest.raises(KilledHere):
             run_apply(changed, "a", threading.Event())
     pending = next(t for t in open_target(changed, "a").read_view().tables if t.name == "shop.items")

@@ -34,7 +34,7 @@ NO_CHECK = "ALTER TABLE shop.{} DROP CONSTRAINT not_odd"
 AGED = "UPDATE venus.quarantine SET created_at = now() - interval '40 days', decided_at = now() - interval '31 days'"
 
 
-def kept(settings: Settings) -> list[tuple[str, str]]:
+def read_quarantine(settings: Settings) -> list[tuple[str, str]]:
     """Return key and state of what the quarantine has."""
     return [(q.key, q.state) for q in list_quarantine(settings, "a", everything=True)]
 
@@ -51,15 +51,15 @@ def test_what_was_decided_long_ago_goes_and_what_waits_stays(database: str, brok
         query(database, NO_CHECK.format("items"))
         retry_quarantine(settings, "a", [third.id])
     states = [('{"id": "1"}', "SKIPPED"), ('{"id": "2"}', "SKIPPED"), ('{"id": "3"}', "APPLIED")]
-    assert kept(settings) == [*states, ('{"id": "4"}', "PARKED")]
+    assert read_quarantine(settings) == [*states, ('{"id": "4"}', "PARKED")]
     query(database, f'{AGED} WHERE key <> \'{{"id": "2"}}\'')  # also of the one that waits: as nothing ever sets it
 
     with following(settings, "a"):
-        eventually(lambda: len(kept(settings)) == 2, "the old ones to go")
+        eventually(lambda: len(read_quarantine(settings)) == 2, "the old ones to go")
         feed.cut(put(5, "later", 5))
         caught_up(database, broker)
 
-    assert kept(settings) == [('{"id": "2"}', "SKIPPED"), ('{"id": "4"}', "PARKED")]
+    assert read_quarantine(settings) == [('{"id": "2"}', "SKIPPED"), ('{"id": "4"}', "PARKED")]
     counters_close(settings, feed, since)
 
 
@@ -83,13 +83,13 @@ def test_a_skipped_change_stays_while_its_table_meets_it_once_more(
     with following(settings, "a"):
         eventually(lambda: read_table_states(settings, "a")[1].state == "ACTIVE", "the other table")
     with following(settings, "a"):  # a round that began while the other table did not follow was too early for it
-        eventually(lambda: len(kept(settings)) == 1, "the other change to go")
-        assert kept(settings) == [('{"id": "1"}', "SKIPPED")]
+        eventually(lambda: len(read_quarantine(settings)) == 1, "the other change to go")
+        assert read_quarantine(settings) == [('{"id": "1"}', "SKIPPED")]
     with following(settings, "a"):  # it knows what the quarantine has, and nothing from before
         resume(settings, "a", ["shop.items"])
         eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
     with following(settings, "a"):
-        eventually(lambda: kept(settings) == [], "the change to go, which nobody meets any more")
+        eventually(lambda: read_quarantine(settings) == [], "the change to go, which nobody meets any more")
 
     feed.model[1]["1",] = ("label 1", "1")
     del feed.model[2]["1",]

@@ -61,7 +61,7 @@ ALTER TABLE venus.applied ENABLE ALWAYS TRIGGER wrote;
 _OWN_STAGES = "pg_temp."
 
 
-def loaded(database: str, feed: Feed, **apply: Any) -> Settings:
+def load(database: str, feed: Feed, **apply: Any) -> Settings:
     feed.describe(items(), unique_label(items(2, "others")))
     feed.cut(*(put(i, f"label {i}", i) for i in range(30)), put(1, "other", 1, table=2))
     settings = settings_for(feed.broker.address, {"a": database}, apply=apply)
@@ -78,7 +78,7 @@ def ddl(database: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_rows_run_no_ddl_whichever_way_they_take(way: str, database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, **WAYS[way])
+    settings = load(database, feed, **WAYS[way])
     with following(settings, "a"):
         feed.cut(*(put(i, "again", i) for i in range(12)), gone(20), put(1, "swapped", 2, table=2), batch_rows=4)
         feed.cut(*(put(100 + i, "new", i) for i in range(12)), inserts_only=True, batch_rows=4)
@@ -92,7 +92,7 @@ def test_rows_run_no_ddl_whichever_way_they_take(way: str, database: str, broker
 def test_a_new_version_its_rows_and_the_offset_are_one_transaction(
     way: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = loaded(database, feed, **WAYS[way])
+    settings = load(database, feed, **WAYS[way])
     old = items()
     with following(settings, "a"):
         feed.cut(put(1, "before", 1))

@@ -39,7 +39,7 @@ def locker(database: str) -> Iterator[psycopg2.extensions.connection]:
         yield connection
 
 
-def seen(settings: Settings) -> list[str]:
+def read_problems(settings: Settings) -> list[str]:
     return problems(open_target(settings, "a").read_view().condition, "a")
 
 
@@ -73,8 +73,8 @@ def test_a_session_with_a_lock_is_named(
     with following(settings, "a") as reports:
         locker.cursor().execute(statement)
         feed.cut(put(1, "new", 1))
-        eventually(lambda: bool(seen(settings)), "status")
-        (said,) = seen(settings)
+        eventually(lambda: bool(read_problems(settings)), "status")
+        (said,) = read_problems(settings)
         pid = locker.info.backend_pid
         assert said.startswith(
             f"target a: {what} is WAITING (for a lock of session {pid} (user postgres, nightly job, "
@@ -88,7 +88,7 @@ def test_a_session_with_a_lock_is_named(
         eventually(lambda: any(f"session {pid}" in report.error for report in reports), "the report")
         locker.rollback()
         caught_up(database, broker)
-        eventually(lambda: not seen(settings), "the end of it")
+        eventually(lambda: not read_problems(settings), "the end of it")
         eventually(lambda: 1 in told and told[-1] == 0, "the end of it at the broker")
     equal(database, feed)
 
@@ -99,8 +99,8 @@ def test_a_prepared_transaction_is_named(database: str, broker: FakeDelivery, fe
     try:
         with following(settings, "a"):
             feed.cut(put(1, "new", 1))
-            eventually(lambda: bool(seen(settings)), "status")
-            assert "prepared transaction 'left behind' (owner postgres, prepared " in seen(settings)[0]
+            eventually(lambda: bool(read_problems(settings)), "status")
+            assert "prepared transaction 'left behind' (owner postgres, prepared " in read_problems(settings)[0]
             query(database, "ROLLBACK PREPARED 'left behind'")
             caught_up(database, broker)
     finally:

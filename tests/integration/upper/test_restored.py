@@ -53,7 +53,7 @@ def plain(rows: Rows) -> list[tuple[Any, ...]]:
     return sorted(tuple(Decimal(str(v)) if isinstance(v, int | float | Decimal) else v for v in row) for row in rows)
 
 
-def seen(url: str, query: str) -> Rows:
+def read_rows(url: str, query: str) -> Rows:
     """Return rows of a target, whatever the schema of its tables; none if table or column are not there yet."""
     try:
         return run_at(
@@ -70,7 +70,7 @@ def becomes_equal(way: WholeWay, source: Database, query: str = "SELECT * FROM i
     """Wait until the target has what the source has; then nothing of it goes again."""
 
     def equal() -> bool:
-        return plain(seen(way.target, query)) == plain(source.run(query))
+        return plain(read_rows(way.target, query)) == plain(source.run(query))
 
     way.until(equal, "the target to have what the source has")
     way.caught_up()
@@ -84,7 +84,7 @@ def is_loaded_alike(way: WholeWay, source: Database, server: Server, query: str 
     targets = way.settings.targets | {"other": TargetSettings.model_validate({"url": other})}
     try:
         full_sync(way.settings.model_copy(update={"targets": targets}), "other")
-        assert plain(seen(other, query)) == plain(source.run(query))
+        assert plain(read_rows(other, query)) == plain(source.run(query))
     finally:
         server.drop_database(other)
 

@@ -22,7 +22,7 @@ ROWS = 2_000
 PLANTED = {("item", ("7",), "missing", "apply"), ("item", ("1999",), "different", "apply")}
 
 
-def prepared(way: WholeWay) -> None:
+def prepare(way: WholeWay) -> None:
     run_at(
         way.source,
         "CREATE TABLE item (id int PRIMARY KEY, v text)",
@@ -45,7 +45,7 @@ def compare(way: WholeWay, runner: Runner, leg: str) -> None:
 
 def test_by_processes(tmp_path: Path, database: str, second_database: str) -> None:
     with whole_way(tmp_path, database, second_database) as way:
-        prepared(way)
+        prepare(way)
         compare(way, LocalRunner(2), "target")
 
 
@@ -56,7 +56,7 @@ def test_by_processes(tmp_path: Path, database: str, second_database: str) -> No
 def test_by_spark(master: str, tmp_path: Path, database: str, second_database: str) -> None:
     legs = ("ends", "target")
     with whole_way(tmp_path, database, second_database) as way:
-        prepared(way)
+        prepare(way)
         arguments = [master, way.broker.address, database, second_database, str(tmp_path), "500", *legs]
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-m", "tests.support.spark.spark_verify", *arguments],

@@ -107,10 +107,10 @@ def at_both(sample: Sample, table: str, where: dict[str, str]) -> tuple[list[str
         ours = app.execute(f"SELECT {COLUMNS[table]} FROM {table} {condition}")
     schema = sample.way.settings.targets["main"].schema_ or "public"
     theirs = sample.way.at_target(f"SELECT {COLUMNS[table]} FROM {schema}.{table}")
-    return shown(ours), shown(theirs)
+    return format_rows(ours), format_rows(theirs)
 
 
-def shown(rows: list[tuple[Any, ...]]) -> list[str]:
+def format_rows(rows: list[tuple[Any, ...]]) -> list[str]:
     numbers = (int, float, Decimal)
     return sorted(str([f"{v:.3f}" if isinstance(v, numbers) else str(v) for v in row]) for row in rows)
 
@@ -171,7 +171,7 @@ def test_a_predicate_is_changed_while_both_are_in_use(sample: Sample) -> None:
         way.start("apply")
         way.until(
             lambda: all(
-                t.predicate_before is None and t.predicate.strip() == written(t.name)
+                t.predicate_before is None and t.predicate.strip() == predicate_of(t.name)
                 for t in read_progress(way.settings, "main").tables
             ),
             "the new predicates",
@@ -184,5 +184,5 @@ def test_a_predicate_is_changed_while_both_are_in_use(sample: Sample) -> None:
     assert not same.undecided
 
 
-def written(table: str) -> str:
+def predicate_of(table: str) -> str:
     return {"item": "id <= 2500 and rate < 80.5", "word": "n >= 300"}.get(table, "")

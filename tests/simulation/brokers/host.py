@@ -12,8 +12,8 @@ from tests.simulation.brokers.disk import BUSINESS, BrokerDisk
 from tests.simulation.brokers.installer import SimulatedInstaller
 from tests.simulation.brokers.process import ThreadedProcess
 from tests.simulation.client import Lane
-from tests.simulation.coordinator import described
-from tests.simulation.host import Host, shown
+from tests.simulation.coordinator import describe
+from tests.simulation.host import Host, describe_message
 from tests.simulation.judge import Violation
 from venus.broker.machine.business import Business
 from venus.broker.replicas.host import Host as ReplicaHost
@@ -227,7 +227,7 @@ class _JudgedHost(ReplicaHost):
         if business in self.replicas:
             states.notice(host, event)
             if host.loop.traces and not isinstance(event, m.Tick | LogChanged):
-                host.loop.say(f"{host.me} {shown(event)}")
+                host.loop.say(f"{host.me} {describe_message(event)}")
         super().handle(business, event)
         if business in self.replicas and host.up:
             host.world.judge.stepped(host)
@@ -334,7 +334,7 @@ class _Coordination:
         self._host.read()
 
     def swap(self, before: Leadership, after: Leadership) -> None:
-        self._host.loop.say(f"{self._host.me} swaps {described(before)} for {described(after)}")
+        self._host.loop.say(f"{self._host.me} swaps {describe(before)} for {describe(after)}")
         self._host.swap(m.Swap(before=before, after=after))
 
     def publish(self, me: LiveBroker) -> None:

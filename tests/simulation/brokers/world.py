@@ -14,7 +14,7 @@ from tests.simulation.brokers.host import BrokerHost
 from tests.simulation.brokers.judge import BrokerJudge
 from tests.simulation.brokers.producer import Producer
 from tests.simulation.brokers.source import Source
-from tests.simulation.coordinator import described
+from tests.simulation.coordinator import describe
 from tests.simulation.judge import Violation
 from tests.simulation.world import CONVERGED_WITHIN_S, World
 from venus.broker.replicas import installation
@@ -101,4 +101,4 @@ class BrokerWorld(World):
         self.producers_fail, self.rate = 0.0, 1.0
         before = self.judge.decided_through
         if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, lambda: self.judge.decided_through > before):
-            raise Violation("a write is acknowledged within 40 s", described(self.coordinator.record))
+            raise Violation("a write is acknowledged within 40 s", describe(self.coordinator.record))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.patching import Edit, edited
+from tests.simulation.patching import Edit, apply_edits
 from tests.simulation.switches.databases import Rules
 from tests.simulation.switches.world import World, first_violation
 
@@ -57,5 +57,5 @@ def test_without_a_rule_a_history_breaks(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", EDITS)
 def test_without_a_rule_of_the_switch_a_history_breaks(rule: str) -> None:
-    with edited(EDITS[rule]):
+    with apply_edits(EDITS[rule]):
         assert first_violation(Rules(), range(400)) != ""

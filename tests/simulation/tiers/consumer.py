@@ -10,7 +10,7 @@ from tests.simulation.brokers.source import Rows
 from tests.simulation.brokers.streams import Stream
 from tests.simulation.judge import Violation
 from tests.simulation.tiers.row_judge import agree
-from tests.simulation.tiers.rows import EVERY, Admits, shown, table_of
+from tests.simulation.tiers.rows import EVERY, Admits, table_of, visible_rows
 from tests.simulation.tiers.source import apply
 from venus.errors import OffsetDiverged, OffsetTrimmed, OtherRows, VenusError
 from venus.model import FULL
@@ -64,7 +64,7 @@ class Consumer:
 
     def _shown(self, timeline: Timeline) -> Rows | None:
         found = timeline.source.shown(self.sequence, self.tables)
-        return None if found is None else shown(found, self.admits)
+        return None if found is None else visible_rows(found, self.admits)
 
     def _tick(self) -> None:
         self._loop.after(TICK_S * (0.5 + self._random.random()), self._tick)

@@ -179,7 +179,7 @@ def restore(world: TierWorld, _: float) -> None:
     world.loop.counts["the home was restored"] += 1
 
 
-def forgotten(world: TierWorld, _: float) -> None:
+def forget(world: TierWorld, _: float) -> None:
     """Have the business forgotten at the home, and made again by a new source."""
     if world.foreign is not None or not world.home.up:
         return
@@ -308,7 +308,7 @@ KINDS = (
     dead_consumer,
     backup,
     restore,
-    forgotten,
+    forget,
     other_network,
     labels,
 )

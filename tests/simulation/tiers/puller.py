@@ -12,7 +12,7 @@ from tests.simulation.brokers.streams import Stream
 from tests.simulation.judge import Violation
 from tests.simulation.tiers import faults
 from tests.simulation.tiers.clients import request
-from tests.simulation.tiers.rows import EVERY, Admits, admitted
+from tests.simulation.tiers.rows import EVERY, Admits, find_admitted
 from venus.broker.core import Core
 from venus.broker.machine.mirror import filters_to_wire
 from venus.broker.mirrors import session_requests
@@ -50,7 +50,7 @@ class SimulatedPuller:
     ) -> None:
         self.host = cast("TierHost", core._host)  # type: ignore[attr-defined]
         self.business, self.only = business, only
-        self._own = admitted(self.host.where)
+        self._own = find_admitted(self.host.where)
         self._begun: deque[float] = deque(maxlen=BEGUN_MAX)
         self._last = ""  # the set that was pulled from
         self._followed_last = ""  # the set that had the rows that are here

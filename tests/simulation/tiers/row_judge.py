@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.brokers.judge import full_data
 from tests.simulation.judge import Violation
-from tests.simulation.tiers.rows import EVERY, Admits, both, shown
+from tests.simulation.tiers.rows import EVERY, Admits, both, visible_rows
 
 if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
@@ -100,4 +100,4 @@ def agree(who: str, before: Admits, here: Admits, tables: frozenset[int]) -> Non
 
 def _shows(line: Timeline, offset: int, tables: frozenset[int], admits: Admits) -> object:
     found = line.source.shown(line.sequence_at(offset), tables)
-    return None if found is None else shown(found, admits)
+    return None if found is None else visible_rows(found, admits)

@@ -76,7 +76,7 @@ def random_where(random: Random) -> dict[str, str]:
     return {name: text for name, text in chosen.items() if text}
 
 
-def admitted(where: Mapping[str, str]) -> Admits:
+def find_admitted(where: Mapping[str, str]) -> Admits:
     """Return the kinds of rows that predicates take."""
     return {
         n: frozenset(i for i, kind in enumerate(_KINDS) if PREDICATES[where.get(name, "")](*kind))
@@ -89,7 +89,7 @@ def both(one: Admits, other: Admits) -> Admits:
     return {n: one[n] & other[n] for n in one}
 
 
-def shown(rows: Rows, admits: Admits) -> Rows:
+def visible_rows(rows: Rows, admits: Admits) -> Rows:
     """Return those of a source's rows that somebody should have."""
     if admits == EVERY:
         return rows

@@ -6,7 +6,7 @@ import logging
 import sys
 
 from tests.simulation.judge import Violation
-from tests.simulation.patching import edited
+from tests.simulation.patching import apply_edits
 from tests.simulation.rules import Rule
 from tests.simulation.tiers.rules import RULES
 from tests.simulation.tiers.world import TierWorld
@@ -23,7 +23,7 @@ def violation(seed: int) -> str | None:
 
 def first_violation(rule: Rule, seeds: range) -> tuple[int, str] | None:
     """Return the first seed in which an invariant breaks without the rule, and which; None = there is none."""
-    with edited(rule.edits):
+    with apply_edits(rule.edits):
         for seed in seeds:
             if (broken := violation(seed)) is not None:
                 return seed, broken

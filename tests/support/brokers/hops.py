@@ -52,7 +52,7 @@ def hop_ms(upper: Reader, lower: Reader) -> list[float]:
     return [1000 * max(0.0, lower.seen[offset] - upper.seen[offset]) for offset in both]
 
 
-def shown(what: str, values: Sequence[float], unit: str = "ms") -> str:
+def format_times(what: str, values: Sequence[float], unit: str = "ms") -> str:
     """Return p50, p99 and the largest of some values, as a line."""
     cuts = statistics.quantiles(values, n=100, method="inclusive") if len(values) > 1 else [*values] * 99
     return f"{what:<24} {cuts[49]:>8,.1f} {cuts[98]:>8,.1f} {max(values):>8,.1f} {unit}  ({len(values):,})"

@@ -139,7 +139,7 @@ def running_mariadb(sql_mode: str = DEFAULT_MODE, *options: str) -> Iterator[Mar
     data = home / "data"
     try:
         _install(installer, data, user)
-        running = _started(server, home, user, sql_mode, options)
+        running = _start(server, home, user, sql_mode, options)
         try:
             yield running
         finally:
@@ -148,10 +148,10 @@ def running_mariadb(sql_mode: str = DEFAULT_MODE, *options: str) -> Iterator[Mar
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _started(server: str, home: Path, user: str, sql_mode: str, options: tuple[str, ...]) -> MariaServer:
+def _start(server: str, home: Path, user: str, sql_mode: str, options: tuple[str, ...]) -> MariaServer:
     """Start it and wait until it answers; on another port if somebody took this one in between."""
     for attempt in range(1, _PORTS_MAX + 1):
-        running = _launched(server, home, user, sql_mode, options)
+        running = _launch(server, home, user, sql_mode, options)
         try:
             _wait_for(running)
             return running
@@ -163,7 +163,7 @@ def _started(server: str, home: Path, user: str, sql_mode: str, options: tuple[s
     raise AssertionError("not reached")
 
 
-def _launched(server: str, home: Path, user: str, sql_mode: str, options: tuple[str, ...]) -> MariaServer:
+def _launch(server: str, home: Path, user: str, sql_mode: str, options: tuple[str, ...]) -> MariaServer:
     port = free_port()
     command = (
         server,

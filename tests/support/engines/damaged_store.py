@@ -52,7 +52,7 @@ def flush(engine: Core) -> None:
         engine.store.checkpoint(Path(scratch) / "copy")
 
 
-def served(path: Path) -> tuple[str, str]:
+def read_served(path: Path) -> tuple[str, str]:
     """Start a broker on a directory and return what it serves, as a digest, and the same of its old snapshots.
 
     Raises VenusError.
@@ -111,7 +111,7 @@ def trial(words: list[str]) -> None:
     shutil.copytree(original, copy / "data", dirs_exist_ok=True)
     damage(copy / "data" / name, how, int(at), int(bit))
     try:
-        found = served(copy / "data")
+        found = read_served(copy / "data")
         code = SAME if found in ((wanted, leased), (wanted, "dropped")) else CHANGED
     except VenusError:
         code = REFUSED
@@ -124,7 +124,7 @@ def serve_copy(path: Path, scratch: Path) -> None:
     """Print what an undamaged store serves; the store itself is left alone."""
     copy = Path(tempfile.mkdtemp(dir=scratch))
     shutil.copytree(path, copy / "data")
-    sys.stdout.write(" ".join(served(copy / "data")))
+    sys.stdout.write(" ".join(read_served(copy / "data")))
     sys.stdout.flush()
     os._exit(0)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from tests.support.faults.proxy import received
+from tests.support.faults.proxy import receive
 
 CLIENT = "client"
 CONNECT_S = 10.0
@@ -198,7 +198,7 @@ class Relay:
             end.close()
 
     def _pump(self, source: socket.socket, sink: socket.socket, link: Link) -> None:
-        for data in received(source):
+        for data in receive(source):
             self._links.wait_open(link)
             took_s = self._links.transit_s(link)
             if took_s < 0:

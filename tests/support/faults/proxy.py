@@ -120,7 +120,7 @@ class Proxy:
             self._spawn(self._pump, broker, client, Way.DOWN)
 
     def _pump(self, source: socket.socket, sink: socket.socket, way: Way) -> None:
-        for data in received(source):
+        for data in receive(source):
             if self.delay_s:
                 time.sleep(self.delay_s)
             if self.bytes_per_s:
@@ -152,7 +152,7 @@ class Proxy:
         return data[:position] + bytes([data[position] ^ 0x10]) + data[position + 1 :]
 
 
-def received(source: socket.socket) -> Iterator[bytes]:
+def receive(source: socket.socket) -> Iterator[bytes]:
     """Yield what comes, until the connection ends in whatever way."""
     while True:
         try:

@@ -181,7 +181,7 @@ class Cursor:
         self.rowcount = answer.rowcount
         names = answer.names or [""] * len(answer.types)
         kinds = [self._kind(n, t) for n, t in zip(names, answer.types, strict=True)]
-        self.rows = [tuple(_fetched(k, v) for k, v in zip(kinds, row, strict=True)) for row in answer.rows]
+        self.rows = [tuple(_fetch(k, v) for k, v in zip(kinds, row, strict=True)) for row in answer.rows]
 
     def _bind(self, binds: Mapping[str, Any] | Sequence[Any] | None) -> None:
         """Ask how each value is to be bound; api_manual/connection.html, Connection.inputtypehandler."""
@@ -210,7 +210,7 @@ class Cursor:
         self.rows = []
 
 
-def _fetched(kind: Any, stored: Any) -> Any:
+def _fetch(kind: Any, stored: Any) -> Any:
     if stored is None:
         return None
     if kind == NUMBER:

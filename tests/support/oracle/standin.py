@@ -237,7 +237,7 @@ class Cursor:
                 self.raw.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 self.raw.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
             elif binds:
-                self.raw.execute(_placed(adapted(text)), binds)
+                self.raw.execute(_place(adapted(text)), binds)
             else:
                 self.raw.execute(adapted(text))
             self.session.executed(text)
@@ -247,7 +247,7 @@ class Cursor:
     def executemany(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
         self.session.is_open = True
         try:
-            self.raw.executemany(_placed(adapted(text)), rows)
+            self.raw.executemany(_place(adapted(text)), rows)
         except pymysql.Error as e:
             raise _error(e) from e
 
@@ -261,13 +261,13 @@ class Cursor:
         """Give locators where an Oracle would, with their lengths as an Oracle counts them."""
         named = [column[0] for column in self.raw.description or ()]
         located = [n for n, name in enumerate(named) if name.startswith(LOCATOR)]
-        return [_located(row, located) for row in rows] if located else list(rows)
+        return [_locate(row, located) for row in rows] if located else list(rows)
 
     def close(self) -> None:
         self.raw.close()
 
 
-def _located(row: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
+def _locate(row: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
     values = list(row)
     for n in places:
         if values[n] is not None:
@@ -283,7 +283,7 @@ def _check_binds(text: str, binds: Mapping[str, Any] | Sequence[Any] | None) -> 
         assert placed == set(binds), f"binds {sorted(binds)}, placeholders {sorted(placed)}: {text}"
 
 
-def _placed(text: str) -> str:
+def _place(text: str) -> str:
     text = re.sub(r":(\d+)\b", "%s", text.replace("%", "%%"))
     return re.sub(r"(?<![:\w]):([a-z]\w*)", r"%(\1)s", text)
 

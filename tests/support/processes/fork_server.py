@@ -91,7 +91,7 @@ def serve(control: socket.socket) -> dict[str, Any] | None:
             os.read(ended, 4096)
             _tell_ended(replies)
         for asking in [controls[number] for number in ready if number != ended]:
-            message, descriptors = _received(asking)
+            message, descriptors = _receive(asking)
             if not message and asking is control:
                 return None
             if not message:  # a fork that might have asked has ended
@@ -109,10 +109,10 @@ def serve(control: socket.socket) -> dict[str, Any] | None:
             controls |= {ours.fileno(): ours for ours in pair[:1]}
             for theirs in pair[1:]:
                 theirs.close()
-            replies[pid] = _told(pid, descriptors)
+            replies[pid] = _confirm(pid, descriptors)
 
 
-def _received(asking: socket.socket) -> tuple[bytes, list[int]]:
+def _receive(asking: socket.socket) -> tuple[bytes, list[int]]:
     """Return a message with its descriptors; without a byte if nobody is there any more."""
     try:
         message, descriptors, _, _ = socket.recv_fds(asking, MESSAGE_BYTES_MAX, 4)
@@ -121,7 +121,7 @@ def _received(asking: socket.socket) -> tuple[bytes, list[int]]:
     return message, descriptors
 
 
-def _told(pid: int, descriptors: list[int]) -> socket.socket:
+def _confirm(pid: int, descriptors: list[int]) -> socket.socket:
     """Say that it runs. What it was given is its own now, but for the socket that will be told how it ended."""
     *streams, reply = descriptors
     for stream in streams:

@@ -38,7 +38,7 @@ LEAN = {
 }
 
 
-def started(spark: SparkSession, broker: str, folder: Path, faults: list[str]) -> StreamingQuery:
+def start(spark: SparkSession, broker: str, folder: Path, faults: list[str]) -> StreamingQuery:
     """Start a query that writes down what it gets, a file a micro-batch."""
     batches = folder / "batches"
     batches.mkdir()
@@ -74,7 +74,7 @@ def follow(settings: Settings, folder: Path, of_stream: list[str], of_apply: lis
     stop = stopping()
     with open_session(settings) as spark:
         note_application(spark.sparkContext.applicationId, folder)
-        query = started(spark, settings.broker.listen, folder, of_stream)
+        query = start(spark, settings.broker.listen, folder, of_stream)
         runner = FaultyStages(SparkRunner(spark.sparkContext), of_apply, folder)
         applies = staged.StagedApply(settings, "a", runner, stop)
         try:

@@ -27,7 +27,7 @@ class Puts(StoreBatch):
         self.value = value
 
 
-def saved(business: Business) -> Any:
+def saved_record(business: Business) -> Any:
     puts = Puts()
     records.save(business, puts)
     return json.loads(puts.value)
@@ -49,13 +49,13 @@ def grown() -> Business:
 def test_what_is_stored_is_the_whole_record() -> None:
     empty = Business(1, "main", ReviewSchedule(first_s=6.0))
     short = json.loads(json.dumps(records._short_parts(empty)))
-    assert saved(empty) == short | {"outcomes": [], "marks": []}
+    assert saved_record(empty) == short | {"outcomes": [], "marks": []}
 
     business = grown()
     short = json.loads(json.dumps(records._short_parts(business)))
     outcomes = [[1, (1 << 64) - 1, int(Verdict.COMMIT), 10], [2, (1 << 64) - 2, int(Verdict.ROLLBACK), 20]]
     for _ in range(2):
-        assert saved(business) == short | {"outcomes": outcomes, "marks": [[1, 2, 3], [10**12, 5, 7]]}
+        assert saved_record(business) == short | {"outcomes": outcomes, "marks": [[1, 2, 3], [10**12, 5, 7]]}
 
 
 def test_what_has_not_changed_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,12 +69,12 @@ def test_what_has_not_changed_is_not_encoded_again(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(records, name, partial(noting, name, getattr(records, name)))
     business = grown()
     for _ in range(10):
-        saved(business)
+        saved_record(business)
     assert sorted(encoded) == ["_mark_rows", "_outcome_rows"]
 
     business.applying = half_messages.HalfState(outcomes=(*business.applying.outcomes, outcome(3)))
-    assert saved(business)["outcomes"][-1] == [3, (1 << 64) - 3, int(Verdict.COMMIT), 30]
+    assert saved_record(business)["outcomes"][-1] == [3, (1 << 64) - 3, int(Verdict.COMMIT), 30]
     business.marks = add_mark(business.marks, QueueMark(at_us=10**13, sequence=8, next_offset=9))
-    assert saved(business)["marks"][-1] == [10**13, 8, 9]
+    assert saved_record(business)["marks"][-1] == [10**13, 8, 9]
     business.marks = []
-    assert saved(business)["marks"] == []
+    assert saved_record(business)["marks"] == []

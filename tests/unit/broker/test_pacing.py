@@ -59,7 +59,7 @@ def test_steps_are_shorter_while_large_work_rests() -> None:
     assert STEP_BYTES_LEAST <= make_pacing(resting(), []).step_bytes() < STEP_BYTES_MAX / 4
 
 
-def taken(precedence: Precedence) -> int:
+def take_bytes(precedence: Precedence) -> int:
     """Let two businesses flood a commit thread; return how many bytes it takes at once."""
     store: Any = None
     thread = CommitThread(
@@ -82,8 +82,8 @@ def taken(precedence: Precedence) -> int:
 
 
 def test_groups_are_shorter_while_large_work_rests() -> None:
-    assert taken(Precedence(0.001)) >= SHARED_GROUP_BYTES[1]
-    assert RESTING_GROUP_BYTES <= taken(resting()) < SHARED_GROUP_BYTES[1] / 4
+    assert take_bytes(Precedence(0.001)) >= SHARED_GROUP_BYTES[1]
+    assert RESTING_GROUP_BYTES <= take_bytes(resting()) < SHARED_GROUP_BYTES[1] / 4
 
 
 def test_steps_of_the_full_data_and_the_scrub_heed_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ class Bridge:
         return call(*args)
 
 
-async def ended(work: Any) -> None:
+async def check_ended(work: Any) -> None:
     with pytest.raises(asyncio.CancelledError):
         await work
 
@@ -82,7 +82,7 @@ def test_while_nothing_is_undecided_reviews_wake_no_thread_more_than_once_a_seco
     sleeps = Sleeps(64, then)
     sleeps.replace(monkeypatch, reviews)
     asked, work = reviewing(undecided, bridge, first_s=6.0)
-    asyncio.run(ended(work))
+    asyncio.run(check_ended(work))
     assert sleeps.taken[:60] == [1.0] * 60
     assert sleeps.taken[61:] == [reviews.REVIEW_EVERY_S] * 3
     assert bridge.calls == len(asked) == 4, "a thread has a turn only for what is undecided"
@@ -92,7 +92,7 @@ def test_a_first_review_that_is_due_early_is_not_late(monkeypatch: pytest.Monkey
     sleeps = Sleeps(3)
     sleeps.replace(monkeypatch, reviews)
     _, work = reviewing([False], Bridge(), first_s=2.0)
-    asyncio.run(ended(work))
+    asyncio.run(check_ended(work))
     assert sleeps.taken == [0.5] * 3
 
 
@@ -131,7 +131,7 @@ def test_a_broker_that_is_quiet_looks_at_itself_every_other_second(
     )
     watch = TrafficWatch(traffic, cast("Any", core), cast("Any", bridge), lambda: [owes] if busy == "consumer" else [])
 
-    asyncio.run(ended(watch._run()))
+    asyncio.run(check_ended(watch._run()))
     if busy:
         assert sleeps.taken == [LOOK_S] * 40
         assert bridge.calls == 40 / LOOKS

@@ -38,7 +38,7 @@ class Mirror:
         return ReadResult(increments=[increment], next_offset=offset + 1)
 
 
-async def sent(mirror: Mirror, frames: SharedFrames, bridge: LoopBridge) -> bytes:
+async def first_body(mirror: Mirror, frames: SharedFrames, bridge: LoopBridge) -> bytes:
     """Return what a consumer gets that comes now."""
     traffic: Any = SimpleNamespace(
         admission=SimpleNamespace(limits=SimpleNamespace(slow_consumer_s=5.0)), monotonic=lambda: 0.0
@@ -62,10 +62,10 @@ def test_nothing_of_the_history_before_is_sent_behind_the_cut_of_another() -> No
         frames = SharedFrames(bridge)
         for _ in range(2):
             frames.add_stream("main")
-        before = [await sent(mirror, frames, bridge), await sent(mirror, frames, bridge)]
+        before = [await first_body(mirror, frames, bridge), await first_body(mirror, frames, bridge)]
         assert frames.encoded == 1, "they share it"
         mirror.fill, mirror.history = (1, 99), b"kept"
-        after = await sent(mirror, frames, bridge)
+        after = await first_body(mirror, frames, bridge)
         bridge.close()
         return [*before, after]
 

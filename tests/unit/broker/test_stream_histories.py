@@ -245,7 +245,7 @@ class History:
         await asyncio.gather(self.serving, return_exceptions=True)
 
 
-async def played(seed: int) -> tuple[bool, History]:
+async def play(seed: int) -> tuple[bool, History]:
     """Play one history; return whether it came to its end."""
     history = History(seed)
     return await history.run(), history
@@ -259,7 +259,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_history_ends_with_everything_persisted_decided_and_nothing_counted() -> None:
     waited = 0
     for seed in range(HISTORIES):
-        done, history = asyncio.run(played(seed))
+        done, history = asyncio.run(play(seed))
         assert done, f"history {seed} waits for good"
         admission = history.traffic.admission
         assert admission.unsaved.nbytes == admission.write_queue.nbytes == 0, f"history {seed}"
@@ -276,4 +276,4 @@ def test_without_the_rule_that_what_is_on_disk_is_not_asked_for_again_some_wait_
         return batch_no
 
     monkeypatch.setattr(Intake, "request_again", again)
-    assert not all(asyncio.run(played(seed))[0] for seed in range(HISTORIES))
+    assert not all(asyncio.run(play(seed))[0] for seed in range(HISTORIES))

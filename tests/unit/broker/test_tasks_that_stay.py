@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.broker.test_quiet import Sleeps, ended, reviewing
+from tests.unit.broker.test_quiet import Sleeps, check_ended, reviewing
 from venus.broker.service import ingest, traffic_watch
 from venus.broker.service.traffic_watch import LOOKS, TrafficWatch
 from venus.flow.degradation import Lane
@@ -35,7 +35,7 @@ def test_reviews_are_asked_for_behind_a_defect(
     bridge: Any = FailsOnce()
     Sleeps(3).replace(monkeypatch, ingest)
     asked, work = reviewing([True], bridge, first_s=6.0)
-    asyncio.run(ended(work))
+    asyncio.run(check_ended(work))
     assert asked == [1, 1]
     assert "a defect of the broker" in caplog.text
 
@@ -50,6 +50,6 @@ def test_the_watch_looks_on_behind_a_defect(
     looks: list[float] = []
     monkeypatch.setattr(watch, "_measure_machine", dict)
     monkeypatch.setattr(watch, "process_reading", lambda late_s, _: looks.append(late_s))
-    asyncio.run(ended(watch._run()))
+    asyncio.run(check_ended(watch._run()))
     assert len(looks) == 2
     assert "a defect of the broker" in caplog.text

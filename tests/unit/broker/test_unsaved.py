@@ -19,7 +19,7 @@ from venus.flow.write_queue import MemoryShares, WriteQueue
 MIB = 1 << 20
 
 
-async def settled() -> None:
+async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -46,13 +46,13 @@ def test_a_stream_that_ends_in_line_leaves_nothing_behind() -> None:
 
         first = await unsaved.wait_for_slot(3 * MIB)
         waiting = [asyncio.create_task(stream(name)) for name in "abc"]
-        await settled()
+        await settle()
         assert (sharing.nbytes, turns.waiting) == (9 * MIB, 3)
         waiting[0].cancel()
-        await settled()
+        await settle()
         unsaved.release_slot(first)
         waiting[1].cancel()  # its turn has come, and it does not know yet
-        await settled()
+        await settle()
         await asyncio.gather(*waiting, return_exceptions=True)
         assert (turns.waiting, turns.nbytes) == (0, 3 * MIB), "the third has its turn"
         assert sharing.nbytes == 0
@@ -66,13 +66,13 @@ def test_while_memory_is_full_large_frames_are_not_read_and_small_ones_are() -> 
         unsaved.count_received("a", 4 * MIB)
         await unsaved.wait_for_room("small", small=True)
         late = [asyncio.create_task(unsaved.wait_for_room(name, small=False)) for name in "bcd"]
-        await settled()
+        await settle()
         assert not any(task.done() for task in late)
         unsaved.remove_bytes("a", MIB)
-        await settled()
+        await settle()
         assert [task.done() for task in late] == [True, False, False], "in line, one for each piece"
         unsaved.remove_bytes("a", 3 * MIB)
-        await settled()
+        await settle()
         assert all(task.done() for task in late), "nothing is left: who was let in may have nothing to read"
         assert sharing.nbytes == 0
 
@@ -88,7 +88,7 @@ def test_a_business_reads_on_when_its_own_is_saved() -> None:
         waiting = [
             asyncio.create_task(unsaved.wait_for_room("a", small=True)) for _ in range(2)
         ]  # one is being replaced
-        await settled()
+        await settle()
         assert not any(task.done() for task in waiting)
         unsaved.record_saved("a", turn, 0.01, 0.01)
         await asyncio.gather(*waiting)

@@ -33,7 +33,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @st.composite
-def damaged(draw: st.DrawFn, data: bytes) -> bytes:
+def damages(draw: st.DrawFn, data: bytes) -> bytes:
     """Cut, overwrite or insert, once to three times."""
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(data)))
@@ -49,7 +49,7 @@ def test_damaged_copy_text_is_refused_or_read_as_plain_code_reads_it(
 ) -> None:
     schema, rows = case
     layout = Layout.of(schema)
-    text = data.draw(damaged(plain.copy_lines([r for r in rows if sum(map(len, filter(None, r))) < 500])))
+    text = data.draw(damages(plain.copy_lines([r for r in rows if sum(map(len, filter(None, r))) < 500])))
     k = layout.key_count
     try:
         expected = plain.parse_lines(text, layout.binary)
@@ -79,7 +79,7 @@ def test_damaged_rows_are_refused_or_read_as_plain_code_reads_them(
     if rows:
         at = data.draw(st.integers(0, len(rows) - 1))
         chosen = data.draw(st.sampled_from([keys, others]))
-        chosen[at] = data.draw(damaged(chosen[at]))
+        chosen[at] = data.draw(damages(chosen[at]))
     try:
         expected = [
             plain.decode_row(key, layout.numbers[:k], layout.binary[:k])

@@ -230,7 +230,7 @@ def test_the_fingerprint_is_the_same_in_every_process() -> None:
     assert found == {fingerprint(SCHEMA)}
 
 
-def changed(index: int, **what: object) -> TableSchema:
+def change_column(index: int, **what: object) -> TableSchema:
     columns = list(SCHEMA.columns)
     columns[index] = replace(columns[index], **what)  # type: ignore[arg-type]
     return replace(SCHEMA, columns=tuple(columns))
@@ -239,13 +239,13 @@ def changed(index: int, **what: object) -> TableSchema:
 @pytest.mark.parametrize(
     "other",
     [
-        changed(0, nullable=True),
-        changed(0, default_sql="1"),
-        changed(0, identity=False),
-        changed(2, name="labels"),
-        changed(2, number=43),
-        changed(2, type=LogicalType(kind=Kind.ARRAY, element=LogicalType(kind=Kind.CHAR, length=4))),
-        changed(3, type=LogicalType(kind=Kind.NATIVE, name="circle")),
+        change_column(0, nullable=True),
+        change_column(0, default_sql="1"),
+        change_column(0, identity=False),
+        change_column(2, name="labels"),
+        change_column(2, number=43),
+        change_column(2, type=LogicalType(kind=Kind.ARRAY, element=LogicalType(kind=Kind.CHAR, length=4))),
+        change_column(3, type=LogicalType(kind=Kind.NATIVE, name="circle")),
         replace(SCHEMA, key=("price", "order")),
         replace(SCHEMA, types=(replace(SCHEMA.types[0], labels=("so so", "it's", "more")), SCHEMA.types[1])),
         replace(SCHEMA, columns=SCHEMA.columns[:-1]),
@@ -277,8 +277,8 @@ def test_the_fingerprint_differs_with_all_that_a_target_is_made_by(other: TableS
             SCHEMA,
             left_out=(*SCHEMA.left_out, LeftOut(what="index", name="k_ccnew", definition="(a)", reason=UNFINISHED)),
         ),
-        changed(0, comment=""),
-        changed(0, source_type="int8"),
+        change_column(0, comment=""),
+        change_column(0, source_type="int8"),
     ],
 )
 def test_the_fingerprint_is_the_same_for_what_only_people_read(other: TableSchema) -> None:

@@ -33,7 +33,7 @@ MAIN = Leadership(
 LIVING = LiveBroker(member=A, address="[::1]:7400", site="north", priority=-1, draining=True, version="0.2.0")
 
 
-def changed(value: bytes, **fields: object) -> bytes:
+def change(value: bytes, **fields: object) -> bytes:
     return json.dumps(json.loads(value) | fields).encode()
 
 
@@ -84,7 +84,7 @@ def test_what_was_stored_comes_back() -> None:
     ],
 )
 def test_a_leadership_that_no_broker_writes_is_not_believed(fields: dict[str, object], sentence: str) -> None:
-    value = changed(stored_records.encode_leadership(MAIN), **fields)
+    value = change(stored_records.encode_leadership(MAIN), **fields)
 
     with pytest.raises(ProtocolError) as caught:
         stored_records.decode_leadership(KEY, value, 1)
@@ -111,7 +111,7 @@ def test_a_leadership_that_no_broker_writes_is_not_believed(fields: dict[str, ob
 )
 def test_a_broker_that_none_describes_so_is_not_believed(fields: dict[str, object]) -> None:
     with pytest.raises(ProtocolError, match="cannot be used"):
-        stored_records.decode_broker(KEY, changed(stored_records.encode_broker(LIVING), **fields))
+        stored_records.decode_broker(KEY, change(stored_records.encode_broker(LIVING), **fields))
 
 
 @pytest.mark.parametrize("missing", ["term", "in_sync", "format", "unclean_terms"])

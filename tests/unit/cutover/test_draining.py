@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def drained(monkeypatch: pytest.MonkeyPatch, seen: Iterator[Readiness], *, wait_s: float = 60) -> Readiness:
+def drain(monkeypatch: pytest.MonkeyPatch, seen: Iterator[Readiness], *, wait_s: float = 60) -> Readiness:
     monkeypatch.setattr(run, "read_readiness", lambda *_: next(seen))
     settings: Any = SimpleNamespace(
         business=SimpleNamespace(name="main"), source=SimpleNamespace(tables=(), exclude=())
@@ -57,18 +57,18 @@ def for_s(clock: Clock, seconds: float, while_so: Readiness, then: Readiness) ->
 
 
 def test_an_adapter_that_connects_again_is_waited_for(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    assert drained(monkeypatch, for_s(clock, 4, AWAY, READY)) == READY
+    assert drain(monkeypatch, for_s(clock, 4, AWAY, READY)) == READY
 
 
 def test_an_adapter_that_stays_away_forbids_it_soon(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     with pytest.raises(Refused, match=r"no process applies them.*--apply-only"):
-        drained(monkeypatch, for_s(clock, 60, AWAY, READY))
+        drain(monkeypatch, for_s(clock, 60, AWAY, READY))
     assert run.RECONNECT_S < clock.now < run.RECONNECT_S + 1
 
 
 def test_who_waits_less_than_that_hears_of_it_too(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     with pytest.raises(Refused, match="no process applies them") as caught:
-        drained(monkeypatch, for_s(clock, 60, AWAY, READY), wait_s=1)
+        drain(monkeypatch, for_s(clock, 60, AWAY, READY), wait_s=1)
     assert "writes" not in caught.value.hint
     assert clock.now < run.RECONNECT_S
 
@@ -82,5 +82,5 @@ def test_being_away_twice_for_a_moment_is_not_being_away_for_long(
             yield BEHIND
         yield READY
 
-    assert drained(monkeypatch, seen()) == READY
+    assert drain(monkeypatch, seen()) == READY
     assert clock.now > run.RECONNECT_S

@@ -163,7 +163,7 @@ def test_counters_continue_behind_the_rows_and_behind_the_source(
     assert next_number(smallest, largest, source_next, step) == expected
 
 
-def hashed(rows: list[tuple[bytes, bytes]], at_once: int = 3) -> TableHash:
+def hash_rows(rows: list[tuple[bytes, bytes]], at_once: int = 3) -> TableHash:
     found = TableHash()
     for start in range(0, len(rows), at_once):
         part = rows[start : start + at_once]
@@ -174,11 +174,11 @@ def hashed(rows: list[tuple[bytes, bytes]], at_once: int = 3) -> TableHash:
 def test_a_hash_knows_no_order_and_forgets_nothing() -> None:
     rows = [(b"key %d" % n, b"row %d" % (n % 3)) for n in range(50)]
     mixed = random.Random(3).sample(rows, 50)
-    assert hashed(rows) == hashed(mixed, 7)
-    assert hashed(rows).rows == 50
+    assert hash_rows(rows) == hash_rows(mixed, 7)
+    assert hash_rows(rows).rows == 50
     for other in (rows[1:], [*rows, rows[0]], [*rows[:-1], (b"key 49", b"row 0")], [*rows[:-2], rows[0], rows[0]]):
-        assert hashed(other).total != hashed(rows).total
-    assert len(hashed(rows).text) == 32
+        assert hash_rows(other).total != hash_rows(rows).total
+    assert len(hash_rows(rows).text) == 32
 
 
 def test_rows_of_older_versions_are_laid_out_like_the_newest() -> None:

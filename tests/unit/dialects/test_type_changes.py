@@ -25,7 +25,7 @@ SECONDS = [of(Kind.TIMESTAMP, precision=p) for p in (0, 3, 6)]
 _EXACT = Context(prec=60, rounding=ROUND_HALF_UP)
 
 
-def stored(value: Decimal | str, kind: LogicalType, *, trims: bool) -> Decimal | str | None:
+def store_value(value: Decimal | str, kind: LogicalType, *, trims: bool) -> Decimal | str | None:
     """Return a value as a column of this type has it, None where the database refuses it.
 
     `trims`: databases differ in whether a number without a scale keeps zeros at its end, and text those blanks of CHAR.
@@ -69,8 +69,8 @@ CHANGES: list[tuple[LogicalType, LogicalType, st.SearchStrategy[Any]]] = [
 @given(st.data(), st.booleans())
 def test_a_kept_value_has_the_same_text(data: st.DataObject, trims: bool) -> None:
     before, now, values = data.draw(st.sampled_from([c for c in CHANGES if keeps_text(c[0], c[1])]))
-    was = stored(data.draw(values), before, trims=trims)
-    kept = None if was is None else stored(was, now, trims=trims)
+    was = store_value(data.draw(values), before, trims=trims)
+    kept = None if was is None else store_value(was, now, trims=trims)
     if was is not None and kept is not None:
         assert text(kept, now) == text(was, before)
 
@@ -83,9 +83,9 @@ WITNESSES = [Decimal(n) for n in ("1", "0.5", "1.5", "1.50", "1.234567", "0.0001
 def test_what_is_not_kept_has_a_value_that_shows_it(before: LogicalType, now: LogicalType, _: object) -> None:
     values = [v for v in WITNESSES if isinstance(v, str) == (before.kind in (Kind.TEXT, Kind.CHAR))]
     both = [
-        (was, stored(was, now, trims=trims))
+        (was, store_value(was, now, trims=trims))
         for v, trims in product(values, (False, True))
-        if (was := stored(v, before, trims=trims)) is not None
+        if (was := store_value(v, before, trims=trims)) is not None
     ]
     assert any(kept is not None and text(kept, now) != text(was, before) for was, kept in both)
 

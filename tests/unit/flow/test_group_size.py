@@ -10,7 +10,7 @@ from venus.flow.write_queue import GroupSize
 KIB = 1 << 10
 
 
-def learned(sync_s: float, byte_s: float, fixed_s: float = 0.0) -> int:
+def learn_size(sync_s: float, byte_s: float, fixed_s: float = 0.0) -> int:
     size = GroupSize(256 * KIB, 2048 * KIB)
     for _ in range(200):
         size.record_group(size.size, fixed_s + size.size * byte_s, sync_s)
@@ -18,13 +18,13 @@ def learned(sync_s: float, byte_s: float, fixed_s: float = 0.0) -> int:
 
 
 def test_it_becomes_what_takes_as_long_as_the_fsync() -> None:
-    assert abs(learned(sync_s=0.008, byte_s=0.008 / (1024 * KIB)) - 1024 * KIB) < 16 * KIB
+    assert abs(learn_size(sync_s=0.008, byte_s=0.008 / (1024 * KIB)) - 1024 * KIB) < 16 * KIB
 
 
 def test_a_fast_disk_has_small_groups_and_a_slow_one_large_ones() -> None:
     byte_s = 0.004 / (1024 * KIB)
-    assert learned(sync_s=0.0001, byte_s=byte_s) <= 257 * KIB
-    assert learned(sync_s=0.05, byte_s=byte_s) >= 2047 * KIB
+    assert learn_size(sync_s=0.0001, byte_s=byte_s) <= 257 * KIB
+    assert learn_size(sync_s=0.05, byte_s=byte_s) >= 2047 * KIB
 
 
 def test_a_group_that_was_hardly_full_tells_nothing() -> None:

@@ -185,7 +185,7 @@ def test_a_row_that_is_outside_continues_as_its_key() -> None:
     assert apply_predicate(changes, None, SCHEMA) is changes
 
 
-def stored(rows: list[Row], schema: TableSchema) -> FullRows:
+def full_rows(rows: list[Row], schema: TableSchema) -> FullRows:
     record_ids, values = pack_rows(rows, schema)
     heads = heads_of(1, schema.version, np.zeros(len(rows), dtype=np.bool_), record_ids.sizes.astype(np.int64))
     octets = heads.view(np.uint8).reshape(len(rows), HEAD_BYTES)
@@ -196,7 +196,7 @@ def stored(rows: list[Row], schema: TableSchema) -> FullRows:
 def test_the_full_data_are_judged_alike() -> None:
     rng = random.Random(6)
     rows = [random_row(n, rng) for n in range(100)]
-    full = stored(rows, SCHEMA)
+    full = full_rows(rows, SCHEMA)
     for _ in range(50):
         _, predicate = some_predicate(rng)
         found = select_full_rows(predicate, full, SCHEMA)
@@ -223,7 +223,7 @@ def test_a_row_from_before_the_column_has_its_default() -> None:
     )
     rows: list[Row] = [("1",), ("2",)]
 
-    assert len(select_full_rows(compile_predicate("level = 5", new), stored(rows, old), old)) == 2
-    assert len(select_full_rows(compile_predicate("level > 5", new), stored(rows, old), old)) == 0
-    assert len(select_full_rows(compile_predicate("note is null", new), stored(rows, old), old)) == 2
+    assert len(select_full_rows(compile_predicate("level = 5", new), full_rows(rows, old), old)) == 2
+    assert len(select_full_rows(compile_predicate("level > 5", new), full_rows(rows, old), old)) == 0
+    assert len(select_full_rows(compile_predicate("note is null", new), full_rows(rows, old), old)) == 2
     assert Layout.of(old).key_count == 1

@@ -49,7 +49,7 @@ class Poller:
         self._writes.close()
 
 
-async def _taken(poller: Poller) -> int:
+async def _turn_count(poller: Poller) -> int:
     loop = asyncio.get_running_loop()
     loop.add_reader(poller.reads, poller._handle_events)
     poller.start()
@@ -62,7 +62,7 @@ async def _taken(poller: Poller) -> int:
 
 def test_what_waits_is_taken_in_few_turns_however_few_bytes_the_pair_holds() -> None:
     poller = Poller()
-    assert event_loop.run(_taken(poller)) < EVENTS / 20
+    assert event_loop.run(_turn_count(poller)) < EVENTS / 20
     poller.close()
 
 

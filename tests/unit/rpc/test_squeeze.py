@@ -32,7 +32,7 @@ def bodies(chance: random.Random, count: int) -> list[bytes]:
     ]
 
 
-def carried(chance: random.Random, wanted: list[bytes], *, new_stream_after_loss: bool = True) -> list[bytes]:
+def carry(chance: random.Random, wanted: list[bytes], *, new_stream_after_loss: bool = True) -> list[bytes]:
     """Send bodies over a line that loses frames; the receiver asks again, and ignores what comes before the answer."""
     sender, receiver = Squeezer(), Unsqueezer()
     way: deque[broker_pb2.ProducerFrame] = deque()
@@ -65,7 +65,7 @@ def test_what_is_sent_arrives_whatever_is_lost(seed: int) -> None:
     chance = random.Random(seed)
     wanted = bodies(chance, 20)
 
-    assert carried(chance, wanted) == wanted
+    assert carry(chance, wanted) == wanted
 
 
 def test_without_a_new_stream_behind_a_loss_the_receiver_says_so() -> None:
@@ -74,7 +74,7 @@ def test_without_a_new_stream_behind_a_loss_the_receiver_says_so() -> None:
         chance = random.Random(seed)
         wanted = bodies(chance, 20)
         try:
-            assert carried(chance, wanted, new_stream_after_loss=False) == wanted
+            assert carry(chance, wanted, new_stream_after_loss=False) == wanted
         except DigestMismatch:
             failures += 1
     assert failures > HISTORIES // 2

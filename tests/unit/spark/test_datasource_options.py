@@ -48,12 +48,12 @@ def test_a_wrong_option_is_named(options: dict[str, str], said: str) -> None:
         DataSourceOptions.of(options)
 
 
-def keyed(kind: LogicalType) -> TableSchema:
+def keyed_table(kind: LogicalType) -> TableSchema:
     return table(1, "t", column(1, "id", kind), column(2, "v"))
 
 
 def test_a_range_of_record_ids_never_leaves_a_row_out() -> None:
-    schema, rng = keyed(INT), random.Random(6)
+    schema, rng = keyed_table(INT), random.Random(6)
     numbers = sorted({rng.randrange(-2000, 100_000) for _ in range(500)} | {-1, 0, 1, 9, 10, 99, 100})
     rows = section(schema, [put(n, "x") for n in numbers])
     ids = rows.record_ids.split()
@@ -73,7 +73,7 @@ def test_a_range_of_record_ids_never_leaves_a_row_out() -> None:
 
 
 def test_a_bound_alone_leaves_no_row_out_either() -> None:
-    schema, numbers = keyed(INT), (-120, -7, -1, 0, 1, 7, 10, 120)
+    schema, numbers = keyed_table(INT), (-120, -7, -1, 0, 1, 7, 10, 120)
     rows = section(schema, [put(n, "x") for n in numbers])
     for bound in (-120, -8, -1, 0, 1, 9, 10, 121):
         for low, high in ((str(bound), ""), ("", str(bound))):
@@ -92,8 +92,8 @@ def test_a_bound_alone_leaves_no_row_out_either() -> None:
 @pytest.mark.parametrize(("kind", "low", "high"), [(INT, "10", "9"), (INT, "-9", "-10"), (TEXT, "b", "a")])
 def test_bounds_that_contradict_each_other_are_refused(kind: LogicalType, low: str, high: str) -> None:
     with pytest.raises(ConfigError, match=f"low '{low}' is above high '{high}'"):
-        KeyBounds.of(keyed(kind), low, high)
-    assert KeyBounds.of(keyed(kind), low, low) is not None
+        KeyBounds.of(keyed_table(kind), low, high)
+    assert KeyBounds.of(keyed_table(kind), low, low) is not None
 
 
 def _numbers(count: int):  # type: ignore[no-untyped-def]
@@ -103,7 +103,7 @@ def _numbers(count: int):  # type: ignore[no-untyped-def]
 
 
 def test_small_ranges_touch_few_splits() -> None:
-    bounds = KeyBounds.of(keyed(INT), "1000", "2000")
+    bounds = KeyBounds.of(keyed_table(INT), "1000", "2000")
     assert bounds is not None
     splits = [broker_pb2.Split(table_id=1, low=_id(a), high=_id(b)) for a, b in [(0, 999), (999, 1500), (2500, 9000)]]
 
@@ -111,17 +111,17 @@ def test_small_ranges_touch_few_splits() -> None:
 
 
 def _id(number: int) -> bytes:
-    return section(keyed(INT), [put(number, "")]).record_ids.data
+    return section(keyed_table(INT), [put(number, "")]).record_ids.data
 
 
 @pytest.mark.parametrize("kind", [LogicalType(kind=Kind.DECIMAL), LogicalType(kind=Kind.BYTES)])
 def test_a_key_without_an_order_here_has_no_bounds(kind: LogicalType) -> None:
     with pytest.raises(ConfigError, match="have no order here"):
-        KeyBounds.of(keyed(kind), "1", "")
+        KeyBounds.of(keyed_table(kind), "1", "")
 
 
 def test_text_is_ordered_by_its_bytes_and_read_in_every_split() -> None:
-    schema = keyed(TEXT)
+    schema = keyed_table(TEXT)
     rows = section(schema, [put(k, "") for k in ("a", "ab", "b", "zz", "é")])
     bounds = KeyBounds.of(schema, "ab", "é")
     assert bounds is not None
@@ -133,42 +133,44 @@ def test_text_is_ordered_by_its_bytes_and_read_in_every_split() -> None:
     assert isinstance(kept, PackedBytes)
 
 
-def chosen(kind: LogicalType, keys: list[str], low: str, high: str) -> list[str]:
+def choose_keys(kind: LogicalType, keys: list[str], low: str, high: str) -> list[str]:
     """Return the keys that lie within bounds as a job gives them."""
     options = DataSourceOptions.of({"table": "t", "low": low, "high": high})
-    rows = section(keyed(kind), [put(k, "") for k in keys])
-    bounds = KeyBounds.of(keyed(kind), options.low, options.high)
+    rows = section(keyed_table(kind), [put(k, "") for k in keys])
+    bounds = KeyBounds.of(keyed_table(kind), options.low, options.high)
     assert bounds is not None
-    return [keys[n] for n in bounds.select_within(rows.record_ids, rows.rows, _numbers(len(keys)), keyed(kind))[2]]
+    return [
+        keys[n] for n in bounds.select_within(rows.record_ids, rows.rows, _numbers(len(keys)), keyed_table(kind))[2]
+    ]
 
 
 def test_nan_lies_above_every_number_as_in_databases() -> None:
     """Ranges one after the other read every row once."""
     real, keys = LogicalType(kind=Kind.FLOAT, length=8), ["-Infinity", "-0", "2.5", "Infinity", "NaN"]
 
-    assert chosen(real, keys, "", "0") == ["-Infinity"]
-    assert chosen(real, keys, "0", "NaN") == ["-0", "2.5", "Infinity"]
-    assert chosen(real, keys, "Infinity", "") == ["Infinity", "NaN"]
-    assert chosen(real, keys, "NaN", "") == ["NaN"]
+    assert choose_keys(real, keys, "", "0") == ["-Infinity"]
+    assert choose_keys(real, keys, "0", "NaN") == ["-0", "2.5", "Infinity"]
+    assert choose_keys(real, keys, "Infinity", "") == ["Infinity", "NaN"]
+    assert choose_keys(real, keys, "NaN", "") == ["NaN"]
     with pytest.raises(ConfigError, match="low 'NaN' is above high '1'"):
-        KeyBounds.of(keyed(real), "NaN", "1")
+        KeyBounds.of(keyed_table(real), "NaN", "1")
 
 
 def test_a_uuid_is_found_however_it_is_written() -> None:
     uuid, key = LogicalType(kind=Kind.UUID), "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
 
-    assert chosen(uuid, [key], key.upper(), "") == [key]
-    assert chosen(uuid, [key], " A0EEBC99-9C", "b") == [key]
-    assert chosen(uuid, [key], "", key.upper()) == []
+    assert choose_keys(uuid, [key], key.upper(), "") == [key]
+    assert choose_keys(uuid, [key], " A0EEBC99-9C", "b") == [key]
+    assert choose_keys(uuid, [key], "", key.upper()) == []
     for wrong in ("a0eebc999c0b4ef8bb6d6bb9bd380a11", "{a0eebc99}", f"{key}1", "-"):
         with pytest.raises(ConfigError, match="is no UUID, nor the beginning of one"):
-            KeyBounds.of(keyed(uuid), wrong, "")
+            KeyBounds.of(keyed_table(uuid), wrong, "")
 
 
 def test_blanks_belong_to_a_text_and_not_to_a_number() -> None:
     keys = [" a", "a", "a ", "b"]
 
-    assert chosen(TEXT, keys, " a", "a") == [" a"]
-    assert chosen(TEXT, keys, "a ", "") == ["a ", "b"]
-    assert chosen(TEXT, keys, " ", "a") == [" a"]
-    assert chosen(INT, ["4", "5"], " 5 ", " ") == ["5"]
+    assert choose_keys(TEXT, keys, " a", "a") == [" a"]
+    assert choose_keys(TEXT, keys, "a ", "") == ["a ", "b"]
+    assert choose_keys(TEXT, keys, " ", "a") == [" a"]
+    assert choose_keys(INT, ["4", "5"], " 5 ", " ") == ["5"]

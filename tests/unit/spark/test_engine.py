@@ -18,7 +18,7 @@ def settings(**spark: object) -> Settings:
     return Settings.model_validate({"spark": spark})
 
 
-def chosen(found: Settings, engine: str, rows: int = 0) -> tuple[str, str]:
+def choose(found: Settings, engine: str, rows: int = 0) -> tuple[str, str]:
     with choose_runner(found, engine, rows) as taken:
         return taken.name, taken.why
 
@@ -26,32 +26,32 @@ def chosen(found: Settings, engine: str, rows: int = 0) -> tuple[str, str]:
 def test_auto_takes_spark_where_it_is_configured_or_pays() -> None:
     much = Settings().spark.auto_rows_min
 
-    assert chosen(settings(), "auto", much - 1) == ("local", "")
-    assert chosen(settings(), "auto", much)[0] == "spark"
-    assert chosen(settings(auto_rows_min=7), "auto", 7) == ("spark", "7 rows, from 7 on")
-    assert chosen(settings(master="local[2]"), "auto") == ("spark", "spark.master is set")
-    assert chosen(settings(master="local[2]"), "local", much) == ("local", "")
-    assert chosen(settings(), "spark") == ("spark", "--engine spark")
+    assert choose(settings(), "auto", much - 1) == ("local", "")
+    assert choose(settings(), "auto", much)[0] == "spark"
+    assert choose(settings(auto_rows_min=7), "auto", 7) == ("spark", "7 rows, from 7 on")
+    assert choose(settings(master="local[2]"), "auto") == ("spark", "spark.master is set")
+    assert choose(settings(master="local[2]"), "local", much) == ("local", "")
+    assert choose(settings(), "spark") == ("spark", "--engine spark")
 
 
 def test_auto_takes_spark_in_a_job_of_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
 
-    assert chosen(settings(), "auto") == ("spark", "started by spark-submit")
+    assert choose(settings(), "auto") == ("spark", "started by spark-submit")
 
 
 def test_auto_does_without_what_is_not_installed_and_spark_insists(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     nowhere = settings(java_home=str(tmp_path), auto_rows_min=1)
-    assert chosen(nowhere, "auto", 1) == ("local", "")
+    assert choose(nowhere, "auto", 1) == ("local", "")
     with pytest.raises(ConfigError, match=r"spark\.java_home"):
-        chosen(nowhere, "spark")
+        choose(nowhere, "spark")
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert chosen(settings(auto_rows_min=1), "auto", 1) == ("local", "")
+    assert choose(settings(auto_rows_min=1), "auto", 1) == ("local", "")
     with pytest.raises(ConfigError, match="PySpark is not installed") as caught:
-        chosen(settings(master="local[2]"), "auto")
+        choose(settings(master="local[2]"), "auto")
     assert "venus-cdc[spark,java]" in caught.value.hint
 
 

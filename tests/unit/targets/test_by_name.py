@@ -46,7 +46,7 @@ def named_by_others() -> Iterator[str]:
                     yield f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
 
 
-def asked(capability: str) -> Iterator[Path]:
+def find_questions(capability: str) -> Iterator[Path]:
     """Yield where a target's capability is asked."""
     for path in (ROOT / "venus" / "cli").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def test_every_capability_of_a_target_is_asked_somewhere_and_says_what_is_missin
     names = {f.name for f in fields(TargetCapabilities)} - {"kind"}
 
     assert set(UNSUPPORTED_TEXTS) == names
-    assert [name for name in names if not list(asked(name))] == []
+    assert [name for name in names if not list(find_questions(name))] == []
 
 
 def test_every_capability_of_a_dialect_is_asked_somewhere() -> None:

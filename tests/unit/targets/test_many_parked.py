@@ -70,7 +70,7 @@ def test_a_change_waits_behind_its_key_from_the_first_one_on() -> None:
     assert parked.record_ids.split() == [third], "what was refused before a TRUNCATE is gone"
 
 
-def _quarantined(number: int) -> QuarantineRow:
+def _quarantine_row(number: int) -> QuarantineRow:
     return QuarantineRow(
         id=number,
         table_id=items().table_id,
@@ -92,7 +92,7 @@ def _quarantined(number: int) -> QuarantineRow:
 
 
 def test_a_retry_of_thousands_goes_through_them_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = [_quarantined(n) for n in range(ROWS)]
+    waiting = [_quarantine_row(n) for n in range(ROWS)]
     chains: list[list[QuarantineRow]] = []
 
     def apply_key(_target: object, _session: object, chain: list[QuarantineRow], *_: object) -> str:

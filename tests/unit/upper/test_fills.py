@@ -15,7 +15,7 @@ from venus.model import ChangeKind
 T1, T2 = 2, 3
 
 
-def _filled(rows: int = 10) -> ScriptedDatabase:
+def _filled_database(rows: int = 10) -> ScriptedDatabase:
     database = ScriptedDatabase("customer", "orders", filled=False)
     for n in range(rows):
         database.put(T1, f"c{n}", f"Customer {n}", logged=False)
@@ -35,7 +35,7 @@ def _sections(broker: ScriptedBroker) -> list[tuple[int, int, ChangeKind, int]]:
 
 
 def test_first_fill_reads_every_row_of_every_table_once() -> None:
-    database, broker = _filled(), ScriptedBroker()
+    database, broker = _filled_database(), ScriptedBroker()
     run_ = Run(database, broker)
     report = run_capture_fill(run_.settings, run_.stop, run_.reports.append, outside=run_.outside)
     assert report.complete
@@ -58,7 +58,7 @@ def test_many_small_tables_are_read_in_few_cuts() -> None:
 
 
 def test_tables_are_filled_in_turn_with_one_chunk_a_cut() -> None:
-    database, broker = _filled(), ScriptedBroker()
+    database, broker = _filled_database(), ScriptedBroker()
     run(database, broker)
     chunks = [
         (batch.cut, section.table_id) for batch in broker.batches for section in batch.sections if section.table_id > 1
@@ -68,7 +68,7 @@ def test_tables_are_filled_in_turn_with_one_chunk_a_cut() -> None:
 
 
 def test_changes_continue_during_the_fill_and_win_over_it() -> None:
-    database, broker = _filled(), ScriptedBroker()
+    database, broker = _filled_database(), ScriptedBroker()
     written = 0
 
     class Busy(Script):
@@ -87,9 +87,9 @@ def test_changes_continue_during_the_fill_and_win_over_it() -> None:
 
 
 def test_first_fill_resumes_where_an_earlier_run_ended() -> None:
-    database, broker = _filled(), ScriptedBroker()
+    database, broker = _filled_database(), ScriptedBroker()
     script = Script()
-    run(_filled(), ScriptedBroker(), script)
+    run(_filled_database(), ScriptedBroker(), script)
     fourth_chunk = [n for n, step in enumerate(script.trace) if step == "source.fill_chunk"][3]
 
     class Dies(Script):
@@ -113,7 +113,7 @@ def test_first_fill_resumes_where_an_earlier_run_ended() -> None:
 
 
 def test_first_fill_leaves_a_capture_alone_that_has_filled_everything() -> None:
-    database, broker = _filled(), ScriptedBroker()
+    database, broker = _filled_database(), ScriptedBroker()
     run(database, broker)
     epoch = broker.epoch
     again = Run(database, broker)
@@ -122,9 +122,9 @@ def test_first_fill_leaves_a_capture_alone_that_has_filled_everything() -> None:
 
 
 def test_first_fill_confirms_the_last_chunk_of_a_run_that_was_killed_before_its_commit_arrived() -> None:
-    database, broker = _filled(), ScriptedBroker()
+    database, broker = _filled_database(), ScriptedBroker()
     script = Script()
-    run(_filled(), ScriptedBroker(), script)
+    run(_filled_database(), ScriptedBroker(), script)
     last = max(n for n, step in enumerate(script.trace) if step == "source.fill_chunk")
     last_commit = script.trace.index("source.commit.after", last)
 
@@ -146,7 +146,7 @@ def test_first_fill_confirms_the_last_chunk_of_a_run_that_was_killed_before_its_
 
 
 def test_a_re_read_is_a_sweep_between_markers_that_name_the_first_of_them() -> None:
-    database, broker = _filled(), ScriptedBroker()
+    database, broker = _filled_database(), ScriptedBroker()
     run(database, broker)
     before = len(_sections(broker))
     ScriptedSource(database, Script()).capture.restart_fill(T1)
@@ -161,7 +161,7 @@ def test_a_re_read_is_a_sweep_between_markers_that_name_the_first_of_them() -> N
 
 
 def test_a_sweep_continues_under_its_first_marker_after_a_restart() -> None:
-    database, broker = _filled(), ScriptedBroker()
+    database, broker = _filled_database(), ScriptedBroker()
     run(database, broker)
     ScriptedSource(database, Script()).capture.restart_fill(T1)
     del database.tables[T1].rows[b"c9"]
@@ -183,7 +183,7 @@ def test_a_sweep_continues_under_its_first_marker_after_a_restart() -> None:
 
 
 def test_a_table_added_to_a_running_pipeline_is_filled_without_a_restart() -> None:
-    database, broker = _filled(), ScriptedBroker()
+    database, broker = _filled_database(), ScriptedBroker()
 
     def add(db: ScriptedDatabase) -> None:
         table_id = db.add_table("late", filled=False)
@@ -197,7 +197,7 @@ def test_a_table_added_to_a_running_pipeline_is_filled_without_a_restart() -> No
 
 
 def test_a_paused_table_is_not_filled() -> None:
-    database, broker = _filled(), ScriptedBroker()
+    database, broker = _filled_database(), ScriptedBroker()
     database.tables[T2].state = "PAUSED"
     run_ = Run(database, broker)
     report = run_capture_fill(run_.settings, run_.stop, outside=run_.outside)
@@ -207,7 +207,7 @@ def test_a_paused_table_is_not_filled() -> None:
 
 
 def test_a_table_whose_fill_has_halted_is_left_alone_until_the_registry_is_read_again() -> None:
-    database, broker = _filled(), ScriptedBroker()
+    database, broker = _filled_database(), ScriptedBroker()
     database.chunk_rows = 0  # nothing of any table can be read
     halted = Run(database, broker, deeds=[lambda db: None] * 10)
 
@@ -227,7 +227,7 @@ def test_a_table_whose_fill_has_halted_is_left_alone_until_the_registry_is_read_
 
 
 def test_progress_is_reported_per_table() -> None:
-    database, broker = _filled(), ScriptedBroker()
+    database, broker = _filled_database(), ScriptedBroker()
     report = run(database, broker)
     assert FillProgress(table="app.orders", rows_done=10, rows_estimate=10, done=True) in report.fills
 
@@ -236,7 +236,7 @@ def test_progress_is_reported_per_table() -> None:
 
 
 def test_the_first_batch_of_a_connection_carries_every_schema_and_the_others_none() -> None:
-    database, broker = _filled(), ScriptedBroker()
+    database, broker = _filled_database(), ScriptedBroker()
     run(database, broker)
     assert [len(b.schemas) for b in broker.batches] == [3] + [0] * (len(broker.batches) - 1)
     batches = len(broker.batches)

@@ -34,7 +34,7 @@ def _open(
     return session, Cutter(session, SETTINGS.capture, threading.Event(), Reporter(None)), producer
 
 
-def _captured() -> tuple[ScriptedDatabase, ScriptedBroker]:
+def _capture() -> tuple[ScriptedDatabase, ScriptedBroker]:
     database, broker = ScriptedDatabase("customer"), ScriptedBroker()
     database.put(T, "a", "1")
     run(database, broker)
@@ -122,7 +122,7 @@ def test_the_older_of_two_adapters_is_fenced_at_the_source_between_its_halves_an
 
 
 def test_a_process_that_lost_its_connection_does_not_take_the_stream_back_from_its_successor() -> None:
-    database, broker = _captured()
+    database, broker = _capture()
     claim = SourceClaim(owner="this one")
     open_session(ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), claim, timeout_s=1)
     _open(database, broker)
@@ -139,7 +139,7 @@ def test_a_process_that_lost_its_connection_does_not_take_the_stream_back_from_i
 
 
 def test_fenced_ends_the_run_with_that_error_and_is_reported() -> None:
-    database, broker = _captured()
+    database, broker = _capture()
     database.put(T, "a", "2")
     run_ = Run(database, broker, Script())
     run_.script.failures = {12: Fenced("taken over")}
@@ -173,14 +173,14 @@ def test_undecided_halves_are_committed_as_far_as_the_batch_table_goes_and_rolle
 
 
 def test_a_broker_that_lost_its_data_is_refused() -> None:
-    database, _ = _captured()
+    database, _ = _capture()
     with pytest.raises(Diverged):
         run(database, ScriptedBroker())
 
 
 def test_a_source_that_is_behind_the_broker_is_read_again_with_a_sweep() -> None:
     """Restored from a backup: rows that the broker has beyond it must go."""
-    database, broker = _captured()
+    database, broker = _capture()
     backup = (database.contents(), database.state, dict(database.batches))
     database.put(T, "b", "after the backup")
     run(database, broker)
@@ -197,7 +197,7 @@ def test_a_source_that_is_behind_the_broker_is_read_again_with_a_sweep() -> None
 
 
 def test_a_source_that_is_behind_the_broker_continues_in_versions_that_the_lost_history_did_not_have() -> None:
-    database, broker = _captured()
+    database, broker = _capture()
     state, batches = database.state, dict(database.batches)
     database.alter(T)
     run(database, broker)
@@ -210,7 +210,7 @@ def test_a_source_that_is_behind_the_broker_continues_in_versions_that_the_lost_
 
 
 def test_a_table_of_the_lost_history_that_is_captured_again_is_swept() -> None:
-    database, broker = _captured()
+    database, broker = _capture()
     state, batches = database.state, dict(database.batches)
     later = database.add_table("later", filled=False)
     database.put(later, "gone", "1", logged=False)
@@ -226,7 +226,7 @@ def test_a_table_of_the_lost_history_that_is_captured_again_is_swept() -> None:
 
 
 def test_a_table_that_was_never_there_is_filled_without_a_sweep() -> None:
-    database, broker = _captured()
+    database, broker = _capture()
     later = database.add_table("later", filled=False)
     database.put(later, "a", "1", logged=False)
     run(database, broker)
@@ -373,7 +373,7 @@ def test_while_waiting_for_an_end_that_is_away_a_stop_is_honoured() -> None:
 
 
 def test_the_epoch_of_an_unanswered_init_counts_as_claimed() -> None:
-    database, broker = _captured()
+    database, broker = _capture()
     claim = SourceClaim(owner="this one", epoch=Epoch(1))
     script = Script({3: DatabaseUnavailable("lost the answer")})
     with pytest.raises(DatabaseUnavailable):

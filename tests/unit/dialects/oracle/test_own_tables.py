@@ -35,7 +35,7 @@ def columns(text: str) -> dict[str, list[tuple[str, bool]]]:
     return found
 
 
-def rendered() -> str:
+def render() -> str:
     """Return what alembic's Oracle dialect would say."""
     said = io.StringIO()
     context = MigrationContext.configure(dialect_name="oracle", opts={"as_sql": True, "output_buffer": said})
@@ -48,10 +48,10 @@ def test_the_script_makes_the_tables_of_the_migrations() -> None:
     own = [ownership.owned_table(), *ddl.build_own_objects(VERSIONS[-1])]
     made = columns("\n".join(m.sql for m in own))
     assert made.keys() >= _ONLY_AT_ORACLE
-    assert {table: c for table, c in made.items() if table not in _ONLY_AT_ORACLE} == columns(rendered())
+    assert {table: c for table, c in made.items() if table not in _ONLY_AT_ORACLE} == columns(render())
     assert len(made["VENUS_CAPTURED_TABLE"]) > 10
 
 
 def test_the_file_that_a_dba_reads_has_them_too() -> None:
     shown = columns((FOLDER / "install-23ai.sql").read_text(encoding="utf-8"))
-    assert shown.items() >= columns(rendered()).items()
+    assert shown.items() >= columns(render()).items()
