@@ -55,7 +55,7 @@ class BrokerOverlay:
         address = self.addresses[number]
         join, cluster = [self.addresses[(number + step) % len(self.addresses)] for step in (1, 2)], ClusterSettings()
         if self._etcd is not None:
-            join, known = [], self._etcd.addresses
+            join, known = [], tuple(self._etcd.addresses)
             cluster = ClusterSettings(name=self._cluster, broker_id=f"b{number}", etcd=known, set=NAME, lease_s=4.0)
         folder = self.folder / f"b{number}"
         folder.mkdir(parents=True, exist_ok=True)
