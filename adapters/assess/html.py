@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
@@ -16,6 +17,7 @@ from venus.text.formatting import format_bytes, format_duration, format_figure
 #: Browsers cannot open pages with more entries; the rest is counted here, and listed by --json.
 SHOWN_MAX = 3_000
 _NONE = '<span class="soft">?</span>'
+_CODE = re.compile(r"`([^`]+)`")
 
 
 def write_html(found: Assessment, file: Path) -> None:
@@ -46,10 +48,11 @@ def render_page(found: Assessment) -> str:
             ("figure", "value", "formula"),
             [],
             (
-                f'<tr><td>{escape(line.what)}</td><td class="number">{format_figure(line.value, line.unit)}</td>'
+                f'<tr><td>{mark_code(line.what)}</td><td class="number">{format_figure(line.value, line.unit)}</td>'
                 f'<td class="soft">{escape(line.formula)}</td></tr>'
                 for line in found.forecast.lines
             ),
+            words=True,
         ),
         unknown=_listing("What could not be known", map(escape, found.unknown)),
         notes=_listing("Worth knowing", (_format_finding(f) for f in found.findings if not f.blocks)),
@@ -142,14 +145,14 @@ def _blocking(found: Assessment, blocking: list[Finding]) -> str:
     if not blocking:
         return ""
     rows = (
-        f'<tr><td class="name">{escape(f.where)}</td><td>{escape(f.message)}</td>'
-        f'<td class="soft">{escape(f.remedy)}</td></tr>'
+        f'<tr><td class="name">{escape(f.where)}</td><td>{mark_code(f.message)}</td>'
+        f'<td class="soft">{mark_code(f.remedy)}</td></tr>'
         for f in blocking[:SHOWN_MAX]
     )
     scripts = f"<h3>As a script for the DBA (--script FILE)</h3><pre>{escape(found.script)}</pre>"
     if found.exclusion:
         scripts += f"<h3>Or without these tables: venus.toml</h3><pre>{escape(found.exclusion)}</pre>"
-    grid = _grid(("where", "what", "what to do"), [], rows)
+    grid = _grid(("where", "what", "what to do"), [], rows, words=True)
     return f'<section><h2>What blocks</h2><div class="scroll">{grid}</div>{scripts}</section>'
 
 
@@ -173,8 +176,8 @@ def _refused_section(found: Assessment) -> str:
 
 
 def _format_finding(finding: Finding) -> str:
-    way = f' <span class="soft">{escape(finding.remedy)}</span>' if finding.remedy else ""
-    return f"<b>{escape(finding.where)}</b>: {escape(finding.message)}{way}"
+    way = f' <span class="soft">{mark_code(finding.remedy)}</span>' if finding.remedy else ""
+    return f"<b>{escape(finding.where)}</b>: {mark_code(finding.message)}{way}"
 
 
 def _listing(title: str, items: Iterable[str]) -> str:
@@ -189,7 +192,13 @@ def _list(items: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{item}</li>' for item in made[:SHOWN_MAX])}{more}</ul>"
 
 
-def _grid(columns: tuple[str, ...], numeric: Iterable[str], rows: Iterable[str]) -> str:
-    right = set(numeric)
+def mark_code(text: str) -> str:
+    """Return a text as HTML, with what stands between backticks as code."""
+    return _CODE.sub(r"<code>\1</code>", escape(text))
+
+
+def _grid(columns: tuple[str, ...], numeric: Iterable[str], rows: Iterable[str], *, words: bool = False) -> str:
+    """Return a table; with `words`, its cells are sentences, which stand below each other on a narrow screen."""
+    right, kind = set(numeric), ' class="words"' if words else ""
     head = "".join(f"<th{' class=number' if name in right else ''}>{escape(name)}</th>" for name in columns)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

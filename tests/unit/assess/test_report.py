@@ -111,6 +111,17 @@ def test_the_page_needs_nothing_else_and_believes_no_name() -> None:
     assert re.search(r"\$\w", shown) is None
 
 
+def test_sentences_stand_below_each_other_on_a_phone_and_commands_are_code() -> None:
+    remedy = "run `venus install-triggers` with <u> & more"
+    page = render_page(
+        assess_survey(SURVEY, (Finding(where="app.good", message="no key", remedy=remedy, blocks=True),))
+    )
+    assert "run <code>venus install-triggers</code> with &lt;u&gt; &amp; more" in page
+    assert "first fill and load (<code>venus migrate</code>)" in page
+    assert page.count('<table class="words">') == 2
+    assert ".words td { display: block" in page
+
+
 def test_a_page_without_any_table_says_so() -> None:
     assert "No table matches" in render_page(assess_survey(replace(SURVEY, sizes=()), ()))
 

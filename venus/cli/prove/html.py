@@ -51,9 +51,9 @@ def render_page(report: ProofReport) -> str:
     )
 
 
-def _grid(heads: tuple[str, ...], rows: Iterable[str]) -> str:
+def _grid(heads: tuple[str, ...], rows: Iterable[str], kind: str = "") -> str:
     head = f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in heads)}</tr>" if heads else ""
-    return f"<table>{head}{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+    return f'<table class="{kind}">{head}{"".join(f"<tr>{row}</tr>" for row in rows)}</table>'
 
 
 def _failures(report: ProofReport) -> str:
@@ -63,7 +63,7 @@ def _failures(report: ProofReport) -> str:
         f'<td class="name">{escape(case.name)}</td><td>{escape(title)}</td><td><code>{escape(case.why)}</code></td>'
         for title, case in report.failures
     )
-    grid = _grid(("case", "subject", "failed with"), rows)
+    grid = _grid(("case", "subject", "failed with"), rows, "words")
     return f'<section><h2>What failed</h2><div class="scroll">{grid}</div></section>'
 
 
