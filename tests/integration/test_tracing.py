@@ -1,4 +1,4 @@
-"""Spans of cuts at a real OTLP collector; what they cost when nobody wants them; a collector that hangs."""
+"""Spans of cuts at a real OTLP collector; what they cost while tracing is off; a collector that hangs."""
 
 from __future__ import annotations
 

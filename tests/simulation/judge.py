@@ -69,7 +69,7 @@ class Judge:
                     raise Violation("nothing is acknowledged after an unclean election", f"{host.me} still would")
 
     def _may_lead(self) -> None:
-        """Whoever may lead next has everything that is safe on disk."""
+        """Each broker that may lead next has everything that is safe on disk."""
         world, record = self._world, self._world.coordinator.record
         newest = self._newest_safe
         if len(record.unclean_terms) != len(self.safe) - 1 or not newest:

@@ -133,6 +133,8 @@ class Broker:
         late = self.draining or self.world.loop.now - since > AWAIT_SUCCESSOR_S
         if not able and known.successor in known.replicas and known.successor in view.by_name and not late:
             return None
+        if self.world.loop.now - since < self.world.hand_over_s and not late:
+            return None  # the next leader catches up with the last writes
         fails = self.world.loop.random.random() < self.world.failing or self.world.is_immovable(known)
         self.world.counts["hand-over"] += 1
         if not able or fails:
@@ -176,6 +178,8 @@ class LeaderWorld:
         self.creates, self.failing = random.choice((0.1, 0.4)), random.choice((0.0, 0.2))
         #: A business whose hand-over for balance always fails, or a broker that can hand over none.
         self.immovable = {3: "x0", 7: "a"}.get(seed % 8, "")
+        #: How long a hand-over takes; in most histories it is over at the next look.
+        self.hand_over_s = 6.0 if seed % 10 == 5 else 0.0
         names = "abcdefgh"[: random.choice((3, 3, 4, 6, 8))]
         sites = random.choice((("",), ("east", "west"), ("east", "west", "north"), ("east", "west", "")))
         minimum = random.choice((2, 2, 1))

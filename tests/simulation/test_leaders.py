@@ -38,6 +38,14 @@ RULES = (
         invariant="nothing is handed over while a replica is missing or a lane is degraded",
     ),
     _rule(
+        "One business is handed over at a time",
+        "leaders.find_obstacle",
+        "if known.successor:",
+        "if False:",
+        seed=35,
+        invariant="one hand-over at a time",
+    ),
+    _rule(
         "A hand-over that failed is repeated after a while",
         "leaders.Balancer.next_move",
         "self._find_failed(records, now)",

@@ -1,4 +1,4 @@
-"""Backups of data directories that are put back: nothing is lost, because whoever was set back is another member."""
+"""Backups of data directories that are put back: nothing is lost, because such a broker is another member."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cut-over does not go through without a table that nobody has captured, unless it is left out by name."""
+"""A cut-over does not go through without a table that is not captured, unless it is left out by name."""
 
 from __future__ import annotations
 

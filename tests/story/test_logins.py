@@ -1,4 +1,4 @@
-"""A source or target that is there, and not as it must be: one that lets nobody in by this URL, or has nothing yet."""
+"""A source or target that is there, and not as it must be: one that refuses this URL, or has nothing yet."""
 
 from __future__ import annotations
 

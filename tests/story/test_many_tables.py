@@ -1,4 +1,4 @@
-"""Scenario 80: a schema of 500 tables. What one costs must not grow with those that nobody writes."""
+"""Scenario 80: a schema of 500 tables. What one costs must not grow with those that are idle."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_five_hundred_tables_are_installed_soon_and_cost_nothing_while_idle(pipe
 
 
 def _share(pids: list[int]) -> float:
-    """Return how much of a core the processes and those they started take while nobody writes."""
+    """Return how much of a core the processes and those they started take while the source is idle."""
     family = [each for pid in pids for each in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))]
 
     def used_s() -> float:

@@ -1,4 +1,4 @@
-"""The environment of whoever starts the tests, without what VENUS would read of it."""
+"""The environment in which the tests were started, without what VENUS would read of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The subscribers of the benchmarks: a window that waits for credit gets it, and whoever fails is heard."""
+"""The subscribers of the benchmarks: a window that waits for credit gets it, and a failure is reported."""
 
 from __future__ import annotations
 

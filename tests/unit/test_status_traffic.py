@@ -1,4 +1,4 @@
-"""What `venus status` says of a broker's traffic: nothing while all is well, names and figures when somebody waits."""
+"""What `venus status` says of a broker's traffic: nothing while all is well, names and figures when a client waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loops of a service say while nobody takes its output: counters are dropped, all else is kept."""
+"""What the loops of a service say while its output is not taken: counters are dropped, all else is kept."""
 
 from __future__ import annotations
 

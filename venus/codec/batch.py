@@ -160,7 +160,7 @@ class Batch:
 
     @property
     def offsets(self) -> int:
-        """How many offsets it takes: one for each change, one without any."""
+        """Number of offsets that it takes: one for each change, one if it has none."""
         return self.lost or max(self.count, 1)
 
 

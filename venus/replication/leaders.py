@@ -35,7 +35,7 @@ class LeaderSchedule:
         self.led = Counter(_expected_leader(known, self._grades) for known in records if known.leader in live)
 
     def rank(self, broker: str) -> int:
-        """Return the rank of a broker, the best one's is the smallest; equally good brokers have the same."""
+        """Return the rank of a broker: the smallest is the best, and equally good brokers share one."""
         return self._grades.get(broker, 0) * GRADE + self.led[broker]
 
     def assign(self, candidates: Collection[Member], first: Member | None = None) -> Member:

@@ -38,7 +38,7 @@ def until_answered(coordinator: EtcdCoordinator) -> Leadership | None:
 
 
 def test_every_swap_is_exact_while_leaders_of_etcd_are_killed(etcd: EtcdCluster, connect: Connect) -> None:
-    """Terms are won once each; what a writer is told it won is its own, and what it was not told it may have won."""
+    """Each term is won once: by the writer with a positive answer, or perhaps by one without any answer."""
     create_business(connect())
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""etcd with TLS, client certificates, users and passwords: who is let in, and what the others are told."""
+"""etcd with TLS, client certificates, users and passwords: which logins succeed, and how the others are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same junk at a broker with TLS, by somebody whose roles are for another business, and at its doors.
+"""The same junk at a broker with TLS, from a client with roles for another business, and at its doors.
 
 Nothing of it is admitted, nothing is created or changed, the broker keeps its memory and its counters are right.
 """

@@ -1,4 +1,4 @@
-"""A broker that tells people: raised, recovered, and what it does while nobody can be reached."""
+"""Alarms of a broker to their recipients: raised, recovered, and while no recipient can be reached."""
 
 from __future__ import annotations
 

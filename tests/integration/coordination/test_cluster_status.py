@@ -1,4 +1,4 @@
-"""`venus cluster status` against a real etcd: who leads, who lives, and what needs somebody."""
+"""`venus cluster status` against a real etcd: leaders, living brokers, and what an operator must do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the queue keeps, and for whom, on a real store."""
+"""What the queue keeps, and for which consumers, on a real store."""
 
 from __future__ import annotations
 

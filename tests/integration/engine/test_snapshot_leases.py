@@ -1,4 +1,4 @@
-"""Leases on snapshots: how many, whose, and for how long; none for nobody."""
+"""Leases on snapshots: how many, whose, and for how long."""
 
 from __future__ import annotations
 

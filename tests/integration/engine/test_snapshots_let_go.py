@@ -1,4 +1,4 @@
-"""Snapshots that nobody has a lease on any more: they end their readers, not the broker, and leave no files."""
+"""Snapshots without a lease: they end their readers, not the broker, and leave no files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_snapshot_that_is_closed_while_it_is_summed_up_ends_that_call_alone(
 
 
 def test_a_checkpoint_that_comes_too_late_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each keeps files from being deleted, and whoever was told to try again does not know of it."""
+    """Each keeps files from being deleted, and a client that was asked to try again does not know of it."""
     go = threading.Event()
     make = Store.checkpoint
 

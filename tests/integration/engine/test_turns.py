@@ -1,4 +1,4 @@
-"""A small business does not wait for the floods of others, and nobody waits while the store makes a checkpoint."""
+"""A small business does not wait for the floods of others, and no business waits for a checkpoint of the store."""
 
 from __future__ import annotations
 

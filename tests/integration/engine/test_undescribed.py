@@ -1,4 +1,4 @@
-"""Changes of a version that nobody described: refused at the door, tolerated where an older broker took them."""
+"""Changes of a version without a description: refused, but tolerated where an older broker took them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of a lake's commit, and what whoever comes next makes of each half of it.
+"""The order of a lake's commit, and what the next process makes of each half of it.
 
 No process is killed here: tests/fault/lake does that. These say which half was missing.
 """

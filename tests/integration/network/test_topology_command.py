@@ -1,4 +1,4 @@
-"""`venus cluster topology` with real sets: who pulls from whom, offsets and lag; mistakes in one line."""
+"""`venus cluster topology` with real sets: upstreams, offsets and lag; mistakes in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The DDL trigger notes the DDL of captured tables, and nothing that it meets fails anybody's DDL."""
+"""The DDL trigger notes the DDL of captured tables, and nothing that it meets makes a DDL statement fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of CHAR(n BYTE) with characters beyond ASCII: a row has one record id, whoever reads it.
+"""Keys of CHAR(n BYTE) with characters beyond ASCII: a row has one record id for every reader.
 
 MariaDB counts a CHAR's blanks in characters. So the column is a VARCHAR2 there, the dictionary calls it CHAR(10 BYTE),
 and the test stores the blanks that an Oracle would: as many as fill 10 bytes.

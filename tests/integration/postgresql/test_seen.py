@@ -1,4 +1,4 @@
-"""What was done to a table while nobody looked, and looks as before: triggers off for a while, values recomputed."""
+"""Changes to a table while capture was away, which looks as before: triggers off for a while, values recomputed."""
 
 from __future__ import annotations
 

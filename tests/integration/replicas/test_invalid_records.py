@@ -1,4 +1,4 @@
-"""A record of the coordinator that cannot be used costs itself alone, and is named wherever somebody looks."""
+"""A record of the coordinator that cannot be used costs its own business alone, and every status names it."""
 
 from __future__ import annotations
 

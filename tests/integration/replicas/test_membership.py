@@ -1,4 +1,4 @@
-"""Operators move, drain, add and remove with `venus cluster`, while somebody writes: real brokers and a real etcd."""
+"""Operators move, drain, add and remove with `venus cluster` under writes: real brokers and a real etcd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`venus cluster policy` while brokers are at work: refusal under consistency, whoever lives under availability."""
+"""`venus cluster policy` while brokers are at work: refusal under consistency, else the living replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replicated set becomes the home, or was it: any of its brokers is asked, and whoever leads next knows it."""
+"""A replicated set becomes the home, or was it: any of its brokers is asked, and the next leader knows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles at work: each call by somebody who has the role, and by somebody who has every other one."""
+"""Roles at work: each call with its role, and with every other role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers of a cluster among themselves: with TLS they believe those with the role broker, and nobody else."""
+"""Brokers of a cluster among themselves: with TLS they accept only the role broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS at the gRPC port: who is let in, what the others are told, and certificates that are renewed at work."""
+"""TLS at the gRPC port: admission, the reasons of refusals, and certificates that are renewed at work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several sets of brokers: whoever loses the nearest goes on at the next, and back once it is healthy."""
+"""Several sets of brokers: a client that loses the nearest continues at the next, and returns once it is healthy."""
 
 from __future__ import annotations
 

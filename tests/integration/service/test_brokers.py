@@ -1,4 +1,4 @@
-"""Several brokers: whoever cannot be reached is passed over, whoever does not lead names the one that does."""
+"""Several brokers: one that cannot be reached is passed over, one that does not lead names the leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a broker of a cluster lets in: before it has heard of the cluster, while it follows, while it removes a copy."""
+"""Admission at a broker of a cluster: before it knows the cluster, while it follows, while it removes a copy."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def test_no_group_and_no_load_is_let_in_before_the_cluster_has_been_heard_of(broker: Broker) -> None:
-    """Another broker may lead: what a group acknowledged here, nobody would log."""
+    """Another broker may lead: an acknowledgement here would not be logged."""
     with pytest.raises(NotLeader, match="the cluster's records have not been read yet"):
         broker.gate.admit_consumer(BUSINESS)
     with pytest.raises(NotLeader, match="the cluster's records have not been read yet"):
@@ -96,7 +96,7 @@ def test_an_unknown_name_is_left_to_the_core_which_says_so(broker: Broker) -> No
 
 
 def test_a_load_waits_for_a_leader(broker: Broker) -> None:
-    """While nobody leads, nobody would keep the queue from its cut on."""
+    """Without a leader the queue would not be kept from its cut on."""
     broker.host.records[BUSINESS] = broker.host.replicas[BUSINESS] = object()
     broker.shared.publish(BUSINESS, ReplicaStanding(term=1, refusal="no broker leads"))
 

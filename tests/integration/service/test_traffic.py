@@ -1,4 +1,4 @@
-"""Limits at a real broker: whoever is held back is named and goes on by himself, and nothing is lost."""
+"""Limits at a real broker: a client that is held back is named and continues by itself, and nothing is lost."""
 
 from __future__ import annotations
 

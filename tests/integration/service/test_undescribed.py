@@ -1,4 +1,4 @@
-"""A producer that ships a version whose columns it never sent is told so; the others and the broker go on."""
+"""A producer that ships a version whose columns it never sent is refused; the others and the broker continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both ends announce of HTTP/2's flow control, and that nobody sends a ping behind data."""
+"""What both ends announce of HTTP/2's flow control, and that no ping follows data."""
 
 from __future__ import annotations
 

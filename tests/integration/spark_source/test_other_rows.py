@@ -1,4 +1,4 @@
-"""A query that goes on at a broker set with other rows is told so, in the driver and in a task; everything real."""
+"""A query that continues at a broker set with other rows is refused, in the driver and in a task; everything real."""
 
 from __future__ import annotations
 

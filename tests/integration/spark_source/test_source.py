@@ -1,4 +1,4 @@
-"""`format("venus")` in somebody's Spark job: full data at a cut, streams of changes, and what they do in trouble."""
+"""`format("venus")` in a Spark job: full data at a cut, streams of changes, and what they do in trouble."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times in somebody's Spark job: exact whatever zones the session and its machine are in."""
+"""Times in a Spark job: exact whatever zones the session and its machine are in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a PostgreSQL source that others inherit from: each has its own rows at the target, and people are told."""
+"""Tables of a PostgreSQL source with heirs: each has its own rows at the target, and the status says so."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def load(database: str, feed: Feed, real: RealBroker) -> Settings:
 
 
 def more_than_is_retained(feed: Feed, word: str) -> None:
-    """Commit several times what the broker keeps for nobody."""
+    """Commit several times what the broker keeps for no consumer."""
     for n in range(10):
         feed.cut(put(n, word, n), *(put(i, f"{word} {n}" * 20, i, table=2) for i in range(100)))
 

@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class Meddled:
-    """Loads in this process; then somebody does something to the target."""
+    """Loads in this process, before another session changes the target."""
 
     def __init__(self, database: str, text: str) -> None:
         self._database, self._text = database, text

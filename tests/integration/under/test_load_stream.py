@@ -1,4 +1,4 @@
-"""A split is one COPY that is fed while it runs: what is told of it meanwhile, what comes out when its feed ends."""
+"""A split is one COPY that is fed while it runs: its progress meanwhile, and its result when the feed ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that the stream brings to a target that has others: what of them cannot be had keeps nobody waiting."""
+"""Tables that the stream brings to a target that has others: what of them cannot be made delays nothing else."""
 
 from __future__ import annotations
 

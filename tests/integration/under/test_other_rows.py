@@ -1,4 +1,4 @@
-"""Whoever goes on at a set that has other rows at the same offset is told so, and takes nothing; everything real."""
+"""A consumer at a set that has other rows at the same offset is refused, and takes nothing; everything real."""
 
 from __future__ import annotations
 

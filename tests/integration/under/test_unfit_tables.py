@@ -1,4 +1,4 @@
-"""Tables that somebody has changed at the target so that nothing can be applied to them: they halt alone."""
+"""Tables that were changed at the target so that nothing can be applied to them: they halt alone."""
 
 from __future__ import annotations
 

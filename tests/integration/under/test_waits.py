@@ -1,4 +1,4 @@
-"""Somebody's lock holds a target up: who that is, is said while it lasts, and nothing when it is over."""
+"""A lock of another session holds a target up: the session is named while it lasts, and not afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody has a captured table of PostgreSQL to himself: whom cuts wait for is told to the broker."""
+"""An exclusive lock on a captured table of PostgreSQL: its holder is reported to the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a snapshot of a PostgreSQL source shows while somebody truncates its table."""
+"""What a snapshot of a PostgreSQL source shows during a TRUNCATE of its table."""
 
 from __future__ import annotations
 

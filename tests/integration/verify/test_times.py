@@ -1,4 +1,4 @@
-"""Keys that are times, to the ends of their types, in zones that nobody expects: carried, compared, repaired."""
+"""Keys that are times, to the ends of their types, in unusual zones: carried, compared, repaired."""
 
 from __future__ import annotations
 

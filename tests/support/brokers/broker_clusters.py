@@ -157,7 +157,7 @@ class BrokerCluster:
 
 
 class Writer:
-    """Commits batch after batch with whoever leads, and knows what was acknowledged."""
+    """Commits batch after batch with the leader, and knows what was acknowledged."""
 
     def __init__(self, cluster: BrokerCluster) -> None:
         self.cluster = cluster

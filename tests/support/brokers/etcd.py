@@ -209,6 +209,6 @@ def running_etcd(
 
 @pytest.fixture(scope="session")
 def etcd_server() -> Iterator[EtcdCluster]:
-    """Start one node for the whole test run; nobody may stop it."""
+    """Start one node for the whole test run; no test may stop it."""
     with running_etcd() as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""A source database in memory: what survives a crash of whoever captures it (`scripted_source.py`)."""
+"""A source database in memory: what survives a crash of capture (`scripted_source.py`)."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ class FaultCluster:
         eventually(check, lambda: f"{what}\n{self.describe()}", timeout_s=timeout_s, every_s=0.05)
 
     def describe(self) -> str:
-        """Say how everything stands, for whoever reads why a test failed."""
+        """Return the state of everything, for a reader of the failure."""
         lines = [repr(run_at(self.source, "SELECT count(*) FROM item"))]
         for name, broker in self.brokers.items():
             if broker.alive:

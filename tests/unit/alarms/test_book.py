@@ -1,4 +1,4 @@
-"""When an alarm is told: once it has lasted, again after a while, and when it is over."""
+"""When an alarm is sent: once it has lasted, again after a while, and when it is over."""
 
 from __future__ import annotations
 

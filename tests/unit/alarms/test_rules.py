@@ -1,4 +1,4 @@
-"""Every sentence about what needs somebody has a rule, and stays the same alarm when its figures change."""
+"""Every sentence about what an operator must do has a rule, and stays the same alarm when its figures change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a forecast is made of: each figure alone, and what nobody knows left out of it."""
+"""What a forecast is made of: each figure alone, without what is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replica that hangs up while its copy is made, or read, leaves nothing behind at the leader that nobody lets go."""
+"""A replica that hangs up while its copy is made, or read, leaves nothing behind at the leader."""
 
 from __future__ import annotations
 

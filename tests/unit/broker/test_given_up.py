@@ -1,4 +1,4 @@
-"""A client that goes away while a snapshot is made for it: nobody holds that snapshot."""
+"""A client that goes away while a snapshot is made for it: the snapshot is released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint that comes after nobody waits for it any more is removed: each keeps files from being deleted."""
+"""A checkpoint that comes too late is removed: each keeps files from being deleted."""
 
 from __future__ import annotations
 

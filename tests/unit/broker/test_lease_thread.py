@@ -1,4 +1,4 @@
-"""A broker's lease: whoever comes back with an empty disk waits for the one of the disk that was lost."""
+"""A broker's lease: a broker with an empty disk waits for the end of the lease of the lost disk."""
 
 from __future__ import annotations
 

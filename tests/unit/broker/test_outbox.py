@@ -1,4 +1,4 @@
-"""What a producer is told, put together."""
+"""The frames to a producer, put together."""
 
 from __future__ import annotations
 

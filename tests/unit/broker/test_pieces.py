@@ -1,4 +1,4 @@
-"""What a producer sends in one frame is cut before it goes to the disk, the smaller the more somebody small waits."""
+"""A frame of a producer is cut before it goes to the disk, into smaller pieces while small senders wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an upper adapter was refused before it shipped anything is told, though the broker has no such business yet."""
+"""A refusal of an upper adapter before it shipped anything is reported, although the broker lacks the business."""
 
 from __future__ import annotations
 

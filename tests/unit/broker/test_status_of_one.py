@@ -1,4 +1,4 @@
-"""The status of one business, for somebody who has a role for it alone, says nothing of what another one does."""
+"""The status of one business, for a client with a role for it alone, says nothing about other businesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker does for as long as it runs goes on behind an error that nobody foresaw, and the log has it."""
+"""Permanent tasks of a broker continue after an unexpected error, which is logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A token of etcd that has ended costs no call, whoever else of this process meets its end at the same time."""
+"""A token of etcd that has ended costs no call, even if several calls of this process meet its end together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing overtakes within a business, nobody starves, and who floods delays the others by a turn only."""
+"""Nothing overtakes within a business, no business starves, and a flood delays the others by a turn only."""
 
 from __future__ import annotations
 

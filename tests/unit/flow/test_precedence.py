@@ -1,4 +1,4 @@
-"""Large work rests while small commits take too long: by how much, for how long, and never for nobody."""
+"""Large work rests while small commits take too long: by how much, for how long, and never without small senders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is missing between the beats of a clock is time in which nobody can be blamed."""
+"""What is missing between the beats of a clock is time in which no peer can be blamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A window shrinks for whoever is slow, grows again, and never holds anybody up for good."""
+"""A window shrinks for a slow consumer, grows again, and never stops one permanently."""
 
 from __future__ import annotations
 

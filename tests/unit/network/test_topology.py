@@ -1,4 +1,4 @@
-"""Who pulls from whom, and what is said of a topology that cannot be."""
+"""The upstream of each set, and the message for an impossible topology."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said to writers while nobody can take what they write."""
+"""The reason that writers get while no broker can lead."""
 
 from __future__ import annotations
 

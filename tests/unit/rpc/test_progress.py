@@ -1,4 +1,4 @@
-"""Word of how far a reader has come costs no credit: it does not pile up where nobody takes it."""
+"""Word of how far a reader has come costs no credit: it does not pile up where it is not taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody is isolated for time in which the observer itself stood still."""
+"""No peer is isolated for time in which the observer itself stood still."""
 
 from __future__ import annotations
 

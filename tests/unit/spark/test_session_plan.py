@@ -1,4 +1,4 @@
-"""How a session is going to be made, and what is told of Spark's long exceptions."""
+"""How a session is made, and what is shown of Spark's long exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody asks what kind a database is: kinds are chosen by the registries, and what differs is asked by capability."""
+"""No code asks for a kind of database: kinds are chosen by the registries, and what differs is asked by capability."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told to a callback and to the log."""
+"""What a callback and the log get."""
 
 from __future__ import annotations
 

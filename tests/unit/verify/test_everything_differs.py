@@ -1,4 +1,4 @@
-"""Where everything differs, no more is read and kept than anybody looks at."""
+"""Where everything differs, no more is read and kept than is shown."""
 
 from __future__ import annotations
 

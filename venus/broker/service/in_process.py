@@ -28,7 +28,7 @@ STOP_GRACE_S = 2.0
 
 
 class InProcessContext:
-    """What a handler of a stream uses of a gRPC context."""
+    """The part of a gRPC context that the handler of a stream uses."""
 
     def __init__(self, stream: InProcessStream[Any, Any]) -> None:
         self._stream = stream

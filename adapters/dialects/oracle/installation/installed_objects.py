@@ -174,5 +174,5 @@ def describe_limits(limits: LogLimits, user: str) -> list[str]:
 
 
 def give_room_back(log: str) -> str:
-    """Return the block that gives the room of a log without enabled triggers back, if it is empty."""
+    """Return the block that frees the space of an empty log without enabled triggers."""
     return statement("valve", "empty_log", log=log)
