@@ -49,35 +49,24 @@ FILE_WORDS = frozenset(('"told_s"', '"nobody"'))
 _CODE_SPAN = re.compile(r"`[^`]*`")
 #: What may still stand as it is: empty, and stays so.
 EXCEPTIONS: frozenset[str] = frozenset()
-#: Functions of modules in tests/support that are named so from before: the list may only get shorter.
-EXCEPTIONS_OF_SUPPORT = frozenset(
+#: Functions of tests that are named so from before, all of them shared: the list may only get shorter.
+EXCEPTIONS_OF_TESTS = frozenset(
     (
-        "brokers/consumers.py: materialised",
-        "brokers/feed.py: applied",
-        "brokers/feed.py: gone",
-        "brokers/forked_brokers.py: supervised",
-        "brokers/hops.py: shown",
-        "browsers.py: opened",
-        "databases/mariadb.py: _launched",
-        "databases/mariadb.py: _started",
-        "databases/sqlite.py: opened",
-        "dockerfile.py: _ignored",
-        "documents.py: typed",
-        "engines/damaged_store.py: served",
-        "faults/proxy.py: received",
-        "oracle/double.py: _fetched",
-        "oracle/standin.py: _located",
-        "oracle/standin.py: _placed",
-        "oracle/standin.py: adapted",
-        "pipelines/applying.py: loaded",
-        "pipelines/whole_way.py: numbered",
-        "processes/fork_server.py: _received",
-        "processes/fork_server.py: _told",
-        "processes/watchdog.py: marked",
-        "second_try.py: passed",
-        "spark/collected.py: applied",
-        "spark/spark_streams.py: started",
-        "wire_fields.py: known",
+        "integration/service/conftest.py: committed",
+        "integration/service/conftest.py: connected",
+        "support/brokers/consumers.py: materialised",
+        "support/brokers/feed.py: applied",
+        "support/brokers/feed.py: gone",
+        "support/brokers/forked_brokers.py: supervised",
+        "support/browsers.py: opened",
+        "support/databases/sqlite.py: opened",
+        "support/documents.py: typed",
+        "support/oracle/standin.py: adapted",
+        "support/pipelines/applying.py: loaded",
+        "support/pipelines/whole_way.py: numbered",
+        "support/processes/watchdog.py: marked",
+        "support/spark/collected.py: applied",
+        "support/wire_fields.py: known",
     )
 )
 
@@ -193,16 +182,19 @@ def test_no_function_or_class_is_a_bare_participle() -> None:
     assert found == EXCEPTIONS
 
 
-def test_no_function_that_tests_share_is_a_bare_participle() -> None:
-    support = ROOT / "tests" / "support"
+def test_no_function_of_a_test_is_a_bare_participle() -> None:
+    """A fixture may be one: it is what a test gets."""
+    tests = ROOT / "tests"
     found = {
-        f"{file.relative_to(support)}: {node.name}"
-        for file in support.rglob("*.py")
+        f"{file.relative_to(tests)}: {node.name}"
+        for file in tests.rglob("*.py")
         for node in ast.parse(file.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_participle(node.name)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and is_participle(node.name)
+        and not any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
     }
 
-    assert found == EXCEPTIONS_OF_SUPPORT
+    assert found == EXCEPTIONS_OF_TESTS
 
 
 def test_no_public_class_name_stands_twice() -> None:

@@ -30,7 +30,7 @@ def wakes() -> dict[str, int]:
     return {name: int(_SLEPT.findall(text)[0]) for name, text in told.items()}
 
 
-def woken() -> dict[str, int]:
+def count_wakes() -> dict[str, int]:
     """Return how often each of them wakes while nothing happens."""
     before = wakes()
     time.sleep(WATCHED_S)
@@ -38,7 +38,7 @@ def woken() -> dict[str, int]:
 
 
 def is_idle() -> bool:
-    found = woken()
+    found = count_wakes()
     assert found.keys() == MOST.keys()
     return all(count <= MOST[name] for name, count in found.items())
 

@@ -99,7 +99,7 @@ def kill_here(*_: object) -> None:
     raise KilledHere
 
 
-def settled(settings: Settings) -> bool:
+def has_settled(settings: Settings) -> bool:
     found, where = read_progress(settings, "a"), settings.targets["a"].where
     return not found.resyncing and all(
         t.predicate_before is None and t.state == "ACTIVE" and t.predicate == predicate_text(where, t.source_name)
@@ -145,14 +145,14 @@ def test_a_changed_predicate_is_taken_over_from_the_broker(database: str, feed: 
         with following(changed, "a"):
             writers(feed, 15, seed=number)
             caught_up(database, feed.broker)
-            eventually(partial(settled, changed), "the change of the predicate")
+            eventually(partial(has_settled, changed), "the change of the predicate")
             writers(feed, 5, seed=number + 10)
             caught_up(database, feed.broker)
         assert rows_at(database, items()) == inside(feed, **named) != {}, where
         assert rows_at(database, items(2, "others")) == feed.model[2]
         assert read_progress(changed, "a").unaccounted == 0
     with following(settings, "a"):  # without a predicate every row comes back
-        eventually(lambda: settled(settings), "the end of the predicate")
+        eventually(lambda: has_settled(settings), "the end of the predicate")
     assert rows_at(database, items()) == feed.model[1]
 
 
@@ -178,7 +178,7 @@ def test_an_interrupted_change_continues_and_says_so(
     feed.cut(put(9000, "US", None), put(9001, "EU", 100))
     with following(changed, "a"):
         caught_up(database, feed.broker)
-        eventually(lambda: settled(changed), "the change of the predicate")
+        eventually(lambda: has_settled(changed), "the change of the predicate")
     found = next(t for t in open_target(changed, "a").read_view().tables if t.name == "shop.items")
     assert rows_at(database, items()) == {k: r for k, r in feed.model[1].items() if r[0] == "US"}
     assert (found.rows_removed, found.predicate_before) == (len(before), None)
@@ -206,7 +206,7 @@ def test_a_dropped_column_halts_its_table_alone(database: str, feed: Feed) -> No
         caught_up(database, feed.broker)
     changed = with_where(settings, {"items": "label = 'EU'"})
     with following(changed, "a"):
-        eventually(lambda: settled(changed), "the table's coming back")
+        eventually(lambda: has_settled(changed), "the table's coming back")
         caught_up(database, feed.broker)
     assert set(rows_at(database, narrow)) == {k for k, r in feed.model[1].items() if r[0] == "EU"}
 
@@ -227,7 +227,7 @@ def test_a_renamed_column_halts_its_table_alone_until_the_predicate_follows(data
 
     changed = with_where(settings, {"items": "label = 'EU' and total >= 100"})
     with following(changed, "a"):
-        eventually(lambda: settled(changed), "the table's coming back")
+        eventually(lambda: has_settled(changed), "the table's coming back")
         feed.cut(put(5, "EU", 300), put(3, "US", 300))
         caught_up(database, feed.broker)
     assert rows_at(database, renamed) == inside(feed)
@@ -255,7 +255,7 @@ def test_a_predicate_does_not_pass_to_another_column(database: str, feed: Feed) 
 
     request_resync(settings, "a", "shop.items")
     with following(settings, "a"):
-        eventually(lambda: settled(settings), "the resync")
+        eventually(lambda: has_settled(settings), "the resync")
         feed.cut(put(4, "EU", 0, 200), put(5, "EU", 200, 0))
         caught_up(database, feed.broker)
     assert set(rows_at(database, renamed)) == {("2",), ("3",), ("4",)}
@@ -319,7 +319,7 @@ def test_a_table_that_comes_later_has_its_predicate_from_the_first_row(database:
         caught_up(database, feed.broker)
 
     assert set(rows_at(database, items(3, "late"))) == {(str(n),) for n in range(1, 10, 2)}
-    assert settled(changed)
+    assert has_settled(changed)
 
 
 def test_a_folder_of_parquet_files_says_that_it_gets_every_row(tmp_path: Any) -> None:
@@ -344,7 +344,7 @@ def test_a_target_that_an_older_version_has_loaded_is_upgraded(database: str, fe
 
     def is_settled() -> bool:
         try:
-            return settled(changed)
+            return has_settled(changed)
         except DatabaseUnavailable:  # it met the upgrade
             return False
 
@@ -380,5 +380,5 @@ def test_without_the_verdict_a_row_that_left_stays(database: str, feed: Feed, mo
     monkeypatch.setattr("venus.adapters.targets.relational.resync.project_full_rows", lambda rows, *_: rows)
     changed = with_where(settings, {"items": "label = 'US'"})
     with following(changed, "a"):
-        eventually(lambda: settled(changed), "the change of the predicate")
+        eventually(lambda: has_settled(changed), "the change of the predicate")
     assert rows_at(database, items()) == feed.model[1]

@@ -37,7 +37,7 @@ def outcome(n: int, verdict: Verdict = Verdict.COMMIT) -> half_messages.HalfOutc
     return half_messages.HalfOutcome(batch_no=n, digest=(1 << 64) - n, verdict=verdict, next_offset=10 * n)
 
 
-def grown() -> Business:
+def grow() -> Business:
     business = Business(1, 'a "name", with commas', ReviewSchedule(first_s=6.0))
     business.applying = half_messages.HalfState(outcomes=(outcome(1), outcome(2, Verdict.ROLLBACK)))
     business.marks = add_mark(
@@ -51,7 +51,7 @@ def test_what_is_stored_is_the_whole_record() -> None:
     short = json.loads(json.dumps(records._short_parts(empty)))
     assert saved_record(empty) == short | {"outcomes": [], "marks": []}
 
-    business = grown()
+    business = grow()
     short = json.loads(json.dumps(records._short_parts(business)))
     outcomes = [[1, (1 << 64) - 1, int(Verdict.COMMIT), 10], [2, (1 << 64) - 2, int(Verdict.ROLLBACK), 20]]
     for _ in range(2):
@@ -67,7 +67,7 @@ def test_what_has_not_changed_is_not_encoded_again(monkeypatch: pytest.MonkeyPat
 
     for name in ("_mark_rows", "_outcome_rows"):
         monkeypatch.setattr(records, name, partial(noting, name, getattr(records, name)))
-    business = grown()
+    business = grow()
     for _ in range(10):
         saved_record(business)
     assert sorted(encoded) == ["_mark_rows", "_outcome_rows"]

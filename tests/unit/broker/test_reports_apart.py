@@ -19,7 +19,7 @@ NOW_US = 1_800_000_000 * 10**6
 GRANT = "GRANT SELECT ON venus.batch TO capture"
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, *names: str) -> ServiceStatus:
+def refused_status(monkeypatch: pytest.MonkeyPatch, *names: str) -> ServiceStatus:
     """Return the status of a broker that has `main`, of which adapters of these businesses have spoken."""
     monkeypatch.setattr(service_status, "now_us", lambda: NOW_US)
     known = [broker_pb2.BusinessStatus(business="main")]
@@ -37,7 +37,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, *names: str) -> ServiceStatus:
 def test_it_is_reported_and_not_to_requests_for_another_business(
     monkeypatch: pytest.MonkeyPatch, business: str, shown: list[str]
 ) -> None:
-    found = refused(monkeypatch, "new", "payroll")
+    found = refused_status(monkeypatch, "new", "payroll")
 
     said = list(found.status(business).alarms)
 
@@ -53,7 +53,7 @@ def test_it_is_reported_and_not_to_requests_for_another_business(
 
 
 def test_it_stands_for_a_while_after_the_adapter_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = refused(monkeypatch, "new")
+    found = refused_status(monkeypatch, "new")
     found.reports.record_disconnect("new", SOURCE, NOW_US - 60 * 10**6)
     (said,) = found.status().alarms
     assert said.endswith("(as it was 60 s ago: its adapter has been away since)")
@@ -64,7 +64,7 @@ def test_it_stands_for_a_while_after_the_adapter_has_gone(monkeypatch: pytest.Mo
 
 
 def test_it_is_said_once_where_the_business_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    status = refused(monkeypatch, "main").status()
+    status = refused_status(monkeypatch, "main").status()
     assert list(status.alarms) == []
     assert len(status.businesses[0].alarms) == 1
 
@@ -73,7 +73,7 @@ def test_it_is_said_once_where_the_business_is_known(monkeypatch: pytest.MonkeyP
 def test_others_do_not_see_alarms_of_the_wire_either(
     monkeypatch: pytest.MonkeyPatch, business: str, shown: int
 ) -> None:
-    found = refused(monkeypatch)
+    found = refused_status(monkeypatch)
     for name in ("new", "payroll"):
         found.raise_alarm(name, "3 damaged half messages in a row from p")
     assert len(found.status(business).alarms) == shown
