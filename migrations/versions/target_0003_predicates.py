@@ -19,8 +19,8 @@ depends_on = None
 def upgrade() -> None:
     """Add the columns."""
     schema = own_schema()
-    if op.get_context().dialect.name == "postgresql":  # target_0004 alters it too, and readers lock it first
-        op.execute(f"LOCK TABLE {schema}.applied IN ACCESS EXCLUSIVE MODE")
+    if op.get_context().dialect.name == "postgresql":  # what is altered, target_0004 included, in the order of own.sql
+        op.execute(f"LOCK TABLE {schema}.applied, {schema}.load_manifest, {schema}.target_table")
     table = own_name("target_table", schema=schema)
     # Changes are judged by it; empty = every row.
     op.add_column(table, sa.Column("predicate", sa.Text, nullable=False, server_default=""), schema=schema)

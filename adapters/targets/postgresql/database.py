@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 
 import sqlalchemy as sa
 
@@ -79,14 +79,16 @@ class PostgresDatabase(RelationalDatabase):
         return open_session(self, purpose)
 
     def install(self) -> list[str]:
-        self.connect("check").close()  # it raises VENUS's own errors, SQLAlchemy does not
         # SQLAlchemy would choose another driver for a plain postgresql:// URL.
         url = sa.make_url(self.url).set(drivername="postgresql+psycopg2")
         engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
-        try:
-            return migrations.upgrade(engine, "target", schema=OWN_SCHEMA)
-        finally:
-            engine.dispose()
+        with closing(self.connect("check")) as session:  # it raises VENUS's own errors, SQLAlchemy does not
+            try:
+                return migrations.upgrade(engine, "target", schema=OWN_SCHEMA)
+            except sa.exc.DBAPIError as error:
+                raise session.classify(error.orig if isinstance(error.orig, Exception) else error) from error
+            finally:
+                engine.dispose()
 
     def is_installed(self, session: TargetSession) -> bool:
         found = session.row("SELECT to_regclass(%s) IS NOT NULL", [f"{OWN_SCHEMA}.applied"])

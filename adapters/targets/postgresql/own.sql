@@ -1,4 +1,5 @@
 -- VENUS's own tables at a target: its position, the states of tables, refused changes. {own} is their schema.
+-- Transactions and statements use applied, load_manifest, target_table in this order, in which an upgrade locks them.
 
 -- try_lock --
 SELECT pg_try_advisory_lock(hashtextextended(%(group)s, 7654))

@@ -114,7 +114,7 @@ class TargetSession:
         try:
             self._cursor.execute(text, params)
         except (psycopg2.Error, ValueError) as error:
-            raise self._classify(error) from error
+            raise self.classify(error) from error
         finally:
             self.busy_since = None
         return int(self._cursor.rowcount)
@@ -140,7 +140,7 @@ class TargetSession:
         try:
             self._cursor.copy_expert(text, cast("Any", lines), size=1 << 18)
         except (psycopg2.Error, ValueError) as error:
-            raise self._classify(error) from error
+            raise self.classify(error) from error
         finally:
             self.busy_since = None
         return int(self._cursor.rowcount)
@@ -157,7 +157,7 @@ class TargetSession:
         try:
             self._cursor.copy_expert(text, into)
         except psycopg2.Error as error:
-            raise self._classify(error) from error
+            raise self.classify(error) from error
         return int(self._cursor.rowcount)
 
     def literal(self, text: str, params: Params) -> str:
@@ -166,7 +166,7 @@ class TargetSession:
         try:
             return self._cursor.mogrify(text, params).decode()
         except ValueError as error:
-            raise self._classify(error) from error
+            raise self.classify(error) from error
 
     def begin_snapshot(self) -> None:
         """Begin a transaction whose reads all see one snapshot."""
@@ -182,7 +182,8 @@ class TargetSession:
         except psycopg2.Error:
             self._connection.close()
 
-    def _classify(self, error: Exception) -> TargetError | DatabaseUnavailable:
+    def classify(self, error: Exception) -> TargetError | DatabaseUnavailable:
+        """Return the error to raise for one of the driver."""
         if isinstance(error, ValueError):  # psycopg2 itself refuses a NUL character
             return Refusal(str(error), "22021")
         assert isinstance(error, psycopg2.Error)

@@ -17,6 +17,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from tests.support.databases.postgres import Server, libpq
+from tests.support.waiting import eventually
 from venus.errors import Refused
 from venus.migrations import VERSION_TABLE, run
 
@@ -184,6 +185,34 @@ def test_two_processes_at_once_take_turns(place: str, request: pytest.FixtureReq
     assert sorted(results, key=str)[:3] == [0, 0, 0]
     assert [type(r) for r in results] == [int] * 4
     assert any(results)
+
+
+def test_an_upgrade_and_a_reader_of_a_load_end_in_no_deadlock(postgres: sa.Engine) -> None:
+    """A reader takes the tables in the order of own.sql, each with the lock of a SELECT."""
+    run.upgrade(postgres, "target", schema="venus")
+    with postgres.begin() as connection:
+        for statement in run._render(connection, "venus", "target_0005:target_0002", "downgrade"):
+            connection.exec_driver_sql(statement)
+    upgrades: list[object] = []
+
+    def upgrade() -> None:
+        try:
+            upgrades.append(run.upgrade(postgres, "target", schema="venus"))
+        except sa.exc.OperationalError as error:
+            upgrades.append(error)
+
+    def is_waiting() -> bool:
+        with postgres.connect() as other:
+            return bool(other.exec_driver_sql("SELECT FROM pg_locks WHERE NOT granted").all())
+
+    thread = threading.Thread(target=upgrade)
+    with postgres.connect() as reader:
+        reader.exec_driver_sql("SELECT FROM venus.load_manifest")
+        thread.start()
+        eventually(is_waiting, "the upgrade to wait for the reader")
+        reader.exec_driver_sql("SELECT FROM venus.target_table")
+    thread.join()
+    assert isinstance(upgrades[0], list), upgrades
 
 
 def test_a_driver_connection_in_a_transaction_is_used_as_it_is(tmp_path: Path) -> None:
