@@ -229,6 +229,11 @@ class CutAssembler:
             self.rows, self.nbytes = self.rows - cut.rows, self.nbytes - cut.nbytes
         return taken
 
+    def put_back(self, cuts: Sequence[DeliveredCut]) -> None:
+        """Return the first cuts of a group, which were not applied."""
+        self._cuts.extendleft(reversed(cuts))
+        self.rows, self.nbytes = self.rows + sum(c.rows for c in cuts), self.nbytes + sum(c.nbytes for c in cuts)
+
     def take_open_pieces(self) -> list[CutPiece]:
         """Take the arrived pieces of the first cut, complete or not; further calls return the rest.
 

@@ -223,6 +223,7 @@ class ApplySession:
 
     def _apply(self) -> bool:
         """Apply the waiting cuts; return False if the stream must be opened again."""
+        group: list[DeliveredCut] = []
         try:
             if self._stream.cuts.has_complete:
                 cuts, end = self._stream.cuts, self._loop.end
@@ -234,7 +235,18 @@ class ApplySession:
         except Superseded:
             self._session.rollback()
             logger.info("target %s: an operator has changed a state; reading the states again", self._target.name)
+            return self._read_states_again(group)
+
+    def _read_states_again(self, group: list[DeliveredCut]) -> bool:
+        """Read the states that a command has changed and put back what is not applied; return False if it is lost."""
+        self._reload()
+        self._held.reset()
+        offset = self._catalogue.position.offset
+        left = [cut for cut in group if cut.end > offset]
+        if not left or left[0].start != offset:
             return False
+        self._stream.cuts.put_back(left)
+        return True
 
     def _apply_group(self, cuts: list[DeliveredCut]) -> None:
         pieces = list_pieces(cuts)

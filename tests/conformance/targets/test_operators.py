@@ -7,6 +7,7 @@ import re
 import threading
 import time
 
+import grpc
 import pytest
 
 from tests.conformance.targets.places import TargetPlace
@@ -19,6 +20,7 @@ from venus.adapters.targets.registry import KINDS, open_target
 from venus.config import Settings, TargetSettings
 from venus.errors import ConfigError, Refused
 from venus.process.runners import LocalRunner
+from venus.rpc.conditions import LastComparison
 
 pytestmark = pytest.mark.integration
 
@@ -263,3 +265,30 @@ def test_a_url_that_means_no_target_is_refused_and_not_repeated(url: str, says: 
 
     assert says in str(refused.value)
     assert "secret" not in f"{refused.value} {refused.value.hint}"
+
+
+# -- commands beside changes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["postgresql", "mariadb", "sqlite"], indirect=True)
+def test_a_command_between_changes_leaves_apply_connected(
+    stage: Stage, broker: FakeDelivery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+    refuse = FakeDelivery._refuse
+
+    def note_stream(self: FakeDelivery, context: grpc.ServicerContext, offset: int, epoch: int) -> None:
+        opened.append(offset)
+        refuse(self, context, offset, epoch)
+
+    loaded(stage)
+    monkeypatch.setattr(FakeDelivery, "_refuse", note_stream)
+    with stage.following():
+        for number in range(20):
+            stage.target.record_comparison(LastComparison(ended_at_us=number, verdict="same"))
+            stage.feed.cut(put(number, f"label {number}", number))
+            stage.reaches(broker.next_offset)
+
+    assert len(opened) == 1
+    stage.equal()
+    assert stage.target.read_view().unaccounted_rows == 0
