@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -79,9 +81,17 @@ class LocalRunner:
 
 
 def _start_worker() -> None:
-    """Prepare a worker before its imports."""
+    """Prepare a worker before its imports. It ends with its parent: if that is killed, no call and no end arrives."""
     keep_freed_memory()
     delay_collection()
+    threading.Thread(target=_end_with_parent, name="venus-parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _call(function: Callable[[T], R], task: T) -> R:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.pipelines.runnable import Square, square
+from tests.support.waiting import eventually
 from venus.errors import TargetError, WorkerLost
 from venus.process.runners import LocalRunner
 
@@ -38,3 +42,25 @@ def test_workers_that_always_die_are_given_up(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("venus.process.runners.POOLS_MAX", 2)
     with pytest.raises(WorkerLost):
         list(LocalRunner(2).run(square, [Square(0, dies=True), Square(1, dies=True)]))
+
+
+def test_workers_end_with_a_parent_that_is_killed() -> None:
+    code = (
+        "import time; from venus.process.runners import LocalRunner; list(LocalRunner(2).run(time.sleep, [600, 600]))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as parent:
+        try:
+            workers = eventually(lambda: find_workers(parent.pid), "the workers")
+        finally:
+            parent.kill()
+    eventually(lambda: not any(map(is_alive, workers)), "the end of the workers")
+
+
+def is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def find_workers(pid: int) -> list[psutil.Process]:
+    """Return the workers of a pool, none before all of them are there."""
+    found = [child for child in psutil.Process(pid).children() if "spawn_main" in " ".join(child.cmdline())]
+    return found if len(found) == 2 else []
