@@ -122,7 +122,7 @@ def test_metrics_and_options_that_are_named_exist() -> None:
     source = "".join(Path(file).read_text() for file in files)
     metrics = set(re.findall(r'"(venus_[a-z_]+)"', source)) | URL_OPTIONS | {"venus_table_changes_total"}
     metrics |= {"venus_alarm_messages_total", "venus_braked_total", "venus_braked_seconds_total"}
-    metrics |= {"venus_shared_frames_encoded_total", "venus_shared_frames_sent_total"}
+    metrics |= {f"{name}_total" for _, name, _, _ in venus.broker.service.traffic_status.GAUGES}
     metrics |= {f"venus_{name}_total" for name in venus.broker.status.broker_status.COUNTERS}
     metrics |= {f"{name}_total" for name, _ in venus.broker.service.metrics.SECURITY_COUNTERS}
     leaves = {path.rpartition(".")[2] for path in options()} | metrics

@@ -350,6 +350,7 @@ def test_a_client_that_does_not_read_is_cut_with_its_position(tmp_path: Path) ->
         assert 0 < position.offset < broker.next_offset
         again = Reader(connection.changes("items", start=position)).until(broker.next_offset)
         assert set(again.rows) == set(range(position.offset, 60))
+        assert cut_listeners(broker) == 1
     broker.stop()
 
 
@@ -394,7 +395,15 @@ def test_an_http_client_that_does_not_read_loses_its_place(tmp_path: Path, monke
         with eventually(lambda: open_changes(broker)) as other:
             assert other.recv(1 << 10)
             assert unsent() >= 0
+    assert cut_listeners(broker) == 1
     broker.stop()
+
+
+def cut_listeners(broker: RealBroker) -> int:
+    """Return how many clients were cut, as Prometheus sees it."""
+    with urlopen(f"http://{broker.http_address}/metrics", timeout=WAIT_S) as answer:
+        (line,) = re.findall(r"^venus_listeners_cut_total (\S+)$", answer.read().decode(), re.MULTILINE)
+    return int(float(line))
 
 
 def test_a_browser_shows_rows_and_connects_again_by_itself(tmp_path: Path, browser: Browser) -> None:

@@ -157,8 +157,9 @@ class ChangeEvents:
             finally:
                 await events.aclose()
 
-        limit_unread = request.state._state.get(LIMIT_UNREAD, lambda _seconds: None)
-        limit_unread(self._delivery.traffic.admission.limits.listener_s)
+        traffic = self._delivery.traffic
+        limit_unread = request.state._state.get(LIMIT_UNREAD, lambda _seconds, _on_unread: None)
+        limit_unread(traffic.admission.limits.listener_s, traffic.record_cut_listener)
         return StreamingResponse(all_events(), media_type="text/event-stream", headers=_HEADERS)
 
     async def _events(self, request: Request, wanted: WantedEvents) -> AsyncGenerator[str, None]:

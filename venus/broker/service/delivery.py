@@ -13,6 +13,7 @@ from venus.broker.listening.listening import JudgedBatch
 from venus.broker.replicas.gate import Gate
 from venus.broker.service.consumer_stream import ChunkPrefetcher, ConsumerStream, Context, StreamContext
 from venus.broker.service.listener_stream import ListenerStream
+from venus.broker.service.live_changes import ClientSilent
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import SharedFrames
 from venus.broker.service.traffic import Traffic
@@ -213,7 +214,11 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
     async def Listen(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Serve one client's subscriptions until it leaves."""
         async with abort_on_error(context):
-            await self.serve_listener(context)
+            try:
+                await self.serve_listener(context)
+            except ClientSilent:
+                self.traffic.record_cut_listener()
+                raise
 
     async def serve_listener(self, context: StreamContext) -> None:
         """Serve one client's subscriptions over any transport. Raises the VenusError that ends its stream."""

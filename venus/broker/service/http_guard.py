@@ -12,7 +12,7 @@ import contextlib
 import socket
 import ssl
 from asyncio import sslproto
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from email.utils import formatdate
 from typing import Any
 
@@ -33,7 +33,7 @@ ANSWER_S = 30.0
 
 
 #: Where a request's state holds the client's certificate (PEM), None without one, and a function for an answer without
-#: an end: it replaces the time-out with that of a client which has not read what was sent.
+#: an end: it replaces the time-out with that of a client which has not read what was sent, and takes what to call then.
 CERTIFICATE, LIMIT_UNREAD = "certificate", "limit_unread"
 
 
@@ -84,8 +84,9 @@ class GuardedProtocol(H11Protocol):
     _all: dict[GuardedProtocol, None] = {}  # shared on purpose
     _deadline: asyncio.TimerHandle | None = None
     _serving = False
-    #: Time-out of a client that does not read an answer without an end; None for other answers.
+    #: Time-out of a client that does not read an answer without an end, None for other answers; what to call then.
     _unread_s: float | None = None
+    _on_unread: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, or refuse it if all others are being answered."""
@@ -121,7 +122,7 @@ class GuardedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Set the deadline of the next request, or of the client to read the answer."""
-        self._serving, self._unread_s = False, None
+        self._serving, self._unread_s, self._on_unread = False, None, None
         self._set_deadline(ANSWER_S if self.transport.get_write_buffer_size() else HEAD_S)
         super().on_response_complete()
 
@@ -137,8 +138,8 @@ class GuardedProtocol(H11Protocol):
         if self._unread_s is not None:
             self._lift_deadline()
 
-    def _limit_unread(self, seconds: float) -> None:
-        self._unread_s = seconds
+    def _limit_unread(self, seconds: float, on_unread: Callable[[], None]) -> None:
+        self._unread_s, self._on_unread = seconds, on_unread
         if self.flow.write_paused:  # by the answer before, which the client has not read
             self._set_deadline(seconds)
         else:
@@ -153,6 +154,8 @@ class GuardedProtocol(H11Protocol):
             self._deadline.cancel()
 
     def _abort(self) -> None:
+        if self._on_unread is not None:
+            self._on_unread()
         transport: Any = self.transport
         transport.abort()
 

@@ -26,6 +26,7 @@ from venus.broker.service.live_changes import (
     Beginning,
     Beginnings,
     ClientLost,
+    ClientSilent,
     LiveSubscription,
     WaitingChanges,
     choose_columns,
@@ -62,8 +63,7 @@ class ListenerStream:
     ) -> None:
         limits = traffic.admission.limits
         self.business, self.client = wanted.business, wanted.client
-        self.group = wanted.group or f"listen/{wanted.client or 'client'}"
-        self.transient = not wanted.group
+        self.group, self.transient = wanted.group or f"listen/{wanted.client or 'client'}", not wanted.group
         self.window = DeliveryWindow(wanted.credit_bytes, limits.slow_consumer_s)
         self._most, self._cut_s = limits.subscriptions_of_client, limits.listener_s
         self._core, self._bridge, self._traffic, self._context = core, bridge, traffic, context
@@ -388,7 +388,7 @@ class ListenerStream:
                 raise ClientLost("the client has left")
             silent_s = time.monotonic() - self._returned_at
             if silent_s > self._cut_s:
-                raise ClientLost(
+                raise ClientSilent(
                     f"{self.client or 'a client'} has read nothing for {silent_s:.0f} s: its subscriptions to "
                     f"{self.business} end at position {self.position}",
                     hint=f"continue from there: `venus listen TABLE --from {self.position}`",

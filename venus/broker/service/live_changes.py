@@ -96,6 +96,10 @@ class ClientLost(Unavailable):
     """The client has left, or does not read."""
 
 
+class ClientSilent(ClientLost):
+    """The client has read nothing for too long."""
+
+
 class WaitingChanges:
     """Judged batches in the order of the log, up to `LIVE_BYTES_MAX`; beyond that one gap takes their place."""
 

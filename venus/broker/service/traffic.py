@@ -125,6 +125,8 @@ class Traffic:
         self._behind_sum, self._behind_at = 0, float("-inf")
         self._left = asyncio.Event()  # a load has ended
         self._narrow = asyncio.Lock()
+        #: How many clients of changes were cut because they read nothing.
+        self.cut_listeners = 0
         self._rested_s = 0.0
 
     def has_degraded(self, lane: Lane) -> bool:
@@ -143,6 +145,10 @@ class Traffic:
     def record_wait(self, brake: Limiter, business: str, who: str, wait_s: float) -> None:
         """Record that a client has waited until now."""
         self.admission.record.record_wait(brake, business, who, wait_s, self.monotonic())
+
+    def record_cut_listener(self) -> None:
+        """Record that a client of changes is cut because it reads nothing."""
+        self.cut_listeners += 1
 
     def record_pauses(self) -> float:
         """Record how long large work paused for small commits since the last call; return the seconds."""

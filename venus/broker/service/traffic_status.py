@@ -38,6 +38,12 @@ GAUGES = (
         "How often changes were too many to wait; subscriptions read them from the queue",
         "times read again",
     ),
+    (
+        CounterMetricFamily,
+        "venus_listeners_cut",
+        "Clients of changes that were cut because they read nothing for listener_s",
+        "clients cut",
+    ),
 )
 
 
@@ -213,6 +219,7 @@ class TrafficStatus:
             gauge("changes judged", self._core.listening.judged_changes, 0, ""),
             gauge("waiting to be judged", self._core.listening.waiting_bytes, LISTENING_BYTES_MAX, "bytes"),
             gauge("times read again", self._core.listening.gaps, 0, ""),
+            gauge("clients cut", self._traffic.cut_listeners, 0, ""),
             gauge("loads", admission.loads.used, limits.loads, ""),
             gauge("snapshots", self._core.snapshots.checkpoints, limits.snapshots, ""),
             gauge("waited for the disk", self._core.commits.waited_s * 1000, limits.slow_request_s * 1000, "ms"),
