@@ -12,7 +12,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,12 +94,13 @@ class Disturbed:
     def fill_disk(self) -> None:
         """Let no file of the store grow any further for a while; a broker that ends for it is started again."""
         process = self.pipeline.running["run"]
-        largest = max((file.stat().st_size for file in (self.pipeline.folder / "data" / "db").glob("*")), default=0)
-        most = max(largest, self.pipeline.log.stat().st_size) + ROOM_BYTES
-        psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (most, psutil.RLIM_INFINITY))
+        files = (self.pipeline.log, *(self.pipeline.folder / "data" / "db").glob("*"))
+        limit_files(process.pid, max(map(file_size, files)) + ROOM_BYTES)
         self.wait(ALIVE_MAX_S)
-        if process.poll() is None:
-            psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
+        limit_files(process.pid, psutil.RLIM_INFINITY)
+        before = file_time(self.note)
+        # a write that has failed ends it within a moment; one that succeeds now shows that none has failed
+        self.pipeline.until(lambda: process.poll() is not None or file_time(self.note) > before, "a write, or the end")
         if process.poll() is not None:
             self.pipeline.running.pop("run")
 
@@ -112,6 +113,26 @@ class Disturbed:
         self.wait(ALIVE_MAX_S)
         self.pipeline.kill("broker")
         self.pipeline.stop("sync")
+
+
+def limit_files(pid: int, nbytes: int) -> None:
+    """Limit the size of the files of a process, unless it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, (nbytes, psutil.RLIM_INFINITY))
+
+
+def file_size(file: Path) -> int:
+    """Return the size of a file, 0 if the store has removed it."""
+    with suppress(FileNotFoundError):
+        return file.stat().st_size
+    return 0
+
+
+def file_time(file: Path) -> int:
+    """Return when a file was written, 0 if it does not exist."""
+    with suppress(FileNotFoundError):
+        return file.stat().st_mtime_ns
+    return 0
 
 
 FAULTS: dict[str, list[Callable[[Disturbed], None]]] = {
