@@ -131,6 +131,8 @@ class LoadProgress:
     splits: int = 0
     splits_total: int = 0
     table: str = ""
+    #: Said once of an interrupted load: it continues, or it begins again and why.
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from venus.cli.invocation import ConfigOption, Invocation, JsonOption, TargetOption, choose_target
 from venus.cli.output import build_table
-from venus.cli.spark import EngineOption, RunnerChoice, open_runner_choice, require_engine
+from venus.cli.spark import EngineOption, open_runner_choice, require_engine
 from venus.errors import ConfigError, Refused, VenusError
 from venus.model import count_phrase
 from venus.rpc.conditions import ACTIVE, uncaptured_problem
@@ -178,10 +179,11 @@ def fill_and_load(
             open_runner_choice(settings, engine, out.say) as choice,
             report_waits(settings, out.say, load_obstacles),
         ):
+            show = partial(show_load, target, out.say, steps)
             if overlap.is_under_way:
-                report = overlap.finish(find_fill_end(settings), lambda found: show_load(target, steps, found))
+                report = overlap.finish(find_fill_end(settings), show)
             else:
-                report = run_load(target, steps, choice, empty_meanwhile=empty_meanwhile)
+                report = target.load(show, choose=choice, empty_meanwhile=empty_meanwhile)
     return MigrationReport(load=report, engine=choice.name, first_fill=filled, first_fill_s=read_s)
 
 
@@ -326,13 +328,10 @@ def wait_for_fill(settings: Settings, steps: Steps, overlap: OverlappedLoad | No
             time.sleep(POLL_S)
 
 
-def run_load(target: Target, steps: Steps, choice: RunnerChoice, *, empty_meanwhile: bool = False) -> LoadReport:
-    """Run the full sync and show its progress."""
-    return target.load(lambda found: show_load(target, steps, found), choose=choice, empty_meanwhile=empty_meanwhile)
-
-
-def show_load(target: Target, steps: Steps, found: LoadProgress) -> None:
+def show_load(target: Target, say: Callable[[str], None], steps: Steps, found: LoadProgress) -> None:
     """Show the progress of a load."""
+    if found.note:
+        say(f"target {target.name}: {found.note}")
     if found.phase == "loading":
         steps.update(f"target {target.name}", found.rows, found.rows_estimate)
     elif found.phase == "indexing":

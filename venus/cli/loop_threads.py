@@ -348,7 +348,9 @@ class _ProgressEvents:
         self._reported_at = time.monotonic()
 
     def on_progress(self, found: LoadProgress) -> None:
-        """Pass the progress on if it is due."""
+        """Pass the progress on if it is due, and how an interrupted load begins at once."""
+        if found.note:
+            self._emit({"event": "waits", "text": found.note})
         if found.phase != "loading" or time.monotonic() < self._reported_at + PLAIN_EVERY_S:
             return
         self._reported_at = time.monotonic()

@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Protocol
 
@@ -212,7 +213,9 @@ class OverlappedLoad:
             self._send_end()
         try:
             while isinstance(said := found.recv(), LoadProgress):
-                self.progress = said
+                if said.note:
+                    self._say(f"target {self.target}: {said.note}")
+                self.progress = replace(said, note="")
         except (EOFError, OSError):
             return None
         else:
@@ -243,7 +246,7 @@ def run_load_process(settings: Settings, name: str, parent: Connection) -> None:
 
     def report(found: LoadProgress) -> None:
         nonlocal sent_at
-        if time.monotonic() >= sent_at + REPORT_S or found.phase == "indexing":
+        if time.monotonic() >= sent_at + REPORT_S or found.phase == "indexing" or found.note:
             sent_at = time.monotonic()
             parent.send(found)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from venus.adapters.dialects.mysql.connection import parse_address
 from venus.adapters.dialects.registry import parse_url
@@ -266,16 +266,18 @@ class MysqlDatabase(RowDatabase):
         return place_all(schemas, self._database_name, self.config.names, self.name)
 
     def prepare_load(self, session: MysqlSession, placed: Sequence[MysqlPlacedTable]) -> None:
-        known = {t.name for t in self.read_tables(session)}
+        known = {t.name: t for t in self.read_tables(session)}
         intents = tables.read_intents(self, session)
-        others = [
-            one
-            for one in placed
-            if one.name not in known and (one.schema.table_id, tables.created_intent(one)) not in intents
-        ]
-        self.refuse_existing(session, others)
+        own = [one for one in placed if (one.schema.table_id, tables.created_intent(one)) in intents]
+        self.refuse_existing(session, [one for one in placed if one.name not in known and one not in own])
         for one in placed:
-            if tables.read_table(session, one) is None:
+            there = tables.read_table(session, one)
+            is_own = one in own or (one.name in known and known[one.name].created)
+            if there is not None and is_own and tables.table_differences(one, replace(there, triggers=())):
+                self.run_own(session, "remove_position")  # before the rows of an older version: it is not loaded then
+                session.run(f"DROP TABLE {one.sql}")
+                there = None
+            if there is None:
                 tables.create_table(self, session, one, with_indexes=False)
 
     def make_tables(

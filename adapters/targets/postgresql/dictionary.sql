@@ -139,6 +139,16 @@ WHERE r.contype = 'f' AND r.confrelid IN (SELECT to_regclass(t) FROM unnest(%(ta
     AND (r.confdeltype <> 'a' OR r.confupdtype <> 'a' OR NOT r.condeferrable)
 ORDER BY 1, 2
 
+-- drop_foreign_keys --
+-- The statements that drop the foreign keys of some tables to others, in the form in which a load adds them.
+SELECT format('ALTER TABLE %%s DROP CONSTRAINT %%I', r.conrelid::regclass, r.conname)
+FROM pg_constraint r
+WHERE r.contype = 'f' AND r.conparentid = 0 AND r.condeferrable AND NOT r.condeferred
+    AND r.confdeltype = 'a' AND r.confupdtype = 'a'
+    AND r.conrelid IN (SELECT to_regclass(t) FROM unnest(%(children)s::text[]) t)
+    AND r.confrelid IN (SELECT to_regclass(t) FROM unnest(%(parents)s::text[]) t)
+ORDER BY 1
+
 -- referred_to --
 SELECT n.nspname, c.relname FROM pg_constraint r JOIN pg_class c ON c.oid = r.confrelid
     JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -345,9 +345,11 @@ def refuse_if_cut_over(target: RelationalDatabase, session: RelationalSession) -
         )
 
 
-def wait_for_lock(target: RelationalDatabase, session: RelationalSession, stop: threading.Event) -> None:
+def wait_for_lock(
+    target: RelationalDatabase, session: RelationalSession, stop: threading.Event, wait_s: float = LOCK_WAIT_S
+) -> None:
     """Lock a target; wait for a predecessor of this process that has just ended. Raises Refused."""
-    until = time.monotonic() + LOCK_WAIT_S
+    until = time.monotonic() + wait_s
     while not target.try_lock(session):
         if stop.wait(_PAUSE_S) or time.monotonic() > until:
             target.require_lock(session)

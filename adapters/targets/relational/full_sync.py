@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 
 from venus.adapters.targets.contract import FillEnd, LoadProgress, LoadReport
 from venus.adapters.targets.relational.database import (
+    LOCK_WAIT_S,
     RelationalDatabase,
     open_database,
     refuse_if_cut_over,
@@ -49,6 +50,8 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.25
 #: Above this number of splits, small ones share a task.
 SINGLE_SPLITS_MAX = 32
+#: How long a command waits for the session of a killed predecessor before it refuses to work beside another process.
+BRIEF_LOCK_WAIT_S = 5.0
 #: How often a snapshot may expire under a load.
 PLANS_MAX = 3
 
@@ -116,10 +119,7 @@ def full_sync(
     session = target.connect("load")
     try:
         refuse_if_cut_over(target, session)
-        if fill_end is None:
-            target.require_lock(session)
-        else:
-            wait_for_lock(target, session, threading.Event())
+        wait_for_lock(target, session, threading.Event(), BRIEF_LOCK_WAIT_S if fill_end is None else LOCK_WAIT_S)
         with target.log_load_waits():
             load = _Load(target, session, report, _runner_chooser(settings, runner, choose), fill_end)
             loaded = load.run(empty_meanwhile=empty_meanwhile)
@@ -168,21 +168,30 @@ class _Load:
             if position is not None:
                 error = self._find_divergence(position)
                 if error is None and position.loading and not empty_meanwhile:
+                    self._announce(f"its first load continues at offset {position.offset:,}")
                     return None
-                if error is None and not position.loading:
+                if error is None and not position.loading and not (empty_meanwhile and self._has_halted()):
                     return LoadReport(target=self._target.name, offset=position.offset, rows={}, already=True)
                 if error is not None and not empty_meanwhile and not position.loading:
                     raise self._empty_tables_error(error)
-                reason = error or "--empty-meanwhile begins its first load again"
-                logger.warning("target %s is loaded again: %s", self._target.name, reason)
+                self._announce(f"its load begins again: {error or '--empty-meanwhile was given'}")
             for attempt in range(PLANS_MAX):
                 try:
                     return self._load(fresh=attempt > 0 or position is not None)
                 except SnapshotExpired as expired:
-                    logger.warning("target %s: %s; loading again from the start", self._target.name, expired)
+                    self._announce(f"its load begins again: {expired}")
             raise SnapshotExpired("the snapshot kept expiring while loading", hint="raise broker.snapshot_lease_s")
         finally:
             self._snapshots.close()
+
+    def _has_halted(self) -> bool:
+        """Return whether a table cannot follow: only a new load may give it another key."""
+        return any(table.state == HALTED for table in self._target.read_tables(self._session))
+
+    def _announce(self, note: str) -> None:
+        """Report whether an interrupted load continues or begins again."""
+        logger.info("target %s: %s", self._target.name, note)
+        self._report(LoadProgress(phase="planning", note=note))
 
     def _empty_tables_error(self, error: Diverged) -> Refused:
         """Return the error for a load during which readers would see empty tables."""
@@ -213,12 +222,13 @@ class _Load:
     def _load(self, *, fresh: bool) -> LoadReport | None:
         self._report(LoadProgress(phase="planning"))
         planner = LoadPlanner(self._target, self._session, self._snapshots)
-        plan = None if fresh else planner.read_plan()
-        if plan is None:
-            plan = planner.make_plan(overlaps=self._overlaps)
+        kept = None if fresh else planner.read_plan()
+        if planner.obstacle:
+            self._announce(f"its load begins again: {planner.obstacle}")
+        plan = kept or planner.make_plan(overlaps=self._overlaps)
         with self._renew_snapshot(plan.snapshot):
             with self._close_snapshot_if_unequal(plan):
-                results = self._load_splits(plan)
+                results = self._load_splits(plan, resumes=kept is not None)
             return self._finish(plan, results)
 
     # -- the snapshot's lease ----------------------------------------------------------------------------------------
@@ -267,7 +277,7 @@ class _Load:
             if split.table_id in plan.placed
         ]
 
-    def _load_splits(self, plan: LoadPlan) -> list[SplitResult]:
+    def _load_splits(self, plan: LoadPlan, *, resumes: bool) -> list[SplitResult]:
         kept = self._target.read_own_rows(self._session, "manifest", load_id=plan.load_id)
         done = {
             split: SplitResult(
@@ -283,6 +293,8 @@ class _Load:
         }
         self._resumed = len(done)
         tasks = self._tasks(plan)
+        if resumes:
+            self._announce(f"its load continues: {len(done):,} of {count_phrase(len(tasks), 'key range')} were loaded")
         left = [t for t in tasks if t.split_no not in done]
         self._report_rows(plan, sum(r.rows for r in done.values()), len(done))
         with watch_progress(self._target, plan.load_id, lambda rows, splits: self._report_rows(plan, rows, splits)):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from venus.adapters.targets.predicates import check_predicates
 from venus.adapters.targets.relational.database import RelationalDatabase
@@ -17,8 +16,6 @@ from venus.masking.projection import columns_of
 from venus.model import TableSchema
 from venus.rpc.snapshots import SnapshotClient
 from venus.wire import broker_pb2
-
-logger = logging.getLogger(__name__)
 
 SPLITS_PER_WORKER = 4
 
@@ -68,8 +65,11 @@ class LoadPlanner:
         self._target = target
         self._session = session
         self._snapshots = snapshots
+        #: Why the kept plan cannot be used; empty = there is none, or it can.
+        self.obstacle = ""
 
     def read_plan(self) -> LoadPlan | None:
+        """Return the kept plan, None if there is none or it cannot be used."""
         rows = self._target.read_own_rows(self._session, "job")
         if not rows or rows[0][1] == DONE:
             return None
@@ -78,18 +78,18 @@ class LoadPlanner:
         try:
             self._snapshots.renew(snapshot.snapshot_id)
         except SnapshotExpired:
-            logger.warning("target %s: the snapshot of the interrupted load has expired", self._target.name)
+            self.obstacle = "the broker no longer has its snapshot"
             return None
         except Unavailable:
             raise
         except VenusError as error:
-            logger.warning("target %s: cannot resume the interrupted load: %s", self._target.name, error)
+            self.obstacle = str(error)
             return None
         predicates = {t.table_id: t.predicate for t in self._target.read_tables(self._session) if t.predicate}
         plan = self._build_plan(load_id, snapshot, predicates, overlaps=state == OVERLAPPING)
         stored = {(s.table_id, s.version): s for s in self._target.read_schemas(self._session)}
         if any(columns_of(stored.get((s.table_id, s.version), s)) != columns_of(s) for s in plan.every_version):
-            logger.warning("target %s: the rules for columns have changed since the load began", self._target.name)
+            self.obstacle = "the rules for columns have changed"
             return None
         return plan
 
@@ -137,9 +137,12 @@ class LoadPlanner:
     def _prepare(self, plan: LoadPlan) -> None:
         """Create the tables and store the plan. Raises Refused with every difference of every table."""
         target, session = self._target, self._session
-        before = {(t.namespace, t.name): t for t in target.read_tables(session)}
+        position = target.read_position(session)
         for name in ("remove_position", "forget_manifest", "forget_quarantine", "forget_sweeps", "forget_held"):
             target.run_own(session, name)
+        before = {(t.namespace, t.name): t for t in target.read_tables(session)}
+        if position is None or position.loading:
+            before = {name: replace(t, state=LOADING) for name, t in before.items()}
         target.run_own(session, "forget_tables")
         target.run_own(session, "forget_schemas")
         created = target.make_tables(session, list(plan.placed.values()), before)

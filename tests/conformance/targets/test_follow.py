@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,8 @@ from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import INT, TEXT, column, gone, items, put, table
 from tests.support.waiting import eventually
+from venus.adapters.targets.relational import full_sync
+from venus.adapters.targets.relational.database import wait_for_lock
 from venus.errors import Refused
 
 pytestmark = pytest.mark.integration
@@ -172,7 +176,8 @@ def test_a_target_that_was_never_loaded_refuses_to_follow(stage: Stage) -> None:
     assert f"venus migrate --target {stage.target.name}" in refused.value.hint
 
 
-def test_one_process_at_a_time_works_on_a_target(stage: Stage) -> None:
+def test_one_process_at_a_time_works_on_a_target(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(full_sync, "BRIEF_LOCK_WAIT_S", 0.2)
     stage.feed.describe(items())
     stage.feed.cut(put(1, "a", 1))
     stage.target.load()
@@ -180,3 +185,24 @@ def test_one_process_at_a_time_works_on_a_target(stage: Stage) -> None:
         eventually(lambda: bool(reports), "the loop")
         with pytest.raises(Refused, match=f"another process is working on target {stage.target.name}"):
             stage.target.load()
+
+
+@pytest.mark.parametrize("place", ["postgresql", "mariadb", "sqlite"], indirect=True)
+def test_a_load_waits_for_a_process_that_has_just_ended(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = threading.Event()
+
+    def note_wait(*arguments: Any) -> None:
+        tries.set()
+        wait_for_lock(*arguments)
+
+    monkeypatch.setattr(full_sync, "wait_for_lock", note_wait)
+    stage.feed.describe(items())
+    stage.feed.cut(put(1, "a", 1))
+    stage.target.load()
+    tries.clear()
+    with ThreadPoolExecutor(1) as pool:
+        with stage.following() as reports:
+            eventually(lambda: bool(reports), "the loop")
+            loading = pool.submit(stage.target.load)
+            assert tries.wait(60)
+        assert loading.result(60).already

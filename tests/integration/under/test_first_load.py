@@ -347,7 +347,7 @@ def test_tables_that_the_target_refuses_do_not_keep_the_load_from_its_end(
 
 
 def test_empty_meanwhile_begins_a_load_that_has_not_ended_again(
-    database: str, broker: FakeDelivery, feed: Feed, caplog: pytest.LogCaptureFixture
+    database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     feed.describe(items())
     send(feed, 0, 50)
@@ -363,9 +363,10 @@ def test_empty_meanwhile_begins_a_load_that_has_not_ended_again(
     query(database, "DELETE FROM shop.items WHERE id = 3")
     send(feed, 50, 100)
 
-    report = full_sync(settings, "a", empty_meanwhile=True)
+    progress: list[LoadProgress] = []
+    report = full_sync(settings, "a", progress.append, empty_meanwhile=True)
 
     assert (report.already, report.rows) == (False, {"shop.items": 100})
     assert rows_at(database, items()) == feed.model[1]
-    assert "--empty-meanwhile begins its first load again" in caplog.text
+    assert [found.note for found in progress if found.note] == ["its load begins again: --empty-meanwhile was given"]
     assert full_sync(settings, "a", empty_meanwhile=True).already

@@ -125,8 +125,7 @@ def empty_table(session: TargetSession, placed: PlacedTable, by: str) -> None:
     except Refusal as refusal:
         raise Refused(
             f"{placed.qualified} cannot be emptied: {refusal}",
-            hint="drop that foreign key at the target (a load recreates it at its end if a load has created it), "
-            "or let the role SET session_replication_role",
+            hint="drop that foreign key, which VENUS has not created, at the target",
         ) from refusal
 
 

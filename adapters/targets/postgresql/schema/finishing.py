@@ -21,7 +21,7 @@ from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
 from venus.adapters.targets.postgresql.schema.tables import prepare_table
 from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.adapters.targets.relational.database import RelationalDatabase
-from venus.adapters.targets.relational.states import TableState
+from venus.adapters.targets.relational.states import LOADING, TableState
 from venus.errors import Refused, TargetError
 
 logger = logging.getLogger(__name__)
@@ -35,13 +35,16 @@ def make_tables(
 ) -> set[int]:
     """Create or empty these tables, and return those that VENUS has created. Raises Refused with every difference.
 
-    `before` has the tables that this target had already.
+    `before` has the tables that this target had already. An interrupted load may have added their foreign keys.
     """
+    _drop_own_foreign_keys(session, placed, before)
     made: set[int] = set()
     differences: list[str] = []
     hint = ""
     for one in placed:
         known = before.get((one.namespace, one.name))
+        if known is not None and known.created and known.state == LOADING:
+            _drop_outdated(session, one)
         try:
             created = prepare_table(target, session, one, own=known is not None)
         except Refused as refused:
@@ -56,6 +59,34 @@ def make_tables(
     if differences:
         raise Refused("\n".join(differences), hint=hint)
     return made
+
+
+def _drop_own_foreign_keys(
+    session: TargetSession, placed: Sequence[PlacedTable], before: Mapping[tuple[str, str], TableState]
+) -> None:
+    """Drop the foreign keys that a load has added, which would forbid to empty the tables; its end adds them again."""
+    states = [(one.sql, before.get((one.namespace, one.name))) for one in placed]
+    created = [sql for sql, known in states if known is not None and known.created]
+    params = {"children": created, "parents": [one.sql for one in placed]}
+    for (drop,) in session.rows(statement("dictionary", "drop_foreign_keys"), params):
+        session.run(drop)
+
+
+def _drop_outdated(session: TargetSession, placed: PlacedTable) -> None:
+    """Drop a table of a load that has not ended if it has the columns or the key of an older version."""
+    there = existing.read_table(session, placed)
+    if there is None:
+        return
+    found = existing.table_differences(placed, there)
+    if not any(existing.NO_KEY not in line or there.unique_keys for line in found):
+        return
+    try:
+        session.run(f"DROP TABLE {placed.sql}")
+    except TargetError as error:
+        if session.closed:
+            raise
+        reason = f"{placed.qualified} is of an older version, and the load cannot create it again: {error}"
+        raise Refused(reason, hint="drop what depends on it at the target, then repeat") from error
 
 
 #: SQLSTATEs for an index or constraint that exists already.
