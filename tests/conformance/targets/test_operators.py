@@ -281,7 +281,7 @@ def test_a_command_between_changes_leaves_apply_connected(
         opened.append(offset)
         refuse(self, context, offset, epoch)
 
-    loaded(stage)
+    load(stage)
     monkeypatch.setattr(FakeDelivery, "_refuse", note_stream)
     with stage.following():
         for number in range(20):
