@@ -250,4 +250,4 @@ class TierJudge:
 
     def _wanted(self, tables: frozenset[int], admits: Admits) -> Rows:
         rows = {key: row for key, row in self._world.source.rows.items() if table_of(key) in tables}
-        return columned.shown(rows, admits)
+        return columned.visible_rows(rows, admits)
