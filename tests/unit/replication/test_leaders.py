@@ -88,6 +88,13 @@ def test_a_plan_counts_only_brokers_that_may_win() -> None:
     assert winners == ["a"] * 4 + ["b"] * 4
 
 
+def test_a_plan_counts_only_replicas_that_are_complete() -> None:
+    behind = [replace(business(n, "c", "ab"), in_sync=frozenset({member("c"), member("b")})) for n in range(4)]
+    records = [*behind, *(business(10 + n, "c", "ab") for n in range(4))]
+    plans = plan_elections(records, living("ab"))
+    assert [elect(known, living("ab"), plans[known.business]) for known in records] == ["b"] * 4 + ["a"] * 4
+
+
 def test_health_comes_first_then_the_order_then_the_log_then_priority() -> None:
     known, live = business(1, "c", "ab"), living("ab")
     sick = {one: Ballot(member=one, last_term=1, end=10, high=5, healthy=one.broker != "a") for one in live}
@@ -139,6 +146,12 @@ def test_nothing_moves_to_a_broker_that_is_behind_draining_leaving_or_full() -> 
     assert len(plan_moves(records, living("a") | living("b", unhealthy="sub-healthy"))) == 2, (
         "health excludes no broker"
     )
+
+
+def test_a_broker_that_drains_makes_nothing_uneven() -> None:
+    records = [*(business(n, "a", "bc") for n in range(6)), business(6, "b", "ac"), business(7, "c", "ab")]
+    assert is_uneven(records, living("abc"))
+    assert not is_uneven(records, living("a", draining=True) | living("bc"))
 
 
 def test_what_stands_in_the_way_of_a_hand_over_is_named() -> None:
