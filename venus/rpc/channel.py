@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from venus.errors import ConfigError, Denied, Unavailable, Untrusted, VenusError
 from venus.rpc.address import ClientCredentials, proof_of
-from venus.rpc.errors import from_rpc_error
+from venus.rpc.errors import from_rpc_error, reason
 from venus.security import pem
 from venus.security.secrets import read_secret
 
@@ -91,9 +91,10 @@ def open_channel(
         cause = from_rpc_error(error)
         if isinstance(cause, Denied):
             raise cause from error
+        why = reason(error) if isinstance(cause, Unavailable) else str(cause)[:160]
         raise explain_failure(address, proof, min(timeout_s, EXPLAIN_TIMEOUT_S)) or Unavailable(
             f"broker at {address} cannot be reached; is `venus run` or `venus broker` running?",
-            hint=f"check [broker] listen and address ({str(cause)[:160]})",
+            hint=f"check [broker] listen and address ({why})",
         ) from error
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         channel.close()
