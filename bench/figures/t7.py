@@ -144,13 +144,13 @@ class Readers:
     stranger: SimulatedReader
 
     @classmethod
-    def of(cls, home: str) -> Readers:
-        """Return readers that know an address of the home; the directory names a set at Lyon to one of them."""
+    def of(cls, home: str, position: int) -> Readers:
+        """Return readers at a position that know an address of the home; one of them is guided to a set at Lyon."""
         guide = find_by_directory([home], CONSUMER, BUSINESS, NEAR, NONE)
         return cls(
-            known=SimulatedReader(home, 0, "reader"),
-            guided=SimulatedReader(guide, 0, "guided"),
-            stranger=SimulatedReader(home, 0, "stranger", transient=True),
+            known=SimulatedReader(home, position, "reader"),
+            guided=SimulatedReader(guide, position, "guided"),
+            stranger=SimulatedReader(home, position, "stranger", transient=True),
         )
 
     @property
@@ -187,7 +187,7 @@ def live(times: int, retain: str) -> list[FigureResult]:
             sender.one()
             has(started.at("below"), sender.end, BUSINESS)
             wait_for(lambda: nearest_set(home) == "below", every_s=0.2)
-            readers = Readers.of(home)
+            readers = Readers.of(home, sender.end)  # the access set has nothing older in its queue
             for one in readers.all:
                 one.come(sender.end)
             warm_at, left = time.monotonic() + 2 * MEASURE_EVERY_S, times
