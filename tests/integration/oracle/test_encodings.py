@@ -95,6 +95,28 @@ def test_a_byte_without_a_meaning_halts_its_table_by_name(application: Any, stan
         assert set(follower.rows("OTHER")) == {("1",)}
 
 
+@pytest.mark.usefixtures("ascii_database")
+@pytest.mark.parametrize("chars", [20, 2400], ids=["as RAW", "in pieces"])
+def test_check_counts_the_values_that_the_encoding_does_not_fit(chars: int, application: Any, standin: StandIn) -> None:
+    latin = f"VARCHAR2({chars}) CHARACTER SET latin1"
+    application.execute(f'CREATE TABLE "NOTE" ("ID" NUMBER(9) PRIMARY KEY, "V" {latin}, "W" {latin}, "X" {latin})')
+    application.execute('INSERT INTO "NOTE" VALUES (1, %s, %s, %s), (2, NULL, NULL, NULL)', ("größe", "ß", "ß"))
+    application.execute(
+        "INSERT INTO \"NOTE\" VALUES (3, CONVERT(X'6181' USING latin1), 'plain', CONVERT(X'81' USING latin1))"
+    )
+    asked = {"NOTE.V": "text:cp1252", "NOTE.W": "text:utf-8", "NOTE.X": "text:latin-1"}
+    with open_encoded(standin, asked) as source:
+        found = [f for f in source.installer.check(["*"], []) if f.where == "APP.NOTE"]
+        halts = "and such a row halts its table"
+        assert [(f.message, f.blocks) for f in found] == [
+            (f"column V: 1 of 3 sampled rows have bytes that are no characters in cp1252, {halts}", True),
+            (f"column W: 1 of 3 sampled rows have bytes that are no characters in utf-8, {halts}", True),
+        ]
+        assert "another encoding in [source.type_map]" in found[0].remedy
+        application.execute('DELETE FROM "NOTE" WHERE "ID" <> 2')
+        assert [f for f in source.installer.check(["*"], []) if f.where == "APP.NOTE"] == []
+
+
 def test_a_text_that_the_server_has_altered_halts_its_table(
     application: Any, standin: StandIn, request: pytest.FixtureRequest
 ) -> None:

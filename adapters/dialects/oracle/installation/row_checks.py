@@ -6,7 +6,7 @@ installation read every row once, before the table is captured.
 In a database whose character set is not Unicode, the server converts texts for VENUS. It replaces bytes that the
 character set does not define, without an error: typically those of a client that had set NLS_LANG to the database's own
 character set. A round trip of the values shows such bytes. Texts of keys are read in full, because two keys must not
-become one.
+become one. Where the configuration names an encoding, a sample is fetched as bytes and decoded here.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from venus.adapters.dialects import rows as limits
 from venus.adapters.dialects.column_choice import WAY_OUT
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.oracle.dictionary.overrides import ENCODED
-from venus.adapters.dialects.oracle.dictionary.tables import CharacterSets, OracleTable
+from venus.adapters.dialects.oracle.dictionary.tables import CharacterSets, OracleReading, OracleTable
 from venus.adapters.dialects.oracle.dictionary.types import OracleDeclaredType
+from venus.adapters.dialects.oracle.rows import canonical_texts
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
 from venus.adapters.dialects.oracle.sql import literal, quote, statement
 from venus.adapters.dialects.rows import LargeValues
 from venus.errors import SourceError
 from venus.model import Finding
 
-SAMPLE_ROWS = 20_000
+SAMPLE_ROWS, FETCH_ROWS = 20_000, 500
 #: A piece of a text fits a VARCHAR2 before and after its conversion; of a CLOB only the beginning is tried.
 PIECE_CHARS, CLOB_CHARS = 1_000, 4_000
 _CONVERTED = ("CHAR", "VARCHAR2", "CLOB")
@@ -135,6 +136,7 @@ def sample_findings(
     where = table.schema.qualified
     try:
         count, *found = session.fetch_row(sample_query(table, sets))
+        yield from _encoding_findings(session, table)
     except (SourceError, SchemaChanged) as error:
         remedy = f"GRANT SELECT ON {table.keyed.sql} TO {quote(user)};"
         yield Finding(where=where, message=f"its rows cannot be read: {error}", remedy=remedy, blocks=True)
@@ -144,6 +146,47 @@ def sample_findings(
             message = f"column {check.column}: {int(number)} of {int(count)} sampled rows have {check.said}"
             remedy = READ_BYTES if check.blocks else "correct these values, or exclude the table"
             yield Finding(where=where, message=message, remedy=remedy, blocks=check.blocks)
+
+
+def _encoding_findings(session: OracleSession, table: OracleTable) -> Iterator[Finding]:
+    """Yield the columns with sampled values that are no texts in the encoding that the configuration names."""
+    encoded = {name: reading for name, reading in table.readings.items() if reading.mapping.encoding}
+    if not encoded:
+        return
+    count, unfit = 0, dict.fromkeys(encoded, 0)
+    for piece in session.stream(encoded_query(table), None, FETCH_ROWS):
+        count += len(piece)
+        for (name, reading), values in zip(encoded.items(), zip(*piece, strict=True), strict=True):
+            unfit[name] += sum(not _is_text_of(reading, value) for value in values)
+    for name, number in unfit.items():
+        if number:
+            what = f"bytes that are no characters in {encoded[name].mapping.encoding}, and such a row halts its table"
+            message = f"column {name}: {number} of {count} sampled rows have {what}"
+            remedy = f"name another encoding in [source.type_map], or correct these values; or {WAY_OUT}"
+            yield Finding(where=table.schema.qualified, message=message, remedy=remedy, blocks=True)
+
+
+def _is_text_of(reading: OracleReading, value: object) -> bool:
+    try:
+        canonical_texts(reading.rule, [value])
+    except SourceError:
+        return False
+    return True
+
+
+def encoded_query(table: OracleTable) -> str:
+    """Return the query that reads some values of the columns with a named encoding, as capture reads them."""
+    encoded = [(quote(name), reading) for name, reading in table.readings.items() if reading.mapping.encoding]
+    columns = ", ".join(f"{reading.expression(name)} AS C{n}" for n, (name, reading) in enumerate(encoded))
+    rows = str(SAMPLE_ROWS)
+    return statement(
+        "sampling", "values", columns=columns, table=table.keyed.sql, sample=_sample_clause(table), rows=rows
+    )
+
+
+def _sample_clause(table: OracleTable) -> str:
+    percent = 100 * SAMPLE_ROWS / table.listed.rows if table.listed.rows else 100
+    return f" SAMPLE BLOCK ({percent:.6f})" if percent < 50 else ""
 
 
 def _sample_checks(table: OracleTable, sets: CharacterSets) -> list[_SampleCheck]:
@@ -164,14 +207,13 @@ def sample_query(table: OracleTable, sets: CharacterSets = UNICODE) -> str:
     It samples blocks if the statistics show many rows, and reads at most SAMPLE_ROWS rows in any case.
     """
     checks = _sample_checks(table, sets)
-    percent = 100 * SAMPLE_ROWS / table.listed.rows if table.listed.rows else 100
     return statement(
         "sampling",
         "sampled",
         findings=",\n       ".join(check.sql for check in checks),
         columns=", ".join(quote(name) for name in dict.fromkeys(check.column for check in checks)),
         table=table.keyed.sql,
-        sample=f" SAMPLE BLOCK ({percent:.6f})" if percent < 50 else "",
+        sample=_sample_clause(table),
         rows=str(SAMPLE_ROWS),
     )
 

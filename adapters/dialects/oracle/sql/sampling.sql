@@ -4,6 +4,9 @@
 SELECT COUNT(*), {findings}
   FROM (SELECT {columns} FROM {table}{sample} WHERE ROWNUM <= {rows}) T
 
+-- values --
+SELECT {columns} FROM {table}{sample} WHERE ROWNUM <= {rows}
+
 -- nul --
 SUM(CASE WHEN INSTR({c}, CHR(0)) > 0 THEN 1 ELSE 0 END)
 
