@@ -175,15 +175,17 @@ class MysqlDatabase(RowDatabase):
     def plan_step(
         self, session: MysqlSession, catalogue: TargetCatalogue, schema: TableSchema, *, rekeying: bool = False
     ) -> VersionStep:
-        step = self._plan(session, catalogue, schema)
+        step = self._plan(session, catalogue, schema, rekeying=rekeying)
         if step.statements and not step.refused:
             raise DdlNeeded(
                 f"bringing {schema.qualified} to version {schema.version}",
-                lambda: self._alter_table(session, catalogue, schema, step),
+                lambda: self._alter_table(session, catalogue, schema, step, rekeying=rekeying),
             )
         return step
 
-    def _plan(self, session: MysqlSession, catalogue: TargetCatalogue, schema: TableSchema) -> VersionStep:
+    def _plan(
+        self, session: MysqlSession, catalogue: TargetCatalogue, schema: TableSchema, *, rekeying: bool
+    ) -> VersionStep:
         old, new = self.place(catalogue.current_schema(schema.table_id)), self.place(schema)
         try:
             place_all([schema], new.namespace, self.config.names, self.name)
@@ -194,24 +196,32 @@ class MysqlDatabase(RowDatabase):
             for c in tables.read_columns(session, old)
         }
         has_begun = (schema.table_id, tables.version_intent(schema)) in tables.read_intents(self, session)
-        step = ddl.plan_step(old, new, present, self.name, has_begun=has_begun)
+        step = ddl.plan_step(old, new, present, self.name, has_begun=has_begun, rekeying=rekeying)
         if self.application is not None and (altering := [t for t in step.statements if " ADD COLUMN " not in t]):
             return VersionStep(refused=f"only new columns follow to the old database: {'; '.join(altering)}")
         return step
 
     def _alter_table(
-        self, session: MysqlSession, catalogue: TargetCatalogue, schema: TableSchema, step: VersionStep
+        self,
+        session: MysqlSession,
+        catalogue: TargetCatalogue,
+        schema: TableSchema,
+        step: VersionStep,
+        *,
+        rekeying: bool,
     ) -> None:
         """Alter a table, outside a transaction; one that cannot be altered halts."""
-        table_id = schema.table_id
+        table_id, sql = schema.table_id, self.row_sql(schema)
         self._forget_dictionary()
         try:
             self.run_own(session, "put_intent", table_id=table_id, name=tables.version_intent(schema))
+            if catalogue.current_schema(table_id).identity != schema.identity:  # it has the former names of the key
+                session.run(sql.text("drop_touched"))
             for text in step.statements:
                 session.run(text)
             if not catalogue.is_recording(table_id):  # it has the former types of the key
-                session.run(self.row_sql(schema).text("drop_touched"))
-            left = self._plan(session, catalogue, schema).statements
+                session.run(sql.text("drop_touched"))
+            left = self._plan(session, catalogue, schema, rekeying=rekeying).statements
             problem = f"{'; '.join(left)}: the table is not as it should be afterwards" if left else ""
         except TargetError as error:
             problem = str(error)
@@ -225,8 +235,11 @@ class MysqlDatabase(RowDatabase):
             self.application.forget()
 
     def start_recording(self, session: MysqlSession, sql: MysqlRowSql, *, is_recording: bool) -> None:
-        if is_recording:
-            return
+        if not is_recording:
+            self._require_touched(session, sql)
+
+    def _require_touched(self, session: MysqlSession, sql: MysqlRowSql) -> None:
+        """Empty the table of recorded keys. Raises DdlNeeded if it has to be made."""
         if session.row(sql.text("find_touched")) is None:
             what = f"recording changed keys of {sql.placed.qualified}"
             raise DdlNeeded(what, lambda: self._make_touched(session, sql))
@@ -235,6 +248,9 @@ class MysqlDatabase(RowDatabase):
     def _make_touched(self, session: MysqlSession, sql: MysqlRowSql) -> None:
         session.run(sql.text("drop_touched"))
         session.run(sql.text("create_touched"))
+
+    def forget_recorded(self, session: MysqlSession, sql: MysqlRowSql) -> None:
+        self._require_touched(session, sql)
 
     def end_recording(self, session: MysqlSession, sql: MysqlRowSql) -> None:
         if session.row(sql.text("find_touched")) is not None:

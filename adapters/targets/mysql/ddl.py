@@ -15,7 +15,7 @@ from venus.adapters.dialects.mysql.sql import literal
 from venus.adapters.targets.mysql.naming import MysqlPlacedTable, quote
 from venus.adapters.targets.mysql.types import becomes_text, is_text, key_bytes
 from venus.adapters.targets.relational.names import shorten_chars
-from venus.adapters.targets.relational.place import RelationalPlace, VersionStep, join_steps
+from venus.adapters.targets.relational.place import RelationalPlace, VersionStep, is_other_key, join_steps
 from venus.model import Column, Index, TableSchema
 
 _COMMENT_CHARS = 1024
@@ -151,16 +151,22 @@ def text_columns(schema: TableSchema) -> list[str]:
 
 
 def plan_step(
-    old: MysqlPlacedTable, new: MysqlPlacedTable, present: Mapping[str, PresentColumn], target: str, *, has_begun: bool
+    old: MysqlPlacedTable,
+    new: MysqlPlacedTable,
+    present: Mapping[str, PresentColumn],
+    target: str,
+    *,
+    has_begun: bool,
+    rekeying: bool = False,
 ) -> VersionStep:
-    """Return the step from one version to the next. Pure.
+    """Return the step from one version to the next; a resync brings the key's new names (`rekeying`). Pure.
 
     `present` has the columns of the table, by their names in lower case. `has_begun` means that the
     statements of this step were run before, perhaps not all of them.
     """
     if old.name != new.name:
         return VersionStep(refused=f"the table was renamed from {old.schema.qualified} to {new.schema.qualified}")
-    if old.schema.identity != new.schema.identity:
+    if is_other_key(old.schema, new.schema, rekeying=rekeying):
         return VersionStep(
             refused=f"the key has changed to ({', '.join(new.schema.key)}), which a target of this kind does not "
             f"follow: empty it with `venus migrate --target {target} --empty-meanwhile`"

@@ -16,6 +16,7 @@ from venus.adapters.targets.registry import ConfiguredTarget
 from venus.adapters.targets.relational.session import RelationalSession
 from venus.adapters.targets.relational.states import (
     ACTIVE,
+    HALTED,
     LOADING,
     TableState,
     TargetPosition,
@@ -181,6 +182,13 @@ class OwnTables(ConfiguredTarget, ABC):
             created=created,
             predicate=predicate,
         )
+
+    def put_halted(
+        self, session: RelationalSession, placed: TablePlace, offset: int, reason: str, predicate: str = ""
+    ) -> None:
+        """Register a table that cannot be created, or may not be."""
+        self.put_table(session, placed, HALTED, offset, created=False, predicate=predicate)
+        self.set_state(session, placed.schema.table_id, HALTED, held_from=offset, reason=reason)
 
     def set_state(
         self, session: RelationalSession, table_id: int, state: str, *, held_from: int | None = None, reason: str = ""

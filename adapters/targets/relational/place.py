@@ -79,6 +79,13 @@ class VersionStep:
     refused: str = ""
 
 
+def is_other_key(before: TableSchema, after: TableSchema, *, rekeying: bool) -> bool:
+    """Return whether a step would change a table's key; a resync (`rekeying`) may give its columns other names."""
+    if rekeying:
+        return [number for _, number in before.identity] != [number for _, number in after.identity]
+    return before.identity != after.identity
+
+
 def join_steps(parts: Iterable[VersionStep]) -> VersionStep:
     """Return the steps of single columns as one; the first refusal refuses all of them."""
     parts = list(parts)

@@ -16,10 +16,10 @@ from venus.adapters.targets.predicates import check_predicates
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import RelationalDatabase
 from venus.adapters.targets.relational.own_tables import OwnPlace, OwnSession, OwnSql
-from venus.adapters.targets.relational.place import RelationalPlace
+from venus.adapters.targets.relational.place import RelationalPlace, is_other_key
 from venus.adapters.targets.relational.row_merger import StatementMerger
 from venus.adapters.targets.relational.row_statements import RowStatements, require_all
-from venus.adapters.targets.relational.states import HALTED, TableState
+from venus.adapters.targets.relational.states import TableState
 from venus.adapters.under.row_changes import RowChanges
 from venus.codec.packed import PackedBytes
 from venus.codec.row_bytes import Layout
@@ -82,6 +82,9 @@ class RowDatabase(RelationalDatabase):
         self, session: OwnSession, sql: OwnSql, cut: int, evolve: Callable[[], None]
     ) -> tuple[int, int]:
         evolve()
+        return self._replace_rows(session, sql, cut)
+
+    def _replace_rows(self, session: OwnSession, sql: OwnSql, cut: int) -> tuple[int, int]:
         removed, replaced = (session.run(sql.text(b, offset=str(cut))) for b in ("resync_delete", "resync_replace"))
         inserted = session.write_rows(sql.text("resync_insert", offset=str(cut)))
         return removed, inserted - replaced
@@ -89,10 +92,19 @@ class RowDatabase(RelationalDatabase):
     def replace_key_by_side(
         self, session: OwnSession, state: TableState, before: OwnPlace, sql: OwnSql, evolve: Callable[[], None]
     ) -> tuple[int, int]:
-        raise TargetError(
-            f"the key of {sql.placed.qualified} has changed, which a target of this kind does not follow: "
-            f"`venus migrate --target {self.name} --empty-meanwhile` loads it again"
-        )
+        """Replace all rows if only the names of the key have changed. The halted table has no recorded keys to keep."""
+        if is_other_key(before.schema, sql.placed.schema, rekeying=True):
+            raise TargetError(
+                f"the key of {sql.placed.qualified} has changed, which a target of this kind does not follow: "
+                f"`venus migrate --target {self.name} --empty-meanwhile` loads it again"
+            )
+        evolve()
+        self.forget_recorded(session, sql)
+        return self._replace_rows(session, sql, 0)
+
+    def forget_recorded(self, session: OwnSession, sql: OwnSql) -> None:
+        """Forget the recorded keys of a table, which may have had other names, within a transaction."""
+        session.run(f"{sql.text('drop_touched')}; {sql.text('create_touched')}")
 
     # -- load ----------------------------------------------------------------------------------------------------------
 
@@ -116,11 +128,6 @@ class RowDatabase(RelationalDatabase):
         """Raise Refused with a line for each reason why existing tables cannot be used."""
         if found := [line for one in placed for line in self.check_existing(session, one)]:
             raise Refused("\n".join(found), hint=HINT)
-
-    def put_halted(self, session: OwnSession, placed: OwnPlace, offset: int, reason: str, predicate: str) -> None:
-        """Register a table that cannot be created."""
-        self.put_table(session, placed, HALTED, offset, created=False, predicate=predicate)
-        self.set_state(session, placed.schema.table_id, HALTED, held_from=offset, reason=reason)
 
     def finish_table(self, session: OwnSession, placed: OwnPlace) -> None:
         """Do nothing: the table was created with its key."""

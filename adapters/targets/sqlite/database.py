@@ -183,7 +183,7 @@ class SqliteDatabase(RowDatabase):
             return VersionStep(refused="; ".join(str(refused).split("\n")))
         old, new = self.place(catalogue.current_schema(schema.table_id)), self.place(schema)
         present = {c.name.lower(): c for c in tables.read_columns(session, old)}
-        return ddl.plan_step(old, new, present, self.name)
+        return ddl.plan_step(old, new, present, self.name, rekeying=rekeying)
 
     # -- resync --------------------------------------------------------------------------------------------------------
 

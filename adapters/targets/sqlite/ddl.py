@@ -16,7 +16,14 @@ from functools import cached_property
 
 from venus.adapters.dialects.sqlite.connection import literal, quote
 from venus.adapters.targets.relational.names import fold_name
-from venus.adapters.targets.relational.place import OWN, RelationalPlace, VersionStep, join_steps, refuse_clashes
+from venus.adapters.targets.relational.place import (
+    OWN,
+    RelationalPlace,
+    VersionStep,
+    is_other_key,
+    join_steps,
+    refuse_clashes,
+)
 from venus.adapters.targets.sqlite.types import INTEGER, declared_type, keeps_values, scale_padding
 from venus.model import Column, Index, Kind, TableSchema
 
@@ -160,13 +167,21 @@ class SqliteColumn:
 
 
 def plan_step(
-    old: SqlitePlacedTable, new: SqlitePlacedTable, present: dict[str, SqliteColumn], target: str
+    old: SqlitePlacedTable,
+    new: SqlitePlacedTable,
+    present: dict[str, SqliteColumn],
+    target: str,
+    *,
+    rekeying: bool = False,
 ) -> VersionStep:
-    """Return the step from one version to the next. `present` has the columns, by their names in lower case. Pure."""
+    """Return the step from one version to the next; a resync brings the key's new names (`rekeying`). Pure.
+
+    `present` has the columns, by their names in lower case.
+    """
     again = f"`venus migrate --target {target} --empty-meanwhile` loads it again"
     if old.name != new.name:
         return VersionStep(refused=f"the table was renamed from {old.schema.qualified} to {new.schema.qualified}")
-    if old.schema.identity != new.schema.identity:
+    if is_other_key(old.schema, new.schema, rekeying=rekeying):
         key = ", ".join(new.schema.key)
         return VersionStep(refused=f"the key has changed to ({key}), which SQLite cannot follow: {again}")
     before = {c.number: c for c in old.schema.columns}

@@ -38,7 +38,7 @@ from venus.adapters.targets.predicates import check_predicates, predicate_text
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import RelationalDatabase
 from venus.adapters.targets.relational.place import VersionStep
-from venus.adapters.targets.relational.states import ACTIVE, HALTED
+from venus.adapters.targets.relational.states import ACTIVE
 from venus.errors import ConfigError, LoginRefused, Refused, TargetError, VenusError
 from venus.masking.projection import source_of
 from venus.model import Finding, Kind, LogicalType, TableSchema
@@ -118,9 +118,7 @@ def create_stream_table(target: RelationalDatabase, session: TargetSession, sche
         if session.closed:
             raise
         session.run("ROLLBACK TO SAVEPOINT venus_table; RELEASE SAVEPOINT venus_table")
-        target.put_table(session, placed, HALTED, offset, created=False, predicate=predicate)
-        reason = "; ".join(str(refused).split("\n"))
-        target.set_state(session, schema.table_id, HALTED, held_from=offset, reason=reason)
+        target.put_halted(session, placed, offset, "; ".join(str(refused).split("\n")), predicate)
         return
     target.put_table(session, placed, ACTIVE, offset, created=created, predicate=predicate)
     if created and (warnings := _create_table_objects(session, placed)):
