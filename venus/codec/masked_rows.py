@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from venus.codec.arrow_rows import ColumnValues
 from venus.codec.batch import TableChanges
 from venus.codec.filtering import as_keys, select_full_rows
-from venus.codec.packed import Bools, Ints, PackedBytes, Pieces
+from venus.codec.packed import Bools, Bytes, Ints, PackedBytes, Pieces
 from venus.codec.row_bytes import Layout, LocatedCells, bounds_of, locate_cells, varint
 from venus.codec.stored_rows import HEAD_BYTES, FullRows, StoredRows
+from venus.errors import ConfigError
 from venus.masking.functions import ColumnFunction, MaskingKey, column_function
 from venus.masking.projection import ProjectedSchema, source_of
 from venus.masking.syntax import DROP, ColumnRule
@@ -147,6 +148,9 @@ class _RowParts:
         bounds = np.frombuffer(offsets, dtype=np.int64)[values.offset : values.offset + self._rows + 1]
         content = b"" if data is None else np.frombuffer(data, dtype=np.uint8)[bounds[0] : bounds[-1]]
         bounds = bounds - bounds[0]
+        if present.all() and (sizes := np.diff(bounds)).min() == sizes.max():
+            self._add_equal(content, int(sizes[0]), tag)
+            return
         lengths, which = np.unique(np.diff(bounds), return_inverse=True)
         heads = [tag + varint(length) for length in lengths.tolist()]
         head = self._pieces.add(b"".join(heads), bounds_of(np.array([*map(len, heads)])))
@@ -156,6 +160,16 @@ class _RowParts:
         self._choice.append(np.where(present, value + rows, self._empty))
         head_sizes = np.array([*map(len, heads)])[which]
         self._sizes += np.where(present, head_sizes + np.diff(bounds), 0)
+
+    def _add_equal(self, content: bytes | Bytes, size: int, tag: bytes) -> None:
+        """Add a field with a value of this size in every message."""
+        head = np.frombuffer(tag + varint(size), dtype=np.uint8)
+        fields = np.empty((self._rows, len(head) + size), dtype=np.uint8)
+        fields[:, : len(head)] = head
+        fields[:, len(head) :] = np.frombuffer(content, dtype=np.uint8).reshape(self._rows, size)
+        rows = np.arange(self._rows + 1, dtype=np.int64)
+        self._choice.append(self._pieces.add(fields.reshape(-1), rows * fields.shape[1]) + rows[:-1])
+        self._sizes += fields.shape[1]
 
     def join(self) -> PackedBytes:
         """Return the messages."""
@@ -173,9 +187,11 @@ class Maskers:
         self._made: dict[tuple[int, int], RowMasker] = {}
 
     def find(self, schema: TableSchema) -> RowMasker | None:
-        """Return the masker of a version; None = its rows stay as they are."""
+        """Return the masker of a version; None = its rows stay as they are. Raises ConfigError for a misfit."""
         if not isinstance(schema, ProjectedSchema):
             return None
+        if schema.rules.misfit:
+            raise ConfigError(f"{schema.qualified}: {schema.rules.misfit}")
         at = (schema.table_id, schema.version)
         known = self._made.get(at)
         if known is None or known.schema != schema:

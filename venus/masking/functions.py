@@ -34,6 +34,8 @@ _YEARS = {
 _ENDLESS = pa.array(["infinity", "-infinity"], pa.large_string())
 #: Where the hyphens of a uuid are not.
 _UUID_PLACES = [i for i in range(36) if i not in (8, 13, 18, 23)]
+#: The spelling of most dates.
+_DAY = np.frombuffer(b"0000-00-00", dtype=np.uint8)
 _LITERAL = re.compile(r"'((?:[^']|'')*)'(::[\w \"().]+)?")
 
 
@@ -118,7 +120,7 @@ def _hash(values: pa.Array, logical: LogicalType, key: MaskingKey) -> pa.Array:
     distinct = pc.dictionary_encode(values)
     if isinstance(distinct, pa.ChunkedArray):
         distinct = distinct.combine_chunks()
-    digests = key.hash_values(distinct.dictionary.to_pylist())
+    digests = key.hash_values(distinct.dictionary.to_numpy(zero_copy_only=False).tolist())
     return pc.take(_spell_hashes(digests, logical.kind), distinct.indices)
 
 
@@ -133,6 +135,22 @@ def _spell_hashes(digests: bytes, kind: Kind) -> pa.Array:
     return _fixed_width(spelled.tobytes(), 36)
 
 
+def _first_of_plain_years(values: pa.Array) -> pa.Array | None:
+    """Return the same for dates of four, two and two digits, without a call for each; None = others are among them."""
+    if values.null_count or not len(values) or values.type != _BYTES:
+        return None
+    _, offsets, data = values.buffers()
+    bounds = np.frombuffer(offsets, dtype=np.int64)[values.offset : values.offset + len(values) + 1]
+    if data is None or (np.diff(bounds) != len(_DAY)).any():
+        return None
+    days = np.frombuffer(data, dtype=np.uint8)[bounds[0] : bounds[-1]].reshape(-1, len(_DAY))
+    if not ((days - ord("0") < 10) == (ord("0") == _DAY)).all() or (days[:, ord("-") == _DAY] != ord("-")).any():
+        return None
+    days = days.copy()
+    days[:, 4:] = np.frombuffer(b"-01-01", dtype=np.uint8)
+    return _fixed_width(days.tobytes(), len(_DAY))
+
+
 def _fixed_width(data: bytes, width: int) -> pa.Array:
     bounds = np.arange(0, len(data) + 1, width, dtype=np.int64)
     return pa.Array.from_buffers(_BYTES, len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
@@ -140,6 +158,8 @@ def _fixed_width(data: bytes, width: int) -> pa.Array:
 
 def _first_of_year(values: pa.Array, kind: Kind) -> pa.Array:
     """Return the first moment of each value's year; a value of unknown spelling becomes NULL rather than stay."""
+    if kind is Kind.DATE and (plain := _first_of_plain_years(values)) is not None:
+        return plain
     texts = _as_text(values)
     pattern, into = _YEARS[kind]
     known = pc.match_substring_regex(texts, pattern)
