@@ -144,6 +144,8 @@ class OwnType:
 
 #: The kind of `LeftOut` for a child table: one for each table that inherits from this one, by name in SQL's spelling.
 CHILD_TABLE = "heir"
+#: The kind for a column that a broker set above masks or drops (venus/masking/border.py).
+MASKED = "masked column"
 #: The reason for an index that is being built, by REINDEX CONCURRENTLY for one: it appears and disappears by itself.
 UNFINISHED = "it is not valid at the source either"
 
@@ -185,6 +187,11 @@ class TableSchema:
     def child_tables(self) -> tuple[str, ...]:
         """The tables that inherit from this one at the source; queries of it there include their rows."""
         return tuple(left.name for left in self.left_out if left.what == CHILD_TABLE)
+
+    @property
+    def masked_above(self) -> str:
+        """The columns that a broker set above masks or drops, with the id of its key, as text; empty = none."""
+        return ", ".join(f"{one.name} ({one.definition}; {one.reason})" for one in self.left_out if one.what == MASKED)
 
     @property
     def identity(self) -> tuple[tuple[str, int], ...]:

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from pathlib import Path
 
 from venus.codec.masked_rows import Maskers
 from venus.config import Settings, require_target
-from venus.errors import ConfigError, Refused
+from venus.errors import Refused
 from venus.masking.fit import find_misfit
-from venus.masking.functions import MaskingKey
 from venus.masking.projection import ProjectedSchema, columns_of, project_schema, source_of
 from venus.masking.rules import RuleSet, TableColumns
 from venus.masking.syntax import KEEP, ColumnRule, parse_rule
 from venus.model import TableSchema
-from venus.security.secrets import read_secret
-
-#: A shorter key could be guessed.
-KEY_BYTES_MIN = 16
-
-
-def read_masking_key(path: str, option: str) -> MaskingKey:
-    """Read a masking key. Raises ConfigError for a file that is missing, too short, or that others may read."""
-    secret = read_secret(Path(path), option).strip()
-    if len(secret) < KEY_BYTES_MIN:
-        raise ConfigError(
-            f"{option} {path} has {len(secret)} bytes: a key needs at least {KEY_BYTES_MIN}",
-            hint=f"(umask 077; head -c 32 /dev/urandom | base64 > {path})",
-        )
-    return MaskingKey(secret)
+from venus.security.secrets import read_masking_key
 
 
 class TargetColumns:
@@ -65,7 +49,7 @@ class TargetColumns:
     ) -> TableSchema:
         """Return a version that the broker describes as the target gets it; `received` are all that it has.
 
-        `others` are described with it. Raises ConfigError if the table is new and a rule does not fit it.
+        `others` are described with it. A new table that a rule does not fit gets the reason instead (`reason_to_halt`).
         """
         if self.rules.is_empty:
             return schema
@@ -73,7 +57,13 @@ class TargetColumns:
         before = newest.pop(schema.table_id, None)
         if before is not None:
             return self.follow(before, schema)
-        return self.project_all([*map(source_of, newest.values()), *others, schema], elsewhere=None)[-1]
+        if schema.is_heartbeat:
+            return schema
+        settled = [source_of(s) for s in newest.values() if not columns_of(s).misfit]
+        new = {s.table_id: s for s in sorted(others, key=lambda s: s.version) if s.table_id not in newest}
+        new.setdefault(schema.table_id, schema)
+        found = self.rules.resolve_new(settled, [*new.values()], elsewhere=None)
+        return project_schema(schema, found.get(schema.table_id, TableColumns()))
 
     def follow(self, before: TableSchema, after: TableSchema) -> TableSchema:
         """Return another version of a table as the target gets it; `before` is the newest received."""
@@ -84,12 +74,14 @@ class TargetColumns:
         """Return another version of a table by these rules for `before`, the newest received version."""
         return project_schema(schema, self.rules.follow(source_of(before), columns, schema))
 
-    def configure(self, newest: Seq[TableSchema], *, elsewhere: Seq[str] = ()) -> dict[int, TableColumns]:
+    def configure(self, newest: Seq[TableSchema], *, elsewhere: Seq[str] | None = ()) -> dict[int, TableColumns]:
         """Return the configured rules of each table, for the newest versions that the target has received.
 
         A column that was left out because no rule names it stays so, unless it is carried now.
         """
-        found = self.rules.resolve([source_of(s) for s in newest], elsewhere=elsewhere)
+        settled = [source_of(s) for s in newest if not columns_of(s).misfit]
+        halted = [source_of(s) for s in newest if columns_of(s).misfit]
+        found = self.rules.resolve_new(settled, halted, elsewhere=elsewhere)
         for schema in newest:
             columns = found.get(schema.table_id, TableColumns())
             found[schema.table_id] = self.rules.add(columns, self._find_undecided(schema))
@@ -106,10 +98,10 @@ class TargetColumns:
         """Raise Refused if the rules are others than those of these tables, for a target that keeps all values."""
         if self.rules.is_empty and not any(isinstance(schema, ProjectedSchema) for schema in newest):
             return
-        wanted = self.rules.resolve([source_of(schema) for schema in newest], elsewhere=None)
+        wanted = self.configure(newest, elsewhere=None)
         for schema in newest:
-            kept = self.rules.add(wanted.get(schema.table_id, TableColumns()), self._find_undecided(schema))
-            if project_schema(source_of(schema), kept) != schema:
+            is_followed = not columns_of(schema).misfit
+            if is_followed and project_schema(source_of(schema), wanted[schema.table_id]) != schema:
                 raise Refused(
                     f"[{self._place}.columns] or the masking key has changed for {schema.qualified}, whose files "
                     "keep the former values",
@@ -117,13 +109,15 @@ class TargetColumns:
                 )
 
     def reason_to_halt(self, schema: TableSchema) -> str:
-        """Return why a version cannot be followed: a rule does not fit a column, or none decides; empty = it can."""
+        """Return why a version cannot be followed: a rule does not fit it, or none decides; empty = it can."""
         if not isinstance(schema, ProjectedSchema):
             return ""
+        way = f"change [{self._place}.columns] and start `venus sync` again"
+        if schema.rules.misfit:
+            return f"{schema.rules.misfit}; {way}"
         for column in schema.source.columns:
             rule = schema.rules.by_number.get(column.number, ColumnRule())
             if misfit := find_misfit(rule, column, schema.source):
-                way = f"change [{self._place}.columns] and start `venus sync` again"
                 return f"{column.name} ({rule.describe()}) {misfit}; {way}"
         if self.rules.new_columns != "halt" or not schema.undecided_columns:
             return ""

@@ -57,6 +57,8 @@ class TargetTable:
     rows_removed: int = 0
     #: Indexes, checks and foreign keys that differ from the source's, one line each with the statement to run.
     differs: tuple[str, ...] = ()
+    #: Columns that are masked, renamed or dropped here, and the masking key's id, as text; empty = none.
+    columns: str = ""
 
     @property
     def rows_shown(self) -> str:
@@ -115,6 +117,7 @@ class TargetView:
                 reason=t.reason,
                 quarantined=t.refused,
                 rows=t.rows_shown,
+                columns=t.columns,
             )
             for t in self.tables
         )

@@ -21,7 +21,7 @@ from venus.cli.status import (
     format_log,
     format_mirror,
     format_overview,
-    format_row_filters,
+    format_selections,
     source_position,
     verdict,
 )
@@ -241,7 +241,7 @@ def test_which_rows_a_table_gets_is_shown_with_how_a_change_of_that_goes() -> No
         changed = replace(TARGET.tables[0], **table)  # type: ignore[arg-type]
         found = replace(HEALTHY, targets=(replace(TARGET, tables=(changed,)),))
         assert found.healthy
-        return format_row_filters(found)
+        return format_selections(found)
 
     where = "target a: main.orders gets the rows where region = 'EU'"
     assert lines() == []
@@ -251,6 +251,10 @@ def test_which_rows_a_table_gets_is_shown_with_how_a_change_of_that_goes() -> No
     ]
     assert lines(predicate="region = 'EU'", rows_brought=1200, rows_removed=3) == [
         f"{where}; the last change of that added 1,200 rows and removed 3"
+    ]
+    assert lines(predicate="region = 'EU'", columns="email (hmac); masking key 1a2b3c4d") == [
+        where,
+        "target a: main.orders gets these columns changed: email (hmac); masking key 1a2b3c4d",
     ]
     assert lines(rows_brought=5) == [
         "target a: main.orders gets every row; the last change of that added 5 rows and removed 0"

@@ -127,7 +127,7 @@ def format_overview(found: Overview) -> list[RenderableType]:
         format_fall_back(found),
         format_comparisons(found),
         format_loads(broker),
-        format_row_filters(found),
+        format_selections(found),
         format_different_objects(found),
         format_scrub(broker),
         format_comparing(broker),
@@ -181,14 +181,11 @@ def format_problems(found: Overview) -> list[RenderableType]:
     return parts
 
 
-def format_row_filters(found: Overview) -> list[str]:
-    """Format the row filters of tables at targets, and the progress of changing them."""
-    return [
-        f"target {target.name}: {table_.name} gets {table_.rows_shown}"
-        for target in found.targets
-        for table_ in target.tables
-        if table_.rows_shown
-    ]
+def format_selections(found: Overview) -> list[str]:
+    """Format which rows and columns the tables of targets get, and the progress of changing that."""
+    tables = [(f"target {one.name}: {table_.name}", table_) for one in found.targets for table_ in one.tables]
+    rows = [f"{name} gets {table_.rows_shown}" for name, table_ in tables if table_.rows_shown]
+    return rows + [f"{name} gets these columns changed: {table_.columns}" for name, table_ in tables if table_.columns]
 
 
 def format_different_objects(found: Overview) -> list[str]:

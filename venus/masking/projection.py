@@ -36,6 +36,8 @@ class ProjectedSchema(TableSchema):
     @property
     def hidden(self) -> frozenset[str]:
         """The columns, by their names at the source, whose plain values the target does not get."""
+        if self.rules.misfit:
+            return frozenset(c.name for c in self.source.columns)
         by_number = self.rules.by_number
         found = {c.name: by_number.get(c.number, ColumnRule()) for c in self.source.columns}
         return frozenset(name for name, rule in found.items() if rule.is_masked or rule.mask == DROP)
@@ -55,10 +57,16 @@ class ProjectedSchema(TableSchema):
 
 def describe_columns(schema: TableSchema) -> str:
     """Return what happens to the columns of a table, as text, with the id of the masking key."""
+    return describe_masks(schema) or "every column as at the source"
+
+
+def describe_masks(schema: TableSchema) -> str:
+    """Return the same; empty = every column is as at the source."""
     masked = schema.masks if isinstance(schema, ProjectedSchema) else {}
-    found = ", ".join(f"{name} ({what})" for name, what in masked.items()) or "every column as at the source"
+    found = ", ".join(f"{name} ({what})" for name, what in masked.items())
     key_id = columns_of(schema).key_id
-    return f"{found}; masking key {key_id}" if key_id else found
+    found = f"{found}; masking key {key_id}" if key_id else found
+    return "; ".join(filter(None, (found, schema.masked_above)))
 
 
 def source_of(schema: TableSchema) -> TableSchema:
@@ -75,7 +83,7 @@ def project_schema(source: TableSchema, columns: TableColumns) -> TableSchema:
     """Return a version as a target gets it by these rules; the same version if there are none."""
     numbers = {c.number for c in source.columns}
     rules = {n: rule for n, rule in columns.rules if n in numbers}
-    if not rules and not columns.referred:
+    if not rules and not columns.referred and not columns.misfit:
         return source
     names = {c.name: rules.get(c.number, ColumnRule()) for c in source.columns}
     left_out = list(source.left_out)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from venus.errors import ConfigError
@@ -19,6 +20,7 @@ from venus.model import Column, TableSchema
 from venus.text.formatting import suggest_nearest
 
 _EVERY_TABLE = "*"
+MAKE_KEY = "make one with (umask 077; head -c 32 /dev/urandom | base64 > masking.key), and keep a copy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class TableColumns:
     key_id: str = ""
     #: New names of columns of other tables, to which its foreign keys refer: table -> (old, new).
     referred: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    #: Why the rules do not fit the table, which then gets no row; empty = they do.
+    misfit: str = ""
 
     @property
     def by_number(self) -> dict[int, ColumnRule]:
@@ -43,7 +47,8 @@ class TableColumns:
             for number, rule in self.rules
         }
         renamed = {table: dict(names) for table, names in self.referred}
-        return json.dumps({"rules": rules, "key": self.key_id, "referred": renamed})
+        found = {"rules": rules, "key": self.key_id, "referred": renamed}
+        return json.dumps(found | ({"misfit": self.misfit} if self.misfit else {}))
 
     @classmethod
     def from_text(cls, text: str) -> TableColumns:
@@ -53,6 +58,7 @@ class TableColumns:
             rules=tuple((int(number), ColumnRule(**rule)) for number, rule in found["rules"].items()),
             key_id=found["key"],
             referred=tuple((table, tuple(names.items())) for table, names in found["referred"].items()),
+            misfit=found.get("misfit", ""),
         )
 
 
@@ -87,7 +93,7 @@ class RuleSet:
                     raise ConfigError(f"{place}: {schema.qualified}.{column.name} has a rule already, by {also}")
         tables = {s.table_id: s for s in known}
         for table_id, rules in found.items():
-            self._check_table(tables[table_id], rules)
+            self.check_table(tables[table_id], rules)
         self._check_ends(known, found)
         return {
             table_id: self._columns_of(tables[table_id], {n: rule for n, (_, rule) in rules.items()}, known, found)
@@ -95,8 +101,27 @@ class RuleSet:
             if (rules := found.get(table_id, {})) or _refers_to_renamed(tables[table_id], known, found)
         }
 
+    def resolve_new(
+        self, settled: Seq[TableSchema], new: Seq[TableSchema], *, elsewhere: Seq[str] | None = ()
+    ) -> dict[int, TableColumns]:
+        """Return the rules like `resolve`; a new table that they do not fit gets the reason. Raises for the others."""
+        with suppress(ConfigError):
+            return self.resolve([*settled, *new], elsewhere=elsewhere)
+        fitting, misfits = list(settled), {}
+        for schema in new:
+            try:
+                self.resolve([*fitting, schema], elsewhere=None)
+            except ConfigError as error:
+                misfits[schema.table_id] = TableColumns(misfit="; ".join(filter(None, (str(error), error.hint))))
+            else:
+                fitting.append(schema)
+        names = [schema.qualified for schema in new if schema.table_id in misfits]
+        return self.resolve(fitting, elsewhere=None if elsewhere is None else [*elsewhere, *names]) | misfits
+
     def follow(self, before: TableSchema, columns: TableColumns, after: TableSchema) -> TableColumns:
         """Return the rules for a later version of a table: columns keep theirs, and new ones get what is configured."""
+        if columns.misfit:
+            return columns
         old = {c.number for c in before.columns}
         rules = columns.by_number
         for column in after.columns if after.version > before.version else ():
@@ -142,7 +167,8 @@ class RuleSet:
             referred=tuple(sorted(referred.items())),
         )
 
-    def _check_table(self, schema: TableSchema, rules: Mapping[int, tuple[str, ColumnRule]]) -> None:
+    def check_table(self, schema: TableSchema, rules: Mapping[int, tuple[str, ColumnRule]]) -> None:
+        """Raise ConfigError if a rule does not fit its column; `rules` are those of the table, with their places."""
         columns = {c.number: c for c in schema.columns}
         for number, (place, rule) in rules.items():
             column = columns[number]
@@ -151,7 +177,7 @@ class RuleSet:
             if rule.mask == HMAC and not self.key_id:
                 raise ConfigError(
                     f"{place}: hmac needs a key, and {self.place.removesuffix('.columns')}.masking_key_file is not set",
-                    hint="make one with (umask 077; head -c 32 /dev/urandom | base64 > masking.key), and keep a copy",
+                    hint=MAKE_KEY,
                 )
         taken: dict[str, str] = {}
         for number, column in columns.items():

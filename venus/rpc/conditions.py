@@ -117,6 +117,8 @@ class TableCondition:
     quarantined: int = 0
     #: The rows that a target gets, in words; empty = every row.
     rows: str = ""
+    #: The columns that a target gets masked, renamed or not at all, in words; empty = none.
+    columns: str = ""
 
     @property
     def is_following(self) -> bool:
@@ -126,7 +128,7 @@ class TableCondition:
     @property
     def is_ordinary(self) -> bool:
         """Whether there is nothing to report about it."""
-        return self.is_following and not self.rows and not self.has_failed_resync
+        return self.is_following and not self.rows and not self.columns and not self.has_failed_resync
 
     @property
     def has_failed_resync(self) -> bool:

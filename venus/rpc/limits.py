@@ -220,6 +220,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "state": Name(20),
         "reason": Name(REPORTED_REASON_CHARS_MAX, may_be_empty=True),
         "rows": Name(REPORTED_REASON_CHARS_MAX, may_be_empty=True),
+        "columns": Name(REPORTED_REASON_CHARS_MAX, may_be_empty=True),
         "quarantined": _ANY,
     },
     "DeliveryFrame": {"increments": Each(COUNT_MAX), "progress": _ANY},

@@ -35,6 +35,7 @@ def encode(condition: conditions.AdapterCondition) -> broker_pb2.AdapterReport:
                 reason=_line(table.reason, REASON_CHARACTERS_MAX),
                 quarantined=table.quarantined,
                 rows=_line(table.rows, REASON_CHARACTERS_MAX),
+                columns=_line(table.columns, REASON_CHARACTERS_MAX),
             )
             for table in listed
         ],
@@ -94,6 +95,7 @@ def decode(report: broker_pb2.AdapterReport) -> conditions.AdapterCondition:
                 reason=table.reason,
                 quarantined=table.quarantined,
                 rows=table.rows,
+                columns=table.columns,
             )
             for table in report.tables
         ),
@@ -125,8 +127,8 @@ def _check_figures(figures: broker_pb2.AdapterFigures) -> None:
         raise ProtocolError(f"a report has a verdict that does not exist: {figures.compared.verdict[:20]!r}")
 
 
-def _texts(table: broker_pb2.TableReport) -> tuple[str, str]:
-    return table.reason, table.rows
+def _texts(table: broker_pb2.TableReport) -> tuple[str, str, str]:
+    return table.reason, table.rows, table.columns
 
 
 def reported_problems(entry: broker_pb2.BusinessStatus, now_us: int) -> Iterator[tuple[str, str]]:

@@ -25,6 +25,7 @@ from venus.errors import ConfigError
 
 if TYPE_CHECKING:
     from venus.config import Settings, SourceSettings, TargetSettings
+    from venus.masking.functions import MaskingKey
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,23 @@ def read_secret(path: Path, option: str) -> bytes:
     if mode & OPEN_TO_OTHERS:
         raise ConfigError(f"{option} {path} can be read by others (mode {mode:04o})", hint=f"chmod 600 {path}")
     return content
+
+
+#: A shorter masking key could be guessed.
+MASKING_KEY_BYTES_MIN = 16
+
+
+def read_masking_key(path: str, option: str) -> MaskingKey:
+    """Read a masking key. Raises ConfigError for a file that is missing, too short, or that others may read."""
+    from venus.masking.functions import MaskingKey  # it brings Arrow
+
+    secret = read_secret(Path(path), option).strip()
+    if len(secret) < MASKING_KEY_BYTES_MIN:
+        raise ConfigError(
+            f"{option} {path} has {len(secret)} bytes: a key needs at least {MASKING_KEY_BYTES_MIN}",
+            hint=f"(umask 077; head -c 32 /dev/urandom | base64 > {path})",
+        )
+    return MaskingKey(secret)
 
 
 def read_file(path: Path, option: str) -> bytes:

@@ -515,6 +515,7 @@ class TableReport(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     QUARANTINED_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     table_id: _builtins.int
     name: _builtins.str
     """the source's; at most 300 characters"""
@@ -526,6 +527,8 @@ class TableReport(_message.Message):
     """changes that wait in quarantine"""
     rows: _builtins.str
     """which of its rows the target gets, in words; empty = every row; at most 500 characters"""
+    columns: _builtins.str
+    """which columns it gets masked, renamed or not at all, in words; empty = none; at most 500 characters"""
     def __init__(
         self,
         *,
@@ -535,10 +538,11 @@ class TableReport(_message.Message):
         reason: _builtins.str = ...,
         quarantined: _builtins.int = ...,
         rows: _builtins.str = ...,
+        columns: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "quarantined", b"quarantined", "reason", b"reason", "rows", b"rows", "state", b"state", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "name", b"name", "quarantined", b"quarantined", "reason", b"reason", "rows", b"rows", "state", b"state", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

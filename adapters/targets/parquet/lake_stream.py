@@ -10,6 +10,7 @@ until the manifest names them.
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -31,8 +32,9 @@ from venus.adapters.targets.parquet.manifest import (
     LakeTable,
     ParquetFolder,
     row_counts,
+    table_state,
 )
-from venus.adapters.targets.parquet.refresh import refresh, reload_state
+from venus.adapters.targets.parquet.refresh import refresh, release_fitting, reload_state
 from venus.adapters.under.circuit import TargetCircuit
 from venus.adapters.under.cut_assembler import SectionRole, SectionWalk, decode_piece
 from venus.codec.arrow_rows import ArrowShape, ValueMisfit
@@ -40,14 +42,17 @@ from venus.codec.batch import Batch, TableChanges
 from venus.codec.masked_rows import project_section
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, OffsetTrimmed, ProtocolError, Refused, VenusError
+from venus.masking.projection import columns_of, describe_masks
 from venus.model import TableSchema
 from venus.network.row_filters import RowsIdentity
 from venus.process.system import raise_descriptor_limit
 from venus.rpc import reports
-from venus.rpc.conditions import ACTIVE, RESYNCING, AdapterCondition, AdapterFigures, TableCondition
+from venus.rpc.conditions import AdapterCondition, AdapterFigures, TableCondition
 from venus.rpc.nearest_subscriber import open_subscriber
 from venus.rpc.stopwatch import Stopwatch
 from venus.wire import broker_pb2
+
+logger = logging.getLogger(__name__)
 
 #: How many bytes of rows of all tables may wait in memory for their row groups.
 WAITING_BYTES_MAX = 128 << 20
@@ -66,10 +71,10 @@ class PendingCommit:
     """Everything that has arrived since the last commit. It changes `manifest`: commit both or discard both."""
 
     def __init__(self, target: ParquetFolder, manifest: LakeManifest) -> None:
-        self._layout, self._columns = target.layout, target.columns
+        self._name, self._layout, self._columns = target.name, target.layout, target.columns
         self.manifest = manifest
         self._start = manifest.offset
-        self._walk = SectionWalk(manifest.schema, lambda t: manifest.tables[t].schema_version)
+        self._walk = SectionWalk(manifest.schema, manifest.find_version)
         self._writers: dict[tuple[int, int], LakeFileWriter] = {}
         self._waiting_bytes = 0  # an upper bound, since all writers were last flushed
         self.rows = 0
@@ -91,7 +96,9 @@ class PendingCommit:
             self._add_schema(schema)
         ahead = batch.first_sequence - piece.start
         for role, section, offset in self._walk.walk(piece):
-            if role is not SectionRole.NEW_VERSION:  # a lake keeps each version's rows in files of that shape
+            if role is SectionRole.HELD:
+                manifest.tables[section.table_id].rows_held += section.count
+            elif role is not SectionRole.NEW_VERSION:  # a lake keeps each version's rows in files of that shape
                 self._add_section(section, offset, offset + ahead, increment.committed_at_us)
         self._advance(increment, batch)
 
@@ -111,7 +118,8 @@ class PendingCommit:
     def _add_schema(self, described: TableSchema) -> None:
         manifest = self.manifest
         schema = self._columns.project_received(manifest.schemas.values(), described)
-        if reason := self._columns.reason_to_halt(schema):
+        reason, is_halted = self._columns.reason_to_halt(schema), columns_of(schema).misfit != ""
+        if reason and not is_halted:
             raise Refused(f"{schema.qualified}: {reason}")
         manifest.schemas[schema.table_id, schema.version] = schema
         if schema.is_heartbeat:
@@ -127,6 +135,9 @@ class PendingCommit:
                 base=LakeState(offset=manifest.offset),
             )
             manifest.tables[schema.table_id] = table
+            if is_halted:
+                table.note = reason
+                logger.error("target %s: table %s is halted: %s", self._name, schema.qualified, reason)
         table.schema_version = max(table.schema_version, schema.version)
         table.name = schema.qualified if schema.version == table.schema_version else table.name
 
@@ -238,6 +249,7 @@ def _follow(target: ParquetFolder, circuit: TargetCircuit, stop: threading.Event
         if manifest is None:
             raise target.not_loaded_error
         target.columns.refuse_changed(manifest.newest_versions())
+        release_fitting(target, manifest)
         return _LakeStream(target, manifest, circuit, stop, tell).run()
     except OSError as error:  # a full disk or a lost file system: no part of the commit is visible
         raise DatabaseUnavailable(f"target {target.name}: {error}", hint="check the disk") from error
@@ -398,7 +410,13 @@ class _LakeStream:
         resyncing = set(self._target.requested_resyncs())
         return AdapterCondition.of(
             (
-                TableCondition(table_id=t.table_id, name=t.name, state=RESYNCING if t.table_id in resyncing else ACTIVE)
+                TableCondition(
+                    table_id=t.table_id,
+                    name=t.name,
+                    state=table_state(self._manifest, t, resyncing),
+                    reason=t.note if self._manifest.is_halted(t) else "",
+                    columns=describe_masks(self._manifest.schema(t.table_id, t.schema_version)),
+                )
                 for t in self._manifest.tables.values()
             ),
             paused=self._target.is_paused,

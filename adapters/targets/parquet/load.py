@@ -41,8 +41,8 @@ from venus.codec import schema as schemas_codec
 from venus.codec.arrow_rows import ArrowShape, ValueMisfit
 from venus.codec.masked_rows import Maskers, project_full_rows
 from venus.codec.stored_rows import RowTotals
-from venus.errors import Diverged, OffsetTrimmed, SnapshotExpired, TargetError, Unavailable, VenusError
-from venus.masking.projection import ProjectedSchema
+from venus.errors import ConfigError, Diverged, OffsetTrimmed, SnapshotExpired, TargetError, Unavailable, VenusError
+from venus.masking.projection import ProjectedSchema, columns_of
 from venus.model import TableSchema
 from venus.network.row_filters import find_differing
 from venus.rpc import reports
@@ -283,6 +283,8 @@ def can_follow(target: ParquetFolder, manifest: LakeManifest) -> bool:
 def _load(target: ParquetFolder, snapshots: SnapshotClient, report: Report, began: float) -> LoadReport:
     snapshot, text_columns = _read_plan(target, snapshots) or _new_plan(target, snapshots)
     load = StateLoad(target, snapshot, text_columns)
+    if misfit := next((columns_of(s).misfit for s in load.schemas.values() if columns_of(s).misfit), ""):
+        raise ConfigError(misfit)
     tables = load.tables()
     estimate, before = sum(s.rows_estimate for s in snapshot.splits), 0
     for table in tables.values():

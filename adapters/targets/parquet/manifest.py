@@ -35,9 +35,11 @@ from venus.codec import schema as schemas_codec
 from venus.codec.arrow_rows import ArrowShape
 from venus.config import Settings
 from venus.errors import ConfigError, Corruption, Refused, TargetError
+from venus.masking.projection import columns_of
 from venus.model import TableSchema
 from venus.network import row_filters
 from venus.network.row_filters import RowsIdentity
+from venus.rpc.conditions import ACTIVE, RESYNCING
 from venus.wire import change_pb2
 
 FORMAT = "venus-lake/1"
@@ -78,6 +80,8 @@ class LakeTable:
     previous: str = ""  # the state before: readers may still have it open
     changes: list[ChangeFile] = field(default_factory=list)
     rows_applied: int = 0
+    #: Changes that wait because the table is halted: its next state, from the full data, has them.
+    rows_held: int = 0
     note: str = ""
 
     def shape_number(self, version: int) -> int:
@@ -131,10 +135,20 @@ class LakeManifest:
         version, text_columns = table.shapes[number - 1]
         return shape_of(self.schema(table.table_id, version), text_columns)
 
+    def is_halted(self, table: LakeTable) -> bool:
+        """Return whether a table gets no rows, because the rules for columns do not fit it; its note says why."""
+        return columns_of(self.schema(table.table_id, table.schema_version)).misfit != ""
+
+    def find_version(self, table_id: int) -> int | None:
+        """Return the version of a table that follows."""
+        table = self.tables[table_id]
+        return None if self.is_halted(table) else table.schema_version
+
     @property
     def unaccounted(self) -> int:
         """The number of changes below the offset that are unaccounted for."""
-        return self.offset - self.counted_from - self.rows_other - sum(t.rows_applied for t in self.tables.values())
+        counted = sum(t.rows_applied + t.rows_held for t in self.tables.values())
+        return self.offset - self.counted_from - self.rows_other - counted
 
     def save(self, path: Path) -> None:
         """Write the manifest, which commits this state."""
@@ -143,7 +157,7 @@ class LakeManifest:
             tree["rows"] = row_filters.encode_identity(self.rows)
         tree |= {
             "format": FORMAT,
-            "tables": [asdict(t) for t in self.tables.values()],
+            "tables": [_table_entry(t) for t in self.tables.values()],
             "schemas": schemas_to_text(self.schemas),
         }
         replace_text(path, json.dumps(tree, indent=1))
@@ -176,6 +190,13 @@ def row_counts(manifest: LakeManifest) -> dict[int, int]:
     return {t.table_id: t.base.rows for t in manifest.tables.values()}
 
 
+def table_state(manifest: LakeManifest, table: LakeTable, resyncing: Set[int]) -> str:
+    """Return the state of a table as status and broker show it."""
+    if manifest.is_halted(table):
+        return "HALTED"
+    return RESYNCING if table.table_id in resyncing else ACTIVE
+
+
 def shape_of(schema: TableSchema, text_columns: list[str]) -> ArrowShape:
     """Return the shape of a schema version; a text column may be newer than this version."""
     return ArrowShape.of(schema, text_columns=frozenset(text_columns) & {c.name for c in schema.columns})
@@ -190,6 +211,11 @@ def schemas_from_text(texts: list[str]) -> dict[tuple[int, int], TableSchema]:
     """Return the table versions that `to_text` has encoded."""
     found = [schemas_codec.from_wire(change_pb2.TableSchema.FromString(base64.b64decode(text))) for text in texts]
     return {(s.table_id, s.version): s for s in found}
+
+
+def _table_entry(table: LakeTable) -> dict[str, Any]:
+    """Return a table as the manifest has it: an older version reads one without held changes."""
+    return {name: value for name, value in asdict(table).items() if name != "rows_held" or value}
 
 
 def _parse_table(entry: dict[str, Any]) -> LakeTable:

@@ -29,6 +29,8 @@ from venus.adapters.targets.parquet.manifest import LakeManifest, LakeState, Lak
 from venus.codec.arrow_rows import CHANGE_FIELDS, DELETED, GONE_BEFORE, OFFSET, SEQUENCE, ArrowShape, default_values
 from venus.codec.packed import Bools, Ints
 from venus.errors import Unavailable
+from venus.masking.projection import columns_of, project_schema, source_of
+from venus.masking.rules import TableColumns
 from venus.model import Kind, TableSchema
 from venus.rpc import reports
 from venus.rpc.snapshots import SnapshotClient
@@ -321,6 +323,24 @@ class _StateWriter:
             self._writer.close()
             self._rows += self._writer.rows
         self._writer = None
+
+
+def release_fitting(target: ParquetFolder, manifest: LakeManifest) -> None:
+    """Let the halted tables follow that the rules for columns fit now, and request their states."""
+    newest = manifest.newest_versions()
+    halted = [manifest.tables[s.table_id] for s in newest if columns_of(s).misfit]
+    wanted = target.columns.configure(newest, elsewhere=None) if halted else {}
+    for table in halted:
+        columns = wanted.get(table.table_id, TableColumns())
+        for key, schema in manifest.schemas.items():
+            if key[0] == table.table_id:
+                manifest.schemas[key] = project_schema(source_of(schema), columns)
+        table.note = target.columns.reason_to_halt(manifest.schema(table.table_id, table.schema_version))
+        if not columns.misfit:
+            table.rows_applied, table.rows_held = table.rows_applied + table.rows_held, 0
+            target.request_resync(table.table_id)
+    if halted:
+        target.commit(manifest, [])
 
 
 def reload_state(target: ParquetFolder, manifest: LakeManifest, table_id: int, why: str, text_column: str = "") -> None:

@@ -20,12 +20,13 @@ from venus.adapters.targets.contract import (
 )
 from venus.adapters.targets.parquet.lake_stream import run_lake
 from venus.adapters.targets.parquet.load import load_lake
-from venus.adapters.targets.parquet.manifest import LakeManifest, ParquetFolder, row_counts
+from venus.adapters.targets.parquet.manifest import LakeManifest, ParquetFolder, row_counts, table_state
 from venus.adapters.targets.registry import TargetBase
 from venus.adapters.targets.views import TargetTable, TargetView, age_s
 from venus.codec import arrow_rows
 from venus.config import Settings
 from venus.errors import VenusError
+from venus.masking.projection import describe_masks
 from venus.model import Finding, TableSchema
 from venus.text.formatting import find_named_table
 
@@ -153,7 +154,7 @@ def build_view(
     name: str, manifest: LakeManifest, *, place: str, paused: bool, resyncing: set[int], now_us: int
 ) -> TargetView:
     """Return the state of a folder as `status` shows it."""
-    notes = [f"{t.name} {t.note}" for t in manifest.tables.values() if t.note]
+    notes = [f"{t.name} {t.note}" for t in manifest.tables.values() if t.note and not manifest.is_halted(t)]
     return TargetView(
         name=name,
         group=manifest.group,
@@ -171,8 +172,11 @@ def build_view(
             TargetTable(
                 table_id=t.table_id,
                 name=t.name,
-                state="RESYNCING" if t.table_id in resyncing else "ACTIVE",
+                state=table_state(manifest, t, resyncing),
+                reason=t.note if manifest.is_halted(t) else "",
                 rows_applied=t.rows_applied,
+                held=t.rows_held,
+                columns=describe_masks(manifest.schema(t.table_id, t.schema_version)),
             )
             for t in manifest.tables.values()
         ),

@@ -24,7 +24,7 @@ from venus.adapters.targets.relational.states import (
 from venus.adapters.targets.views import describe_selection
 from venus.codec.row_bytes import Layout
 from venus.errors import Refused
-from venus.masking.projection import source_of
+from venus.masking.projection import describe_masks, source_of
 from venus.model import Offset, TableSchema
 from venus.network.row_filters import RowsIdentity
 from venus.predicates.ranges import Predicate, compile_predicate
@@ -116,6 +116,7 @@ class TargetCatalogue:
             paused=self.position.paused,
             quarantined=self.quarantined,
             resyncing={table_id for table_id, purposes in self.sweeps.items() if RESYNC in purposes},
+            columns={t: describe_masks(self.current_schema(t)) for t in self.tables},
         )
         figures = AdapterFigures(place=self.place, compared=decode_comparison(self.position.compared))
         return replace(standing, cut_over=self.cut_over, figures=figures)
@@ -194,7 +195,12 @@ class TargetCatalogue:
 
 
 def build_condition(
-    tables: Iterable[TableState], *, paused: bool, quarantined: Mapping[int, int], resyncing: Container[int]
+    tables: Iterable[TableState],
+    *,
+    paused: bool,
+    quarantined: Mapping[int, int],
+    resyncing: Container[int],
+    columns: Mapping[int, str],
 ) -> AdapterCondition:
     """Return the condition of a target's tables."""
     return AdapterCondition.of(
@@ -206,6 +212,7 @@ def build_condition(
                 reason=t.reason,
                 quarantined=quarantined.get(t.table_id, 0),
                 rows=describe_selection(t.predicate, t.predicate_before, t.rows_brought, t.rows_removed),
+                columns=columns.get(t.table_id, ""),
             )
             for t in tables
         ),

@@ -40,6 +40,7 @@ from venus.adapters.under.row_changes import RowChanges
 from venus.codec.packed import PackedBytes
 from venus.config import Settings
 from venus.errors import Refused
+from venus.masking.projection import describe_masks
 from venus.model import TableSchema
 from venus.predicates.ranges import is_same
 from venus.rpc.conditions import LastComparison, TableCondition, decode_comparison, encode_comparison
@@ -125,6 +126,8 @@ class TargetProgress:
     now_us: int
     #: Indexes, checks and foreign keys that differ from the source's, by the table's name there.
     differing: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    #: The columns that are masked, renamed or dropped, in words, by the table's number.
+    columns: dict[int, str] = field(default_factory=dict)
 
 
 def read_progress(settings: Settings, name: str) -> TargetProgress:
@@ -147,6 +150,7 @@ def read_progress_in(target: RelationalDatabase, session: RelationalSession) -> 
     sweeps = target.read_own_rows(session, "sweeps") if installed else []
     resyncing = {table_id for table_id, purpose, _ in sweeps if purpose == RESYNC}
     loading = target.read_own_rows(session, "loading_rows") if installed else []
+    schemas = {(s.table_id, s.version): s for s in target.read_schemas(session)} if installed else {}
     return TargetProgress(
         target=target.name,
         group=target.group,
@@ -161,6 +165,11 @@ def read_progress_in(target: RelationalDatabase, session: RelationalSession) -> 
         wanted={t.source_name: predicate_text(target.config.where, t.source_name) for t in tables},
         waiting=tuple(target.find_lock_waits(session, {t.table_id: t for t in tables})),
         now_us=int(target.read_own_rows(session, "clock")[0][0]),
+        columns={
+            t.table_id: describe_masks(schema)
+            for t in tables
+            if (schema := schemas.get((t.table_id, t.schema_version))) is not None
+        },
     )
 
 
@@ -268,6 +277,7 @@ def _build_loaded_view(found: TargetProgress, position: TargetPosition) -> Targe
                 resyncing=t.source_name in found.resyncing,
                 wanted=found.wanted.get(t.source_name),
                 differs=found.differing.get(t.source_name, ()),
+                columns=found.columns.get(t.table_id, ""),
             )
             for t in found.tables
         ),
@@ -281,6 +291,7 @@ def build_table_view(
     resyncing: bool = False,
     wanted: str | None = None,
     differs: tuple[str, ...] = (),
+    columns: str = "",
 ) -> TargetTable:
     """Return the view of one table. `wanted` is its configured predicate; None means the one in force."""
     configured = None if wanted is None or is_same(found.predicate, wanted, ()) else wanted
@@ -301,6 +312,7 @@ def build_table_view(
         rows_brought=found.rows_brought,
         rows_removed=found.rows_removed,
         differs=differs,
+        columns=columns,
     )
 
 

@@ -10,6 +10,7 @@ sets the mark and `paused` while it locks the applied offset, so no cut is appli
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from abc import abstractmethod
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from venus.codec.packed import PackedBytes
     from venus.codec.stored_rows import FullRows
     from venus.rpc.conditions import TableCondition
+
+logger = logging.getLogger(__name__)
 
 #: How long to wait for the server process of a killed predecessor, which holds the lock until it notices.
 LOCK_WAIT_S = 30.0
@@ -159,6 +162,14 @@ class RelationalDatabase(OwnTables):
     @abstractmethod
     def store_version(self, session: OwnSession, schema: TableSchema, known: TableSchema | None) -> None:
         """Store a table version; `known` is the current version of the table at the target."""
+
+    def add_stream_table(self, session: OwnSession, schema: TableSchema, offset: int) -> None:
+        """Create a table that is new in the stream; one that rules for columns do not fit halts. Raises DdlNeeded."""
+        if reason := self.columns.reason_to_halt(schema):
+            self.put_halted(session, self.place(schema), offset, reason)
+            logger.error("target %s: table %s is halted: %s", self.name, schema.qualified, reason)
+        else:
+            self.create_stream_table(session, schema, offset)
 
     @abstractmethod
     def create_stream_table(self, session: OwnSession, schema: TableSchema, offset: int) -> None:

@@ -114,6 +114,8 @@ class SideLoad(threading.Thread):
             raise TargetError(f"the broker has no full data of {self._sql.placed.qualified}")
         newest = max(known, key=lambda s: s.version)
         schema = self._project(newest)
+        if reason := self._target.columns.reason_to_halt(schema):
+            raise TargetError(reason)
         schemas = {s.version: project_schema(s, columns_of(schema)) for s in known}
         sql, maskers = self._target.row_sql(schema), self._target.columns.maskers
         predicate = compile_predicate(self._predicate, newest) if self._predicate else None
@@ -288,8 +290,6 @@ class Resyncs:
         has_new_rules = columns_of(schema) != columns_of(before)
         if schema.version < state.schema_version or (schema.version == state.schema_version and not has_new_rules):
             return
-        if reason := self._target.columns.reason_to_halt(schema):
-            raise TargetError(reason)
         if has_new_rules:
             self._store_rules(session, catalogue, schema)
         self._target.store_version(session, schema, before)

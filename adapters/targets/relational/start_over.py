@@ -35,7 +35,7 @@ from venus.adapters.targets.relational.transaction import KeyRecording
 from venus.adapters.targets.views import describe_rows
 from venus.codec import schema as schemas_codec
 from venus.errors import ConfigError, Diverged, OffsetTrimmed, VenusError
-from venus.masking.projection import ProjectedSchema, describe_columns, project_schema, source_of
+from venus.masking.projection import ProjectedSchema, columns_of, describe_columns, project_schema, source_of
 from venus.masking.rules import TableColumns
 from venus.model import TableSchema
 from venus.network.row_filters import RowsIdentity, find_differing
@@ -165,7 +165,9 @@ class _StartOver:
         if schema.is_heartbeat or schema.table_id in self._catalogue.tables or schema.version < newest:
             return
         target, session = self._target, self._session
-        target.create_stream_table(session, schema, self._snapshot.offset)
+        target.add_stream_table(session, schema, self._snapshot.offset)
+        if columns_of(schema).misfit:
+            return
         (made,) = target.read_tables(session, schema.table_id)
         reason = made.reason or self._reason
         target.set_state(session, schema.table_id, HALTED, held_from=self._held_from, reason=reason)
@@ -255,34 +257,76 @@ def configured_columns(target: RelationalDatabase, catalogue: TargetCatalogue) -
 
 def _apply_columns(target: RelationalDatabase, session: RelationalSession, catalogue: TargetCatalogue) -> bool:
     """Request the resync of each table whose rules for columns have changed; return whether to read states again."""
-    wanted, newest = configured_columns(target, catalogue), catalogue.newest_versions()
+    newest = catalogue.newest_versions()
+    wanted = {
+        table_id: project_schema(source_of(newest[table_id]), columns)
+        for table_id, columns in configured_columns(target, catalogue).items()
+    }
     changed = [
         state
         for state in catalogue.tables.values()
         if state.table_id in wanted
         and state.state != LOADING
-        and project_schema(source_of(newest[state.table_id]), wanted[state.table_id]) != newest[state.table_id]
-        and not (state.state in (HALTED, PAUSED) and RESYNC in catalogue.sweeps.get(state.table_id, {}))
+        and wanted[state.table_id] != newest[state.table_id]
+        and (columns_of(newest[state.table_id]).misfit or not _waits_for_resync(catalogue, state))
     ]
     if not changed:
         return False
     found = session.row(f"BEGIN; {target.own_text(session, 'hold_position')}")
     if found == (catalogue.position.offset, catalogue.position.control):
-        recording = KeyRecording(target, session, catalogue)
         for state in changed:
-            if SWEEP in catalogue.sweeps.get(state.table_id, {}):  # it has recorded the former keys
-                recording.stop(state.table_id, SWEEP, catalogue.sql(target, state.table_id, state.schema_version))
-            held_from = catalogue.position.offset if state.held_from is None else state.held_from
-            after, reason = (PAUSED, state.reason) if state.state == PAUSED else (HALTED, COLUMNS_CHANGED)
-            target.set_state(session, state.table_id, after, held_from=held_from, reason=reason)
-            recording.request(state.table_id, RESYNC)
-            text = project_schema(source_of(newest[state.table_id]), wanted[state.table_id])
-            logger.info(
-                "target %s: %s gets other columns: %s; previously: %s",
-                target.name,
-                state.source_name,
-                describe_columns(text),
-                describe_columns(newest[state.table_id]),
-            )
+            _change_columns(target, session, catalogue, state, wanted[state.table_id])
     session.run("COMMIT")
     return True
+
+
+def _waits_for_resync(catalogue: TargetCatalogue, state: TableState) -> bool:
+    return state.state in (HALTED, PAUSED) and RESYNC in catalogue.sweeps.get(state.table_id, {})
+
+
+def _change_columns(
+    target: RelationalDatabase,
+    session: RelationalSession,
+    catalogue: TargetCatalogue,
+    state: TableState,
+    wanted: TableSchema,
+) -> None:
+    """Request the resync that brings other columns to a table; create one that the rules fit only now."""
+    before = catalogue.newest_schema(state.table_id)
+    reason = COLUMNS_CHANGED
+    if columns_of(before).misfit:
+        reason = _create_fitting(target, session, catalogue, state, wanted) or reason
+    held_from = catalogue.position.offset if state.held_from is None else state.held_from
+    after = (PAUSED, state.reason) if state.state == PAUSED else (HALTED, reason)
+    target.set_state(session, state.table_id, after[0], held_from=held_from, reason=after[1])
+    if columns_of(wanted).misfit:
+        return
+    recording = KeyRecording(target, session, catalogue)
+    if SWEEP in catalogue.sweeps.get(state.table_id, {}):  # it has recorded the former keys
+        recording.stop(state.table_id, SWEEP, catalogue.sql(target, state.table_id, state.schema_version))
+    recording.request(state.table_id, RESYNC)
+    logger.info(
+        "target %s: %s gets other columns: %s; previously: %s",
+        target.name,
+        state.source_name,
+        describe_columns(wanted),
+        describe_columns(before),
+    )
+
+
+def _create_fitting(
+    target: RelationalDatabase,
+    session: RelationalSession,
+    catalogue: TargetCatalogue,
+    state: TableState,
+    wanted: TableSchema,
+) -> str:
+    """Create a table that was halted because the rules did not fit it; return why it cannot be, empty = it is there."""
+    for (table_id, _), known in catalogue.schemas.items():
+        if table_id == state.table_id:
+            target.put_schema(session, project_schema(source_of(known), columns_of(wanted)))
+    target.add_stream_table(session, wanted, state.counted_from)
+    counted = (state.rows_applied, state.rows_quarantined, state.rows_skipped, state.rows_held)
+    session.run(target.own_execute_text(session, "count", state.table_id, *counted))
+    (made,) = target.read_tables(session, state.table_id)
+    return made.reason if made.state == HALTED else ""

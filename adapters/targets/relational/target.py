@@ -34,7 +34,7 @@ from venus.adapters.targets.relational.states import ACTIVE, LOADING, TableState
 from venus.adapters.targets.views import TargetView
 from venus.config import Settings
 from venus.errors import ConfigError, Refused, TargetError, VenusError
-from venus.masking.projection import ProjectedSchema, describe_columns
+from venus.masking.projection import ProjectedSchema, columns_of, describe_columns
 from venus.model import Finding, TableSchema
 from venus.text.formatting import find_named_table
 
@@ -137,6 +137,11 @@ class RelationalTarget(TargetBase):
     def refuse_projected(self) -> None:
         """Raise Refused if rows here differ from those of the source: no application could use them instead."""
         loaded = (self.read_loaded_tables() or {}).values()
+        if above := [f"{t.schema.qualified} {t.schema.masked_above}" for t in loaded if t.schema.masked_above]:
+            raise Refused(
+                f"target {self.name} cannot be cut over: a broker set above masks its columns: {', '.join(above)}",
+                hint="Load a target that reads a set above the border",
+            )
         names = [t.schema.qualified for t in loaded if isinstance(t.schema, ProjectedSchema) and t.schema.masks]
         if names or self.database.columns.rules.rules:
             which = f": {', '.join(names)}" if names else ""
@@ -156,7 +161,9 @@ class RelationalTarget(TargetBase):
             schemas = {(s.table_id, s.version): s for s in target.read_schemas(session)}
         return {
             t.table_id: LoadedTable(
-                schema=schemas[t.table_id, t.schema_version], obstacle=comparison_obstacle(t), predicate=t.predicate
+                schema=(schema := schemas[t.table_id, t.schema_version]),
+                obstacle=comparison_obstacle(t) or columns_of(schema).misfit,
+                predicate=t.predicate,
             )
             for t in states
         }

@@ -116,8 +116,8 @@ class ApplyTransaction:
     def evolve_to_newest(self, table_id: int) -> None:
         """Bring a table that was held to its newest received version, which may have come without any row."""
         newest = self._catalogue.newest_schema(table_id)
+        self._refuse_unfit(newest)
         if newest.version > self._catalogue.tables[table_id].schema_version:
-            self._refuse_unfit(newest)
             self._evolve(newest)
 
     def flush(self) -> None:
@@ -348,10 +348,7 @@ class SchemaChanges:
         self.changed = False
 
     def store(self, described: TableSchema) -> TableSchema:
-        """Store a table version unless this target has it already; return it as the target gets it.
-
-        Raises ConfigError if the table is new and a rule for its columns does not fit it.
-        """
+        """Store a table version unless this target has it already; return it as the target gets it."""
         key = (described.table_id, described.version)
         if key in self._catalogue.schemas:
             return self._catalogue.schemas[key]
@@ -364,7 +361,7 @@ class SchemaChanges:
 
     def create(self, schema: TableSchema) -> None:
         """Create a table that the target does not have; a table that cannot be created halts."""
-        self._target.create_stream_table(self._session, schema, self._start)
+        self._target.add_stream_table(self._session, schema, self._start)
         self._reload_tables()
 
     def evolve(self, schema: TableSchema) -> None:

@@ -16,8 +16,10 @@ from venus.adapters.targets.columns import TargetColumns
 from venus.adapters.targets.registry import open_target
 from venus.config import TargetSettings
 from venus.errors import ConfigError, Refused
+from venus.masking.functions import MaskingKey
 from venus.masking.syntax import ColumnRule
-from venus.model import TableSchema
+from venus.model import Kind, LogicalType, TableSchema
+from venus.rpc.conditions import problems
 
 pytestmark = pytest.mark.integration
 
@@ -31,7 +33,7 @@ RULES: dict[str, Any] = {
     "people.visits": {"constant": 7},
     "people.tag": {"truncate": 2},
 }
-HMAC = ColumnRule(mask="hmac")
+HMAC, YEAR = ColumnRule(mask="hmac"), ColumnRule(mask="year")
 
 
 def mask_columns(stage: Stage, tmp_path: Path, **options: Any) -> Stage:
@@ -78,10 +80,17 @@ def test_masked_rows_arrive_and_their_deletions_meet_them(stage: Stage, tmp_path
     assert stage.target.read_view().unaccounted_rows == 0
 
 
-def test_a_changed_rule_is_followed_or_refused(real_stage: Stage, tmp_path: Path) -> None:
+CHANGES: dict[str, dict[str, Any]] = {
+    "another mask": {"people.tag": "null"},
+    "another name of the key": {"people.id": {"mask": "hmac", "rename": "code"}, "people.tag": "null"},
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_changed_rule_is_followed_or_refused(real_stage: Stage, tmp_path: Path, what: str) -> None:
     stage = mask_columns(real_stage, tmp_path)
     start(stage)
-    changed = mask_columns(stage, tmp_path, columns=RULES | {"people.tag": "null"})
+    changed = mask_columns(stage, tmp_path, columns=RULES | CHANGES[what])
     if not changed.target.capabilities.pauses_tables:
         with pytest.raises(Refused, match="whose files keep the former values"):
             changed.target.follow(threading.Event())
@@ -90,15 +99,75 @@ def test_a_changed_rule_is_followed_or_refused(real_stage: Stage, tmp_path: Path
         stage.catches_up()
         return
     with changed.following():
-        eventually(lambda: changed.table("shop.people").state == "ACTIVE" and not is_old(changed), "the resync")
-        stage.feed.cut(put("plain5", "x", "y", 2, "z"))
+        eventually(lambda: has_followed(changed), lambda: str(changed.target.read_view().tables))
+        stage.feed.cut(put("plain5", "x", "y", 2, "z"), gone("plain6"))
         changed.reaches(stage.feed.broker.next_offset)
     rows = {key: (mail, visits, None) for key, (mail, visits, _) in expected_rows(stage.feed).items()}
     assert changed.place.rows(changed.settings, target_schema(changed)) == rows
+    assert changed.target.read_view().unaccounted_rows == 0
+    assert changed.target.resync("shop.people").table == "shop.people"  # and again, with the names that it has now
+    with changed.following():
+        eventually(lambda: changed.table("shop.people").state == "ACTIVE", "the second resync")
+        stage.feed.cut(put("plain7", "x", "y", 2, "z"), gone("plain8"))
+        changed.reaches(stage.feed.broker.next_offset)
+    assert len(changed.place.rows(changed.settings, target_schema(changed))) == len(stage.feed.model[1])
 
 
-def is_old(stage: Stage) -> bool:
-    return any(row[2] is not None for row in stage.place.rows(stage.settings, target_schema(stage)).values())
+def has_followed(stage: Stage) -> bool:
+    """Return whether the table has the columns of its rules, and follows."""
+    view = stage.table("shop.people")
+    return view.state == "ACTIVE" and "tag (null)" in view.columns
+
+
+DATE = LogicalType(kind=Kind.DATE)
+LATE = table(2, "late", column(1, "id"), column(2, "mail"), column(3, "visits", DATE))
+EVERYWHERE = {name: rule for name, rule in RULES.items() if name != "people.visits"} | {"*.visits": {"constant": 7}}
+
+
+def test_a_new_table_that_the_rules_do_not_fit_halts_alone(real_stage: Stage, tmp_path: Path) -> None:
+    stage = mask_columns(real_stage, tmp_path, columns=EVERYWHERE)
+    start(stage)
+    with stage.following():
+        stage.feed.describe(LATE)
+        stage.feed.cut(put("plain1", "plain", "2001-02-03", table=2), put("plain2", "x", "y", 2, "z"))
+        stage.feed.cut(put("plain2", "plain", "2001-02-04", table=2), gone("plain3"))
+        stage.reaches(stage.feed.broker.next_offset)
+    for again in (False, True):  # a restart changes nothing
+        with stage.following():
+            stage.feed.cut(put("plain4", "x", "y", 2, "z"), put("plain3", None, f"2001-02-0{5 + again}", table=2))
+            stage.reaches(stage.feed.broker.next_offset)
+        late, view = stage.table("shop.late"), stage.target.read_view()
+        assert (late.state, late.held, view.unaccounted_rows) == ("HALTED", 3 + again, 0)
+        assert "columns.*.visits: shop.late.visits is date, and '7' is no such value; change [targets." in late.reason
+        (problem,) = problems(view.condition, "a")
+        assert problem.startswith("target a: shop.late is HALTED (")
+        people = stage.place.rows(stage.settings, target_schema(stage))
+        assert people == expected_rows(stage.feed)
+    rules = RULES | {"late.visits": "year", "late.mail": "hmac"}
+    fitting = mask_columns(stage, tmp_path, columns=rules)
+    with fitting.following():
+        eventually(lambda: fitting.table("shop.late").state == "ACTIVE", "the table to follow")
+        stage.feed.cut(put("plain5", "plain", "2003-04-05", table=2))
+        fitting.reaches(stage.feed.broker.next_offset)
+    projected = TargetColumns(fitting.settings, fitting.place.name).project_all([PEOPLE, LATE])[1]
+    assert fitting.place.rows(fitting.settings, projected) == {
+        key: (mask_by_hand(HMAC, "text", mail), mask_by_hand(YEAR, "date", born))
+        for key, (mail, born) in stage.feed.model[2].items()
+    }
+    assert fitting.target.read_view().unaccounted_rows == 0
+
+
+def test_status_names_the_columns_and_the_key_but_no_value(stage: Stage, tmp_path: Path) -> None:
+    stage = mask_columns(stage, tmp_path)
+    start(stage)
+    shown = stage.table("shop.people").columns
+    key_id = MaskingKey(SECRET).key_id
+    assert shown == (
+        "id (hmac), mail (hmac, renamed to address), note (drop), visits (constant), tag (truncate); masking key "
+        + key_id
+    )
+    (condition,) = stage.target.read_view().condition.tables
+    assert (condition.columns, condition.state) == (shown, "ACTIVE")
 
 
 def test_what_a_kind_cannot_do_is_refused(stage: Stage, tmp_path: Path) -> None:

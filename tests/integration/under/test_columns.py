@@ -27,20 +27,23 @@ from tests.support.brokers.feed import (
     unique_label,
 )
 from tests.support.brokers.real_broker import RealBroker
+from tests.support.brokers.servers import business_status
 from tests.support.masked_values import SECRET, mask_by_hand
 from tests.support.waiting import eventually
 from venus.adapters.targets.columns import TargetColumns
 from venus.adapters.targets.postgresql.apply.staged_apply import StagedApply
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.relational.apply_session import run_apply
-from venus.adapters.targets.relational.control import read_progress, read_table_states
+from venus.adapters.targets.relational.control import read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.targets.relational.resync import Resyncs
+from venus.adapters.targets.relational.states import TableState
 from venus.config import Settings, TargetSettings
 from venus.errors import ConfigError, Refused
 from venus.masking.syntax import ColumnRule, parse_rule
 from venus.model import Kind, LogicalType, TableSchema
 from venus.process.runners import LocalRunner
+from venus.rpc import reports
 
 pytestmark = pytest.mark.integration
 
@@ -221,7 +224,7 @@ def test_a_changed_rule_resyncs_its_table_from_the_broker(
             patched.setattr(Resyncs, "_replace", stop_here)
             with pytest.raises(KeyboardInterrupt):
                 run_apply(changed, "a", threading.Event())
-        state = next(t for t in read_table_states(changed, "a") if t.source_name == "shop.people")
+        state = table_state(changed, "shop.people")
         assert (state.state, "the rules for its columns have changed" in state.reason) == ("HALTED", True)
         assert text_at(database).count("***") >= before  # readers keep their rows meanwhile
     with following(changed, "a"):
@@ -292,7 +295,7 @@ def test_a_new_column_is_treated_as_configured(database: str, feed: Feed, key_fi
         with following(settings, "a"):  # a restart changes nothing
             feed.cut(put(778, "plain2", "plain", table=2))
             caught_up(database, feed.broker)
-        assert next(t for t in read_table_states(settings, "a") if t.table_id == 1).state == "HALTED"
+        assert table_state(settings, "shop.people").state == "HALTED"
         rules = RULES | {"people.phone": {"truncate": 3}}
         settings = with_options(settings, columns=rules)
         with following(settings, "a"):
@@ -382,20 +385,51 @@ def test_bad_input_is_refused_before_anything_is_written(
     assert [f.blocks for f in found] == [True]
 
 
-def test_a_new_table_whose_rules_do_not_fit_is_not_created(database: str, feed: Feed, key_file: Path) -> None:
+def test_a_new_table_whose_rules_do_not_fit_halts_alone(database: str, feed: Feed, key_file: Path) -> None:
     settings = begin(feed, database, key_file)
     late = refers(table(3, "late", column(1, "id", INT), column(2, "person")), "person", PEOPLE)
-    feed.describe(late)
-    feed.cut(put(1, "plain1", table=3))
-    with pytest.raises(ConfigError, match=r"foreign key late_fk of shop\.late .* have different rules"):
-        run_apply(settings, "a", threading.Event())
-    assert "plain" not in text_at(database)
-    rules = RULES | {"late.person": "hmac"}
+    twin = replace(table(4, "people", column(1, "id"), column(2, "label")), namespace="hr")
+    feed.describe(late, twin)
+    reason = "targets.a.columns.people.id: foreign key late_fk of shop.late refers to shop.people, and the columns at"
+    for round_number in range(2):  # a restart changes nothing
+        with following(settings, "a"):
+            feed.cut(put(1 + round_number, "plain1", table=3), put("plain1", "plain", table=4))
+            write(feed, 2, seed=2 + round_number)
+            caught_up(database, feed.broker)
+        states = {t.source_name: t for t in read_table_states(settings, "a")}
+        assert [t.source_name for t in states.values() if t.state == "HALTED"] == ["shop.late", "hr.people"]
+        assert reason in states["shop.late"].reason
+        assert "more than one table has this name: write" in states["hr.people"].reason
+        assert "\n" not in states["shop.late"].reason + states["hr.people"].reason
+        assert not query(database, "SELECT FROM pg_tables WHERE tablename = 'late' OR schemaname = 'hr'")
+        eventually(lambda: f"late is HALTED ({reason}" in page_text(feed), "the report to the broker")
+        assert "id (hmac), label (hmac), note (drop), born (year), tag (text); masking key" in page_text(feed)
+    for command in (resume, request_resync):  # none of them lets plain rows in
+        command(settings, "a", ["shop.late"] if command is resume else "shop.late")  # type: ignore[arg-type]
+        with following(settings, "a"):
+            eventually(lambda: table_state(settings, "shop.late").state == "HALTED", "the halt")
+        assert reason in table_state(settings, "shop.late").reason
+    rules = {name.replace("people.", "shop.people."): rule for name, rule in RULES.items()}
+    rules |= {"late.person": "hmac", "hr.people.id": "hmac", "hr.people.label": "null"}
     fitting = with_options(settings, columns=rules)
     with following(fitting, "a"):
+        eventually(partial(is_settled, fitting), "the tables to follow")
+        feed.cut(put(9, "plain9", table=3))
         caught_up(database, feed.broker)
-    projected = TargetColumns(fitting, "a").project_all([PEOPLE, ORDERS, late])[2]
-    assert rows_at(database, projected) == expected_rows(feed, late, rules)
+    masked = partial(mask_by_hand, ColumnRule(mask="hmac"), "text")
+    assert rows_at(database, late) == {key: (masked(row[0]),) for key, row in feed.model[3].items()}
+    assert rows_at(database, twin, "hr") == {(masked(key[0]),): (None,) for key in feed.model[4]}
+    assert read_progress(fitting, "a").unaccounted == 0
+    assert "plain" not in text_at(database)
+
+
+def page_text(feed: Feed) -> str:
+    found = business_status(feed.broker.address)
+    return f"{list(reports.reported_problems(found, 0))}{found.consumers[0].reported.report.tables}"
+
+
+def table_state(settings: Settings, name: str) -> TableState:
+    return next(t for t in read_table_states(settings, "a") if t.source_name == name)
 
 
 def test_a_masked_target_cannot_be_cut_over(database: str, feed: Feed, key_file: Path) -> None:

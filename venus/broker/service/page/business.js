@@ -189,7 +189,8 @@ export class Business {
     const kind = t => calm(t) ? "good" : !word(t) || Number(t.quarantined) ? "bad" : WANTED[t.state] ? "soft" : "warn";
     return [el("div", null, said.map(([place, t, old]) => el("div", {class: kind(t)},
       (word(t) || t.state) + " at " + place + (Number(t.quarantined) ? ", " + counted(t.quarantined, "row") + " in quarantine" : "") + old +
-      (t.reason ? ": " + t.reason : "") + (t.rows ? "; it gets " + t.rows : "")))), bad ? 3 : said.every(([, t]) => calm(t)) ? 0 : 2];
+      (t.reason ? ": " + t.reason : "") + (t.rows ? "; it gets " + t.rows : "") +
+      (t.columns ? "; columns: " + t.columns : "")))), bad ? 3 : said.every(([, t]) => calm(t)) ? 0 : 2];
   }
   // Estimated rows by table, for each place that reports them.
   rowCounts() {
