@@ -11,7 +11,7 @@ import fnmatch
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from venus import __version__
@@ -34,6 +34,7 @@ from venus.adapters.verify.table_comparison import (
     VerificationFailed,
     VerifyOptions,
 )
+from venus.codec import schema as schemas_codec
 from venus.config import Settings
 from venus.errors import ConfigError, VenusError
 from venus.masking.projection import ProjectedSchema, columns_of, describe_columns, source_of
@@ -82,6 +83,7 @@ class _Run:
     filters: tuple[tuple[str, str], ...] = ()
     #: Tables whose columns are masked, dropped or renamed at the target.
     projected: dict[int, ProjectedSchema] = field(default_factory=dict)
+    at_target: dict[int, LoadedTable] = field(default_factory=dict)
 
     def run(self) -> VerifyResult:
         began, options = time.monotonic(), self.options
@@ -110,6 +112,8 @@ class _Run:
             address = broker_address(self.settings)
             holder = f"verify of {options.target}"
             with open_snapshot(address, self.settings.business.name, table_ids, holder) as snapshot:
+                here = {t.table_id: schemas_codec.from_wire(t).masked_above for t in snapshot.schemas}
+                chosen = [self._refuse_other_masks(c, left, right, here) for c in chosen]
                 wire = snapshot.SerializeToString()
                 ends = ComparisonEnds(
                     settings=self.settings, left=left, right=right, target=options.target, snapshot=wire
@@ -135,7 +139,8 @@ class _Run:
             if leg != "ends":
                 yield left, right, chosen
                 continue
-            masked = [c for c in chosen if c.subject.schema.table_id in self.projected]
+            above = {n for n, one in self.at_target.items() if one.schema.masked_above}
+            masked = [c for c in chosen if c.subject.schema.table_id in self.projected.keys() | above]
             if masked and self.options.where:
                 raise ConfigError(
                     f"--where is a condition in SQL, and columns of {masked[0].subject.schema.qualified} are masked, "
@@ -145,7 +150,29 @@ class _Run:
             yield left, right, [c for c in chosen if c not in masked]
             for one, other in LEGS["all"] if masked else ():
                 both = self._choose_tables(registered, one, other)
-                yield one, other, [c for c in both if c.subject.schema.table_id in self.projected]
+                wanted = self.projected.keys() - above
+                if ComparisonSide.SOURCE not in (one, other):
+                    wanted = wanted | above
+                yield one, other, [c for c in both if c.subject.schema.table_id in wanted]
+            self.notes += [
+                f"{c.subject.schema.qualified} is not compared with the source, whose values a set above masks: "
+                f"{self.at_target[c.subject.schema.table_id].schema.masked_above}"
+                for c in masked
+                if c.subject.schema.table_id in above
+            ]
+
+    def _refuse_other_masks(
+        self, one: ChosenTable, left: ComparisonSide, right: ComparisonSide, here: dict[int, str]
+    ) -> ChosenTable:
+        """Return the table with an obstacle if a broker set above masks its columns on one side only."""
+        table_id, sides, obstacle = one.subject.schema.table_id, (left, right), one.obstacle
+        masked = here.get(table_id, "")
+        if ComparisonSide.SOURCE in sides and masked and not obstacle:
+            obstacle = f"a set above masks its columns ({masked}): compare it with the source there"
+        at_target = self.at_target.get(table_id) if ComparisonSide.TARGET in sides else None
+        if at_target is not None and at_target.schema.masked_above != masked and not obstacle:
+            obstacle = "this broker set masks its columns otherwise: compare it at the set that the target reads"
+        return replace(one, obstacle=obstacle)
 
     def _compare(self, ends: ComparisonEnds, one: ChosenTable) -> TableResult:
         found = TableComparison(self.options, ends, one, self.runner_for, self.report).compare()
@@ -232,7 +259,8 @@ class _Run:
                 f"target {target.name} has not been loaded yet", hint=f"venus migrate --target {target.name}"
             )
         self.projected = {n: t.schema for n, t in found.items() if isinstance(t.schema, ProjectedSchema)}
-        return {number: t for number, t in found.items() if not _is_own(t.schema)}
+        self.at_target = {number: t for number, t in found.items() if not _is_own(t.schema)}
+        return self.at_target
 
     def _choose_table(
         self, table_id: int, registered: dict[int, RegisteredTable] | None, at_target: dict[int, LoadedTable] | None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from venus.broker.pipeline.shared_log import SharedLog, StandaloneLog
 from venus.broker.pipeline.subscriptions import FullDataService, Subscriptions
 from venus.broker.pipeline.upkeep import Upkeep
 from venus.broker.queue import reader
+from venus.broker.queue.border_masks import border_for
 from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.snapshot import consistency, scrub
 from venus.broker.snapshot.materialiser import Materialiser
@@ -42,6 +43,7 @@ from venus.broker.store.rocks import Store, WriteHook
 from venus.config import BrokerSettings
 from venus.errors import StorageError
 from venus.flow.precedence import Precedence
+from venus.masking.border import Border
 
 logger = logging.getLogger(__name__)
 #: First area of a copy (venus/broker/replicas/copies.py) with state; log, queue and rows come before it.
@@ -77,6 +79,8 @@ class Core:
         self.precedence = Precedence(settings.limits.small_commit_ms / 1000)
         #: The ids of the network of broker sets that this store belongs to, as far as they are known.
         self.networks: tuple[str, ...] = ()
+        #: The rules for columns at the border to the sets below, by business.
+        self.borders: Mapping[str, Border] = {}
 
     def start(self) -> None:
         """Open the store, replay the log, start the threads. Raises Corruption, StorageError."""
@@ -92,6 +96,17 @@ class Core:
     def set_name(self, name: str) -> None:
         """Set the name of this broker set. A consumer's position names the set that described its rows."""
         self.snapshots.set_name = self.subscriptions.rows.name = name
+
+    def set_borders(self, borders: Mapping[str, Border]) -> None:
+        """Set the rules by which the sets below get columns; nothing is served yet.
+
+        A set below must not continue to read a snapshot by other rules than those that it was opened with.
+        """
+        self.borders = self.snapshots.borders = self.subscriptions.rows.borders = borders
+        for pin in self.snapshots.all_leases():
+            border = border_for(borders, self.catalogue.find_name(pin.business), pin.holder)
+            if pin.border != (border.digest if border is not None else ""):
+                self.snapshots.close(pin.snapshot_id)
 
     def stop(self) -> None:
         """Finish what is queued and close everything."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from venus.config.values import Addresses, Name, Names, Predicates, SettingsSection
+from venus.config.values import Addresses, ColumnRules, Name, Names, Predicates, SettingsSection
 from venus.model import NAME_CHARS_MAX, is_name
 
 #: Maximum number of replicas of one business.
@@ -14,7 +14,9 @@ BROKERS_MAX = 64
 #: Maximum number of levels of tandem sets between the core and the access sets.
 LEVELS_MAX = 100
 #: The options that need neither a name nor etcd.
-_NETWORK = frozenset({"tier", "level", "set", "site", "upstream", "labels", "where", "near"})
+_NETWORK = frozenset(
+    {"tier", "level", "set", "site", "upstream", "labels", "where", "columns", "masking_key_file", "near"}
+)
 
 
 def _check_one_for_each(where: dict[str, str]) -> dict[str, str]:
@@ -27,6 +29,14 @@ def _check_one_for_each(where: dict[str, str]) -> dict[str, str]:
                 raise ValueError(f"has two predicates for one table: {known[key]} and {name}")
         known[lower] = name
     return where
+
+
+def _check_border(columns: dict[str, Any]) -> dict[str, Any]:
+    """Refuse new names for columns. Raises ValueError."""
+    for name, value in columns.items():
+        if isinstance(value, dict) and "rename" in value:
+            raise ValueError(f"has rename for {name}: a border masks and drops, and targets rename")
+    return columns
 
 
 class ClusterSettings(SettingsSection):
@@ -63,6 +73,10 @@ class ClusterSettings(SettingsSection):
     labels: Names = ()
     #: Which rows of a table are mirrored: {"shop": {"orders": "region = 'EU'"}}, by business; others are complete.
     where: dict[Name, Annotated[Predicates, AfterValidator(_check_one_for_each)]] = {}
+    #: What sets below get of a column: {"shop": {"orders.email": "hmac"}}, by business (venus/masking/border.py).
+    columns: dict[Name, Annotated[ColumnRules, AfterValidator(_check_border)]] = {}
+    #: The key of the hmac columns there, in a file that only its owner may read.
+    masking_key_file: str = ""
     #: Sets by the site of a client, nearest first: {"lyon": ["paris", "nice"]}; otherwise those of the same site.
     near: dict[Name, Names] = {}
     #: Among equally eligible brokers the one with the smallest value leads.

@@ -220,7 +220,7 @@ def decode_identity(stored: dict[str, Any] | None) -> RowsIdentity | None:
 
 
 def partial_tables(levels: Levels, schemas: Iterable[TableSchema]) -> dict[int, TableRows]:
-    """Return the tables with missing rows; `schemas` are all versions below an offset."""
+    """Return the tables with missing rows or masked columns; `schemas` are all versions below an offset."""
     versions: defaultdict[int, dict[int, TableSchema]] = defaultdict(dict)
     for schema in schemas:
         versions[schema.table_id][schema.version] = schema
@@ -229,9 +229,12 @@ def partial_tables(levels: Levels, schemas: Iterable[TableSchema]) -> dict[int, 
     found = {}
     for table_id, its in sorted(versions.items()):
         spans = [_find_span(level, fits[table_id], its) for level, fits in by_level if table_id in fits]
-        if spans:
-            name = its[max(its)].qualified
-            rows, identity = _combine(spans, its)
+        newest = its[max(its)]
+        if spans or newest.masked_above:
+            name = newest.qualified
+            rows, identity = _combine(spans, its) if spans else (EVERY_ROW, EVERY_ROW)
+            if newest.masked_above:
+                rows, identity = f"{rows}; {newest.masked_above}", f"{identity}; {newest.masked_above}"
             digest = xxhash.xxh3_64_intdigest(identity.encode())
             found[table_id] = TableRows(table_id=table_id, name=name, rows=rows[:ROWS_CHARS_MAX], digest=digest)
     return found

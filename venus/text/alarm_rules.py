@@ -323,6 +323,18 @@ RULES = (
         description="a table does not fit the predicate by which a broker set mirrors it",
     ),
     AlarmKind(
+        name="border_table_refused",
+        hop=BROKER,
+        pattern=r"^table (\S+) is not sent to the sets below",
+        description="a table does not fit the rules by which the sets below get masked columns",
+    ),
+    AlarmKind(
+        name="border_rule_absent",
+        hop=BROKER,
+        pattern=r"^\[(cluster\.columns\..+)\] is about",
+        description="a rule for columns of the sets below is about a table that is not there",
+    ),
+    AlarmKind(
         name="coordinator_record",
         hop=BROKER,
         pattern=r"^a record of the coordinator cannot be used: (\S+)",

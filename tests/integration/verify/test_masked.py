@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.brokers import networks
+from tests.support.brokers.servers import business_status
+from tests.support.brokers.servers import settings as broker_settings
 from tests.support.masked_values import SECRET, mask_by_hand
 from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
+from venus.adapters.targets.relational.full_sync import full_sync
+from venus.adapters.upper.capture import run_capture_fill
 from venus.adapters.verify.findings import HIDDEN, VerifyResult, write_html
 from venus.adapters.verify.repair import run_repair
-from venus.config import TargetSettings
+from venus.broker.service.process import start_in_thread
+from venus.config import BrokerSettings, TargetSettings
 from venus.errors import ConfigError
 from venus.masking.syntax import ColumnRule
 
@@ -135,3 +143,44 @@ def test_another_key_is_named_instead_of_differences(way: WholeWay, tmp_path: Pa
 def test_a_condition_in_sql_is_refused_for_a_masked_table(way: WholeWay) -> None:
     with pytest.raises(ConfigError, match=r"columns of public\.people are masked, dropped or renamed at the target"):
         way.verify(where="id = 'plain7'", tables=("people",))
+
+
+def test_a_target_below_a_border_is_compared_with_the_full_data_there(
+    tmp_path: Path, database: str, second_database: str
+) -> None:
+    run_at(database, *TABLES)
+    key_file = tmp_path / "border.key"
+    key_file.write_bytes(SECRET)
+    key_file.chmod(0o600)
+    columns = {"main": {"people.email": "hmac", "people.note": "drop"}}
+    cluster = {"set": "home", "columns": columns, "masking_key_file": str(key_file)}
+    with ExitStack() as stack:
+        home = start_in_thread(broker_settings(tmp_path / "home", cluster=cluster, free_bytes_min=0))
+        stack.callback(home.stop)
+        way = WholeWay(tmp_path, database, second_database, addresses=(home.address,))
+        stack.callback(way.close)
+        at_home = way.settings
+        way.install()
+        run_capture_fill(way.settings, threading.Event())
+        below = networks.start(tmp_path / "below", home.address)
+        stack.callback(below.stop)
+        networks.has(below.address, business_status(home.address).next_offset)
+        way.settings = at_home.model_copy(update={"broker": BrokerSettings(addresses=(below.address,))})
+        full_sync(way.settings, "main")
+        found = way.verify()
+        assert {(t.table, t.leg) for t in found.tables} == {
+            ("public.people", "full data - target"),
+            ("public.parcel", "source - target"),
+            ("public.plain", "source - target"),
+        }
+        assert found.verdict.name == "SAME"
+        assert any(
+            "public.people is not compared with the source, whose values a set above masks" in n for n in found.notes
+        )
+        run_at(second_database, "UPDATE people SET email = 'other' WHERE id = 'plain7'")
+        assert [next(iter(d.key.values())) for d in way.verify().differences] == ["plain7"]
+        (refused,) = way.verify(leg="source", tables=("people",)).undecided
+        assert "a set above masks its columns (email (hmac; a broker set above changes it" in refused.reason
+        way.settings = at_home
+        (other,) = way.verify(leg="target", tables=("people",)).undecided
+        assert "this broker set masks its columns otherwise" in other.reason

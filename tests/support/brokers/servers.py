@@ -17,7 +17,7 @@ import psutil
 from tests.support.engines.batches import half
 from tests.support.ports import free_port
 from tests.support.processes import forked
-from venus.config import BrokerSettings, Settings
+from venus.config import BrokerSettings, ClusterSettings, Settings
 from venus.errors import NotLeader
 from venus.model import Verdict
 from venus.rpc.admin import AdminClient
@@ -29,10 +29,10 @@ BUSINESS = "main"
 START_TIMEOUT_S = 60.0
 
 
-def settings(data_dir: Path, **options: Any) -> Settings:
-    """Return settings of a broker on free ports."""
+def settings(data_dir: Path, *, cluster: dict[str, Any] | None = None, **options: Any) -> Settings:
+    """Return settings of a broker on free ports; `cluster` is its place in a network."""
     chosen: dict[str, Any] = {"listen": f"127.0.0.1:{free_port()}", "http": "127.0.0.1:0", "data_dir": data_dir}
-    return Settings(broker=BrokerSettings(**(chosen | options)))
+    return Settings(broker=BrokerSettings(**(chosen | options)), cluster=ClusterSettings(**(cluster or {})))
 
 
 class BrokerProcess:

@@ -49,6 +49,7 @@ def test_a_snapshot_that_is_no_longer_waited_for_is_closed(subscribes: bool) -> 
         publisher=SimpleNamespace(add_listener=lambda _: None),
         commits=SimpleNamespace(writer=SimpleNamespace()),
         listening=SimpleNamespace(),
+        borders={},
     )
 
     def call(bridge: LoopBridge) -> Any:

@@ -35,6 +35,7 @@ class Leader:
     def __init__(self, *found: LiveBroker) -> None:
         self.found, self.fill = list(found), (1, 0)
         self.subscriptions = self.full_data = self
+        self.borders: dict[str, Any] = {}
 
     def fill_of(self, _: str) -> tuple[int, int]:
         return self.fill

@@ -26,6 +26,7 @@ class Mirror:
         self.business.visible_offset = 1000  # what is read is not all of it
         self.fill, self.history = (1, 7), b"lost"
         self.subscriptions = self
+        self.borders: dict[str, Any] = {}
 
     def fill_of(self, _: str) -> tuple[int, int]:
         return self.fill

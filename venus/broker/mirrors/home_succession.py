@@ -18,6 +18,7 @@ from typing import Protocol
 
 from venus.broker.core import Core
 from venus.broker.machine.mirror import Home, home_from_wire, home_term_of, home_to_wire
+from venus.broker.machine.records import load_schemas
 from venus.broker.mirrors.topology_position import SetPosition
 from venus.errors import Refused, Unavailable, Untrusted, VenusError
 from venus.model import is_address
@@ -301,6 +302,16 @@ class HomeSuccession:
         return [said, *self._former.problems(business)]
 
 
+def _refuse_masked(core: Core, business: str) -> None:
+    """Raise Refused if a set above masks columns: no source could tell the plain values to this one."""
+    schemas = load_schemas(core.store, core.catalogue.find(business).number)
+    if masked := sorted({schema.qualified for _, schema in schemas if schema.masked_above}):
+        raise Refused(
+            f"{business}: a set above masks columns of {', '.join(masked)}, so this set cannot become its home",
+            hint="Promote a set that mirrors the home itself, without [cluster.columns] between them",
+        )
+
+
 def preview_promotion(
     core: Core, place: SetPosition, business: str, answers: Sequence[HomeAnswer], *, force: bool
 ) -> broker_pb2.Promoted:
@@ -314,6 +325,7 @@ def preview_promotion(
             hint='run it at a core set, or start this one with [cluster] tier = "core" if it mirrors everything',
         )
     core.homes.check_promotable(business)
+    _refuse_masked(core, business)
     trouble = _home_problem(business, answers)
     if trouble and not force:
         raise Refused(

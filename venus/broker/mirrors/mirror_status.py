@@ -29,6 +29,7 @@ from venus.broker.mirrors.upstream_selection import (
     explain_absence,
 )
 from venus.config import ClusterSettings
+from venus.masking.border import Border
 from venus.model import TableSchema
 from venus.network.row_filters import RowFilter, fit_filters
 from venus.wire import broker_pb2
@@ -273,6 +274,7 @@ class MirrorRowFilters:
         self._core = core
         self.configured = configured
         self._schemas: dict[str, list[TableSchema]] = {}
+        self._border_alarms: dict[str, tuple[list[TableSchema], list[str]]] = {}  # of these versions
 
     def configured_filters(self, business: str) -> tuple[RowFilter, ...]:
         """Return the configured filters of a business."""
@@ -303,6 +305,29 @@ class MirrorRowFilters:
             wide = filters_from_wire(above.where)
             said += find_missing_rows(own, wide, newest.values(), here, self._set_above(found))
         return said
+
+    def border_alarms(self, business: str) -> list[str]:
+        """Return alarms for tables that the sets below do not get, because rules for columns do not fit them."""
+        border = self._core.borders.get(business)
+        if border is None:
+            return []
+        schemas = self._versions(self._core.catalogue.find(business))
+        known = self._border_alarms.get(business)
+        if known is None or known[0] is not schemas:
+            known = self._border_alarms[business] = schemas, self._judge_border(border, schemas)
+        return known[1]
+
+    @staticmethod
+    def _judge_border(border: Border, schemas: Sequence[TableSchema]) -> list[str]:
+        way_out = f"correct [{border.rules.place}] and start this broker again"
+        return [
+            *(
+                f"table {one.name} is not sent to the sets below: {one.misfit}; {way_out}"
+                for one in border.fit(schemas).values()
+                if one.misfit
+            ),
+            *(f"{text}; {way_out}" for text in border.find_absent(schemas)),
+        ]
 
     def find_absent(self, above: str, tables: Mapping[str, Collection[str]], business: str = "") -> list[str]:
         """Return alarms for predicates of what the upstream set lacks, of one business or of all."""

@@ -36,11 +36,15 @@ from venus.broker.mirrors.upstream_selection import (
 from venus.broker.pipeline.group import CommandGroup
 from venus.broker.store import keys
 from venus.config import ClusterSettings
-from venus.errors import NotLeader, Refused, Unavailable
+from venus.errors import ConfigError, NotLeader, Refused, Unavailable
+from venus.masking.border import Border
+from venus.masking.rules import MAKE_KEY, RuleSet
+from venus.masking.syntax import HMAC, parse_rule
 from venus.network import row_filters
 from venus.network.topology import PULLS_AS
 from venus.rpc.address import ClientCredentials
 from venus.rpc.limits import NETWORKS_MAX
+from venus.security.secrets import read_masking_key
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
@@ -70,6 +74,7 @@ class NetworkMembership:
             set=settings.set_name, tier=settings.tier, level=settings.level, labels=frozenset(settings.labels)
         )
         core.set_name(settings.set_name)
+        core.set_borders(open_borders(settings))
         self._rows = MirrorRowFilters(
             core, {name: row_filters.parse_filters(found) for name, found in settings.where.items()}
         )
@@ -304,12 +309,33 @@ class NetworkMembership:
             )
         )
         status.alarms.extend(self.succession.alarms(business))
+        for entry in status.businesses:
+            entry.alarms.extend(self._rows.border_alarms(entry.business))
         if main is not None and self._looks is not None:
             seen = {look.name: look.status for look in self._looks.all}
             short = self._short.get(main.name, [])
             self._statuses.add_to_status(
                 status, main.name, seen, refused, short, self.succession.promoted_homes(), business
             )
+
+
+def open_borders(settings: ClusterSettings) -> dict[str, Border]:
+    """Return the rules by which the sets below get columns, by business. Raises ConfigError for an unusable key."""
+    path, option = settings.masking_key_file, "cluster.masking_key_file"
+    key = read_masking_key(path, option) if path else None
+    found = {}
+    for business, columns in settings.columns.items():
+        rules = RuleSet(
+            place=f"cluster.columns.{business}",
+            rules={name: parse_rule(value) for name, value in columns.items()},
+            key_id=key.key_id if key is not None else "",
+        )
+        hashed = next((name for name, rule in rules.rules.items() if rule.mask == HMAC), "")
+        if hashed and key is None:
+            raise ConfigError(f"{rules.place}.{hashed}: hmac needs a key, and {option} is not set", hint=MAKE_KEY)
+        if rules.rules:
+            found[business] = Border(rules, key)
+    return found
 
 
 def read_network_ids(core: Core) -> tuple[str, ...]:

@@ -21,11 +21,13 @@ from venus.broker.machine.business import Business
 from venus.broker.machine.envelope import Version
 from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.machine.records import load_schemas
+from venus.broker.queue.border_masks import BorderMasks
 from venus.broker.store.rocks import Store
 from venus.codec.batch import changes_from_wire
 from venus.codec.filtering import OpenRows
 from venus.codec.packed import Bools
 from venus.errors import ProtocolError
+from venus.masking.border import Border
 from venus.model import TableSchema
 from venus.network.row_filters import FittedFilter, RowFilter, fit_filters
 from venus.network.topology import is_labelled
@@ -43,33 +45,46 @@ class WantedPart:
     where: tuple[RowFilter, ...] = ()
     rows: Mapping[int, FittedFilter] = field(default_factory=dict)
     versions: Mapping[Version, TableSchema] = field(default_factory=dict)
+    masks: BorderMasks | None = None
 
     @property
-    def key(self) -> tuple[frozenset[int], tuple[RowFilter, ...]]:
+    def key(self) -> _PartKey:
         """What distinguishes it from other parts of the same business."""
-        return self.ids, self.where
+        return self.ids, self.where, self.masks is not None
 
 
 class TableChoice:
-    """The choice of one reader of one business; tables created later are matched by name too."""
+    """The choice of one reader of one business; tables created later are matched by name too.
 
-    def __init__(self, names: Iterable[str], where: Iterable[RowFilter] = ()) -> None:
-        self.names, self.where = tuple(names), tuple(where)
+    With a `border` the reader is a set below, and gets rows with their columns masked.
+    """
+
+    def __init__(self, names: Iterable[str], where: Iterable[RowFilter] = (), border: Border | None = None) -> None:
+        self.names, self.where, self.border = tuple(names), tuple(where), border
         self._known = -1
         self._ids = NOTHING
         self._rows: Mapping[int, FittedFilter] = {}
         self._versions: Mapping[Version, TableSchema] = {}
+        self._masks: BorderMasks | None = None
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether batches have to be decoded for it."""
+        return bool(self.where) or self.border is not None
 
     def part(self, business: Business, store: Store) -> WantedPart:
-        """Return the part of the current tables."""
+        """Return the part of the current tables. Raises Refused for a filter by a masked column."""
         ids = self.ids(business)
-        if not self.where:
+        if not self.is_rewritten:
             return WantedPart(ids)
         if len(self._versions) != len(business.schemas):  # a version is on disk a moment after it is committed
             found = [schema for _, schema in load_schemas(store, business.number)]
-            self._versions = {(schema.table_id, schema.version): schema for schema in found}
             self._rows = fit_filters(self.where, found)
-        return WantedPart(ids, self.where, self._rows, self._versions)
+            if self.border is not None:
+                self._masks = BorderMasks(self.border, found)
+                self._masks.refuse_filters(self._rows)
+            self._versions = {(schema.table_id, schema.version): schema for schema in found}
+        return WantedPart(ids, self.where, self._rows, self._versions, self._masks)
 
     def ids(self, business: Business) -> frozenset[int]:
         """Return the ids of the current tables; the empty set stands for all."""
@@ -94,7 +109,7 @@ ENTRY_BYTES, OPEN_BYTES = 512, 8 << 10
 Body = tuple[int, bytes]  # digest, body
 #: Business, index in its log, offset, epoch, digest: an unclean election may give an index to another batch.
 _Batch = tuple[int, int, int, int, int]
-_PartKey = tuple[frozenset[int], tuple[RowFilter, ...]]
+_PartKey = tuple[frozenset[int], tuple[RowFilter, ...], bool]
 
 _CHANGES, _LEFT_OUT = change_pb2.TableChanges.CHANGES, change_pb2.TableChanges.LEFT_OUT
 
@@ -178,6 +193,13 @@ class OpenBatch:
         return int(is_deleted.sum() - opened.is_deleted.sum())
 
 
+def _mask_batch(made: ReducedBatch, masks: BorderMasks) -> ReducedBatch:
+    """Return a batch with its columns masked. Raises Unavailable for a version that nothing describes yet."""
+    message = change_pb2.BatchBody.FromString(made.body)
+    body = message.SerializeToString() if masks.mask_message(message) else made.body
+    return made if body is made.body else ReducedBatch(xxhash.xxh3_64_intdigest(body), body, made.keys_only)
+
+
 class ReducedBatchCache:
     """A cache of reduced batches; thread-safe. The newest are kept, because many sets may want the same part.
 
@@ -207,6 +229,8 @@ class ReducedBatchCache:
         if found is None:
             opened, is_kept = self._find_open(batch, whole, part)
             made = opened.reduce(part)
+            if part.masks is not None:
+                made = _mask_batch(made, part.masks)
             found = (place.digest if made.digest is None else made.digest), made.body
             if made.keys_only:
                 business.add_to_counter("key_only_changes", made.keys_only)
@@ -258,16 +282,18 @@ def _judge_sections(batch: OpenBatch, part: WantedPart) -> tuple[_Verdict, ...]:
     kept = [_judge_section(batch, place, part) for place in range(len(message.tables))]
     if all(verdict is not _OUT or t.kind == _LEFT_OUT for verdict, t in zip(kept, message.tables, strict=True)):
         kept = [_STAYS if verdict is _OUT else verdict for verdict in kept]  # what was left out before stays left out
-    return (*kept, *(_is_in(schema.table_id, part) for schema in message.schemas))
+    return (*kept, *(_is_in(schema.table_id, schema.version, part) for schema in message.schemas))
 
 
-def _is_in(table_id: int, part: WantedPart) -> bool:
-    return not part.ids or table_id in part.ids
+def _is_in(table_id: int, version: int, part: WantedPart) -> bool:
+    is_sent = part.masks is None or part.masks.has_version(table_id, version)
+    return is_sent and (not part.ids or table_id in part.ids)
 
 
 def _is_wanted(table: change_pb2.TableChanges, part: WantedPart) -> bool:
     fitted = part.rows.get(table.table_id)
-    return _is_in(table.table_id, part) and (fitted is None or fitted.has_version(table.schema_version))
+    is_in = _is_in(table.table_id, table.schema_version, part)
+    return is_in and (fitted is None or fitted.has_version(table.schema_version))
 
 
 def _leave_out(cut: change_pb2.BatchBody, count: int) -> None:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from venus.broker.machine.business import Business
 from venus.broker.machine.mirror import filters_from_wire, levels_to_wire
 from venus.broker.machine.records import load_levels, load_schemas
+from venus.broker.queue.border_masks import border_for
 from venus.broker.queue.reduced_batches import TableChoice
 from venus.broker.store.rocks import Store
 from venus.errors import OffsetTrimmed, OtherRows
+from venus.masking.border import Border
 from venus.model import TableSchema
 from venus.network.row_filters import (
     Levels,
@@ -51,6 +54,8 @@ class RowIdentities:
 
     def __init__(self, store: Store) -> None:
         self.name = ""
+        #: The rules at the border to the sets below, by business.
+        self.borders: Mapping[str, Border] = {}
         self._store = store
         self._lock = threading.Lock()
         self._points: dict[int, _IdentityChanges] = {}
@@ -73,7 +78,8 @@ class RowIdentities:
             return
         if wanted.group.startswith(PULLS_AS):
             opened.levels.CopyFrom(levels_to_wire(levels))
-        choice = TableChoice(wanted.only, filters_from_wire(wanted.where))
+        border = border_for(self.borders, business.name, wanted.group)
+        choice = TableChoice(wanted.only, filters_from_wire(wanted.where), border)
         here = self._identity_for(business, offset, levels, choice)
         opened.rows.CopyFrom(reports.to_wire(here))
         if not wanted.HasField("rows"):
@@ -82,13 +88,20 @@ class RowIdentities:
             here = self._identity_for(business, wanted.rows_at, levels, choice)
         brought = reports.from_wire(wanted.rows)
         only = choice.ids(business) or set(wanted.table_ids) or None
-        if differ := find_differing(brought, here, only):
+        differ = find_differing(brought, here, only)
+        if border is not None:  # a table that is not sent any more may be there or not
+            masks = choice.part(business, self._store).masks
+            differ = tuple(n for n in differ if masks is None or masks.has_table(n))
+        if differ:
             raise self._other_rows_error(business, offset, brought, describe_differences(differ, brought, here))
 
     def _identity_for(self, business: Business, offset: int, levels: Levels, choice: TableChoice) -> RowsIdentity:
-        if not choice.where:
+        if not choice.is_rewritten:
             return RowsIdentity(set=self.name, tables=self._load_changes(business).at(offset))
+        masks = choice.part(business, self._store).masks
         schemas = [schema for at, schema in load_schemas(self._store, business.number) if at < offset]
+        if masks is not None:
+            schemas = [masks.flatten(s) for s in schemas if masks.has_version(s.table_id, s.version)]
         return RowsIdentity(set=self.name, tables=tuple(partial_tables((*levels, choice.where), schemas).values()))
 
     def _other_rows_error(
@@ -128,9 +141,9 @@ class RowIdentities:
         if known is not None and (known.begin, known.versions) == (begin, len(business.schemas)):
             return known
         levels = load_levels(self._store, business.number, mirror)[1]
-        described = load_schemas(self._store, business.number) if levels else []
+        described = load_schemas(self._store, business.number) if levels is not None else []
         # a version is on disk a moment after it is committed: then it is read again
-        versions = len(described) if levels else len(business.schemas)
+        versions = len(described) if levels is not None else len(business.schemas)
         found = _IdentityChanges(begin, versions, levels, *_find_changes(levels or (), described))
         with self._lock:
             self._points[business.number] = found

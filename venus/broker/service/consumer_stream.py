@@ -17,6 +17,7 @@ import grpc
 
 from venus.broker.core import Core
 from venus.broker.machine.mirror import filters_from_wire
+from venus.broker.queue.border_masks import border_for
 from venus.broker.queue.early_delivery import EarlyDelivery
 from venus.broker.queue.reduced_batches import TableChoice
 from venus.broker.service.in_process import InProcessContext
@@ -111,7 +112,9 @@ class ConsumerStream:
         self._service_status, self._traffic, self._frames = service_status, traffic, frames
         self._tables = tuple(wanted.table_ids)
         self._where = filters_from_wire(wanted.where)
-        self._only = TableChoice(wanted.only, self._where) if wanted.only or wanted.where else None
+        border = border_for(core.borders, wanted.business, wanted.group)
+        chooses = wanted.only or wanted.where or border is not None
+        self._only = TableChoice(wanted.only, self._where, border) if chooses else None
         #: A part of the credit. It shrinks while the consumer takes nothing.
         self.window = DeliveryWindow(wanted.credit_bytes, traffic.admission.limits.slow_consumer_s)
         self._credit = Credit(wanted.credit_bytes)
@@ -328,6 +331,7 @@ class ConsumerStream:
             bytes_max_for(room),
             self._where,
             self._fill,
+            is_masked=self._only is not None and self._only.border is not None,
         )
         read = partial(
             self._core.subscriptions.read, self.business, position, wanted.bytes_max, self._tables, self._only
@@ -343,8 +347,8 @@ class ConsumerStream:
 
     @property
     def _reads_here(self) -> bool:
-        """Whether reading needs no thread: the newest commit is in memory, and no row filter applies."""
-        return self._follows and not self._where
+        """Whether reading needs no thread: the newest commit is in memory, and nothing of it is rewritten."""
+        return self._follows and not (self._only is not None and self._only.is_rewritten)
 
     @property
     def _room(self) -> int:

@@ -81,6 +81,8 @@ class FrameKey:
     where: tuple[RowFilter, ...] = ()
     #: Number of the business, and at a mirror its full data: in another one, an offset holds something else.
     fill: tuple[int, int] = (0, 0)
+    #: Whether its columns are masked, for a set below.
+    is_masked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

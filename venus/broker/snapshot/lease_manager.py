@@ -48,6 +48,7 @@ class SnapshotLease:
     last_batch: int = 0
     plan: tuple[Range, ...] = ()
     where: tuple[RowFilter, ...] = ()  # which rows are read
+    border: str = ""  # the rules by which its columns are masked, as a digest; empty = none
     fill: int = 0  # full data of a mirror; not stored, because only fresh snapshots are shared
 
 
@@ -349,6 +350,8 @@ class LeaseManager:
     def _store_lease(self, pin: SnapshotLease) -> Future[None]:
         record = asdict(pin)
         del record["fill"]
+        if not pin.border:  # an older broker can read it
+            del record["border"]
         return self._record(pin.snapshot_id, json.dumps(record).encode())
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,6 +22,7 @@ from venus.broker.machine.business import Business, MaterialisedPosition
 from venus.broker.machine.mirror import Mirror, decode_mirror, levels_to_wire
 from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.machine.records import decode_materialised_position, read_schemas
+from venus.broker.queue.border_masks import BorderMasks
 from venus.broker.queue.reader import incomplete_error
 from venus.broker.snapshot.lease_manager import LeaseManager, Range, SnapshotLease
 from venus.broker.store import keys
@@ -30,7 +31,8 @@ from venus.codec import schema as schemas_codec
 from venus.codec.filtering import find_stored_inside
 from venus.codec.packed import pack_items
 from venus.codec.stored_rows import Chunk, RowTotals, SealedChunk, StoredRows, encode_chunk
-from venus.errors import ProtocolError
+from venus.errors import ProtocolError, SnapshotExpired
+from venus.masking.border import Border
 from venus.model import TableSchema
 from venus.network.row_filters import FittedFilter, Levels, RowFilter, RowsIdentity, fit_filters, partial_tables
 from venus.rpc import reports
@@ -72,10 +74,16 @@ def _choose_rows(found: FittedFilter, known: dict[int, TableSchema], rows: Store
     return rows.select(inside)
 
 
+def _choose_masked(choose: Choose | None, masks: BorderMasks, table_id: int, rows: StoredRows) -> StoredRows:
+    """Select the wanted rows by their plain values, then mask them."""
+    chosen = rows if choose is None else choose(rows)
+    return masks.mask_stored(table_id, chosen) if len(chosen) else chosen
+
+
 def describe_rows(snapshot: broker_pb2.Snapshot, here: str, levels: Levels, where: tuple[RowFilter, ...]) -> None:
     """Describe the rows of a snapshot by the filters of all sets on the path and those of its reader."""
     every = (*levels, where) if where else levels
-    rows = partial_tables(every, map(schemas_codec.from_wire, snapshot.schemas)) if every else {}
+    rows = partial_tables(every, map(schemas_codec.from_wire, snapshot.schemas))
     snapshot.levels.CopyFrom(levels_to_wire(levels))
     snapshot.rows.CopyFrom(reports.to_wire(RowsIdentity(set=here, tables=tuple(rows.values()))))
 
@@ -167,6 +175,8 @@ class SnapshotReader:
     """Reader of splits of leased snapshots. Thread-safe."""
 
     def __init__(self, holding: LeaseManager) -> None:
+        #: The rules at the border to the sets below, by business.
+        self.borders: Mapping[str, Border] = {}
         self._holding = holding
         self._lock = threading.Lock()
         #: Totals of splits that were read to their end, by directory, row filters and range.
@@ -259,7 +269,18 @@ class SnapshotReader:
             choose = None
             if pin.where:
                 choose = row_chooser(pin.where, split.table_id, read_snapshot_schemas(store, pin, (split.table_id,)))
+            if pin.border:
+                choose = partial(_choose_masked, choose, self._border_masks(store, pin), split.table_id)
         return ChunkReader(pin.business, split, after, nbytes, floor, counted, choose)
+
+    def _border_masks(self, store: Store, pin: SnapshotLease) -> BorderMasks:
+        """Return the masks of a snapshot. Raises SnapshotExpired if the rules have changed since it was opened."""
+        border = next((one for one in self.borders.values() if one.digest == pin.border), None)
+        if border is None:
+            raise SnapshotExpired(
+                f"snapshot {pin.snapshot_id} was opened with other rules for columns", hint="open a new one"
+            )
+        return BorderMasks(border, map(schemas_codec.from_wire, read_snapshot_schemas(store, pin)))
 
     def _count(self, pin: SnapshotLease, request: broker_pb2.ReadSplitRequest) -> RowTotals:
         """Return the totals of the rows before the point from which a split is resumed."""

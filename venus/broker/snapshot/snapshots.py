@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
@@ -24,6 +24,7 @@ from pathlib import Path
 from venus.broker.machine.business import Business
 from venus.broker.machine.mirror import filters_from_wire, filters_to_wire
 from venus.broker.machine.records import load_levels_of_store
+from venus.broker.queue.border_masks import BorderMasks, border_for
 from venus.broker.queue.reader import check_full_data
 from venus.broker.snapshot.lease_manager import UNNAMED, LeaseManager, SnapshotLease, describe_holders
 from venus.broker.snapshot.reading import (
@@ -40,10 +41,11 @@ from venus.broker.store.rocks import FileRange, Store
 from venus.codec import schema as schemas_codec
 from venus.codec.stored_rows import SealedChunk
 from venus.errors import Overloaded, Unavailable
+from venus.masking.border import Border
 from venus.model import count_phrase
-from venus.network.row_filters import with_tables
+from venus.network.row_filters import RowFilter, fit_filters, with_tables
 from venus.network.topology import is_labelled
-from venus.wire import broker_pb2
+from venus.wire import broker_pb2, change_pb2
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +89,15 @@ class SnapshotManager:
         #: The name of this broker set, once it is known.
         self.set_name = ""
         self._provisional: dict[int, int] = {}  # business: offset, while a checkpoint is being made
+
+    @property
+    def borders(self) -> Mapping[str, Border]:
+        """The rules at the border to the sets below, by business."""
+        return self._reading.borders
+
+    @borders.setter
+    def borders(self, borders: Mapping[str, Border]) -> None:
+        self._reading.borders = borders
 
     def load(self, store: Store) -> None:
         """Load the leases from the store; remove checkpoints without a lease."""
@@ -140,14 +151,16 @@ class SnapshotManager:
             self._check_leases(business, request.holder)
             shared = self._find_shareable(business)
             pin = self._share(shared, lease_s, request) if shared else self._make(business, lease_s, request)
+        border = border_for(self.borders, business.name, request.holder)
         try:
-            found = self._describe(pin, request)
+            found = self._describe(pin, request, border)
             self._reading.expect(pin.snapshot_id, sum(split.rows_estimate for split in found.splits))
             self._holding.complete(
                 replace(
                     pin,
                     plan=tuple(map(range_of, found.splits)),
                     where=filters_from_wire(found.where),
+                    border=border.digest if border is not None else "",
                     expires_at_us=self._holding.first_lease_end_us(lease_s, confirms=request.confirms),
                 )
             )
@@ -206,6 +219,7 @@ class SnapshotManager:
             holder=request.holder,
             plan=(),
             where=(),
+            border="",
         )
         self._holding.add(pin)
         return pin
@@ -244,7 +258,9 @@ class SnapshotManager:
             made.add_done_callback(lambda _: checkpoints.drop(name))
             raise
 
-    def _describe(self, pin: SnapshotLease, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
+    def _describe(
+        self, pin: SnapshotLease, request: broker_pb2.OpenSnapshotRequest, border: Border | None
+    ) -> broker_pb2.Snapshot:
         with self._holding.checkpoints.open_reader(pin.directory) as store:
             schemas = read_snapshot_schemas(store, pin, tuple(request.table_ids))
             if request.only:
@@ -253,6 +269,8 @@ class SnapshotManager:
                 schemas = [schema for schema in schemas if schema.table_id in wanted]
             where = with_tables(filters_from_wire(request.where), map(schemas_codec.from_wire, schemas))
             unfit = refused_tables(where, schemas)
+            if border is not None:
+                schemas = _mask_schemas(border, read_snapshot_schemas(store, pin), schemas, where)
             tables = sorted({schema.table_id for schema in schemas} - unfit)
             found = plan_splits(store, pin.business, tables, request.splits)
             levels = load_levels_of_store(store, pin.business)
@@ -310,6 +328,20 @@ class SnapshotManager:
         for snapshot_id in self._holding.expired_snapshots():
             logger.warning("the lease of snapshot %s has ended", snapshot_id)
             self.close(snapshot_id)
+
+
+def _mask_schemas(
+    border: Border,
+    every: Sequence[change_pb2.TableSchema],
+    chosen: Sequence[change_pb2.TableSchema],
+    where: Sequence[RowFilter],
+) -> list[change_pb2.TableSchema]:
+    """Return the chosen table versions as the sets below get them. Raises Refused for a filter by a masked column."""
+    known = [schemas_codec.from_wire(wire) for wire in every]
+    masks = BorderMasks(border, known)
+    masks.refuse_filters(fit_filters(where, known))
+    found = [schemas_codec.from_wire(wire) for wire in chosen if masks.has_table(wire.table_id)]
+    return [schemas_codec.to_wire(masks.flatten(schema)) for schema in found]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
