@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 WORKERS := -n $(shell expr 2 \* $$(nproc))
 SPREAD := $(WORKERS) --dist loadfile --no-loadscope-reorder
 # A test that failed beside others is repeated alone. If it passes then, it is FLAKY, and the run fails unless
-# tests/known_flaky.txt names it (tests/support/second_try.py); the full level, whose tests measure time, may have three. tests/support/selection.py gives each test its level.
+# tests/known_flaky.txt names it (tests/support/second_try.py). tests/support/selection.py gives each test its level.
 PYTEST := $(BIN)/pytest $(SPREAD) --second-try
 
 # Otherwise each process of the suite, and each command that it starts, would compile all modules: a minute or more.
@@ -45,7 +45,7 @@ test: $(VENV)/.dev ## units, conformance and the main path: within 6 minutes on 
 	$(PYTEST) --level quick
 
 test-full: $(VENV)/.dev ## what CI runs behind `make test`: integration, faults, all stories
-	$(PYTEST) --level full --flaky-max 3
+	$(PYTEST) --level full --durations 10
 
 # The slow tests are in few files, so they are distributed one by one.
 test-all: test test-full ## everything but tests of hours: within 45 minutes on 2 cores

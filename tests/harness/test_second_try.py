@@ -103,14 +103,6 @@ def test_a_flaky_test_that_is_not_known_fails_the_run(suite: Run) -> None:
     assert said.text.splitlines()[-2] == f"1 flaky and not in {KNOWN}: the run fails"
 
 
-@pytest.mark.parametrize(("allowed", "code"), [(1, 1), (2, 0)])
-def test_a_level_may_allow_some_flaky_tests(suite: Run, allowed: int, code: int) -> None:
-    options = ("--second-try", "--flaky-max", str(allowed))
-    said = suite(_FLAKY.format("one"), _FLAKY.format("two"), options=options)
-
-    assert (said.code, said.counts["flaky"]) == (code, 2)
-
-
 def test_more_failures_than_luck_explains_are_not_tried_again(suite: Run) -> None:
     said = suite("".join(_FLAKY.format(f"n{n}") for n in range(TRIED_MAX + 1)))
 

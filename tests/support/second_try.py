@@ -1,9 +1,8 @@
 """`--second-try`: what failed beside other tests runs once more alone; a test that passes then is called FLAKY.
 
 The second try is a serial pytest of its own, after the workers have ended. It tells a flaky test from a defect, and it
-does not save the run: a flaky test counts as failed unless tests/known_flaky.txt names it, or `--flaky-max` allows as
-many. Each one is printed last with its first failure, so the counts of the closing line and the exit status always say
-the same.
+does not save the run: a flaky test counts as failed unless tests/known_flaky.txt names it. Each one is printed last
+with its first failure, so the counts of the closing line and the exit status always say the same.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ Outcomes = dict[str, set[str]]
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("second try")
     group.addoption("--second-try", action="store_true", help="try what failed once more alone; a pass is FLAKY")
-    group.addoption("--flaky-max", type=int, default=0, metavar="N", help="how many unknown flaky tests are no failure")
     group.addoption("--outcomes", metavar="FILE", help="append the outcome of each phase of each test to FILE")
 
 
@@ -145,8 +143,6 @@ class SecondTry:
         stats = self._terminal.stats
         stats["flaky"] = [found[0] for found in self.flaky.values()]
         known = self.flaky.keys() & self._known()
-        if len(self.flaky.keys() - known) <= self.config.getoption("--flaky-max"):
-            known = set(self.flaky)
         if not known:
             return
         for bad in _BAD:
@@ -179,6 +175,5 @@ class SecondTry:
         for nodeid in self.flaky:
             since = f" (known since {known[nodeid]})" if nodeid in known else ""
             terminalreporter.write_line(f"FLAKY {nodeid}{since}")
-        new = len(self.flaky.keys() - known.keys())
-        if new > self.config.getoption("--flaky-max"):
+        if new := len(self.flaky.keys() - known.keys()):
             terminalreporter.write_line(f"{new} flaky and not in {KNOWN}: the run fails")
