@@ -157,7 +157,8 @@ class Pipeline:
         folder.mkdir()
         (folder / "sitecustomize.py").write_text(
             f"import sys\nsys.path.insert(0, {str(forked.ROOT)!r})\n"
-            f"from tests.simulation.patching import Edit, edited\nheld = edited({tuple(edits)!r})\nheld.__enter__()\n"
+            "from tests.simulation.patching import Edit, apply_edits\n"
+            f"held = apply_edits({tuple(edits)!r})\nheld.__enter__()\n"
         )
         self.environ |= {"PYTHONPATH": str(folder)}
         self.new_interpreters = True
