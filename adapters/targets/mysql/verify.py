@@ -124,12 +124,14 @@ class MysqlTargetReader(MysqlChecksumReader):
     def _key_parts(self, subject: Subject, keys: Seq[Key]) -> dict[str, str]:
         placed, schema = self._place(subject), subject.schema
         columns = schema.wire_columns[: len(schema.key)]
-        writers = [value_writer(c.type, placed.types[c.name]) for c in columns]
+        writers = [_write_text if _is_shortened(c) else value_writer(c.type, placed.types[c.name]) for c in columns]
         rows = (
             ", ".join(write(_key_value(c, text)) for write, c, text in zip(writers, columns, key, strict=True))
             for key in keys
         )
-        names = ", ".join(f"t.{placed.column(c.name)}" for c in columns)
+        names = ", ".join(
+            form_sql(placed, c, bare=True) if _is_shortened(c) else f"t.{placed.column(c.name)}" for c in columns
+        )
         return {"where": f"({names}) IN ({', '.join(f'({row})' for row in rows)})"}
 
     # -- rows ------------------------------------------------------------------------------------------------------
@@ -177,6 +179,16 @@ class FollowerReader(MysqlTargetReader):
         with self._session.read_texts():
             for rows in self._session.stream(dialect_statement("verify", "rows", **parts), PIECE_ROWS):
                 yield from access.build_sections(rows, bytes_max=_SECTION_BYTES)
+
+
+def _is_shortened(column: Column) -> bool:
+    """Return whether the form of a key has fewer characters than its stored text: 1.5 for 1.50, a for a with blanks."""
+    return style_of(column.type) in (FormStyle.NUMBER, FormStyle.PADDED)
+
+
+def _write_text(form: Value) -> str:
+    assert isinstance(form, str)
+    return literal(form)
 
 
 def _key_value(column: Column, text: str) -> Value:

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import threading
 import time
+from contextlib import closing
 
 import grpc
 import pytest
@@ -13,12 +14,16 @@ import pytest
 from tests.conformance.targets.places import TargetPlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import items, put
+from tests.support.brokers.feed import Change, column, gone, items, put, table
 from tests.support.waiting import eventually
+from venus.adapters.dialects.verify_contract import Subject, key_forms
 from venus.adapters.targets.contract import UNSUPPORTED_TEXTS, TargetCapabilities, require_capability
 from venus.adapters.targets.registry import KINDS, open_target
+from venus.codec.columns import keys_to_columns
+from venus.codec.row_bytes import Layout
 from venus.config import Settings, TargetSettings
 from venus.errors import ConfigError, Refused
+from venus.model import Kind, LogicalType
 from venus.process.runners import LocalRunner
 from venus.rpc.conditions import LastComparison
 
@@ -147,6 +152,26 @@ def test_a_resync_makes_a_table_equal_to_the_full_data(name: str, stage: Stage, 
     assert damaged == {}
     assert asked.table == "shop.items"
     assert resyncing == "RESYNCING"
+    stage.equal()
+
+
+def test_a_resync_keeps_what_has_changed_meanwhile(stage: Stage, broker: FakeDelivery) -> None:
+    """The rows of the snapshot arrive after changes behind its cut, which are newer."""
+    if not stage.target.capabilities.verifies:
+        return
+    load(stage)
+    stage.place.damage(stage.settings, items())
+
+    def move_on() -> None:
+        broker.after_snapshot = lambda: None
+        stage.feed.cut(put(1, "newer", 1), gone(2), put(50, "new", 1))
+        stage.reaches(broker.next_offset)
+
+    broker.after_snapshot = move_on
+    stage.target.resync("items")
+    with stage.following():
+        eventually(lambda: stage.table("shop.items").state == "ACTIVE", "the resync")
+
     stage.equal()
 
 
@@ -292,3 +317,25 @@ def test_a_command_between_changes_leaves_apply_connected(
     assert len(opened) == 1
     stage.equal()
     assert stage.target.read_view().unaccounted_rows == 0
+
+
+# -- verification ------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_found_by_the_form_of_its_key(stage: Stage) -> None:
+    """A comparison asks for 1.5 and ab; a target may store 1.50 and blanks behind ab."""
+    if not stage.target.capabilities.verifies:
+        return
+    code, amount = LogicalType(kind=Kind.CHAR, length=5), LogicalType(kind=Kind.DECIMAL)
+    priced = table(1, "priced", column(1, "code", code), column(2, "amount", amount), key=("code", "amount"))
+    keys = [("ab   ", "1.50"), ("ab   ", "150"), ("     ", "0.0")]
+    stage.feed.describe(priced)
+    stage.feed.cut(*(Change(1, key, ()) for key in keys))
+    stage.target.load()
+    subject, columns = Subject(schema=priced), [list(column) for column in zip(*keys, strict=True)]
+    with closing(stage.target.open_reader()) as reader:
+        reader.begin(subject)
+        found = [section.record_ids for section in reader.find_rows(subject, key_forms(columns, priced))]
+        reader.end()
+    read = [key for ids in found for key in zip(*keys_to_columns(ids, Layout.of(priced)), strict=True)]
+    assert sorted(read, key=str) == sorted(keys)
