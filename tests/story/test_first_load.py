@@ -173,6 +173,8 @@ class Migration:
     @contextmanager
     def pause(self) -> Iterator[None]:
         """Stop the command, but not the process that loads, while the source is still being read."""
+        # a broker that has just started learns it with the next report of capture
+        self._pipeline.until(lambda: read_broker(self._settings).fills, "capture to report its read")
         os.kill(self.pid, signal.SIGSTOP)
         # the broker knows it; a stopped reader of SQLite may hold a lock on the file
         assert read_broker(self._settings).fills, "the read has ended too early"
