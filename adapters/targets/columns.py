@@ -14,6 +14,24 @@ from venus.masking.rules import RuleSet, TableColumns
 from venus.masking.syntax import KEEP, ColumnRule, parse_rule
 from venus.model import TableSchema
 from venus.security.secrets import read_masking_key
+from venus.wire import broker_pb2
+
+#: Why an interrupted load that `mask_splits` has changed cannot continue.
+UNKNOWN_SPLITS = "a key is masked, so where its splits begin was not stored"
+
+
+def masks_keys(schemas: Iterable[TableSchema]) -> bool:
+    """Return whether a key of these tables is masked."""
+    return any(isinstance(schema, ProjectedSchema) and schema.masks_key for schema in schemas)
+
+
+def mask_splits(snapshot: broker_pb2.Snapshot, schemas: Iterable[TableSchema]) -> broker_pb2.Snapshot:
+    """Return a snapshot as a target may store it: without its splits, which begin and end at keys, if one is masked."""
+    if not masks_keys(schemas):
+        return snapshot
+    kept = broker_pb2.Snapshot.FromString(snapshot.SerializeToString())
+    del kept.splits[:]
+    return kept
 
 
 class TargetColumns:

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from xxhash import xxh3_64_hexdigest
 
+from venus.adapters.targets.columns import UNKNOWN_SPLITS, mask_splits, masks_keys
 from venus.adapters.targets.contract import LoadReport
 from venus.adapters.targets.parquet.files import (
     LakeFileWriter,
@@ -361,6 +362,9 @@ def _read_plan(target: ParquetFolder, snapshots: SnapshotClient) -> LakeLoadPlan
     except (VenusError, ValueError, KeyError) as error:
         logger.warning("target %s: cannot resume the interrupted load: %s", target.name, error)
         return None
+    if masks_keys(StateLoad(target, snapshot, {}).schemas.values()):
+        logger.info("target %s: its load begins again: %s", target.name, UNKNOWN_SPLITS)
+        return None
     remove_hidden(target.layout.root / "versions")
     return snapshot, {int(table_id): names for table_id, names in tree["text_columns"].items()}
 
@@ -379,7 +383,8 @@ def _save_plan(
     target: ParquetFolder, snapshot: broker_pb2.Snapshot, text_columns: dict[int, list[str]], *, history: str = ""
 ) -> None:
     """Save the plan. `history` is the future name of the old history, set just before the load is committed."""
-    wire = base64.b64encode(snapshot.SerializeToString()).decode()
+    schemas = StateLoad(target, snapshot, text_columns).schemas.values()
+    wire = base64.b64encode(mask_splits(snapshot, schemas).SerializeToString()).decode()
     states = state_folder_prefix(snapshot)
     tree = {"snapshot": wire, "text_columns": text_columns, "states": states, "history": history}
     replace_text(target.layout.load, json.dumps(tree))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, replace
 
+from venus.adapters.targets.columns import UNKNOWN_SPLITS, mask_splits, masks_keys
 from venus.adapters.targets.predicates import check_predicates
 from venus.adapters.targets.relational.database import RelationalDatabase
 from venus.adapters.targets.relational.own_tables import TablePlace
@@ -91,6 +92,9 @@ class LoadPlanner:
         if any(columns_of(stored.get((s.table_id, s.version), s)) != columns_of(s) for s in plan.every_version):
             self.obstacle = "the rules for columns have changed"
             return None
+        if masks_keys(plan.every_version):
+            self.obstacle = UNKNOWN_SPLITS
+            return None
         return plan
 
     def _build_plan(
@@ -152,6 +156,6 @@ class LoadPlanner:
             target.put_table(session, placed, LOADING, plan.snapshot.offset, created=is_created, predicate=predicate)
         for schema in plan.every_version:
             target.put_schema(session, schema)
-        wire = plan.snapshot.SerializeToString()
+        wire = mask_splits(plan.snapshot, plan.every_version).SerializeToString()
         state = OVERLAPPING if plan.overlaps else LOAD
         target.run_own(session, "put_job", load_id=plan.load_id, snapshot=wire, state=state)
