@@ -83,12 +83,15 @@ def create_table(placed: MysqlPlacedTable, *, is_mariadb: bool) -> str:
 
 
 def side_definitions(placed: RelationalPlace) -> str:
-    """Return the columns of the side table of a resync."""
-    key = placed.schema.key
-    return ", ".join(
-        f"{placed.column(c.name)} {placed.types[c.name]} {'NOT NULL' if c.name in key else 'NULL'}"
-        for c in placed.schema.wire_columns
-    )
+    """Return the columns of the side table of a resync. Rows that are older than a column get its default there."""
+    return ", ".join(_side_column(placed, column) for column in placed.schema.wire_columns)
+
+
+def _side_column(placed: RelationalPlace, column: Column) -> str:
+    declared = placed.types[column.name]
+    default = _default_sql(column, declared)
+    required = "NOT NULL" if column.name in placed.schema.key else "NULL"
+    return f"{placed.column(column.name)} {declared} {required}" + (f" DEFAULT {default}" if default else "")
 
 
 def index_name(index: Index) -> str:

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from tests.conformance.targets.places import TargetPlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Change, column, gone, items, put, table
+from tests.support.brokers.feed import INT, Change, column, gone, items, put, table
 from tests.support.waiting import eventually
 from venus.adapters.dialects.verify_contract import Subject, key_forms
 from venus.adapters.targets.contract import UNSUPPORTED_TEXTS, TargetCapabilities, require_capability
@@ -168,6 +169,22 @@ def test_a_resync_keeps_what_has_changed_meanwhile(stage: Stage, broker: FakeDel
         stage.reaches(broker.next_offset)
 
     broker.after_snapshot = move_on
+    stage.target.resync("items")
+    with stage.following():
+        eventually(lambda: stage.table("shop.items").state == "ACTIVE", "the resync")
+
+    stage.equal()
+
+
+def test_a_resync_gives_older_rows_the_default_of_a_new_column(stage: Stage, broker: FakeDelivery) -> None:
+    if not stage.target.capabilities.verifies:
+        return
+    load(stage)
+    old = items()
+    stage.feed.describe(replace(old, version=2, columns=(*old.columns, column(4, "n", INT, default_sql="7"))))
+    stage.feed.model[1] = {key: (*row, "7") for key, row in stage.feed.model[1].items()}
+    stage.feed.cut(put(1, "label", 1, 8))
+    stage.catches_up()
     stage.target.resync("items")
     with stage.following():
         eventually(lambda: stage.table("shop.items").state == "ACTIVE", "the resync")
