@@ -15,15 +15,22 @@ from venus.adapters.targets.relational.states import TableState
 from venus.codec.stored_rows import FullRows
 from venus.errors import TargetError
 from venus.masking.projection import source_of
-from venus.model import TableSchema
+from venus.model import Column, TableSchema
 
 
 def create_side(session: TargetSession, sql: RowSql, target: str) -> None:
-    """Create the side table by the newest schema; the target may be a version behind. Raises LabelsMissing."""
+    """Create the side table by the newest schema; the target may be a version behind. Raises LabelsMissing.
+
+    Rows that are older than a column get its default there.
+    """
     require_labels(session, sql.placed, target)
-    own, wire = sql.placed.type_names, sql.placed.schema.wire_columns
-    columns = ", ".join(f"{sql.placed.column(c.name)} {type_sql(c.type, own)}" for c in wire)
+    columns = ", ".join(_side_column(sql.placed, c) for c in sql.placed.schema.wire_columns)
     session.run(f"{sql.text('drop_side')}; {sql.text('create_side', definitions=columns)}")
+
+
+def _side_column(placed: PlacedTable, column: Column) -> str:
+    declared = f"{placed.column(column.name)} {type_sql(column.type, placed.type_names)}"
+    return f"{declared} DEFAULT {column.default_sql}" if column.default_sql and not column.identity else declared
 
 
 def copy_side(session: TargetSession, sql: RowSql, rows: FullRows, version: TableSchema) -> None:
