@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from venus.adapters.cutover.direction import FallBackPair
 from venus.adapters.dialects.contract import RegisteredTable, Source
+from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.cutover_contract import (
     CutoverObstacle,
     CutoverTarget,
@@ -191,6 +192,8 @@ class Switch:
                 "added later",
                 hint=f"`venus cutover --target {self.name} --undo`, if it has not been written to",
             )
+        with closing(open_source(self._pair.settings_to(self.owner.name))) as source:
+            source.capture.refresh_schemas()  # a version of its own for what the last step has changed there
         start = self.follower.read_start()
         self._attach(start)
         self.owner.follow(self._record(self.owner, SideState.FOLLOWING, self._number, start.offset), start)

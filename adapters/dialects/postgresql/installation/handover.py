@@ -19,7 +19,6 @@ from venus.adapters.dialects.handover_rules import (
     CaptureHandover,
     continued_values,
     find_handover_obstacles,
-    next_version,
     registered_version,
 )
 from venus.adapters.dialects.postgresql import registry
@@ -90,14 +89,7 @@ def read_present_tables(
 
 def read_next_versions(connection: PostgresConnection) -> dict[int, TableSchema]:
     """Return the versions in which capture continues here, by table."""
-    with connection.snapshot():
-        registered = [t.schema for t, _ in registry.read_registered_tables(connection)]
-        there = read_present_tables(connection, registered)
-    return {
-        known.table_id: next_version(known, _describe(known, there[_place(known)]))
-        for known in registered
-        if _place(known) in there
-    }
+    return {t.schema.table_id: t.schema for t, _ in registry.read_registered_tables(connection)}
 
 
 def _table_statements(schema: TableSchema, table: PostgresTable, connection: PostgresConnection) -> Iterator[str]:
