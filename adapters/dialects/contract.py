@@ -1,11 +1,10 @@
 """The contract of a source database; every dialect passes the same conformance suite.
 
-Capture works the same way everywhere : triggers log the key of each changed row, a snapshot reads the log
+Capture works the same way everywhere: triggers log the key of each changed row, a snapshot reads the log
 together with the current rows, and an exact delete consumes the log. A `Cut` is one snapshot. Its sections are shipped
 as half messages while it is open. Its `commit` is the paper's local transaction: atomically, it checks the epoch,
-writes the batch rows, advances the checkpoint row and removes exactly the log rows that the snapshot saw. Each dialect
-removes them in its own way: PostgreSQL deletes inside the snapshot's transaction, SQLite moves a watermark, the others
-delete by number.
+writes the batch rows, advances the checkpoint row and removes exactly the log rows that the snapshot saw: PostgreSQL
+inside the snapshot's transaction, SQLite by moving a watermark, the others by number.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Protocol
 from venus.codec.batch import TableChanges
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import BatchNo, BatchRecord, Epoch, Finding, Sequence, SourceIdentity, TableSchema
+from venus.rpc.conditions import COMPARED
 
 
 class SchemaChanged(SourceError):
@@ -113,6 +113,12 @@ class RegisteredTable:
     state: str  # ACTIVE, PAUSED, RESYNC, RELEASING, RELEASED
     reason: str
     fill: FillState
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether its fill ships only the rows that differ from the broker's full data."""
+        fill = self.fill
+        return self.state == "ACTIVE" and not (fill.done or fill.cursor) and self.reason.startswith(COMPARED)
 
     @property
     def is_read(self) -> bool:
@@ -299,6 +305,19 @@ class SourceRegistry(Protocol):
         """Return a text that differs whenever `registered` returns something else. Cheap even for many tables."""
 
     def set_table_state(self, table_id: int, state: str, reason: str) -> None: ...
+
+    def begin_comparison(self, table_id: int, reason: str) -> bool:
+        """Let the fill of an ACTIVE table ship only what differs from the full data, unless it has read rows already.
+
+        `reason` identifies the request. Whatever else requests a fill, or changes the state, ends the comparison.
+        """
+
+    def advance_comparison(self, table_id: int, before: str, after: str, rows_done: int, *, done: bool) -> bool:
+        """Store the progress of the comparison with the reason `before`, and its new reason.
+
+        Without a reason it ends: the table is read if `done`, else all of its rows are shipped. Return False if it has
+        ended already.
+        """
 
     def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
         """Exclude a table from later cuts because a row cannot be carried; its log rows and its fill stay as they are.

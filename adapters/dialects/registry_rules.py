@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from venus.adapters.dialects.contract import (
@@ -36,6 +37,7 @@ from venus.model import (
     SourceIdentity,
     TableSchema,
 )
+from venus.rpc.conditions import COMPARED
 from venus.rpc.conditions import RELEASED as RELEASED
 from venus.rpc.conditions import RELEASING as RELEASING
 from venus.rpc.conditions import UNFIT as UNFIT
@@ -306,6 +308,17 @@ def fill_values(before: FillState, after: FillState) -> dict[str, int | bytes | 
         "was_rows": before.rows_done,
         "was_sweep": before.sweep_from,
     }
+
+
+def comparison_values(table_id: int, before: str, after: str, rows_done: int, *, done: bool) -> dict[str, Any]:
+    """Return the values that store the progress of a comparison."""
+    values: dict[str, Any] = {"table_id": table_id, "rows_done": rows_done, "done": int(done)}
+    return values | {"known_reason": before, "new_reason": after or None}
+
+
+def comparison_reason(cause: str) -> str:
+    """Return the reason of a table whose fill compares; no two requests have the same one."""
+    return f"{COMPARED} since {datetime.now(UTC).isoformat()}: {cause}"
 
 
 def parse_schema(wire: bytes) -> TableSchema:

@@ -22,6 +22,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, sleep_using_e
 from venus.adapters.dialects.contract import MissingGrant, Source
 from venus.adapters.dialects.registry import describe_database, open_source
 from venus.adapters.upper.batching import PollInterval
+from venus.adapters.upper.comparisons import Compare, FillComparisons, compare_fill
 from venus.adapters.upper.cutting import CutResult, Cutter
 from venus.adapters.upper.ingest import Connect, IngestClient
 from venus.adapters.upper.periodic import LIMIT_S, CaptureReport, FillReport, PeriodicTasks, Reporter, wait_for_grants
@@ -71,6 +72,7 @@ class CaptureDependencies:
     broker_status: Callable[[Settings], BusinessStatus] = read_broker_status
     monotonic: Callable[[], float] = time.monotonic
     owner: Callable[[], str] = lambda: uuid.uuid4().hex
+    compare: Compare = compare_fill
 
 
 REAL = CaptureDependencies()
@@ -110,9 +112,14 @@ def run_capture_fill(
     """
     filled, last_batch = _fill_report(settings, outside)
     if not filled.complete or not _has_committed(settings, outside, last_batch, stop):
-        CaptureLoop(settings, stop, report, outside, gives_way=True).run(until=lambda session: session.fills.finished)
+        CaptureLoop(settings, stop, report, outside, gives_way=True).run(until=_is_filled)
         filled, _ = _fill_report(settings, outside)
     return filled
+
+
+def _is_filled(session: CaptureSession) -> bool:
+    """Return whether every table that may be read has been read or compared."""
+    return session.fills.finished and not session.fills.compared
 
 
 def _fill_report(settings: Settings, outside: CaptureDependencies) -> tuple[FillReport, BatchNo]:
@@ -160,9 +167,16 @@ class CaptureLoop:
         self._outside = outside
         self.claim = SourceClaim(owner=outside.owner(), take_over=take_over, gives_way=gives_way)
         self._next_limit = float("-inf")
+        self._comparisons = FillComparisons(settings, stop, outside.compare, monotonic=outside.monotonic)
 
     def run(self, *, until: Callable[[CaptureSession], bool] = lambda session: False) -> None:
         """Run until stopped, or until `until` returns True."""
+        try:
+            self._run_sessions(until)
+        finally:
+            self._comparisons.close()
+
+    def _run_sessions(self, until: Callable[[CaptureSession], bool]) -> None:
         finished = False
         while not finished and not self._stop.is_set():
             try:
@@ -246,6 +260,7 @@ class CaptureLoop:
         while not self._stop.is_set() and not until(session):
             now = self._outside.monotonic()
             chores.run()
+            self._comparisons.offer(session.fills.compared, session.next_sequence)
             self._reporter.set_state("capturing" if session.fills.finished else "filling")
             filling = not session.fills.finished
             if cutter.cut() is CutResult.CHANGES:

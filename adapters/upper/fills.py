@@ -39,13 +39,17 @@ class Fills:
         self._names: dict[int, str] = {}
         self._turn: list[int] = []
         self._progress: tuple[FillProgress, ...] | None = None
+        #: Tables whose fills compare, outside of cuts.
+        self.compared: tuple[RegisteredTable, ...] = ()
 
     def read(self, tables: Seq[RegisteredTable]) -> None:
         """Load the registry's states, as the last local transaction stored them."""
         self._states = {t.schema.table_id: t.fill for t in tables}
         self._progress = None
         self._names = {t.schema.table_id: t.schema.qualified for t in tables}
-        open_ids = {t.schema.table_id: None for t in tables if not t.fill.done and t.state == ACTIVE}
+        self.compared = tuple(t for t in tables if t.is_compared)
+        unread = (t for t in tables if not t.fill.done and t.state == ACTIVE and not t.is_compared)
+        open_ids = {t.schema.table_id: None for t in unread}
         kept = dict.fromkeys(table_id for table_id in self._turn if table_id in open_ids)
         self._turn = list(kept | open_ids)
 
@@ -75,7 +79,7 @@ class Fills:
                 rows=self._states[i].rows_done,
                 rows_expected=self._states[i].rows_estimate,
             )
-            for i in sorted(self._turn)
+            for i in sorted([*self._turn, *(table.schema.table_id for table in self.compared)])
         )
 
     @property

@@ -7,6 +7,7 @@ decides whether that is a fault or a change on its way.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
@@ -190,21 +191,26 @@ def open_maskers(ends: ComparisonEnds) -> Maskers:
     return TargetColumns(ends.settings, ends.target).maskers if is_compared else Maskers(None)
 
 
-_kept: dict[str, tuple[ComparisonEnds, OpenSides]] = {}
+class _KeptSides(threading.local):
+    """The sessions of this thread: capture may compare beside another comparison in its process."""
+
+    now: tuple[ComparisonEnds, OpenSides] | None = None
+
+
+_kept = _KeptSides()
 
 
 def open_sides(ends: ComparisonEnds) -> OpenSides:
     """Return the sessions of this worker to these ends; open them if necessary."""
-    known = _kept.get("now")
-    if known is None or known[0] != ends:
+    if _kept.now is None or _kept.now[0] != ends:
         close_sides()
-        known = _kept["now"] = (ends, OpenSides(ends))
-    return known[1]
+        _kept.now = (ends, OpenSides(ends))
+    return _kept.now[1]
 
 
 def close_sides() -> None:
     """Close this worker's sessions; also after an error, which may leave them in any state."""
-    known = _kept.pop("now", None)
+    known, _kept.now = _kept.now, None
     if known is not None:
         known[1].close()
 

@@ -101,6 +101,8 @@ class ChosenTable:
 
 
 Report = Callable[[VerifyProgress], None]
+#: Receives the suspects of a table in portions; without it they are collected, to the limit, and decided at the end.
+OnSuspects = Callable[[Seq[SuspectRow]], None]
 RunnerFor = Callable[[int], Runner]
 
 
@@ -153,6 +155,8 @@ ATTEMPTS = 3
 PAUSE_S = 1.0
 #: How many times larger than planned slices may be: all rows of one leading key are in one bucket, in memory.
 FULLER_MAX = 4
+#: Suspects that are passed on together, at least, while others follow.
+PORTION_ROWS = 10_000
 #: Memory limit of the differences of a table: a comparison ends there, because longer lists are of no use.
 SUSPECTS_BYTES_MAX = 256 << 20
 
@@ -161,9 +165,16 @@ class TableComparison:
     """Comparison of one table, from calibration to the result."""
 
     def __init__(
-        self, options: VerifyOptions, ends: ComparisonEnds, chosen: ChosenTable, runner_for: RunnerFor, report: Report
+        self,
+        options: VerifyOptions,
+        ends: ComparisonEnds,
+        chosen: ChosenTable,
+        runner_for: RunnerFor,
+        report: Report,
+        on_suspects: OnSuspects | None = None,
     ) -> None:
         self._options = options
+        self._on_suspects = on_suspects
         self._runner_for = runner_for
         self._report = report
         self._ends = ends
@@ -247,6 +258,10 @@ class TableComparison:
             nbytes += sum(suspect.nbytes for suspect in done.suspects)
             self._report(VerifyProgress(table=result.table, rows=result.rows, rows_estimate=estimate))
             result.cut_short = result.cut_short or done.cut_short
+            is_portion = number == len(tasks) or len(suspects) >= PORTION_ROWS or nbytes >= SUSPECTS_BYTES_MAX
+            if self._on_suspects is not None and suspects and is_portion:
+                self._on_suspects(suspects)
+                suspects, nbytes = [], 0
             if len(suspects) >= options.differences_max or nbytes >= SUSPECTS_BYTES_MAX:
                 more = len(suspects) > options.differences_max or number < len(tasks)
                 result.cut_short = result.cut_short or more

@@ -140,8 +140,13 @@ def test_a_trigger_dropped_by_hand_is_made_again_alone_and_its_table_marked(pipe
     assert sorted(catalogue(pipeline)) == sorted(installed)
     assert any("main.orders is RESYNC" in problem for problem in pipeline.status()["problems"])
     assert "Run `venus resync main.orders`" in pipeline.venus("resume", "orders", code=3).err
-    pipeline.venus("resync", "orders")
+    assert (
+        "will be compared with the full data: main.orders\n" in pipeline.venus("resync", "orders", "--differences").out
+    )
     assert not any("RESYNC" in problem for problem in pipeline.status()["problems"])
+    assert "active, comparing 0 of about" in " ".join(pipeline.venus("status", code=1).out.split())
+    assert "will be read again from the source: main.orders\n" in pipeline.venus("resync", "orders").out
+    assert "active, filling 0 of about" in " ".join(pipeline.venus("status", code=1).out.split())
 
 
 def test_a_table_that_was_dropped_keeps_no_other_from_being_read_again(pipeline: Pipeline) -> None:

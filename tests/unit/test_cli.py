@@ -171,6 +171,7 @@ def test_a_wrong_call_is_one_line_a_hint_and_code_2(
         (["sync", "--capture-only", "--target", "main"], 2, "cannot be combined"),
         (["sync", "--target", "mian"], 2, "did you mean main?"),
         (["resync"], 2, "name a table, or use --all"),
+        (["resync", "t", "--differences", "--target", "main"], 2, "use one of them"),
         (["demo", "--folder", "."], 2, "is not empty"),
     ],
 )

@@ -17,7 +17,7 @@ from venus.cli.output import build_table
 from venus.cli.overview import broker_problems, no_capture_problem
 from venus.flow.degradation import Lane
 from venus.model import count_phrase
-from venus.rpc.conditions import ACTIVE, RELEASED
+from venus.rpc.conditions import ACTIVE, COMPARED, RELEASED
 from venus.text.alarm_rules import classify_sentence
 from venus.text.formatting import format_duration
 
@@ -115,7 +115,8 @@ class _Row:
 def _captured_row(found: Overview, own: SourceTableView, at_target: TargetTables) -> _Row:
     out = own.state == RELEASED
     is_read = own.fill_done or out
-    fill = "" if is_read else f", filling {own.fill_rows:,} of about {own.fill_estimate:,}"
+    verb = "comparing" if own.reason.startswith(COMPARED) else "filling"
+    fill = "" if is_read else f", {verb} {own.fill_rows:,} of about {own.fill_estimate:,}"
     state = "not captured" if out else own.state.lower() + fill
     there = [tables.get(own.table_id) for tables in at_target.values()]
     cells = (

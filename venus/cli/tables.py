@@ -136,25 +136,37 @@ def resync(
     ctx: typer.Context,
     name: TableArgument = None,
     everything: Annotated[bool, typer.Option("--all", help="Every table.")] = False,
+    differences: Annotated[
+        bool, typer.Option("--differences", help="Ship only the rows that differ from the broker's full data.")
+    ] = False,
     target: AtTarget = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Read a table again: with --target from the broker's full data, without it from the source.
 
-    Exit code 1 if a table cannot be read because it is gone, or its triggers are not in order.
+    With --differences it is read at the source, but only rows that differ are shipped. Exit code 1 if a table cannot be
+    read because it is gone, or its triggers are not in order.
     """
     run = Invocation.from_options(ctx, config, as_json)
     if (name is None) != everything:
         raise ConfigError("name a table, or use --all")
     if target is not None:
+        if differences:
+            raise ConfigError("--differences concerns the source, --target the full data: use one of them")
         return act_at_target(run, "resync", target, name)
+    return resync_from_source(run, name, differences=differences)
+
+
+def resync_from_source(run: Invocation, name: str | None, *, differences: bool) -> int:
+    """Read tables again from the source."""
     with open_configured_source(run.directed_settings) as source:
         chosen = without_releasing(find_captured_tables(source, name), name)
         there = set(source.dictionary.read_table_names())
-        for table in chosen:
-            if table.schema.qualified in there:
-                source.capture.restart_fill(table.schema.table_id)
+        present = [table.schema for table in chosen if table.schema.qualified in there]
+        for schema in present:
+            source.capture.restart_fill(schema.table_id)
+        compared = [s.qualified for s in present if differences and request_comparison(source, s.table_id)]
         missed = {
             t.schema.qualified
             for t in choose_tables(source.registry.read_registered_tables(), name)
@@ -162,7 +174,9 @@ def resync(
         }
     every = [table.schema.qualified for table in chosen]
     names = [q for q in every if q in there - missed]
-    lines = [f"will be read again from the source: {', '.join(names)}"] if names else []
+    whole = [q for q in names if q not in compared]
+    lines = [f"will be read again from the source: {', '.join(whole)}"] if whole else []
+    lines += [f"will be compared with the full data: {', '.join(compared)}"] if compared else []
     if missed & there:
         mended = ", ".join(q for q in every if q in missed & there)
         lines.append(f"! not read, run `venus install-triggers`, then `venus resync` again: {mended}")
@@ -170,6 +184,13 @@ def resync(
     left = [q for q in every if q not in names]
     run.out.answer({"resync": names, "from": "source", "left": left}, *lines)
     return 1 if left else 0
+
+
+def request_comparison(source: Source, table_id: int) -> bool:
+    """Let the requested fill compare; return False if the table is paused or capture was quicker: all is shipped."""
+    from venus.adapters.dialects.registry_rules import comparison_reason
+
+    return source.registry.begin_comparison(table_id, comparison_reason("requested"))
 
 
 def set_state_at_source(run: Invocation, name: str | None, state: str, reason: str) -> int:

@@ -89,6 +89,8 @@ UNUSABLE = "may not be used: "
 GONE = "the table is gone"
 #: The beginning of the reason of a table at a target whose requested resync has failed.
 RESYNC_FAILED = "resync failed: "
+#: The beginning of the reason of a table at the source whose fill ships only what differs from the full data.
+COMPARED = "compared with the broker's full data"
 #: At the source: the patterns match it and it is not captured; the reason says why it cannot be captured, if so.
 NOT_CAPTURED = "NOT_CAPTURED"
 #: The words after the name of such a table.

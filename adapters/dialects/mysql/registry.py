@@ -374,6 +374,15 @@ class MysqlRegistry(SourceRegistry):
         set_state(self._writer, table_id, state, reason)
         self.loaded = None
 
+    def begin_comparison(self, table_id: int, reason: str) -> bool:
+        parts = {"table_id": str(table_id), "reason": literal(reason)}
+        return self._writer.run(statement("registry", "begin_comparison", **parts)) == 1
+
+    def advance_comparison(self, table_id: int, before: str, after: str, rows_done: int, *, done: bool) -> bool:
+        parts = {"table_id": str(table_id), "rows_done": str(rows_done), "done": str(int(done))}
+        parts |= {"known_reason": literal(before), "new_reason": literal(after or None)}
+        return self._writer.run(statement("registry", "advance_comparison", **parts)) == 1
+
     def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
         with self._writer.transaction():
             lock_epoch(self._writer, epoch)

@@ -22,6 +22,8 @@ from venus.adapters.dialects.oracle.sql import literal, statement
 from venus.adapters.dialects.registry_rules import (
     batch_records,
     batch_values,
+    comparison_reason,
+    comparison_values,
     fill_values,
     halt_reason,
     parse_schema,
@@ -122,9 +124,16 @@ def set_state(session: OracleSession, table_id: int, state: str, reason: str) ->
     return session.run(statement("registry", "set_state"), binds)
 
 
+def begin_comparison(session: OracleSession, table_id: int, reason: str) -> bool:
+    """Let the fill that begins compare; return whether it had read nothing yet."""
+    return session.run(statement("registry", "begin_comparison"), {"table_id": table_id, "reason": reason}) == 1
+
+
 def mark_missed_changes(session: OracleSession, table_id: int, reason: str) -> None:
-    """Mark a table RESYNC, unless a fill with a sweep is already reading it again."""
-    session.run(statement("registry", "missed"), {"table_id": table_id, "reason": reason[:REASON_CHARS]})
+    """Mark a table RESYNC, unless a fill with a sweep is already reading it again; compare it once more."""
+    again = {"table_id": table_id, "reason": comparison_reason("rows have vanished meanwhile")}
+    if not session.run(statement("registry", "compare_again"), again):
+        session.run(statement("registry", "missed"), {"table_id": table_id, "reason": reason[:REASON_CHARS]})
 
 
 def read_clock(session: OracleSession) -> int:
@@ -207,6 +216,15 @@ class OracleRegistry(SourceRegistry):
         with self._database.writer.transaction():
             if not set_state(self._database.writer, table_id, state, reason):
                 raise unknown_table(table_id)
+
+    def begin_comparison(self, table_id: int, reason: str) -> bool:
+        with self._database.writer.transaction():
+            return begin_comparison(self._database.writer, table_id, reason)
+
+    def advance_comparison(self, table_id: int, before: str, after: str, rows_done: int, *, done: bool) -> bool:
+        binds = comparison_values(table_id, before, after, rows_done, done=done)
+        with self._database.writer.transaction():
+            return self._database.writer.run(statement("registry", "advance_comparison"), binds) == 1
 
     def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
         with self._database.writer.transaction():

@@ -19,6 +19,7 @@ from venus.adapters.dialects.registry_rules import (
     FAILING,
     batch_records,
     batch_values,
+    comparison_values,
     halt_reason,
     parse_schema,
     registered_table,
@@ -204,6 +205,12 @@ def restart_fill(connection: PostgresConnection, table_id: int) -> None:
     connection.run(statement("registry", "restart_fill"), {"table_id": table_id})
 
 
+def begin_comparison(connection: PostgresConnection, table_id: int, reason: str) -> bool:
+    """Let the fill that begins compare; return whether it had read nothing yet."""
+    values = {"table_id": table_id, "reason": reason}
+    return connection.run(statement("registry", "begin_comparison"), values) == 1
+
+
 def restart_with_sweep(connection: PostgresConnection, table_id: int, version: int) -> None:
     """Make the fill end in a sweep, and raise the version of the table to this one unless it is higher already."""
     connection.run(statement("registry", "sweep"), {"table_id": table_id})
@@ -299,6 +306,13 @@ class PostgresRegistry(SourceRegistry):
     def set_table_state(self, table_id: int, state: str, reason: str) -> None:
         set_state(self._connection, table_id, state, reason)
         self.is_loaded = False
+
+    def begin_comparison(self, table_id: int, reason: str) -> bool:
+        return begin_comparison(self._connection, table_id, reason)
+
+    def advance_comparison(self, table_id: int, before: str, after: str, rows_done: int, *, done: bool) -> bool:
+        values = comparison_values(table_id, before, after, rows_done, done=done)
+        return self._connection.run(statement("registry", "advance_comparison"), values) == 1
 
     def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
         with self._connection.transaction():

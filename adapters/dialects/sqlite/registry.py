@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from venus.adapters.dialects.registry_rules import (
     SourceRestored,
     batch_records,
     batch_values,
+    comparison_values,
     fill_values,
     halt_reason,
     parse_schema,
@@ -237,6 +238,16 @@ class SqliteRegistry(SourceRegistry):
         with write_transaction(self._writer, self._file):
             if not self._writer.execute(set_state_sql(table_id, state, reason)).rowcount:
                 raise unknown_table(table_id)
+
+    def begin_comparison(self, table_id: int, reason: str) -> bool:
+        return self._change("begin_comparison", {"table_id": table_id, "reason": reason})
+
+    def advance_comparison(self, table_id: int, before: str, after: str, rows_done: int, *, done: bool) -> bool:
+        return self._change("advance_comparison", comparison_values(table_id, before, after, rows_done, done=done))
+
+    def _change(self, block: str, values: Mapping[str, Any]) -> bool:
+        with write_transaction(self._writer, self._file):
+            return self._writer.execute(statement("registry", block), values).rowcount == 1
 
     def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
         with write_transaction(self._writer, self._file):

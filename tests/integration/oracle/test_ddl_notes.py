@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.oracle.standin import ddl_trigger_body
+from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.cli.prove.follower import Follower
@@ -90,13 +91,74 @@ def test_a_new_partition_is_no_resync(app: Application, sales: Follower, source:
     assert set(sales.rows("SALES")) == {("1",), ("11",), ("21",)}
 
 
-def test_an_emptied_partition_is_one(app: Application, sales: Follower, source: OracleSource) -> None:
+def table(source: OracleSource) -> RegisteredTable:
+    return {t.schema.name: t for t in source.registry.read_registered_tables()}["SALES"]
+
+
+def test_a_table_with_an_emptied_partition_is_compared(app: Application, sales: Follower, source: OracleSource) -> None:
+    app.cursor.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('SALES', 'P1', 101), ('SALES', 'P2', 102)")
+    source.capture.refresh_schemas()
     app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" TRUNCATE PARTITION P1')
-    sales.drain()
+    app.cursor.execute("UPDATE DICTIONARY.SEGMENTS SET DATA_OBJECT_ID = 103 WHERE SUBOBJECT_NAME = 'P1'")
+    source.capture.refresh_schemas()
+    before = table(source)
+    assert (before.state, before.is_compared) == ("ACTIVE", True)
+
+    app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" TRUNCATE PARTITION P2')
+    source.capture.refresh_schemas()
+    again = table(source)
+    assert again.is_compared
+    assert again.reason != before.reason, "the comparison that runs does not end the fill"
+
+    sales.drain()  # without a broker the table is read
+    assert sales.rows("SALES") == {}
+    assert (table(source).state, table(source).reason) == ("ACTIVE", "")
+
+
+def test_a_comparison_begins_again_if_a_changed_row_has_vanished(
+    app: Application, sales: Follower, source: OracleSource
+) -> None:
+    app.cursor.execute('UPDATE "SALES" SET "V" = \'changed\' WHERE "ID" = 1')
+    app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" TRUNCATE PARTITION P1')
+    source.capture.refresh_schemas()
+    before = table(source)
+    assert sales.cut(fill=False) is not None
+    assert table(source).is_compared
+    assert table(source).reason != before.reason
+
+
+def test_triggers_that_are_off_during_a_comparison_mark_the_table(
+    app: Application, sales: Follower, source: OracleSource
+) -> None:
+    app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" TRUNCATE PARTITION P1')
+    source.capture.refresh_schemas()
+    assert table(source).is_compared
+    app.fires("ALTER", "SALES", 'ALTER TABLE "SALES" DISABLE ALL TRIGGERS')
     source.capture.refresh_schemas()
     assert state(source) == "RESYNC"
-    fills = {t.schema.name: t.fill.done for t in source.registry.read_registered_tables()}
-    assert fills["SALES"], "an operator decides when the table is read again"
+
+
+def test_a_table_that_is_still_being_read_is_read_again(app: Application, source: OracleSource) -> None:
+    follower = Follower(source)
+    assert follower.cut(fill_rows=1) is not None
+    app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" TRUNCATE PARTITION P1')
+    source.capture.refresh_schemas()
+    assert (table(source).fill.done, table(source).is_compared) == (False, False)
+    follower.drain()
+    assert set(follower.rows("SALES")) == {("11",)}
+
+
+def test_a_paused_table_is_read_again_when_it_is_resumed(
+    app: Application, sales: Follower, source: OracleSource
+) -> None:
+    source.registry.set_table_state(table(source).schema.table_id, "PAUSED", "by hand")
+    app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" TRUNCATE PARTITION P1')
+    source.capture.refresh_schemas()
+    assert not table(source).is_compared
+    source.registry.set_table_state(table(source).schema.table_id, "ACTIVE", "")
+    sales.read_registry()
+    sales.drain()
+    assert set(sales.rows("SALES")) == {("11",)}
 
 
 def test_a_trigger_that_cannot_write_its_note_lets_the_statement_pass(app: Application, source: OracleSource) -> None:

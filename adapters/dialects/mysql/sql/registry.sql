@@ -55,8 +55,19 @@ UPDATE venus_captured_table SET state = 'RESYNC', reason = {reason}
 -- If anything of the table may have been shipped, the fill ends in a sweep, which removes the rows that it did not read.
 UPDATE venus_captured_table
    SET sweep_from = (SELECT CASE WHEN next_sequence > 1 THEN next_sequence ELSE 0 END FROM venus_checkpoint WHERE id = 1),
-       fill_cursor = NULL, fill_done = 0, fill_rows = 0
+       fill_cursor = NULL, fill_done = 0, fill_rows = 0,
+       reason = CASE WHEN substr(reason, 1, 13) = 'compared with' THEN NULL ELSE reason END
  WHERE table_id = {table_id}
+
+-- begin_comparison --
+-- Only before the fill has read anything.
+UPDATE venus_captured_table SET reason = {reason}
+ WHERE table_id = {table_id} AND state = 'ACTIVE' AND fill_done = 0 AND fill_cursor IS NULL
+
+-- advance_comparison --
+-- Only if no other fill or comparison was requested since, and nothing else was missed.
+UPDATE venus_captured_table SET reason = {new_reason}, fill_rows = {rows_done}, fill_done = {done}
+ WHERE table_id = {table_id} AND state = 'ACTIVE' AND reason = {known_reason} AND fill_done = 0 AND fill_cursor IS NULL
 
 -- sweep --
 -- Forces a sweep even if the source has no record of shipped rows.
@@ -75,7 +86,8 @@ DELETE FROM venus_innodb_table WHERE table_id IN ({numbers})
 -- store_fill --
 -- Applies only if the fill is still where this chunk began, so that an operator's restart is kept.
 UPDATE venus_captured_table
-   SET fill_cursor = {cursor}, fill_rows = {rows_done}, fill_done = {done}, sweep_from = {sweep_from}
+   SET fill_cursor = {cursor}, fill_rows = {rows_done}, fill_done = {done}, sweep_from = {sweep_from},
+       reason = CASE WHEN substr(reason, 1, 13) = 'compared with' THEN NULL ELSE reason END
  WHERE table_id = {table_id} AND coalesce(fill_cursor, '') = {was_cursor} AND fill_rows = {was_rows}
    AND sweep_from = {was_sweep} AND fill_done = 0
 

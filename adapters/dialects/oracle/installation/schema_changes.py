@@ -30,13 +30,13 @@ from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.registry import OracleRegistryEntry
 from venus.adapters.dialects.oracle.session.connection import OracleNotPermitted, OracleSession
 from venus.adapters.dialects.oracle.sql import quote, statement
-from venus.adapters.dialects.registry_rules import version_values
+from venus.adapters.dialects.registry_rules import comparison_reason, version_values
 from venus.errors import DatabaseUnavailable, SourceError
 from venus.model import TableSchema
 
 logger = logging.getLogger(__name__)
 
-ALTERED = "altered while partitioned: a partition may have been truncated or exchanged, read the table again"
+ALTERED = "altered while partitioned, a partition may have been dropped, truncated or exchanged"
 SILENCED = "ALTER TABLE disabled its triggers: changes may have been missed in the meantime, read the table again"
 
 
@@ -98,12 +98,15 @@ def _apply_ddl_records(how: OracleTableComparison, notes: DdlRecords) -> OracleT
     if how.reason or how.table is None:
         return how
     reason = SILENCED if notes.has_disabling_statement(how.place) and not how.is_beginning else ""
-    if how.table.listed.partitioned and notes.may_lose_rows(how.place):
-        reason = ALTERED
+    has_lost_rows = _may_have_lost_rows(how, notes) and not reason
     # the records are gone when a paused table is resumed
-    again = bool(reason) and how.is_paused
-    again = again or (not reason and notes.may_change_values(how.place))
-    return replace(how, reason=reason, read_again=how.read_again or again)
+    again = how.is_paused and (bool(reason) or has_lost_rows)
+    again = again or (not reason and not has_lost_rows and notes.may_change_values(how.place))
+    return replace(how, reason=reason, read_again=how.read_again or again, has_lost_rows=has_lost_rows)
+
+
+def _may_have_lost_rows(how: OracleTableComparison, notes: DdlRecords) -> bool:
+    return how.table is not None and how.table.listed.partitioned and notes.may_lose_rows(how.place)
 
 
 def _read_segment_watch(writer: OracleSession, dictionary: OracleDictionary) -> SegmentWatch | None:
@@ -121,8 +124,12 @@ def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> bool
     is_missing = bool(how.reason) and how.captured.table.state == registry.ACTIVE
     if how.is_new_version and table is not None:
         writer.run(statement("registry", "new_version"), version_values(table.schema, how.captured.number_max))
-    if how.read_again or (how.is_new_version and how.needs_fill):
+    is_read_again = how.read_again or (how.is_new_version and how.needs_fill)
+    is_lossy = how.has_lost_rows and how.captured.table.state == registry.ACTIVE
+    if is_read_again or is_lossy:
         writer.run(statement("registry", "restart_fill"), {"table_id": table_id})
+    if is_lossy and how.can_compare and not is_read_again:
+        registry.begin_comparison(writer, table_id, comparison_reason(ALTERED))
     if how.new_state is not None:
         state, reason = how.new_state
         if how.grant:
@@ -131,7 +138,7 @@ def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> bool
     if is_missing:
         binds = {"table_id": table_id, "reason": how.reason[: registry.REASON_CHARS]}
         writer.run(statement("registry", "resync"), binds)
-    return is_missing or how.is_new_version or how.read_again or how.new_state is not None
+    return is_missing or is_lossy or how.is_new_version or how.read_again or how.new_state is not None
 
 
 def _drop_unfit_triggers(writer: OracleSession, found: Seq[OracleTableComparison]) -> bool:
@@ -250,10 +257,12 @@ class SegmentWatch:
         table_id, place = how.captured.schema.table_id, how.place
         if how.reason or how.table is None or self._is_undecided(how):
             return how
-        reason = "" if self.notes.explains_segments(place) else self.segments.missed_rows_reason(table_id, place)
+        is_lossy = _may_have_lost_rows(how, self.notes)  # then the rows are compared
+        is_explained = is_lossy or self.notes.explains_segments(place)
+        reason = "" if is_explained else self.segments.missed_rows_reason(table_id, place)
         if not reason and not how.is_beginning:  # otherwise the fill is about to read the whole table anyway
             reason = self.segments.altered_triggers(table_id, place)
-        is_changed = not reason and not how.is_paused and self._has_other_values(how)
+        is_changed = not reason and not is_lossy and not how.is_paused and self._has_other_values(how)
         return replace(how, reason=reason, read_again=is_changed)
 
     def _is_undecided(self, how: OracleTableComparison) -> bool:

@@ -73,6 +73,8 @@ class OracleTableComparison:
     drop_triggers: bool = False
     #: Rows may have other values than those that were shipped: read the table again.
     read_again: bool = False
+    #: Rows may have vanished or appeared with a partition: compare the table with the full data.
+    has_lost_rows: bool = False
     #: The remedy that makes the table readable again, empty if it is readable.
     grant: str = ""
 
@@ -90,7 +92,13 @@ class OracleTableComparison:
     def is_beginning(self) -> bool:
         """Whether a fill is about to read the whole table."""
         fill = self.captured.table.fill
-        return not fill.done and not fill.cursor
+        return not fill.done and not fill.cursor and not self.captured.table.is_compared
+
+    @property
+    def can_compare(self) -> bool:
+        """Whether all of the table was shipped, so that a comparison finds what was lost since."""
+        known = self.captured.table
+        return known.state == registry.ACTIVE and (known.fill.done or known.is_compared)
 
     @property
     def is_new_version(self) -> bool:

@@ -66,8 +66,24 @@ UPDATE VENUS_CAPTURED_TABLE SET STATE = 'RESYNC', REASON = :reason
 -- Rows shipped before have lower Sequences, so a sweep detects missing rows. Without shipped rows there is no sweep.
 UPDATE VENUS_CAPTURED_TABLE
    SET SWEEP_FROM = (SELECT CASE WHEN NEXT_SEQUENCE > 1 THEN NEXT_SEQUENCE ELSE 0 END FROM VENUS_CHECKPOINT WHERE ID = 1),
-       FILL_CURSOR = NULL, FILL_DONE = 0, FILL_ROWS = 0
+       FILL_CURSOR = NULL, FILL_DONE = 0, FILL_ROWS = 0,
+       REASON = CASE WHEN SUBSTR(REASON, 1, 13) = 'compared with' THEN NULL ELSE REASON END
  WHERE TABLE_ID = :table_id
+
+-- begin_comparison --
+-- Only before the fill has read anything.
+UPDATE VENUS_CAPTURED_TABLE SET REASON = :reason
+ WHERE TABLE_ID = :table_id AND STATE = 'ACTIVE' AND FILL_DONE = 0 AND FILL_CURSOR IS NULL
+
+-- compare_again --
+-- A running comparison may have passed the rows.
+UPDATE VENUS_CAPTURED_TABLE SET REASON = :reason
+ WHERE TABLE_ID = :table_id AND STATE = 'ACTIVE' AND FILL_DONE = 0 AND SUBSTR(REASON, 1, 13) = 'compared with'
+
+-- advance_comparison --
+-- Only if no other fill or comparison was requested since, and nothing else was missed.
+UPDATE VENUS_CAPTURED_TABLE SET REASON = :new_reason, FILL_ROWS = :rows_done, FILL_DONE = :done
+ WHERE TABLE_ID = :table_id AND STATE = 'ACTIVE' AND REASON = :known_reason AND FILL_DONE = 0 AND FILL_CURSOR IS NULL
 
 -- sweep --
 -- Even if this source does not know of any shipped row.
@@ -87,7 +103,8 @@ UPDATE VENUS_CAPTURED_TABLE
 -- advance_fill --
 -- Only if the fill is still where this chunk began: a restart by an operator in between must not be undone.
 UPDATE VENUS_CAPTURED_TABLE
-   SET FILL_CURSOR = :cursor, FILL_ROWS = :rows_done, FILL_DONE = :done, SWEEP_FROM = :sweep_from
+   SET FILL_CURSOR = :cursor, FILL_ROWS = :rows_done, FILL_DONE = :done, SWEEP_FROM = :sweep_from,
+       REASON = CASE WHEN SUBSTR(REASON, 1, 13) = 'compared with' THEN NULL ELSE REASON END
  WHERE TABLE_ID = :table_id AND FILL_ROWS = :was_rows AND SWEEP_FROM = :was_sweep AND FILL_DONE = 0
 
 -- identity --

@@ -34,7 +34,7 @@ from venus.adapters.dialects.postgresql.installation.installer import (
 )
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
 from venus.adapters.dialects.postgresql.sql import log_key_columns, qualify, quote, statement
-from venus.adapters.dialects.registry_rules import is_being_released, unreadable_reason
+from venus.adapters.dialects.registry_rules import comparison_reason, is_being_released, unreadable_reason
 from venus.errors import SourceError
 from venus.model import LogicalType, TableSchema
 
@@ -146,6 +146,7 @@ def _has_differences(old: Mapping[str, Any], new: Mapping[str, Any], what: str) 
 logger = logging.getLogger(__name__)
 
 RESYNC, PAUSED = "RESYNC", "PAUSED"
+PARTITION_GONE = "a partition was dropped or detached"
 
 
 def refresh_registry(connection: PostgresConnection, captured: Seq[PostgresCapturedTable]) -> list[TableSchema]:
@@ -257,7 +258,7 @@ def _follow_partitions(
     joined: frozenset[int],
     known: TriggerMarks,
 ) -> None:
-    """Add partitions that joined, and restart the fill if one has left with its rows."""
+    """Add partitions that joined; if one has left with its rows, let a fill find them."""
     table_id = captured.schema.table_id
     now = {leaf.oid: leaf for leaf in table.leaves}
     for oid in now.keys() - joined:
@@ -275,8 +276,11 @@ def _follow_partitions(
         rows = connection.rows(statement("dictionary", "partitions"), {"tables": [table.oid]})
         gone -= {leaf for _, leaf, *_ in rows}
     if gone:
+        known_table = captured.registered
         with connection.transaction():
             registry.restart_fill(connection, table_id)
+            if known_table.fill.done or known_table.is_compared:
+                registry.begin_comparison(connection, table_id, comparison_reason(PARTITION_GONE))
             for oid in gone:
                 connection.run(statement("triggers", "leaf_left", table_id=str(table_id), leaf=str(oid)))
 

@@ -94,10 +94,21 @@ UPDATE venus.captured_table
    SET fill_cursor = NULL, fill_done = 0,
        sweep_from = (SELECT CASE WHEN next_sequence > 1 THEN next_sequence ELSE 0 END FROM venus.checkpoint WHERE id = 1),
        fill_rows = 0,
+       reason = CASE WHEN substr(reason, 1, 13) = 'compared with' THEN NULL ELSE reason END,
        fill_estimate = coalesce((SELECT CASE WHEN reltuples >= 0 THEN reltuples ELSE pg_relation_size(oid) / 100 END
                                    FROM pg_class
                                   WHERE oid = to_regclass(quote_ident(namespace) || '.' || quote_ident(name))), 0)
  WHERE table_id = %(table_id)s
+
+-- begin_comparison --
+-- Only before the fill has read anything.
+UPDATE venus.captured_table SET reason = %(reason)s
+ WHERE table_id = %(table_id)s AND state = 'ACTIVE' AND fill_done = 0 AND fill_cursor IS NULL
+
+-- advance_comparison --
+-- Only if no other fill or comparison was requested since, and nothing else was missed.
+UPDATE venus.captured_table SET reason = %(new_reason)s, fill_rows = %(rows_done)s, fill_done = %(done)s
+ WHERE table_id = %(table_id)s AND state = 'ACTIVE' AND reason = %(known_reason)s AND fill_done = 0 AND fill_cursor IS NULL
 
 -- sweep --
 -- Forces a sweep even if the source has no record of shipped rows.
@@ -236,7 +247,8 @@ EXECUTE venus_forget_batches ({below})
 -- store_fill --
 -- Applies only if the fill was not restarted since its state was read.
 UPDATE venus.captured_table
-   SET fill_cursor = %(cursor)s, fill_rows = %(rows_done)s, fill_done = %(done)s, sweep_from = %(sweep_from)s
+   SET fill_cursor = %(cursor)s, fill_rows = %(rows_done)s, fill_done = %(done)s, sweep_from = %(sweep_from)s,
+       reason = CASE WHEN substr(reason, 1, 13) = 'compared with' THEN NULL ELSE reason END
  WHERE table_id = %(table_id)s AND coalesce(fill_cursor, '') = %(was_cursor)s AND fill_rows = %(was_rows)s
    AND sweep_from = %(was_sweep)s AND fill_done = 0
 

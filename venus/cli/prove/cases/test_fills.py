@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from venus.adapters.dialects.contract import FillState, Source
+from venus.adapters.dialects.contract import FillState, RegisteredTable, Source
 from venus.adapters.dialects.proving_contract import Application, Place, do
+from venus.adapters.dialects.registry_rules import comparison_reason
 from venus.adapters.dialects.rows import FillCursor as Cursor
 from venus.cli.prove.follower import Follower
 from venus.model import BatchNo, ChangeKind
@@ -103,6 +104,54 @@ def test_a_fill_started_again_before_it_was_done_is_a_sweep(app: Application, ol
     old_rows.tables[table_id]["777",] = (1, {"id": "777", "name": "ghost", "price": None})
     old_rows.source.capture.restart_fill(table_id)
     old_rows.drain(fill_rows=20)
+    assert names(old_rows) == {i: f"v{i}" for i in range(100)}
+
+
+def test_a_comparison_in_place_of_a_fill_ends_only_for_the_request_that_began_it(old_rows: Follower) -> None:
+    old_rows.drain()
+    table_id, registry = old_rows.table_id("item"), old_rows.source.registry
+    first, second, third = (comparison_reason("requested") for _ in range(3))
+
+    def read_table() -> RegisteredTable:
+        return next(t for t in registry.read_registered_tables() if t.schema.table_id == table_id)
+
+    def end(reason: str) -> bool:
+        return registry.advance_comparison(table_id, reason, "", 100, done=True)
+
+    assert not registry.begin_comparison(table_id, first), "it has been read"
+    old_rows.source.capture.restart_fill(table_id)
+    assert registry.begin_comparison(table_id, first)
+    assert registry.advance_comparison(table_id, first, first, 40, done=False)
+    assert (read_table().is_compared, read_table().fill.rows_done) == (True, 40)
+    assert registry.begin_comparison(table_id, second)
+    assert not end(first), "another request has replaced it"
+    registry.set_table_state(table_id, "RESYNC", "missed")
+    assert not end(second), "more was missed meanwhile"
+    registry.set_table_state(table_id, "ACTIVE", second)
+    old_rows.source.capture.restart_fill(table_id)
+    assert not end(second), "the whole table is to be read"
+    assert not read_table().is_compared
+
+    assert registry.begin_comparison(table_id, third)
+    assert end(third)
+    assert (read_table().state, read_table().reason, read_table().fill.done, read_table().fill.rows_done) == (
+        "ACTIVE",
+        "",
+        True,
+        100,
+    )
+    assert old_rows.drain() == [], "nothing is read"
+
+
+def test_a_comparison_that_gives_up_leaves_the_whole_table_to_the_fill(old_rows: Follower) -> None:
+    old_rows.drain()
+    table_id, registry, reason = old_rows.table_id("item"), old_rows.source.registry, comparison_reason("requested")
+    old_rows.tables[table_id]["777",] = (1, {"id": "777", "name": "ghost", "price": None})
+    old_rows.source.capture.restart_fill(table_id)
+    assert registry.begin_comparison(table_id, reason)
+    assert registry.advance_comparison(table_id, reason, "", 0, done=False)
+    old_rows.drain(fill_rows=40)
+    assert not registry.begin_comparison(table_id, reason)
     assert names(old_rows) == {i: f"v{i}" for i in range(100)}
 
 

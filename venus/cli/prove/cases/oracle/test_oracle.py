@@ -296,7 +296,7 @@ def test_a_flashback_of_rows_with_triggers_is_captured(
     assert values(item)["1"] == "one"
 
 
-def test_an_exchanged_partition_marks_its_table(application: Any, schema: str, source: OracleSource) -> None:
+def test_a_table_with_an_exchanged_partition_is_compared(application: Any, schema: str, source: OracleSource) -> None:
     parts = 'PARTITION BY RANGE ("ID") (PARTITION P1 VALUES LESS THAN (100), PARTITION P2 VALUES LESS THAN (MAXVALUE))'
     try:
         run(application, f"{ITEM} {parts}")
@@ -306,10 +306,15 @@ def test_an_exchanged_partition_marks_its_table(application: Any, schema: str, s
         raise
     run(application, ITEM.replace('"ITEM"', '"BESIDE"'), "INSERT INTO \"BESIDE\" VALUES (2, 'exchanged')")
     source.installer.install(["ITEM"], [])
-    Follower(source).drain()
+    follower = Follower(source)
+    follower.drain()
     assert state_of(source) == "ACTIVE"
     run(application, 'ALTER TABLE "ITEM" EXCHANGE PARTITION P1 WITH TABLE "BESIDE"')
-    assert state_of(source) == "RESYNC"
+    assert state_of(source) == "ACTIVE"
+    (table,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "ITEM"]
+    assert table.is_compared
+    follower.drain()  # without a broker the table is read again
+    assert values(follower) == {"2": "exchanged"}
 
 
 def test_rows_that_move_keep_their_table_active(item: Follower, application: Any, source: OracleSource) -> None:

@@ -1,0 +1,388 @@
+"""What statements on partitions change without a trigger: the source is compared, and only what differs is shipped."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tests.conformance.place_oracle import StandInPlace
+from tests.support.databases.mariadb import MariaServer
+from tests.support.databases.postgres import Server
+from tests.support.oracle.standin import StandIn
+from tests.support.pipelines.whole_way import Loop, WholeWay, run_at, whole_way
+from venus.adapters.dialects.contract import RegisteredTable, Source
+from venus.adapters.dialects.oracle import source as oracle_source
+from venus.adapters.dialects.oracle import verify as oracle_verify
+from venus.adapters.dialects.oracle.session.driver import OracleOptions
+from venus.adapters.dialects.registry import open_source
+from venus.adapters.verify import differences, slice_tasks, table_comparison
+from venus.adapters.verify.differences import ComparedFill, ComparisonEnded
+from venus.adapters.verify.findings import ComparisonVerdict
+from venus.cli.tables import request_comparison
+from venus.config import TargetSettings
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+PARTITIONS = 4
+ROWS = 80
+#: The rows that the application changes meanwhile.
+BUSY = "mod(id, 10) = 1"
+
+
+@pytest.fixture(scope="module", params=["postgresql", "oracle-standin", "mariadb"])
+def parted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parted]:
+    server: Server = request.getfixturevalue("postgres_server")
+    target = server.create_database()
+    made: Parted
+    if request.param == "mariadb":
+        maria: MariaServer = request.getfixturevalue("mariadb_server")
+        made = MariaParted(maria.create_database(), maria)
+    elif request.param == "postgresql":
+        made = PostgresParted(server.create_database())
+    else:
+        made = OracleParted(request.getfixturevalue("mariadb_oracle_server"))
+    with pytest.MonkeyPatch.context() as patch:
+        made.prepare(patch)
+        made.create()
+        with whole_way(tmp_path_factory.mktemp("way"), made.url, target, tables=["t"]) as way:
+            made.way = way
+            way.install()
+            way.load()
+            way.start()
+            way.caught_up()
+            yield made
+    server.drop_database(target)
+
+
+class Parted:
+    """A source with a table t of partitions by its column p."""
+
+    way: WholeWay
+    #: Whether VENUS learns of every statement on a partition, and compares by itself.
+    knows = True
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def prepare(self, patch: pytest.MonkeyPatch) -> None:
+        """Let the dialect find the database."""
+
+    def create(self) -> None:
+        """Make the table and fill it."""
+        raise NotImplementedError
+
+    def run(self, *statements: str) -> None:
+        """Run statements of the application."""
+        run_at(self.url, *statements)
+
+    def lose(self, partition: int, rng: random.Random) -> None:
+        """Let the rows of a partition vanish, and perhaps others appear, without a trigger."""
+        raise NotImplementedError
+
+    def registered(self) -> RegisteredTable:
+        """Return the table as the registry has it."""
+        with closing(open_source(self.way.settings)) as source:
+            return find_table(source)
+
+    def wait_until_noticed(self, before: str = "") -> None:
+        """Wait until capture has noticed what was lost, and let it compare the table if it does not by itself."""
+        if self.knows:
+            self.way.until(lambda: self.registered().reason != before, "capture to notice the statement")
+            return
+        self.way.until(lambda: self.registered().state == "RESYNC", "capture to notice the statement")
+        with closing(open_source(self.way.settings)) as source:
+            table_id = find_table(source).schema.table_id
+            source.capture.restart_fill(table_id)
+            assert request_comparison(source, table_id)
+
+    def wait_until_compared(self) -> None:
+        """Wait until the comparison is over and the target has everything."""
+        self.way.until(lambda: (t := self.registered()).fill.done and t.state == "ACTIVE", "the comparison to end")
+        self.way.caught_up()
+
+    def start_over(self, value: str) -> None:
+        """Give every row this value, and wait until the target has it."""
+        self.way.resume()
+        self.run("DELETE FROM t", *(f"INSERT INTO t VALUES ({n}, {n % PARTITIONS}, '{value}')" for n in range(ROWS)))
+        self.wait_until_compared()
+
+    def versions(self) -> dict[tuple[int, int], tuple[str, str]]:
+        """Return value and row version of each row of the target: an applied row has another version."""
+        namespace = self.registered().schema.namespace.lower()
+        rows = self.way.at_target(f'SELECT id, p, v, xmin::text FROM "{namespace}".t')
+        return {(number, p): (v, version) for number, p, v, version in rows}
+
+    def assert_equal(self) -> None:
+        found = self.way.verify(tables=("t",), leg="all")
+        assert found.verdict is ComparisonVerdict.SAME, (found.differences, found.undecided)
+
+
+class MariaParted(Parted):
+    """MariaDB: TRUNCATE, DROP and EXCHANGE PARTITION; nothing names the statement."""
+
+    knows = False
+    log = "venus_l_"
+
+    def __init__(self, url: str, server: MariaServer) -> None:
+        super().__init__(url)
+        self.server = server
+
+    def create(self) -> None:
+        bounds = ", ".join(f"PARTITION p{n} VALUES IN ({n})" for n in range(PARTITIONS))
+        columns = "id int, p int, v varchar(20), PRIMARY KEY (id, p)"
+        self.run(f"CREATE TABLE t ({columns}) PARTITION BY LIST (p) ({bounds})")
+        self.fill()
+
+    def fill(self) -> None:
+        """Write the first rows."""
+        self.run(*(f"INSERT INTO t VALUES ({n}, {n % PARTITIONS}, 'first')" for n in range(ROWS)))
+
+    def run(self, *statements: str) -> None:
+        with closing(self.server.connect(self.url.rpartition("/")[2])) as session, session.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            session.commit()
+
+    def lose(self, partition: int, rng: random.Random) -> None:
+        match rng.choice(("truncate", "drop", "exchange")):
+            case "truncate":
+                self.run(f"ALTER TABLE t TRUNCATE PARTITION p{partition}")
+            case "drop":
+                self.run(
+                    f"ALTER TABLE t DROP PARTITION p{partition}",
+                    f"ALTER TABLE t ADD PARTITION (PARTITION p{partition} VALUES IN ({partition}))",
+                )
+            case _:  # its effect, because the statement and an UPDATE may block each other in MariaDB
+                log = f"{self.log}{self.registered().schema.table_id:05}"
+                self.run(
+                    f"ALTER TABLE t TRUNCATE PARTITION p{partition}",
+                    f"INSERT INTO t VALUES (900, {partition}, 'new'), (901, {partition}, 'new')",
+                    f"DELETE FROM {log} WHERE k1 >= 900",
+                )
+
+
+class OracleParted(MariaParted):
+    """The stand-in of an Oracle, whose DDL trigger records each statement."""
+
+    knows = True
+    log = "VENUS_L_"
+
+    def __init__(self, server: MariaServer) -> None:
+        super().__init__("oracle+oracledb://venus@nowhere/", server)
+        self.standin = StandIn(server)
+
+    def prepare(self, patch: pytest.MonkeyPatch) -> None:
+        self.standin.prepare()
+        for module in (oracle_source, oracle_verify):
+            patch.setattr(module, "parse_driver_url", lambda _: (self.standin, OracleOptions()))
+
+    def create(self) -> None:
+        bounds = ", ".join(f"PARTITION p{n} VALUES IN ({n})" for n in range(PARTITIONS))
+        columns = "id NUMBER(9) NOT NULL, p NUMBER(9) NOT NULL, v VARCHAR(20), PRIMARY KEY (id, p)"
+        self.run(f"CREATE TABLE t ({columns}) PARTITION BY LIST (p) ({bounds})")
+        self.fill()
+
+    def lose(self, partition: int, rng: random.Random) -> None:
+        """Run the statement while capture is away: an Oracle writes the record in the statement's own transaction."""
+        if is_capturing := "capture" in self.way.loops:
+            self.way.stop("capture")
+        super().lose(partition, rng)
+        if is_capturing:
+            self.way.start("capture")
+
+    def run(self, *statements: str) -> None:
+        with closing(StandInPlace(self.standin).connect()) as app:
+            for statement in statements:
+                app.execute(statement)
+            app.commit()
+
+
+class PostgresParted(Parted):
+    """PostgreSQL: DROP and DETACH of a partition. TRUNCATE of one is captured like any other."""
+
+    def create(self) -> None:
+        self.run(
+            "CREATE TABLE t (id int, p int, v text, PRIMARY KEY (id, p)) PARTITION BY LIST (p)",
+            *(f"CREATE TABLE t{n} PARTITION OF t FOR VALUES IN ({n})" for n in range(PARTITIONS)),
+            f"INSERT INTO t SELECT n, n % {PARTITIONS}, 'first' FROM generate_series(0, {ROWS - 1}) n",
+        )
+
+    def lose(self, partition: int, rng: random.Random) -> None:
+        if rng.choice((True, False)):
+            self.run(f"ALTER TABLE t DETACH PARTITION t{partition}")
+        self.run(f"DROP TABLE t{partition}")
+
+    def start_over(self, value: str) -> None:
+        self.way.resume()
+        self.run(
+            *(f"CREATE TABLE IF NOT EXISTS t{n} PARTITION OF t FOR VALUES IN ({n})" for n in range(PARTITIONS)),
+        )
+        super().start_over(value)
+
+
+def find_table(source: Source) -> RegisteredTable:
+    return next(t for t in source.registry.read_registered_tables() if t.schema.name.lower() == "t")
+
+
+class BusyRows:
+    """An application that changes rows of all partitions while the block runs."""
+
+    def __init__(self, parted: Parted) -> None:
+        self._parted = parted
+        self._loop: Loop
+
+    def _write(self, stop: Event) -> None:
+        number = 0
+        while not stop.wait(0.02):
+            number += 1
+            self._parted.run(f"UPDATE t SET v = 'busy{number}' WHERE {BUSY}")
+
+    def __enter__(self) -> None:
+        self._loop = Loop(self._write)
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.end()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_only_what_a_statement_on_a_partition_changed_is_shipped(parted: Parted, seed: int) -> None:
+    rng = random.Random(seed)
+    parted.start_over(f"v{seed}")
+    before = parted.versions()
+    assert len(before) == ROWS
+    lost = rng.randrange(PARTITIONS)
+
+    with BusyRows(parted):
+        parted.lose(lost, rng)
+        parted.wait_until_noticed()
+        parted.way.until(lambda: parted.registered().fill.done, "the comparison to end")
+    parted.wait_until_compared()
+
+    parted.assert_equal()
+    now = parted.versions()
+    kept = [key for key in before if key[1] != lost and key[0] % 10 != 1]
+    assert [key for key in kept if now[key] != before[key]] == [], "rows of other partitions travel"
+    table = parted.registered()
+    assert (table.state, table.reason) == ("ACTIVE", "")
+
+
+def test_a_stop_in_the_middle_loses_nothing(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stop comes behind a portion of keys in the log, as a kill would."""
+    parted.start_over("stopped")
+    monkeypatch.setattr(differences, "KEYS_AT_ONCE", 3)
+    stops: list[str] = []
+    ship = ComparedFill._ship
+
+    def stop_behind_a_portion(self: ComparedFill, source: Any, reader: Any, *args: Any) -> None:
+        ends, subject, suspects = args
+        ship(self, source, reader, ends, subject, suspects[: len(suspects) // 2])
+        stops.append(self.table.reason)
+        raise ComparisonEnded
+
+    def wait_for_stops(count: int) -> None:
+        parted.way.until(lambda: len(stops) >= count, "the comparison to be stopped")
+
+    monkeypatch.setattr(ComparedFill, "_ship", stop_behind_a_portion)
+    parted.lose(0, random.Random(5))
+    parted.wait_until_noticed()
+    for number in range(2):
+        wait_for_stops(number + 1)
+        parted.way.stop("capture")
+        table = parted.registered()
+        assert table.is_compared, "it is begun again"
+        if number:
+            monkeypatch.undo()
+        parted.way.start("capture")
+    parted.wait_until_compared()
+    parted.assert_equal()
+
+
+def test_what_is_lost_meanwhile_is_compared_as_well(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second statement runs when the first comparison has read everything, and before it ends."""
+    parted.start_over("twice")
+    advance, ends, first = ComparedFill._advance, list[bool](), [True]
+
+    def lose_more(self: ComparedFill, source: Source, *, after: str, done: bool = False) -> bool:
+        if done and first:
+            first.clear()
+            parted.lose(2, random.Random(2))
+            parted.wait_until_noticed(self.table.reason)
+        found = advance(self, source, after=after, done=done)
+        ends.extend([found] if done else [])
+        return found
+
+    monkeypatch.setattr(ComparedFill, "_advance", lose_more)
+    parted.lose(1, random.Random(1))
+    parted.wait_until_noticed()
+    parted.way.until(lambda: True in ends, "the last comparison to end")
+    assert not ends[0], "the first one has not seen what was lost then"
+    parted.wait_until_compared()
+    parted.assert_equal()
+
+
+def test_differences_beyond_the_limit_of_a_slice_make_capture_read_the_table(
+    parted: Parted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parted.start_over("many")
+    monkeypatch.setattr(slice_tasks, "SUSPECT_BYTES_MAX", 1)
+    monkeypatch.setattr(slice_tasks, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(differences, "PASSES_MAX", 1)
+    before = parted.versions()
+    parted.lose(0, random.Random(1))
+    parted.wait_until_noticed()
+    parted.wait_until_compared()
+    parted.assert_equal()
+    kept = [key for key in before if key[1] != 0]
+    now = parted.versions()
+    assert all(now[key][0] == before[key][0] for key in kept)
+
+
+def test_differences_are_shipped_while_the_table_is_compared(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of few rows, and a portion of suspects behind each."""
+    parted.start_over("portions")
+    for name, value in {"SLICE_BYTES": 300, "PORTION_ROWS": 2}.items():
+        monkeypatch.setattr(table_comparison, name, value)
+    monkeypatch.setattr(differences, "KEYS_AT_ONCE", 2)
+    with BusyRows(parted):
+        parted.lose(3, random.Random(4))
+        parted.wait_until_noticed()
+        parted.way.until(lambda: parted.registered().fill.done, "the comparison to end")
+    parted.wait_until_compared()
+    parted.assert_equal()
+
+
+def test_a_target_with_a_predicate_and_rules_for_columns_gets_what_it_may_have(
+    tmp_path: Path, database: str, second_database: str
+) -> None:
+    parted = PostgresParted(database)
+    parted.create()
+    with whole_way(tmp_path, database, second_database, tables=["t"]) as way:
+        given = way.settings.targets["main"].model_dump(by_alias=True)
+        rules = {"where": {"t": "id < 40"}, "columns": {"t.v": {"truncate": 2}}}
+        target = TargetSettings.model_validate({**given, **rules})
+        way.settings = way.settings.model_copy(update={"targets": {"main": target}})
+        parted.way = way
+        way.install()
+        way.load()
+        way.start()
+        way.caught_up()
+        before = parted.versions()
+        assert len(before) == 40
+
+        with BusyRows(parted):
+            parted.lose(1, random.Random(1))
+            parted.wait_until_noticed()
+            way.until(lambda: parted.registered().fill.done, "the comparison to end")
+        parted.wait_until_compared()
+
+        parted.assert_equal()
+        now = parted.versions()
+        assert now.keys() == {key for key in before if key[1] != 1}
+        assert {v for v, _ in now.values()} <= {"fi", "bu"}
+        assert [key for key in now if key[0] % 10 != 1 and now[key] != before[key]] == []
