@@ -52,7 +52,7 @@ def metrics(tmp_path_factory: pytest.TempPathFactory, etcd_server: EtcdCluster) 
         name=etcd_server.new_name(), broker_id="b1", etcd=tuple(etcd_server.addresses), replicas=1
     )
     alarms = AlarmsSettings.model_validate({"check_s": 0.1, "to": {"me": {"command": "true"}}})
-    busy = {"limits": LimitsSettings(rows_per_s=3), "health": HealthSettings(clients_max=1)}
+    busy: dict[str, Any] = {"limits": LimitsSettings(rows_per_s=3), "health": HealthSettings(clients_max=1)}
     chosen = settings(tmp_path_factory.mktemp("metrics") / "data", **busy).model_copy(
         update={"cluster": cluster, "alarms": alarms}
     )

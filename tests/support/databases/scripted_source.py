@@ -273,6 +273,12 @@ class ScriptedSource:
     def set_table_state(self, table_id: int, state: str, reason: str) -> None:
         self.database.tables[table_id].state = state
 
+    def begin_comparison(self, table_id: int, reason: str) -> bool:
+        return False
+
+    def advance_comparison(self, table_id: int, before: str, after: str, rows_done: int, *, done: bool) -> bool:
+        return False
+
     def halt(self, epoch: Epoch, table_id: int, why: str) -> None:
         self.pass_step("halt.before")
         if self.database.state.epoch != epoch:
