@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from venus.model import MASKED
 from venus.network.row_filters import Levels, RowFilter, decode_filters
-from venus.wire import broker_pb2
+from venus.wire import broker_pb2, change_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +140,11 @@ def filters_to_wire(filters: Iterable[RowFilter]) -> list[broker_pb2.RowFilter]:
 def levels_from_wire(levels: broker_pb2.RowLevels) -> Levels:
     """Decode the filters of several sets."""
     return tuple(filters_from_wire(level.where) for level in levels.levels)
+
+
+def find_partial_tables(levels: Levels, schemas: Iterable[change_pb2.TableSchema]) -> frozenset[int]:
+    """Return the tables of which rows or columns may be missing: all with filters, else those masked above."""
+    return frozenset(s.table_id for s in schemas if levels or any(one.what == MASKED for one in s.left_out))
 
 
 def levels_to_wire(levels: Levels) -> broker_pb2.RowLevels:

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from venus.broker.machine.business import Business
-from venus.broker.machine.mirror import filters_from_wire, levels_to_wire
-from venus.broker.machine.records import load_levels, load_schemas
+from venus.broker.machine.mirror import filters_from_wire, find_partial_tables, levels_to_wire
+from venus.broker.machine.records import load_levels, load_schemas, read_schemas
 from venus.broker.queue.border_masks import border_for
 from venus.broker.queue.reduced_batches import TableChoice
 from venus.broker.store.rocks import Store
+from venus.codec import schema as schemas_codec
 from venus.errors import OffsetTrimmed, OtherRows
 from venus.masking.border import Border
 from venus.model import TableSchema
@@ -141,9 +142,11 @@ class RowIdentities:
         if known is not None and (known.begin, known.versions) == (begin, len(business.schemas)):
             return known
         levels = load_levels(self._store, business.number, mirror)[1]
-        described = load_schemas(self._store, business.number) if levels is not None else []
+        stored = list(read_schemas(self._store, business.number)) if levels is not None else []
+        ids = find_partial_tables(levels or (), (wire for _, wire in stored))
+        described = [(at, schemas_codec.from_wire(wire)) for at, wire in stored if wire.table_id in ids]
         # a version is on disk a moment after it is committed: then it is read again
-        versions = len(described) if levels is not None else len(business.schemas)
+        versions = len(stored) if levels is not None else len(business.schemas)
         found = _IdentityChanges(begin, versions, levels, *_find_changes(levels or (), described))
         with self._lock:
             self._points[business.number] = found

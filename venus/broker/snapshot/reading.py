@@ -19,7 +19,7 @@ import numpy as np
 
 from venus.broker.machine import queue_index
 from venus.broker.machine.business import Business, MaterialisedPosition
-from venus.broker.machine.mirror import Mirror, decode_mirror, levels_to_wire
+from venus.broker.machine.mirror import Mirror, decode_mirror, find_partial_tables, levels_to_wire
 from venus.broker.machine.queue_index import QueuedBatch
 from venus.broker.machine.records import decode_materialised_position, read_schemas
 from venus.broker.queue.border_masks import BorderMasks
@@ -83,7 +83,8 @@ def _choose_masked(choose: Choose | None, masks: BorderMasks, table_id: int, row
 def describe_rows(snapshot: broker_pb2.Snapshot, here: str, levels: Levels, where: tuple[RowFilter, ...]) -> None:
     """Describe the rows of a snapshot by the filters of all sets on the path and those of its reader."""
     every = (*levels, where) if where else levels
-    rows = partial_tables(every, map(schemas_codec.from_wire, snapshot.schemas))
+    ids = find_partial_tables(every, snapshot.schemas)
+    rows = partial_tables(every, (schemas_codec.from_wire(one) for one in snapshot.schemas if one.table_id in ids))
     snapshot.levels.CopyFrom(levels_to_wire(levels))
     snapshot.rows.CopyFrom(reports.to_wire(RowsIdentity(set=here, tables=tuple(rows.values()))))
 
