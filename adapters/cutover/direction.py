@@ -14,7 +14,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from venus.adapters.dialects.registry import replace_own_options
+from venus.adapters.dialects.contract import Source
+from venus.adapters.dialects.registry import open_source, replace_own_options
 from venus.adapters.targets.contract import Target, require_capability
 from venus.adapters.targets.cutover_contract import CutoverObstacle
 from venus.adapters.targets.registry import KINDS, open_target
@@ -42,6 +43,10 @@ class FallBackPair:
     def other(self, name: str) -> str:
         """Return the name of the other database."""
         return self.main if name == OLD else OLD
+
+    def open_source(self, follower: str) -> Source:
+        """Return the other one as the source of this follower."""
+        return open_source(self.settings_to(follower))
 
     def open_target(self, name: str) -> Target:
         """Return one of the two as a target, as it is while it follows."""

@@ -17,7 +17,6 @@ from typing import Any, Self
 
 from venus.adapters.cutover.direction import FallBackPair
 from venus.adapters.dialects.contract import RegisteredTable, Source
-from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.cutover_contract import (
     CutoverObstacle,
     CutoverTarget,
@@ -192,7 +191,7 @@ class Switch:
                 "added later",
                 hint=f"`venus cutover --target {self.name} --undo`, if it has not been written to",
             )
-        with closing(open_source(self._pair.settings_to(self.owner.name))) as source:
+        with closing(self._pair.open_source(self.owner.name)) as source:
             source.capture.refresh_schemas()  # a version of its own for what the last step has changed there
         start = self.follower.read_start()
         self._attach(start)

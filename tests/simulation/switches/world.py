@@ -276,7 +276,10 @@ class World:
         def settings_to(_: str) -> Any:
             return SimpleNamespace(business=SimpleNamespace(name="shop"))
 
-        pair = SimpleNamespace(settings_to=settings_to, other=lambda name: NEW if name == OLD else OLD)
+        source = SimpleNamespace(capture=SimpleNamespace(refresh_schemas=list), close=lambda: None)
+        pair = SimpleNamespace(
+            settings_to=settings_to, other=lambda name: NEW if name == OLD else OLD, open_source=lambda _: source
+        )
         switch = SimulatedSwitch(
             cast(FallBackPair, pair),
             follower.name,
