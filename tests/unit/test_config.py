@@ -67,7 +67,11 @@ def test_a_target_may_be_made_by_the_environment_alone(monkeypatch: pytest.Monke
     [
         ('[targets.main]\nuri = "p://x"\n', 2, "targets.main.uri: no such option (did you mean url?) (and 1 more)"),
         ('[brokr]\nlisten = "x:1"\n', 1, "brokr: no such section (did you mean broker?)"),
-        ("[columns]\nx = 1\n", 1, "no such section (did you mean cluster.columns or source.columns or targets.NAME.columns?)"),
+        (
+            "[columns]\nx = 1\n",
+            1,
+            "no such section (did you mean cluster.columns or source.columns or targets.NAME.columns?)",
+        ),
         ('[cluster]\nrebalance = "no way"\n', 2, "cluster.rebalance: 'no way' should be true or false"),
         ('# hi\n[broker]\nlistn = "x:1"\n', 3, "broker.listn: no such option (did you mean listen?)"),
         ("[broker.limits]\nrows_per_s = true\n", 2, "broker.limits.rows_per_s: true should be a number"),

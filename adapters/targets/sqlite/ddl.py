@@ -143,8 +143,13 @@ def index_name(placed: SqlitePlacedTable, index: Index) -> str:
 
 
 def side_definitions(placed: SqlitePlacedTable, names: Iterable[str]) -> str:
-    """Return the columns of a table of VENUS's own that has these columns of the table."""
-    return ", ".join(f"{placed.column(name)} {placed.types[name]}" for name in names)
+    """Return the columns of a table of VENUS's own that has these columns of the table, with their defaults."""
+    columns = {c.name: c for c in placed.schema.columns}
+    parts = ((name, default_sql(columns[name])) for name in names)
+    return ", ".join(
+        f"{placed.column(name)} {placed.types[name]}" + (f" DEFAULT {default}" if default else "")
+        for name, default in parts
+    )
 
 
 def file_heads(target: str) -> list[str]:
