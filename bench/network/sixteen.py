@@ -156,8 +156,8 @@ def kill_half(count: int, batches: int) -> DeathOfMany:
         subscriptions.match(batches)
         began = time.monotonic()
         others.kill(BROKERS // 2)
-        with ThreadPoolExecutor(1) as beside:  # matching goes on, and its time is not the overlay's
-            whole = beside.submit(_wait_until_whole, others, access.address)
+        with ThreadPoolExecutor(1) as pool:  # the figure excludes the time that matching takes
+            whole = pool.submit(_wait_until_whole, others, access.address)
             first_s = subscriptions.match(1)
             subscriptions.match(batches)
             whole_s = whole.result() - began

@@ -27,7 +27,7 @@ class LogQueue:
     def order(self, order: tuple[Any, ...]) -> None:
         """Have something done to the log, after what was ordered before."""
         self._orders.append(order)
-        self._proceed()
+        self._schedule_work()
 
     def changed(self) -> None:
         """Say what the log is now."""
@@ -53,7 +53,7 @@ class LogQueue:
         self._telling = False
         self._host.step(self.now())
 
-    def _proceed(self) -> None:
+    def _schedule_work(self) -> None:
         if not self._busy and self._orders:
             self._busy = True
             self._host.soon(self._pace(), self._work)
@@ -63,13 +63,13 @@ class LogQueue:
         for order in orders:
             self._carry_out(order)
         self.changed()
-        self._host.soon(self._pace() + self._disk.lag_s, self._synced, len(self._disk.unsynced))
+        self._host.soon(self._pace() + self._disk.lag_s, self._on_synced, len(self._disk.unsynced))
 
-    def _synced(self, changes: int) -> None:
+    def _on_synced(self, changes: int) -> None:
         self._disk.sync(changes)
         self._busy = False
         self.changed()
-        self._proceed()
+        self._schedule_work()
 
     def _carry_out(self, order: tuple[Any, ...]) -> None:
         match order:

@@ -77,7 +77,7 @@ def start_stage(stage: Stage) -> None:
 
 
 def load_beside_read(stage: Stage, notes: list[str]) -> LoadReport:
-    """Load while the source is being read: a change comes behind the snapshot."""
+    """Load while the source is being read: a change arrives after the snapshot."""
     ends = iter([None, None])
 
     def end() -> int | None:

@@ -93,7 +93,7 @@ def test_etcd_away_for_seconds_is_survived_and_the_lease_says_the_truth(etcd: Et
     found = until_answered(own)
     assert found in (leadership(), leadership(term=2)), "a swap that raised may have happened"
 
-    def registered() -> bool:
+    def is_registered() -> bool:
         try:
             if not own.refresh():
                 own.register(broker())
@@ -101,7 +101,7 @@ def test_etcd_away_for_seconds_is_survived_and_the_lease_says_the_truth(etcd: Et
             return False
         return True
 
-    eventually(registered)
+    eventually(is_registered)
     assert own.brokers() == (broker(),)
 
 

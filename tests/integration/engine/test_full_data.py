@@ -116,7 +116,7 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(
 
     engine.subscriptions.acknowledge(BUSINESS, "slow", slow, 51)
     disk.wait_for_rounds()
-    assert len(stored_rows(engine)) == 31  # nobody can say yet that a day is over since the last of them
+    assert len(stored_rows(engine)) == 31  # it is not known yet whether the last of them is a day old
     clock.now_s += 2 * DAY_S
 
     eventually(lambda: len(stored_rows(engine)) == 11)

@@ -12,7 +12,7 @@ from venus.model import ChangeKind
 
 
 @pytest.fixture
-def parted(sql: Sql) -> None:
+def parted_table(sql: Sql) -> None:
     """Make a table of two partitions; in one of them the columns have another order."""
     sql("CREATE TABLE parted (id int, region text, v text, PRIMARY KEY (id, region)) PARTITION BY LIST (region)")
     sql("CREATE TABLE parted_n PARTITION OF parted FOR VALUES IN ('n')")
@@ -21,7 +21,7 @@ def parted(sql: Sql) -> None:
     sql("ALTER TABLE parted ATTACH PARTITION parted_s FOR VALUES IN ('s')")
 
 
-@pytest.mark.usefixtures("parted")
+@pytest.mark.usefixtures("parted_table")
 def test_writes_to_a_partition_itself_are_captured(sql: Sql, capture: Start) -> None:
     follower = capture()
     sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b')")
@@ -41,7 +41,7 @@ def test_writes_to_a_partition_itself_are_captured(sql: Sql, capture: Start) -> 
     assert {s.qualified for s in follower.schemas.values()} == {"public.parted", "venus.heartbeat"}
 
 
-@pytest.mark.usefixtures("parted")
+@pytest.mark.usefixtures("parted_table")
 def test_truncating_one_partition_removes_its_rows_and_no_others(sql: Sql, capture: Start) -> None:
     follower = capture()
     sql("INSERT INTO parted SELECT i, CASE WHEN i % 2 = 0 THEN 'n' ELSE 's' END, 'x' FROM generate_series(1, 10) i")
@@ -51,7 +51,7 @@ def test_truncating_one_partition_removes_its_rows_and_no_others(sql: Sql, captu
     assert keys(follower, "parted") == {"1", "2", "3", "5", "7", "9"}
 
 
-@pytest.mark.usefixtures("parted")
+@pytest.mark.usefixtures("parted_table")
 def test_truncating_the_whole_partitioned_table_is_one_marker(sql: Sql, capture: Start) -> None:
     follower = capture()
     sql("INSERT INTO parted SELECT i, CASE WHEN i % 2 = 0 THEN 'n' ELSE 's' END, 'x' FROM generate_series(1, 10) i")
@@ -63,7 +63,7 @@ def test_truncating_the_whole_partitioned_table_is_one_marker(sql: Sql, capture:
     assert keys(follower, "parted") == set()
 
 
-@pytest.mark.usefixtures("parted")
+@pytest.mark.usefixtures("parted_table")
 def test_a_partition_that_is_attached_with_rows_brings_them(sql: Sql, capture: Start) -> None:
     follower = capture()
     sql("CREATE TABLE parted_w (LIKE parted INCLUDING ALL)")
@@ -78,7 +78,7 @@ def test_a_partition_that_is_attached_with_rows_brings_them(sql: Sql, capture: S
     assert keys(follower, "parted") == set()
 
 
-@pytest.mark.usefixtures("parted")
+@pytest.mark.usefixtures("parted_table")
 def test_a_partition_that_is_dropped_takes_its_rows_along(sql: Sql, capture: Start) -> None:
     follower = capture()
     sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b')")
@@ -108,7 +108,7 @@ def test_heirs_keep_their_rows_to_themselves(sql: Sql, capture: Start) -> None:
     assert (keys(follower, "parent"), keys(follower, "child")) == (set(), {"2"})
 
 
-@pytest.mark.usefixtures("parted")
+@pytest.mark.usefixtures("parted_table")
 def test_a_trigger_that_is_off_on_one_partition_is_noticed_and_made_again(sql: Sql, capture: Start) -> None:
     """Each partition has its own copy of the row trigger; a load of a partition switches that off."""
     follower = capture()
@@ -132,7 +132,7 @@ def test_a_trigger_that_is_off_on_one_partition_is_noticed_and_made_again(sql: S
     assert keys(follower, "parted") == {"1"}
 
 
-@pytest.mark.usefixtures("parted")
+@pytest.mark.usefixtures("parted_table")
 def test_a_trigger_that_was_off_on_one_partition_between_two_looks_is_noticed(sql: Sql, capture: Start) -> None:
     follower = capture()
     follower.source.capture.refresh_schemas()
@@ -145,7 +145,7 @@ def test_a_trigger_that_was_off_on_one_partition_between_two_looks_is_noticed(sq
     assert "on public.parted_n" in reason
 
 
-@pytest.mark.usefixtures("parted")
+@pytest.mark.usefixtures("parted_table")
 def test_a_partition_that_comes_back_is_taken_in_without_a_resync(sql: Sql, capture: Start) -> None:
     """It has kept its own trigger, which is replaced when it joins: nobody else has done that."""
     follower = capture()
@@ -164,7 +164,7 @@ def test_a_partition_that_comes_back_is_taken_in_without_a_resync(sql: Sql, capt
     assert keys(follower, "parted") == {"1", "2"}
 
 
-@pytest.mark.usefixtures("parted")
+@pytest.mark.usefixtures("parted_table")
 def test_a_partition_that_is_detached_is_named_until_it_is_captured_by_itself(sql: Sql, capture: Start) -> None:
     follower = capture()
     source = follower.source
@@ -187,7 +187,7 @@ def test_a_partition_that_is_detached_is_named_until_it_is_captured_by_itself(sq
     assert keys(follower, "parted") == {"2"}
 
 
-@pytest.mark.usefixtures("parted")
+@pytest.mark.usefixtures("parted_table")
 def test_a_trigger_that_is_off_on_the_parent_alone_is_made_again(sql: Sql, capture: Start) -> None:
     """The copies go on, but a partition that is created next would get one that is off."""
     follower = capture()
@@ -199,7 +199,7 @@ def test_a_trigger_that_is_off_on_the_parent_alone_is_made_again(sql: Sql, captu
     assert sql("SELECT DISTINCT tgenabled::text FROM pg_trigger WHERE tgname LIKE 'venus_%'") == [("O",)]
 
 
-@pytest.mark.usefixtures("parted")
+@pytest.mark.usefixtures("parted_table")
 def test_a_partitioned_table_leaves_capture_and_comes_back(sql: Sql, capture: Start) -> None:
     follower = capture()
     sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b')")
@@ -228,7 +228,7 @@ def test_a_partitioned_table_leaves_capture_and_comes_back(sql: Sql, capture: St
     assert state(follower, "parted") == ("ACTIVE", "")
 
 
-@pytest.mark.usefixtures("parted")
+@pytest.mark.usefixtures("parted_table")
 def test_a_partition_that_joins_while_the_dictionary_is_compared_is_no_reason_to_read_the_table_again(
     sql: Sql, capture: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,7 @@ def test_the_data_directory_of_another_cluster(tmp_path: Path, etcd_server: Etcd
 def test_etcd_addresses_that_answer_nothing(tmp_path: Path) -> None:
     ports = free_ports(2)
     addresses = [f"127.0.0.1:{port}" for port in ports]
-    said = refusal(tmp_path / "a", name="nobody", broker_id="a", etcd=addresses)
+    said = refusal(tmp_path / "a", name="unknown", broker_id="a", etcd=addresses)
     assert said.startswith("etcd does not answer within 2 s (127.0.0.1:")
     assert "is it running? `etcdctl endpoint health` checks it; its addresses are in [cluster] etcd" in said
     assert not (tmp_path / "a" / "cluster.json").exists()

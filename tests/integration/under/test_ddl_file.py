@@ -80,7 +80,7 @@ Compare = Callable[[str], str]
 def compare(tmp_path: Path, database: str, second_database: str, postgres_server: Server) -> Compare:
     """Load one database, run the file in another, and return the file if the two have become the same."""
 
-    def compared(source: str) -> str:
+    def compare_with_load(source: str) -> str:
         with whole_way(tmp_path, source, database) as way:
             before = build_ddl(way.settings, open_target(way.settings, "main")).text
             way.install()
@@ -96,7 +96,7 @@ def compare(tmp_path: Path, database: str, second_database: str, postgres_server
         assert dump(postgres_server, second_database) == dump(postgres_server, database)
         return text
 
-    return compared
+    return compare_with_load
 
 
 def dump(server: Server, url: str) -> list[str]:

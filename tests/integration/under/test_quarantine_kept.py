@@ -89,7 +89,7 @@ def test_a_skipped_change_stays_while_its_table_meets_it_once_more(
         resume(settings, "a", ["shop.items"])
         eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
     with following(settings, "a"):
-        eventually(lambda: read_quarantine(settings) == [], "the change to go, which nobody meets any more")
+        eventually(lambda: read_quarantine(settings) == [], "the obsolete change to leave the quarantine")
 
     feed.model[1]["1",] = ("label 1", "1")
     del feed.model[2]["1",]

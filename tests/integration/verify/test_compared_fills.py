@@ -36,7 +36,7 @@ BUSY = "mod(id, 10) = 1"
 
 
 @pytest.fixture(scope="module", params=["postgresql", "oracle-standin", "mariadb"])
-def parted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parted]:
+def parted_table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parted]:
     server: Server = request.getfixturevalue("postgres_server")
     target = server.create_database()
     made: Parted
@@ -85,7 +85,7 @@ class Parted:
         """Let the rows of a partition vanish, and perhaps others appear, without a trigger."""
         raise NotImplementedError
 
-    def registered(self) -> RegisteredTable:
+    def read_registration(self) -> RegisteredTable:
         """Return the table as the registry has it."""
         with closing(open_source(self.way.settings)) as source:
             return find_table(source)
@@ -93,9 +93,9 @@ class Parted:
     def wait_until_noticed(self, before: str = "") -> None:
         """Wait until capture has noticed what was lost, and let it compare the table if it does not by itself."""
         if self.knows:
-            self.way.until(lambda: self.registered().reason != before, "capture to notice the statement")
+            self.way.until(lambda: self.read_registration().reason != before, "capture to notice the statement")
             return
-        self.way.until(lambda: self.registered().state == "RESYNC", "capture to notice the statement")
+        self.way.until(lambda: self.read_registration().state == "RESYNC", "capture to notice the statement")
         with closing(open_source(self.way.settings)) as source:
             table_id = find_table(source).schema.table_id
             source.capture.restart_fill(table_id)
@@ -103,7 +103,9 @@ class Parted:
 
     def wait_until_compared(self) -> None:
         """Wait until the comparison is over and the target has everything."""
-        self.way.until(lambda: (t := self.registered()).fill.done and t.state == "ACTIVE", "the comparison to end")
+        self.way.until(
+            lambda: (t := self.read_registration()).fill.done and t.state == "ACTIVE", "the comparison to end"
+        )
         self.way.caught_up()
 
     def start_over(self, value: str) -> None:
@@ -114,7 +116,7 @@ class Parted:
 
     def versions(self) -> dict[tuple[int, int], tuple[str, str]]:
         """Return value and row version of each row of the target: an applied row has another version."""
-        namespace = self.registered().schema.namespace.lower()
+        namespace = self.read_registration().schema.namespace.lower()
         rows = self.way.at_target(f'SELECT id, p, v, xmin::text FROM "{namespace}".t')
         return {(number, p): (v, version) for number, p, v, version in rows}
 
@@ -159,7 +161,7 @@ class MariaParted(Parted):
                     f"ALTER TABLE t ADD PARTITION (PARTITION p{partition} VALUES IN ({partition}))",
                 )
             case _:  # its effect, because the statement and an UPDATE may block each other in MariaDB
-                log = f"{self.log}{self.registered().schema.table_id:05}"
+                log = f"{self.log}{self.read_registration().schema.table_id:05}"
                 self.run(
                     f"ALTER TABLE t TRUNCATE PARTITION p{partition}",
                     f"INSERT INTO t VALUES (900, {partition}, 'new'), (901, {partition}, 'new')",
@@ -233,8 +235,8 @@ def find_table(source: Source) -> RegisteredTable:
 class BusyRows:
     """An application that changes rows of all partitions while the block runs."""
 
-    def __init__(self, parted: Parted) -> None:
-        self._parted = parted
+    def __init__(self, parted_table: Parted) -> None:
+        self._parted = parted_table
         self._loop: Loop
 
     def _write(self, stop: Event) -> None:
@@ -251,30 +253,30 @@ class BusyRows:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_only_what_a_statement_on_a_partition_changed_is_shipped(parted: Parted, seed: int) -> None:
+def test_only_what_a_statement_on_a_partition_changed_is_shipped(parted_table: Parted, seed: int) -> None:
     rng = random.Random(seed)
-    parted.start_over(f"v{seed}")
-    before = parted.versions()
+    parted_table.start_over(f"v{seed}")
+    before = parted_table.versions()
     assert len(before) == ROWS
     lost = rng.randrange(PARTITIONS)
 
-    with BusyRows(parted):
-        parted.lose(lost, rng)
-        parted.wait_until_noticed()
-        parted.way.until(lambda: parted.registered().fill.done, "the comparison to end")
-    parted.wait_until_compared()
+    with BusyRows(parted_table):
+        parted_table.lose(lost, rng)
+        parted_table.wait_until_noticed()
+        parted_table.way.until(lambda: parted_table.read_registration().fill.done, "the comparison to end")
+    parted_table.wait_until_compared()
 
-    parted.assert_equal()
-    now = parted.versions()
+    parted_table.assert_equal()
+    now = parted_table.versions()
     kept = [key for key in before if key[1] != lost and key[0] % 10 != 1]
     assert [key for key in kept if now[key] != before[key]] == [], "rows of other partitions travel"
-    table = parted.registered()
+    table = parted_table.read_registration()
     assert (table.state, table.reason) == ("ACTIVE", "")
 
 
-def test_a_stop_in_the_middle_loses_nothing(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each stop comes behind a portion of keys in the log, as a kill would."""
-    parted.start_over("stopped")
+def test_a_stop_in_the_middle_loses_nothing(parted_table: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Capture stops after each portion of keys in the log, as if it were killed there."""
+    parted_table.start_over("stopped")
     monkeypatch.setattr(differences, "KEYS_AT_ONCE", 3)
     stops: list[str] = []
     ship = ComparedFill._ship
@@ -286,103 +288,105 @@ def test_a_stop_in_the_middle_loses_nothing(parted: Parted, monkeypatch: pytest.
         raise ComparisonEnded
 
     def wait_for_stops(count: int) -> None:
-        parted.way.until(lambda: len(stops) >= count, "the comparison to be stopped")
+        parted_table.way.until(lambda: len(stops) >= count, "the comparison to be stopped")
 
     monkeypatch.setattr(ComparedFill, "_ship", stop_behind_a_portion)
-    parted.lose(0, random.Random(5))
-    parted.wait_until_noticed()
+    parted_table.lose(0, random.Random(5))
+    parted_table.wait_until_noticed()
     for number in range(2):
         wait_for_stops(number + 1)
-        parted.way.stop("capture")
-        table = parted.registered()
+        parted_table.way.stop("capture")
+        table = parted_table.read_registration()
         assert table.is_compared, "it is begun again"
         if number:
             monkeypatch.undo()
-        parted.way.start("capture")
-    parted.wait_until_compared()
-    parted.assert_equal()
+        parted_table.way.start("capture")
+    parted_table.wait_until_compared()
+    parted_table.assert_equal()
 
 
-def test_what_is_lost_meanwhile_is_compared_as_well(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_lost_meanwhile_is_compared_as_well(parted_table: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second statement runs when the first comparison has read everything, and before it ends."""
-    parted.start_over("twice")
+    parted_table.start_over("twice")
     advance, ends, first = ComparedFill._advance, list[bool](), [True]
 
     def lose_more(self: ComparedFill, source: Source, *, after: str, done: bool = False) -> bool:
         if done and first:
             first.clear()
-            parted.lose(2, random.Random(2))
-            parted.wait_until_noticed(self.table.reason)
+            parted_table.lose(2, random.Random(2))
+            parted_table.wait_until_noticed(self.table.reason)
         found = advance(self, source, after=after, done=done)
         ends.extend([found] if done else [])
         return found
 
     monkeypatch.setattr(ComparedFill, "_advance", lose_more)
-    parted.lose(1, random.Random(1))
-    parted.wait_until_noticed()
-    parted.way.until(lambda: True in ends, "the last comparison to end")
+    parted_table.lose(1, random.Random(1))
+    parted_table.wait_until_noticed()
+    parted_table.way.until(lambda: True in ends, "the last comparison to end")
     assert not ends[0], "the first one has not seen what was lost then"
-    parted.wait_until_compared()
-    parted.assert_equal()
+    parted_table.wait_until_compared()
+    parted_table.assert_equal()
 
 
 def test_differences_beyond_the_limit_of_a_slice_make_capture_read_the_table(
-    parted: Parted, monkeypatch: pytest.MonkeyPatch
+    parted_table: Parted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parted.start_over("many")
+    parted_table.start_over("many")
     monkeypatch.setattr(slice_tasks, "SUSPECT_BYTES_MAX", 1)
     monkeypatch.setattr(slice_tasks, "ROWS_AT_ONCE", 1)
     monkeypatch.setattr(differences, "PASSES_MAX", 1)
-    before = parted.versions()
-    parted.lose(0, random.Random(1))
-    parted.wait_until_noticed()
-    parted.wait_until_compared()
-    parted.assert_equal()
+    before = parted_table.versions()
+    parted_table.lose(0, random.Random(1))
+    parted_table.wait_until_noticed()
+    parted_table.wait_until_compared()
+    parted_table.assert_equal()
     kept = [key for key in before if key[1] != 0]
-    now = parted.versions()
+    now = parted_table.versions()
     assert all(now[key][0] == before[key][0] for key in kept)
 
 
-def test_differences_are_shipped_while_the_table_is_compared(parted: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differences_are_shipped_while_the_table_is_compared(
+    parted_table: Parted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Slices of few rows, and a portion of suspects behind each."""
-    parted.start_over("portions")
+    parted_table.start_over("portions")
     for name, value in {"SLICE_BYTES": 300, "PORTION_ROWS": 2}.items():
         monkeypatch.setattr(table_comparison, name, value)
     monkeypatch.setattr(differences, "KEYS_AT_ONCE", 2)
-    with BusyRows(parted):
-        parted.lose(3, random.Random(4))
-        parted.wait_until_noticed()
-        parted.way.until(lambda: parted.registered().fill.done, "the comparison to end")
-    parted.wait_until_compared()
-    parted.assert_equal()
+    with BusyRows(parted_table):
+        parted_table.lose(3, random.Random(4))
+        parted_table.wait_until_noticed()
+        parted_table.way.until(lambda: parted_table.read_registration().fill.done, "the comparison to end")
+    parted_table.wait_until_compared()
+    parted_table.assert_equal()
 
 
 def test_a_target_with_a_predicate_and_rules_for_columns_gets_what_it_may_have(
     tmp_path: Path, database: str, second_database: str
 ) -> None:
-    parted = PostgresParted(database)
-    parted.create()
+    parted_table = PostgresParted(database)
+    parted_table.create()
     with whole_way(tmp_path, database, second_database, tables=["t"]) as way:
         given = way.settings.targets["main"].model_dump(by_alias=True)
         rules = {"where": {"t": "id < 40"}, "columns": {"t.v": {"truncate": 2}}}
         target = TargetSettings.model_validate({**given, **rules})
         way.settings = way.settings.model_copy(update={"targets": {"main": target}})
-        parted.way = way
+        parted_table.way = way
         way.install()
         way.load()
         way.start()
         way.caught_up()
-        before = parted.versions()
+        before = parted_table.versions()
         assert len(before) == 40
 
-        with BusyRows(parted):
-            parted.lose(1, random.Random(1))
-            parted.wait_until_noticed()
-            way.until(lambda: parted.registered().fill.done, "the comparison to end")
-        parted.wait_until_compared()
+        with BusyRows(parted_table):
+            parted_table.lose(1, random.Random(1))
+            parted_table.wait_until_noticed()
+            way.until(lambda: parted_table.read_registration().fill.done, "the comparison to end")
+        parted_table.wait_until_compared()
 
-        parted.assert_equal()
-        now = parted.versions()
+        parted_table.assert_equal()
+        now = parted_table.versions()
         assert now.keys() == {key for key in before if key[1] != 1}
         assert {v[0] for v, _ in now.values()} <= {"f", "b"}
         assert [key for key in now if key[0] % 10 != 1 and now[key] != before[key]] == []

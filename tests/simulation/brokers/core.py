@@ -92,7 +92,7 @@ class SimulatedCore(Core):
 
         def submitted(*arguments: Any, **named: Any) -> Any:
             future = submit(*arguments, **named)
-            self._proceed()
+            self._schedule_write()
             return future
 
         self.commits.submit = submitted  # type: ignore[method-assign]
@@ -111,10 +111,10 @@ class SimulatedCore(Core):
 
     def tick(self) -> None:
         """Let the commit thread do its upkeep, and the materialiser look for work."""
-        self._proceed()
+        self._schedule_write()
         self._host.soon(0.001, self.materialise)
 
-    def _proceed(self) -> None:
+    def _schedule_write(self) -> None:
         if not self._busy:
             self._busy = True
             self._host.soon(0.003 * self._host.loop.random.random(), self._write)
@@ -140,7 +140,7 @@ class SimulatedCore(Core):
             return
         self._busy = False
         if self.commits._waiting:
-            self._proceed()
+            self._schedule_write()
         self._host.soon(0.02 * self._host.loop.random.random(), self.materialise)
 
     def materialise(self) -> None:

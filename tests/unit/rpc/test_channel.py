@@ -18,7 +18,7 @@ from venus.rpc.subscriber import Subscriber
 
 
 @pytest.fixture
-def unused() -> str:
+def unused_address() -> str:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -33,12 +33,12 @@ def unused() -> str:
         lambda address: Subscriber(address, "main", "test", credit_bytes=1),
     ],
 )
-def test_no_broker_is_said_at_once(unused: str, make: Callable[[str], object]) -> None:
+def test_no_broker_is_said_at_once(unused_address: str, make: Callable[[str], object]) -> None:
     started = time.monotonic()
     with pytest.raises(
         Unavailable, match=r"broker at .* cannot be reached; is `venus run` or `venus broker` running\?"
     ) as refused:
-        make(unused)
+        make(unused_address)
     assert time.monotonic() - started < 4
     assert refused.value.hint == "check [broker] listen and address (Connection refused)"
 

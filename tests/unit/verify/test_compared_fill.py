@@ -70,15 +70,15 @@ def registry() -> Registry:
 
 
 @pytest.fixture
-def compared(monkeypatch: pytest.MonkeyPatch) -> ComparedFill:
+def fill(monkeypatch: pytest.MonkeyPatch) -> ComparedFill:
     monkeypatch.setattr(differences, "LOOK_S", 0.0)
     return ComparedFill(settings=Settings(), table=TABLE, sent_before=Sequence(11), is_stopping=lambda: False)
 
 
-def ship(compared: ComparedFill, registry: Registry, log: Log, count: int) -> None:
+def ship(fill: ComparedFill, registry: Registry, log: Log, count: int) -> None:
     keys = [(str(n),) for n in range(count)]
     suspects = [SuspectRow(key=key, rows={}, positions=Positions()) for key in keys]
-    compared._ship(cast(Source, registry), cast(SourceReader, log), ENDS, SUBJECT, suspects)
+    fill._ship(cast(Source, registry), cast(SourceReader, log), ENDS, SUBJECT, suspects)
 
 
 def difference(key: Key, kind: DifferenceKind = DifferenceKind.EXTRA) -> RowDifference:
@@ -99,61 +99,61 @@ def settle_as(monkeypatch: pytest.MonkeyPatch, settled: SettlingResult | Excepti
 
 
 def test_the_log_holds_few_of_the_differing_keys_at_a_time(
-    compared: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    fill: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [(str(n),) for n in range(1_000)]
     settle_as(monkeypatch, SettlingResult(differences={key: difference(key) for key in keys}))
     monkeypatch.setattr(differences, "KEYS_AT_ONCE", 100)
     log = Log()
-    ship(compared, registry, log, 1_000)
-    assert compared.shipped == 1_000
+    ship(fill, registry, log, 1_000)
+    assert fill.shipped == 1_000
     assert log.most <= 200, "a limit of the log would stop capture of the table"
 
 
 def test_undecided_rows_are_shipped_and_changes_on_their_way_are_not(
-    compared: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    fill: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle_as(monkeypatch, SettlingResult(differences={("1",): difference(("1",))}, undecided={("2",): "waits"}))
     log = Log()
-    ship(compared, registry, log, 3)
+    ship(fill, registry, log, 3)
     assert log.waiting == [("1",), ("2",)]
 
 
 def test_without_the_history_every_suspect_is_shipped(
-    compared: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    fill: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle_as(monkeypatch, OffsetTrimmed("gone"))
     log = Log()
-    ship(compared, registry, log, 3)
+    ship(fill, registry, log, 3)
     assert log.waiting == [("0",), ("1",), ("2",)]
 
 
 def test_a_repeated_key_is_not_shipped_once_more(
-    compared: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    fill: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle_as(monkeypatch, SettlingResult(differences={("1",): difference(("1",), DifferenceKind.REPEATED)}))
     with pytest.raises(SourceError, match="same key"):
-        ship(compared, registry, Log(), 1)
+        ship(fill, registry, Log(), 1)
 
 
 @pytest.mark.parametrize("what", ["stop", "request"])
 def test_waiting_for_the_log_ends_with_a_stop_and_with_another_request(
-    compared: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch, what: str
+    fill: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     settle_as(monkeypatch, SettlingResult(differences={("1",): difference(("1",))}))
     monkeypatch.setattr(differences, "KEYS_AT_ONCE", 1)
     log = Log()
     monkeypatch.setattr(log, "find_waiting_keys", lambda _, keys: set(keys))
     if what == "stop":
-        compared.is_stopping = lambda: True
+        fill.is_stopping = lambda: True
     else:
         registry.is_current = False
     with pytest.raises(ComparisonEnded):
-        ship(compared, registry, log, 1)
+        ship(fill, registry, log, 1)
 
 
 def test_the_full_data_is_pinned_once_it_has_what_was_captured_before(
-    compared: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    fill: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sequences = iter([3, 9, 10])
 
@@ -163,5 +163,5 @@ def test_the_full_data_is_pinned_once_it_has_what_was_captured_before(
 
     monkeypatch.setattr(differences, "open_snapshot", open_snapshot)
     monkeypatch.setattr(differences, "broker_address", lambda _: "nowhere")
-    with compared._open_full_data(cast(Source, registry)) as snapshot:
+    with fill._open_full_data(cast(Source, registry)) as snapshot:
         assert snapshot.sequence == 10
