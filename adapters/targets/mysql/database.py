@@ -40,8 +40,6 @@ from venus.rpc.conditions import TableCondition
 
 logger = logging.getLogger(__name__)
 
-#: The state of a cut-over that is finished.
-
 
 def cutover_sql(block: str, **parts: str) -> str:
     """Return a block of cutover.sql."""

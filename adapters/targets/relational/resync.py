@@ -206,7 +206,8 @@ class Resyncs:
             transaction.recording.start(state.table_id, RESYNC, catalogue.position.offset, sql)
         except TargetError as error:  # a dropped table ends its own resync only
             session.rollback()
-            self._give_up(session, catalogue, state, str(error))
+            misfit = self._target.columns.reason_to_halt(catalogue.newest_schema(state.table_id))
+            self._give_up(session, catalogue, state, misfit or str(error))  # with a misfit there is no table
         else:
             session.run("COMMIT")
 
