@@ -39,7 +39,7 @@ from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.targets.relational.resync import Resyncs
 from venus.adapters.targets.relational.states import TableState
 from venus.config import Settings, TargetSettings
-from venus.errors import ConfigError, Refused
+from venus.errors import ConfigError, Refused, WorkerLost
 from venus.masking.syntax import ColumnRule, parse_rule
 from venus.model import Kind, LogicalType, TableSchema
 from venus.process.runners import LocalRunner
@@ -89,14 +89,19 @@ def person(rng: random.Random, n: int) -> tuple[Any, ...]:
 
 def begin(feed: Feed, database: str, key_file: Path, **options: Any) -> Settings:
     """Load 60 people with an order each."""
+    settings = write_people(feed, database, key_file, **options)
+    full_sync(settings, "a")
+    return settings
+
+
+def write_people(feed: Feed, database: str, key_file: Path, **options: Any) -> Settings:
+    """Let the broker have 60 people with an order each."""
     rng = random.Random(1)
     feed.describe(PEOPLE, ORDERS)
     feed.cut(*(put(f"plain{n}", *person(rng, n)) for n in range(60)))
     feed.cut(*(put(n, f"plain{n}", f"plain{n % 3}", table=2) for n in range(60)))
     given = {"columns": RULES, "masking_key_file": str(key_file)} | options
-    settings = settings_for(feed.broker.address, {"a": database}, **given)
-    full_sync(settings, "a")
-    return settings
+    return settings_for(feed.broker.address, {"a": database}, **given)
 
 
 def write(feed: Feed, cuts: int, seed: int) -> None:
@@ -183,6 +188,28 @@ def test_a_target_gets_masked_rows(database: str, feed: Feed, key_file: Path, wa
     assert read_progress(settings, "a").unaccounted == 0
     assert "plain" not in text_at(database)
     assert SECRET.decode() not in text_at(database)
+
+
+class LostRunner:
+    """A runner whose workers are lost before they load a split."""
+
+    def run(self, function: Any, tasks: Any) -> Any:
+        raise WorkerLost
+
+
+def test_the_plan_of_an_interrupted_load_has_no_plain_keys(database: str, feed: Feed, key_file: Path) -> None:
+    settings = write_people(feed, database, key_file)
+    with pytest.raises(WorkerLost):
+        full_sync(settings, "a", runner=LostRunner())
+    ((plan,),) = query(database, "SELECT snapshot FROM venus.load_job")
+    assert b"people" in bytes(plan), "it is there to be looked at"
+    assert b"plain" not in bytes(plan)
+
+    notes: list[str] = []
+    full_sync(settings, "a", lambda found: notes.append(found.note))
+
+    assert any("begins again: a key is masked" in note for note in notes)
+    assert is_equal(database, settings, feed, RULES)
 
 
 def test_micro_batches_are_masked_too(database: str, feed: Feed, key_file: Path) -> None:
