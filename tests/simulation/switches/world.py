@@ -52,11 +52,13 @@ class SimulatedSwitch(Switch):
         world = self.world
         world.call()
         found = world.databases[self.owner.name]
-        world.broker.epoch += 1
+        epoch = world.broker.epoch = world.broker.epoch + 1
         world.call()
         if found.epoch < 0:
             raise VenusError("sealed")
-        found.epoch = epoch = world.broker.epoch
+        if found.epoch > epoch:
+            raise VenusError("fenced")
+        found.epoch = epoch
         world.decide_half(found)
         world.call()
         return epoch, len(world.broker.queue)
@@ -358,10 +360,10 @@ class _Without(random.Random):
 
 
 def first_violation(rules: Rules, seeds: Seq[int]) -> str:
-    """Return the first broken invariant, empty if there is none."""
+    """Return the first broken invariant, of the histories or asserted by the switch; empty if there is none."""
     for seed in seeds:
         try:
             World(seed, rules).run()
-        except Violation as broken:
-            return f"{seed}: {broken}"
+        except AssertionError as broken:
+            return f"{seed}: {broken!r}"
     return ""
