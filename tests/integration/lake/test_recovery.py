@@ -5,6 +5,8 @@ No process is killed here: tests/fault/lake does that. These say which half was 
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -14,13 +16,15 @@ from typing import Any
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, gone, items, put
+from tests.support.brokers.feed import Feed, column, gone, items, put, table
+from tests.support.brokers.real_broker import RealBroker
+from tests.support.masked_values import SECRET
 from tests.support.pipelines import lakes
 from venus.adapters.targets.parquet import load
 from venus.adapters.targets.parquet.files import hidden_path, point_link
 from venus.adapters.targets.parquet.lake_stream import run_lake
 from venus.adapters.targets.parquet.manifest import LakeManifest, ParquetFolder
-from venus.config import Settings
+from venus.config import Settings, TargetSettings
 from venus.errors import ProtocolError
 
 pytestmark = pytest.mark.integration
@@ -109,6 +113,39 @@ def test_what_the_manifest_names_is_put_in_its_place(
     assert lost == (0, False)
     assert lakes.history(root, "shop.items")["_offset"].to_pylist() == [21, 22]
     assert lakes.current_rows(root, items()) == lakes.newest_rows(settings, items()) == feed.model[1]
+
+
+def test_the_plan_of_an_interrupted_load_has_no_plain_keys(
+    real: RealBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed, key_file, people = (
+        Feed(real),
+        tmp_path / "masking.key",
+        table(1, "people", column(1, "id"), column(2, "note")),
+    )
+    feed.describe(people)
+    feed.cut(*(put(f"plain{n}", "note") for n in range(60)))
+    key_file.write_bytes(SECRET)
+    key_file.chmod(0o600)
+    root = tmp_path / "lake"
+    target = {"url": f"parquet://{root}", "columns": {"people.id": "hmac"}, "masking_key_file": str(key_file)}
+    made = lakes.settings_of(real.address, root)
+    made = made.model_copy(update={"targets": {"lake": TargetSettings.model_validate(target)}})
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(load.StateLoad, "run", kill)
+        with pytest.raises(Killed):
+            lakes.load(made)
+    plan = json.loads(ParquetFolder(made, "lake").layout.load.read_text(encoding="utf-8"))["snapshot"]
+    assert b"people" in base64.b64decode(plan), "it is there to be looked at"
+    assert b"plain" not in base64.b64decode(plan)
+
+    lakes.load(made)
+
+    assert len(lakes.current_rows(root, people)) == 60
 
 
 def test_what_no_manifest_names_is_removed(
