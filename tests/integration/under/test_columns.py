@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from dataclasses import replace
 from functools import partial
@@ -17,20 +16,32 @@ from tests.support.brokers.feed import (
     caught_up,
     column,
     following,
-    gone,
     put,
     query,
     refers,
     rows_at,
     settings_for,
     table,
-    unique_label,
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status
+from tests.support.masked_people import (
+    ORDERS,
+    PEOPLE,
+    RULES,
+    at_target,
+    begin,
+    expected_rows,
+    is_equal,
+    is_settled,
+    text_at,
+    with_options,
+    write,
+    write_key,
+    write_people,
+)
 from tests.support.masked_values import SECRET, mask_by_hand
 from tests.support.waiting import eventually
-from venus.adapters.targets.columns import TargetColumns
 from venus.adapters.targets.postgresql.apply.staged_apply import StagedApply
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.relational.apply_session import run_apply
@@ -38,32 +49,17 @@ from venus.adapters.targets.relational.control import read_progress, read_table_
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.targets.relational.resync import Resyncs
 from venus.adapters.targets.relational.states import TableState
-from venus.config import Settings, TargetSettings
+from venus.config import Settings
 from venus.errors import ConfigError, Refused, WorkerLost
-from venus.masking.syntax import ColumnRule, parse_rule
-from venus.model import Kind, LogicalType, TableSchema
+from venus.masking.syntax import ColumnRule
+from venus.model import TableSchema
 from venus.process.runners import LocalRunner
 from venus.rpc import reports
 
 pytestmark = pytest.mark.integration
 
-DATE = LogicalType(kind=Kind.DATE)
 #: The ways of rows into a target: in one round trip, and through staging tables, in pieces.
 WAYS: dict[str, dict[str, int]] = {"at once": {}, "staged": {"keyed_rows_max": 0, "cut_group_rows_max": 30}}
-PEOPLE = unique_label(
-    table(
-        1, "people", column(1, "id"), column(2, "label"), column(3, "note"), column(4, "born", DATE), column(5, "tag")
-    )
-)
-ORDERS = refers(table(2, "orders", column(1, "id", INT), column(2, "person"), column(3, "tag")), "person", PEOPLE)
-RULES: dict[str, Any] = {
-    "people.id": "hmac",
-    "people.label": "hmac",
-    "people.note": "drop",
-    "people.born": "year",
-    "orders.person": {"mask": "hmac", "rename": "who"},
-    "*.tag": {"text": "***"},
-}
 
 
 @pytest.fixture
@@ -74,103 +70,6 @@ def feed(real: RealBroker) -> Feed:
 @pytest.fixture
 def key_file(tmp_path: Path) -> Path:
     return write_key(tmp_path / "masking.key", SECRET)
-
-
-def write_key(path: Path, secret: bytes) -> Path:
-    path.write_bytes(secret + b"\n")
-    path.chmod(0o600)
-    return path
-
-
-def person(rng: random.Random, n: int) -> tuple[Any, ...]:
-    label = None if rng.random() < 0.1 else f"plain{n}@{rng.randint(1, 10**9)}"
-    return label, rng.choice((None, "a plain note")), rng.choice((None, "1984-05-06", "2001-12-31")), f"plain{n % 3}"
-
-
-def begin(feed: Feed, database: str, key_file: Path, **options: Any) -> Settings:
-    """Load 60 people with an order each."""
-    settings = write_people(feed, database, key_file, **options)
-    full_sync(settings, "a")
-    return settings
-
-
-def write_people(feed: Feed, database: str, key_file: Path, **options: Any) -> Settings:
-    """Let the broker have 60 people with an order each."""
-    rng = random.Random(1)
-    feed.describe(PEOPLE, ORDERS)
-    feed.cut(*(put(f"plain{n}", *person(rng, n)) for n in range(60)))
-    feed.cut(*(put(n, f"plain{n}", f"plain{n % 3}", table=2) for n in range(60)))
-    given = {"columns": RULES, "masking_key_file": str(key_file)} | options
-    return settings_for(feed.broker.address, {"a": database}, **given)
-
-
-def write(feed: Feed, cuts: int, seed: int) -> None:
-    """Write cuts with updates, deletions, new keys and one emptied table."""
-    rng = random.Random(seed)
-    for n in range(cuts):
-        keys = [f"plain{rng.randint(0, 90)}" for _ in range(6)]
-        feed.cut(*(put(1000 * seed + 10 * n + i, key, "plain0", table=2) for i, key in enumerate(keys)))
-        feed.cut(*(gone(key) if rng.random() < 0.3 else put(key, *person(rng, 1000 * seed + n)) for key in keys))
-        old, new = f"plain{rng.randint(0, 90)}", f"plain{100 * seed + n}"
-        feed.cut(gone(old), put(new, *person(rng, 7000 * seed + n)))  # another key
-        if n == cuts // 2:
-            feed.truncate(2, *(put(k, f"plain{k}", None, table=2) for k in range(10)))
-
-
-def expected_rows(feed: Feed, schema: TableSchema, rules: dict[str, Any], secret: bytes = SECRET) -> dict[Any, Any]:
-    """Return the rows that the target must have, by plain Python."""
-    width = len(schema.key)
-    found = [(c, rule_of(schema.name, c.name, rules)) for c in schema.wire_columns]
-    rows = {}
-    for key, row in feed.model[schema.table_id].items():
-        masked = [
-            mask_by_hand(rule, "text", value, secret)
-            for (_, rule), value in zip(found, (*key, *row), strict=True)
-            if rule.mask != "drop"
-        ]
-        rows[tuple(masked[:width])] = tuple(masked[width:])
-    return rows
-
-
-def rule_of(table_name: str, name: str, rules: dict[str, Any]) -> ColumnRule:
-    value = rules.get(f"{table_name}.{name}", rules.get(f"*.{name}"))
-    return parse_rule(value) if value is not None else ColumnRule()
-
-
-def at_target(database: str, settings: Settings, schema: TableSchema) -> dict[Any, Any]:
-    """Return the rows of a table at the target by its own names."""
-    columns = TargetColumns(settings, "a")
-    described = [PEOPLE if schema.table_id != 1 else schema, ORDERS if schema.table_id != 2 else schema]
-    projected = next(s for s in columns.project_all(described) if s.table_id == schema.table_id)
-    return rows_at(database, projected)
-
-
-def is_equal(database: str, settings: Settings, feed: Feed, rules: dict[str, Any], secret: bytes = SECRET) -> bool:
-    return all(
-        at_target(database, settings, feed.schemas[t]) == expected_rows(feed, feed.schemas[t], rules, secret)
-        for t in feed.schemas
-    )
-
-
-def with_options(settings: Settings, **options: Any) -> Settings:
-    target = settings.targets["a"]
-    changed = TargetSettings.model_validate({**target.model_dump(by_alias=True), **options})
-    return settings.model_copy(update={"targets": {"a": changed}})
-
-
-def is_settled(settings: Settings) -> bool:
-    found = read_progress(settings, "a")
-    return not found.resyncing and all(t.state == "ACTIVE" for t in found.tables)
-
-
-def text_at(database: str) -> str:
-    """Return everything that a target's database contains, as text."""
-    names = query(
-        database,
-        "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
-        " WHERE schemaname NOT IN ('pg_catalog', 'information_schema')",
-    )
-    return "\n".join(str(query(database, f"SELECT t::text FROM {name} t")) for (name,) in names)
 
 
 @pytest.mark.parametrize("way", WAYS)
