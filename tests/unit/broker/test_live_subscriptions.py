@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from queue import Empty, Queue
 from typing import Any, cast
 
 import numpy as np
@@ -207,3 +208,23 @@ def test_the_backlog_of_one_business_does_not_make_others_read_again(
     judging.on_folded(small, [folded_batch(2, 200)])
     assert judging.waiting_bytes == 10
     assert judging.gaps == 2
+
+
+def test_a_judgement_waits_for_the_frames_of_the_one_before(
+    business: Business, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judging, delivered = Listening(cast("Any", None), subscriptions_max=100), Queue[listening.JudgedBatch]()
+    judging.deliver = delivered.put
+    monkeypatch.setattr(listening, "find_pause_s", lambda _streams: 600.0)
+    judging.on_folded(business, [folded_batch(1, 60)])
+    assert delivered.get(timeout=30).next_offset == 2
+    for offset in (2, 3):
+        judging.on_folded(business, [folded_batch(offset, 60)])
+    with pytest.raises(Empty):
+        delivered.get(timeout=0.2)
+    judging.stop()  # does not wait for the pause
+    assert delivered.get(timeout=0).next_offset == 4
+
+
+def test_a_pause_grows_with_the_streams_up_to_its_bound() -> None:
+    assert [listening.find_pause_s(streams) for streams in (0, 1, 20, 1_000_000)] == [0, 0.0015, 0.03, 0.1]

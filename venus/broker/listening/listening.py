@@ -1,15 +1,15 @@
 """Live subscriptions of all businesses: what the materialiser folds is judged here, in a thread of its own.
 
-The materialiser hands over each batch that touches a watched table, with the rows as they were. Judging never delays
-it: if more waits than `QUEUE_BYTES_MAX`, what waits for the business with most of it is dropped, and its subscriptions
-read that part of the queue again, without the rows as they were. So live judging saves deletions of rows that a reader
-never had; the replay alone would be exact too.
+The materialiser hands over each batch of a watched table, with the rows as they were. Judging never delays it: if more
+waits than `QUEUE_BYTES_MAX`, what waits for the business with most of it is dropped, and its subscriptions read that
+part of the queue again, without the rows as they were. So live judging saves deletions of rows that a reader never had.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +36,10 @@ logger = logging.getLogger(__name__)
 QUEUE_BYTES_MAX = 32 << 20
 #: Batches that are judged together if so many wait.
 TOGETHER_MAX = 32
+#: After a judgement the next one waits so long for each stream that it reached, or until `TOGETHER_MAX` batches wait. A
+#: frame costs the event loop more than judging does, and batches that are judged together share frames.
+PAUSE_OF_STREAM_S = 0.0015
+PAUSE_MAX_S = 0.1
 #: How long the thread waits for work before it ends.
 IDLE_S = 10.0
 
@@ -103,7 +107,7 @@ class Listening:
         self._waiting: deque[tuple[int, FoldedBatch | JudgedBatch]] = deque()
         self._nbytes: Counter[int] = Counter()  # of what waits, by business
         self._thread: threading.Thread | None = None
-        self._stopping = False
+        self._stopping = threading.Event()
         #: Called in the thread with everything judged, in the order of each business.
         self.deliver: Callable[[JudgedBatch], None] = lambda _: None
         #: Called with a mirror that lost all rows.
@@ -124,7 +128,7 @@ class Listening:
     def stop(self) -> None:
         """End the thread."""
         with self._work:
-            self._stopping = True
+            self._stopping.set()
             self._work.notify_all()
             thread = self._thread
         if thread is not None:
@@ -246,8 +250,7 @@ class Listening:
         watched: defaultdict[int, set[int]] = defaultdict(set)
         for business, table_id in self._tables:
             watched[business].add(table_id)
-        found = {business: frozenset(tables) for business, tables in watched.items()}
-        if found != self.watched_tables:
+        if (found := {business: frozenset(tables) for business, tables in watched.items()}) != self.watched_tables:
             self.watched_tables = found
 
     # -- the materialiser's thread -------------------------------------------------------------------------------
@@ -259,7 +262,7 @@ class Listening:
             self._nbytes[business.number] += sum(batch.nbytes for batch in folded)
             while self._nbytes.total() > QUEUE_BYTES_MAX:
                 self._drop_waiting(max(self._nbytes, key=self._nbytes.__getitem__))
-            if self._thread is None and not self._stopping:
+            if self._thread is None and not self._stopping.is_set():
                 self._thread = threading.Thread(target=self._run, name="venus-judge", daemon=True)
                 self._thread.start()
             self._work.notify()
@@ -285,15 +288,17 @@ class Listening:
     def _run(self) -> None:
         while (item := self._take()) is not None:
             number, batch = item
-            if isinstance(batch, JudgedBatch):
-                self.deliver(self.pass_over(batch))
-                continue
-            self.deliver(self.judge(number, batch))
+            began = time.monotonic()
+            judged = self.pass_over(batch) if isinstance(batch, JudgedBatch) else self.judge(number, batch)
+            pause_s = find_pause_s(len(judged.changes))  # now: the event loop takes the changes out
+            self.deliver(judged)
+            if len(self._waiting) < TOGETHER_MAX and (rest_s := began + pause_s - time.monotonic()) > 0:
+                self._stopping.wait(rest_s)
 
     def _take(self) -> tuple[int, FoldedBatch | JudgedBatch] | None:
         with self._work:
             while not self._waiting:
-                if self._stopping or (not self._work.wait(IDLE_S) and not self._waiting):
+                if self._stopping.is_set() or (not self._work.wait(IDLE_S) and not self._waiting):
                     self._thread = None
                     return None
             number, batch = self._waiting.popleft()
@@ -400,6 +405,11 @@ class Listening:
             mine = order[bounds[n] : bounds[n + 1]]
             part = ChangeVerdicts(verdicts.changes[mine], own[mine], verdicts.operations[mine])
             judged.changes[listener].append(encoder.encode(part, columns))
+
+
+def find_pause_s(streams: int) -> float:
+    """Return how long after a judgement that reached so many streams the next one may begin."""
+    return min(PAUSE_MAX_S, PAUSE_OF_STREAM_S * streams)
 
 
 def _can_follow(business: int, batch: FoldedBatch, item: tuple[int, FoldedBatch | JudgedBatch]) -> bool:
