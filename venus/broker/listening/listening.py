@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 QUEUE_BYTES_MAX = 32 << 20
 #: Batches that are judged together if so many wait.
 TOGETHER_MAX = 32
-#: After a judgement the next one waits so long for each stream that it reached, or until `TOGETHER_MAX` batches wait. A
+#: After a judgement the next one waits so long for each stream that it reached, unless `TOGETHER_MAX` batches wait. A
 #: frame costs the event loop more than judging does, and batches that are judged together share frames.
 PAUSE_OF_STREAM_S = 0.0015
 PAUSE_MAX_S = 0.1
