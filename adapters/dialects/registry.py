@@ -23,6 +23,7 @@ from venus.errors import ConfigError
 #: The two most frequent mistakes.
 VARIABLE = "variables are not expanded: set VENUS_SOURCE__URL or VENUS_TARGETS__NAME__URL instead"
 _PERCENT = "in a password write @ as %40 and % as %25"
+PORT_MAX = 65_535
 
 
 def parse_url(url: str, option: str, form: str) -> sa.URL:
@@ -36,7 +37,25 @@ def parse_url(url: str, option: str, form: str) -> sa.URL:
         raise refused from None
     if "@" in (parsed.host or ""):  # the rest of a password, which every message would contain
         raise refused
+    if fault := _find_fault(parsed):
+        raise ConfigError(f"{option}: {fault}", hint=form)
     return parsed
+
+
+def _find_fault(url: sa.URL) -> str:
+    """Return which part of a URL no driver can use; the drivers themselves would fail without a name for it."""
+    values = [value for given in url.query.values() for value in ([given] if isinstance(given, str) else given)]
+    if any("\0" in (part or "") for part in (url.username, url.password, url.host, url.database, *values)):
+        return "it contains a NUL character"
+    if url.port is not None and not 0 < url.port <= PORT_MAX:
+        return f"its port is not between 1 and {PORT_MAX}"
+    hosts = [host for host in (url.host or "").split(",") if not {*host} & {*"/%:"}]  # no sockets, no addresses of IPv6
+    try:
+        for host in hosts:
+            host.encode("idna")
+    except UnicodeError:
+        return "its host is not a host name"
+    return ""
 
 
 _OWN_OPTION = "venus_"

@@ -88,6 +88,8 @@ def target_kind(url: str, place: str) -> str:
         raise ConfigError(
             f"{place} is not the URL of a target", hint=f"it must start with one of {known}{_variable_hint(url)}"
         )
+    if "\0" in url:
+        raise ConfigError(f"{place} contains a NUL character", hint=f"write {scheme}: and the place of the target")
     scheme = scheme.partition("+")[0]
     if scheme not in KINDS:
         raise ConfigError(f"{place}: {scheme} is not a target that VENUS knows", hint=f"known are {known}")

@@ -188,85 +188,19 @@ def test_what_cannot_be_reached_or_makes_no_sense_is_one_line(
     assert SECRET not in written.out + written.err
 
 
-@pytest.mark.parametrize("command", ["migrate", "cutover", "verify"])
-def test_the_only_target_needs_no_name_and_one_of_several_does(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_bundle_is_written_beside_a_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure(tmp_path)
-    run([command])
-    assert "cannot be reached" in capsys.readouterr().err, "it is chosen"
 
-    configure(tmp_path, f'[targets.second]\nurl = "postgresql://u:{SECRET}@127.0.0.1:1/e"\n')
-    assert run([command]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "venus: there are several targets: choose one with --target",
-        "  There are main, second.",
-    ]
+    def fail(_: Invocation) -> None:
+        raise KeyError(f"a defect near {SECRET}")
 
-
-@pytest.mark.parametrize("command", ["check", "install-triggers", "pause"])
-def test_a_file_that_is_not_there_is_a_mistake_in_the_configuration(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    configure(tmp_path)
-    text = (tmp_path / "venus.toml").read_text()
-    (tmp_path / "venus.toml").write_text(text.replace(f"postgresql://u:{SECRET}@127.0.0.1:1/d", "sqlite:///none.db", 1))
-
-    assert run(command.split()) == 2
-
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "venus: none.db: no such file"
-    assert str(tmp_path / "none.db") in said[1]
-
-
-@pytest.mark.parametrize(
-    ("option", "url", "command", "says"),
-    [
-        ("targets.main.url", "", "pause --target main", "targets.main.url is not the URL of a target"),
-        ("targets.main.url", "oracle://h/d", "pause --target main", "targets.main.url: oracle is not a target that"),
-        ("targets.main.url", "postgresql://h:x/d", "pause --target main", "targets.main.url is not a database URL"),
-        (
-            "targets.main.url",
-            "postgresql://u:a@hunter@h/d",
-            "pause --target main",
-            "targets.main.url is not a database",
-        ),
-        ("source.url", "mysql://u:a@hunter:2@h/d", "check", "[source] url is not a database URL"),
-        ("targets.main.url", "$SHOP", "pause --target main", "targets.main.url is not the URL of a target"),
-        ("source.url", "${SHOP}", "check", "[source] url is not a database URL"),
-        ("source.url", "nonsense", "check", "[source] url is not a database URL"),
-        ("source.url", "mariadb://h", "check", "[source] url names no database\n  Write mariadb://user@host/database."),
-    ],
-)
-def test_a_url_that_is_none_is_named_by_its_line_or_variable(
-    option: str,
-    url: str,
-    command: str,
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    configure(tmp_path)
-    text = (tmp_path / "venus.toml").read_text()
-    line = 2 if option == "source.url" else 4
-    right = f"postgresql://u:{SECRET}@127.0.0.1:1/d"
-    (tmp_path / "venus.toml").write_text(
-        "\n".join(row.replace(right, url) if n == line else row for n, row in enumerate(text.splitlines(), 1))
-    )
-    assert run(command.split()) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"venus: venus.toml:{line}: {says}")
-    assert "hunter" not in said
-    assert ("%40" in said) == ("is not a database" in said and "$" not in url)
-    assert ("variables are not expanded: set VENUS_" in said) == ("$" in url)
-
-    (tmp_path / "venus.toml").write_text(text)
-    variable = f"VENUS_{option.upper().replace('.', '__')}"
-    if url:  # one that is empty has a sentence of its own
-        monkeypatch.setenv(variable, url)
-        assert run(command.split()) == 2
-        assert capsys.readouterr().err.startswith(f"venus: environment: {variable}: {says}")
+    monkeypatch.setattr("venus.cli.support_bundle.collect_status", fail)
+    assert run(["support", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["missing"]["status.json"] == "KeyError: 'a defect near ***'"
+    assert "versions.json" in found["parts"]
 
 
 def test_status_works_with_every_part_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,17 +239,6 @@ def test_options_go_before_or_behind_the_command(tmp_path: Path, capsys: pytest.
 
     assert before == behind
     assert before["source"]["url"] == "postgresql://u:***@127.0.0.1:1/d"
-
-
-def test_the_configuration_is_printed_with_passwords_masked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    configure(tmp_path)
-
-    assert run(["config"]) == 0
-
-    shown = capsys.readouterr().out
-    assert "broker.buffer_bytes_max" in shown
-    assert "67108864" in shown
-    assert SECRET not in shown
 
 
 def test_a_defect_is_one_line_and_a_report_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -399,22 +322,6 @@ def test_an_option_without_its_value_leads_to_its_own_command_s_help(
     assert run(words) == 2
     command = " ".join(word for word in words[:-1] if word != "main")
     assert capsys.readouterr().err.endswith(f"See `venus {command} --help`.\n")
-
-
-def test_a_broker_may_be_configured_by_the_environment_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As in a container: it needs neither a source nor a target."""
-    monkeypatch.chdir(tmp_path)
-    assert run(["broker", "--check"]) == 2
-    assert "venus.toml: no such file" in capsys.readouterr().err
-    monkeypatch.setenv("VENUS_BROKER__DATA_DIR", str(tmp_path / "store"))
-    assert run(["broker", "--check"]) != 0
-    said = capsys.readouterr().err
-    assert "venus.toml" not in said
-    assert str(tmp_path / "store") in said
-    assert run(["status"]) == 2, "it needs a source"
-    assert "venus.toml: no such file" in capsys.readouterr().err
 
 
 def test_an_empty_topology_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

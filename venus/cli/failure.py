@@ -111,7 +111,7 @@ def find_option_place(key: str, invocation: Invocation) -> str:
     if variable := find_variable(key.split(".")):
         return f"environment: {variable}: "
     file = invocation.file
-    line = find_option_line(file.read_text(encoding="utf-8"), key.split(".")) if file is not None else 0
+    line = find_option_line(file.read_text(encoding="utf-8-sig"), key.split(".")) if file is not None else 0
     return f"{file}:{line}: {key}: " if line else f"{key}: "
 
 

@@ -186,8 +186,9 @@ def support(
         for part in build_parts(run, logs):
             try:
                 content = part.make()
-            except (VenusError, OSError) as error:
-                missed[part.name] = run.redactor(str(error))
+            except Exception as error:  # a bundle is most needed when a part of VENUS has a defect
+                expected = isinstance(error, VenusError | OSError)
+                missed[part.name] = run.redactor(str(error) if expected else f"{type(error).__name__}: {error}")
                 continue
             _add_file(archive, f"{name}/{part.name}", content)
             written.append(part.name)

@@ -295,7 +295,7 @@ def _read(file: Path | None) -> str:
     if file is None:
         return ""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")  # Windows begins a file with a mark
     except FileNotFoundError:
         hint = "`venus init SOURCE_URL TARGET_URL` writes one; or name another file with -c FILE"
         raise ConfigError(f"{file}: no such file", hint=hint) from None

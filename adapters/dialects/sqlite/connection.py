@@ -51,7 +51,7 @@ def connect(file: Path) -> sqlite3.Connection:
         raise ConfigError(f"Python's SQLite is {sqlite3.sqlite_version}, VENUS needs {required} or newer")
     if not file.is_file():
         hint = f"[source] url must name an existing SQLite file; looked for {file.absolute()}"
-        raise NoSuchDatabase(f"{file}: no such file", hint=hint)
+        raise NoSuchDatabase(f"{file}: {'is a directory' if file.is_dir() else 'no such file'}", hint=hint)
     with translate_errors(file):
         uri = f"{file.absolute().as_uri()}?mode=rw"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)

@@ -270,10 +270,10 @@ class ParquetFolder(ConfiguredTarget):
         """Refuse a folder that contains other files than those of VENUS, or is not writable."""
         layout = self.layout
         there = next(path for path in (layout.root, *layout.root.parents) if path.exists())
-        if there.is_dir() and not os.access(there, os.W_OK | os.X_OK):
+        if not there.is_dir():
+            raise ConfigError(f"targets.{self.name}.url: {there} is a file", hint="name a folder")
+        if not os.access(there, os.W_OK | os.X_OK):
             raise TargetError(f"target {self.name}: {there} cannot be written", hint="let VENUS's user write there")
-        if layout.root.exists() and not layout.root.is_dir():
-            raise ConfigError(f"targets.{self.name}.url: {layout.root} is a file", hint="name a folder")
         ours = (layout.manifest, layout.load, layout.lock)
         if layout.root.exists() and not any(p.exists() for p in ours) and any(layout.root.iterdir()):
             raise Refused(f"{layout.root} contains files that VENUS did not write", hint="name an empty folder")
