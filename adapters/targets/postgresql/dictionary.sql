@@ -37,7 +37,8 @@ SELECT t FROM unnest(%(types)s::text[]) t WHERE to_regtype(t) IS NULL
 -- Needs privileges to create tables in an existing schema, or to create the schema.
 SELECT n, s.oid IS NOT NULL,
     CASE WHEN s.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')
-         ELSE has_schema_privilege(s.oid, 'CREATE') AND has_schema_privilege(s.oid, 'USAGE') END,
+         -- NULL if the schema was dropped since the query began
+         ELSE coalesce(has_schema_privilege(s.oid, 'CREATE') AND has_schema_privilege(s.oid, 'USAGE'), true) END,
     current_user::text, current_database()::text
 FROM unnest(%(namespaces)s::text[]) n LEFT JOIN pg_namespace s ON s.nspname = n
 
@@ -48,7 +49,7 @@ SELECT CASE t.typtype WHEN 'e' THEN 'enum' WHEN 'd' THEN 'domain over ' || repla
        ELSE 'no enum and no domain' END,
     array(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder),
     array(SELECT ARRAY[k.conname::text, pg_get_constraintdef(k.oid)] FROM pg_constraint k
-           WHERE k.contypid = t.oid AND k.contype = 'c' ORDER BY k.conname)
+           WHERE k.contypid = t.oid AND k.contype = 'c' AND pg_get_constraintdef(k.oid) IS NOT NULL ORDER BY k.conname)
     || CASE WHEN t.typnotnull THEN ARRAY[ARRAY['NOT NULL', 'NOT NULL']] ELSE '{}' END
 FROM pg_type t
 JOIN pg_namespace s ON s.oid = t.typnamespace
@@ -91,7 +92,7 @@ WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND attnotnull AND NOT at
 -- not_valid_checks --
 -- Checks that older rows may violate, each as ALTER TABLE ADD CONSTRAINT takes it.
 SELECT quote_ident(conname), pg_get_constraintdef(oid) FROM pg_constraint
-WHERE conrelid = to_regclass(%(table)s) AND contype = 'c' AND NOT convalidated
+WHERE conrelid = to_regclass(%(table)s) AND contype = 'c' AND NOT convalidated AND pg_get_constraintdef(oid) IS NOT NULL
 
 -- no_identity --
 -- An identity is NOT NULL, a column with a default need not be.

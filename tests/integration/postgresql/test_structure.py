@@ -11,7 +11,6 @@ from tests.integration.postgresql.conftest import Sql, Start
 from tests.support.databases.postgres import libpq
 from venus.adapters.dialects.contract import Numbering, OtherObject, SchemaChanged
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
-from venus.adapters.dialects.postgresql.dictionary import tables as dictionary
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.model import UNFINISHED, Check, Index, TableSchema
 
@@ -156,18 +155,6 @@ def test_counters_and_what_else_there_is(goods: tuple[PostgresSource, TableSchem
     assert OtherObject(kind="view", name="public.cheap") in others
     assert OtherObject(kind="enum type", name="public.mood") in others
     assert not [o for o in others if "venus" in o.name]
-
-
-def test_an_index_that_is_dropped_while_the_dictionary_is_read_is_none(database: str) -> None:
-    """The server spells an index as it is now, whatever the snapshot; of one that is gone it says nothing."""
-    with closing(psycopg2.connect(libpq(database))) as application, closing(PostgresConnection(database)) as connection:
-        application.autocommit = True
-        application.cursor().execute("CREATE TABLE item (id int PRIMARY KEY, name text CONSTRAINT named UNIQUE)")
-        with connection.snapshot():
-            rows = dictionary.read_all_tables(connection)
-            application.cursor().execute("ALTER TABLE item DROP CONSTRAINT named")
-            (table,) = dictionary.read_tables(connection, rows)
-    assert table.indexes == ()
 
 
 def test_an_index_that_is_not_valid_is_listed_and_makes_no_version(sql: Sql, capture: Start) -> None:

@@ -25,7 +25,7 @@ class Session:
         self.reads += 1
         if self.reads <= self.failures:
             raise TargetError(f"target main: {self.text} (XX000)")
-        return [("i", "orders_day", "INDEX ON orders (day)")]
+        return [("i", "orders_day", "INDEX ON orders (day)"), ("c", "dropped_meanwhile", None)]
 
 
 def read(session: Session) -> dict[tuple[str, str], str]:

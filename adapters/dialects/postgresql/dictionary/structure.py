@@ -170,6 +170,11 @@ def read_structure(connection: PostgresConnection, oids: Sequence[int]) -> Mappi
 
 def _add_reference(structure: PostgresStructure, row: Row) -> None:
     _, name, on_delete, on_update, match, definition = row
+    if (
+        definition is None
+    ):  # dropped since the snapshot: PostgreSQL's functions for definitions read the newest catalogue
+        structure.unenforced.add(name)
+        return
     structure.actions[name] = (_ACTIONS.get(on_delete, ""), _ACTIONS.get(on_update, ""))
     if definition.endswith(_NOT_ENFORCED):
         structure.unenforced.add(name)
@@ -190,6 +195,8 @@ def _unenforced_constraint(what: str, name: str, definition: str) -> LeftOut:
 
 def _add_check(structure: PostgresStructure, row: Row) -> None:
     _, name, definition, sort, uses = row
+    if definition is None:
+        return  # dropped since the snapshot
     if sort == "x":
         why = "a row that is replaced would meet itself; add it after the cut-over"
         structure.left_out.append(LeftOut(what="exclusion constraint", name=name, definition=definition, reason=why))
@@ -223,7 +230,7 @@ def _add_index(structure: PostgresStructure, row: Row) -> None:
     if constraint == "x":
         return  # reported as a constraint
     if definition is None:
-        return  # dropped since the snapshot: pg_get_indexdef shows the present state
+        return  # dropped since the snapshot
     if uses or not valid:
         missing = _missing_object("index", name, definition, uses or "")
         structure.left_out.append(missing if uses else replace(missing, reason=UNFINISHED))

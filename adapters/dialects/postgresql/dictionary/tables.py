@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from venus.adapters.dialects.column_choice import ColumnChoice, Patterns, find_useless_patterns, split_by_columns
+from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.postgresql.connection import PostgresConnection, Row
 from venus.adapters.dialects.postgresql.dictionary import structure
 from venus.adapters.dialects.postgresql.dictionary.structure import PostgresStructure
@@ -28,6 +29,8 @@ from venus.model import Check, Column, ForeignKey, Index, Kind, LeftOut, Logical
 
 #: Defaults that mean the same in every database. A cast after a literal is dropped.
 _LITERAL = re.compile(r"^(-?\d+(?:\.\d+)?|'(?:[^']|'')*'|true|false|NULL)(?:::[\w\s\".\[\](),]+)?$")
+#: The text of format_type() for a type that no longer exists.
+_UNKNOWN = "???"
 _CLOCKS = {"CURRENT_TIMESTAMP": "CURRENT_TIMESTAMP", "now()": "CURRENT_TIMESTAMP", "CURRENT_DATE": "CURRENT_DATE"}
 
 
@@ -175,10 +178,37 @@ def read_all_tables(connection: PostgresConnection) -> list[Row]:
 
 
 def read_tables(connection: PostgresConnection, rows: Sequence[Row]) -> list[PostgresTable]:
-    """Read the tables of these rows of `read_all_tables`."""
+    """Read the tables of these rows of `read_all_tables`, except those that were dropped meanwhile.
+
+    Raises SchemaChanged if a column or its type was dropped meanwhile.
+    """
     oids = {"tables": [r[0] for r in rows]}
     details: dict[int, _Details] = defaultdict(_Details)
-    types = {
+    types = _read_types(connection, oids["tables"])
+    for r in connection.rows(statement("dictionary", "columns"), oids):
+        details[r[0]].columns.append(r)
+    for r in connection.rows(statement("dictionary", "indexes"), oids):
+        details[r[0]].indexes[r[1]].append(r)
+    for r in connection.rows(statement("dictionary", "foreign_keys"), oids):
+        details[r[0]].foreign_keys.append(r)
+    for root, oid, namespace, name in connection.rows(statement("dictionary", "partitions"), oids):
+        details[root].leaves.append(Leaf(oid=oid, namespace=namespace, name=name))
+    for oid, _, _, signature in connection.rows(statement("dictionary", "signatures"), oids):
+        details[oid].signature = signature
+    more = dict(structure.read_structure(connection, oids["tables"]))
+    try:
+        own = structure.read_own_types(connection, oids["tables"], types)
+        dropped = {oid for (oid,) in connection.rows(statement("dictionary", "dropped"), oids)}
+        tables = _build_tables(connection.columns, [r for r in rows if r[0] not in dropped], details, types, more, own)
+    except KeyError as error:  # outside of a snapshot, each query may read a newer dictionary than the one before
+        raise SchemaChanged(f"source {connection.place}: a table was altered while the dictionary was read") from error
+    if any(name.startswith(_UNKNOWN) for table in tables for name in _type_names(table)):
+        raise SchemaChanged(f"source {connection.place}: a type was dropped while the dictionary was read")
+    return tables
+
+
+def _read_types(connection: PostgresConnection, oids: Sequence[int]) -> dict[int, PgType]:
+    return {
         r[0]: PgType(
             oid=r[0],
             namespace=r[1],
@@ -191,21 +221,26 @@ def read_tables(connection: PostgresConnection, rows: Sequence[Row]) -> list[Pos
             is_array=r[8],
             extension=r[9],
         )
-        for r in connection.rows(statement("dictionary", "types"), oids)
+        for r in connection.rows(statement("dictionary", "types"), {"tables": list(oids)})
     }
-    for r in connection.rows(statement("dictionary", "columns"), oids):
-        details[r[0]].columns.append(r)
-    for r in connection.rows(statement("dictionary", "indexes"), oids):
-        details[r[0]].indexes[r[1]].append(r)
-    for r in connection.rows(statement("dictionary", "foreign_keys"), oids):
-        details[r[0]].foreign_keys.append(r)
-    for root, oid, namespace, name in connection.rows(statement("dictionary", "partitions"), oids):
-        details[root].leaves.append(Leaf(oid=oid, namespace=namespace, name=name))
-    for oid, _, _, signature in connection.rows(statement("dictionary", "signatures"), oids):
-        details[oid].signature = signature
-    more = dict(structure.read_structure(connection, oids["tables"]))
-    own = structure.read_own_types(connection, oids["tables"], types)
-    excluded = {r[0]: _leave_out(connection.columns, r, details[r[0]]) for r in rows}
+
+
+def _type_names(table: PostgresTable) -> Iterator[str]:
+    yield from (column.source_type for column in table.columns)
+    for own in table.types:
+        yield own.sql_name
+        yield own.base_sql_name
+
+
+def _build_tables(
+    choice: ColumnChoice,
+    rows: Sequence[Row],
+    details: dict[int, _Details],
+    types: dict[int, PgType],
+    more: dict[int, PostgresStructure],
+    own: Mapping[int, structure.UsedType],
+) -> list[PostgresTable]:
+    excluded = {r[0]: _leave_out(choice, r, details[r[0]]) for r in rows}
     for r in rows:
         of_one = more.setdefault(r[0], PostgresStructure())
         of_one.left_out.extend(structure.find_uncarried_columns(details[r[0]].columns, own, types))

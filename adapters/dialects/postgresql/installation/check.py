@@ -207,6 +207,8 @@ def _privilege_findings(connection: PostgresConnection, tables: Seq[PostgresTabl
         statement("check", "privileges"), {"tables": list(by_oid)}
     ):
         table = by_oid[oid]
+        if may_read is None:
+            continue  # dropped since the snapshot
         if not usage and table.namespace not in reported_schemas:
             reported_schemas.add(table.namespace)
             yield Finding(

@@ -266,7 +266,7 @@ class PostgresInstalledObjects:
         others = frozenset(r[0] for r in connection.rows(statement("triggers", "others")))
         leaves = connection.rows(statement("triggers", "leaves")) if "captured_leaf" in others else []
         return cls(
-            triggers={(r[0], r[1]): (r[2], r[3]) for r in connection.rows(statement("triggers", "present"))},
+            triggers={(r[0], r[1]): (r[2], r[3]) for r in connection.rows(statement("triggers", "present")) if r[2]},
             functions=dict(connection.rows(statement("triggers", "functions"))),
             logs={r[0]: tuple(zip(r[1], r[2], strict=True)) for r in connection.rows(statement("triggers", "logs"))},
             other_tables=others,

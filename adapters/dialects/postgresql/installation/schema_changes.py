@@ -316,7 +316,7 @@ def _check_triggers(
     have no consequences.
     """
     table_id, changes, reason = captured.schema.table_id, known.find_changes(table), ""
-    if lacking := present.find_missing(table, table_id, always=connection.options.always):
+    if lacking := _find_missing(connection, table, table_id, present):
         shown = ", ".join(dict.fromkeys(lacking))
         reason = f"{shown} missing or altered: run `venus install-triggers`, then `venus resync`"
     elif changes.altered_triggers:
@@ -334,6 +334,19 @@ def _check_triggers(
             registry.restart_fill(connection, table_id)
         store_marks(connection, changes.new_marks)
     return ()
+
+
+def _find_missing(
+    connection: PostgresConnection, table: PostgresTable, table_id: int, present: PostgresInstalledObjects
+) -> list[str]:
+    """Return the missing objects of a table, but not those of partitions that were dropped since the table was read."""
+    lacking = present.find_missing(table, table_id, always=connection.options.always)
+    if lacking and table.leaves:
+        rows = connection.rows(statement("dictionary", "partitions"), {"tables": [table.oid]})
+        there = {leaf for _, leaf, *_ in rows}
+        left = replace(table, leaves=tuple(leaf for leaf in table.leaves if leaf.oid in there))
+        lacking = present.find_missing(left, table_id, always=connection.options.always)
+    return lacking
 
 
 #: Timeout of the lock request. It is short, because writers queue behind the request.

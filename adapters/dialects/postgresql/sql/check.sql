@@ -7,7 +7,9 @@ SELECT current_setting('server_version_num')::int, current_setting('server_encod
        has_database_privilege(current_database(), 'CREATE'),
        to_regnamespace('venus') IS NOT NULL,
        CASE WHEN to_regnamespace('venus') IS NOT NULL
-            THEN has_schema_privilege('venus', 'CREATE') AND has_schema_privilege('venus', 'USAGE') ELSE true END,
+            -- NULL if the schema was dropped since the snapshot
+            THEN coalesce(has_schema_privilege(to_regnamespace('venus')::oid, 'CREATE')
+                          AND has_schema_privilege(to_regnamespace('venus')::oid, 'USAGE'), true) ELSE true END,
        pg_is_in_recovery(), pg_has_role('pg_read_all_stats', 'USAGE')
 
 -- privileges --

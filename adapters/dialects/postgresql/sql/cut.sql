@@ -123,7 +123,7 @@ INSERT INTO venus.dirty (table_id) VALUES ({table_id})
 -- weigh --
 SELECT count(*), bool_and(op = 'I'), bool_or(op = 'T'), coalesce(min(op) FILTER (WHERE op IN ('X', 'F')), ''),
        bool_or(op = 'I'),
-       (SELECT sum(pg_relation_size(x.oid) / 8192)::bigint
+       (SELECT coalesce(sum(pg_relation_size(x.oid) / 8192), 0)::bigint
           FROM (SELECT {table}::oid UNION SELECT relid::oid FROM pg_partition_tree({table})) x (oid))
   FROM {log}
 

@@ -26,6 +26,11 @@ SELECT a.attrelid, a.attnum::int, a.attname, a.atttypid, a.atttypmod, format_typ
  WHERE a.attrelid = ANY (%(tables)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attrelid, a.attnum
 
+-- dropped --
+-- Which of these tables exist no longer. A snapshot still shows them, but format_type() and its like read the newest
+-- catalogue, and return NULL or ??? for what is gone.
+SELECT t.oid FROM unnest(%(tables)s::oid[]) t (oid) WHERE has_table_privilege(t.oid, 'SELECT') IS NULL
+
 -- types --
 -- The types of these tables' columns, with their base and element types.
 WITH RECURSIVE used (oid) AS (

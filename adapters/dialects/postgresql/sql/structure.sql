@@ -85,7 +85,8 @@ SELECT t.oid, n.nspname, t.typname, format_type(t.oid, NULL), t.typtype::text, t
                SELECT string_agg(DISTINCT pg_describe_object(d.refclassid, d.refobjid, 0), ', ') FROM pg_depend d
                 WHERE d.classid = 'pg_constraint'::regclass AND d.objid = c.oid
                   AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass)), '')]
-               FROM pg_constraint c WHERE c.contypid = t.oid AND c.contype = 'c' ORDER BY c.conname)
+               FROM pg_constraint c WHERE c.contypid = t.oid AND c.contype = 'c' AND pg_get_constraintdef(c.oid) IS NOT NULL
+              ORDER BY c.conname)
   FROM used
   JOIN pg_type t ON t.oid = used.oid AND t.typtype IN ('e', 'd')
   JOIN pg_namespace n ON n.oid = t.typnamespace

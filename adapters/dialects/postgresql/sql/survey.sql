@@ -13,10 +13,11 @@ SELECT current_setting('server_version'),
 SELECT t.root,
        sum(CASE WHEN c.relkind = 'p' THEN 0
                 WHEN c.reltuples >= 0 AND c.relpages > 0
-                THEN c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::bigint)
+                THEN c.reltuples / c.relpages
+                     * (coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::bigint)
                 ELSE coalesce(s.n_live_tup, 0) END)::float8,
-       bool_and(c.relkind = 'p' OR c.reltuples >= 0 OR s.n_live_tup > 0 OR pg_relation_size(c.oid) = 0),
-       sum(pg_table_size(c.oid))::bigint, sum(pg_indexes_size(c.oid))::bigint,
+       bool_and(c.relkind = 'p' OR c.reltuples >= 0 OR s.n_live_tup > 0 OR coalesce(pg_relation_size(c.oid), 0) = 0),
+       coalesce(sum(pg_table_size(c.oid)), 0)::bigint, coalesce(sum(pg_indexes_size(c.oid)), 0)::bigint,
        sum(coalesce(s.n_tup_ins + s.n_tup_upd + s.n_tup_del, 0))::bigint
   FROM unnest(%(tables)s::oid[]) t (root)
   CROSS JOIN LATERAL (SELECT t.root AS oid UNION SELECT p.relid::oid FROM pg_partition_tree(t.root) p) r

@@ -158,7 +158,8 @@ ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}
 
 -- present --
 -- The triggers of VENUS in the server's own notation. A partition has its own copy of each row trigger, which can be
--- disabled alone. If a copy has another state, the states of all copies are returned as well.
+-- disabled alone. If a copy has another state, the states of all copies are returned as well. The definition of a trigger
+-- that was dropped since the snapshot is NULL.
 SELECT t.tgrelid, t.tgname, pg_get_triggerdef(t.oid),
        CASE WHEN c.states <> t.tgenabled::text THEN t.tgenabled::text || c.states ELSE t.tgenabled::text END
   FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
@@ -231,7 +232,10 @@ UNION ALL
 SELECT c.oid, 'values', jsonb_build_object('file', c.relfilenode::text,
        'columns', coalesce((SELECT jsonb_object_agg(a.attnum, a.xmin::text) FROM pg_attribute a
                              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '{}'),
-       'expressions', coalesce((SELECT jsonb_object_agg(a.attnum, pg_get_expr(d.adbin, d.adrelid)) FROM pg_attribute a
+       'expressions', coalesce((SELECT jsonb_object_agg(a.attnum, pg_get_expr(d.adbin, d.adrelid))
+                                         -- NULL in a relation that was dropped since the snapshot: no other expression
+                                         FILTER (WHERE pg_get_expr(d.adbin, d.adrelid) IS NOT NULL)
+                                  FROM pg_attribute a
                                   JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
                                  WHERE a.attrelid = c.oid AND a.attgenerated <> '' AND NOT a.attisdropped), '{}'))::text
   FROM pg_class c WHERE c.oid = ANY (%(relations)s::oid[])

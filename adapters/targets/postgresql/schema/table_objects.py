@@ -112,7 +112,8 @@ def read_objects(session: TargetSession, placed: PlacedTable) -> dict[tuple[str,
                 raise
         else:
             break
-    return {(kind, name): strip_quotes(definition) for kind, name, definition in rows}
+    # the definition of an object that was dropped since the query began is NULL
+    return {(kind, name): strip_quotes(definition) for kind, name, definition in rows if definition is not None}
 
 
 def _objects_of(schema: TableSchema) -> tuple[object, ...]:
