@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.integration.mysql.conftest import Shop
 from venus.adapters.dialects.mysql.dictionary.tables import parse_actions, parse_columns
+from venus.adapters.dialects.mysql.installation import privileges
 from venus.adapters.dialects.mysql.source import MysqlSource
 from venus.cli.prove.follower import Follower
 
@@ -208,3 +210,51 @@ def test_rules_are_read_from_a_definition() -> None:
         "e": ("RESTRICT", "SET NULL"),
         "f": ("", ""),
     }
+
+
+@pytest.mark.parametrize("hidden", ["table", "column", "column in another case"])
+def test_a_privilege_that_returns_after_the_dictionary_was_read_makes_nothing_dropped(
+    account: Account, monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    """The dictionary shows the table in part or not at all, but the statement that tests the privilege succeeds."""
+    shop = account.shop
+    shop.run("CREATE TABLE item (id int PRIMARY KEY, a text, b text)", "INSERT INTO item VALUES (1, 'a', 'b')")
+    follower = account.capture()
+    account.run("REVOKE SELECT, INSERT, UPDATE, DELETE, TRIGGER ON {}.%s FROM {}", "item")
+    if hidden != "table":
+        account.run("GRANT SELECT (id, a) ON {}.%s TO {}", "item")
+    granted = False
+    find_missing_privileges = privileges.find_missing_privileges
+
+    def grant_first(*arguments: Any, **more: Any) -> Any:
+        nonlocal granted
+        if not granted:
+            granted = True
+            account.run("GRANT SELECT, INSERT, UPDATE, DELETE, TRIGGER ON {}.%s TO {}", "item")
+            if hidden == "column in another case":
+                shop.run("ALTER TABLE item CHANGE b B text")
+        return find_missing_privileges(*arguments, **more)
+
+    monkeypatch.setattr(privileges, "find_missing_privileges", grant_first)
+    account.source.capture.refresh_schemas()
+    assert granted
+    assert account.state("item") == ("ACTIVE", "")
+    account.source.capture.refresh_schemas()
+    follower.read_registry()
+    shop.run("UPDATE item SET a = 'changed'")
+    follower.drain()
+    assert account.state("item") == ("ACTIVE", "")
+    assert shop.schema(follower, "item").version == (2 if "case" in hidden else 1)
+    shop.same(follower, "item")
+
+
+def test_a_column_that_is_renamed_to_another_case_makes_a_version(account: Account) -> None:
+    shop = account.shop
+    shop.run("CREATE TABLE item (id int PRIMARY KEY, a text)", "INSERT INTO item VALUES (1, 'a')")
+    follower = account.capture()
+    shop.run("ALTER TABLE item CHANGE a A text")
+    (schema,) = account.source.capture.refresh_schemas()
+    assert [c.name for c in schema.columns] == ["id", "A"]
+    follower.read_registry()
+    follower.drain()
+    shop.same(follower, "item")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from venus.adapters.dialects.contract import MissingGrant
 from venus.adapters.dialects.mysql import registry, sql
 from venus.adapters.dialects.mysql.connection import MysqlConnection, MysqlNotPermitted
-from venus.adapters.dialects.mysql.dictionary.tables import parse_columns
+from venus.adapters.dialects.mysql.dictionary.tables import parse_columns, read_table_names
 from venus.adapters.dialects.mysql.installation.installed_objects import MysqlInstalledObjects
 from venus.adapters.dialects.mysql.registry import MysqlCapturedTable
 from venus.adapters.dialects.mysql.sql import literal, log_table_name, quote, statement
@@ -47,8 +47,11 @@ class MysqlMissingPrivilege:
 
 def find_missing_privileges(
     connection: MysqlConnection, captured: Sequence[MysqlCapturedTable], present: MysqlInstalledObjects, *, logs: bool
-) -> dict[int, MysqlMissingPrivilege]:
-    """Return the tables that VENUS may not use. `logs`: test also whether it may read and empty their logs."""
+) -> dict[int, MysqlMissingPrivilege | None]:
+    """Return the tables that VENUS may not use. `logs`: test also whether it may read and empty their logs.
+
+    None stands for a privilege that has returned since the dictionary was read, which shows the table only in part.
+    """
     existing = [c for c in captured if c.table is not None and c.table.key and c.definition]
     unwritten = _find_unwritable_logs(connection)
     unseen = {c.table_id for c in captured if not is_being_released(c.known.table) and not _has_triggers(c, present)}
@@ -62,7 +65,8 @@ def find_missing_privileges(
         )
         for c in suspects
     )
-    return {table_id: lack for table_id, lack in found if lack is not None}
+    lacks: dict[int, MysqlMissingPrivilege | None] = {table_id: lack for table_id, lack in found if lack is not None}
+    return lacks | {c.table_id: None for c in captured if c.table_id not in lacks and _was_hidden(connection, c)}
 
 
 def find_missing_grants(connection: MysqlConnection) -> list[MissingGrant]:
@@ -98,6 +102,16 @@ def _may_read(connection: MysqlConnection, captured: Sequence[MysqlCapturedTable
     """Return whether all tables may be read. One round trip tests all of them, which nearly always succeeds."""
     each = [f"({_read_test(connection, c, _needed_columns(c))})" for c in captured]
     return not each or _can_run(connection, " UNION ALL ".join(each))
+
+
+def _was_hidden(connection: MysqlConnection, captured: MysqlCapturedTable) -> bool:
+    """Return whether the dictionary that was read lacks the table, or columns of it, although they exist."""
+    shown = {name.lower() for name in captured.table.declared} if captured.table else set()
+    missing = [c.name for c in captured.known.schema.columns if c.name.lower() not in shown]
+    if not missing or not _can_run(connection, _read_test(connection, captured, missing)):
+        return False
+    # a view may have the name of a table that is gone
+    return captured.table is not None or captured.schema.name in read_table_names(connection)
 
 
 def _needed_columns(captured: MysqlCapturedTable) -> list[str]:

@@ -63,13 +63,13 @@ def refresh_registry(
     loaded: MysqlCaptureState,
     marks: InnodbNumbers,
     earlier: Mapping[str, str],
-    lacks: Mapping[int, MysqlMissingPrivilege],
+    lacks: Mapping[int, MysqlMissingPrivilege | None],
     present: MysqlInstalledObjects,
 ) -> bool:
     """Update the registry to the dictionary; return whether it has changed.
 
-    `earlier`: InnoDB's numbers before the dictionary was read. `lacks`: the tables that VENUS may not use. The
-    dictionary shows them only in part.
+    `earlier`: InnoDB's numbers before the dictionary was read. `lacks`: the tables that VENUS may not use, or could not
+    when the dictionary was read. The dictionary shows them only in part.
     """
     paths, circles = find_reaching(loaded.dictionary.references, {c.schema.name for c in loaded.captured})
     circular = {c.reference.child: c.reference.name for c in circles}
@@ -78,7 +78,8 @@ def refresh_registry(
     before = registry.read_mark(connection)
     for c in loaded.captured:
         if c.table_id in lacks:
-            _pause_table(connection, c, lacks[c.table_id], present)
+            if (lack := lacks[c.table_id]) is not None:
+                _pause_table(connection, c, lack, present)
             continue
         if is_being_released(c.known.table):
             continue  # an operator had its triggers removed

@@ -38,7 +38,7 @@ SELECT table_name, constraint_name FROM information_schema.check_constraints
 
 -- objects --
 -- Candidates for VENUS's own objects: tables with their comments, and triggers.
-SELECT 'table', table_name, table_comment, '', '', '' FROM information_schema.tables
+SELECT 'table', table_name, coalesce(table_comment, ''), '', '', '' FROM information_schema.tables
  WHERE table_schema = {database} AND table_name LIKE 'venus\_%'
 UNION ALL
 SELECT 'trigger', trigger_name, action_statement, event_object_table, action_timing, event_manipulation

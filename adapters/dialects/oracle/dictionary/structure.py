@@ -105,7 +105,10 @@ class _Constraints:
 def _build_constraints(
     name: str, rows: SchemaRows, facts: Mapping[str, ColumnFact], left: list[LeftOut]
 ) -> _Constraints:
-    """Return the enforced constraints of a table; ENABLE NOVALIDATE guarantees nothing about older rows."""
+    """Return the enforced constraints of a table; ENABLE NOVALIDATE guarantees nothing about older rows.
+
+    A foreign key that was dropped between two queries has no columns.
+    """
     made = _Constraints()
     listed = _columns_by_name(rows.constraint_columns.get(name, []))
     referred = _columns_by_name(rows.referred_columns.get(name, []))
@@ -118,7 +121,7 @@ def _build_constraints(
             _add_check(made, constraint, str(condition or ""), facts, left, not_valid=not_valid)
         elif sort == "R" and any(c.lower() not in facts for c in listed[constraint]):
             left.append(_left_out("foreign key", constraint, "", "it has a column that is not carried"))
-        elif sort == "R" and table is not None:
+        elif sort == "R" and table is not None and listed[constraint] and referred[constraint]:
             made.keys.append(
                 ForeignKey(
                     name=constraint,
