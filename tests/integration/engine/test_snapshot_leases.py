@@ -159,6 +159,33 @@ def test_a_snapshot_that_cannot_be_described_leaves_no_lease(
     open_snapshot(engine)
 
 
+def test_a_snapshot_whose_id_no_client_knows_does_not_survive_a_crash(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker crashes between storing the lease and storing its plan, as often as snapshots may be open."""
+
+    def crash(*_: object) -> list[broker_pb2.Split]:
+        raise KeyboardInterrupt
+
+    limits = LimitsSettings(snapshots=2)
+    for number in range(3):
+        engine = engines.make(tmp_path, clock, limits=limits)
+        if not number:
+            Producer(engine).commit(engines.rows(0, 10))
+        assert list(engines.status(engine).leases) == []
+        assert not list((tmp_path / "snapshots").glob("*"))
+        with monkeypatch.context() as patched:
+            patched.setattr(snapshots, "plan_splits", crash)
+            patched.setattr(snapshots.SnapshotManager, "close", lambda self, snapshot_id: None)
+            with pytest.raises(KeyboardInterrupt):
+                open_snapshot(engine)
+        engine.stop()
+
+    engine = engines.make(tmp_path, clock, limits=limits)
+    open_snapshot(engine)
+    engine.stop()
+
+
 def test_a_lease_is_as_long_as_the_operator_allows(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path, clock, snapshot_lease_s=5000.0)
     Producer(engine).commit(engines.rows(0, 10))

@@ -49,6 +49,7 @@ class SnapshotLease:
     plan: tuple[Range, ...] = ()
     where: tuple[RowFilter, ...] = ()  # which rows are read
     border: str = ""  # the rules by which its columns are masked, as a digest; empty = none
+    is_planned: bool = True  # until it is, no client knows its id
     fill: int = 0  # full data of a mirror; not stored, because only fresh snapshots are shared
 
 
@@ -251,7 +252,9 @@ class LeaseManager:
         for _, value in store.scan_prefix(keys.STATE, keys.PIN):
             pin = decode_lease(json.loads(value))
             broken = files.find_broken_seal(self.checkpoints.path(pin.directory))
-            if broken:
+            if not pin.is_planned:
+                self._record(pin.snapshot_id, None)
+            elif broken:
                 logger.warning("snapshot %s is dropped, its loader opens a new one: %s", pin.snapshot_id, broken)
                 self._record(pin.snapshot_id, None)
             else:
@@ -315,6 +318,7 @@ class LeaseManager:
 
     def complete(self, pin: SnapshotLease) -> None:
         """Replace a lease by a completed one, and wait until it is stored. Raises SnapshotExpired."""
+        pin = replace(pin, is_planned=True)
         self._leases.replace(pin)
         self._store_lease(pin).result()
 
@@ -352,6 +356,8 @@ class LeaseManager:
         del record["fill"]
         if not pin.border:  # an older broker can read it
             del record["border"]
+        if pin.is_planned:
+            del record["is_planned"]
         return self._record(pin.snapshot_id, json.dumps(record).encode())
 
 

@@ -338,6 +338,7 @@ def new_lease(
         expires_at_us=until,
         lease_s=lease_s,
         holder=holder,
+        is_planned=False,
         fill=source.begin if source is not None else 0,
     )
 

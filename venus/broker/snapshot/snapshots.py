@@ -220,6 +220,7 @@ class SnapshotManager:
             plan=(),
             where=(),
             border="",
+            is_planned=False,
         )
         self._holding.add(pin)
         return pin
