@@ -300,14 +300,20 @@ class Admission:
 
     # -- half messages -------------------------------------------------------------------------------------------
 
+    def takes_all(self, behind_bytes: int) -> bool:
+        """Return whether no limit concerns half messages now."""
+        limits = self.limits
+        return (
+            not (limits.rows_per_s or limits.bytes_per_s or self.degradation.degraded)
+            and behind_bytes <= limits.behind_bytes_max
+        )
+
     def judge_halves(
         self, business: str, producer: str, *, rows: int, nbytes: int, behind_bytes: int, now: float
     ) -> AdmissionVerdict:
         """Judge half messages that have arrived; accepted ones count against every limit."""
         limits = self.limits
-        if not (limits.rows_per_s or limits.bytes_per_s or self.degradation.degraded) and (
-            behind_bytes <= limits.behind_bytes_max
-        ):
+        if self.takes_all(behind_bytes):
             return TAKEN
         pause_s, brake, refused = self._spend_tokens(business, rows, nbytes, now)
         if behind_bytes > limits.behind_bytes_max:

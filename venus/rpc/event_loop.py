@@ -75,7 +75,8 @@ class LoopBridge:
         self._loop = loop
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._woken = False
-        self._together = 0  # the thread that is inside `together`
+        self._together = 0  # the thread that is inside `coalesce_posts`
+        self._owes_wake = False  # whether that thread has posted a call that wakes the loop
         self._pools = {
             lane: ThreadPoolExecutor(threads, f"venus-{lane.label.replace(' ', '-')}")
             for lane, threads in THREADS.items()
@@ -85,7 +86,18 @@ class LoopBridge:
     def post(self, call: Callable[P, object], *args: P.args, **_: P.kwargs) -> None:
         """Run `call` in the loop, in the order of posting. Works in any thread."""
         self._calls.append((call, args))
-        if threading.get_ident() != self._together:
+        if threading.get_ident() == self._together:
+            self._owes_wake = True
+        else:
+            self._wake()
+
+    def post_idly(self, is_urgent: Callable[[], bool], call: Callable[P, object], *args: P.args, **_: P.kwargs) -> None:
+        """Run `call` in the loop with the next call that wakes it, at once if `is_urgent` returns True after posting.
+
+        Whatever in the loop depends on such calls first shows `is_urgent` that it waits, then uses `run_posted`.
+        """
+        self._calls.append((call, args))
+        if is_urgent():
             self._wake()
 
     @contextlib.contextmanager
@@ -96,7 +108,8 @@ class LoopBridge:
             yield
         finally:
             self._together = 0
-            if self._calls:
+            owes_wake, self._owes_wake = self._owes_wake, False
+            if owes_wake and self._calls:
                 self._wake()
 
     def _wake(self) -> None:
@@ -109,6 +122,10 @@ class LoopBridge:
 
     def _run(self) -> None:
         self._woken = False
+        self.run_posted()
+
+    def run_posted(self) -> None:
+        """Run all calls posted so far. Only the loop's thread uses this."""
         while self._calls:
             call, args = self._calls.popleft()
             try:

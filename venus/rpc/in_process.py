@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Final, Generic, Protocol, TypeVar
 
 from venus.errors import Overloaded, Unavailable, VenusError
+from venus.wire import broker_pb2
 
 T = TypeVar("T")
 SentT = TypeVar("SentT")
@@ -54,6 +55,14 @@ class ServedStream(Protocol):
 
     def wake(self) -> None:
         """Say that the client may have something to send."""
+        ...
+
+    def send_half(self, half: broker_pb2.Half) -> bool:
+        """Hand a half message to the core without a frame; return False if that is not possible now."""
+        ...
+
+    def commit(self, decision: broker_pb2.Decision) -> bool:
+        """Hand a COMMIT to the core without a frame; return False if that is not possible now."""
         ...
 
     def cancel(self) -> None:
@@ -106,13 +115,21 @@ class InProcessStream(Generic[SentT, FrameT]):
         if self._served is not None:
             self._served.wake()
 
+    def send_half(self, half: broker_pb2.Half) -> bool:
+        """Hand a half message to the core in this thread; return False if a frame must carry it. The lock is held."""
+        return self._served is not None and self._served.send_half(half)
+
+    def commit(self, decision: broker_pb2.Decision) -> bool:
+        """Hand a COMMIT to the core in this thread; return False if a frame must carry it. The lock is held."""
+        return self._served is not None and self._served.commit(decision)
+
     def close(self, timeout_s: float) -> None:
         """Wait until the broker has ended the stream; cancel it after a while."""
         if self._served is not None and not self._ended.wait(timeout_s):
             self._served.cancel()
             self._ended.wait(timeout_s)
 
-    # -- the broker, in its event loop ----------------------------------------------------------------------------
+    # -- the broker, in its event loop; `put` also in its commit thread --------------------------------------------
 
     def take(self) -> tuple[SentT | End | None, float | None]:
         """Return the client's next frame or END; without one, in how many seconds there may be one."""

@@ -102,6 +102,29 @@ class Outgoing:
             decisions.append(self._decisions.popleft())
         return self._frame([], decisions)
 
+    def find_commit(self, through: int) -> broker_pb2.Decision | None:
+        """Return the only queued decision if it is a COMMIT of what is on the broker's disk, up to `through`."""
+        if len(self._decisions) != 1 or self._committed is not None:
+            return None
+        decision = self._decisions[0]
+        return decision if decision.verdict == broker_pb2.COMMIT and decision.batch_no <= through else None
+
+    def find_half(self) -> broker_pb2.Half | None:
+        """Return the only queued message if it is a half message, and all earlier ones are on the broker's disk."""
+        if len(self._queued) != 1 or self._sent or self._decisions or self._committed is not None:
+            return None
+        return self._queued[0]
+
+    def record_half(self) -> None:
+        """Record that the half message of `find_half` is sent."""
+        self._sent.append(half := self._queued.popleft())
+        if self._frame_bytes < FRAME_BYTES:
+            self._frames.append(half.batch_no)
+
+    def record_commit(self) -> None:
+        """Record that the decision of `find_commit` is sent."""
+        self._asked.append(self._decisions.popleft())
+
     def take(self) -> broker_pb2.ProducerFrame:
         """Return the next frame; its messages count as sent."""
         halves: list[broker_pb2.Half] = []

@@ -14,6 +14,7 @@ from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S
 from venus.rpc.conditions import AdapterCondition
 from venus.rpc.duplex import BrokerChannel, Duplex
+from venus.rpc.in_process import InProcessStream
 from venus.rpc.outgoing import Outgoing
 from venus.rpc.reports import encode
 from venus.rpc.sealed import PRODUCE, produce
@@ -89,7 +90,19 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
         with self._lock:
             self._wait(self._has_room, timeout_s, "the broker is not persisting anything", Overloaded)
             self._outgoing.add_half(half)
-            self._wake()
+            if not self._send_at_once():
+                self._wake()
+
+    def _send_at_once(self) -> bool:
+        """Hand a half message to a broker of this process, whose event loop then need not wake for it."""
+        stream = self._stream
+        if not isinstance(stream, InProcessStream) or time.monotonic() < self._not_before:
+            return False
+        half = self._outgoing.find_half()
+        if half is None or not stream.send_half(half):
+            return False
+        self._outgoing.record_half()
+        return True
 
     def wait_until_persisted(self, batch_no: int, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """Wait until every half message up to this one is on the broker's disk."""
@@ -122,7 +135,16 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
                     can_wait=can_wait,
                 )
             )
-            self._wake()
+            if not self._commit_at_once():
+                self._wake()
+
+    def _commit_at_once(self) -> bool:
+        """Hand a COMMIT to a broker of this process in the same way."""
+        stream, decision = self._stream, self._outgoing.find_commit(self._through)
+        if not isinstance(stream, InProcessStream) or decision is None or not stream.commit(decision):
+            return False
+        self._outgoing.record_commit()
+        return True
 
     def wait_until_decided(self, batch_no: int, timeout_s: float = ANSWER_TIMEOUT_S) -> broker_pb2.Decided:
         """Wait for the answer that covers this batch: COMMIT through it or ROLLBACK from it on."""

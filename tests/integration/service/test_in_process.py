@@ -18,12 +18,15 @@ from tests.support.brokers.consumers import subscriber
 from tests.support.brokers.servers import BUSINESS, commit, fill, settings, take
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
+from venus.broker.pipeline.producer_commands import Producers
 from venus.broker.service import in_process as service
 from venus.broker.service import process
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.errors import DigestMismatch, Fenced, Unavailable
+from venus.flow.precedence import SMALL_BYTES
 from venus.model import Verdict
 from venus.rpc import connection, in_process
+from venus.rpc.event_loop import LoopBridge
 from venus.rpc.producer import Producer
 from venus.rpc.squeeze import LARGE_BYTES, Squeezer, cost
 from venus.wire import broker_pb2
@@ -184,3 +187,87 @@ def test_a_client_that_refuses_a_frame_leaves_no_stream_at_the_broker(
         with pytest.raises(DigestMismatch, match="damaged"):
             reader.open(0, 0)
         eventually(lambda: not server._tasks)
+
+
+@pytest.fixture
+def wakes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Keep a number for each time that a call wakes the broker's event loop."""
+    found: list[int] = []
+    wake = LoopBridge._wake
+
+    def record(self: LoopBridge) -> None:
+        found.append(len(found))
+        wake(self)
+
+    monkeypatch.setattr(LoopBridge, "_wake", record)
+    return found
+
+
+@IN_PROCESS
+def test_a_small_half_message_needs_no_turn_of_the_event_loop(broker: RunningBroker, wakes: list[int]) -> None:
+    with producer(broker) as sender:
+        sender.connect(0, 0)
+        commit(sender, [half(1)])  # the first one of a business also raises the epoch
+        for number in range(2, 6):
+            wakes.clear()
+            sender.send_half(half(number))
+            sender.wait_until_persisted(number)
+            assert not wakes
+            sender.decide(number, half(number).digest, Verdict.COMMIT)
+            sender.wait_until_decided(number)
+            assert wakes
+        sender.send_half(half(6, payload="x" * SMALL_BYTES))
+        sender.wait_until_persisted(6)
+        assert sender.persisted_through == 6
+
+
+@IN_PROCESS
+def test_several_half_messages_at_once_keep_their_order(broker: RunningBroker) -> None:
+    with producer(broker) as sender:
+        sender.connect(0, 0)
+        for number in range(1, 31):
+            sender.send_half(half(number))
+        sender.wait_until_persisted(30)
+        assert sender.resends == 0
+        sender.decide(30, half(30).digest, Verdict.COMMIT)
+        assert sender.wait_until_decided(30).batch_no == 30
+
+
+@IN_PROCESS
+def test_a_half_message_is_acknowledged_even_if_the_commit_thread_is_faster_than_its_sender(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result is there before the sender listens to it, and the sender holds its own lock."""
+    take_halves = Producers.take_halves
+
+    def take_and_wait(*arguments: Any) -> Any:
+        answer = take_halves(*arguments)
+        answer.exception(30)
+        return answer
+
+    with producer(broker) as sender:
+        sender.connect(0, 0)
+        monkeypatch.setattr(Producers, "take_halves", take_and_wait)
+        sender.send_half(half(1))
+        sender.wait_until_persisted(1, 30)
+
+
+@IN_PROCESS
+def test_a_commit_is_carried_out_although_its_producer_leaves_at_once(broker: RunningBroker) -> None:
+    with producer(broker) as sender:
+        sender.connect(0, 0)
+        sender.send_half(half(1))
+        sender.wait_until_persisted(1)
+        sender.decide(1, half(1).digest, Verdict.COMMIT)
+    with producer(broker) as another:
+        assert another.connect(0, 1).last_batch == 1
+
+
+@IN_PROCESS
+def test_a_limit_holds_for_small_half_messages(start_broker: StartBroker) -> None:
+    broker = start_broker(limits={"rows_per_s": 5.0, "burst_s": 1.0})
+    with producer(broker) as sender:
+        sender.connect(0, 0)
+        for number in range(1, 5):
+            commit(sender, [half(number, rows=4)])
+        assert sender.throttles

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,6 +23,7 @@ import pytest
 from venus.broker.machine import half_messages
 from venus.broker.machine.half_messages import HalfAction, HalfMessage, HalfState
 from venus.broker.pipeline.producer_commands import HalvesResult, ShippedHalf
+from venus.broker.service.in_process import InProcessContext
 from venus.broker.service.producer_stream import ProducerStream, StreamServices
 from venus.broker.service.traffic import Traffic
 from venus.broker.service.unsaved import Intake
@@ -32,6 +34,8 @@ from venus.flow.admission import AdmissionVerdict as Judgement
 from venus.flow.precedence import Precedence
 from venus.flow.write_queue import WriteSlot
 from venus.model import Verdict
+from venus.rpc.event_loop import LoopBridge
+from venus.rpc.in_process import InProcessStream
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
@@ -107,35 +111,54 @@ class RefusingTraffic(Traffic):
 class History:
     """One producer, one broker, and what happens between them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, in_process: bool) -> None:
         self.rng = random.Random(seed)
         self.disk = Disk()
         core: Any = SimpleNamespace(
             producers=self.disk,
-            materialiser=SimpleNamespace(behind_by_business=dict),
+            materialiser=SimpleNamespace(behind_by_business=dict, behind_bytes=0),
             commits=SimpleNamespace(waited_s=0.0),
             precedence=Precedence(0.0),
         )
         self.traffic = RefusingTraffic(core, BrokerSettings(buffer_bytes_max=500_000))
-        loop = asyncio.get_running_loop()
-        bridge: Any = SimpleNamespace(
-            call_when_done=lambda future, call: future.add_done_callback(lambda done: loop.call_soon(call, done))
-        )
+        bridge = LoopBridge(asyncio.get_running_loop())
         status: Any = SimpleNamespace(clear_alarms=lambda _: None, raise_alarm=lambda *_: None)
         self.arriving: asyncio.Queue[Any] = asyncio.Queue()
         self.to_broker: deque[broker_pb2.ProducerFrame] = deque()
         self.to_producer: deque[broker_pb2.BrokerFrame] = deque()
         context: Any = SimpleNamespace(read=self.arriving.get, write=self._write, peer=lambda: "test")
         init, ack = broker_pb2.Init(business="main", producer="p"), broker_pb2.InitAck(epoch=1)
+        self.producer = Producer("nowhere", "main", "p", window_bytes_max=1 << 30)
+        self.direct: InProcessContext | None = None
+        if in_process:
+            context = self.direct = self._connect(broker_pb2.ProducerFrame(init=init))
         self.stream = ProducerStream(StreamServices(core, bridge, status, self.traffic), context, init, ack)
         self.serving = asyncio.create_task(self.stream.run(broker_pb2.ProducerFrame(init=init)))
-        self.producer = Producer("nowhere", "main", "p", window_bytes_max=1 << 30)
         self.rivals: deque[asyncio.Task[WriteSlot]] = deque()
         self.damages = 2
         self.next, self.use, self.decided = 1, 0, 0
         self.sent: dict[int, int] = {}
         self.rolling_back = 0
         self.has_waited = False  # half messages stood in line
+
+    def _connect(self, first: broker_pb2.ProducerFrame) -> InProcessContext:
+        """Connect the producer in this process; the history says when the broker wakes."""
+        stream = self.producer._stream = InProcessStream(self.producer, 0, first)
+        context = InProcessContext(stream)
+
+        def put(frame: broker_pb2.BrokerFrame) -> None:
+            if frame.HasField("throttle"):
+                frame.throttle.retry_after_ms = 0
+            self._hand_over(frame)
+
+        served: Any = SimpleNamespace(
+            wake=lambda: None,
+            send_half=lambda half: context.on_half(half),
+            commit=lambda decision: context.on_commit(decision),
+        )
+        stream._first, stream._served = None, served
+        setattr(stream, "put", put)  # noqa: B010
+        return context
 
     async def _write(self, frame: broker_pb2.BrokerFrame) -> None:
         self.to_producer.append(broker_pb2.BrokerFrame.FromString(frame.SerializeToString()))
@@ -150,7 +173,9 @@ class History:
             self.next += 1
 
     def write(self) -> None:
-        if self.producer._outgoing:
+        if self.direct is not None:
+            self.direct.wake()
+        elif self.producer._outgoing:
             frame = self.producer._outgoing.take()
             self.to_broker.append(broker_pb2.ProducerFrame.FromString(frame.SerializeToString()))
 
@@ -167,16 +192,22 @@ class History:
         self.arriving.put_nowait(frame)
 
     def settle(self, *, refuse: bool = False) -> None:
+        """Let the disk settle its next command, in a thread of its own as the core does."""
         if self.disk.waiting:
-            self.disk.settle(refuse=refuse)
+            thread = threading.Thread(target=self.disk.settle, kwargs={"refuse": refuse})
+            thread.start()
+            thread.join()
 
     def answer(self) -> None:
         if self.to_producer:
             frame = self.to_producer.popleft()
             frame.throttle.retry_after_ms = 0
-            self.producer.on_frame(frame)
-            if self.rolling_back and not self.producer._outgoing.rolling_back:
-                self.next, self.rolling_back = self.rolling_back, 0
+            self._hand_over(frame)
+
+    def _hand_over(self, frame: broker_pb2.BrokerFrame) -> None:
+        self.producer.on_frame(frame)
+        if self.rolling_back and not self.producer._outgoing.rolling_back:
+            self.next, self.rolling_back = self.rolling_back, 0
 
     def commit(self) -> None:
         through = self.producer.persisted_through
@@ -238,16 +269,20 @@ class History:
 
     async def _end(self) -> None:
         self.arriving.put_nowait(grpc.aio.EOF)
+        if self.direct is not None:
+            self.producer._closing = True
+            self.direct.wake()
+        await self._settled()
         while self.disk.waiting:
             self.settle()
-        await self._settled()
+            await self._settled()
         self.serving.cancel()
         await asyncio.gather(self.serving, return_exceptions=True)
 
 
-async def play(seed: int) -> tuple[bool, History]:
+async def play(seed: int, *, in_process: bool) -> tuple[bool, History]:
     """Play one history; return whether it came to its end."""
-    history = History(seed)
+    history = History(seed, in_process=in_process)
     return await history.run(), history
 
 
@@ -256,10 +291,11 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("venus.rpc.duplex.BrokerConnection", lambda *_, **__: None)
 
 
-def test_every_history_ends_with_everything_persisted_decided_and_nothing_counted() -> None:
+@pytest.mark.parametrize("in_process", [False, True])
+def test_every_history_ends_with_everything_persisted_decided_and_nothing_counted(in_process: bool) -> None:
     waited = 0
     for seed in range(HISTORIES):
-        done, history = asyncio.run(play(seed))
+        done, history = asyncio.run(play(seed, in_process=in_process))
         assert done, f"history {seed} waits for good"
         admission = history.traffic.admission
         assert admission.unsaved.nbytes == admission.write_queue.nbytes == 0, f"history {seed}"
@@ -276,4 +312,4 @@ def test_without_the_rule_that_what_is_on_disk_is_not_asked_for_again_some_wait_
         return batch_no
 
     monkeypatch.setattr(Intake, "request_again", again)
-    assert not all(asyncio.run(play(seed))[0] for seed in range(HISTORIES))
+    assert not all(asyncio.run(play(seed, in_process=False))[0] for seed in range(HISTORIES))

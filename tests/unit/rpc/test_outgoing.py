@@ -211,3 +211,54 @@ def test_of_two_commits_the_one_that_reaches_further_goes_out_whichever_came_fir
         for n in numbers_asked:
             outgoing.add_decision(decision(n))
         assert [d.batch_no for d in outgoing.take().decisions] == [9]
+
+
+def test_a_half_message_goes_alone_only_behind_what_is_on_disk() -> None:
+    outgoing = warmed_up()
+    outgoing.add_half(half(1))
+    assert outgoing.find_half() == half(1)
+    outgoing.record_half()
+    assert not outgoing
+    outgoing.add_half(half(2))
+    assert outgoing.find_half() is None, "the one before it is not on disk yet"
+    outgoing.on_persisted(1)
+    assert outgoing.find_half() == half(2)
+    outgoing.add_half(half(3))
+    assert outgoing.find_half() is None, "two go in a frame"
+    outgoing.take()
+    outgoing.on_persisted(3)
+    outgoing.add_decision(decision(3))
+    outgoing.add_half(half(4))
+    assert outgoing.find_half() is None, "a decision waits in front of it"
+
+
+def test_a_half_message_that_went_alone_is_sent_again_and_counts_in_the_window() -> None:
+    outgoing = Outgoing()
+    outgoing.add_half(half(1))
+    outgoing.record_half()
+    assert outgoing.unacknowledged_bytes
+    outgoing.add_half(half(2))
+    assert not outgoing, "small frames wait for each other"
+    outgoing.resend()
+    assert numbers(outgoing.take()) == [1, 2]
+    outgoing.on_persisted(2)
+    assert not outgoing.unacknowledged_bytes
+
+
+def test_a_commit_goes_alone_only_for_what_is_on_disk() -> None:
+    outgoing = Outgoing()
+    outgoing.add_decision(decision(2))
+    assert outgoing.find_commit(1) is None
+    assert outgoing.find_commit(2) == decision(2)
+    outgoing.record_commit()
+    assert not outgoing
+    outgoing.resend()
+    assert [d.batch_no for d in outgoing.take().decisions] == [2]
+
+
+def test_a_rollback_never_goes_alone_nor_a_commit_behind_one() -> None:
+    outgoing = Outgoing()
+    outgoing.add_decision(decision(2, broker_pb2.ROLLBACK))
+    assert outgoing.find_commit(9) is None
+    outgoing.add_decision(decision(1))
+    assert outgoing.find_commit(9) is None

@@ -18,6 +18,7 @@ import grpc
 from venus.errors import Unavailable, VenusError
 from venus.rpc.event_loop import LoopBridge
 from venus.rpc.in_process import END, InProcessStream, stopping_error
+from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,9 @@ class InProcessContext:
     def __init__(self, stream: InProcessStream[Any, Any]) -> None:
         self._stream = stream
         self._ready = asyncio.Event()
+        #: Take a small message in the client's thread, if they return True. The handler of a producer sets them.
+        self.on_half: Callable[[broker_pb2.Half], bool] = lambda _: False
+        self.on_commit: Callable[[broker_pb2.Decision], bool] = lambda _: False
 
     def peer(self) -> str:
         """Return the name of the peer in messages."""
@@ -64,6 +68,14 @@ class InProcessContext:
             self._stream.put(frame)
         except VenusError as error:
             raise asyncio.CancelledError(str(error)) from error
+
+    def put_at_once(self, frame: Any) -> bool:
+        """Hand a frame to the client in this thread; return False if the client refuses it. `write` then ends it."""
+        try:
+            self._stream.put(frame)
+        except VenusError:
+            return False
+        return True
 
 
 class InProcessServer:
@@ -133,6 +145,14 @@ class ServedTask:
         if not self._is_woken:
             self._is_woken = True
             self._server.post(self._on_wake)
+
+    def send_half(self, half: broker_pb2.Half) -> bool:
+        """Hand a half message to the core without a frame; return False if that is not possible now."""
+        return self._context is not None and self._context.on_half(half)
+
+    def commit(self, decision: broker_pb2.Decision) -> bool:
+        """Hand a COMMIT to the core without a frame; return False if that is not possible now."""
+        return self._context is not None and self._context.on_commit(decision)
 
     def _on_wake(self) -> None:
         self._is_woken = False

@@ -22,6 +22,7 @@ import grpc
 
 from venus.broker.core import Core
 from venus.broker.pipeline.producer_commands import HalvesResult, ShippedHalf
+from venus.broker.service.direct_intake import DirectIntake
 from venus.broker.service.in_process import InProcessContext
 from venus.broker.service.local_streams import LocalContext
 from venus.broker.service.service_status import ServiceStatus, now_us
@@ -163,6 +164,7 @@ class ProducerStream:
         self._sends_small = True  # the newest half messages were
         self._mismatches = 0
         self._unsqueezer = Unsqueezer()
+        self._direct: DirectIntake | None = None
 
     def end(self, error: VenusError) -> None:
         """End the stream with this error once the pending answers are written."""
@@ -176,9 +178,22 @@ class ProducerStream:
         """Whether an error is on its way to the producer."""
         return self._error is not None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the stream takes nothing more. Works in any thread."""
+        return self._eof or self._error is not None
+
+    def hear(self) -> None:
+        """Record that the producer is alive. Works in any thread."""
+        self.heard_at = time.monotonic()
+
     async def run(self, first: broker_pb2.ProducerFrame) -> None:
         """Serve until the producer leaves or an error ends the stream."""
         reader = asyncio.create_task(self._read(first))
+        shared, context = self._service, self._context
+        if isinstance(context, InProcessContext):
+            direct = self._direct = DirectIntake(self, context, shared.core, shared.bridge, shared.traffic)
+            context.on_half, context.on_commit = direct.take_half, direct.take_commit
         try:
             while True:
                 for frame in self.outbox.take_frames():
@@ -195,6 +210,11 @@ class ProducerStream:
                 await self.outbox.wake.wait()
         finally:
             reader.cancel()
+            self._close_direct()
+
+    def _close_direct(self) -> None:
+        if self._direct is not None:
+            self._direct.close()
 
     # -- from the producer ---------------------------------------------------------------------------------------
 
@@ -208,7 +228,8 @@ class ProducerStream:
                     break
                 if frame.HasField("init"):
                     raise ProtocolError("init came twice on one stream")  # noqa: TRY301
-            self._eof = True
+            self._eof = True  # from here on, results of DirectIntake wake the loop
+            self._close_direct()
             self.outbox.wake.set()
         except VenusError as error:
             self.end(error)
@@ -220,7 +241,7 @@ class ProducerStream:
         while True:
             frame = await self._context.read()
             if frame is not grpc.aio.EOF:
-                self.heard_at = time.monotonic()
+                self.hear()
             if frame is not None:
                 return check_frame_seal(frame, "a frame of a producer")
             self._ask_again("a frame's seal is broken")
@@ -313,7 +334,7 @@ class ProducerStream:
         received.record_passed_on(nbytes)
         self._hand_over(
             self._core.producers.take_halves(self.business, self.epoch, halves),
-            lambda done, number: self._on_halves_done(done, number, first, saved),
+            lambda done, number: self._on_halves_saved(done, number, first, saved),
             newest=halves[-1].batch_no,
         )
 
@@ -329,22 +350,27 @@ class ProducerStream:
                 self._core.producers.decide(
                     self.business, decision.epoch, decision.batch_no, decision.digest, decision.verdict
                 ),
-                partial(self._on_decision_done, can_wait=decision.can_wait),
+                partial(self.on_decision_done, can_wait=decision.can_wait),
             )
 
     def _take_committed(self, frame: broker_pb2.ProducerFrame) -> None:
         if frame.HasField("committed"):
             passed_over = self._core.producers.pass_over(self.business, frame.committed)
-            self._hand_over(passed_over, self._on_decision_done, newest=frame.committed.last_batch)
+            self._hand_over(passed_over, self.on_decision_done, newest=frame.committed.last_batch)
 
     def _hand_over(self, future: Future[Any], settle: Callable[[Future[Any], int], None], newest: int = 0) -> None:
+        number = self.begin_flight(newest)
+        self._service.bridge.call_when_done(future, lambda done: self.on_settled(done, number, settle))
+
+    def begin_flight(self, newest: int = 0) -> int:
+        """Count what the core was given; return its number. `newest`: the newest half message in it."""
         self._in_flight += 1
-        number = self._intake.record_submission(newest)
-        self._service.bridge.call_when_done(future, lambda done: self._on_settled(done, number, settle))
+        return self._intake.record_submission(newest)
 
     # -- from the core, in the loop ----------------------------------------------------------------------------
 
-    def _on_settled(self, done: Future[Any], number: int, settle: Callable[[Future[Any], int], None]) -> None:
+    def on_settled(self, done: Future[Any], number: int, settle: Callable[[Future[Any], int], None]) -> None:
+        """Process a result of the core."""
         self._in_flight -= 1
         try:
             settle(done, number)
@@ -358,8 +384,12 @@ class ProducerStream:
         if self._eof:
             self.outbox.wake.set()
 
-    def _on_halves_done(self, done: Future[HalvesResult], number: int, first: int, saved: Callable[[], None]) -> None:
+    def _on_halves_saved(self, done: Future[HalvesResult], number: int, first: int, saved: Callable[[], None]) -> None:
         saved()
+        self.on_halves_done(done, number, first=first)
+
+    def on_halves_done(self, done: Future[HalvesResult], number: int, *, first: int, is_put: bool = False) -> None:
+        """Process the result for half messages from `first` on. `is_put`: the client has their acknowledgement."""
         try:
             result = done.result()
         except (StoreFull, Overloaded):
@@ -367,17 +397,22 @@ class ProducerStream:
                 return  # a Resend or Throttle already covers it
             self._intake.request_again(first)
             raise
-        self.outbox.acknowledge_halves(result.through)
+        if not is_put:
+            self.outbox.acknowledge_halves(result.through)
         self._intake.record_persisted(result.through)
         self._service.service_status.clear_alarms(self.business)
         if result.resend_from is not None and not self._intake.is_void(number):
             self.outbox.request_resend(self._intake.request_again(result.resend_from), result.reason)
 
-    def _on_decision_done(self, done: Future[broker_pb2.Decided], number: int, *, can_wait: bool = False) -> None:
+    def on_decision_done(
+        self, done: Future[broker_pb2.Decided], number: int, *, can_wait: bool = False, is_put: bool = False
+    ) -> None:
+        """Process the result for a decision. `is_put`: the client has the answer."""
         decided = done.result()
         if decided.verdict == broker_pb2.ROLLBACK:
             self._intake.record_rollback(decided.batch_no)
-        self.outbox.add_decision(decided, can_wait=can_wait and decided.verdict == broker_pb2.COMMIT)
+        if not is_put:
+            self.outbox.add_decision(decided, can_wait=can_wait and decided.verdict == broker_pb2.COMMIT)
 
 
 def _total_bytes(halves: Sequence[ShippedHalf]) -> int:

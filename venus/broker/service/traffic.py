@@ -175,6 +175,24 @@ class Traffic:
         self._core.precedence.on_arrival(business, nbytes, now)
         return verdict
 
+    def takes_at_once(self, nbytes: int) -> bool:
+        """Return whether a small half message needs neither a slot nor a pause now. Works in any thread.
+
+        It is not counted as unsaved: each client in this process has one of them at most.
+        """
+        admission = self.admission
+        return (
+            nbytes <= SMALL_BYTES
+            and admission.unsaved.nbytes + nbytes <= self._unsaved_max
+            and admission.takes_all(self._core.materialiser.behind_bytes)
+        )
+
+    def record_direct(self, business: str, nbytes: int, asked_at: float, done_at: float) -> None:
+        """Record that such a half message came at `asked_at`, and was saved or refused at `done_at`."""
+        self._core.precedence.on_arrival(business, nbytes, asked_at)
+        took_s = SAVES_OF_A_COMMIT * (done_at - asked_at)
+        self._core.precedence.on_answer(business, took_s, done_at, asked_at=asked_at)
+
     def _behind_bytes(self, business: str, now: float) -> int:
         """Return how far the full data is behind; 0 if that of this business hardly is. The sum is cached."""
         if now - self._behind_at >= BEHIND_EVERY_S:

@@ -1,0 +1,145 @@
+"""Small messages of a client in this process: what the commit thread answers itself, and the end of their stream."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from venus.broker.pipeline.producer_commands import HalvesResult
+from venus.broker.service.direct_intake import DirectIntake
+from venus.codec.batch import digest
+from venus.errors import Unavailable
+from venus.rpc.event_loop import LoopBridge
+from venus.wire import broker_pb2
+
+
+class Place:
+    """An intake with its stream, its client and the core."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[Any]] = []
+        self.put: list[broker_pb2.BrokerFrame] = []
+        self.settled: list[bool] = []
+        self.before: Callable[[], None] = lambda: None
+        self.loop = asyncio.new_event_loop()
+        self.bridge = LoopBridge(self.loop)
+        self.stream = SimpleNamespace(
+            business="main",
+            epoch=1,
+            is_over=False,
+            hear=lambda: None,
+            begin_flight=lambda newest=0: 1,
+            on_settled=lambda done, number, settle: settle(done, number),
+            on_halves_done=lambda done, number, *, first, is_put: self.settled.append(is_put),
+            on_decision_done=lambda done, number, *, is_put: self.settled.append(is_put),
+        )
+        core: Any = SimpleNamespace(producers=SimpleNamespace(take_halves=self._hand_over, decide=self._hand_over))
+        traffic: Any = SimpleNamespace(
+            monotonic=lambda: 0.0, takes_at_once=lambda nbytes: True, record_direct=lambda *_: None
+        )
+        context: Any = SimpleNamespace(put_at_once=self._put)
+        self.intake = DirectIntake(self.stream, context, core, self.bridge, traffic)
+
+    def _hand_over(self, *_: Any) -> Future[Any]:
+        self.before()
+        self.futures.append(Future())
+        return self.futures[-1]
+
+    def _put(self, frame: broker_pb2.BrokerFrame) -> bool:
+        self.put.append(frame)
+        return True
+
+    def take_half(self) -> bool:
+        return self.intake.take_half(broker_pb2.Half(batch_no=1, digest=digest(b"body"), body=b"body"))
+
+    def take_commit(self) -> bool:
+        return self.intake.take_commit(broker_pb2.Decision(epoch=1, batch_no=1, verdict=broker_pb2.COMMIT))
+
+    def settle(self, *, result: Any = None, error: Exception | None = None) -> None:
+        """Settle the newest command in a thread of its own, as the core does."""
+        set_it = self.futures[-1].set_result if error is None else self.futures[-1].set_exception
+        thread = threading.Thread(target=set_it, args=(result if error is None else error,))
+        thread.start()
+        thread.join()
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    found = Place()
+    yield found
+    found.bridge.close()
+    found.loop.close()
+
+
+def test_the_commit_thread_acknowledges_what_is_on_disk(place: Place) -> None:
+    assert place.take_half()
+    place.settle(result=HalvesResult(through=1))
+    assert [frame.halves_through for frame in place.put] == [1]
+    assert not place.settled
+    place.bridge.run_posted()
+    assert place.settled == [True]
+
+
+@pytest.mark.parametrize("error", [None, Unavailable("the broker is stopping")])
+def test_it_leaves_a_gap_and_an_error_to_the_stream(place: Place, error: Exception | None) -> None:
+    assert place.take_half()
+    place.settle(result=HalvesResult(through=0, resend_from=1, reason="a gap"), error=error)
+    place.bridge.run_posted()
+    assert (place.put, place.settled) == ([], [False])
+
+
+def test_it_answers_a_commit_and_leaves_a_rollback_to_the_stream(place: Place) -> None:
+    assert place.take_commit()
+    place.settle(result=broker_pb2.Decided(batch_no=1, verdict=broker_pb2.COMMIT))
+    assert place.take_commit()
+    place.settle(result=broker_pb2.Decided(batch_no=1, verdict=broker_pb2.ROLLBACK))
+    place.bridge.run_posted()
+    assert [frame.decided.verdict for frame in place.put] == [broker_pb2.COMMIT]
+    assert place.settled == [True, False]
+
+
+def test_a_damaged_body_goes_in_a_frame(place: Place) -> None:
+    assert not place.intake.take_half(broker_pb2.Half(batch_no=1, digest=digest(b"body"), body=b"bodY"))
+    assert not place.futures
+
+
+def test_nothing_is_handed_over_once_the_stream_has_ended(place: Place) -> None:
+    place.stream.is_over = True
+    assert not place.take_half()
+    place.stream.is_over = False
+    place.intake.close()
+    assert not place.take_half()
+    assert not place.take_commit()
+    assert not place.futures
+
+
+def test_a_stream_ends_behind_what_its_client_is_handing_over(place: Place) -> None:
+    """An ended stream releases its business, which the core may then drop."""
+    begun, may_continue = threading.Event(), threading.Event()
+    steps: list[str] = []
+
+    def wait() -> None:
+        begun.set()
+        may_continue.wait(30)
+        steps.append("in the core")
+
+    def end() -> None:
+        place.intake.close()
+        steps.append("ended")
+
+    place.before = wait
+    threads = [threading.Thread(target=place.take_half), threading.Thread(target=end)]
+    threads[0].start()
+    assert begun.wait(30)
+    threads[1].start()
+    threads[1].join(0.1)
+    may_continue.set()
+    for thread in threads:
+        thread.join(30)
+    assert steps == ["in the core", "ended"]

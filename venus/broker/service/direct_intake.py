@@ -1,0 +1,153 @@
+"""Small half messages and COMMITs of a client in this process, without the event loop (VENUS 3.3, figure 4).
+
+With few changes, a transaction costs less for its work than for the threads that wake each other. So the client's
+thread hands a small half message, and the COMMIT of what is on disk, to the core itself, and the commit thread
+acknowledges the half message to the client. The event loop records both with the next call that wakes it. Everything
+unusual takes the way of frames (producer_stream.py): a limit or a degraded lane, a damaged body, an answer that is
+missing, a refusal.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Protocol
+
+from venus.broker.core import Core
+from venus.broker.pipeline.producer_commands import HalvesResult, ShippedHalf
+from venus.broker.service.in_process import InProcessContext
+from venus.broker.service.traffic import Traffic
+from venus.codec.batch import digest
+from venus.errors import VenusError
+from venus.rpc import limits
+from venus.rpc.event_loop import LoopBridge
+from venus.wire import broker_pb2
+
+#: What the event loop does with a result of the core.
+Settle = Callable[[Future[Any], int], None]
+
+
+class ServedProducer(Protocol):
+    """The stream of the client (producer_stream.py). Only the event loop uses it, but for the first three."""
+
+    business: str
+    epoch: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the stream takes nothing more. Works in any thread."""
+        ...
+
+    def hear(self) -> None:
+        """Record that the client is alive. Works in any thread."""
+        ...
+
+    def begin_flight(self, newest: int = 0) -> int:
+        """Count what the core was given; return its number. `newest`: the newest half message in it."""
+        ...
+
+    def on_settled(self, done: Future[Any], number: int, settle: Settle) -> None:
+        """Process a result of the core."""
+        ...
+
+    def on_halves_done(self, done: Future[HalvesResult], number: int, *, first: int, is_put: bool) -> None:
+        """Process the result for half messages from `first` on. `is_put`: the client has their acknowledgement."""
+        ...
+
+    def on_decision_done(self, done: Future[broker_pb2.Decided], number: int, *, is_put: bool) -> None:
+        """Process the result for a decision. `is_put`: the client has the answer."""
+        ...
+
+
+class DirectIntake:
+    """What the client's thread hands over, one half message at a time. The client's lock is held."""
+
+    def __init__(
+        self, stream: ServedProducer, context: InProcessContext, core: Core, bridge: LoopBridge, traffic: Traffic
+    ) -> None:
+        self._stream, self._context, self._core = stream, context, core
+        self._bridge, self._traffic = bridge, traffic
+        self._lock = threading.Lock()  # held while something is handed over
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Take nothing more; whatever was taken is in the core's queue, and its record is posted."""
+        with self._lock:
+            self._is_closed = True
+        self._bridge.run_posted()
+
+    def take_half(self, half: broker_pb2.Half) -> bool:
+        """Hand a half message to the core; all earlier ones are on disk. Return False if a frame must carry it."""
+        stream, body, asked_at = self._stream, half.body, self._traffic.monotonic()
+        if digest(body) != half.digest or not self._traffic.takes_at_once(len(body)):
+            return False
+        shipped = ShippedHalf(batch_no=half.batch_no, digest=half.digest, body=body)
+
+        def hand_over() -> Future[HalvesResult]:
+            limits.check(half)
+            return self._core.producers.take_halves(stream.business, stream.epoch, [shipped])
+
+        settle = partial(stream.on_halves_done, first=half.batch_no)
+        note = partial(self._traffic.record_direct, stream.business, len(body), asked_at)
+        return self._try(hand_over, half.batch_no, _acknowledgement, settle, note)
+
+    def take_commit(self, decision: broker_pb2.Decision) -> bool:
+        """Hand a COMMIT of half messages that are on disk to the core. Return False if a frame must carry it."""
+        stream = self._stream
+
+        def hand_over() -> Future[broker_pb2.Decided]:
+            limits.check(decision)
+            return self._core.producers.decide(
+                stream.business, decision.epoch, decision.batch_no, decision.digest, decision.verdict
+            )
+
+        return self._try(hand_over, 0, _commit_answer, stream.on_decision_done)
+
+    def _try(
+        self,
+        hand_over: Callable[[], Future[Any]],
+        newest: int,
+        answer: Callable[[Any], broker_pb2.BrokerFrame | None],
+        settle: Callable[..., None],
+        note: Callable[[float], None] = lambda done_at: None,
+    ) -> bool:
+        """Hand over; then the commit thread gives the client its answer, and the event loop records the result later.
+
+        The stream cannot end in between, for then it has left the business in the core.
+        """
+        stream, taker, numbers = self._stream, threading.get_ident(), list[int]()
+        with self._lock:
+            if self._is_closed or stream.is_over:
+                return False
+            try:
+                future = hand_over()
+            except VenusError:  # a frame ends the stream with it
+                return False
+            self._bridge.post_idly(lambda: False, lambda: numbers.append(stream.begin_flight(newest)))
+
+        def on_done(done: Future[Any]) -> None:
+            frame = answer(done.result()) if done.exception() is None else None
+            # if the commit thread was faster, this is the client's thread, which holds the lock that `put` needs
+            is_put = frame is not None and threading.get_ident() != taker and self._context.put_at_once(frame)
+            done_at = self._traffic.monotonic()
+            self._bridge.post_idly(lambda: not is_put or stream.is_over, record, done, is_put, done_at)
+
+        def record(done: Future[Any], is_put: bool, done_at: float) -> None:
+            note(done_at)
+            stream.on_settled(done, numbers[0], partial(settle, is_put=is_put))
+
+        stream.hear()
+        future.add_done_callback(on_done)
+        return True
+
+
+def _acknowledgement(result: HalvesResult) -> broker_pb2.BrokerFrame | None:
+    """Return the acknowledgement of half messages; None if some have to be sent again, which the stream asks for."""
+    return broker_pb2.BrokerFrame(halves_through=result.through) if result.resend_from is None else None
+
+
+def _commit_answer(decided: broker_pb2.Decided) -> broker_pb2.BrokerFrame | None:
+    """Return the answer to a COMMIT; None if it was rolled back, which the stream records before the client acts."""
+    return broker_pb2.BrokerFrame(decided=decided) if decided.verdict == broker_pb2.COMMIT else None
