@@ -369,8 +369,8 @@ class SourceCapture(Protocol):
     def wait(self, pause_s: float, rest_s: float = 0.0) -> bool:
         """Wait for a second at most until there may be something to capture, checking every `pause_s`.
 
-        The caller has nothing else to do for `rest_s`. Return False if the source did not wait because it cannot, or
-        cannot now.
+        The caller has nothing else to do for `rest_s`. A source may wait within the next `open_cut` instead. Return
+        False if it does not wait because it cannot, or cannot now.
         """
         return False
 

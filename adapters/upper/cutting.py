@@ -71,7 +71,6 @@ class Cutter:
     def _attempt(self) -> CutResult:
         session = self._session
         fills = session.fills.next_states(FILLS_MAX)
-        steps = {"looked": tracing.step_time_us()}
         try:
             cut = session.source.capture.open_cut(fills)
         except SourceError as e:
@@ -81,7 +80,7 @@ class Cutter:
             return self._reduce_limits(e)
         if cut is None:
             return CutResult.NOTHING
-        steps["opened"] = tracing.step_time_us()
+        steps = {"opened": tracing.step_time_us()}
         shipment = Shipment(session.producer, self._stop, timeout_s=self._limits.cut_timeout_s)
         try:
             chunks, forget_below = self._persist(cut, fills, shipment, steps)

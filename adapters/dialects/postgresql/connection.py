@@ -240,7 +240,7 @@ class PostgresConnection:
         o = self.options
         return (
             f"{statement('session', 'settings')}; {statement('session', 'transactions')}; SET synchronous_commit = on;"
-            "SET search_path = pg_catalog; SET jit = off;"
+            "SET search_path = pg_catalog; SET jit = off; SET plan_cache_mode = force_generic_plan;"
             "SET enable_nestloop = on; SET enable_seqscan = on; SET enable_sort = on;"
             f"SET lock_timeout = {int(o.lock_timeout_s * 1000)};"
             f"SET idle_in_transaction_session_timeout = {int(o.idle_timeout_s * 1000)};"

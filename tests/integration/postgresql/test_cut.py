@@ -62,6 +62,24 @@ def test_few_changes_of_a_large_table_are_read_through_its_key(
     assert "Seq Scan on big" not in plan
 
 
+def test_an_opening_reads_few_changes_of_a_large_table_through_its_key(sql: Sql, capture: Start, database: str) -> None:
+    sql("CREATE TABLE big (id int PRIMARY KEY, v text)")
+    sql("INSERT INTO big SELECT i, repeat('x', 50) FROM generate_series(1, 100000) i")
+    capture()
+    sql("UPDATE big SET v = 'y'")
+    sql("ANALYZE venus.l_00002; ANALYZE big; DELETE FROM venus.l_00002")
+    connection = PostgresConnection(database)
+    (captured,) = [c for c in load_captured_tables(connection)[0] if c.schema.name == "big"]
+    assert captured.table is not None
+    query = cut_statements.opening_query({2: captured.table.oid}, [(captured.table, captured.schema)])
+    with connection.transaction():
+        connection.run(cut_statements.KEYED_PLAN)
+        plan = "\n".join(r[0] for r in connection.rows("EXPLAIN " + query))
+    connection.close()
+    assert "Index Scan using big_pkey" in plan
+    assert "Seq Scan on big" not in plan
+
+
 def test_a_table_that_was_analysed_while_its_rows_came_is_read_through_its_key(
     sql: Sql, capture: Start, database: str
 ) -> None:

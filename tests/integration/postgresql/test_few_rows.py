@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from tests.integration.postgresql.conftest import Sql
+from tests.support.waiting import eventually
 from venus.adapters.dialects.postgresql import rows as copy_stream
 from venus.adapters.dialects.postgresql.capture import cut, cut_statements
 from venus.adapters.dialects.postgresql.capture.cut import parse_row
@@ -129,32 +131,111 @@ def test_a_table_that_was_emptied_is_read_with_the_others(sql: Sql, capture: Cal
     assert [len(follower.rows(f"item_{n}")) for n in range(3)] == [2, 0, 2]
 
 
-def test_few_and_many_rows_are_captured_alike(
-    sql: Sql, capture: Callable[[], Follower], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-    texts = PostgresConnection.fetch_texts
-
-    def record_call(self: PostgresConnection, text: str) -> list[tuple[str | None, ...]]:
-        read.append(text)
-        return texts(self, text)
-
+def test_few_and_many_rows_are_captured_alike(sql: Sql, capture: Callable[[], Follower], said: list[str]) -> None:
     columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(VALUES))
     sql(f"CREATE TABLE item (id int PRIMARY KEY, {columns})")
     follower = capture()
-    monkeypatch.setattr(PostgresConnection, "fetch_texts", record_call)
+    said.clear()
     insert = f"INSERT INTO item SELECT n, {', '.join(f'{v}::{k}' for k, v in VALUES.items())} FROM generate_series"
-    for first, last in ((1, 1), (2, cut_statements.FEW_ROWS + 1), (10, 30)):
+    few = cut_statements.FEW_ROWS
+    for first, last in ((1, 1), (11, 10 + few), (21, 21 + few), (31, 60)):
         sql(f"{insert}({first}, {last}) n")
         follower.drain()
-    sql("DELETE FROM item WHERE id IN (1, 30)")
-    sql("UPDATE item SET c1 = NULL, c6 = NULL WHERE id = 2")
+    sql("DELETE FROM item WHERE id IN (1, 60)")
+    sql("UPDATE item SET c1 = NULL, c6 = NULL WHERE id = 31")
     follower.drain()
 
-    assert len(read) == 3, "the first two, and the deletions with the update"
-    assert len(set(read)) == 2, "planned once for inserts, once for what has a key twice"
+    assert not [t for t in said if "venus_read" in t], "the opening reads few rows"
+    assert not sql(f"SELECT FROM venus.l_{follower.table_id('item'):05}")
     rows = follower.rows("item")
-    assert len(rows) == cut_statements.FEW_ROWS + 1 + 21 - 2
-    changed = rows.pop(("2",))
-    assert all({**row, "id": ""} == {**rows["10",], "id": ""} for row in rows.values())
-    assert {name for name, value in changed.items() if value != rows["10",][name]} == {"id", "c1", "c6"}
+    assert len(rows) == 1 + few + few + 1 + 30 - 2
+    changed = rows.pop(("31",))
+    assert all({**row, "id": ""} == {**rows["32",], "id": ""} for row in rows.values())
+    assert {name for name, value in changed.items() if value != rows["32",][name]} == {"id", "c1", "c6"}
+
+
+# -- a cut that follows another one ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def following(sql: Sql, capture: Callable[[], Follower]) -> Follower:
+    """Return a follower that has just taken a cut of `item`."""
+    sql("CREATE TABLE item (id int PRIMARY KEY, v text); CREATE TABLE other (id int PRIMARY KEY, v text)")
+    follower = capture()
+    for number in (1, 2):
+        sql(f"INSERT INTO item VALUES ({number})")
+        assert follower.source.capture.wait(0.001)
+        assert follower.cut(fill=False) is not None
+    return follower
+
+
+def test_it_takes_two_round_trips(sql: Sql, following: Follower, said: list[str]) -> None:
+    sql("INSERT INTO item VALUES (3)")
+    said.clear()
+    assert following.source.capture.wait(0.001)
+    assert following.cut(fill=False) is not None
+    opened, committed = said
+    assert "venus_wait" in opened
+    assert "EXECUTE venus_open" in opened
+    assert committed.endswith("COMMIT")
+    assert len(following.rows("item")) == 3
+
+
+def test_it_sees_what_was_committed_while_it_waited(sql: Sql, following: Follower, said: list[str]) -> None:
+    said.clear()
+    assert following.source.capture.wait(0.001)
+    insert = threading.Timer(0.05, sql, ["INSERT INTO item VALUES (3)"])
+    insert.start()
+    found = following.cut(fill=False)
+    insert.join()
+    assert found is not None, "its snapshot is from behind the wait"
+    assert len(following.rows("item")) == 3
+
+
+def test_it_leaves_nothing_open_where_nothing_came(sql: Sql, following: Follower) -> None:
+    assert following.source.capture.wait(0.001)
+    assert following.cut(fill=False) is None
+    assert sql("SELECT DISTINCT state FROM pg_stat_activity WHERE application_name LIKE 'venus capture%'") == [
+        ("idle",)
+    ]
+    sql("ALTER TABLE item ADD COLUMN w int")
+    sql("INSERT INTO item VALUES (3, 'x', 5)")
+    following.drain()
+    assert following.rows("item")["3",]["w"] == "5"
+
+
+def test_it_may_be_of_other_tables(sql: Sql, following: Follower) -> None:
+    sql("INSERT INTO other VALUES (1, 'x'); DELETE FROM item WHERE id = 1")
+    assert following.source.capture.wait(0.001)
+    assert following.cut(fill=False) is not None
+    assert (len(following.rows("item")), len(following.rows("other"))) == (1, 1)
+    sql("INSERT INTO item VALUES (7)")
+    assert following.source.capture.wait(0.001)
+    assert following.cut(fill=False) is not None
+    assert len(following.rows("item")) == 2
+
+
+def test_it_does_not_wait_for_a_locked_table_that_has_not_changed(sql: Sql, following: Follower, database: str) -> None:
+    application = PostgresConnection(database, application="application")
+    application.run("BEGIN; LOCK TABLE public.item IN ACCESS EXCLUSIVE MODE")
+    sql("INSERT INTO other VALUES (1, 'x')")
+
+    def take() -> bool:
+        following.source.capture.wait(0.001)
+        return following.cut(fill=False) is not None
+
+    eventually(take)
+    assert len(following.rows("other")) == 1
+    application.close()
+
+
+def test_it_does_without_a_table_that_was_dropped_meanwhile(sql: Sql, following: Follower) -> None:
+    sql("DROP TABLE item")
+    sql("INSERT INTO other VALUES (1, 'x')")
+
+    def take() -> bool:
+        following.source.capture.wait(0.001)
+        return following.cut(fill=False) is not None
+
+    eventually(take)
+    assert len(following.rows("other")) == 1

@@ -16,6 +16,8 @@ from venus.adapters.dialects.postgresql import lock_waits, registry
 from venus.adapters.dialects.postgresql.capture import cut_statements
 from venus.adapters.dialects.postgresql.capture.cut import PostgresCut, PostgresFillPace
 from venus.adapters.dialects.postgresql.capture.cut_opening import (
+    PREPARED_TABLES_MAX,
+    CutGuess,
     DirtyMarks,
     LockWaitState,
     PolledTables,
@@ -72,6 +74,8 @@ class PostgresCapture(SourceCapture):
         self._compare_at = self._look_at = float("-inf")
         self._cut: PostgresCut | None = None
         self._seen_marks: DirtyMarks | None = None  # that `wait` read for the next cut
+        self._waiting = ""  # the statement that waits, which the next cut runs
+        self._recent: tuple[int, ...] = ()  # the tables of the last cut with the application's changes, if few
         self._gave_way = False
         self._rest_s = WAIT_S
         #: Whether tables are read one at a time.
@@ -134,6 +138,9 @@ class PostgresCapture(SourceCapture):
         looking = cut_statements.wait_statement(
             self._tables.waiting, pause_s=pause_s, looks=looks, as_block=not self._has_functions
         )
+        if self._cut is not None and self._recent:  # the next change probably follows soon, in the same tables
+            self._waiting = looking
+            return True
         try:
             self._seen_marks = DirtyMarks.read(self._connection, f"{looking}; ")
         except SourceError:  # the next cut fails as well, and reports the cause
@@ -145,6 +152,8 @@ class PostgresCapture(SourceCapture):
         now = self._monotonic()
         everywhere = now >= self._look_at
         seen, self._seen_marks = self._seen_marks, None
+        waiting, self._waiting = self._waiting, ""
+        recent = CutGuess(self._recent, waiting) if waiting and not fills and not everywhere else None
         opening = partial(
             open_cut,
             self._connection,
@@ -154,7 +163,8 @@ class PostgresCapture(SourceCapture):
             everywhere=everywhere,
         )
         try:
-            self._cut = opening(fills, self._pace, self._halts, self._locked, idle=self._cut is None, seen=seen)
+            idle = self._cut is None
+            self._cut = opening(fills, self._pace, self._halts, self._locked, idle=idle, seen=seen, recent=recent)
             if self._cut is None and fills and self._locked.is_waiting:
                 # a fill can continue in any later cut, so a lock on its table need not delay the other tables
                 self._cut = self._open_without_locks(opening, fills)
@@ -166,8 +176,12 @@ class PostgresCapture(SourceCapture):
         if self._cut is not None:
             self._cuts += 1
             self._used |= self._cut.table_ids
+            self._recent = self._cut.table_ids_of_application
+            if len(self._recent) > PREPARED_TABLES_MAX:
+                self._recent = ()
         # if marks remain without a cut, for example because the application has locked a table, do not poll at once
-        self._gave_way = self._cut is None and seen is not None and seen.has_work(self._tables)
+        has_work = seen.has_work(self._tables) if seen is not None else recent is not None and self._locked.is_waiting
+        self._gave_way = self._cut is None and has_work
         return self._cut
 
     def _open_without_locks(
@@ -249,7 +263,7 @@ class PostgresCapture(SourceCapture):
             self._has_functions = self._create_functions()
         self._reads_apart |= self._cut is not None and self._cut.reads_apart
         self._tables = PolledTables.classify(
-            self._registry.captured, together=self._has_functions and not self._reads_apart
+            self._registry.captured, together=self._has_functions, apart=self._reads_apart
         )
         self._connection.run(
             "; ".join(["DEALLOCATE ALL", *cut_statements.prepare_statements(looker=self._has_functions)])

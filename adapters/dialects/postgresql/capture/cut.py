@@ -4,14 +4,14 @@ DELETE in a REPEATABLE READ transaction removes exactly the rows in its snapshot
 in one statement or in two. The same transaction writes the batch rows and the checkpoint (VENUS 3.3). A
 late committer's log rows are not in the snapshot and wait for the next cut.
 
-One statement asks what all small logs contain; only a large one needs a second statement. Small reads of many tables
-are prepared once in a session and share a round trip.
+One statement asks what all small logs contain; only a large one needs a second statement. It also reads the few rows of
+few tables (cut_opening.py). Small reads of more tables are prepared once in a session and share a round trip.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
@@ -47,6 +47,8 @@ class PreparedReads:
     """Prepared statements of a session that read few rows. `together`: it has the function that reads many tables."""
 
     together: bool = False
+    #: Whether the statement that opens a cut reads few rows as well.
+    with_opening: bool = True
     #: Statements by table, and by whether rows were only inserted.
     _prepared: dict[tuple[int, bool], str] = field(default_factory=dict)
     _columns: int = 0
@@ -66,6 +68,13 @@ class PreparedReads:
             rows[place - 1].append(parse_row(line))
         return [(claim, FewRows(each)) for claim, each in zip(claims[:end], rows, strict=True)]
 
+    def take_columns(self, schemas: Sequence[TableSchema]) -> bool:
+        """Count a statement that reads these tables; return False if there are too many columns already."""
+        if schemas and self._columns > PREPARED_COLUMNS_MAX:
+            return False
+        self._columns += sum(len(schema.columns) + _OVERHEAD_COLUMNS for schema in schemas)
+        return True
+
     def _build_statements(self, connection: PostgresConnection, claims: Sequence[PostgresClaim]) -> list[str]:
         """Return the statements that read these claims: calls of prepared ones, or else plain queries."""
         texts, new = [], []
@@ -75,13 +84,12 @@ class PreparedReads:
                 query = cut_statements.changes_query(
                     claim.table, claim.schema, inserts_only=claim.inserts_only, taken=True
                 )
-                if self._columns > PREPARED_COLUMNS_MAX:
+                if not self.take_columns([claim.schema]):
                     texts.append(query)
                     continue
                 name = f"venus_read_{len(self._prepared)}"
                 new.append(f"PREPARE {name} AS {query}")
                 self._prepared[which] = f"EXECUTE {name}"
-                self._columns += len(claim.schema.columns) + _OVERHEAD_COLUMNS
             texts.append(self._prepared[which])
         if new:
             connection.run("; ".join(new))
@@ -195,10 +203,11 @@ class PostgresCut:
         halts: HaltTracker,
         forget_marks: Seq[str],
         reads: PreparedReads,
+        at_hand: Mapping[int, FewRows],
     ) -> None:
         self._reads = reads
         self._few: list[PostgresClaim] = []  # small claims that are not read yet, in the order of reading
-        self._at_hand: dict[int, FewRows] = {}  # rows of tables that were read together with an earlier one
+        self._at_hand = dict(at_hand)  # rows that were read with the opening, or together with an earlier table
         self._forget_marks = forget_marks
         self._connection = connection
         self._epoch = epoch  # the epoch in the snapshot
@@ -219,6 +228,11 @@ class PostgresCut:
         """The tables that have a claim."""
         return set(self._claims)
 
+    @property
+    def table_ids_of_application(self) -> tuple[int, ...]:
+        """The same without the heartbeat's."""
+        return tuple(t for t, claim in self._claims.items() if not claim.schema.is_heartbeat)
+
     def exclude_fills(self, fills: Seq[FillState]) -> None:
         """Exclude fills from this cut: the application holds an exclusive lock on their tables."""
         self._left = {f.table_id: f for f in fills}
@@ -232,7 +246,7 @@ class PostgresCut:
     def read_sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
         plan = cut_statements.KEYED_PLAN
         claims = [self._claims[table_id] for table_id in self._halts.order_by_halts(self._claims)]
-        self._few = [claim for claim in claims if claim.rows <= cut_statements.FEW_ROWS]
+        self._few = [c for c in claims if c.rows <= cut_statements.FEW_ROWS and c.schema.table_id not in self._at_hand]
         for claim in claims:
             schema = claim.schema
             self._halts.start_table()
@@ -278,7 +292,7 @@ class PostgresCut:
         if table_id not in self._at_hand:
             found = self._read_together(self._few)
             self._few = self._few[len(found) :]
-            self._at_hand = {c.schema.table_id: rows for c, rows in found}
+            self._at_hand |= {c.schema.table_id: rows for c, rows in found}
         return self._at_hand.pop(table_id)
 
     def _read_together(self, claims: Seq[PostgresClaim]) -> list[tuple[PostgresClaim, FewRows]]:

@@ -19,12 +19,14 @@ from venus.adapters.dialects.postgresql.capture.cut import (
     PreparedReads,
     build_claim,
     find_tables_with_rows,
+    parse_row,
     read_claims,
 )
-from venus.adapters.dialects.postgresql.connection import Conflict, PostgresConnection
+from venus.adapters.dialects.postgresql.connection import Conflict, InvalidText, PostgresConnection
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.lock_waits import FROM_READERS, find_holders
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
+from venus.adapters.dialects.postgresql.rows import FewRows
 from venus.adapters.dialects.postgresql.sql import statement
 from venus.adapters.dialects.registry_rules import HaltTracker
 
@@ -63,6 +65,19 @@ class DirtyMarks:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class CutGuess:
+    """A guess: after `waiting`, a statement that waits for changes, there are some of these tables."""
+
+    tables: Seq[int]
+    waiting: str
+
+    @property
+    def before(self) -> str:
+        """The wait in a transaction of its own, because its snapshot is not that of the cut."""
+        return f"BEGIN; {self.waiting}; COMMIT; "
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolledTables:
     """The captured tables, classified once for many polls."""
@@ -70,17 +85,20 @@ class PolledTables:
     ready: Mapping[int, PostgresCapturedTable]
     #: Tables whose changes stay in their logs, because they are paused or unreadable.
     waiting: frozenset[int]
-    #: Prepared opening statements of small cuts, by tables.
-    openings: dict[tuple[int, ...], str] = field(default_factory=dict)
+    #: Prepared opening statements of small cuts, by tables, and by those of them that they read.
+    openings: dict[tuple[tuple[int, ...], frozenset[int]], str] = field(default_factory=dict)
     #: Prepared statements that read few rows.
     reads: PreparedReads = field(default_factory=PreparedReads)
 
     @classmethod
-    def classify(cls, captured: Iterable[PostgresCapturedTable], *, together: bool = False) -> PolledTables:
-        """Classify the tables. `together`: the session has the function that reads several."""
+    def classify(
+        cls, captured: Iterable[PostgresCapturedTable], *, together: bool = False, apart: bool = False
+    ) -> PolledTables:
+        """Classify the tables. `together`: the session has the function that reads several; `apart`: do not use it."""
         known = {c.schema.table_id: c for c in captured}
         ready = {table_id: c for table_id, c in known.items() if _is_ready(c)}
-        return cls(ready=ready, waiting=frozenset(known.keys() - ready.keys()), reads=PreparedReads(together=together))
+        reads = PreparedReads(together=together and not apart, with_opening=not apart)
+        return cls(ready=ready, waiting=frozenset(known.keys() - ready.keys()), reads=reads)
 
 
 def _is_ready(captured: PostgresCapturedTable) -> bool:
@@ -190,30 +208,33 @@ def open_cut(
     everywhere: bool,
     idle: bool,
     seen: DirtyMarks | None = None,
+    recent: CutGuess | None = None,
 ) -> PostgresCut | None:
     """Open a snapshot and find the claims in it.
 
     `mark` identifies the registry from which `captured` was loaded. `everywhere`: look into every log, marked or not.
     `idle`: there is probably no work, so read the marks first, in one round trip without a transaction. `seen`: marks
-    that were just read.
+    that were just read. `recent`: wait for changes first, in the round trip of the opening.
     """
     guess: dict[int, PostgresCapturedTable] = {}
-    if not fills and not everywhere:
+    before = ""
+    if recent is not None:
+        before, guess = recent.before, {t: tables.ready[t] for t in recent.tables if t in tables.ready}
+    elif not fills and not everywhere:
         seen = DirtyMarks.read(connection) if seen is None and idle else seen
         if seen is not None and not seen.has_work(tables):
             return None
         guess = _guess_tables(tables, seen) if seen is not None else {}
     try:
-        marks, claims, others = _begin(connection, tables, guess, mark, everywhere=everywhere)
-        forget = marks.delete_statements(tables)
-        if not claims and not others and not fills:
-            _delete_marks(connection, forget)
-            return None
-        _lock_tables(connection, captured, others, fills)
-        locked.record_success(connection, captured, fills)
-        claims = sorted([*claims, *others], key=lambda claim: claim.schema.table_id)
-        return PostgresCut(
-            connection, claims, captured, marks.captured_at_us, marks.epoch, fills, pace, halts, forget, tables.reads
+        begun, others = _begin(connection, tables, guess, mark, before, everywhere=everywhere)
+        return _build_cut(connection, captured, tables, begun, others, fills, pace, halts, locked)
+    except InvalidText:  # of a row that was read with the opening: read each table alone, to find out which one halts
+        connection.rollback()
+        if not tables.reads.with_opening:
+            raise
+        tables.reads.with_opening = False
+        return open_cut(
+            connection, captured, tables, mark, fills, pace, halts, locked, everywhere=everywhere, idle=False, seen=seen
         )
     except LockTimeout as busy:
         logger.info("no cut at present, the application has locked a table: %s", busy)
@@ -225,24 +246,68 @@ def open_cut(
         raise
 
 
+def _build_cut(
+    connection: PostgresConnection,
+    captured: Seq[PostgresCapturedTable],
+    tables: PolledTables,
+    begun: _Snapshot,
+    others: Seq[PostgresClaim],
+    fills: Seq[FillState],
+    pace: PostgresFillPace,
+    halts: HaltTracker,
+    locked: LockWaitState,
+) -> PostgresCut | None:
+    """Return the cut of a snapshot, or end the snapshot if there is nothing in it. `others` are locked first."""
+    marks, forget = begun.marks, begun.marks.delete_statements(tables)
+    if not begun.claims and not others and not fills:
+        _delete_marks(connection, forget)
+        return None
+    _lock_tables(connection, captured, others, fills)
+    locked.record_success(connection, captured, fills)
+    return PostgresCut(
+        connection,
+        sorted([*begun.claims, *others], key=lambda claim: claim.schema.table_id),
+        captured,
+        marks.captured_at_us,
+        marks.epoch,
+        fills,
+        pace,
+        halts,
+        forget,
+        tables.reads,
+        begun.at_hand,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Snapshot:
+    """A snapshot: its marks, the claims of tables that are locked already, and rows of these, by table."""
+
+    marks: DirtyMarks
+    claims: Seq[PostgresClaim] = ()
+    at_hand: Mapping[int, FewRows] = field(default_factory=dict)
+
+
 def _begin(
     connection: PostgresConnection,
     tables: PolledTables,
     guess: Mapping[int, PostgresCapturedTable],
     mark: str,
+    before: str,
     *,
     everywhere: bool,
-) -> tuple[DirtyMarks, list[PostgresClaim], list[PostgresClaim]]:
-    """Take the snapshot. Return its marks, the claims of tables that are locked already, and the other claims."""
+) -> tuple[_Snapshot, list[PostgresClaim]]:
+    """Take the snapshot after `before`. Return it, and the claims of tables that are not locked yet."""
     if guess:
-        marks, claims = _begin_with_locks(connection, tables, guess)
+        begun = _begin_with_locks(connection, tables, guess, before)
     else:
-        marks, claims = DirtyMarks.read(connection, statement("cut", "begin") + "; "), []
+        begun = _Snapshot(marks=DirtyMarks.read(connection, f"{before}{statement('cut', 'begin')}; "))
+    marks = begun.marks
     if REGISTRY in marks.counts or everywhere:
         _require_mark(connection, mark)
     looked_at = find_tables_with_rows(connection) if everywhere else marks.counts.keys()
     rest = sorted(tables.ready.keys() & looked_at - guess.keys())
-    return marks, claims, read_claims(connection, [tables.ready[t] for t in rest])
+    return begun, read_claims(connection, [tables.ready[t] for t in rest])
 
 
 def _guess_tables(tables: PolledTables, seen: DirtyMarks) -> dict[int, PostgresCapturedTable]:
@@ -252,14 +317,11 @@ def _guess_tables(tables: PolledTables, seen: DirtyMarks) -> dict[int, PostgresC
 
 
 def _begin_with_locks(
-    connection: PostgresConnection, tables: PolledTables, guess: Mapping[int, PostgresCapturedTable]
-) -> tuple[DirtyMarks, list[PostgresClaim]]:
-    """Lock these tables, then take the snapshot. Return its marks and their claims.
-
-    Raises LockTimeout, SchemaChanged.
-    """
+    connection: PostgresConnection, tables: PolledTables, guess: Mapping[int, PostgresCapturedTable], before: str
+) -> _Snapshot:
+    """Lock these tables, then take the snapshot and read few changes. Raises LockTimeout, SchemaChanged."""
     known = {t: c.table for t, c in guess.items() if c.table is not None}
-    query = _opening_query(connection, tables, {t: table.oid for t, table in known.items()})
+    query, read = _opening_query(connection, tables, guess, {t: table.oid for t, table in known.items()})
     text = statement(
         "cut",
         "open",
@@ -269,7 +331,8 @@ def _begin_with_locks(
         opened=query,
     )
     head, counts, claims, signatures = (0, 0), {}, [], {}
-    for kind, number, count, epoch, *flags, signature in connection.rows(text):
+    rows: dict[int, list[list[str | None]]] = {}
+    for kind, number, count, epoch, *flags, text_value in connection.rows(before + text):
         match kind:
             case 0:
                 head = count, epoch
@@ -277,24 +340,46 @@ def _begin_with_locks(
                 counts[number] = count
             case 2:
                 claims.append((number, count, *flags))
+            case 3:
+                signatures[number] = text_value
             case _:
-                signatures[number] = signature
+                rows.setdefault(number, []).append(parse_row(text_value))
     _check_signatures(known.values(), signatures)
-    marks = DirtyMarks(captured_at_us=head[0], epoch=head[1], counts=counts)
-    return marks, [build_claim(connection, guess[number], *log) for number, *log in claims]
+    at_hand = {
+        number: FewRows(rows.get(number, ()))
+        for number, count, *_ in claims
+        if number in read and count <= cut_statements.FEW_ROWS
+    }
+    return _Snapshot(
+        marks=DirtyMarks(captured_at_us=head[0], epoch=head[1], counts=counts),
+        claims=[build_claim(connection, guess[number], *log) for number, *log in claims],
+        at_hand=at_hand,
+    )
 
 
-def _opening_query(connection: PostgresConnection, tables: PolledTables, oids: Mapping[int, int]) -> str:
-    """Return the query that opens a cut of these tables. For few tables it is planned once in a session."""
-    which = tuple(oids)
-    if which not in tables.openings:
-        query = cut_statements.opening_query(oids)
+def _opening_query(
+    connection: PostgresConnection,
+    tables: PolledTables,
+    guess: Mapping[int, PostgresCapturedTable],
+    oids: Mapping[int, int],
+) -> tuple[str, frozenset[int]]:
+    """Return the query that opens a cut of these tables, and the tables that it reads.
+
+    For few tables it is planned once in a session.
+    """
+    which, reads = tuple(oids), tables.reads
+    read = [(c.table, c.schema) for c in guess.values() if reads.with_opening and c.table and c.table.identity_key]
+    numbers = frozenset(schema.table_id for _, schema in read)
+    if (which, numbers) not in tables.openings:
         if len(which) > PREPARED_TABLES_MAX or len(tables.openings) >= cut_statements.PREPARED_MAX:
-            return query
+            return cut_statements.opening_query(oids), frozenset()
+        if not reads.take_columns([schema for _, schema in read]):
+            reads.with_opening = False
+            return _opening_query(connection, tables, guess, oids)
         name = f"venus_open_{len(tables.openings)}"
-        connection.run(f"PREPARE {name} AS {query}")
-        tables.openings[which] = f"EXECUTE {name}"
-    return tables.openings[which]
+        connection.run(f"PREPARE {name} AS {cut_statements.opening_query(oids, read)}")
+        tables.openings[which, numbers] = f"EXECUTE {name}"
+    return tables.openings[which, numbers], numbers
 
 
 def _usual_ms(connection: PostgresConnection) -> int:

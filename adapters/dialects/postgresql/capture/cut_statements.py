@@ -33,11 +33,27 @@ def small_logs_query(table_ids: Iterable[int]) -> str:
     return statement("cut", "small", each=" UNION ALL ".join(logs))
 
 
-def opening_query(tables: Mapping[int, int]) -> str:
-    """Return the query for the marks, and for logs and signatures of these tables, which map numbers to oids."""
+def opening_query(tables: Mapping[int, int], read: Iterable[tuple[PostgresTable, TableSchema]] = ()) -> str:
+    """Return the query for the marks, and for logs and signatures of these tables, which map numbers to oids.
+
+    It also reads and deletes the changes of the tables in `read` that have few; these have identity keys.
+    """
     oids = "'{" + ",".join(map(str, tables.values())) + "}'"
     signatures = statement("dictionary", "signatures") % {"tables": oids}
-    return statement("cut", "opened", small=small_logs_query(tables), signatures=signatures)
+    taken, rows = [], []
+    for table, schema in read:
+        parts = _row_parts(table, schema) | {"number": str(schema.table_id), "limit": str(FEW_ROWS + 1)}
+        taken.append(statement("cut", "few_taken", log=log_table_name(schema.table_id), **parts))
+        rows.append(statement("cut", "few_rows", absent=statement("cut", "absent", key=parts["first_key"]), **parts))
+    with_rows = f"WITH {', '.join(taken)}\n" if taken else ""
+    return statement(
+        "cut",
+        "opened",
+        small=small_logs_query(tables),
+        signatures=signatures,
+        with_rows=with_rows,
+        rows="\n".join(rows),
+    )
 
 
 def delete_marks(done: Iterable[int], waiting: Iterable[int]) -> list[str]:
@@ -101,18 +117,11 @@ def changes_query(
 
     A row begins with a flag: whether it was deleted, or with `noted`, t (deleted), n (new) or f (neither).
     """
-    keys = log_key_columns(len(table.key))
-    log = log_table_name(schema.table_id)
-    others = [quote(c.name) for c in schema.wire_columns[len(schema.key) :]]
-    parts = {
-        "logged": statement("cut", "log_taken" if taken else "log_read", log=log, keys=", ".join(keys)),
-        "keys": ", ".join(keys),
-        "table": table.from_sql,
-        "absent": statement("cut", "noted" if noted else "absent", key=quote(table.key[0].name)),
-        "key_values": ", ".join(f"g.{k}" for k in keys),
-        "others": "".join(f", t.{c}" for c in others),
-        "nulls": ", NULL" * len(others),
-        "joined": _join_condition(table),
+    parts, log = _row_parts(table, schema), log_table_name(schema.table_id)
+    parts |= {
+        "logged": statement("cut", "log_taken" if taken else "log_read", log=log, keys=parts["keys"]),
+        "absent": statement("cut", "noted" if noted else "absent", key=parts["first_key"]),
+        "nulls": ", NULL" * (len(schema.columns) - len(schema.key)),
     }
     if table.identity_key:
         # if there were only inserts, no key occurs twice
@@ -120,11 +129,26 @@ def changes_query(
         is_new = ", bool_and(op = 'I') AS is_new" if noted else ""
         groups = f"SELECT {parts['keys']}{is_new} FROM d WHERE op NOT IN ('T', 'X', 'F'){grouping}"
         return statement("cut", "changes", groups=groups, **parts)
+    keys = log_key_columns(len(table.key))
     texts = ", ".join(f"concat({k})" for k in keys)
     groups = f"SELECT DISTINCT ON ({texts}) {parts['keys']} FROM d WHERE op NOT IN ('T', 'X', 'F') ORDER BY {texts}"
     same_text = " AND ".join(f"concat(t.{quote(c.name)}) = concat(g.{k})" for k, c in zip(keys, table.key, strict=True))
     table_keys = ", ".join(f"t.{quote(c.name)}" for c in table.key)
     return statement("cut", "changes_by_text", groups=groups, same_text=same_text, table_keys=table_keys, **parts)
+
+
+def _row_parts(table: PostgresTable, schema: TableSchema) -> dict[str, str]:
+    """Return the parts of a query that joins the keys `g` with the table `t`."""
+    keys = log_key_columns(len(table.key))
+    others = (quote(c.name) for c in schema.wire_columns[len(schema.key) :])
+    return {
+        "keys": ", ".join(keys),
+        "first_key": quote(table.key[0].name),
+        "table": table.from_sql,
+        "key_values": ", ".join(f"g.{k}" for k in keys),
+        "others": "".join(f", t.{c}" for c in others),
+        "joined": _join_condition(table),
+    }
 
 
 def copy_query(query: str) -> str:

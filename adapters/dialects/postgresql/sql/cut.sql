@@ -145,8 +145,9 @@ SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL ena
 {opened}
 
 -- opened --
--- The results of `dirty`, `small` and `settled` for these tables: 0 clock and epoch, 1 marks, 2 logs, 3 signatures.
-SELECT 0, 0::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+-- The results of `dirty`, `small` and `settled` for these tables: 0 clock and epoch, 1 marks, 2 logs, 3 signatures; and
+-- 4 the changed rows of `with_rows` where they are few.
+{with_rows}SELECT 0, 0::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
        (SELECT epoch FROM venus.checkpoint WHERE id = 1), NULL::boolean, NULL::boolean, NULL::text, NULL::text
 UNION ALL
 SELECT 1, table_id, count(*), NULL, NULL, NULL, NULL, NULL FROM venus.dirty GROUP BY table_id
@@ -154,6 +155,19 @@ UNION ALL
 SELECT 2, l.id, l.n, NULL, l.i, l.t, l.x, NULL FROM ({small}) l (id, n, i, t, x)
 UNION ALL
 SELECT 3, s.id::bigint, NULL, NULL, NULL, NULL, NULL, s.signature FROM ({signatures}) s (id, namespace, name, signature)
+{rows}
+
+-- few_taken --
+-- For the opening: deletes the rows of a log only if they are few. Other statements see them nevertheless.
+d_{number} AS (DELETE FROM {log} WHERE (SELECT count(*) < {limit} FROM (SELECT FROM {log} LIMIT {limit}) x)
+               RETURNING op, {keys}),
+g_{number} AS (SELECT DISTINCT {keys} FROM d_{number} WHERE op NOT IN ('T', 'X', 'F'))
+
+-- few_rows --
+-- The rows for these keys, each as text in the format of COPY.
+UNION ALL
+SELECT 4, {number}, NULL, NULL, NULL, NULL, NULL, ROW({absent}, {key_values}{others})::text
+  FROM g_{number} g LEFT JOIN {table} t ON {joined}
 
 -- settled --
 -- Runs after the locks, when the tables can no longer change.
