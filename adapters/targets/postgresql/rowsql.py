@@ -7,7 +7,10 @@ COLUMN lose that column.
 
 from __future__ import annotations
 
+from functools import cached_property
 from zlib import crc32
+
+import xxhash
 
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable, quote_literal
 from venus.adapters.targets.postgresql.session import TargetSession, statement
@@ -20,6 +23,8 @@ from venus.codec.row_bytes import Layout
 from venus.codec.stored_rows import HEAD_BYTES, FullRows
 from venus.model import Column, TableSchema
 
+#: Limit for prepared statements of a session.
+PREPARED_MAX = 64
 #: How many rows a pass over a table reads at the cost of finding one row by its key.
 _ROWS_A_DESCENT = 8
 
@@ -82,6 +87,13 @@ class RowSql:
         """Statement that creates the staging table of the search for refused rows."""
         return self.text("create_stage", stage=self.probe)
 
+    @cached_property
+    def prepared_upsert(self) -> tuple[str, str]:
+        """The upsert of one row for PREPARE, behind its name. Another text has another name."""
+        values = ", ".join(f"${n}" for n in range(1, len(self.placed.schema.columns) + 1))
+        text = self.text("upsert_values", values=f"({values})")
+        return f"venus_upsert_{xxhash.xxh3_128_hexdigest(text.encode())}", text
+
 
 def group_number(group: str) -> int:
     """Return a number that distinguishes the side tables of consumer groups in one database."""
@@ -100,6 +112,19 @@ def keyed_statements(session: TargetSession, sql: RowSql, layout: Layout, rows: 
         values = _row_values(session, list(zip(*columns, strict=True)))
         parts.append(sql.text("upsert_values", values=values))
     return "; ".join(parts)
+
+
+def upsert_text(session: TargetSession, sql: RowSql, layout: Layout, rows: RowChanges) -> str:
+    """Return the text of `keyed_statements`. That of a single row is an EXECUTE, which is planned once in a session."""
+    name, text = sql.prepared_upsert
+    is_new = name not in session.prepared
+    if len(rows) != 1 or rows.is_deleted.any() or (is_new and len(session.prepared) >= PREPARED_MAX):
+        return keyed_statements(session, sql, layout, rows)
+    if is_new:
+        session.run(f"PREPARE {name} AS {text}")
+        session.prepared.add(name)
+    columns = to_columns(rows.record_ids, rows.rows, layout)
+    return f"EXECUTE {name} {_row_values(session, list(zip(*columns, strict=True)))}"
 
 
 def key_values(session: TargetSession, layout: Layout, record_ids: PackedBytes, more: tuple[int, ...] = ()) -> str:

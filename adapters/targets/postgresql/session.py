@@ -168,6 +168,11 @@ class TargetSession:
         except ValueError as error:
             raise self.classify(error) from error
 
+    def forget_prepared(self) -> None:
+        """Remove the prepared statements."""
+        self.run("DEALLOCATE ALL")
+        self.prepared.clear()
+
     def begin_snapshot(self) -> None:
         """Begin a transaction whose reads all see one snapshot."""
         self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

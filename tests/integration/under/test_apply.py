@@ -379,6 +379,39 @@ def test_a_transaction_notices_commands_and_rivals(database: str, broker: FakeDe
     assert rows_at(database, items()) == {("1",): ("label 1", "1")}
 
 
+def test_a_single_row_is_upserted_by_a_statement_that_is_planned_once(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = loaded(database, feed, items(), rows=2)
+    target = PostgresDatabase(settings, "a")
+    session = target.connect()
+    known = catalogues.read_catalogue(target, session)
+
+    def apply(*changes: Any) -> bool:
+        feed.cut(*changes)
+        pieces = [decode_piece(broker.increments[-1])]
+        done = apply_at_once(target, session, known, pieces, defer_constraints=False)
+        if done:
+            known.record_position(pieces[-1].end, pieces[-1].epoch)
+        return done
+
+    def planned() -> list[Any]:
+        return session.rows("SELECT name FROM pg_prepared_statements WHERE name LIKE 'venus_upsert%'")
+
+    assert apply(put(1, "it's \\ one", 1))
+    assert apply(put(3, "three", 3))
+    assert len(planned()) == 1
+    assert apply(put(4, "four", 4), put(5, "five", 5), gone(2))
+    assert len(planned()) == 1
+    query(database, "ALTER TABLE shop.items ALTER COLUMN amount TYPE numeric")
+    feed.cut(put(1, "larger than before", 10**30))
+    pieces = [decode_piece(broker.increments[-1])]
+    assert not apply_at_once(target, session, known, pieces, defer_constraints=False)
+    assert apply_at_once(target, session, known, pieces, defer_constraints=False), "planned for the new type"
+    session.close()
+    equal(database, feed)
+
+
 def _set_offset(database: str) -> None:
     query(database, 'UPDATE venus.applied SET "offset" = "offset" + 1')
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from venus.adapters.targets.postgresql.rowsql import keyed_statements
+from venus.adapters.targets.postgresql.rowsql import upsert_text
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import RelationalDatabase
@@ -56,6 +56,7 @@ def apply_at_once(
         raise
     except TargetError:
         session.rollback()
+        session.forget_prepared()  # a column may have another type by now
         return False
     return True
 
@@ -115,6 +116,6 @@ class _SingleString:
             rows = join_changes(parts)
             if not len(rows):
                 continue
-            texts.append(keyed_statements(session, sql, layout, net_changes(rows)))
+            texts.append(upsert_text(session, sql, layout, net_changes(rows)))
             self._counts.for_table(table_id).applied += len(rows)
         return "; ".join([*texts, *self._counts.statements(target, session), "COMMIT"])
