@@ -90,9 +90,13 @@ UNSUPPORTED_TEXTS = {
     "verifies": "only databases can be compared",
     "filters": "it gets every row, and no rows can be chosen for it",
     "masks": "its columns cannot be masked, dropped or renamed",
-    "cuts_over": "an application cannot use it as its database, so it cannot be cut over",
+    "cuts_over": "it lacks numbering, checks and defaults, on which an application relies, so it cannot be cut over",
     "falls_back": "the source cannot follow it after a cut-over",
 }
+
+
+#: The hint of such a message.
+_WAYS_OUT = {"cuts_over": "load a PostgreSQL target, and cut that one over"}
 
 
 class _HasCapabilities(Protocol):
@@ -104,7 +108,8 @@ def require_capability(target: _HasCapabilities, capability: str, hint: str = ""
     """Raise ConfigError if the target lacks this capability; the message names the kind and what it cannot do."""
     if not getattr(target.capabilities, capability):
         raise ConfigError(
-            f"target {target.name} is {target.capabilities.kind}: {UNSUPPORTED_TEXTS[capability]}", hint=hint
+            f"target {target.name} is {target.capabilities.kind}: {UNSUPPORTED_TEXTS[capability]}",
+            hint=hint or _WAYS_OUT.get(capability, ""),
         )
 
 
@@ -297,6 +302,9 @@ class Target(Protocol):
         empty tables during the load, unless `empty_meanwhile` accepts that.
         """
         ...
+
+    #: What to do about an unfinished switch of the application, as text; empty = nothing. `follow` reports it.
+    describe_switch: Callable[[], str]
 
     def follow(self, stop: threading.Event, report: FollowReporter | None = None) -> None:
         """Apply increments in whole cuts until `stop`, and wait out transient errors.
