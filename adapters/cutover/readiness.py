@@ -18,6 +18,7 @@ from venus.network.topology import PULLS_AS
 from venus.rpc.admin import AdminClient
 from venus.rpc.conditions import MATCHES, NOT_CAPTURED, RESYNCING
 from venus.rpc.reports import decode
+from venus.text.alarm_rules import SWITCH, classify_sentence
 from venus.wire import broker_pb2
 
 #: A transaction at the source that is open for longer than this is reported.
@@ -118,7 +119,7 @@ def relevant_alarms(group: str, own: broker_pb2.BusinessStatus) -> list[str]:
     """Return the alarms of a business, without those of other targets and sets, which a cut-over does not affect.
 
     Alarms about uncaptured tables are left out as well: the source has just been asked, and the operator may leave
-    these tables out.
+    these tables out. So are those about an unfinished switch, which the command completes.
     """
     prefix = f"{own.business}/"
     others = [c.group for c in own.consumers if c.group != group]
@@ -128,7 +129,8 @@ def relevant_alarms(group: str, own: broker_pb2.BusinessStatus) -> list[str]:
     ] + [f"held tables of {name}," for name in others]
     known = decode(own.source.report).tables if own.HasField("source") else ()
     marks += [f"source: {table.name} {MATCHES} " for table in known if table.state == NOT_CAPTURED]
-    return [alarm for alarm in own.alarms if not any(mark in alarm for mark in marks)]
+    alarms = [alarm for alarm in own.alarms if classify_sentence(alarm)[0].name != SWITCH]
+    return [alarm for alarm in alarms if not any(mark in alarm for mark in marks)]
 
 
 def find_blocks(readiness: Readiness) -> list[CutoverObstacle]:

@@ -8,6 +8,7 @@ configuration, and a refusal for each capability that a kind lacks.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -159,6 +160,8 @@ class TargetBase:
 
     name: str
     capabilities: TargetCapabilities
+    #: What to do about an unfinished switch of the application, as text; empty = nothing.
+    describe_switch: Callable[[], str] = staticmethod(lambda: "")
 
     def _raise_unsupported(self, capability: str) -> NoReturn:
         require_capability(self, capability)

@@ -86,6 +86,7 @@ def run_capture(
     outside: CaptureDependencies = REAL,
     take_over: bool = False,
     may_read_again: Callable[[], bool] = lambda: True,
+    describe_switch: Callable[[], str] = lambda: "",
 ) -> None:
     """Capture until `stop` is set.
 
@@ -95,6 +96,7 @@ def run_capture(
     """
     loop = CaptureLoop(settings, stop, report, outside, take_over=take_over)
     loop.claim.may_read_again = may_read_again
+    loop.describe_switch = describe_switch
     loop.run()
 
 
@@ -168,6 +170,8 @@ class CaptureLoop:
         self.claim = SourceClaim(owner=outside.owner(), take_over=take_over, gives_way=gives_way)
         self._next_limit = float("-inf")
         self._comparisons = FillComparisons(settings, stop, outside.compare, monotonic=outside.monotonic)
+        #: What to do about an unfinished switch of the application, as text; empty = nothing.
+        self.describe_switch: Callable[[], str] = lambda: ""
 
     def run(self, *, until: Callable[[CaptureSession], bool] = lambda session: False) -> None:
         """Run until stopped, or until `until` returns True."""
@@ -230,6 +234,7 @@ class CaptureLoop:
                 )
                 session.business = self._settings.business.name
                 session.place = describe_database(self._settings.source.url.get_secret_value())
+                session.describe_switch = self.describe_switch
                 self._reporter.count(connections=1)
                 self._loop(session, until)
                 _close_session(session)

@@ -47,6 +47,7 @@ class PeriodicTasks:
         self._next_beat = self._next_refresh = self._next_count = self._next_blocked = float("-inf")
         self._next_limit = monotonic() + LIMIT_S  # the logs were limited before the session was opened
         self._was_filling = False
+        self._switch = ""
 
     def rest_s(self) -> float:
         """Return how long no timer is due; the broker may ask at any time."""
@@ -73,14 +74,15 @@ class PeriodicTasks:
             self._session.record_comparing(every_s)
 
     def _report_figures(self, now: float) -> None:
-        """Report the progress of fills, and periodically the number of rows."""
+        """Report the progress of fills, an unfinished switch, and periodically the number of rows."""
         due, filling = now >= self._next_count, not self._session.fills.finished
+        switch = self._session.describe_switch()
         if due:
             self._next_count = now + ROWS_EVERY_S
             self._session.count_rows(time.time_ns() // 1000)
-        if due or filling or self._was_filling:
+        if due or filling or self._was_filling or switch != self._switch:
             self._session.report_figures()
-        self._was_filling = filling
+        self._was_filling, self._switch = filling, switch
 
     def _report_blockers(self, now: float) -> None:
         """Report a long transaction; while there is none, look as rarely as one can become long."""

@@ -26,6 +26,7 @@ from venus.rpc.conditions import (
     AdapterFigures,
     locked_condition,
     source_condition,
+    switch_conditions,
     uncaptured_condition,
 )
 from venus.wire.broker_pb2 import HalfRef, InitAck
@@ -66,6 +67,8 @@ class CaptureSession:
     #: Database and host of the source.
     place: str = ""
     condition: AdapterCondition = field(default_factory=AdapterCondition)
+    #: What to do about an unfinished switch of the application, as text; empty = nothing.
+    describe_switch: Callable[[], str] = lambda: ""
     figures: AdapterFigures = NO_FIGURES
     #: The last report to the broker.
     reported: AdapterCondition | None = None
@@ -98,7 +101,11 @@ class CaptureSession:
 
     def report_figures(self) -> None:
         """Report the tables' condition and the database's figures to the broker, if they have changed."""
-        condition = replace(self.condition, figures=replace(self.figures, place=self.place, fills=self.fills.running))
+        condition = replace(
+            self.condition,
+            tables=(*switch_conditions(self.describe_switch()), *self.condition.tables),
+            figures=replace(self.figures, place=self.place, fills=self.fills.running),
+        )
         if condition != self.reported:
             self.producer.report(condition)
             self.reported = condition

@@ -233,9 +233,10 @@ def capture_changes(run: Invocation, stop: threading.Event, captured: threading.
     """Capture until the stop; set `captured` once every table has been read. Raises DirectionChanged."""
     from venus.adapters.upper.capture import run_capture
     from venus.cli.sync import run_reported
-    from venus.cli.sync_direction import DirectionGuard
+    from venus.cli.sync_direction import DirectionGuard, SwitchMonitor
 
     settings, guard = run.directed_settings, DirectionGuard(run)
+    switch = SwitchMonitor(run, None, stop)
 
     def on_report(found: Any) -> None:
         if found.state == "capturing":
@@ -243,7 +244,9 @@ def capture_changes(run: Invocation, stop: threading.Event, captured: threading.
         emit(found)
 
     def body(report: Callable[[Any], None]) -> None:
-        capture = lambda: run_capture(settings, stop, report=report, may_read_again=guard.may_read_again)  # noqa: E731
+        capture = lambda: run_capture(  # noqa: E731
+            settings, stop, report=report, may_read_again=guard.may_read_again, describe_switch=switch.describe
+        )
         guard.run_capture(capture, stop)
 
     run_reported(body, stop, on_report, emit)

@@ -28,7 +28,7 @@ from venus.cli.supervisor import (
     has_turned,
     stop_with_parent,
 )
-from venus.cli.sync_direction import DirectionGuard, forget_owner, resolve_names
+from venus.cli.sync_direction import DirectionGuard, SwitchMonitor, forget_owner, resolve_names
 from venus.errors import ConfigError, DirectionChanged, VenusError
 from venus.flow.breaker import RetryPolicy, find_retry_policy
 from venus.process.system import freeze_objects, keep_freed_memory, stop_signals
@@ -218,24 +218,7 @@ def run_one(
     """Run one loop in this process."""
     keep_freed_memory()
     narrator = EventWriter(run)
-    guard = DirectionGuard(run)
-    body: Callable[[Callable[[Any], None]], None]
-    if target is None:
-        from venus.adapters.upper.capture import run_capture
-
-        body = lambda report: guard.run_capture(  # noqa: E731
-            lambda: run_capture(
-                run.directed_settings, stop, report=report, take_over=take_over, may_read_again=guard.may_read_again
-            ),
-            stop,
-        )
-    else:
-        body = lambda report: guard.run_apply(  # noqa: E731
-            build_follower(run.directed_settings, target, engine, stop, report),
-            target,
-            stop,
-            watched=not run.supervised,
-        )
+    body = build_body(run, target, engine, stop, take_over=take_over)
     from venus.process import tracing
 
     spans = tracing.start_tracing(
@@ -254,6 +237,33 @@ def run_one(
     finally:
         tracing.stop_tracing(spans)
     return 0
+
+
+def build_body(
+    run: Invocation, target: str | None, engine: str, stop: threading.Event, *, take_over: bool
+) -> Callable[[Callable[[Any], None]], None]:
+    """Return what one loop runs in the present direction, with its reporter: capture, or apply for a target."""
+    guard, switch = DirectionGuard(run), SwitchMonitor(run, target, stop)
+    if target is not None:
+        return lambda report: guard.run_apply(
+            build_follower(run.directed_settings, target, engine, stop, report, switch.describe),
+            target,
+            stop,
+            watched=not run.supervised,
+        )
+    from venus.adapters.upper.capture import run_capture
+
+    return lambda report: guard.run_capture(
+        lambda: run_capture(
+            run.directed_settings,
+            stop,
+            report=report,
+            take_over=take_over,
+            may_read_again=guard.may_read_again,
+            describe_switch=switch.describe,
+        ),
+        stop,
+    )
 
 
 def run_reported(
@@ -279,12 +289,18 @@ def run_reported(
 
 
 def build_follower(
-    settings: Settings, name: str, engine: str, stop: threading.Event, report: Callable[[Any], None]
+    settings: Settings,
+    name: str,
+    engine: str,
+    stop: threading.Event,
+    report: Callable[[Any], None],
+    describe_switch: Callable[[], str],
 ) -> Callable[[], None]:
     """Return the loop of one target. This process writes to a target that Spark cannot write to."""
     from venus.adapters.targets.registry import open_target
 
     target = open_target(settings, name)
+    target.describe_switch = describe_switch
     if engine == "spark" and target.capabilities.follows_by_runner:
         return lambda: run_spark(settings, target, stop, report)
     return lambda: target.follow(stop, report)

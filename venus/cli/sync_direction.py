@@ -25,6 +25,8 @@ LOOK_S = 0.5
 FENCED_S = 2.0
 #: How often a loop that captures nothing itself looks whether the direction has changed.
 WATCH_S = 5.0
+#: How often to look for an unfinished switch, if one was ever begun, and if not.
+SWITCH_S, NO_SWITCH_S = 5.0, 15.0
 
 
 def resolve_names(run: Invocation, names: list[str] | None) -> list[str] | None:
@@ -120,6 +122,43 @@ class DirectionGuard:
 
         threading.Thread(target=look, name="venus-direction", daemon=True).start()
         return changed
+
+
+class SwitchMonitor:
+    """Thread that looks for an unfinished switch, which one loop reports: page, metrics and alarms show it then.
+
+    `name`: the target of the loop; None = capture. While neither database accepts writes, capture may have ended, so
+    that the follower's loop reports it; afterwards the capture of the new owner does.
+    """
+
+    def __init__(self, run: Invocation, name: str | None, stop: threading.Event) -> None:
+        self._run = run
+        self._name = name
+        self._stop = stop
+        self._advice = ""
+        if may_fall_back(run.settings):
+            threading.Thread(target=self._look, name="venus-switch", daemon=True).start()
+
+    def describe(self) -> str:
+        """Return what to do about an unfinished switch; empty = nothing, or another loop reports it."""
+        return self._advice
+
+    def _look(self) -> None:
+        from venus.adapters.cutover.direction import read_state
+        from venus.adapters.targets.switching import describe_switch
+
+        while True:
+            state = None
+            with suppress(VenusError):
+                state = read_state(self._run.settings)
+                owner, advice = describe_switch(state.records) if state is not None else ("", "")
+                is_mine = bool(owner) if self._name is None else state is not None and self._is_follower(state, owner)
+                self._advice = advice if is_mine else ""
+            if self._stop.wait(SWITCH_S if state is not None else NO_SWITCH_S):
+                return
+
+    def _is_follower(self, state: FallBackState, owner: str) -> bool:
+        return not owner and self._name == state.follower
 
 
 def forget_owner(base: Settings) -> None:

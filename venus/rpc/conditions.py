@@ -101,6 +101,8 @@ STARTING_OVER = "it is being made equal to the full data: its changes"
 COLUMNS_CHANGED = "it is being made equal to the full data: the rules for its columns have changed"
 #: Its changes wait for a lock of another session.
 WAITING = "WAITING"
+#: The switch of the application between two databases is not finished; the reason says so, with the way out.
+SWITCHING = "SWITCHING"
 #: Always in the metrics, so that the graph of each state starts at zero.
 HELD_STATES = ("HALTED", "PAUSED", "RESYNC")
 #: A healthy idle source is captured once per heartbeat. This many missing heartbeats are a fault.
@@ -171,6 +173,11 @@ def locked_condition(name: str, holder: str) -> TableCondition:
     return TableCondition(table_id=0, name=name, state=WAITING, reason=f"for a lock of {holder}")
 
 
+def switch_conditions(advice: str) -> tuple[TableCondition, ...]:
+    """Return the condition of an unfinished switch, from what status says about it; none without one."""
+    return (TableCondition(table_id=0, name="switch", state=SWITCHING, reason=advice),) if advice else ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterCondition:
     """The condition of one adapter: its tables that are not ordinary."""
@@ -209,16 +216,7 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
         return []
     where, at = (f"target {target}", f" --target {target}") if target else ("source", "")
     found = [f"{where}: paused; `venus resume{at}` resumes it"] if condition.paused else []
-    for table in condition.tables:
-        if table.state == RELEASED:
-            continue  # an operator requested it; `released` reports it
-        if table.state == NOT_CAPTURED:
-            found.append(f"{where}: {uncaptured_problem(table.name, table.reason)}")
-        elif table.state not in MOVING_STATES:
-            why = f" ({table.reason})" if table.reason else ""
-            found.append(f"{where}: {table.name} is {table.state}{why}; {_find_way_out(table, at)}".rstrip("; "))
-        elif table.has_failed_resync:
-            found.append(f"{where}: {table.name}: {table.reason}; {_find_way_out(table, at)}".rstrip("; "))
+    found += [f"{where}: {text}" for table in condition.tables if (text := _describe_problem(table, at))]
     if condition.left_out:
         verb = "does" if condition.left_out == 1 else "do"
         tables = count_phrase(condition.left_out, "more table")
@@ -233,6 +231,24 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
         way_out = f"`venus verify{at} --repair` ships what differs again"
         found.append(f"{where}: the last comparison found {rows} different; {way_out}")
     return found
+
+
+def _describe_problem(table: TableCondition, at: str) -> str:
+    """Return what needs an operator, with the way out; empty = nothing.
+
+    A table that is RELEASED is none: an operator requested that, and `released_tables` reports it.
+    """
+    way_out = _find_way_out(table, at)
+    if table.state == NOT_CAPTURED:
+        return uncaptured_problem(table.name, table.reason)
+    if table.state == SWITCHING:
+        return table.reason
+    if table.has_failed_resync:
+        return f"{table.name}: {table.reason}; {way_out}".rstrip("; ")
+    if table.state in MOVING_STATES or table.state == RELEASED:
+        return ""
+    why = f" ({table.reason})" if table.reason else ""
+    return f"{table.name} is {table.state}{why}; {way_out}".rstrip("; ")
 
 
 def apply_problems(

@@ -16,6 +16,8 @@ SOURCE, BROKER, TARGET = "source", "broker", "target"
 OTHER = "other"
 #: The lock of another session holds changes up.
 WAITS = "table_waits"
+#: A switch between two databases was interrupted; the same command completes it.
+SWITCH = "switch_unfinished"
 SUBJECT_CHARS_MAX = 300
 
 
@@ -67,6 +69,13 @@ RULES = (
         pattern=r"^broker -> target (.+): [\d,]+ changes? behind",
         min_duration_s=30.0,
         description="a target is far behind",
+    ),
+    AlarmKind(
+        name=SWITCH,
+        hop="",
+        min_duration_s=60.0,
+        pattern=r"^(?:source|target .+?): the switch (?:from .+? )?to \S+ is not finished",
+        description="a switch of the application between two databases was interrupted",
     ),
     AlarmKind(
         name="table_not_captured",

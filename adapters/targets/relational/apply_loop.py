@@ -25,7 +25,7 @@ from venus.adapters.under.row_changes import ChangedKeys
 from venus.errors import Diverged
 from venus.network.row_filters import RowsIdentity
 from venus.rpc import reports
-from venus.rpc.conditions import TableCondition
+from venus.rpc.conditions import TableCondition, switch_conditions
 from venus.rpc.nearest_subscriber import open_subscriber
 
 logger = logging.getLogger(__name__)
@@ -102,6 +102,8 @@ class ApplyLoop(TargetCircuit):
         self._ahead_from = 0.0 if end is None else float("inf")
         #: Tables whose cuts must not be merged piece by piece.
         self.whole: set[int] = set()
+        #: What to do about an unfinished switch of the application, as text; empty = nothing.
+        self.describe_switch: Callable[[], str] = lambda: ""
 
     @property
     def goes_ahead(self) -> bool:
@@ -230,6 +232,8 @@ class ApplyStream:
         #: Approximate row counts of the target's tables, and when they were read.
         self.row_counts: dict[int, int] = {}
         self.counted_at_us = 0
+        #: What to do about an unfinished switch, as last reported.
+        self.switch = ""
         #: Rows identity of the broker's set at the applied offset; None = unknown.
         self.rows: RowsIdentity | None = None
         self.cuts = CutAssembler(catalogue.position.offset, bytes_max=bytes_max)
@@ -264,7 +268,14 @@ class ApplyStream:
         """Report the states of the tables and what they wait for."""
         condition = catalogue.condition()
         figures = replace(condition.figures, rows=self.row_counts, counted_at_us=self.counted_at_us)
-        self._subscriber.report(replace(condition, tables=(*waits, *condition.tables), figures=figures))
+        tables = (*switch_conditions(self.switch), *waits, *condition.tables)
+        self._subscriber.report(replace(condition, tables=tables, figures=figures))
+
+    def report_switch(self, catalogue: TargetCatalogue, switch: str) -> None:
+        """Report what to do about an unfinished switch, if that has changed."""
+        if switch != self.switch:
+            self.switch = switch
+            self.report(catalogue)
 
     def acknowledge(self, applied: int, kept: int, unaccounted: int | None = None) -> None:
         """Acknowledge the applied offset, and the offset from which the broker must keep the queue."""

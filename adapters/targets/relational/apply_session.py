@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from venus.adapters.targets.relational import catalogue as catalogues
 from venus.adapters.targets.relational.apply_loop import IDLE_S, ApplyLoop, ApplyReport, ApplyStream, End, Report
@@ -352,6 +353,7 @@ class ApplySession:
         self._advance_resyncs()
         self._check_account()
         self._count_rows()
+        self._stream.report_switch(self._catalogue, self._loop.describe_switch())
         self._loop.clearing.step(self._target, self._session)
         if not self._stream.is_acknowledged(*self._positions()):
             self._acknowledge()  # a table follows again: the broker need not keep its changes, even on a quiet queue
@@ -409,7 +411,13 @@ __all__ = ["ApplyReport", "Report", "run_apply"]
 
 
 def run_apply(
-    settings: Settings, name: str, stop: threading.Event, report: Report | None = None, *, end: End | None = None
+    settings: Settings,
+    name: str,
+    stop: threading.Event,
+    report: Report | None = None,
+    *,
+    end: End | None = None,
+    describe_switch: Callable[[], str] = lambda: "",
 ) -> None:
     """Follow the broker until `stop` and retry after transient errors. Raises all others.
 
@@ -417,6 +425,7 @@ def run_apply(
     """
     target = open_database(settings, name, first_load=end is not None)
     loop = ApplyLoop(name, stop, report, end)
+    loop.describe_switch = describe_switch
     try:
         loop.retrying(stop)(_follow, target, loop)
     except VenusError as error:

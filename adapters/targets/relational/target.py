@@ -73,7 +73,7 @@ class RelationalTarget(TargetBase):
     def follow(self, stop: threading.Event, report: FollowReporter | None = None) -> None:
         from venus.adapters.targets.relational.apply_session import run_apply
 
-        run_apply(self._settings, self.name, stop, report)
+        run_apply(self._settings, self.name, stop, report, describe_switch=self.describe_switch)
 
     # -- operators -----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from venus import broker
+from venus.adapters.targets.switching import SideRecord, SideState, command_to, describe_switch
 from venus.broker.machine.loss import divergence_message
 from venus.broker.mirrors import upstream_selection
 from venus.broker.mirrors.mirror_status import mirror_alarms
@@ -31,7 +32,13 @@ from venus.network.topology import Tier
 from venus.replication.messages import Reinstall
 from venus.replication.records import Leadership, LossWindow, Member
 from venus.rpc import conditions
-from venus.rpc.conditions import AdapterCondition, TableCondition, problems, unaccounted_problem
+from venus.rpc.conditions import (
+    AdapterCondition,
+    TableCondition,
+    problems,
+    switch_conditions,
+    unaccounted_problem,
+)
 from venus.text import alarm_rules
 from venus.text.alarm_rules import NAMES, OTHER, RULES, classify_sentence, find_commands, hop_of
 from venus.wire import broker_pb2
@@ -220,6 +227,21 @@ def test_every_state_that_needs_an_operator_is_a_kind_of_alarm() -> None:
     for state in conditions.HELD_STATES:
         (sentence,) = of_table(state)
         assert classify_sentence(sentence)[0].name != OTHER
+
+
+@pytest.mark.parametrize("states", [("CLOSED", "FOLLOWING"), ("STOPPED", "FOLLOWING"), ("STOPPED", "OPEN")])
+@pytest.mark.parametrize("names", [("@source", "main"), ("main", "@source")])
+def test_an_unfinished_switch_is_a_kind_of_alarm(names: tuple[str, str], states: tuple[str, str]) -> None:
+    records = {
+        name: SideRecord(business="shop", name=name, peer=peer, state=SideState(state), switch=1)
+        for name, peer, state in zip(names, reversed(names), states, strict=True)
+    }
+    _, advice = describe_switch(records)
+    for target in ("", "main"):
+        (sentence,) = problems(AdapterCondition(tables=switch_conditions(advice)), target)
+        assert classify_sentence(sentence)[0].name == "switch_unfinished"
+        assert find_commands(sentence)[0] == command_to(names[1])
+    assert problems(AdapterCondition(tables=switch_conditions(""))) == []
 
 
 def test_what_can_be_typed_is_read_off_the_sentence() -> None:
