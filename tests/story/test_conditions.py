@@ -12,12 +12,14 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 from playwright.sync_api import Browser
 
+from tests.story.test_fall_back import interrupt, open_pair
 from tests.story.test_trouble import Running
 from tests.support import browsers
 from tests.support.databases.postgres import Server
@@ -114,7 +116,7 @@ def in_no_place(running: Watched, gauge: str) -> None:
     running.healthy()
     running.pipeline.until(lambda: get(running, "/health")[1] == "ok\n", "/health to say ok", every_s=0.2)
     assert get(running, "/alarms") == (200, "none\n")
-    assert metric(running, gauge) == 0
+    assert metric(running, gauge) in (0, -1)  # not every state is always there
     assert metric(running, 'venus_alarms{business="main"}') == 0
     assert 'role="alert"' not in page(running)
 
@@ -247,3 +249,39 @@ def test_a_table_that_cannot_be_captured(running: Watched) -> None:
 
     running.write("DROP TABLE keyless")
     in_no_place(running, gauge)
+
+
+_NEITHER = "the switch from @source to main is not finished, and neither accepts writes"
+_ONLY_MAIN = "the switch to main is not finished: `venus cutover --target main --fall-back` completes it; only main"
+_COMPLETE = ["--fall-back", "--quiet", "0.2"]
+#: The step at which a switch is interrupted, the command with the loops, who reports it, the report, and its end.
+SWITCHES = [
+    ("stop", "sync", "main/main", _NEITHER, _COMPLETE),
+    ("open", "run", "main/main", _NEITHER, ["--undo"]),
+    ("follow", "sync", "source", _ONLY_MAIN, _COMPLETE),
+    ("follow", "run", "source", _ONLY_MAIN, _COMPLETE),
+]
+
+
+@pytest.mark.parametrize(("step", "command", "place", "sentence", "ends"), SWITCHES)
+def test_a_switch_that_was_interrupted(
+    browser: Browser | None,
+    tmp_path: Path,
+    postgres_server: Server,
+    step: str,
+    command: str,
+    place: str,
+    sentence: str,
+    ends: list[str],
+) -> None:
+    gauge = f'venus_tables_not_following{{business="main",place="{place}",state="SWITCHING"}}'
+    with open_pair(tmp_path, postgres_server) as pair:
+        pair.start(in_one_process=command == "run")
+        running = Watched(pair.pipeline, postgres_server)
+        running.browser = browser
+        interrupt(pair, step)
+
+        in_all_places(running, sentence, gauge)
+
+        pair.pipeline.venus("cutover", "--target", "main", *ends)
+        in_no_place(running, gauge)

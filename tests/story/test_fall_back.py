@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +94,23 @@ class Pair:
         return found
 
 
-@pytest.fixture
-def pair(tmp_path: Path, postgres_server: Server) -> Iterator[Pair]:
-    old, new = postgres_server.create_database(), postgres_server.create_database()
-    found = Pair(tmp_path, old, new)
+@contextmanager
+def open_pair(folder: Path, server: Server) -> Iterator[Pair]:
+    """Make two databases, and drop them at the end."""
+    old, new = server.create_database(), server.create_database()
+    found = Pair(folder, old, new)
     try:
         yield found
     finally:
         found.pipeline.close()
-        postgres_server.drop_database(old)
-        postgres_server.drop_database(new)
+        server.drop_database(old)
+        server.drop_database(new)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, postgres_server: Server) -> Iterator[Pair]:
+    with open_pair(tmp_path, postgres_server) as found:
+        yield found
 
 
 @pytest.mark.parametrize("command", ["sync", "run"])
@@ -155,33 +162,39 @@ HELD = {
 
 def state_of(url: str) -> str | None:
     """Return the state that the record of a database names."""
-    if query(url, "SELECT to_regclass('venus.side') IS NULL") == [(True,)]:
-        return None
-    return next((state for (state,) in query(url, "SELECT state FROM venus.side")), None)
+    has_record = query(url, "SELECT to_regclass('venus.side') IS NOT NULL") == [(True,)]
+    return next((state for (state,) in query(url, "SELECT state FROM venus.side")), None) if has_record else None
+
+
+def states(pair: Pair) -> tuple[str | None, str | None]:
+    """Return the states of the old and the new database."""
+    return state_of(pair.old), state_of(pair.new)
+
+
+def interrupt(pair: Pair, step: str) -> None:
+    """Kill the command while a lock holds it at this step."""
+    database, lock, records, _ = HELD[step]
+    endless = "-c idle_in_transaction_session_timeout=0"
+    with closing(psycopg2.connect(libpq(getattr(pair, database)), options=endless)) as holder:
+        if step in ("close", "stop"):
+            holder.cursor().execute(lock)
+        pair.pipeline.start("cutover", "cutover", "--target", "main", "--fall-back", *QUIET)
+        if step in ("open", "follow"):
+            url, wanted = {"open": (pair.new, "FOLLOWING"), "follow": (pair.old, "STOPPED")}[step]
+            pair.pipeline.until(lambda: state_of(url) == wanted, f"the step before {step}", every_s=0.01)
+            holder.cursor().execute(lock)
+        waiting = f"SELECT 1 FROM pg_stat_activity WHERE {holder.info.backend_pid} = ANY (pg_blocking_pids(pid))"
+        is_held = lambda: states(pair) == records and query(getattr(pair, database), waiting)  # noqa: E731
+        pair.pipeline.until(is_held, "the command to wait")
+        pair.pipeline.kill("cutover")
+    pair.pipeline.until(lambda: states(pair) == records, "the records to stay")
 
 
 @pytest.mark.parametrize("step", HELD)
 def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: Pair, step: str) -> None:
     pair.start()
-    database, lock, records, writable = HELD[step]
-    with closing(psycopg2.connect(libpq(getattr(pair, database)))) as holder:
-        holder.cursor().execute("SET idle_in_transaction_session_timeout = 0")
-        if step in ("close", "stop"):
-            holder.cursor().execute(lock)
-        pair.pipeline.start("cutover", "cutover", "--target", "main", "--fall-back", *QUIET)
-        if step in ("open", "follow"):
-            wanted = {"open": (pair.new, "FOLLOWING"), "follow": (pair.old, "STOPPED")}[step]
-            pair.pipeline.until(lambda: state_of(wanted[0]) == wanted[1], f"the step before {step}", every_s=0.01)
-            holder.cursor().execute(lock)
-
-        def is_held() -> bool:
-            waits = query(getattr(pair, database), _WAITS.format(holder=holder.info.backend_pid))
-            return (state_of(pair.old), state_of(pair.new)) == records and waits != [(0,)]
-
-        pair.pipeline.until(is_held, "the command to wait")
-        pair.pipeline.kill("cutover")
-    pair.pipeline.until(lambda: (state_of(pair.old), state_of(pair.new)) == records, "the records to stay")
-    assert pair.writable() == writable
+    interrupt(pair, step)
+    assert pair.writable() == HELD[step][3]
     advice = [p for p in pair.pipeline.status()["problems"] if "is not finished" in p]
     assert bool(advice) == (step != "close")
     assert all("`venus cutover --target main --fall-back` completes it" in p for p in advice)
@@ -191,17 +204,9 @@ def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: Pair, step: 
     pair.until_equal()
 
 
-_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE {holder} = ANY (pg_blocking_pids(pid))"
-
-
 def test_an_interrupted_switch_is_undone(pair: Pair) -> None:
     pair.start()
-    with closing(psycopg2.connect(libpq(pair.new))) as holder:
-        pair.pipeline.start("cutover", "cutover", "--target", "main", "--fall-back", *QUIET)
-        pair.pipeline.until(lambda: state_of(pair.new) == "FOLLOWING", "the new database to follow", every_s=0.01)
-        holder.cursor().execute("LOCK TABLE orders IN ROW EXCLUSIVE MODE")
-        pair.pipeline.until(lambda: state_of(pair.old) == "STOPPED", "the old database to be stopped")
-        pair.pipeline.kill("cutover")
+    interrupt(pair, "open")
     pair.pipeline.ask("cutover", "--target", "main", "--undo")
     assert pair.writable() == ["old"]
     query(pair.old, "INSERT INTO customer (name) VALUES ('carl')")
@@ -221,7 +226,8 @@ def test_what_cannot_come_back_is_named_before_and_quarantined_after(pair: Pair)
     assert "ALTER TABLE orders ENABLE TRIGGER audit" in said
     assert pair.writable() == ["old", "new"]
     query(pair.old, "ALTER TABLE orders ENABLE TRIGGER audit; ALTER TABLE made ALTER twice DROP EXPRESSION")
-    pipeline.until(lambda: _rehearses(pipeline), "capture to notice that")
+    rehearsal = ("cutover", "--target", "main", "--fall-back", "--rehearse", *QUIET)
+    pipeline.until(lambda: pipeline.venus(*rehearsal, code=(0, 3, 12)).code == 0, "capture to notice that")
     cut_over(pair)
 
     query(pair.new, "ALTER TABLE orders ADD COLUMN extra int DEFAULT 7")
@@ -234,11 +240,6 @@ def test_what_cannot_come_back_is_named_before_and_quarantined_after(pair: Pair)
     said = pipeline.venus("fallback", *QUIET, code=3).err
     assert "quarantine" in said
     assert pair.writable() == ["new"]
-
-
-def _rehearses(pipeline: Pipeline) -> bool:
-    arguments = ("cutover", "--target", "main", "--fall-back", "--rehearse", *QUIET)
-    return pipeline.venus(*arguments, code=(0, 3, 12)).code == 0
 
 
 def name_of(url: str) -> str:

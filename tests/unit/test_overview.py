@@ -10,6 +10,7 @@ from venus.adapters.targets.views import TargetTable, TargetView
 from venus.cli.overview import (
     BrokerView,
     ConsumerView,
+    FallBackView,
     HalfView,
     LeaseView,
     Overview,
@@ -177,6 +178,15 @@ def test_a_healthy_pipeline_has_no_problem() -> None:
 def test_each_trouble_is_named_with_its_hop(found: Overview, says: str) -> None:
     assert not found.healthy
     assert any(says in problem for problem in found.problems), found.problems
+
+
+def test_an_unfinished_switch_is_the_only_problem_of_what_waits_for_it() -> None:
+    waits = replace(HEALTHY, broker=replace(BROKER, producer=""), targets=(replace(TARGET, loaded=False),))
+    switching = FallBackView(problem="the switch to main is not finished", waiting="a")
+    assert len(waits.problems) == 2
+    assert replace(waits, fall_back=switching).problems == (switching.problem,)
+    away = replace(waits, targets=(replace(TARGET, error="gone"),), fall_back=switching)
+    assert away.problems == (switching.problem, "target a: gone")
 
 
 def test_an_idle_source_is_healthy_within_a_few_heartbeats() -> None:

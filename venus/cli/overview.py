@@ -188,6 +188,8 @@ class FallBackView:
     since_s: float | None = None
     #: What to do about an unfinished switch, or about records that contradict each other; empty = nothing.
     problem: str = ""
+    #: The one that follows only after an unfinished switch.
+    waiting: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +222,8 @@ class Overview:
             )
         found += [problem for below in self.sets_below for problem in downstream_problems(below)]
         for target in self.targets:
+            if self.fall_back is not None and target.name == self.fall_back.waiting and not target.error:
+                continue  # it is not loaded: the switch lets it follow
             if target.cut_over:
                 found += late_write_problems(target, self.broker)
             else:
@@ -331,8 +335,9 @@ def capture_problems(overview: Overview) -> list[str]:
     found = [f"source -> broker: {t.name} waits for a transaction open for {t.blocked_s:.0f} s" for t in blockers]
     if blockers and overview.source.blocked_by:
         found[-1] += f"; open are {overview.source.blocked_by}"
+    has_ended = overview.fall_back is not None and overview.fall_back.problem
     if not broker.producer:
-        found.append(no_capture_problem(broker))
+        found += [no_capture_problem(broker)] if not has_ended else []
     elif silent is not None and silent > limit:
         found.append(silence_sentence(silent, broker.halves_total))
     elif problem := clock_problem(broker.ship_s or 0.0, APPLY_LAG_MAX_S):

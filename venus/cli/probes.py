@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from venus.adapters.targets.switching import SideState
 from venus.adapters.targets.views import TargetView, age_s
 from venus.cli.invocation import may_fall_back
 from venus.cli.overview import (
@@ -112,12 +113,12 @@ def read_direction(base: Settings) -> tuple[Settings, FallBackView | None]:
         settings = state.settings
     except Refused as error:
         return base, FallBackView(problem=f"{error}: {error.hint}")
-    follower = state.follower
-    owner = state.pair.other(follower)
-    newest = max(filter(None, state.records.values()), key=lambda record: record.switch)
+    follower, newest = state.follower, max(filter(None, state.records.values()), key=lambda record: record.switch)
     if not newest.switch or state.is_switching:
-        return settings, FallBackView(problem=state.advice) if state.advice else None
+        waiting = follower if state.state_of(follower) is SideState.STOPPED else ""
+        return settings, FallBackView(problem=state.advice, waiting=waiting) if state.advice else None
     since_s = (datetime.now(UTC) - newest.changed_at).total_seconds() if newest.changed_at else None
+    owner = state.pair.other(follower)
     return settings, FallBackView(owner=owner, follower=follower, switch=newest.switch, since_s=since_s)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from venus.broker.status.history import ClockReading, LateLimits, derive_alarms, is_led_elsewhere
-from venus.rpc.conditions import AdapterCondition, TableCondition
+from venus.rpc.conditions import AdapterCondition, TableCondition, switch_conditions
 from venus.rpc.reports import check, decode, encode, reported_problems
 from venus.text.alarm_rules import classify_sentence
 from venus.wire import broker_pb2
@@ -40,6 +40,16 @@ def test_capture_that_is_away_or_silent() -> None:
     assert rules(status) == ["capture_away"]
     entry.last_captured_at_us = 0  # nothing was captured ever
     assert rules(status) == []
+
+
+def test_capture_that_a_switch_has_ended_is_not_missing() -> None:
+    status, entry = business()
+    entry.producer = ""
+    report = encode(AdapterCondition(tables=switch_conditions("the switch to eu is not finished")))
+    entry.consumers[0].reported.report.CopyFrom(report)
+    assert rules(status) == []
+    entry.consumers[0].connected = False
+    assert sorted(rules(status)) == ["capture_away", "target_away"]
 
 
 def test_a_target_that_is_away_and_late() -> None:

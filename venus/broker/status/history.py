@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from venus.network.topology import PULLS_AS
-from venus.rpc.conditions import apply_problems, clock_problem, set_problems, silence_sentence
+from venus.rpc.conditions import SWITCHING, apply_problems, clock_problem, set_problems, silence_sentence
 from venus.wire import broker_pb2
 
 STEP_S = 10.0
@@ -220,10 +220,18 @@ def is_led_elsewhere(entry: broker_pb2.BusinessStatus) -> bool:
     return entry.HasField("replication") and not entry.replication.mode
 
 
+def is_switching(entry: broker_pb2.BusinessStatus) -> bool:
+    """Return whether a connected target reports an unfinished switch of the application."""
+    reports = (consumer.reported.report for consumer in entry.consumers if consumer.connected)
+    return any(table.state == SWITCHING for report in reports for table in report.tables)
+
+
 def _capture_alarms(entry: broker_pb2.BusinessStatus, now: ClockReading, late_s: float) -> Iterator[str]:
     if not entry.last_captured_at_us or entry.HasField("mirror"):
         return  # nothing was ever captured, or it is captured at another set
     captured_us, committed_us = entry.last_captured_at_us, entry.last_committed_at_us or entry.last_captured_at_us
+    if not entry.producer and is_switching(entry):
+        return  # the switch has ended capture, and its own alarm says what to do
     if not entry.producer:
         age_s = max(0.0, (now.us - captured_us) / 1e6)
         yield (
