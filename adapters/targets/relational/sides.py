@@ -42,8 +42,8 @@ class RelationalSide(ABC):
         """The statement that removes the mark of a cut-over."""
 
     @abstractmethod
-    def read_next_versions(self) -> Mapping[int, TableSchema]:
-        """Return the versions in which capture continues here, by table."""
+    def read_registered_versions(self) -> Mapping[int, TableSchema]:
+        """Return the registered version of each table, by its number."""
 
     def close(self) -> None:
         self._session.rollback()
@@ -64,7 +64,7 @@ class RelationalSide(ABC):
             raise target.not_loaded_error
         known = {(s.table_id, s.version): s for s in target.read_schemas(session)}
         at_cut = [known[t.table_id, t.schema_version] for t in target.read_tables(session)]
-        present = self.read_next_versions()
+        present = self.read_registered_versions()
         beats = [schema for schema in (*known.values(), *present.values()) if schema.is_heartbeat]
         return FollowStart(
             offset=position.offset,

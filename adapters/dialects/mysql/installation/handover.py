@@ -133,8 +133,8 @@ def run_statements(connection: MysqlConnection, statements: Iterable[str]) -> No
         run_with_retries(connection, text)
 
 
-def read_next_versions(connection: MysqlConnection) -> dict[int, TableSchema]:
-    """Return the versions in which capture continues here, by table."""
+def read_registered_versions(connection: MysqlConnection) -> dict[int, TableSchema]:
+    """Return the registered version of each table, by its number."""
     return {entry.table_id: entry.schema for entry in registry.read_tables(connection)}
 
 

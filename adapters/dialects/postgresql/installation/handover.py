@@ -87,8 +87,8 @@ def read_present_tables(
     return {(t.namespace, t.name): t for t in dictionary.read_tables(connection, wanted)}
 
 
-def read_next_versions(connection: PostgresConnection) -> dict[int, TableSchema]:
-    """Return the versions in which capture continues here, by table."""
+def read_registered_versions(connection: PostgresConnection) -> dict[int, TableSchema]:
+    """Return the registered version of each table, by its number."""
     return {t.schema.table_id: t.schema for t, _ in registry.read_registered_tables(connection)}
 
 

@@ -26,7 +26,7 @@ from venus.adapters.dialects.mysql.installation.handover import (
     plan_handover,
     plan_quiet_triggers,
     position_sql,
-    read_next_versions,
+    read_registered_versions,
     run_statements,
     waiting_tables,
 )
@@ -264,9 +264,9 @@ class MysqlSide(RelationalSide):
         with closing(self._connect()) as connection:
             return plan_handover(connection, tables, released)
 
-    def read_next_versions(self) -> dict[int, TableSchema]:
+    def read_registered_versions(self) -> dict[int, TableSchema]:
         with closing(self._connect()) as connection:
-            return read_next_versions(connection)
+            return read_registered_versions(connection)
 
     def follow(self, record: SideRecord, start: FollowStart) -> None:
         with closing(self._connect()) as connection:

@@ -25,8 +25,8 @@ from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable, 
 from venus.adapters.dialects.postgresql.installation.handover import (
     plan_handover,
     position_sql,
-    read_next_versions,
     read_present_tables,
+    read_registered_versions,
 )
 from venus.adapters.dialects.postgresql.lock_waits import FROM_TRIGGERS, find_holders
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
@@ -263,9 +263,9 @@ class PostgresSide(RelationalSide):
         columns = ColumnChoice.from_settings(self._settings)
         return PostgresConnection(url, application="venus switch", columns=columns)
 
-    def read_next_versions(self) -> dict[int, TableSchema]:
+    def read_registered_versions(self) -> dict[int, TableSchema]:
         with closing(self._connect()) as connection:
-            return read_next_versions(connection)
+            return read_registered_versions(connection)
 
 
 #: The first version of PostgreSQL whose type has an infinity.
