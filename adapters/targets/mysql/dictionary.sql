@@ -71,8 +71,5 @@ WHERE w.waiting_pid = IS_USED_LOCK(concat('venus ', md5(concat(database(), '/', 
 -- has_rows --
 SELECT EXISTS (SELECT 1 FROM {table})
 
--- count_rows --
-SELECT count(*) FROM {table}
-
 -- grants --
 SHOW GRANTS

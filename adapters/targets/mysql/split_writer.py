@@ -26,7 +26,7 @@ class MysqlSplitWriter(StatementSplitWriter):
     """A session that writes the rows of splits."""
 
     def __init__(self, session: MysqlSession) -> None:
-        super().__init__(session, rowsql, rowsql.statement)
+        super().__init__(session, rowsql)
         self._loader = session
         #: Whether LOAD DATA was refused: the next attempt finds the rows.
         self._is_by_section = False

@@ -1,9 +1,4 @@
-"""Tables of a MariaDB or MySQL target: what is there, what a load would find, creation in steps (VENUS 3.4).
-
-DDL ends its transaction. So VENUS first writes down what it is about to create (`intent`), creates it, and registers
-it in the transaction that needs it. A process that is killed in between leaves an intent; the next one finds the table,
-knows that it is VENUS's own, and continues. Every statement may be repeated.
-"""
+"""Tables of a MariaDB or MySQL target: what is there, and what a load would find (VENUS 3.4)."""
 
 from __future__ import annotations
 
@@ -16,9 +11,8 @@ from venus.adapters.targets.mysql.naming import MysqlPlacedTable, place_all, quo
 from venus.adapters.targets.mysql.rowsql import statement
 from venus.adapters.targets.mysql.session import MysqlSession
 from venus.adapters.targets.mysql.types import is_text
-from venus.adapters.targets.relational.database import RelationalDatabase
-from venus.adapters.targets.relational.row_database import HINT, RowDatabase, TargetFitness
-from venus.errors import TargetError
+from venus.adapters.targets.relational.row_database import TargetFitness
+from venus.adapters.targets.relational.stepped_database import SteppedDatabase, try_all
 from venus.model import Finding, TableSchema, count_phrase
 
 MARIADB_MIN, MYSQL_MIN = (10, 6), (8, 0, 17)
@@ -171,49 +165,7 @@ def _column_differences(where: str, wanted: str, have: MysqlColumn, *, in_key: b
         yield f"{where} is generated and cannot be written"
 
 
-def has_rows(session: MysqlSession, placed: MysqlPlacedTable) -> bool:
-    """Return whether the table has any row."""
-    found = session.row(statement("dictionary", "has_rows", table=placed.sql))
-    return bool(found and found[0])
-
-
-def count_rows(session: MysqlSession, placed: MysqlPlacedTable) -> int:
-    """Count the rows of the table."""
-    found = session.row(statement("dictionary", "count_rows", table=placed.sql))
-    return int(found[0]) if found else 0
-
-
-# -- creation in steps -------------------------------------------------------------------------------------------------
-
-
-def created_intent(placed: MysqlPlacedTable) -> str:
-    """Return the name of the intent to create a table."""
-    return f"table {placed.name}"
-
-
-def version_intent(schema: TableSchema) -> str:
-    """Return the name of the intent to bring a table to a version."""
-    return f"version {schema.version}"
-
-
-def read_intents(target: RelationalDatabase, session: MysqlSession) -> set[tuple[int, str]]:
-    """Return what VENUS has begun to create."""
-    return {(table_id, name) for table_id, name in target.read_own_rows(session, "intents")}
-
-
-def create_table(
-    target: RelationalDatabase, session: MysqlSession, placed: MysqlPlacedTable, *, with_indexes: bool
-) -> None:
-    """Write the intent and create the table. May be repeated; outside a transaction."""
-    target.run_own(session, "put_intent", table_id=placed.schema.table_id, name=created_intent(placed))
-    session.run(ddl.create_table(placed, is_mariadb=read_server(session).is_mariadb))
-    if with_indexes:
-        add_indexes(session, placed)
-
-
-def add_indexes(session: MysqlSession, placed: MysqlPlacedTable) -> list[str]:
-    """Create the missing indexes; return what the target rejects."""
-    return _try_all(session, find_missing_indexes(session, placed))
+# -- indexes and foreign keys ------------------------------------------------------------------------------------------
 
 
 def find_missing_indexes(session: MysqlSession, placed: MysqlPlacedTable) -> list[str]:
@@ -225,7 +177,7 @@ def find_missing_indexes(session: MysqlSession, placed: MysqlPlacedTable) -> lis
 def add_foreign_keys(session: MysqlSession, placed: MysqlPlacedTable, others: Sequence[MysqlPlacedTable]) -> list[str]:
     """Create the missing foreign keys; return what the target rejects. They act only for other sessions."""
     there = [key.name for key in read_foreign_keys(session, [placed])]
-    return _try_all(session, ddl.foreign_key_statements(placed, others, there))
+    return try_all(session, ddl.foreign_key_statements(placed, others, there))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,20 +236,10 @@ def find_violated_keys(session: MysqlSession, placed: Sequence[MysqlPlacedTable]
     return found
 
 
-def _try_all(session: MysqlSession, statements: Sequence[str]) -> list[str]:
-    rejected = []
-    for text in statements:
-        try:
-            session.run(text)
-        except TargetError as error:
-            rejected.append(f"{text}: {error}")
-    return rejected
-
-
 # -- before a load -----------------------------------------------------------------------------------------------------
 
 
-def examine(target: RowDatabase, session: MysqlSession, schemas: Sequence[TableSchema]) -> TargetFitness:
+def examine(target: SteppedDatabase, session: MysqlSession, schemas: Sequence[TableSchema]) -> TargetFitness:
     """Examine the server and the existing tables. Raises Refused if names or keys do not fit."""
     where = f"target {target.name}"
     server = read_server(session)
@@ -313,14 +255,7 @@ def examine(target: RowDatabase, session: MysqlSession, schemas: Sequence[TableS
     if charset and charset[0] != "utf8mb4":
         remedy = f"ALTER DATABASE `{session.database}` CHARACTER SET utf8mb4;"
         found.append((where, f"database {session.database} has the character set {charset[0]}, not utf8mb4", remedy))
-    installed = target.is_installed(session)
-    own = {t.name for t in target.read_tables(session)} if installed else set()
-    intents = read_intents(target, session) if installed else set()
-    for one in placed:
-        if one.name in own or (one.schema.table_id, created_intent(one)) in intents:
-            continue
-        lines = target.check_existing(session, one)
-        found += [(one.schema.qualified, f"is there already: {line}", HINT) for line in lines]
+    found += target.find_obstacles(session, placed)
     texts = [line for schema in schemas if not schema.is_heartbeat for line in ddl.text_columns(schema)]
     message = f"{len(texts)} columns become text: MariaDB and MySQL have no type that holds their values exactly"
     remarks = [Finding(where=where, message=message, details=tuple(texts))] if texts else []

@@ -7,34 +7,22 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from venus.adapters.targets.contract import Target, TargetCapabilities, TargetDdl, require_capability
+from venus.adapters.targets.contract import Target, TargetDdl, require_capability
 from venus.adapters.targets.mysql import ddl
 from venus.adapters.targets.mysql.database import MysqlDatabase
+from venus.adapters.targets.mysql.naming import MysqlPlacedTable
 from venus.adapters.targets.mysql.verify import FollowerReader, MysqlTargetReader
-from venus.adapters.targets.relational.row_database import build_target_ddl, list_left_out
-from venus.adapters.targets.relational.target import RelationalTarget
+from venus.adapters.targets.relational.row_target import RowTarget, row_capabilities
 from venus.adapters.targets.switching import OLD
 from venus.config import Settings
-from venus.model import Finding, TableSchema
+from venus.model import TableSchema
 
 if TYPE_CHECKING:
     from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.targets.contract import TargetReader
     from venus.adapters.targets.cutover_contract import CutoverTarget, FallBackSide
 
-CAPABILITIES = TargetCapabilities(
-    kind="a MariaDB or MySQL database",
-    pauses_tables=True,
-    quarantines=True,
-    prints_ddl=True,
-    loads_by_runner=True,
-    loads_while_read=True,
-    verifies=True,
-    filters=True,
-    masks=True,
-)
-
-
+CAPABILITIES = row_capabilities("a MariaDB or MySQL database", loads_by_runner=True)
 #: Of the database that was the application's: it can become that again.
 OLD_CAPABILITIES = replace(CAPABILITIES, cuts_over=True, falls_back=True)
 
@@ -44,35 +32,30 @@ def open_target(settings: Settings, name: str) -> Target:
     return MysqlTarget(settings, name)
 
 
-class MysqlTarget(RelationalTarget):
+class MysqlTarget(RowTarget):
     """A MariaDB or MySQL database that is target `name` of the configuration."""
 
     capabilities = CAPABILITIES
 
     def __init__(self, settings: Settings, name: str) -> None:
-        super().__init__(settings, name)
-        self._target = MysqlDatabase(settings, name)
+        super().__init__(settings, name, MysqlDatabase(settings, name))
         if name == OLD:
             self.capabilities = OLD_CAPABILITIES
-
-    def check(self, schemas: Seq[TableSchema]) -> list[Finding]:
-        return self.check_projected(schemas, self._target.check)
-
-    def require_fit(self, schemas: Seq[TableSchema]) -> None:
-        self._target.refuse_unfit(self.project(schemas))
 
     def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
         if self._target.application is not None:  # its tables are there, as they were
             return TargetDdl(text="", statements=(), later=(), left_out=())
-        placed = self._target.place_all(self.project(schemas))
-        left_out = list_left_out(placed)
-        left_out += [f"{o.kind} {o.name}: code and views are for you to carry over" for o in others]
-        statements = [
+        return super().build_ddl(schemas, numberings, others)
+
+    def file_heads(self) -> list[str]:
+        return ddl.file_heads(self.name)
+
+    def ddl_statements(self, placed: Seq[MysqlPlacedTable]) -> list[str]:
+        return [
             *(ddl.create_table(one, is_mariadb=True) for one in placed),
             *(text for one in placed for text in ddl.index_statements(one)),
             *(text for one in placed for text in ddl.foreign_key_statements(one, placed)),
         ]
-        return build_target_ddl(ddl.file_heads(self.name), statements, left_out)
 
     def open_reader(self) -> TargetReader:
         return MysqlTargetReader(self._target) if self._target.application is None else FollowerReader(self._target)

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from typing import Any
 
-import numpy as np
-
 from venus.adapters.dialects.canonical_text import float_text
 from venus.adapters.dialects.mysql.dictionary.tables import MysqlTable
 from venus.adapters.dialects.mysql.rows import MysqlAccess
@@ -26,17 +24,13 @@ from venus.adapters.dialects.verify_contract import (
     Subject,
     style_of,
 )
-from venus.adapters.targets.contract import ReachedOffset
 from venus.adapters.targets.mysql.database import MysqlDatabase
 from venus.adapters.targets.mysql.naming import MysqlPlacedTable, quote
 from venus.adapters.targets.mysql.rowsql import value_writer
 from venus.adapters.targets.mysql.types import read_sql
-from venus.adapters.targets.relational.database import RelationalDatabase
-from venus.adapters.targets.relational.target import read_parked_rows, read_reached_offset
+from venus.adapters.targets.relational.row_target import SessionReader, build_section
 from venus.codec.batch import TableChanges
-from venus.codec.columns import Value, from_columns
-from venus.codec.packed import PackedBytes
-from venus.codec.row_bytes import Layout
+from venus.codec.columns import Value
 from venus.model import Column, Kind
 
 PIECE_ROWS = 5_000
@@ -70,34 +64,8 @@ def form_sql(placed: MysqlPlacedTable, column: Column, *, bare: bool = False) ->
     return f"COALESCE({text}, {_NULL})"
 
 
-class MysqlTargetReader(MysqlChecksumReader):
+class MysqlTargetReader(SessionReader, MysqlChecksumReader):
     """A session that reads a target for a comparison."""
-
-    def __init__(self, target: RelationalDatabase) -> None:
-        self._target = target
-        self._session: Any = target.connect("verify")
-
-    def close(self) -> None:
-        self._session.close()
-
-    def begin(self, subject: Subject) -> None:
-        self._session.begin_snapshot()
-
-    def end(self) -> None:
-        self._session.rollback()
-
-    def read_reached_offset(self, subject: Subject) -> ReachedOffset:
-        """Return how far this table is in the snapshot of `begin`."""
-        return read_reached_offset(self._target, self._session, subject)
-
-    def read_parked_rows(self, subject: Subject) -> dict[bytes, str]:
-        """Return the reasons why changes of single rows were not applied, by record id."""
-        return read_parked_rows(self._target, self._session, subject)
-
-    def _place(self, subject: Subject) -> MysqlPlacedTable:
-        placed = self._target.place(subject.schema)
-        assert isinstance(placed, MysqlPlacedTable)
-        return placed
 
     # -- sizes -----------------------------------------------------------------------------------------------------
 
@@ -143,8 +111,7 @@ class MysqlTargetReader(MysqlChecksumReader):
         for rows in self._session.stream(dialect_statement("verify", "rows", **parts), PIECE_ROWS):
             texts = list(zip(*rows, strict=True))[: len(schema.columns)]
             values = [_canonical_values(c, v) for c, v in zip(schema.wire_columns, texts, strict=True)]
-            record_ids, packed = from_columns(values, Layout.of(schema))
-            yield _section(subject, record_ids, packed)
+            yield build_section(schema, values)
 
 
 class FollowerReader(MysqlTargetReader):
@@ -199,14 +166,3 @@ def _canonical_values(column: Column, values: Seq[Any]) -> Seq[Value]:
     if column.type.kind is not Kind.FLOAT:
         return values
     return [None if v is None else float_text(float(v), length=column.type.length) for v in values]
-
-
-def _section(subject: Subject, record_ids: PackedBytes, rows: PackedBytes) -> TableChanges:
-    schema = subject.schema
-    return TableChanges(
-        table_id=schema.table_id,
-        schema_version=schema.version,
-        record_ids=record_ids,
-        rows=rows,
-        is_deleted=np.zeros(len(record_ids), dtype=np.bool_),
-    )

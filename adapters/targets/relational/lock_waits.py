@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 from venus.adapters.targets.relational.database import RelationalDatabase
@@ -31,6 +32,14 @@ class TargetLockWait(Protocol):
 
     @property
     def holder(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLockWait:
+    """A lock on a row of a table, or on a table, that a session waits for."""
+
+    table: str
+    holder: str
 
 
 def wait_conditions(waits: Iterable[TargetLockWait], states: dict[int, TableState]) -> list[TableCondition]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from venus.adapters.targets.cutover_contract import CutoverMark
@@ -195,3 +196,29 @@ class OwnTables(ConfiguredTarget, ABC):
     ) -> None:
         """Change a table's state."""
         self.run_own(session, "set_state", table_id=table_id, state=state, held_from=held_from, reason=reason)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: The columns of these queries that are times.
+_MOMENTS = {"position": range(5, 9), "list_quarantine": range(14, 16)}
+
+
+class StoredMicroseconds(OwnTables):
+    """VENUS's own tables of a kind that stores times as microseconds since 1970, and runs no scripts."""
+
+    def read_own_rows(self, session: RelationalSession, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
+        if name == "clear_quarantine":
+            return [self._clear_quarantine(session, **params)]
+        found = super().read_own_rows(session, name, **params)
+        moments = _MOMENTS.get(name)
+        if moments is None:
+            return found
+        return [tuple(_to_moment(v) if n in moments else v for n, v in enumerate(row)) for row in found]
+
+    def _clear_quarantine(self, session: RelationalSession, **params: Any) -> tuple[int | None, int]:
+        ((last,),) = super().read_own_rows(session, "last_of_piece", **params)
+        return last, self.run_own(session, "clear_quarantine", last=last, **params) if last is not None else 0
+
+
+def _to_moment(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)

@@ -70,6 +70,10 @@ class RelationalPlace(ABC):
         return self.columns(c.name for c in self.schema.wire_columns)
 
 
+class UnfitValue(ValueError):
+    """A value that no column of the target can hold as it is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStep:
     """Statements and remarks for the target. `refused` is the reason if the step is impossible; empty = it is not."""

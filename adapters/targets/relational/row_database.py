@@ -16,7 +16,7 @@ from venus.adapters.targets.predicates import check_predicates
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import RelationalDatabase
 from venus.adapters.targets.relational.own_tables import OwnPlace, OwnSession, OwnSql
-from venus.adapters.targets.relational.place import RelationalPlace, is_other_key
+from venus.adapters.targets.relational.place import OWN, RelationalPlace, is_other_key
 from venus.adapters.targets.relational.row_merger import StatementMerger
 from venus.adapters.targets.relational.row_statements import RowStatements, require_all
 from venus.adapters.targets.relational.states import TableState
@@ -112,9 +112,13 @@ class RowDatabase(RelationalDatabase):
     def table_problems(self, session: OwnSession, placed: OwnPlace) -> list[str] | None:
         """Return the reasons why an existing table cannot be used; None if it does not exist."""
 
-    @abstractmethod
     def has_rows(self, session: OwnSession, placed: OwnPlace) -> bool:
         """Return whether the table has any row."""
+        found = session.row(self._statements.statement("dictionary", "has_rows", table=placed.sql))
+        return bool(found and found[0])
+
+    def count_rows(self, session: OwnSession, placed: OwnPlace) -> int:
+        return int(session.row(f"SELECT count(*) FROM {placed.sql}")[0])
 
     def check_existing(self, session: OwnSession, placed: OwnPlace) -> list[str]:
         """Return the reasons why an existing table, or its rows, cannot be used."""
@@ -140,6 +144,9 @@ class RowDatabase(RelationalDatabase):
         return int(rows), int(splits), int(under_way)
 
     # -- own tables ----------------------------------------------------------------------------------------------------
+
+    def own_sql(self, name: str) -> str:
+        return self._statements.statement("own", name, own=OWN)
 
     def own_execute_text(self, session: OwnSession, name: str, *numbers: int | Sequence[int] | None) -> str:
         if any(isinstance(n, Sequence) for n in numbers):

@@ -108,7 +108,7 @@ class StatementMerger:
         session, statements, sql = self._session, self._statements, pending.sql
         for stage, columns in ((sql.stage, {}), (sql.key_stage, {"columns": sql.placed.key})):
             if stage not in session.temporary:
-                session.run(sql.text("create_stage", stage=stage, **columns))
+                sql.make_stage(session, stage, **columns)
                 session.temporary.add(stage)
             if stage not in self._used:
                 session.run(f"DELETE FROM {stage}")

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Protocol
 from zlib import crc32
 
+from venus.adapters.dialects.statements import Statements
 from venus.adapters.targets.relational.own_tables import OwnSession, OwnSql
 from venus.adapters.targets.relational.place import OWN, RelationalPlace
 from venus.adapters.targets.relational.session import Refusal, RelationalSession
@@ -70,9 +71,18 @@ class TableStatements(ABC):
     def text(self, block: str, **more: str) -> str:
         """Return a block of the kind's apply.sql for this table."""
 
+    def make_stage(self, session: OwnSession, stage: str, **names: str) -> None:
+        """Make a staging table, within a transaction. Raises DdlNeeded."""
+        session.run(self.text("create_stage", stage=stage, **names))
+
 
 class RowStatements(Protocol):
     """The functions of a kind that write and delete rows; its module `rowsql`."""
+
+    @property
+    def statement(self) -> Statements:
+        """The kind's .sql files."""
+        ...
 
     def row_sql(self, placed: Any, group: str) -> OwnSql:
         """Return the statements for a table version."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from venus.adapters.dialects.statements import Statements
 from venus.adapters.targets.relational.place import OWN, RelationalPlace
 from venus.adapters.targets.relational.row_statements import RowSession, RowStatements, require_all
 from venus.adapters.targets.relational.session import Refusal
@@ -19,14 +18,13 @@ from venus.model import TableSchema
 class StatementSplitWriter:
     """A session that writes the rows of splits."""
 
-    def __init__(self, session: RowSession, statements: RowStatements, texts: Statements) -> None:
+    def __init__(self, session: RowSession, statements: RowStatements) -> None:
         self.session = session
         self._statements = statements
-        self._texts = texts
 
     def own_sql(self, name: str) -> str:
         """Return a block of own.sql."""
-        return self._texts("own", name, own=OWN)
+        return self._statements.statement("own", name, own=OWN)
 
     def commit_early(self) -> None:
         """Commit."""

@@ -205,7 +205,8 @@ class TableQuarantine:
 
 def accepted_names(state: TableState) -> tuple[str, ...]:
     """Return the names that an operator may use for a table."""
-    return state.source_name, f"{state.namespace}.{state.name}", state.name
+    bare = state.source_name.partition(".")[2] or state.source_name  # the target may spell it in another case
+    return tuple(dict.fromkeys((state.source_name, f"{state.namespace}.{state.name}", state.name, bare)))
 
 
 def read_reached_offset(target: RelationalDatabase, session: RelationalSession, subject: Subject) -> ReachedOffset:

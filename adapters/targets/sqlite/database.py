@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from venus.adapters.targets.cutover_contract import CutoverMark
 from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import wait_for_lock
+from venus.adapters.targets.relational.own_tables import StoredMicroseconds
 from venus.adapters.targets.relational.place import OWN, VersionStep
 from venus.adapters.targets.relational.row_database import RowDatabase, TargetFitness
 from venus.adapters.targets.relational.session import RelationalSession, transaction
@@ -36,10 +35,6 @@ from venus.predicates.syntax import PredicateRefused
 from venus.rpc.conditions import WAITING, TableCondition
 
 logger = logging.getLogger(__name__)
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: The columns of these queries that are times, stored as microseconds.
-_MOMENTS = {"position": range(5, 9), "list_quarantine": range(14, 16)}
 
 
 def open_database(settings: Settings, name: str, *, first_load: bool = False) -> SqliteDatabase:
@@ -67,7 +62,7 @@ def _condition(session: SqliteSession, holder: str) -> TableCondition:
     return TableCondition(table_id=0, name=session.file.name, state=WAITING, reason=reason)
 
 
-class SqliteDatabase(RowDatabase):
+class SqliteDatabase(StoredMicroseconds, RowDatabase):
     """A SQLite file that is target `name` of the configuration."""
 
     def __init__(self, settings: Settings, name: str, *, first_load: bool = False) -> None:
@@ -138,9 +133,6 @@ class SqliteDatabase(RowDatabase):
     def table_problems(self, session: SqliteSession, placed: SqlitePlacedTable) -> list[str] | None:
         there = tables.read_table(session, placed)
         return tables.table_differences(placed, there) if there is not None else None
-
-    def has_rows(self, session: SqliteSession, placed: SqlitePlacedTable) -> bool:
-        return tables.has_rows(session, placed)
 
     def examine(self, session: SqliteSession, schemas: Sequence[TableSchema]) -> TargetFitness:
         return tables.examine(self, session, schemas)
@@ -223,9 +215,6 @@ class SqliteDatabase(RowDatabase):
     def has_table(self, session: SqliteSession, placed: SqlitePlacedTable) -> bool:
         return tables.read_table(session, placed) is not None
 
-    def count_rows(self, session: SqliteSession, placed: SqlitePlacedTable) -> int:
-        return tables.count_rows(session, placed)
-
     def finish_tables(
         self, session: SqliteSession, created: Sequence[SqlitePlacedTable], everything: Sequence[SqlitePlacedTable]
     ) -> list[str]:
@@ -240,25 +229,5 @@ class SqliteDatabase(RowDatabase):
 
     # -- own tables ----------------------------------------------------------------------------------------------------
 
-    def own_sql(self, name: str) -> str:
-        return statement("own", name, own=OWN)
-
-    def read_own_rows(self, session: RelationalSession, name: str, /, **params: Any) -> list[tuple[Any, ...]]:
-        if name == "clear_quarantine":
-            return [self._clear_quarantine(session, **params)]
-        found = super().read_own_rows(session, name, **params)
-        moments = _MOMENTS.get(name)
-        if moments is None:
-            return found
-        return [tuple(_to_moment(v) if n in moments else v for n, v in enumerate(row)) for row in found]
-
-    def _clear_quarantine(self, session: RelationalSession, **params: Any) -> tuple[int | None, int]:
-        ((last,),) = super().read_own_rows(session, "last_of_piece", **params)
-        return last, self.run_own(session, "clear_quarantine", last=last, **params) if last is not None else 0
-
     def read_mark(self, session: SqliteSession) -> CutoverMark | None:
         return None  # a target of this kind cannot be cut over
-
-
-def _to_moment(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)

@@ -28,6 +28,3 @@ SELECT name FROM main.sqlite_schema WHERE type = 'trigger' AND lower(tbl_name) =
 
 -- has_rows --
 SELECT EXISTS (SELECT 1 FROM {table})
-
--- count_rows --
-SELECT count(*) FROM {table}

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from venus.adapters.dialects.statements import Statements
+from venus.adapters.targets.relational.place import UnfitValue
 from venus.adapters.targets.relational.row_statements import TableStatements
 from venus.adapters.targets.relational.session import Refusal
 from venus.adapters.targets.sqlite.ddl import SqlitePlacedTable, side_definitions
 from venus.adapters.targets.sqlite.session import SqliteSession
-from venus.adapters.targets.sqlite.types import UnfitValue, value_writer
+from venus.adapters.targets.sqlite.types import value_writer
 from venus.codec.columns import Value, keys_to_columns, to_columns
 from venus.codec.packed import PackedBytes
 from venus.codec.row_bytes import Layout

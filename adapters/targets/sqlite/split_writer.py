@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 
 def open_split_writer(url: str | SecretStr, *, application: str, target: str) -> StatementSplitWriter:
     """Open the file."""
-    return StatementSplitWriter(SqliteSession(url, group="", target=target), rowsql, rowsql.statement)
+    return StatementSplitWriter(SqliteSession(url, group="", target=target), rowsql)

@@ -104,18 +104,6 @@ def _column_differences(where: str, wanted: str, have: SqliteColumn) -> Iterator
         yield f"{what}, which has {found.value} affinity: the source needs {wanted}, so that no value is altered"
 
 
-def has_rows(session: SqliteSession, placed: SqlitePlacedTable) -> bool:
-    """Return whether the table has any row."""
-    found = session.row(statement("dictionary", "has_rows", table=placed.sql))
-    return bool(found and found[0])
-
-
-def count_rows(session: SqliteSession, placed: SqlitePlacedTable) -> int:
-    """Count the rows of the table."""
-    found = session.row(statement("dictionary", "count_rows", table=placed.sql))
-    return int(found[0]) if found else 0
-
-
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from math import isnan
 from typing import Any
 
 from venus.adapters.dialects.canonical_text import float_text
+from venus.adapters.targets.relational.place import UnfitValue
 from venus.codec.columns import Value
 from venus.model import Column, Kind, LogicalType
 
@@ -32,10 +33,6 @@ class StorageRule:
     write: Callable[[Sequence[Value]], Sequence[Any]] | None = None
     read: Callable[[Sequence[Any], LogicalType], Sequence[Value]] | None = None
     note: str = ""
-
-
-class UnfitValue(ValueError):
-    """A value that no column of SQLite can hold."""
 
 
 def _write_integers(values: Sequence[Value]) -> Sequence[Any]:

@@ -1,61 +1,26 @@
-"""A SQLite target as one side of a comparison (dialects/verify_contract.py): VENUS reads rows and computes checksums.
-
-VENUS's own tables are in the same snapshot.
-"""
+"""A SQLite target as one side of a comparison (dialects/verify_contract.py): VENUS computes the checksums."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Sequence as Seq
 from typing import Any
-
-import numpy as np
 
 from venus.adapters.dialects.sqlite.sql import statement as dialect_statement
 from venus.adapters.dialects.sqlite.verify import PIECE_ROWS, SqliteRowReader
 from venus.adapters.dialects.verify_contract import FormStyle, Key, Subject, style_of
-from venus.adapters.targets.contract import ReachedOffset
-from venus.adapters.targets.relational.target import read_parked_rows, read_reached_offset
-from venus.adapters.targets.sqlite.database import SqliteDatabase
-from venus.adapters.targets.sqlite.ddl import SqlitePlacedTable
+from venus.adapters.targets.relational.row_target import SessionReader, build_section
 from venus.adapters.targets.sqlite.rowsql import stored_columns
 from venus.adapters.targets.sqlite.types import canonical_values
 from venus.codec.batch import TableChanges
-from venus.codec.columns import Value, from_columns
-from venus.codec.row_bytes import Layout
-from venus.model import Column, Kind, TableSchema
+from venus.codec.columns import Value
+from venus.model import Column, Kind
 
 
-class SqliteTargetReader(SqliteRowReader):
+class SqliteTargetReader(SessionReader, SqliteRowReader):
     """A session that reads a target for a comparison."""
 
-    def __init__(self, target: SqliteDatabase) -> None:
-        self._target = target
-        self._session = target.connect("verify")
-
-    def close(self) -> None:
-        self._session.close()
-
-    def begin(self, subject: Subject) -> None:
-        self.end()
-        self._session.begin_snapshot()
-
-    def end(self) -> None:
-        self._session.rollback()
-
-    def read_reached_offset(self, subject: Subject) -> ReachedOffset:
-        """Return how far this table is in the snapshot of `begin`."""
-        return read_reached_offset(self._target, self._session, subject)
-
-    def read_parked_rows(self, subject: Subject) -> dict[bytes, str]:
-        """Return the reasons why changes of single rows were not applied, by record id."""
-        return read_parked_rows(self._target, self._session, subject)
-
-    def _place(self, subject: Subject) -> SqlitePlacedTable:
-        return self._target.place(subject.schema)
-
     def _table(self, subject: Subject) -> str:
-        return self._place(subject).sql
+        return str(self._place(subject).sql)
 
     def _column(self, subject: Subject, name: str) -> str:
         return f"t.{self._place(subject).column(name)}"
@@ -78,7 +43,8 @@ class SqliteTargetReader(SqliteRowReader):
         return column
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
-        return self._session.rows(text)
+        found: list[tuple[Any, ...]] = self._session.rows(text)
+        return found
 
     def _read_rows(self, subject: Subject, where: str, values: list[Any], rows_max: int) -> Iterator[TableChanges]:
         placed, schema = self._place(subject), subject.schema
@@ -87,21 +53,10 @@ class SqliteTargetReader(SqliteRowReader):
         parts = {"columns": columns, "table": placed.sql, "where": where, "limit": limit}
         text = dialect_statement("verify", "rows", **parts)
         for rows in self._session.stream(text, values, PIECE_ROWS):
-            yield _build_section(schema, rows)
+            stored = list(zip(*rows, strict=True))[: len(schema.columns)]
+            values = [canonical_values(c, v) for c, v in zip(schema.wire_columns, stored, strict=True)]
+            yield build_section(schema, values)
 
 
 def _key_value(column: Column, form: str) -> Value:
     return bytes.fromhex(form) if column.type.kind is Kind.BYTES else form
-
-
-def _build_section(schema: TableSchema, rows: Seq[tuple[Any, ...]]) -> TableChanges:
-    stored = list(zip(*rows, strict=True))[: len(schema.columns)]
-    columns = [canonical_values(c, v) for c, v in zip(schema.wire_columns, stored, strict=True)]
-    record_ids, packed = from_columns(columns, Layout.of(schema))
-    return TableChanges(
-        table_id=schema.table_id,
-        schema_version=schema.version,
-        record_ids=record_ids,
-        rows=packed,
-        is_deleted=np.zeros(len(record_ids), dtype=np.bool_),
-    )
