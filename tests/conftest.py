@@ -31,6 +31,7 @@ pytest_plugins = [
     "tests.support.brokers.etcd",
     "tests.support.databases.mariadb",
     "tests.support.oracle.plsql",
+    "tests.support.oracle.standin",
     "tests.support.databases.postgres",
     "tests.support.second_try",
     "tests.support.selection",

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 KINDS = {
     "mariadb": "mysql",
     "mysql": "mysql",
+    "oracle": "oracle",
     "parquet": "parquet",
     "postgresql": "postgresql",
     "sqlite": "sqlite",

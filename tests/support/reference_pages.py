@@ -28,6 +28,7 @@ from typer.main import get_command
 from tests.support.oracle.scripts import types_page
 from venus import errors
 from venus.adapters.targets.mysql import types as mysql_types
+from venus.adapters.targets.oracle import types as oracle_types
 from venus.adapters.targets.sqlite import types as sqlite_types
 from venus.alarms.notifier import DeliveryState
 from venus.broker.service.metrics import StatusCollector
@@ -81,6 +82,7 @@ def pages() -> dict[str, str]:
         "exit-codes.md": exit_codes_page(),
         "oracle-types.md": types_page(),
         "mariadb-target-types.md": target_types_page("MariaDB or MySQL", mysql_types.RULES.values()),
+        "oracle-target-types.md": target_types_page("Oracle", oracle_types.RULES.values()),
         "sqlite-target-types.md": target_types_page("SQLite", sqlite_types.RULES.values()),
         "oracle-evidence.md": evidence_page((ROOT / "tests" / "oracle_evidence.toml").read_text(), proofs()),
         "scenarios.md": scenarios_page(promises()["scenario"]),
@@ -97,9 +99,10 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def target_types_page(product: str, rules: Iterable[mysql_types.TypeRule | sqlite_types.StorageRule]) -> str:
+def target_types_page(product: str, rules: Iterable[Any]) -> str:
     """Return the page of the types of a kind of target."""
-    return f"# Types at a {product} target\n\n" + table(
+    article = "an" if product == "Oracle" else "a"
+    return f"# Types at {article} {product} target\n\n" + table(
         ("value", "column", ""), ((rule.source, rule.declared, rule.note) for rule in rules)
     )
 

@@ -65,7 +65,7 @@ def test_a_file_that_is_not_there_is_a_mistake_in_the_configuration(
     ("option", "url", "command", "says"),
     [
         ("targets.main.url", "", "pause --target main", "targets.main.url is not the URL of a target"),
-        ("targets.main.url", "oracle://h/d", "pause --target main", "targets.main.url: oracle is not a target that"),
+        ("targets.main.url", "mssql://h/d", "pause --target main", "targets.main.url: mssql is not a target that"),
         ("targets.main.url", "postgresql://h:x/d", "pause --target main", "targets.main.url is not a database URL"),
         (
             "targets.main.url",

@@ -61,7 +61,6 @@ EXCEPTIONS_OF_TESTS = frozenset(
         "support/browsers.py: opened",
         "support/databases/sqlite.py: opened",
         "support/documents.py: typed",
-        "support/oracle/standin.py: adapted",
         "support/pipelines/applying.py: loaded",
         "support/pipelines/whole_way.py: numbered",
         "support/processes/watchdog.py: marked",

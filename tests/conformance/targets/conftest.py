@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.targets.places import MariaTargetPlace, ParquetPlace, PostgresPlace, SqlitePlace, TargetPlace
+from tests.conformance.targets.places import (
+    MariaTargetPlace,
+    OracleTargetPlace,
+    ParquetPlace,
+    PostgresPlace,
+    SqlitePlace,
+    TargetPlace,
+)
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.deliveries import broker, feed, real
 from tests.support.brokers.delivery import FakeDelivery
@@ -15,7 +22,7 @@ from tests.support.brokers.real_broker import RealBroker
 
 __all__ = ["broker", "feed", "real"]
 
-PLACES = ("postgresql", "parquet", "mariadb", "sqlite")
+PLACES = ("postgresql", "parquet", "mariadb", "sqlite", "oracle")
 
 
 @pytest.fixture(params=PLACES)
@@ -25,6 +32,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> TargetPlace:
         return ParquetPlace(tmp_path / "lake")
     if request.param == "mariadb":
         return MariaTargetPlace(request.getfixturevalue("mariadb_server"), request.getfixturevalue("mariadb_database"))
+    if request.param == "oracle":
+        return OracleTargetPlace(request.getfixturevalue("oracle_target"))
     if request.param == "sqlite":
         return SqlitePlace(tmp_path / "copy.db")
     return PostgresPlace(request.getfixturevalue("database"))

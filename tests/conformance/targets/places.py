@@ -16,11 +16,12 @@ import pyarrow.parquet as pq
 
 from tests.support.brokers.feed import Key, Row, query, rows_at, settings_for
 from tests.support.databases.mariadb import MariaServer
+from tests.support.oracle.standin import SCHEMA, StandIn
 from tests.support.pipelines import lakes
 from tests.support.processes.forks import Victim
 from venus.adapters.targets.parquet.manifest import ParquetFolder
 from venus.config import Settings
-from venus.model import TableSchema
+from venus.model import Kind, TableSchema
 
 
 class Killed(Protocol):
@@ -37,6 +38,8 @@ class TargetPlace(Protocol):
     name: str
     #: Steps of the loop around which it is killed, and whether before or after them.
     kills: tuple[tuple[int, str], ...]
+    #: The shortest text that a key may have.
+    shortest_key: str
 
     def settings(self, broker: str) -> Settings: ...
 
@@ -71,6 +74,7 @@ class PostgresPlace:
     url: str
     name: str = "a"
     kills: tuple[tuple[int, str], ...] = ((1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before"))
+    shortest_key: str = ""
 
     def settings(self, broker: str) -> Settings:
         return settings_for(broker, {self.name: self.url})
@@ -105,6 +109,7 @@ class ParquetPlace:
     name: str = "lake"
     #: Around the writing of files, the manifest's renaming, and within the first refresh.
     kills: tuple[tuple[int, str], ...] = ((1, "after"), (3, "after"), (4, "after"), (5, "before"), (5, "after"))
+    shortest_key: str = ""
 
     def settings(self, broker: str) -> Settings:
         return lakes.settings_of(broker, self.root)
@@ -145,6 +150,7 @@ class MariaTargetPlace:
     url: str
     name: str = "m"
     kills: tuple[tuple[int, str], ...] = ((1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before"))
+    shortest_key: str = ""
 
     @property
     def database(self) -> str:
@@ -187,6 +193,7 @@ class SqlitePlace:
     file: Path
     name: str = "s"
     kills: tuple[tuple[int, str], ...] = ((1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before"))
+    shortest_key: str = ""
 
     @property
     def url(self) -> str:
@@ -226,3 +233,51 @@ class SqlitePlace:
     def accept(self, schema: TableSchema) -> None:
         for event in ("INSERT", "UPDATE"):
             self.query(f"DROP TRIGGER refuses_{event}")
+
+
+@dataclass(slots=True)
+class OracleTargetPlace:
+    """The schema APP on a server in Oracle mode: a stand-in, not an Oracle (tests/support/oracle/standin.py)."""
+
+    standin: StandIn
+    name: str = "o"
+    kills: tuple[tuple[int, str], ...] = ((1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before"))
+    shortest_key: str = "x"  # an Oracle stores NULL for an empty one
+
+    @property
+    def url(self) -> str:
+        """The URL of the target."""
+        return f"oracle+cx_oracle://root@127.0.0.1:{self.standin.server.port}/?service_name=SCHOOL"
+
+    def settings(self, broker: str) -> Settings:
+        return settings_for(broker, {self.name: self.url})
+
+    def unreachable(self, broker: str) -> Settings:
+        return settings_for(broker, {self.name: "oracle+cx_oracle://nobody@127.0.0.1:1/?service_name=SCHOOL"})
+
+    def query(self, text: str) -> list[tuple[Any, ...]]:
+        """Run a statement as another program does."""
+        return self.standin.server.execute(text, SCHEMA)
+
+    def rows(self, settings: Settings, schema: TableSchema) -> dict[Key, Row]:
+        names = ", ".join(
+            f"""CAST("{c.name.upper()}" AS CHAR{"(10)" if c.type.kind is Kind.DATE else ""})"""
+            for c in schema.wire_columns
+        )
+        width = len(schema.key)
+        found = self.query(f'SELECT {names} FROM "{schema.name.upper()}"')
+        return {tuple(r[:width]): tuple(r[width:]) for r in found}
+
+    def damage(self, settings: Settings, schema: TableSchema) -> None:
+        self.query(f'DELETE FROM "{schema.name.upper()}"')
+
+    @contextmanager
+    def victim(self, broker: str) -> Iterator[Killed]:
+        with Victim("tests.support.faults.killed_session", broker, self.name, self.url) as victim:
+            yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
+
+    def refuse(self, schema: TableSchema, label: str) -> None:
+        self.query(f'ALTER TABLE "{schema.name.upper()}" ADD CONSTRAINT "refuses" CHECK ("LABEL" <> \'{label}\')')
+
+    def accept(self, schema: TableSchema) -> None:
+        self.query(f'ALTER TABLE "{schema.name.upper()}" DROP CONSTRAINT "refuses"')

@@ -16,6 +16,7 @@ from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import column, items, put, refers, unique_label
 from venus.adapters.targets.contract import LoadProgress, LoadReport
 from venus.adapters.targets.mysql.session import MysqlSession
+from venus.adapters.targets.oracle.session import OracleTargetSession
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.sqlite.session import SqliteSession
 from venus.model import TableSchema
@@ -23,10 +24,10 @@ from venus.model import TableSchema
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
 #: What runs every statement of a kind of target.
-SESSIONS = ((TargetSession, "run"), (MysqlSession, "run"), (SqliteSession, "_run"))
-KINDS = ("postgresql", "mariadb", "sqlite")
+SESSIONS = ((TargetSession, "run"), (MysqlSession, "run"), (SqliteSession, "_run"), (OracleTargetSession, "_run"))
+KINDS = ("postgresql", "mariadb", "sqlite", "oracle")
 #: A load is killed at every so many statements: where a load takes long, at fewer.
-STEPS = {"PostgresPlace": 4, "MariaTargetPlace": 13, "SqlitePlace": 2}
+STEPS = {"PostgresPlace": 4, "MariaTargetPlace": 13, "SqlitePlace": 2, "OracleTargetPlace": 17}
 STATEMENTS_MAX = 1000
 AGAIN = "its load begins again: "
 

@@ -288,13 +288,13 @@ def test_ddl_is_printed_where_there_is_some(stage: Stage) -> None:
 
 
 def test_the_kind_of_a_target_is_its_scheme() -> None:
-    assert set(KINDS) == {"mariadb", "mysql", "parquet", "postgresql", "sqlite"}
+    assert set(KINDS) == {"mariadb", "mysql", "oracle", "parquet", "postgresql", "sqlite"}
 
 
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("oracle://root:secret@host/db", "targets.a.url: oracle is not a target that VENUS knows"),
+        ("mssql://root:secret@host/db", "targets.a.url: mssql is not a target that VENUS knows"),
         ("nothing", "targets.a.url is not the URL of a target"),
         ("postgresql:secret", "targets.a.url is not a database URL"),
     ],

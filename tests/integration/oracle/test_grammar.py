@@ -1,4 +1,4 @@
-"""Every statement of the Oracle dialect, for every version, read by a real grammar of PL/SQL (issue of the dialect, 3).
+"""Every statement of the Oracle dialect and of the target, for every version, read by a real grammar of PL/SQL.
 
 A test that the grammar refuses what is broken goes with it: a parser that takes everything would prove nothing.
 """
@@ -12,7 +12,9 @@ import pytest
 
 from tests.support.oracle.plsql import Grammar
 from tests.support.oracle.scripts import LIMITED, ROWS, inline_statements, running, statements, survey_statements
+from tests.support.oracle.target_statements import target_statements
 from venus.adapters.dialects.oracle.session.options import VERSIONS, Version
+from venus.adapters.dialects.oracle.sql import NAME_BYTES_MAX
 
 pytestmark = pytest.mark.integration
 
@@ -47,13 +49,25 @@ def test_every_statement_can_be_read(plsql_grammar: Grammar, versions: Sequence[
     assert len(found) > some
 
 
+def test_every_statement_of_the_target_can_be_read(plsql_grammar: Grammar) -> None:
+    sent = target_statements()
+    assert {text: problem for text in sent if (problem := plsql_grammar.problem(text))} == {}
+    assert len(sent) > 120
+    names = {name for text in sent for name in re.findall(r"\bVENUS_\w+", text.upper())}
+    assert max(map(len, names)) <= NAME_BYTES_MAX
+    newer = re.compile(
+        r"\bIF (NOT )?EXISTS\b|\bIDENTITY\b|\bFETCH FIRST\b|\bBOOLEAN\b|\bSTANDARD_HASH\b|\bELSE INSERT\b"
+    )
+    assert [text for text in sent if newer.search(text)] == []
+
+
 @pytest.mark.slow
 def test_a_statement_without_one_of_its_words_cannot(plsql_grammar: Grammar) -> None:
     broken = {
         text[: at.start()] + text[at.end() :]
-        for text in every()
+        for text in [*every(), *target_statements()]
         for at in list(NEEDED.finditer(text))[:3]
-        if text.startswith(("CREATE", "LOCK", "INSERT", "UPDATE"))
+        if text.startswith(("CREATE", "LOCK", "INSERT", "UPDATE")) and not text.startswith("INSERT /*")
     }
     taken = [text for text in sorted(broken) if not plsql_grammar.problem(known_text(text))]
     assert taken == []

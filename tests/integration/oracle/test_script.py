@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.oracle.sqlplus import Script, read
-from tests.support.oracle.standin import StandIn, adapted
+from tests.support.oracle.standin import StandIn, adapt
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.cli.prove.follower import Follower
@@ -173,7 +173,7 @@ def test_a_text_is_executed_as_it_is_printed(school: Any, source: OracleSource) 
     ]
     assert len(row_triggers) == 9
     for text in row_triggers:
-        assert adapted(text) == text.replace("\nDISABLE\n", "\n").replace(" NONEDITIONABLE", "", 1)
+        assert adapt(text) == text.replace("\nDISABLE\n", "\n").replace(" NONEDITIONABLE", "", 1)
 
 
 def test_a_name_that_no_script_can_hold_is_refused(school: Any, source: OracleSource) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.oracle.standin import StandIn, adapted
+from tests.support.oracle.standin import StandIn, adapt
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.cli.prove.follower import Follower
@@ -46,7 +46,7 @@ def test_the_triggers_run_as_they_are_generated(enroll: Follower, standin: Stand
     ]
     assert len(made) == 6
     for text in made:
-        assert adapted(text) == text.replace("\nDISABLE\n", "\n").replace(" NONEDITIONABLE", "", 1)
+        assert adapt(text) == text.replace("\nDISABLE\n", "\n").replace(" NONEDITIONABLE", "", 1)
 
 
 def test_insert_update_delete_and_a_new_key(enroll: Follower, application: Any) -> None:

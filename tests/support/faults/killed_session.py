@@ -1,4 +1,4 @@
-"""Runs the under adapter of a MariaDB or SQLite target in a process that kills itself with SIGKILL at a durable step.
+"""Runs the under adapter of a target without a COPY in a process that kills itself with SIGKILL at a durable step.
 
 python -m tests.support.faults.killed_session BROKER TARGET URL, then a line a run:
 apply|load|ddl-apply|ddl-load N before|after GOAL
@@ -10,22 +10,28 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 
 from tests.support.brokers.feed import settings_for
+from tests.support.oracle.driver import driver_folder
 from tests.support.processes.forks import serve
 from venus.adapters.targets.mysql.session import MysqlSession
+from venus.adapters.targets.oracle.session import OracleTargetSession
 from venus.adapters.targets.relational.apply_session import ApplyReport, run_apply
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.targets.relational.session import Params
 from venus.adapters.targets.sqlite.session import SqliteSession
 
 #: A statement of a step of DDL; the intent is one, too.
-DDL = ("CREATE TABLE", "ALTER TABLE", "DROP TABLE", "INSERT INTO venus_intent")
+DDL = ("CREATE TABLE", "ALTER TABLE", "DROP TABLE", "INSERT INTO venus_intent", "DELETE FROM VENUS_INTENT")
+
+SessionKind = type[MysqlSession] | type[OracleTargetSession] | type[SqliteSession]
 
 
-def kill_at(step: int, moment: str, *, ddl: bool, kind: type[MysqlSession] | type[SqliteSession]) -> None:
+def kill_at(step: int, moment: str, *, ddl: bool, kind: SessionKind) -> None:
     """Die just before or just after the `step`-th commit, or the `step`-th statement of DDL."""
     steps = 0
     original: Any = kind.run
@@ -65,7 +71,10 @@ def run(broker: str, name: str, url: str, mode: str, goal: int) -> None:
 def main() -> None:
     """Answer line by line."""
     broker, name, url = sys.argv[1:]
-    kind = SqliteSession if url.startswith("sqlite:") else MysqlSession
+    kinds: dict[str, SessionKind] = {"sqlite": SqliteSession, "oracle+cx_oracle": OracleTargetSession}
+    kind = kinds.get(url.partition(":")[0], MysqlSession)
+    if kind is OracleTargetSession:
+        sys.path.insert(0, str(driver_folder(Path(tempfile.mkdtemp()))))
 
     def one(words: list[str]) -> None:
         mode, step, moment, goal = words

@@ -15,6 +15,7 @@ from tests.support.oracle.standin import SCHEMA, Connection, StandInError, sessi
 
 Error = StandInError
 DB_TYPE_NUMBER, DB_TYPE_CLOB, DB_TYPE_NCLOB, DB_TYPE_BLOB = double.NUMBER, double.CLOB, double.NCLOB, double.BLOB
+DB_TYPE_BINARY_DOUBLE = "binary double"
 DB_TYPE_LONG, DB_TYPE_LONG_NVARCHAR, DB_TYPE_LONG_RAW = double.LONG, double.LONG_NVARCHAR, double.LONG_RAW
 version = "8.3.0"
 

@@ -2,118 +2,30 @@
 
 What it vouches for: the text of the row triggers as an Oracle would get it, the exact delete, the state query and the
 local transaction under concurrent writers. What it cannot: DISABLE/ENABLE, the DDL trigger, LOCK TABLE, physical
-attributes, Oracle's own dictionary, types and errors. `ADAPTATIONS` is the whole difference between what the dialect
+attributes, Oracle's own dictionary, types and errors. adaptations.py is the whole difference between what the dialect
 says and what MariaDB gets; the dictionary's views (standin.sql) are made of information_schema.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pymysql
+import pytest
 from pymysql.constants import CLIENT
 
 from tests.support.databases.mariadb import MariaServer
+from tests.support.oracle.adaptations import DICTIONARY as DICTIONARY
+from tests.support.oracle.adaptations import SCHEMA as SCHEMA
+from tests.support.oracle.adaptations import adapt as adapt
 from tests.support.oracle.double import Lob
 from venus.adapters.dialects.oracle.session.lobs import LOCATOR
-
-SCHEMA = "APP"
-DICTIONARY = "DICTIONARY"
-_NOTHING = "DO 0"
-_MOMENT = "%Y-%m-%d %H:%i:%s"
-
-
-def _kept_only(trigger: str) -> str:
-    text = f"CONVERT(X'{trigger.encode().hex()}' USING utf8mb4)"
-    return f"REPLACE INTO {DICTIONARY}.DDL_TRIGGERS VALUES ('VENUS_DDL_TRG', {text})"
-
-
-#: Pattern -> what MariaDB gets instead. In order; a trigger's body is touched by none of them.
-ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
-    (
-        r"(?s)^BEGIN\n  DBMS_SCHEDULER\.CREATE_JOB.*q'\[\n(.*)\n\]'\);\nEND;$",
-        lambda made: (
-            f"REPLACE INTO {DICTIONARY}.JOBS VALUES ('VENUS_VALVE', CONVERT(X'{made[1].encode().hex()}' USING utf8mb4))"
-        ),
-    ),
-    (r"^(?:BEGIN EXECUTE IMMEDIATE ')?ALTER SESSION SET .*", _NOTHING),
-    (r"^ALTER TRIGGER \w+ ENABLE$", _NOTHING),  # its triggers are always enabled
-    (
-        r"(?s)^BEGIN\n  DBMS_STATS\.SET_TABLE_STATS.*TABNAME => '(\w+)'\);\nEND;$",
-        rf"REPLACE INTO {DICTIONARY}.FIXED_STATISTICS VALUES ('\1')",
-    ),
-    (r"^ALTER INDEX \w+ COALESCE$", _NOTHING),
-    (r"^CREATE OR REPLACE NONEDITIONABLE TRIGGER", "CREATE OR REPLACE TRIGGER"),
-    # its triggers can only be dropped, and it runs no job: a test runs the job's block
-    (r"'ALTER TRIGGER (VENUS_[IUD]_)' \|\| T\.NUM \|\| ' DISABLE'", r"'DROP TRIGGER \1' || T.NUM"),
-    (r"(?s)^BEGIN\n  DBMS_SCHEDULER\.DROP_JOB.*", f"DELETE FROM {DICTIONARY}.JOBS"),
-    (r"^ALTER SEQUENCE VENUS_SEQ NOORDER$", f"DELETE FROM {DICTIONARY}.ORDERED"),
-    (r"  LOCK TABLE \w+ IN EXCLUSIVE MODE NOWAIT;\n", ""),
-    (r"\bIF USER <> ", f"IF '{SCHEMA}' <> "),
-    # it has no DDL triggers: `oracle_ddl_events` writes for the application what this one would
-    (r"(?s)^CREATE OR REPLACE TRIGGER VENUS_DDL_TRG.*", lambda made: _kept_only(made[0])),
-    (r"^DROP TRIGGER (VENUS_DDL_TRG)$", rf"DELETE FROM {DICTIONARY}.DDL_TRIGGERS WHERE NAME = '\1'"),
-    # the views of who blocks are one made by hand, and there only where a test makes it
-    (r"(?s)^SELECT O\.OBJECT_NAME, MAX\(ROUND.*GV\$LOCKED_OBJECT.*", f"SELECT NAME, AGE FROM {DICTIONARY}.BLOCKERS"),
-    (
-        r"(?s)^SELECT L\.SESSION_ID, .*GV\$LOCKED_OBJECT.*",
-        f"SELECT SESSION_ID, 1, 'APP', 'joe', '2026-11-25 15:00:00' FROM {DICTIONARY}.BLOCKERS",
-    ),
-    (
-        r"\b(FROM|JOIN) ((?:ALL|USER)_[A-Z_]+|SESSION_PRIVS|PRODUCT_COMPONENT_VERSION|REDACTION_POLICIES"
-        r"|DATABASE_PROPERTIES|NLS_DATABASE_PARAMETERS|DBA_REGISTRY_SQLPATCH)\b",
-        rf"\1 {DICTIONARY}.\2",
-    ),
-    (r"\bGV\$(SQL_PLAN|INSTANCE|SYSSTAT)\b", rf"{DICTIONARY}.\1"),
-    (r"SYS_CONTEXT\('USERENV', '(DB_UNIQUE_NAME|CON_NAME)'\) FROM DUAL", rf"\1 FROM {DICTIONARY}.THE_DATABASE"),
-    (r"TO_CHAR\(DBID\) FROM V\$DATABASE", f"DBID FROM {DICTIONARY}.THE_DATABASE"),
-    # a round trip through a smaller character set loses what it does not have, as at an Oracle
-    (r"CONVERT\(CONVERT\((.+?), 'AL32UTF8', 'US7ASCII'\), 'US7ASCII', 'AL32UTF8'\)", r"CONVERT(\1 USING ascii)"),
-    # texts read as bytes: here a column has a character set of its own, and a CLOB is a text
-    (
-        r"TO_CLOB\(RAWTOHEX\(UTL_RAW\.CAST_TO_RAW\(SUBSTRB\(([^(),]+), (\d+), (\d+)\)\)\)\)",
-        r"HEX(SUBSTR(CAST(\1 AS BINARY), \2, \3))",
-    ),
-    (r"UTL_RAW\.CAST_TO_RAW\(((?:[^()]|\([^()]*\))+)\)", r"CAST(\1 AS BINARY)"),
-    (r"UTL_RAW\.CAST_TO_VARCHAR2\((:\w+)\)", r"CONVERT(\1 USING utf8mb4)"),
-    (r"DBMS_LOB\.SUBSTR\(([^(),]+), (\d+), (\d+)\)", r"SUBSTR(\1, \3, \2)"),
-    (r" WHERE ROWNUM <= (\d+)\) T$", r" LIMIT \1) T"),
-    (r"\nDISABLE\n(DECLARE|BEGIN)", r"\n\1"),
-    (r" DROP \(RECORDID, ISDELETED, SEQUENCE\)$", " DROP RECORDID, DROP ISDELETED, DROP SEQUENCE"),
-    (r"NOCYCLE CACHE 1000 (NO)?ORDER", "NOCYCLE CACHE 1000"),
-    (r" USING INDEX INITRANS 8(?: TABLESPACE \"\w+\")?\n\) INITRANS 8 PCTFREE 5(?: TABLESPACE \"\w+\")?", "\n)"),
-    (r"^ALTER TABLE (VENUS_L_\d+) MODIFY \((K\d+) (.*)\)$", r"ALTER TABLE \1 MODIFY \2  \3  NOT NULL"),
-    # its CAST adds no blanks
-    (r"CAST\(([^()]+) AS CHAR\((\d+) BYTE\)\)", r"PADDED(\1, \2)"),
-    (r"CAST\(([^()]+) AS N?CHAR\((\d+)(?: CHAR)?\)\)", r"RPAD(\1, \2, ' ')"),
-    # a log table's columns: MariaDB's NUMBER is a DOUBLE, its fractions end at the sixth digit
-    (r"\b(K\d+)  NUMBER  NOT NULL", r"\1  DECIMAL(65,20)  NOT NULL"),
-    (r"\b(K\d+)  TIMESTAMP\(9\)  NOT NULL", r"\1  DATETIME(6)  NOT NULL"),
-    (r"\b(K\d+)  NVARCHAR2\(", r"\1  VARCHAR2("),
-    (r"\((\d+) (?:CHAR|BYTE)\)", r"(\1)"),
-    (r" PURGE$", ""),
-    (r"ESCAPE '\\'", "ESCAPE '|'"),
-    (r"VENUS\\_(L\\_)?%", lambda found: found[0].replace("\\", "|")),
-    (r"SELECT USER, SYS_CONTEXT\('USERENV', 'CURRENT_SCHEMA'\)", f"SELECT '{SCHEMA}', '{SCHEMA}'"),
-    (r"\bVSIZE\(", "OCTET_LENGTH("),
-    (r"\bORA_HASH\(", "CRC32("),
-    (r"\bDBMS_LOB\.GETLENGTH\(", "CHAR_LENGTH("),  # counts 1 for characters beyond U+FFFF: see Cursor.fetched
-    (r"\(SYSDATE - (T\.LAST_ANALYZED|I\.STARTUP_TIME)\) \* 86400", r"TIMESTAMPDIFF(SECOND, \1, NOW())"),
-    (r"TO_CHAR\((O\.DATA_OBJECT_ID)\)", r"\1"),
-    (r"TO_CHAR\((O\.LAST_DDL_TIME), '[^']*'\)", r"\1"),
-    (r"SYSDATE - 3 / 86400", "NOW() - INTERVAL 3 SECOND"),
-    (r"SYS_EXTRACT_UTC\(SYSTIMESTAMP\), 'YYYY-MM-DD HH24:MI:SS.FF6'", "UTC_TIMESTAMP(), 'YYYY-MM-DD HH24:MI:SS'"),
-    (r"TO_CHAR\(([^()]+), 'SYYYY-MM-DD HH24:MI:SS'\)", rf"DATE_FORMAT(\1, '{_MOMENT}')"),
-    (r"TO_CHAR\(([^()]+), 'SYYYY-MM-DD HH24:MI:SS\.FF6'\)", rf"DATE_FORMAT(\1, '{_MOMENT}.%f')"),
-    (r"TO_(?:DATE|TIMESTAMP)\((:[pe]\d+), '[^']*'\)", r"\1"),
-    (r"(?s)^SELECT \* FROM \((.*)\) WHERE ROWNUM <= :lines$", r"\1 LIMIT :lines"),  # a subquery's order is not kept
-)
 
 _VIEWS = Path(__file__).with_suffix(".sql")
 _SYS_CONTEXT = """CREATE FUNCTION SYS_CONTEXT(A VARCHAR(30), B VARCHAR(30)) RETURN VARCHAR(30) DETERMINISTIC AS
@@ -190,26 +102,33 @@ _FILLED = (
 
 #: MariaDB's error numbers -> the code that an Oracle gives in the same situation.
 _CODES = {
+    1045: "ORA-01017",
+    1048: "ORA-01400",
+    1050: "ORA-00955",
+    1051: "ORA-00942",
     1054: "ORA-00904",
+    1062: "ORA-00001",
     1142: "ORA-01031",  # an Oracle says so if the user may do anything else with it, else ORA-00942
     1146: "ORA-00942",
     1205: "ORA-00054",
     1213: "ORA-00060",
+    1264: "ORA-01438",
+    1292: "ORA-01861",
+    1364: "ORA-01400",
+    1406: "ORA-12899",
     1412: "ORA-01466",
+    1451: "ORA-02292",
+    1452: "ORA-02291",
+    2003: "ORA-12541",
+    2006: "ORA-03113",
     2013: "ORA-03113",
+    4025: "ORA-02290",
+    4092: "ORA-00955",
 }
 
 
 class StandInError(Exception):
     """An error of the server under its Oracle code."""
-
-
-@lru_cache(maxsize=1024)
-def adapted(text: str) -> str:
-    """Return what MariaDB gets for a statement."""
-    for pattern, instead in ADAPTATIONS:
-        text = re.sub(pattern, instead, text)
-    return text
 
 
 @dataclass(slots=True)
@@ -229,25 +148,32 @@ class Cursor:
     def rowcount(self) -> int:
         return int(self.raw.rowcount)
 
+    def setinputsizes(self, *types: Any) -> None:
+        """Take the types of binds: MariaDB's driver needs none."""
+
     def execute(self, text: str, binds: Mapping[str, Any] | Sequence[Any] | None = None) -> None:
         self.said.append(text)
         _check_binds(text, binds)
+        if isinstance(binds, Mapping):
+            binds = {name: _bind_value(value) for name, value in binds.items()}
         try:
             if text == "SET TRANSACTION READ ONLY":
                 self.raw.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 self.raw.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
             elif binds:
-                self.raw.execute(_place(adapted(text)), binds)
+                self.raw.execute(_place(adapt(text)), binds)
             else:
-                self.raw.execute(adapted(text))
+                self.raw.execute(adapt(text))
             self.session.executed(text)
         except pymysql.Error as e:
             raise _error(e) from e
 
     def executemany(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
+        self.said.append(text)
         self.session.is_open = True
+        self.session.written |= set(_TEMPORARY.findall(text))
         try:
-            self.raw.executemany(_place(adapted(text)), rows)
+            self.raw.executemany(_place(adapt(text)), [tuple(map(_bind_value, row)) for row in rows])
         except pymysql.Error as e:
             raise _error(e) from e
 
@@ -265,6 +191,15 @@ class Cursor:
 
     def close(self) -> None:
         self.raw.close()
+
+
+#: A temporary table of a target, which is an ordinary one here: the session empties it at its COMMIT.
+_TEMPORARY = re.compile(r'^INSERT INTO ("venus_[sd]_\w+")')
+
+
+def _bind_value(value: Any) -> Any:
+    """Return what an Oracle's driver binds: nothing for what is empty."""
+    return None if value in ("", b"") else value
 
 
 def _locate(row: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
@@ -304,6 +239,7 @@ class Connection:
     outputtypehandler: Any = None  # MariaDB's driver fetches decimals and texts as they are
     inputtypehandler: Any = None
     is_open: bool = False  # a transaction
+    written: set[str] = field(default_factory=set)  # temporary tables that have rows of it
 
     def cursor(self) -> Cursor:
         return Cursor(self.raw.cursor(), self)
@@ -311,17 +247,21 @@ class Connection:
     def executed(self, text: str) -> None:
         """Let go of what MariaDB holds behind a query: at an Oracle it begins no transaction."""
         passes = text.startswith(("SELECT", "ALTER SESSION", "BEGIN EXECUTE IMMEDIATE 'ALTER SESSION"))
-        self.is_open = self.is_open or not passes or text.endswith("FOR UPDATE")
+        self.is_open = self.is_open or not passes or "FOR UPDATE" in text
         if not self.is_open:
             self.raw.commit()
 
     def commit(self) -> None:
         self.said.append("COMMIT")
+        for table in self.written:
+            self.raw.cursor().execute(f"DELETE FROM {table}")
+        self.written.clear()
         self.raw.commit()
         self.is_open = False
 
     def rollback(self) -> None:
         self.said.append("ROLLBACK")
+        self.written.clear()
         self.raw.rollback()
         self.is_open = False
 
@@ -331,7 +271,10 @@ class Connection:
 
 def session(said: list[str] | None = None, **where: Any) -> Connection:
     """Open a session with the settings of an Oracle's."""
-    raw = pymysql.connect(charset="utf8mb4", client_flag=CLIENT.FOUND_ROWS, ssl_disabled=True, **where)
+    try:
+        raw = pymysql.connect(charset="utf8mb4", client_flag=CLIENT.FOUND_ROWS, ssl_disabled=True, **where)
+    except pymysql.Error as e:
+        raise _error(e) from e
     cursor = raw.cursor()
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     cursor.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")  # what a CAST gives is compared like a column
@@ -391,3 +334,18 @@ class StandIn:
             cursor.execute(f"INSERT INTO SESSION_PRIVS VALUES {PRIVILEGES}")
             cursor.execute("UPDATE THE_DATABASE SET DB_UNIQUE_NAME = 'SHOP_A', CON_NAME = 'SHOP', DBID = '1001'")
             cursor.execute("UPDATE NLS_DATABASE_PARAMETERS SET VALUE = 'AL32UTF8' WHERE PARAMETER = 'NLS_CHARACTERSET'")
+
+
+@pytest.fixture
+def oracle_target(
+    mariadb_oracle_server: MariaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StandIn]:
+    """Make an empty schema that a URL of cx_Oracle leads to, in this process and in those that it spawns."""
+    from tests.support.oracle.driver import driver_folder  # it needs this module
+
+    standin = StandIn(mariadb_oracle_server)
+    standin.prepare()
+    monkeypatch.syspath_prepend(driver_folder(tmp_path / "driver"))
+    monkeypatch.delitem(sys.modules, "cx_Oracle", raising=False)
+    yield standin
+    sys.modules.pop("cx_Oracle", None)

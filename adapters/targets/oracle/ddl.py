@@ -1,0 +1,331 @@
+"""Places and DDL of an Oracle target: tables, indexes, foreign keys, the step to another version (VENUS 3.4). Pure.
+
+All tables are in the schema of the user in the URL. A name in lower case becomes one in upper case, so that statements
+need no quotes; `[targets.X] names` changes that. A table is created with its key; indexes and foreign keys come behind
+the rows of a load. Foreign keys are disabled: the source has checked them, and Oracle cannot switch them off for one
+session. A new column is added, a dropped one stays and may be NULL, a type is widened; every other change halts the
+table with a reason. Each statement is left out if the dictionary shows that it was run, because DDL ends its
+transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from venus.adapters.dialects.oracle.sql import NAME_BYTES_MAX, literal
+from venus.adapters.targets.oracle.types import (
+    KEY_BYTES_MAX,
+    becomes_text,
+    declared_columns,
+    indexes_of,
+    is_lob,
+    key_bytes,
+)
+from venus.adapters.targets.relational.names import fold_name, shorten_bytes
+from venus.adapters.targets.relational.place import (
+    RelationalPlace,
+    VersionStep,
+    is_other_key,
+    join_steps,
+    refuse_clashes,
+)
+from venus.model import Column, Index, Kind, TableSchema
+
+#: The longest name since 12.2; `examine` (tables.py) refuses longer ones than the server has.
+NAME_BYTES = 128
+COLUMNS_MAX = 1000
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+_TEXT = re.compile(r"'(?:[^']|'')+'")
+_BOOLEANS = {"true": "1", "false": "0"}
+
+
+def quote(name: str) -> str:
+    """Quote an identifier. Oracle's names cannot contain a quote (`_place_problems`)."""
+    return f'"{name}"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class OraclePlacedTable(RelationalPlace):
+    """A source table and its names at the target."""
+
+    def quote(self, name: str) -> str:
+        return quote(name)
+
+    def fold(self, name: str) -> str:
+        return shorten_bytes(_fold(name, self.schema.source_dialect, self.names), NAME_BYTES)
+
+    @cached_property
+    def types(self) -> dict[str, str]:
+        return declared_columns(self.schema)
+
+    @property
+    def sql(self) -> str:
+        return quote(self.name)
+
+
+def _fold(name: str, dialect: str, names: str) -> str:
+    if names == "auto":
+        return name.upper() if name == name.lower() else name
+    return fold_name(name, dialect, names)
+
+
+def place_table(schema: TableSchema, user: str, names: str) -> OraclePlacedTable:
+    """Return the place of a table in the schema of a user."""
+    name = shorten_bytes(_fold(schema.name, schema.source_dialect, names), NAME_BYTES)
+    return OraclePlacedTable(schema=schema, namespace=user, name=name, names=names)
+
+
+def place_all(schemas: Iterable[TableSchema], user: str, names: str, target: str) -> list[OraclePlacedTable]:
+    """Place all tables except the heartbeat. Raises Refused with a line for each impossible name or key."""
+    placed = [place_table(schema, user, names) for schema in schemas if not schema.is_heartbeat]
+    return refuse_clashes(placed, _place_problems, target, "Oracle's names without quotes")
+
+
+def _place_problems(placed: OraclePlacedTable) -> Iterator[str]:
+    schema = placed.schema
+    for name in (placed.name, *(placed.fold(c.name) for c in schema.columns)):
+        if '"' in name or "\0" in name:
+            yield f"{schema.qualified}: Oracle has no name with a quote, as in {name!r}"
+    if len(schema.columns) > COLUMNS_MAX:
+        yield f"{schema.qualified} has {len(schema.columns)} columns, Oracle allows {COLUMNS_MAX}"
+    kinds = ("the key", *(f"index {i.name}" for i in _plain_indexes(schema)))
+    for what, names in zip(kinds, indexes_of(schema), strict=True):
+        size = sum(key_bytes(placed.types[name]) for name in names if name in placed.types)
+        if size > KEY_BYTES_MAX:
+            yield f"{schema.qualified}: {what} may be {size:,} bytes long, an index of 8 KB blocks {KEY_BYTES_MAX:,}"
+
+
+def find_long_names(placed: OraclePlacedTable, bytes_max: int) -> list[str]:
+    """Return the names that are too long for an older server."""
+    names = (placed.name, *(placed.fold(c.name) for c in placed.schema.columns))
+    return [name for name in names if len(name.encode()) > bytes_max]
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def create_table(placed: OraclePlacedTable) -> str:
+    """Return the statement that creates a table with its key."""
+    lines = [column_sql(placed, column) for column in placed.schema.columns]
+    lines.append(f"PRIMARY KEY ({placed.key})")
+    return f"CREATE TABLE {placed.sql} (\n    " + ",\n    ".join(lines) + "\n)"
+
+
+def column_sql(placed: OraclePlacedTable, column: Column, *, is_added: bool = False) -> str:
+    """Return one column. An added one without a default may be NULL: other rows have no value."""
+    default = _default_sql(column, placed.types[column.name])
+    is_required = column.name in placed.schema.key or not column.nullable
+    parts = [placed.column(column.name), placed.types[column.name]]
+    parts += [f"DEFAULT {default}"] if default else []
+    parts += ["NOT NULL"] if is_required and (default or not is_added) else []
+    return " ".join(parts)
+
+
+def _default_sql(column: Column, declared: str) -> str:
+    """Return a constant default as Oracle reads it; empty if it is none."""
+    text, kind = column.default_sql, column.type.kind
+    if column.identity or not text or is_lob(declared):
+        return ""
+    if kind is Kind.BOOL:
+        return _BOOLEANS.get(text.lower(), "")
+    if kind in (Kind.INT, Kind.DECIMAL, Kind.FLOAT):
+        return text if _NUMBER.fullmatch(text) else ""
+    return text if kind in (Kind.TEXT, Kind.CHAR, Kind.UUID) and _TEXT.fullmatch(text) else ""
+
+
+def side_definitions(placed: OraclePlacedTable, names: Iterable[str]) -> str:
+    """Return the columns of a table of VENUS's own that has these columns of the table."""
+    key = placed.schema.key
+    return ", ".join(
+        f"{placed.column(name)} {placed.types[name]}{' NOT NULL' if name in key else ''}" for name in names
+    )
+
+
+def comment_statements(placed: OraclePlacedTable) -> list[str]:
+    """Return the statements that describe the table and its columns."""
+    found = [f"COMMENT ON TABLE {placed.sql} IS {literal(placed.schema.comment)}"] if placed.schema.comment else []
+    return found + [
+        f"COMMENT ON COLUMN {placed.sql}.{placed.column(c.name)} IS {literal(c.comment)}"
+        for c in placed.schema.columns
+        if c.comment
+    ]
+
+
+def _plain_indexes(schema: TableSchema) -> list[Index]:
+    return [index for index in schema.indexes if not index.definition]
+
+
+def index_name(placed: OraclePlacedTable, name: str) -> str:
+    """Return the name of an index or a foreign key, which is unique in the schema and fits every version."""
+    return shorten_bytes(f"{placed.name}_{name}".upper().replace('"', "_"), NAME_BYTES_MAX)
+
+
+def index_statements(placed: OraclePlacedTable, there: Collection[str] = ()) -> list[str]:
+    """Return the statements that create the indexes which the table does not have."""
+    return [
+        f"CREATE {'UNIQUE ' if index.unique else ''}INDEX {quote(index_name(placed, index.name))} "
+        f"ON {placed.sql} ({placed.columns(index.columns)})"
+        for index in _plain_indexes(placed.schema)
+        if index_name(placed, index.name) not in there
+    ]
+
+
+def foreign_key_statements(
+    placed: OraclePlacedTable, others: Sequence[OraclePlacedTable], there: Collection[str] = ()
+) -> list[str]:
+    """Return the statements that add the foreign keys which the table does not have, disabled."""
+    by_name = {(o.schema.namespace, o.schema.name): o for o in others}
+    found = []
+    for key in placed.schema.foreign_keys:
+        parent = by_name.get((key.referred_namespace, key.referred_table))
+        name = index_name(placed, key.name)
+        if parent is None or key.not_valid or name in there:
+            continue
+        action = f" ON DELETE {key.on_delete}" if key.on_delete in ("CASCADE", "SET NULL") else ""
+        found.append(
+            f"ALTER TABLE {placed.sql} ADD CONSTRAINT {quote(name)} FOREIGN KEY ({placed.columns(key.columns)}) "
+            f"REFERENCES {parent.sql} ({parent.columns(key.referred_columns)}){action} DISABLE"
+        )
+    return found
+
+
+def file_heads(target: str) -> list[str]:
+    """Return the first comments of the file with the DDL."""
+    return [
+        f"What `venus migrate --target {target}` creates in the schema of its user; indexes come behind the rows.",
+        "Foreign keys are disabled while VENUS applies: ALTER TABLE ... ENABLE CONSTRAINT ... afterwards.",
+    ]
+
+
+def text_columns(schema: TableSchema) -> list[str]:
+    """Return the columns whose values are text here because no type holds them exactly."""
+    return [f"{schema.qualified}.{c.name} ({c.source_type})" for c in schema.columns if becomes_text(c.type)]
+
+
+def columns_without_empty_text(placed: OraclePlacedTable) -> list[str]:
+    """Return the columns that refuse an empty text or binary value of the source."""
+    return [
+        f"{placed.schema.qualified}.{c.name}"
+        for c in placed.schema.columns
+        if c.type.kind in (Kind.TEXT, Kind.CHAR, Kind.BYTES) and not is_lob(placed.types[c.name])
+    ]
+
+
+# -- another version ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleTargetColumn:
+    """A column of a table as the dictionary has it."""
+
+    name: str
+    declared: str
+    not_null: bool
+    has_default: bool = False
+    is_virtual: bool = False
+
+
+def plan_step(
+    old: OraclePlacedTable,
+    new: OraclePlacedTable,
+    present: Mapping[str, OracleTargetColumn],
+    target: str,
+    *,
+    has_begun: bool,
+    rekeying: bool = False,
+) -> VersionStep:
+    """Return the step from one version to the next. Pure.
+
+    `present` has the columns of the table by their names. `has_begun` means that the statements of this step were run
+    before, perhaps not all of them; `rekeying` that a resync replaces all rows.
+    """
+    if old.name != new.name:
+        return VersionStep(refused=f"the table was renamed from {old.schema.qualified} to {new.schema.qualified}")
+    if is_other_key(old.schema, new.schema, rekeying=rekeying):
+        return VersionStep(
+            refused=f"the key has changed to ({', '.join(new.schema.key)}), which a target of this kind does not "
+            f"follow: empty it with `venus migrate --target {target} --empty-meanwhile`"
+        )
+    before = {c.number: c for c in old.schema.columns}
+    after = {c.number: c for c in new.schema.columns}
+    parts = [_drop_column(old, c, present) for number, c in before.items() if number not in after]
+    parts += [_change_column(old, new, c, after[number], present) for number, c in before.items() if number in after]
+    parts += [_add_column(new, c, present, has_begun=has_begun) for number, c in after.items() if number not in before]
+    return join_steps(parts)
+
+
+def _add_column(
+    new: OraclePlacedTable, column: Column, present: Mapping[str, OracleTargetColumn], *, has_begun: bool
+) -> VersionStep:
+    name = new.fold(column.name)
+    if name in present:
+        own = f"the target's table {new.name} has a column {name} already, and the source has added one"
+        return VersionStep() if has_begun else VersionStep(refused=f"{own}: rename or drop the one at the target")
+    return VersionStep(statements=(f"ALTER TABLE {new.sql} ADD ({column_sql(new, column, is_added=True)})",))
+
+
+def _drop_column(old: OraclePlacedTable, column: Column, present: Mapping[str, OracleTargetColumn]) -> VersionStep:
+    remark = f"column {column.name} was dropped at the source and is kept here"
+    has = present.get(old.fold(column.name))
+    if has is None or not has.not_null:
+        return VersionStep(remarks=(remark,))
+    return VersionStep(statements=(_may_be_null(old, column.name, has.declared),), remarks=(remark,))
+
+
+def _may_be_null(placed: OraclePlacedTable, name: str, declared: str) -> str:
+    """Return the statement that lets a column be NULL; the type of a LOB cannot be repeated."""
+    kept = "" if is_lob(declared) else f"{placed.types[name]} "
+    return f"ALTER TABLE {placed.sql} MODIFY ({placed.column(name)} {kept}NULL)"
+
+
+def _change_column(
+    old: OraclePlacedTable,
+    new: OraclePlacedTable,
+    before: Column,
+    after: Column,
+    present: Mapping[str, OracleTargetColumn],
+) -> VersionStep:
+    name, now = old.fold(before.name), new.fold(after.name)
+    was, wanted = old.types[before.name], new.types[after.name]
+    is_renamed = name != now and name in present and now not in present
+    has = present.get(name if is_renamed else now)
+    statements = []
+    if is_renamed:
+        statements.append(f"ALTER TABLE {new.sql} RENAME COLUMN {quote(name)} TO {quote(now)}")
+    if was != wanted and (has is None or has.declared != wanted):
+        if not can_widen(was, wanted):
+            return VersionStep(
+                refused=f"column {after.name} has changed from {was} to {wanted}, which does not widen it: "
+                "all of its values come again"
+            )
+        statements.append(f"ALTER TABLE {new.sql} MODIFY ({quote(now)} {wanted})")
+    if after.nullable and has is not None and has.not_null and after.name not in new.schema.key:
+        statements.append(_may_be_null(new, after.name, wanted))
+    remarks: tuple[str, ...] = ()
+    if before.nullable and not after.nullable:
+        remarks = (f"column {after.name} is NOT NULL at the source now; NULL stays allowed here",)
+    return VersionStep(statements=tuple(statements), remarks=remarks)
+
+
+def can_widen(was: str, wanted: str) -> bool:
+    """Return whether Oracle changes one declared type into another with rows in the table, and keeps every value."""
+    if was == wanted:
+        return True
+    (word, old), (other, now) = _parse(was), _parse(wanted)
+    if word != other:
+        return False
+    if word == "NUMBER":
+        return not now or (bool(old) and old[1] <= now[1] and old[0] - old[1] <= now[0] - now[1])
+    return word in ("VARCHAR2 CHAR", "VARCHAR2 BYTE", "RAW", "TIMESTAMP", "TIMESTAMP ZONE") and old <= now
+
+
+def _parse(declared: str) -> tuple[str, list[int]]:
+    """Return the words of a type and its numbers."""
+    word, *numbers = re.findall(r"[A-Z_]+2?|-?\d+", declared)
+    if word == "NUMBER" and len(numbers) == 1:
+        numbers.append("0")
+    unit = next((u for u in ("CHAR", "BYTE", "ZONE") if declared.endswith((f" {u})", f" {u}"))), "")
+    return f"{word} {unit}".strip(), [int(n) for n in numbers if n.lstrip("-").isdigit()]

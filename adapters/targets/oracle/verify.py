@@ -1,0 +1,115 @@
+"""An Oracle target as one side of a comparison (dialects/verify_contract.py): VENUS computes the checksums.
+
+An Oracle's own hashes take no LOB, and the server has no text of a float that equals the canonical one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from venus.adapters.dialects.oracle.rows import PIECE_ROWS, canonical_texts
+from venus.adapters.dialects.oracle.sql import statement as dialect_statement
+from venus.adapters.dialects.oracle.verify import KEYS_AT_ONCE
+from venus.adapters.dialects.verify_contract import (
+    FormStyle,
+    Key,
+    RowReader,
+    Slice,
+    Subject,
+    range_condition,
+    row_condition,
+    style_of,
+)
+from venus.adapters.targets.oracle.types import binding, is_lob, read_rule, read_sql
+from venus.adapters.targets.relational.place import UnfitValue
+from venus.adapters.targets.relational.row_target import SessionReader, build_section
+from venus.codec.batch import TableChanges
+from venus.codec.columns import Value
+from venus.model import Column, Kind
+
+
+class OracleTargetReader(SessionReader, RowReader):
+    """A session that reads a target for a comparison."""
+
+    def estimate_rows(self, subject: Subject) -> int:
+        found = self._session.row(dialect_statement("verify", "estimate", table=self._place(subject).sql))
+        return int(found[0])
+
+    def read_split_points(self, subject: Subject, rows: int) -> list[int]:
+        parts = {"table": self._place(subject).sql, "key": self._leading_key(subject)}
+        text = dialect_statement("verify", "cuts", where=row_condition(subject), rows=str(rows), **parts)
+        return sorted({int(k) for (k,) in self._session.rows(text)})
+
+    def scan(
+        self, subject: Subject, part: Slice, buckets: Collection[int] | None, *, rows_max: int = 0
+    ) -> Iterator[TableChanges]:
+        key = self._leading_key(subject)
+        where = range_condition(subject, key, part, buckets) if part.step else row_condition(subject)
+        if rows_max:
+            where = f"{where} AND ROWNUM <= {rows_max}"
+        yield from self._read_rows(subject, where, [])
+
+    def find_rows(self, subject: Subject, keys: Seq[Key]) -> Iterator[TableChanges]:
+        for first in range(0, len(keys), KEYS_AT_ONCE):
+            where, values = self._key_condition(subject, keys[first : first + KEYS_AT_ONCE])
+            yield from self._read_rows(subject, where, values)
+
+    def _leading_key(self, subject: Subject) -> str:
+        return f"T.{self._place(subject).column(subject.schema.key[0])}"
+
+    def _key_condition(self, subject: Subject, keys: Seq[Key]) -> tuple[str, list[Any]]:
+        """Return the condition that a row has one of these keys, and its binds."""
+        placed, schema = self._place(subject), subject.schema
+        columns = schema.wire_columns[: len(schema.key)]
+        bindings = [binding(c.type, placed.types[c.name]) for c in columns]
+        names = [_key_term(c, f"T.{placed.column(c.name)}") for c in columns]
+        values: list[Any] = []
+        cases = ["1 = 0"]
+        for key in keys:
+            try:
+                bound = [b.convert(_key_value(c, form)) for b, c, form in zip(bindings, columns, key, strict=True)]
+            except UnfitValue:  # no row here has it
+                continue
+            terms = (
+                f"{name} = {b.sql.replace('{b}', f':{n}')}"
+                for n, (name, b) in enumerate(zip(names, bindings, strict=True), len(values) + 1)
+            )
+            cases.append(f"({' AND '.join(terms)})")
+            values += bound
+        return f"({' OR '.join(cases)})", values
+
+    def _read_rows(self, subject: Subject, where: str, values: list[Any]) -> Iterator[TableChanges]:
+        placed, schema = self._place(subject), subject.schema
+        columns = [(c, placed.types[c.name], f"T.{placed.column(c.name)}") for c in schema.wire_columns]
+        read = ", ".join(f"{read_sql(declared, name)} AS V{n}" for n, (_, declared, name) in enumerate(columns, 1))
+        lobs = [n for n, (_, declared, _) in enumerate(columns) if is_lob(declared)]
+        lengths = "".join(f", DBMS_LOB.GETLENGTH({columns[n][2]}) AS VENUS_LENGTH_{n}" for n in lobs)
+        parts = {"columns": read, "lobs": lengths, "table": placed.sql, "where": where}
+        for rows in self._session.stream(dialect_statement("verify", "rows", **parts), values, PIECE_ROWS):
+            found = list(zip(*rows, strict=True))
+            sizes = dict(zip(lobs, found[len(columns) + 2 :], strict=True))
+            canonical = [
+                _canonical_values(column, declared, found[n], sizes.get(n))
+                for n, (column, declared, _) in enumerate(columns)
+            ]
+            yield build_section(schema, canonical)
+
+
+def _canonical_values(column: Column, declared: str, values: Seq[Any], sizes: Seq[Any] | None) -> Seq[Value]:
+    """Return the canonical values of a column; an empty LOB comes as NULL, and only its size tells it from none."""
+    if sizes is not None:
+        empty: Any = b"" if column.type.kind is Kind.BYTES else ""
+        values = [empty if v is None and size == 0 else v for v, size in zip(values, sizes, strict=True)]
+    scale = column.type.scale if column.type.kind is Kind.DECIMAL else 0
+    return canonical_texts(read_rule(column.type, declared), values, scale)
+
+
+def _key_value(column: Column, form: str) -> Any:
+    return bytes.fromhex(form) if column.type.kind is Kind.BYTES else form
+
+
+def _key_term(column: Column, name: str) -> str:
+    """Return what is compared with a form, which has no blanks at its end if the column is padded with them."""
+    return f"RTRIM({name})" if style_of(column.type) is FormStyle.PADDED else name

@@ -1,0 +1,121 @@
+"""Names, tables and steps to another version at an Oracle target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.brokers.feed import INT, TEXT, column, items, refers, table
+from venus.adapters.targets.oracle.ddl import (
+    OracleTargetColumn,
+    can_widen,
+    create_table,
+    find_long_names,
+    foreign_key_statements,
+    place_all,
+    place_table,
+    plan_step,
+)
+from venus.adapters.targets.oracle.session import split_statements
+from venus.adapters.targets.oracle.tables import OracleTableFacts, spell_type, table_differences
+from venus.adapters.targets.relational.place import VersionStep
+from venus.errors import Refused
+from venus.model import LogicalType, TableSchema
+
+
+def step(
+    before: TableSchema, after: TableSchema, *, has_begun: bool = False, **present: OracleTargetColumn
+) -> VersionStep:
+    old, new = place_table(before, "APP", "auto"), place_table(after, "APP", "auto")
+    there = {old.fold(c.name): here(old.fold(c.name), old.types[c.name]) for c in before.columns}
+    return plan_step(old, new, there | present, "o", has_begun=has_begun)
+
+
+def here(name: str, declared: str, **more: bool) -> OracleTargetColumn:
+    return OracleTargetColumn(name=name, declared=declared, not_null=more.get("not_null", False))
+
+
+def test_plain_names_need_no_quotes_and_others_are_kept() -> None:
+    schema = table(1, "orders", column(1, "id", INT), column(2, "mixedCase"))
+    assert [place_table(schema, "APP", n).sql for n in ("auto", "keep", "lower")] == [
+        '"ORDERS"',
+        '"orders"',
+        '"orders"',
+    ]
+    assert '"mixedCase" CLOB' in create_table(place_table(schema, "APP", "auto"))
+
+
+def test_impossible_names_are_refused() -> None:
+    quoted, clash = table(1, 'a"b', column(1, "id", INT)), table(2, "c", column(1, "id", INT), column(2, "ID"))
+    with pytest.raises(Refused, match="no name with a quote") as refused:
+        place_all([quoted, clash], "APP", "auto", "o")
+    assert "two columns would be called id" in str(refused.value)
+    long = table(1, "a" * 31, column(1, "id", INT))
+    assert find_long_names(place_table(long, "APP", "auto"), 30) == ["A" * 31]
+
+
+def test_foreign_keys_are_disabled() -> None:
+    parent = items(2, "parents")
+    placed = [place_table(s, "APP", "auto") for s in (refers(items(), "amount", parent), parent)]
+    (text,) = foreign_key_statements(placed[0], placed)
+    assert text.endswith('REFERENCES "PARENTS" ("ID") DISABLE')
+
+
+def test_a_step_runs_what_is_missing_and_nothing_twice() -> None:
+    first = items()
+    second = replace(first, version=2, columns=(*first.columns, column(4, "extra", TEXT)))
+    assert step(first, second).statements == ('ALTER TABLE "ITEMS" ADD ("EXTRA" CLOB)',)
+    there = here("EXTRA", "CLOB")
+    assert step(first, second, has_begun=True, EXTRA=there) == VersionStep()
+    assert "rename or drop the one at the target" in step(first, second, EXTRA=there).refused
+
+
+def test_types_are_widened_and_never_narrowed() -> None:
+    first = items()
+    short = replace(first, columns=(*first.columns[:2], column(3, "amount", LogicalType(kind=INT.kind, length=4))))
+    assert step(short, first).statements == ('ALTER TABLE "ITEMS" MODIFY ("AMOUNT" NUMBER(19))',)
+    assert "does not widen it" in step(first, short).refused
+    assert can_widen("NUMBER(10,2)", "NUMBER(12,3)")
+    assert not can_widen("NUMBER(10,2)", "NUMBER(10,3)")
+    assert not can_widen("VARCHAR2(10 CHAR)", "CLOB")
+    assert not can_widen("TIMESTAMP(6)", "TIMESTAMP(6) WITH TIME ZONE")
+
+
+def test_a_renamed_column_and_one_that_may_be_null_now() -> None:
+    first = table(1, "items", column(1, "id", INT), column(2, "label", nullable=False))
+    renamed = replace(first, columns=(first.columns[0], column(2, "title")))
+    assert step(first, renamed, LABEL=here("LABEL", "CLOB", not_null=True)).statements == (
+        'ALTER TABLE "ITEMS" RENAME COLUMN "LABEL" TO "TITLE"',
+        'ALTER TABLE "ITEMS" MODIFY ("TITLE" NULL)',
+    )
+
+
+def test_an_existing_table_is_compared() -> None:
+    placed = place_table(items(), "APP", "auto")
+    columns = (here("ID", "NUMBER(19)"), here("LABEL", "VARCHAR2(20 CHAR)"), here("AMOUNT", "NUMBER"))
+    there = OracleTableFacts(
+        kind="TABLE", columns=columns, unique_keys=(frozenset({"LABEL"}),), triggers=("T1",), foreign_keys=("FK1",)
+    )
+    assert table_differences(placed, there) == [
+        "ITEMS has trigger T1, which would repeat what the source's triggers have done",
+        'ITEMS has the foreign key FK1, which acts while VENUS applies: ALTER TABLE "ITEMS" DISABLE CONSTRAINT FK1',
+        "ITEMS.LABEL is VARCHAR2(20 CHAR), the source needs CLOB",
+        "ITEMS has no primary key or unique index on (ID)",
+    ]
+
+
+def test_types_are_spelled_as_the_dictionary_has_them() -> None:
+    assert spell_type("NUMBER", 22, 0, None, None, None) == "NUMBER"
+    assert spell_type("NUMBER", 22, 0, None, 10, 2) == "NUMBER(10,2)"
+    assert spell_type("VARCHAR2", 80, 20, "C", None, None) == "VARCHAR2(20 CHAR)"
+    assert spell_type("VARCHAR2", 80, 80, "B", None, None) == "VARCHAR2(80 BYTE)"
+    assert spell_type("TIMESTAMP(6)", 11, 0, None, None, 6) == "TIMESTAMP(6)"
+
+
+def test_statements_are_split_outside_of_quotes() -> None:
+    assert list(split_statements("""BEGIN; UPDATE "a;b" SET x = 'c;''d' ;COMMIT;""")) == [
+        "BEGIN",
+        """UPDATE "a;b" SET x = 'c;''d'""",
+        "COMMIT",
+    ]

@@ -1,0 +1,115 @@
+"""The session of an Oracle target on a double of the driver: what is sent, what is bound, when it commits."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.oracle.double import VARCHAR, Answer, Error, Module, error
+from venus.adapters.dialects.oracle.session.driver import ModuleDriver
+from venus.adapters.targets.oracle import session as sessions
+from venus.adapters.targets.oracle.rowsql import statement
+from venus.adapters.targets.oracle.session import OracleTargetSession
+from venus.adapters.targets.relational.session import Refusal
+from venus.errors import DatabaseUnavailable, TargetError
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Module:
+    module = Module()
+    module.answers["SELECT USER"] = [Answer(types=[VARCHAR] * 2, rows=[["APP", "APP"]])]
+    driver = ModuleDriver("double", Error, module, module.connect)
+    monkeypatch.setattr(sessions, "open_driver", lambda url, option: driver)
+    return module
+
+
+@pytest.fixture
+def session(module: Module) -> OracleTargetSession:
+    opened = OracleTargetSession("oracle://u@h/x", application="apply main/o", target="o")
+    module.said.clear()
+    return opened
+
+
+def test_a_transaction_commits_once_and_at_its_end(session: OracleTargetSession, module: Module) -> None:
+    session.run("BEGIN; SAVEPOINT venus; DELETE FROM A; RELEASE SAVEPOINT venus; UPDATE B SET C = 1; COMMIT")
+    assert [text for text, _ in module.said] == ["SAVEPOINT venus", "DELETE FROM A", "UPDATE B SET C = 1", "COMMIT"]
+    session.run("DELETE FROM A")
+    assert [text for text, _ in module.said][4:] == ["DELETE FROM A", "COMMIT"]
+
+
+def test_an_upsert_inserts_only_if_its_update_has_found_no_row(session: OracleTargetSession, module: Module) -> None:
+    values = {"group": "main/o", "table_id": 1, "purpose": "resync", "offset": 5, "business": "main"}
+    for rows, words in ((1, ["UPDATE"]), (0, ["UPDATE", "INSERT"])):
+        module.said.clear()
+        module.answers["UPDATE"] = [Answer(rowcount=rows)]
+        session.run("BEGIN")
+        session.run(statement("own", "put_sweep"), values)
+        assert [text.split()[0] for text, _ in module.said] == words
+        session.rollback()
+
+
+def test_only_the_values_of_a_statement_are_bound_and_what_is_empty_is_none(
+    session: OracleTargetSession, module: Module
+) -> None:
+    values = {"group": "main/o", "table_id": 1, "state": "ACTIVE", "held_from": None, "reason": "", "business": "main"}
+    session.run(statement("own", "set_state"), values)
+    assert module.said[0][1] == {
+        "p_group": "main/o",
+        "p_table_id": 1,
+        "p_state": "ACTIVE",
+        "p_held_from": None,
+        "p_reason": None,
+    }
+
+
+def test_values_of_a_text_are_bound_when_it_runs(session: OracleTargetSession, module: Module) -> None:
+    text = session.literal("UPDATE A SET B = :p_b, C = :p_c, D = ':p_d' WHERE E = :p_b", {"b": "it's", "c": 7})
+    session.run(f"BEGIN; {text}; COMMIT")
+    assert module.said[0] == ("UPDATE A SET B = :v1, C = 7, D = ':p_d' WHERE E = :v2", {"v1": "it's", "v2": "it's"})
+
+
+def test_a_table_that_is_there_or_gone_is_what_was_asked_for(session: OracleTargetSession, module: Module) -> None:
+    module.answers["CREATE TABLE A"] = [Answer(error=error("ORA-00955"))]
+    module.answers["DROP TABLE A"] = [Answer(error=error("ORA-00942"))]
+    session.run("CREATE TABLE IF NOT EXISTS A (B NUMBER(1))")
+    session.run("DROP TABLE IF EXISTS A PURGE")
+    assert [text for text, _ in module.said if text != "COMMIT"] == [
+        "CREATE TABLE A (B NUMBER(1))",
+        "DROP TABLE A PURGE",
+    ]
+    module.answers["DROP TABLE A"] = [Answer(error=error("ORA-00054"))]
+    with pytest.raises(DatabaseUnavailable):
+        session.run("DROP TABLE IF EXISTS A PURGE")
+
+
+def test_errors_are_sorted_by_the_reaction_to_them(session: OracleTargetSession, module: Module) -> None:
+    refused = ("ORA-00001", "ORA-01400", "ORA-01438", "ORA-01861", "ORA-02290", "ORA-12899", "ORA-20007")
+    for code in refused:
+        module.answers["DELETE"] = [Answer(error=error(code, 'value too large for column "A" (actual: 9, maximum: 5)'))]
+        with pytest.raises(Refusal) as found:
+            session.write_many("DELETE FROM A WHERE B = :1", [(1,)])
+        assert (found.value.sqlstate, "actual" in found.value.summary) == (code, False)
+    for code, kind in (
+        ("ORA-00060", DatabaseUnavailable),
+        ("ORA-01653", DatabaseUnavailable),
+        ("ORA-00904", TargetError),
+    ):
+        module.answers["DELETE"] = [Answer(error=error(code))]
+        with pytest.raises(kind):
+            session.run("DELETE FROM A")
+    assert not session.closed
+    module.answers["DELETE"] = [Answer(error=error("ORA-03113"))]
+    with pytest.raises(DatabaseUnavailable):
+        session.run("DELETE FROM A")
+    assert session.closed
+
+
+def test_a_locked_row_keeps_a_second_process_away(session: OracleTargetSession, module: Module) -> None:
+    insert, select = statement("own", "make_lock"), statement("own", "try_lock")
+    module.answers["INSERT INTO VENUS_TARGET_LOCK"] = [Answer(error=error("ORA-00001"))]
+    module.answers["SELECT 1 FROM VENUS_TARGET_LOCK"] = [Answer(error=error("ORA-00054"))]
+    assert not session.try_lock(insert, select, {"group": "main/o"})
+    module.answers["SELECT 1 FROM VENUS_TARGET_LOCK"] = [Answer()]
+    with pytest.raises(DatabaseUnavailable, match="cannot be written"):
+        session.try_lock(insert, select, {"group": "main/o"})
+    module.answers["SELECT 1 FROM VENUS_TARGET_LOCK"] = [Answer(types=[VARCHAR], rows=[["1"]])]
+    assert session.try_lock(insert, select, {"group": "main/o"})
