@@ -59,7 +59,7 @@ def init(
 
     Passwords do not go into the file: it says which variables of the environment to set. A URL is sqlite:///FILE,
     postgresql://USER@HOST/NAME, mysql+pymysql://USER@HOST/NAME or oracle+oracledb://USER@HOST/NAME (NAME of a SID, or
-    ?service_name=NAME); that of a target postgresql://... or parquet:///FOLDER.
+    ?service_name=NAME); that of a target one of these, or parquet:///FOLDER.
     """
     from venus.config import DEFAULT_FILE
 

@@ -37,6 +37,8 @@ from venus.model import Column, Index, Kind, TableSchema
 #: The longest name since 12.2; `examine` (tables.py) refuses longer ones than the server has.
 NAME_BYTES = 128
 COLUMNS_MAX = 1000
+#: A comment has at most 4,000 bytes.
+_COMMENT_CHARS = 1000
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _TEXT = re.compile(r"'(?:[^']|'')+'")
 _BOOLEANS = {"true": "1", "false": "0"}
@@ -89,6 +91,8 @@ def _place_problems(placed: OraclePlacedTable) -> Iterator[str]:
     for name in (placed.name, *(placed.fold(c.name) for c in schema.columns)):
         if '"' in name or "\0" in name:
             yield f"{schema.qualified}: Oracle has no name with a quote, as in {name!r}"
+    if "ROWID" in {placed.fold(c.name) for c in schema.columns}:
+        yield f"{schema.qualified}: no column of an Oracle is called ROWID"
     if len(schema.columns) > COLUMNS_MAX:
         yield f"{schema.qualified} has {len(schema.columns)} columns, Oracle allows {COLUMNS_MAX}"
     kinds = ("the key", *(f"index {i.name}" for i in _plain_indexes(schema)))
@@ -137,18 +141,25 @@ def _default_sql(column: Column, declared: str) -> str:
 
 
 def side_definitions(placed: OraclePlacedTable, names: Iterable[str]) -> str:
-    """Return the columns of a table of VENUS's own that has these columns of the table."""
-    key = placed.schema.key
-    return ", ".join(
-        f"{placed.column(name)} {placed.types[name]}{' NOT NULL' if name in key else ''}" for name in names
-    )
+    """Return the columns of a table of VENUS's own that has these columns of the table, with their defaults."""
+    columns = {c.name: c for c in placed.schema.columns}
+    return ", ".join(_side_column(placed, columns[name]) for name in names)
+
+
+def _side_column(placed: OraclePlacedTable, column: Column) -> str:
+    default = _default_sql(column, placed.types[column.name])
+    parts = [placed.column(column.name), placed.types[column.name]]
+    parts += [f"DEFAULT {default}"] if default else []
+    parts += ["NOT NULL"] if column.name in placed.schema.key else []
+    return " ".join(parts)
 
 
 def comment_statements(placed: OraclePlacedTable) -> list[str]:
     """Return the statements that describe the table and its columns."""
-    found = [f"COMMENT ON TABLE {placed.sql} IS {literal(placed.schema.comment)}"] if placed.schema.comment else []
+    table = placed.schema.comment[:_COMMENT_CHARS]
+    found = [f"COMMENT ON TABLE {placed.sql} IS {literal(table)}"] if table else []
     return found + [
-        f"COMMENT ON COLUMN {placed.sql}.{placed.column(c.name)} IS {literal(c.comment)}"
+        f"COMMENT ON COLUMN {placed.sql}.{placed.column(c.name)} IS {literal(c.comment[:_COMMENT_CHARS])}"
         for c in placed.schema.columns
         if c.comment
     ]
@@ -197,6 +208,7 @@ def file_heads(target: str) -> list[str]:
     return [
         f"What `venus migrate --target {target}` creates in the schema of its user; indexes come behind the rows.",
         "Foreign keys are disabled while VENUS applies: ALTER TABLE ... ENABLE CONSTRAINT ... afterwards.",
+        "SQL*Plus would ask for what follows an ampersand: SET DEFINE OFF before.",
     ]
 
 

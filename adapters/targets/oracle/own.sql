@@ -75,7 +75,7 @@ UPDATE VENUS_APPLIED SET note = :p_note WHERE group_name = :p_group
 SELECT table_id, schema_version, namespace, name, source_name, state, held_from, reason,
     rows_applied, rows_quarantined, rows_skipped, rows_held, counted_from, created,
     predicate, predicate_before, rows_brought, rows_removed
-FROM VENUS_TARGET_TABLE t WHERE group_name = :p_group AND table_id = coalesce(:p_table_id, table_id)
+FROM VENUS_TARGET_TABLE t WHERE group_name = :p_group AND (:p_table_id IS NULL OR table_id = :p_table_id)
 ORDER BY table_id
 
 -- is_newest --

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 from venus.adapters.dialects.statements import Statements
 from venus.adapters.targets.oracle.ddl import OraclePlacedTable, side_definitions
@@ -56,13 +57,14 @@ class OracleTableStatements(TableStatements):
     def __init__(self, placed: OraclePlacedTable, group: str) -> None:
         super().__init__(placed, group, "")
         quote, key = placed.quote, placed.schema.key
-        # temporary tables belong to the schema, not to a session: other targets may have the same tables
-        self.stage = quote(f"{OWN}s_{self.suffix}_{placed.schema.version}")
-        self.key_stage = quote(f"{OWN}d_{self.suffix}_{placed.schema.version}")
+        definitions = side_definitions(placed, (c.name for c in placed.schema.wire_columns))
+        # temporary tables belong to the schema, and stay: other targets and other rules for columns have their own
+        suffix = f"{placed.schema.table_id}_{crc32(f'{group} {placed.key} {definitions}'.encode()):08x}"
+        self.stage, self.key_stage = quote(f"{OWN}s_{suffix}"), quote(f"{OWN}d_{suffix}")
         self.names |= {
             "stage": self.stage,
             "touched_name": f"{OWN}touched_{self.suffix}",
-            "definitions": side_definitions(placed, (c.name for c in placed.schema.wire_columns)),
+            "definitions": definitions,
             "key_definitions": side_definitions(placed, key),
             "keys_equal": self._keys_equal(),
         }
@@ -204,10 +206,6 @@ def insert_rows(
     if block == "put_staged":  # the later of two rows with one key wins
         _write(session, sql.text("delete_keys", table=relation), bind_keys(placed, layout, record_ids))
     return sum(_insert(session, sql, relation, group) for group in _group_by_empty(columns))
-
-
-def _bind(placed: OraclePlacedTable, here: dict[int, Column], column: Column, values: Sequence[Value]) -> BoundColumn:
-    return bind_column(placed, here[column.number].name, column.type, values)
 
 
 def _group_by_empty(columns: list[BoundColumn]) -> Iterator[list[BoundColumn]]:

@@ -28,6 +28,7 @@ from venus.adapters.dialects.oracle.session.driver import (
     CLIENT,
     ErrorAction,
     ModuleDriver,
+    RotatingDriver,
     error_action,
     error_code,
     first_line,
@@ -44,13 +45,12 @@ if TYPE_CHECKING:
     from venus.adapters.targets.registry import ConfiguredTarget
 
 #: Errors about the values of a row: constraints (1, 1400, 1407, 2290 to 2292), sizes (1438, 1461, 12899, 24816), dates
-#: and numbers (1426, 1438, 1722, 1839 to 1878), partitions (14400 to 14402), a character set (29275), a CHECK of a
-#: trigger (20000 to 20999).
+#: and numbers (1426, 1438, 1722, 1830 to 1899), partitions (14300, 14400 to 14402), a policy (28115), a character set
+#: (29275), a column that numbers or computes its values itself (32795, 54013), a trigger (20000 to 20999).
 _DATA = frozenset(
-    {1, 1400, 1407, 1426, 1438, 1461, 1465, 1483, 1722, 2290, 2291, 2292, 12899, 12704, 12712, 14400, 14401, 14402}
-    | {24816, 29275, *range(1830, 1900), *range(20000, 21000)}
+    {1, 1400, 1407, 1426, 1438, 1461, 1465, 1483, 1722, 2290, 2291, 2292, 12899, 12704, 12712, 14300, 14400, 14401}
+    | {14402, 24816, 28115, 29275, 32795, 54013, *range(1830, 1900), *range(20000, 21000)}
 )
-_LOGIN = frozenset({"ORA-01017", "ORA-01045", "ORA-28000", "ORA-28001"})
 #: The name is used already; no such table.
 _THERE, _GONE = frozenset({"ORA-00955"}), frozenset({"ORA-00942"})
 _PIECES = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|;|[^'\";]+", re.DOTALL)
@@ -96,6 +96,7 @@ class OracleTargetSession:
         text = url if isinstance(url, str) else url.get_secret_value()
         self._option = url_option(target)
         self._driver = open_driver(text, self._option)
+        self._login = RotatingDriver(self._driver, text, side="target")
         self.place = self._driver.place
         self.busy_since: float | None = None
         #: Staging tables of this session.
@@ -122,16 +123,18 @@ class OracleTargetSession:
 
     def _connect(self) -> Any:
         try:
-            return self._driver.connect()
+            return self._login.connect()
+        except LoginRefused as refused:
+            hint = f"check user and password of {self._option}, and CREATE SESSION"
+            raise LoginRefused(str(refused), hint=hint) from refused
         except self._driver.error as error:
-            said, code = first_line(error), error_code(error)
-            action = error_action(code)
+            said, action = first_line(error), error_action(error_code(error))
             if action in (ErrorAction.CLIENT, ErrorAction.THICK):
                 hint = CLIENT if action is ErrorAction.CLIENT else THICK.replace("[source] url", self._option)
                 raise ConfigError(f"{self._option}: {said}", hint=hint) from error
-            kind = LoginRefused if code in _LOGIN else DatabaseUnavailable
             message = f"target {self.place} cannot be reached: {said}"
-            raise kind(message, hint=f"check {self._option}, the listener and the service's name") from error
+            hint = f"check {self._option}, the listener and the service's name"
+            raise DatabaseUnavailable(message, hint=hint) from error
 
     # -- the connection --------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ RULES: Mapping[Kind, OracleTypeRule] = {
     Kind.DECIMAL: OracleTypeRule(
         source="decimal",
         declared="`NUMBER(p,s)`, `NUMBER`",
-        note="text above 38 digits; NaN, infinity, and more than 38 digits in a `NUMBER` are refused",
+        note="text above 38 digits; NaN, infinity, and more than 38 digits in a `NUMBER` are refused; 1.50 becomes 1.5",
     ),
     Kind.FLOAT: OracleTypeRule(
         source="floating point", declared="`BINARY_DOUBLE`", note="NaN, infinity and -0 are refused"
@@ -250,9 +250,7 @@ def _to_moment(digits: int, shown: int, text: str) -> str:
     moment = text.removesuffix(_UTC)
     whole, _, fraction = moment.partition(".")
     if len(whole) != 19 or not _is_calendar_day(whole[:10]):
-        raise UnfitValue(
-            "no TIMESTAMP is before the year 1, behind 9999, or among the days that Oracle's calendar skips"
-        )
+        raise UnfitValue(f"no TIMESTAMP {_NO_DAY}")
     if len(fraction.rstrip("0")) > digits:
         raise UnfitValue(f"its seconds have more than {digits} decimal places")
     return f"{whole}.{fraction.ljust(shown, '0')[:shown]}"

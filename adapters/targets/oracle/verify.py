@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
+from contextlib import suppress
 from typing import Any
 
 from venus.adapters.dialects.oracle.rows import PIECE_ROWS, canonical_texts
 from venus.adapters.dialects.oracle.sql import statement as dialect_statement
 from venus.adapters.dialects.oracle.verify import KEYS_AT_ONCE
+from venus.adapters.dialects.rows import WIDE_PIECE_ROWS
 from venus.adapters.dialects.verify_contract import (
     FormStyle,
     Key,
@@ -22,7 +24,7 @@ from venus.adapters.dialects.verify_contract import (
     row_condition,
     style_of,
 )
-from venus.adapters.targets.oracle.types import binding, is_lob, read_rule, read_sql
+from venus.adapters.targets.oracle.types import ColumnBinding, binding, is_lob, read_rule, read_sql
 from venus.adapters.targets.relational.place import UnfitValue
 from venus.adapters.targets.relational.row_target import SessionReader, build_section
 from venus.codec.batch import TableChanges
@@ -64,20 +66,19 @@ class OracleTargetReader(SessionReader, RowReader):
         placed, schema = self._place(subject), subject.schema
         columns = schema.wire_columns[: len(schema.key)]
         bindings = [binding(c.type, placed.types[c.name]) for c in columns]
-        names = [_key_term(c, f"T.{placed.column(c.name)}") for c in columns]
+        names = [f"T.{placed.column(c.name)}" for c in columns]
         values: list[Any] = []
         cases = ["1 = 0"]
         for key in keys:
-            try:
-                bound = [b.convert(_key_value(c, form)) for b, c, form in zip(bindings, columns, key, strict=True)]
-            except UnfitValue:  # no row here has it
-                continue
-            terms = (
-                f"{name} = {b.sql.replace('{b}', f':{n}')}"
-                for n, (name, b) in enumerate(zip(names, bindings, strict=True), len(values) + 1)
-            )
-            cases.append(f"({' AND '.join(terms)})")
-            values += bound
+            terms: list[str] = []
+            bound: list[Any] = []
+            with suppress(UnfitValue):  # no row here has it
+                for column, bind, name, form in zip(columns, bindings, names, key, strict=True):
+                    term, found = _key_term(column, bind, name, form, len(values) + len(bound) + 1)
+                    terms.append(term)
+                    bound += found
+                cases.append(f"({' AND '.join(terms)})")
+                values += bound
         return f"({' OR '.join(cases)})", values
 
     def _read_rows(self, subject: Subject, where: str, values: list[Any]) -> Iterator[TableChanges]:
@@ -87,7 +88,8 @@ class OracleTargetReader(SessionReader, RowReader):
         lobs = [n for n, (_, declared, _) in enumerate(columns) if is_lob(declared)]
         lengths = "".join(f", DBMS_LOB.GETLENGTH({columns[n][2]}) AS VENUS_LENGTH_{n}" for n in lobs)
         parts = {"columns": read, "lobs": lengths, "table": placed.sql, "where": where}
-        for rows in self._session.stream(dialect_statement("verify", "rows", **parts), values, PIECE_ROWS):
+        piece_rows = WIDE_PIECE_ROWS if lobs else PIECE_ROWS
+        for rows in self._session.stream(dialect_statement("verify", "rows", **parts), values, piece_rows):
             found = list(zip(*rows, strict=True))
             sizes = dict(zip(lobs, found[len(columns) + 2 :], strict=True))
             canonical = [
@@ -110,6 +112,13 @@ def _key_value(column: Column, form: str) -> Any:
     return bytes.fromhex(form) if column.type.kind is Kind.BYTES else form
 
 
-def _key_term(column: Column, name: str) -> str:
-    """Return what is compared with a form, which has no blanks at its end if the column is padded with them."""
-    return f"RTRIM({name})" if style_of(column.type) is FormStyle.PADDED else name
+def _key_term(column: Column, bound: ColumnBinding, name: str, form: str, number: int) -> tuple[str, list[Any]]:
+    """Return the condition that a column has a form, and its binds. Raises UnfitValue.
+
+    The form of a column that is padded with blanks ends without them; a text of blanks alone becomes NULL then.
+    """
+    is_padded = style_of(column.type) is FormStyle.PADDED
+    if is_padded and not form:
+        return f"RTRIM({name}) IS NULL", []
+    value = bound.convert(_key_value(column, form))
+    return f"{f'RTRIM({name})' if is_padded else name} = {bound.sql.replace('{b}', f':{number}')}", [value]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.targets.places import (
+    ORACLE,
     MariaTargetPlace,
     OracleTargetPlace,
     ParquetPlace,
@@ -22,7 +23,7 @@ from tests.support.brokers.real_broker import RealBroker
 
 __all__ = ["broker", "feed", "real"]
 
-PLACES = ("postgresql", "parquet", "mariadb", "sqlite", "oracle")
+PLACES = ("postgresql", "parquet", "mariadb", "sqlite", ORACLE)
 
 
 @pytest.fixture(params=PLACES)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow.parquet as pq
+import pytest
 
 from tests.support.brokers.feed import Key, Row, query, rows_at, settings_for
 from tests.support.databases.mariadb import MariaServer
@@ -233,6 +234,10 @@ class SqlitePlace:
     def accept(self, schema: TableSchema) -> None:
         for event in ("INSERT", "UPDATE"):
             self.query(f"DROP TRIGGER refuses_{event}")
+
+
+#: The stand-in is slow: `make test` leaves it out.
+ORACLE = pytest.param("oracle", marks=pytest.mark.full)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.targets.places import ORACLE
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import INT, TEXT, column, gone, items, put, table
@@ -188,7 +189,7 @@ def test_one_process_at_a_time_works_on_a_target(stage: Stage, monkeypatch: pyte
             stage.target.load()
 
 
-@pytest.mark.parametrize("place", ["postgresql", "mariadb", "sqlite"], indirect=True)
+@pytest.mark.parametrize("place", ["postgresql", "mariadb", "sqlite", ORACLE], indirect=True)
 def test_a_load_waits_for_a_process_that_has_just_ended(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = threading.Event()
 

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.conformance.targets.places import ORACLE
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import column, items, put, refers, unique_label
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
 #: What runs every statement of a kind of target.
 SESSIONS = ((TargetSession, "run"), (MysqlSession, "run"), (SqliteSession, "_run"), (OracleTargetSession, "_run"))
-KINDS = ("postgresql", "mariadb", "sqlite", "oracle")
+KINDS = ("postgresql", "mariadb", "sqlite", ORACLE)
 #: A load is killed at every so many statements: where a load takes long, at fewer.
 STEPS = {"PostgresPlace": 4, "MariaTargetPlace": 13, "SqlitePlace": 2, "OracleTargetPlace": 17}
 STATEMENTS_MAX = 1000
@@ -178,7 +179,7 @@ def kill_before_end() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("place", ["mariadb", "sqlite"], indirect=True)
+@pytest.mark.parametrize("place", ["mariadb", "sqlite", ORACLE], indirect=True)
 def test_the_way_out_of_a_changed_key_works(stage: Stage, broker: FakeDelivery) -> None:
     start_stage(stage)
     stage.target.load()

@@ -12,7 +12,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from tests.conformance.targets.places import TargetPlace
+from tests.conformance.targets.places import ORACLE, TargetPlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import INT, Change, column, gone, items, put, table
@@ -312,7 +312,7 @@ def test_a_url_that_means_no_target_is_refused_and_not_repeated(url: str, says: 
 # -- commands beside changes -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["postgresql", "mariadb", "sqlite"], indirect=True)
+@pytest.mark.parametrize("place", ["postgresql", "mariadb", "sqlite", ORACLE], indirect=True)
 def test_a_command_between_changes_leaves_apply_connected(
     stage: Stage, broker: FakeDelivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,5 +354,7 @@ def test_a_row_is_found_by_the_form_of_its_key(stage: Stage) -> None:
         reader.begin(subject)
         found = [section.record_ids for section in reader.find_rows(subject, key_forms(columns, priced))]
         reader.end()
-    read = [key for ids in found for key in zip(*keys_to_columns(ids, Layout.of(priced)), strict=True)]
-    assert sorted(read, key=str) == sorted(keys)
+    read = [keys_to_columns(ids, Layout.of(priced)) for ids in found]  # an Oracle has no number with zeros at its end
+    forms = [form for part in read for form in key_forms(part, priced)]
+    assert sorted(forms) == sorted(key_forms(columns, priced))
+    assert {code for part in read for code in part[0]} == {"ab   ", "     "}

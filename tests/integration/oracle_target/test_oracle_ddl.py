@@ -140,6 +140,7 @@ def test_a_type_that_oracle_cannot_change_halts_its_table_alone(stage: Stage) ->
             "ITEMS.AMOUNT is NUMBER(5), the source needs NUMBER(19)",
         ),
         ('CREATE VIEW "ITEMS" AS SELECT 1 AS "ID"', "ITEMS exists already and is a view"),
+        ('CREATE PROCEDURE "ITEMS" AS BEGIN NULL; END', "ITEMS exists already and is a procedure"),
     ],
 )
 def test_an_existing_table_that_differs_is_refused_by_name(statement: str, says: str, stage: Stage) -> None:
@@ -164,6 +165,7 @@ def test_a_server_that_is_unfit_is_refused_by_name(stage: Stage) -> None:
     server.execute("UPDATE NLS_DATABASE_PARAMETERS SET VALUE = 'US7ASCII'", DICTIONARY)
     server.execute("DELETE FROM SESSION_PRIVS WHERE PRIVILEGE = 'CREATE SEQUENCE'", DICTIONARY)
     server.execute("UPDATE PRODUCT_COMPONENT_VERSION SET VERSION = '11.2.0.4.0'", DICTIONARY)
+    server.execute("CREATE TABLE VENUS_CHECKPOINT (ID NUMBER(1))", SCHEMA)
     try:
         found = {f.message: f.remedy for f in stage.target.check([long]) if f.blocks}
     finally:
@@ -173,6 +175,7 @@ def test_a_server_that_is_unfit_is_refused_by_name(stage: Stage) -> None:
         )
     assert found == {
         "its character set is US7ASCII, which lacks characters": "use a database with AL32UTF8",
+        f"schema {SCHEMA} is a source of VENUS": "let the url name another user",
         "the user lacks CREATE SEQUENCE": f'GRANT CREATE SEQUENCE TO "{SCHEMA}";',
         f"{'A' * 31} is longer than 30 bytes, the names of Oracle 11.2": (
             "rename it at the source, or use Oracle 12.2 or later"

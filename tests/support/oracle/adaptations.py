@@ -51,6 +51,7 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"SYS_EXTRACT_UTC\((T\.[^()]+)\)", r"\1"),
     (r"^(ALTER TABLE \S+ MODIFY) \((\".*)\)$", r"\1 \2"),
     (r"\" BINARY_DOUBLE\b", '" DOUBLE'),
+    (r"NUMBER\((\d+),-(\d+)\)", lambda made: f"NUMBER({int(made[1]) + int(made[2])})"),  # its scales are not negative
     (r"(\" )NUMBER(?= NOT| DEFAULT|,|\n|\))", r"\1DECIMAL(65,30)"),  # its NUMBER is a DOUBLE
     (r"(\" )TIMESTAMP\(([0-6])\)(?: WITH TIME ZONE)?", r"\1DATETIME(\2)"),
     (r"VARCHAR2\(\d{4} BYTE\)", "VARCHAR2(300)"),  # its keys end at 3,072 bytes

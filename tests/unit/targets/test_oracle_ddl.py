@@ -10,13 +10,16 @@ from tests.support.brokers.feed import INT, TEXT, column, items, refers, table
 from venus.adapters.targets.oracle.ddl import (
     OracleTargetColumn,
     can_widen,
+    comment_statements,
     create_table,
     find_long_names,
     foreign_key_statements,
     place_all,
     place_table,
     plan_step,
+    side_definitions,
 )
+from venus.adapters.targets.oracle.rowsql import row_sql
 from venus.adapters.targets.oracle.session import split_statements
 from venus.adapters.targets.oracle.tables import OracleTableFacts, spell_type, table_differences
 from venus.adapters.targets.relational.place import VersionStep
@@ -51,8 +54,33 @@ def test_impossible_names_are_refused() -> None:
     with pytest.raises(Refused, match="no name with a quote") as refused:
         place_all([quoted, clash], "APP", "auto", "o")
     assert "two columns would be called id" in str(refused.value)
+    with pytest.raises(Refused, match="no column of an Oracle is called ROWID"):
+        place_all([table(1, "c", column(1, "id", INT), column(2, "rowid"))], "APP", "auto", "o")
     long = table(1, "a" * 31, column(1, "id", INT))
     assert find_long_names(place_table(long, "APP", "auto"), 30) == ["A" * 31]
+
+
+def test_own_tables_have_the_defaults_of_the_columns() -> None:
+    """Rows of the full data that are older than a column get its default there."""
+    schema = table(1, "items", column(1, "id", INT), column(2, "n", INT, default_sql="7"), column(3, "label"))
+    placed = place_table(schema, "APP", "auto")
+    assert side_definitions(placed, ("id", "n", "label")) == (
+        '"ID" NUMBER(19) NOT NULL, "N" NUMBER(19) DEFAULT 7, "LABEL" CLOB'
+    )
+
+
+def test_a_temporary_table_belongs_to_the_columns_that_it_has() -> None:
+    """It stays in the schema, where another rule for columns of the same version finds it."""
+    schema = items()
+    fewer = replace(schema, columns=schema.columns[:2])
+    stages = {row_sql(place_table(s, "APP", "auto"), g).stage for s in (schema, fewer) for g in ("main/o", "main/p")}
+    assert len(stages) == 4
+
+
+def test_a_long_comment_is_shortened() -> None:
+    schema = replace(items(), comment="\u00e4" * 5000)
+    (text,) = comment_statements(place_table(schema, "APP", "auto"))
+    assert len(text.encode()) < 4000
 
 
 def test_foreign_keys_are_disabled() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.support.brokers.feed import settings_for
 from tests.support.oracle.double import VARCHAR, Answer, Error, Module, error
 from venus.adapters.dialects.oracle.session.driver import ModuleDriver
 from venus.adapters.targets.oracle import session as sessions
+from venus.adapters.targets.oracle.database import OracleTargetDatabase
 from venus.adapters.targets.oracle.rowsql import statement
 from venus.adapters.targets.oracle.session import OracleTargetSession
 from venus.adapters.targets.relational.session import Refusal
-from venus.errors import DatabaseUnavailable, TargetError
+from venus.errors import DatabaseUnavailable, LoginRefused, TargetError
 
 
 @pytest.fixture
@@ -113,3 +117,33 @@ def test_a_locked_row_keeps_a_second_process_away(session: OracleTargetSession, 
         session.try_lock(insert, select, {"group": "main/o"})
     module.answers["SELECT 1 FROM VENUS_TARGET_LOCK"] = [Answer(types=[VARCHAR], rows=[["1"]])]
     assert session.try_lock(insert, select, {"group": "main/o"})
+
+
+def test_a_refused_password_is_not_tried_again_at_once(module: Module) -> None:
+    """Ten refusals lock the account."""
+    module.answers["connect"] = [Answer(error=error("ORA-01017", "invalid username/password")) for _ in range(2)]
+    for _ in range(20):
+        with pytest.raises(LoginRefused, match="target double cannot be reached: ORA-01017") as refused:
+            OracleTargetSession("oracle://u:wrong@other/x", application="apply main/o", target="o")
+        assert refused.value.hint == "check user and password of url in [targets.o], and CREATE SESSION"
+    assert module.connections == 1
+    module.answers["connect"] = []
+    OracleTargetSession("oracle://u:right@other/x", application="apply main/o", target="o").close()
+
+
+def test_no_bind_decides_the_type_of_a_coalesce() -> None:
+    """A bind that is NULL is a VARCHAR2 for the driver, and COALESCE takes one type only."""
+    texts = [statement("own", block) for block in statement.blocks("own")]
+    assert [text for text in texts if re.search(r"(?i)coalesce\(:p_(?!n\d)", text)] == []
+
+
+def test_who_blocks_is_named_where_it_may_be_read(session: OracleTargetSession, module: Module) -> None:
+    target = OracleTargetDatabase(settings_for("h:1", {"o": "oracle://app@h/x"}), "o")
+    blocker = ["ITEMS", "17", "JOE", "laptop", "INACTIVE", "2026-11-25 15:00:00"]
+    module.answers["SELECT O.OBJECT_NAME"] = [Answer(types=[VARCHAR] * 6, rows=[blocker])]
+    (wait,) = target.find_lock_waits(session, {})
+    assert (wait.name, wait.state) == ("APP.ITEMS", "WAITING")
+    assert wait.reason == "for a lock of session 17 (user JOE, laptop, inactive, since 2026-11-25 15:00:00)"
+    assert module.said[-1][1] == {"p_action": "apply main/o"}
+    module.answers["SELECT O.OBJECT_NAME"] = [Answer(error=error("ORA-00942"))]
+    assert target.find_lock_waits(session, {}) == []

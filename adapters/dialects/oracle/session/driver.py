@@ -334,8 +334,8 @@ def first_line(error: Exception) -> str:
 AGAIN_S = 300.0
 HINT = "correct the password in the file, or the output of the command: each new password is tried at once"
 
-#: The refused logins of this process, by the URL with its password: time and message.
-_refused: dict[str, tuple[float, str]] = {}
+#: The last refused login of this process, by the URL without its password: the URL, time and message.
+_refused: dict[str, tuple[str, float, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +345,7 @@ class RotatingDriver:
     driver: Driver
     url: str
     monotonic: Callable[[], float] = time.monotonic
+    side: str = "source"
 
     @property
     def place(self) -> str:
@@ -356,16 +357,17 @@ class RotatingDriver:
 
     def connect(self) -> Any:
         """Connect. Raises LoginRefused, which may be retried, if another password may help."""
-        at, message = _refused.get(self.url, (0.0, ""))
-        if message and self.monotonic() < at + AGAIN_S:
+        login = sa.make_url(self.url).render_as_string()
+        url, at, message = _refused.get(login, ("", 0.0, ""))
+        if url == self.url and self.monotonic() < at + AGAIN_S:
             raise LoginRefused(message, hint=HINT)
         try:
             connection = self.driver.connect()
         except self.driver.error as error:
             if error_action(error_code(error)) is not ErrorAction.DENIED:
                 raise
-            message = f"source {self.place} cannot be reached: {first_line(error)}"
-            _refused[self.url] = self.monotonic(), message
+            message = f"{self.side} {self.place} cannot be reached: {first_line(error)}"
+            _refused[login] = self.url, self.monotonic(), message
             raise LoginRefused(message, hint=HINT) from error
-        _refused.clear()
+        _refused.pop(login, None)
         return connection
