@@ -6,7 +6,7 @@ own tables is an UPDATE and an `ELSE INSERT`, which runs if the UPDATE has found
 Values are bound by name as `:p_name`, because a word of SQL cannot be the name of a bind variable.
 
 The lock of the target is a row that a second connection has locked: DBMS_LOCK would need a grant. It ends with the
-process.
+process. That connection is used from time to time, so that its end is noticed, and no firewall finds it idle.
 
 Errors are classified by the reaction to them, as at the other relational targets (relational/session.py).
 """
@@ -62,6 +62,7 @@ _IF_EXISTS = re.compile(r"^(CREATE (?:(?:GLOBAL TEMPORARY )?TABLE|SEQUENCE)|DROP
 _VALUE = re.compile(r"\(actual: .*?\)|value \S+(?= )")
 #: Oracle waits for a lock without end; a longer wait of DDL is an error that status shows, and is tried again.
 _SETTINGS = (*SESSION, "ALTER SESSION SET DDL_LOCK_TIMEOUT = 30")
+LOCK_CHECK_S = 30.0
 
 
 def split_statements(text: str) -> Iterator[str]:
@@ -106,6 +107,7 @@ class OracleTargetSession:
         self._kept: dict[str, Any] = {}
         self._numbers = count(1)
         self._lock: Any = None
+        self._lock_checked_at = 0.0
         self._raw: Any = self._connect()
         try:
             for statement in _SETTINGS:
@@ -173,8 +175,22 @@ class OracleTargetSession:
         if not is_there:
             lock.close()
             raise DatabaseUnavailable(f"target {self.place}: the row that locks it cannot be written")
-        self._lock = lock
+        self._lock, self._lock_checked_at = lock, time.monotonic()
         return True
+
+    def _check_lock(self) -> None:
+        """Use the connection that locks. Raises DatabaseUnavailable if it has ended: another process may work here."""
+        if self._lock is None or time.monotonic() < self._lock_checked_at + LOCK_CHECK_S:
+            return
+        try:
+            cursor = self._lock.cursor()
+            cursor.execute("SELECT 1 FROM DUAL")
+            cursor.close()
+        except self._driver.error as error:
+            self.close()
+            message = f"target {self.place}: the connection that locks it is lost: {first_line(error)}"
+            raise DatabaseUnavailable(message) from error
+        self._lock_checked_at = time.monotonic()
 
     def run_in_background(self, work: Callable[[], None]) -> None:
         """Start work with this session in another thread; the next use of the session waits and raises its error."""
@@ -295,6 +311,7 @@ class OracleTargetSession:
 
     def _run_one(self, text: str, params: Params) -> tuple[list[tuple[Any, ...]], int]:
         if text == "BEGIN":
+            self._check_lock()
             self._is_begun = True
         elif text == "COMMIT":
             self._commit()

@@ -119,6 +119,20 @@ def test_a_locked_row_keeps_a_second_process_away(session: OracleTargetSession, 
     assert session.try_lock(insert, select, {"group": "main/o"})
 
 
+def test_the_end_of_the_connection_that_locks_is_noticed(
+    session: OracleTargetSession, module: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert, select = statement("own", "make_lock"), statement("own", "try_lock")
+    module.answers["SELECT 1 FROM VENUS_TARGET_LOCK"] = [Answer(types=[VARCHAR], rows=[["1"]])]
+    assert session.try_lock(insert, select, {"group": "main/o"})
+    module.answers["SELECT 1 FROM DUAL"] = [Answer(error=error("ORA-02396", "exceeded maximum idle time"))]
+    session.run("BEGIN; COMMIT")
+    monkeypatch.setattr(sessions, "LOCK_CHECK_S", 0.0)
+    with pytest.raises(DatabaseUnavailable, match="the connection that locks it is lost: ORA-02396"):
+        session.run("BEGIN; COMMIT")
+    assert session.closed
+
+
 def test_a_refused_password_is_not_tried_again_at_once(module: Module) -> None:
     """Ten refusals lock the account."""
     module.answers["connect"] = [Answer(error=error("ORA-01017", "invalid username/password")) for _ in range(2)]
