@@ -154,6 +154,21 @@ def test_a_value_that_another_row_has_waits_and_hits_no_other_row(stage: Stage) 
     stage.equal()
 
 
+def test_only_the_refused_row_waits_whatever_was_written_before_it(stage: Stage) -> None:
+    """Rows with empty LOBs are written first; they must be gone again before the refused one is looked for."""
+    stage.feed.describe(items())
+    stage.feed.cut(put(9, "old", 9))
+    stage = configure_target(stage, on_error="quarantine")
+    stage.target.load()
+    stage.place.refuse(items(), "bad")
+    with stage.following():
+        stage.feed.cut(put(1, "", 1), put(2, "bad", 2), put(3, "", 3), put(4, "fine", 4))
+        stage.reaches(stage.feed.broker.next_offset)
+
+    assert [row.key for row in stage.target.open_quarantine().list()] == ['{"id": "2"}']
+    assert read(stage, items()) == {("1",): ("", "1"), ("3",): ("", "3"), ("4",): ("fine", "4"), ("9",): ("old", "9")}
+
+
 def test_an_empty_key_and_an_empty_short_text_wait_and_a_clob_keeps_its_own(stage: Stage) -> None:
     short = column(3, "short", kind_of(Kind.TEXT, length=9))
     schema = table(1, "texts", column(1, "id", TEXT), column(2, "long"), short)
@@ -185,7 +200,13 @@ def test_a_cut_larger_than_memory_is_written_as_a_whole(stage: Stage) -> None:
     with stage.following():
         for shift in (1, 2):
             moved = [put(i, f"label {(i + shift) % 300}", i) for i in range(300)]
-            stage.feed.cut(*moved, *(gone(i) for i in range(300, 400)), put(999, "new", 1), batch_rows=40)
+            stage.feed.cut(
+                *moved,
+                *(gone(i) for i in range(300, 400)),
+                put(999, "new", 1),
+                put(0, f"last {shift}", 1),
+                batch_rows=40,
+            )
         eventually(lambda: stage.target.read_view().offset >= stage.feed.broker.next_offset, "the large cuts")
 
     stage.equal()

@@ -6,14 +6,15 @@ import re
 
 import pytest
 
-from tests.support.brokers.feed import settings_for
+from tests.support.brokers.feed import items, settings_for
 from tests.support.oracle.double import VARCHAR, Answer, Error, Module, error
 from venus.adapters.dialects.oracle.session.driver import ModuleDriver
 from venus.adapters.targets.oracle import session as sessions
 from venus.adapters.targets.oracle.database import OracleTargetDatabase
-from venus.adapters.targets.oracle.rowsql import statement
+from venus.adapters.targets.oracle.ddl import place_table
+from venus.adapters.targets.oracle.rowsql import row_sql, statement
 from venus.adapters.targets.oracle.session import OracleTargetSession
-from venus.adapters.targets.relational.session import Refusal
+from venus.adapters.targets.relational.session import DdlNeeded, Refusal
 from venus.errors import DatabaseUnavailable, LoginRefused, TargetError
 
 
@@ -161,3 +162,26 @@ def test_who_blocks_is_named_where_it_may_be_read(session: OracleTargetSession, 
     assert module.said[-1][1] == {"p_action": "apply main/o"}
     module.answers["SELECT O.OBJECT_NAME"] = [Answer(error=error("ORA-00942"))]
     assert target.find_lock_waits(session, {}) == []
+
+
+def test_a_temporary_table_is_created_outside_of_the_transaction(session: OracleTargetSession, module: Module) -> None:
+    sql = row_sql(place_table(items(), "APP", "auto"), "main/o")
+    session.run("BEGIN")
+    with pytest.raises(DdlNeeded, match="a temporary table for") as needed:
+        sql.make_stage(session, sql.stage)
+    assert [text for text, _ in module.said if text.startswith("CREATE")] == []
+    session.rollback()
+    needed.value.run()
+    assert [text for text, _ in module.said][-2].startswith(f"CREATE GLOBAL TEMPORARY TABLE {sql.stage} (")
+
+
+def test_what_is_empty_in_own_tables_comes_back_empty(session: OracleTargetSession, module: Module) -> None:
+    """An Oracle stores NULL; only a former predicate may be empty or none, and has a sign in front."""
+    target = OracleTargetDatabase(settings_for("h:1", {"o": "oracle://app@h/x"}), "o")
+    row = [1, 1, None, "ITEMS", "shop.items", "ACTIVE", None, None, 0, 0, 0, 0, 0, 1, None]
+    former = [None, "=", "=amount < 1"]
+    rows = [[*row, before, 0, 0] for before in former]
+    module.answers["SELECT table_id, schema_version"] = [Answer(types=[VARCHAR] * 18, rows=rows)]
+    found = target.read_tables(session)
+    assert [(t.namespace, t.held_from, t.reason, t.predicate) for t in found] == [("", None, "", "")] * 3
+    assert [t.predicate_before for t in found] == [None, "", "amount < 1"]
