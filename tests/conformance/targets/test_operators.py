@@ -17,7 +17,7 @@ from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import INT, Change, column, gone, items, put, table
 from tests.support.waiting import eventually
-from venus.adapters.dialects.verify_contract import Subject, key_forms
+from venus.adapters.dialects.verify_contract import Slice, Subject, key_forms
 from venus.adapters.targets.contract import UNSUPPORTED_TEXTS, TargetCapabilities, require_capability
 from venus.adapters.targets.registry import KINDS, open_target
 from venus.codec.columns import keys_to_columns
@@ -358,3 +358,21 @@ def test_a_row_is_found_by_the_form_of_its_key(stage: Stage) -> None:
     forms = [form for part in read for form in key_forms(part, priced)]
     assert sorted(forms) == sorted(key_forms(columns, priced))
     assert {code for part in read for code in part[0]} == {"ab   ", "     "}
+
+
+def test_a_comparison_reads_rows_and_position_of_one_moment(stage: Stage) -> None:
+    if not stage.target.capabilities.verifies:
+        return
+    load(stage)
+    subject = Subject(schema=items())
+    with closing(stage.target.open_reader()) as reader:
+        reader.begin(subject)
+        reached = reader.read_reached_offset(subject)
+        before = [section.count for section in reader.scan(subject, Slice(), None)]
+        stage.feed.cut(put(77, "newer", 1))
+        stage.catches_up()
+        assert [section.count for section in reader.scan(subject, Slice(), None)] == before
+        assert reader.read_reached_offset(subject) == reached
+        reader.begin(subject)
+        assert reader.read_reached_offset(subject) != reached
+        reader.end()

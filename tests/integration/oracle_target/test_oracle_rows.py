@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
@@ -19,6 +20,8 @@ from tests.support.processes.forks import Victim
 from tests.support.waiting import eventually
 from venus.adapters.dialects.verify_contract import Slice, Subject
 from venus.adapters.targets.registry import open_target
+from venus.adapters.targets.relational.database import RelationalDatabase, open_database
+from venus.adapters.targets.relational.session import RelationalSession
 from venus.codec.columns import to_columns
 from venus.codec.row_bytes import Layout
 from venus.model import Kind, LogicalType, TableSchema
@@ -314,3 +317,26 @@ def test_a_lost_session_is_opened_again(stage: Stage) -> None:
         stage.reaches(stage.feed.broker.next_offset)
 
     stage.equal()
+
+
+def test_a_second_writer_waits_for_the_position_and_sees_the_new_one(stage: Stage) -> None:
+    """Two processes that both believe to have the target's lock never apply from one position."""
+    stage.feed.describe(items())
+    stage.feed.cut(put(1, "a", 1))
+    stage.target.load()
+    target = open_database(stage.settings, stage.target.name)
+    waits = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+    with closing(target.connect("first")) as first, closing(target.connect("second")) as second:
+        (offset, control) = hold_position(target, first)
+        with ThreadPoolExecutor(1) as pool:
+            later = pool.submit(hold_position, target, second)
+            eventually(lambda: later.done() or place_of(stage).query(waits), "the second writer")
+            first.run(f"{target.own_text(first, 'raise_control')}; COMMIT")
+            assert later.result(60) == (offset, control + 1)
+
+
+def hold_position(target: RelationalDatabase, session: RelationalSession) -> tuple[Any, ...]:
+    """Begin a transaction as the apply loop does."""
+    found = session.row(f"BEGIN; {target.own_text(session, 'hold_position')}")
+    assert found is not None
+    return found
