@@ -14,7 +14,7 @@ hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")
-#: Whoever starts pytest may have a terminal; what a command prints into a pipe must not depend on its width.
+#: Pytest may run in a terminal; what a command prints into a pipe must not depend on its width.
 os.environ.pop("COLUMNS", None)
 #: Nor must the servers of the tests depend on its locale, which is perhaps not installed, or on the PATH of `su` on
 #: Debian, which lacks the folder of useradd (the embedded PostgreSQL needs it).

@@ -21,7 +21,7 @@ from venus.cli.sync import stop_on_signals
 stop = threading.Event()
 stop_on_signals(stop)
 print("runs", flush=True)
-print("in order" if stop.wait({patience_s}) else "goes on", flush=True)
+print("in order" if stop.wait({patience_s}) else "continues", flush=True)
 sys.stdin.read()
 """
 BROKER = """
@@ -77,7 +77,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
 def test_with_nohup_it_continues() -> None:
     process = start("SIG_IGN", 0.5)
     process.send_signal(signal.SIGHUP)
-    assert process.communicate(timeout=30)[0] == "goes on\n"
+    assert process.communicate(timeout=30)[0] == "continues\n"
 
 
 def test_a_broker_ends_in_order_when_its_terminal_is_closed(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ LEASE_S = 3.0
 
 
 class SimulatedCoordinator:
-    """What it stores is the truth, `record` above all; `watchers` are told, perhaps, that something has changed."""
+    """What it stores is the truth, `record` above all; `watchers` may learn that something has changed."""
 
     record: Leadership
 
     def __init__(self, loop: Loop) -> None:
         self.away = False
         self.watchers: list[Callable[[], None]] = []
-        #: Told the record that was replaced, and as of when whoever replaced it knew who lives.
+        #: Called with the record that was replaced, and the time as of which its writer knew the living.
         self.stored: Callable[[Leadership, float], None] = lambda _before, _knew: None
         self._loop = loop
         self._leases: dict[str, tuple[LiveBroker, float]] = {}

@@ -1,6 +1,6 @@
 """Histories that go straight to where chance hardly ever comes: one seed in ten plays one of these scripts.
 
-A script is a generator: it yields seconds to wait, or what must become true before it goes on.
+A script is a generator: it yields seconds to wait, or what must become true before it continues.
 """
 
 from __future__ import annotations

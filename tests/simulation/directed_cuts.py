@@ -1,4 +1,4 @@
-"""Scripts of a leader that reaches the coordinator and clients, and not its followers: writes go on nevertheless.
+"""Scripts of a leader that reaches the coordinator and clients, and not its followers: writes continue nevertheless.
 
 Each says what has to be true while the cut lasts, because everything is well again behind it.
 """
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 #: A write is acknowledged so soon behind a cut, with the patience below.
 WRITES_WITHIN_S = 4.0
-WRITES_GO_ON = "writes go on while a leader reaches none of its followers"
+WRITES_CONTINUE = "writes continue while a leader reaches none of its followers"
 NO_BOUNCE = "a leader that resigned leaves the next term to others"
 FEW_TERMS = "brokers that do not reach each other resign ever more rarely"
 _PATIENCE = ReplicationTimes(lag_s=10.0, idle_s=0.2, fetch_s=0.3, silence_s=1.0)
 
 
-def _writes_continue(world: World, invariant: str = WRITES_GO_ON) -> Script:
+def _writes_continue(world: World, invariant: str = WRITES_CONTINUE) -> Script:
     """Wait until something is acknowledged that was written after now."""
     newest, until = world.newest_value, world.loop.now + WRITES_WITHIN_S
 
@@ -94,7 +94,7 @@ def _one_is_cut_off(world: World) -> Script:
 
 
 def _all_apart(world: World) -> Script:
-    """Cut every broker from every other: nothing can be acknowledged, whoever leads."""
+    """Cut every broker from every other: nothing can be acknowledged under any leader."""
     hosts = yield from cast(world)
     world.network.cut |= lines(hosts, hosts)
     term = world.coordinator.record.term

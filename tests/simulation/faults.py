@@ -60,7 +60,7 @@ def _silence(world: World, host: Host, _: int, seconds: float) -> None:
 
 
 def _trim_leaders(world: World, *_: object) -> None:
-    """Let whoever leads, or thinks so, forget its log: who is behind has to be installed."""
+    """Let each leader, also a deposed one, forget its log: a follower that is behind has to be installed."""
     for host in world.hosts.values():
         if host.up and host.replica.leads:
             host.log.order(("trim", len(host.disk.content.applied) + 1))
@@ -324,7 +324,7 @@ def _lapse_in_a_swap(world: World, _: float) -> None:
 
 
 def _one_by_one(world: World, seconds: float) -> None:
-    """Let the followers fall behind one after the other, and the leader go on as long as it may."""
+    """Let the followers fall behind one after the other, and the leader continue as long as it may."""
     leader, random = world.leader, world.loop.random
     if leader is None:
         return

@@ -24,7 +24,7 @@ class Judge:
     """Sees every step of every replica.
 
     An era ends with an unclean election: from then on what the new leader does not have may be lost, and is reported.
-    `safe` has, for each era, what was at or below anybody's high watermark.
+    `safe` has, for each era, what was at or below any high watermark.
     """
 
     def __init__(self, world: World) -> None:
@@ -190,7 +190,7 @@ class Judge:
     # -- at the end ------------------------------------------------------------------------------------------------
 
     def converged(self) -> bool:
-        """Whether one leads, everybody follows, and all have everything."""
+        """Whether one leads, all others follow, and all have everything."""
         world, record = self._world, self._world.coordinator.record
         if record.leader is None or len(record.in_sync) != len(record.replicas):
             return False
@@ -207,7 +207,7 @@ class Judge:
         return True
 
     def final(self) -> None:
-        """Judge what everybody has once all have converged."""
+        """Judge what each broker has once all have converged."""
         world, record = self._world, self._world.coordinator.record
         assert record.leader is not None
         leader = world.hosts[record.leader.broker].disk.content

@@ -23,7 +23,7 @@ class Loop:
 
     @property
     def traces(self) -> bool:
-        """Whether somebody reads the history."""
+        """Whether the history has a reader."""
         return self._say is not None
 
     def say(self, text: str) -> None:

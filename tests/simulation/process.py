@@ -9,7 +9,7 @@ from tests.simulation.loop import Loop
 
 
 class Process:
-    """What a host runs; `life` counts its processes, so that nothing of an earlier one goes on in a later one."""
+    """What a host runs; `life` counts its processes, so that nothing of an earlier one continues in a later one."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop

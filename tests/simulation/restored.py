@@ -1,7 +1,7 @@
 """Data directories that are restored from backups, in histories of their own: the seeds of the others stay the same.
 
 A store that comes back older than it was is another member (venus/broker/replicas/store_identity.py), with a log that
-begins like everybody's, and may end with what others have taken back since.
+begins like the others', and may end with what others have taken back since.
 """
 
 from __future__ import annotations

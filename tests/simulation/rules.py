@@ -333,7 +333,7 @@ RULES = (
         "now >= self._stays_until and is_cut_off(known, live, reached)",
         "False",
         seed=98,
-        invariant="writes go on while a leader reaches none of its followers",
+        invariant="writes continue while a leader reaches none of its followers",
     ),
     _rule(
         "A repeated fetch is no progress",
@@ -341,7 +341,7 @@ RULES = (
         "now if end >= leader_end or end > self.end else self.moved_at",
         "now",
         seed=198,
-        invariant="writes go on while a leader reaches none of its followers",
+        invariant="writes continue while a leader reaches none of its followers",
     ),
     _rule(
         "A new leader waits for the same time before it judges which followers are silent",
@@ -349,7 +349,7 @@ RULES = (
         "since <= self._listens_since",
         "False",
         seed=98,
-        invariant="writes go on while a leader reaches none of its followers",
+        invariant="writes continue while a leader reaches none of its followers",
     ),
     _rule(
         "A leader that resigned starts no election for a while if another broker can",
@@ -357,7 +357,7 @@ RULES = (
         "self.is_standing_back(now) and asked - {self._me}",
         "False",
         seed=598,
-        invariant="writes go on while a leader reaches none of its followers",
+        invariant="writes continue while a leader reaches none of its followers",
     ),
     _rule(
         "A leader that resigned is the last choice for a while",

@@ -18,7 +18,7 @@ from tests.simulation.tiers.rules import RULES
 from tests.simulation.tiers.states import RARE
 from tests.simulation.tiers.world import TierWorld
 
-#: What shows only when nobody gets on for a minute costs 10 s of CPU.
+#: What shows only when nothing moves for a minute costs 10 s of CPU.
 _SLOW = {"A changed filter refills the mirror": pytest.mark.slow}
 
 

@@ -23,7 +23,7 @@ def histories(seeds: range) -> Counter[str]:
     return counts
 
 
-WISHES = ("led by whom it was wished", "a leader was not to be had", "a replica has left", "a replica has come")
+WISHES = ("led by the requested broker", "a leader was not to be had", "a replica has left", "a replica has come")
 
 
 def test_wishes_are_carried_out_and_lose_nothing() -> None:

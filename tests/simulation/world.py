@@ -154,7 +154,7 @@ class World:
         self.loop.say("everything is whole again")
         faults.heal(self)
         if self.dead():
-            self.loop.counts["nobody has everything any more"] += 1
+            self.loop.counts["no broker has everything any more"] += 1
             return
         self._wait_until_led()
         self._wait_until_written()
@@ -164,7 +164,7 @@ class World:
         self.judge.final()
 
     def dead(self) -> bool:
-        """Whether the disks of all who had everything are lost: rightly, nobody leads under consistency."""
+        """Whether the disks of all who had everything are lost: rightly, no broker leads under consistency."""
         record = self.coordinator.record
         stores = {host.me for host in self.hosts.values()}
         return self.policy is Policy.CONSISTENCY and not record.candidates & stores
@@ -190,7 +190,7 @@ class World:
         self.loop.run_until(self.loop.now + 3.0)  # what was sent before has arrived, a late refresh of a lease as well
         self._wait_until_converged()
         if len(self.coordinator.record.replicas) < 2:
-            return  # operators have left one replica, so nobody else can lead
+            return  # operators have left one replica, so no other broker can lead
         leader = self.leader
         assert leader is not None
         self.loop.say(f"kill {leader.me}")

@@ -49,8 +49,8 @@ def test_names_that_a_target_cannot_have_are_reported_before_anything_is_done(pi
     assert "a folder of Parquet files" in found
     at_source(pipeline, f"ALTER TABLE {long} DROP COLUMN xmin")
     found = {f["message"]: f for f in pipeline.ask("check")["findings"]}
-    (told,) = [message for message in found if "is too long and becomes" in message]
-    assert told.startswith(f"main.{long}: the name {long} is too long and becomes a_name_that")
+    (found_line,) = [message for message in found if "is too long and becomes" in message]
+    assert found_line.startswith(f"main.{long}: the name {long} is too long and becomes a_name_that")
 
 
 def test_a_reader_without_rights_gets_the_grants_and_nothing_is_touched(
@@ -83,23 +83,23 @@ def test_a_reader_without_rights_gets_the_grants_and_nothing_is_touched(
 
 
 def test_a_url_that_the_database_rejects_is_named_by_line(pipeline: Pipeline, database: str) -> None:
-    pipeline.source = with_password(database).replace("://postgres:", "://nobody_here:")
+    pipeline.source = with_password(database).replace("://postgres:", "://stranger:")
     pipeline.configure()
 
     refused = pipeline.venus("check", code=2)
 
-    assert refused.err.startswith("venus: venus.toml:2: source.url: source postgresql://nobody_here:***@")
-    assert 'role "nobody_here" does not exist' in refused.err
+    assert refused.err.startswith("venus: venus.toml:2: source.url: source postgresql://stranger:***@")
+    assert 'role "stranger" does not exist' in refused.err
     assert PASSWORD not in refused.err
 
 
 def test_a_url_that_the_target_rejects_is_named_by_line(pipeline: Pipeline, database: str) -> None:
-    pipeline.targets = {"main": with_password(database).replace("://postgres:", "://nobody_here:")}
+    pipeline.targets = {"main": with_password(database).replace("://postgres:", "://stranger:")}
     pipeline.configure()
 
     refused = pipeline.venus("pause", "--target", "main", code=2)
 
-    assert ": targets.main.url: target postgresql://nobody_here:***@" in refused.err
+    assert ": targets.main.url: target postgresql://stranger:***@" in refused.err
     assert refused.err.startswith("venus: venus.toml:")
     assert refused.err.splitlines()[1] == "  Check url in [targets.main]."
     assert PASSWORD not in refused.err

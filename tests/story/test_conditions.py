@@ -27,7 +27,7 @@ from tests.support.pipelines.pipeline import Pipeline, with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-#: Not UTF-8: SQLite keeps it as TEXT, and nobody can carry it.
+#: Not UTF-8: SQLite keeps it as TEXT, and VENUS cannot carry it.
 UNFIT = "INSERT INTO unfit VALUES (2, CAST(x'ff' AS TEXT))"
 
 
@@ -123,8 +123,8 @@ def in_no_place(running: Watched, gauge: str) -> None:
 
 def test_a_table_halted_at_the_source(running: Watched) -> None:
     gauge = 'venus_tables_not_following{business="main",place="source",state="HALTED"}'
-    running.write(UNFIT, "INSERT INTO steady VALUES (1, 'goes on')")
-    running.has("main", "steady", [(1, "goes on")])
+    running.write(UNFIT, "INSERT INTO steady VALUES (1, 'continues')")
+    running.has("main", "steady", [(1, "continues")])
 
     in_all_places(running, "source: main.unfit is HALTED (cannot be carried: ", gauge)
 

@@ -64,7 +64,7 @@ class FieldRun:
         return {name: reason for name, state, reason in (*at_target, *at_source) if state != "ACTIVE"}
 
     def change(self, *, live: bool) -> None:
-        """Make the changes; between those that are `live`, capture and apply go on with what there is."""
+        """Make the changes; between those that are `live`, capture and apply continue with what there is."""
         in_transaction = False
         for text in self.case.changes:
             self.source.run(text)

@@ -58,7 +58,7 @@ def test_the_tutorial_goes_as_it_is_written(pipeline: Pipeline) -> None:
 
 
 def write_configuration(pipeline: Pipeline, lines: list[str]) -> None:
-    """Run `venus init` with the test's own target, and go on with the file that the page shows."""
+    """Run `venus init` with the test's own target, and continue with the file that the page shows."""
     (line,) = lines
     words = line.removeprefix("$ venus ").split()
     assert words[0] == "init"

@@ -78,7 +78,7 @@ def test_the_week_goes_as_it_is_written(
     assert len(line) >= 14
     for number, command in enumerate(line):
         if command.startswith("sqlplus"):
-            assert catalogue(mariadb_oracle_server, SCHEMA) == untouched, "somebody but the DBA has changed it"
+            assert catalogue(mariadb_oracle_server, SCHEMA) == untouched, "another user than the DBA has changed it"
             sqlplus(pipeline, command, mariadb_oracle_server)
             continue
         run(pipeline, command)

@@ -20,7 +20,7 @@ def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
     made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={})
     made.configure()
     made.start_broker()
-    producer = Producer(made.broker, "main", "gone for good", window_bytes_max=1 << 20)
+    producer = Producer(made.broker, "main", "gone forever", window_bytes_max=1 << 20)
     producer.connect(0, 0)
     for number in (1, 2, 3):
         producer.send_half(half(number, rows=10))

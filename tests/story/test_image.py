@@ -1,7 +1,7 @@
 """docker/Dockerfile, every step carried out in a Debian root instead of an engine, and then the image's own command.
 
 What stands in for `python:3.11-slim-bookworm` is the same Debian with its own Python 3.11, made by debootstrap. Needs
-root, debootstrap and package mirrors, so it is slow and for whoever has them.
+root, debootstrap and package mirrors, so it is slow and needs all of them.
 """
 
 from __future__ import annotations

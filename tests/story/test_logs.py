@@ -94,12 +94,12 @@ def follow(pipeline: Pipeline, spans: Collected) -> None:
 
 
 def test_an_error_is_an_object_too(pipeline: Pipeline) -> None:
-    done = pipeline.venus("--log-format", "json", "sync", "--target", "nobody", code=2)
+    done = pipeline.venus("--log-format", "json", "sync", "--target", "missing", code=2)
 
     (line,) = done.err.splitlines()
     found = json.loads(line)
     assert (found["level"], found["exit_code"]) == ("ERROR", 2)
-    assert "no target named 'nobody'" in found["message"]
+    assert "no target named 'missing'" in found["message"]
     assert found["hint"] == "Known: main."
 
 

@@ -39,7 +39,7 @@ def row(words: str) -> list[list[str]]:
 
 
 class Night:
-    """What whoever is called does."""
+    """What the person on call does."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -138,13 +138,13 @@ def test_every_row_of_the_page(night: Night) -> None:
             " AND sql LIKE '%INSERT ON%' LIMIT 1"
         ).fetchone()
         connection.execute(f'DROP TRIGGER "{trigger}"')
-        connection.execute("INSERT INTO orders VALUES (4, 'nobody saw it')")
+        connection.execute("INSERT INTO orders VALUES (4, 'seen by none')")
     install, resync = row("`TABLE is RESYNC`")
     assert "orders" in night.types(install)
     night.says("orders is RESYNC")
     night.types(resync, TABLE="main.orders")
     night.over("RESYNC")
-    pipeline.until(lambda: query(target, "SELECT v FROM orders WHERE id = 4") == [("nobody saw it",)], "row 4")
+    pipeline.until(lambda: query(target, "SELECT v FROM orders WHERE id = 4") == [("seen by none",)], "row 4")
 
     finish_a_removal(night, install)
 
@@ -186,7 +186,7 @@ def test_what_must_not_be_done_is_found_and_mended_and_the_way_out_leaves_the_ap
 
     assert night.pipeline.stop("sync") == 0
     night.types(uninstall)
-    night.write("INSERT INTO orders VALUES (2, 'the application goes on')")
+    night.write("INSERT INTO orders VALUES (2, 'the application continues')")
     with closing(sqlite3.connect(night.pipeline.folder / "app.db")) as connection:
         assert connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'venus%'").fetchall() == []
 

@@ -107,7 +107,7 @@ def sync_and_watch(shop: Shop, pipeline: Pipeline) -> None:
     metrics = get(pipeline, "/metrics")
     offset = re.search(r'venus_next_offset\{business="main"\} (\S+)', metrics)
     assert offset is not None
-    assert float(offset[1]) >= found["broker"]["next_offset"], "heartbeats go on meanwhile"
+    assert float(offset[1]) >= found["broker"]["next_offset"], "heartbeats continue meanwhile"
     closed = 'venus_unaccounted_rows{business="main",group="main/main"} 0.0'
     pipeline.until(lambda: closed in get(pipeline, "/metrics"), "the counters to close")
     assert get(pipeline, "/health") == "ok\n"

@@ -67,9 +67,9 @@ def test_a_broker_that_lost_its_data_is_refused_and_filled_again(pipeline: Pipel
     pipeline.venus("migrate", "--target", "main", "--empty-meanwhile")
     assert at_target(pipeline) == [(1, "newer"), (3, "meanwhile")]
     pipeline.start("sync", "sync")
-    write(pipeline, "UPDATE t SET v = 'goes on' WHERE id = 3")
+    write(pipeline, "UPDATE t SET v = 'continues' WHERE id = 3")
     pipeline.caught_up("main")
-    assert at_target(pipeline) == [(1, "newer"), (3, "goes on")]
+    assert at_target(pipeline) == [(1, "newer"), (3, "continues")]
     assert pipeline.stop("sync") == 0
 
 
@@ -103,9 +103,9 @@ def test_a_broker_that_was_put_back_to_a_backup_is_refused_and_filled_again(pipe
     assert "`venus resync --all --target main`, then `venus sync`" in refused.err
     pipeline.venus("resync", "--all", "--target", "main")
     pipeline.start("sync", "sync")
-    write(pipeline, "UPDATE t SET v = 'goes on' WHERE id = 3")
+    write(pipeline, "UPDATE t SET v = 'continues' WHERE id = 3")
     pipeline.caught_up("main")
-    pipeline.until(lambda: at_target(pipeline) == [(1, "old"), (3, "goes on")], "the target to be equal")
+    pipeline.until(lambda: at_target(pipeline) == [(1, "old"), (3, "continues")], "the target to be equal")
     assert pipeline.stop("sync") == 0
 
 
@@ -134,7 +134,7 @@ def test_a_target_that_was_put_back_to_a_backup_continues_by_itself(
     postgres_server.execute(f"DROP DATABASE {name}_backup")
     assert at_target(pipeline) == [(1, "old"), (2, "old")]
     pipeline.start("sync", "sync")
-    write(pipeline, "UPDATE t SET v = 'goes on' WHERE id = 1")
+    write(pipeline, "UPDATE t SET v = 'continues' WHERE id = 1")
     pipeline.caught_up("main")
-    pipeline.until(lambda: at_target(pipeline) == [(1, "goes on"), (3, "meanwhile")], "the target to be equal")
+    pipeline.until(lambda: at_target(pipeline) == [(1, "continues"), (3, "meanwhile")], "the target to be equal")
     assert pipeline.stop("sync") == 0

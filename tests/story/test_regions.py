@@ -139,7 +139,7 @@ def test_the_walk_goes_as_it_is_written(walk: Walk, monkeypatch: pytest.MonkeyPa
     walk.type(lost[0])
     walk.sells(9002)
     began = time.monotonic()
-    until(lambda: equal(walk, "eu", SALES), "the target to go on at us")
+    until(lambda: equal(walk, "eu", SALES), "the target to continue at us")
     assert time.monotonic() - began < FAIL_OVER_S
     status, drawn_now = walk.type(lost[1]), walk.type(lost[2])
     assert status is not None

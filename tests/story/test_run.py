@@ -106,7 +106,7 @@ def continue_as_services(shop: Shop, pipeline: Pipeline) -> None:
     pipeline.start("sync", "sync")
     busy_for(0.5)
     equal(shop, pipeline, "main")
-    assert pipeline.status()["broker"]["next_offset"] > before, "the same queue goes on"
+    assert pipeline.status()["broker"]["next_offset"] > before, "the same queue continues"
     assert [pipeline.stop(name) for name in ("sync", "broker")] == [0, 0]
 
 

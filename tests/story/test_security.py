@@ -1,4 +1,4 @@
-"""A security officer looks at a whole pipeline with TLS: planted secrets are nowhere, everybody has his role only."""
+"""A security officer looks at a whole pipeline with TLS: planted secrets are nowhere, every user has one role only."""
 
 from __future__ import annotations
 
@@ -194,32 +194,32 @@ def failures(pipeline: Secured) -> None:
     pipeline.venus("check", code=75, environ=nowhere)
     pipeline.venus("-v", "install-triggers", code=75, environ=nowhere)
     twice = {"VENUS_TARGETS__MAIN__URL": f"postgresql://postgres:{TARGET_QUOTED}@127.0.0.1:1/gone"}
-    told = pipeline.venus("migrate", "--target", "main", code=2, environ=twice)
-    assert "targets.main.url has a password, and password_file is set" in told.err
+    ended = pipeline.venus("migrate", "--target", "main", code=2, environ=twice)
+    assert "targets.main.url has a password, and password_file is set" in ended.err
     broken = {"VENUS_TARGETS__MAIN__URL": f"postgresql://postgres:{TARGET_QUOTED}@[::1/gone?sslmode=no"}
     pipeline.venus("-v", "migrate", "--target", "main", code=(2, 12, 75), environ=broken)
     leaky = {"VENUS_SOURCE__PASSWORD_COMMAND": "cat $HOME/nowhere; exit 3"}
-    told = pipeline.venus("check", code=2, environ=leaky)
-    assert "source.password_command ended with exit code 3" in told.err
+    ended = pipeline.venus("check", code=2, environ=leaky)
+    assert "source.password_command ended with exit code 3" in ended.err
     lost = {"VENUS_TARGETS__MAIN__URL": "postgresql://postgres@127.0.0.1:1/gone"}
     pipeline.venus("-v", "verify", "--target", "main", code=(2, 12, 75), environ=lost)
     pipeline.venus("status", code=1, environ=lost | nowhere)
     pipeline.stop("sync")
 
 
-def test_everybody_has_his_role_only(pipeline: Secured) -> None:
-    told = pipeline.venus("forget", "--business", "main", "--yes", code=3)
-    assert "sync may not use Status: role operator or viewer is missing" in told.err
+def test_each_user_has_one_role_only(pipeline: Secured) -> None:
+    ended = pipeline.venus("forget", "--business", "main", "--yes", code=3)
+    assert "sync may not use Status: role operator or viewer is missing" in ended.err
 
     write(pipeline.source, "CREATE TABLE items (id int PRIMARY KEY, label text)")
     pipeline.venus("install-triggers")
     pipeline.venus("certs", "issue", "eve", "-d", "certs", "--role", "viewer")
     eve = pipeline.config_of("eve")
     assert pipeline.ask("status", *eve, code=(0, 1))["broker"]["error"] == ""
-    told = pipeline.venus("sync", "--capture-only", *eve, code=3)
-    assert "eve may not use Produce: role producer(BUSINESS) is missing" in told.err
-    told = pipeline.venus("sync", *eve, code=3)
-    assert "capture has ended, and the targets were stopped: eve may not use Produce" in told.err
+    ended = pipeline.venus("sync", "--capture-only", *eve, code=3)
+    assert "eve may not use Produce: role producer(BUSINESS) is missing" in ended.err
+    ended = pipeline.venus("sync", *eve, code=3)
+    assert "capture has ended, and the targets were stopped: eve may not use Produce" in ended.err
     assert pipeline.page("/status.json", "eve").code == 200
     lines = (pipeline.folder / "data" / "audit.jsonl").read_text().splitlines()
     assert {(line["who"], line["result"]) for line in map(json.loads, lines)} >= {
@@ -230,9 +230,9 @@ def test_everybody_has_his_role_only(pipeline: Secured) -> None:
 
 def test_what_a_broker_refuses_to_start_with(pipeline: Secured) -> None:
     open_to_all = {"VENUS_BROKER__LISTEN": "0.0.0.0:0", "VENUS_BROKER__ADDRESS": "", "VENUS_BROKER__DATA_DIR": "other"}
-    told = pipeline.venus("broker", "-c", "base.toml", code=2, environ=open_to_all)
+    ended = pipeline.venus("broker", "-c", "base.toml", code=2, environ=open_to_all)
 
-    line, hint = told.err.splitlines()
+    line, hint = ended.err.splitlines()
     assert line == "venus: broker.listen 0.0.0.0:0 can be reached from other machines, without TLS"
     assert "venus certs init" in hint
     assert "insecure = true" in hint

@@ -58,10 +58,10 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
 def test_a_target_is_loaded_by_spark_while_the_source_is_away(pipeline: Pipeline) -> None:
     answer = pipeline.venus("migrate", "--target", "second", "--engine", "spark", environ=AWAY)
 
-    told = answer.err.splitlines()
-    assert "the source is unreachable" in told[0]
-    assert told[1] == "Spark moves the rows (--engine spark)"
-    assert all(line.startswith("loading target second: ") for line in told[2:]), told
+    lines = answer.err.splitlines()
+    assert "the source is unreachable" in lines[0]
+    assert lines[1] == "Spark moves the rows (--engine spark)"
+    assert all(line.startswith("loading target second: ") for line in lines[2:]), lines
     assert answer.out.splitlines()[-1].startswith(f"target second: {ROWS:,} rows in ")
     assert query(pipeline.targets["second"], EVERYTHING) == query(pipeline.targets["main"], EVERYTHING)
     events = "".join(path.read_text() for path in (pipeline.folder / "events").rglob("*") if path.is_file())

@@ -37,7 +37,7 @@ class Running:
                 connection.execute(statement)
 
     def at(self, target: str, statement: str) -> list[tuple[Any, ...]]:
-        """Run a statement at a target, as somebody else than VENUS would."""
+        """Run a statement at a target, as another program than VENUS would."""
         with closing(psycopg2.connect(libpq(self.pipeline.targets[target]))) as connection:
             connection.autocommit = True
             cursor = connection.cursor()
@@ -111,9 +111,9 @@ def test_a_new_table_joins_a_running_pipeline(running: Running) -> None:
 def test_a_refused_row_halts_its_table_and_no_other(running: Running) -> None:
     running.use("strict")
     running.at("main", "ALTER TABLE strict ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
-    running.write("INSERT INTO strict VALUES (2, 'bad')", "INSERT INTO steady VALUES (1, 'goes on')")
+    running.write("INSERT INTO strict VALUES (2, 'bad')", "INSERT INTO steady VALUES (1, 'continues')")
 
-    running.has("main", "steady", [(1, "goes on")])
+    running.has("main", "steady", [(1, "continues")])
     running.has("other", "strict", [(1, "one"), (2, "bad")])
     found = running.pipeline.ask("status", code=1)
     assert any("main.strict is HALTED" in problem for problem in found["problems"])

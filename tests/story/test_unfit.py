@@ -93,27 +93,27 @@ def test_a_target_that_is_down_or_wrong_hides_no_finding_of_the_others(
     pipeline: Pipeline, database: str, second_database: str
 ) -> None:
     query(second_database, "CREATE SCHEMA other; CREATE TABLE plain (id text PRIMARY KEY); CREATE EXTENSION vector")
-    query(second_database, "CREATE ROLE nobody LOGIN; GRANT USAGE ON SCHEMA public TO nobody")
+    query(second_database, "CREATE ROLE stranger LOGIN; GRANT USAGE ON SCHEMA public TO stranger")
     wrong = second_database.replace("/t", "/nosuch", 1)
     lake = pipeline.folder / "a folder"
     lake.mkdir()
-    (lake / "somebody's").write_text("x")
+    (lake / "another's").write_text("x")
     pipeline.targets |= {
         "down": "postgresql://postgres@127.0.0.1:1/x",
         "wrong": wrong,
         "lake": f"parquet://{lake}",
-        "poor": second_database.replace("postgres@", "nobody@", 1),
+        "poor": second_database.replace("postgres@", "stranger@", 1),
     }
     pipeline.configure()
     try:
         answer = pipeline.ask("check", code=3)
     finally:
-        query(second_database, "REVOKE USAGE ON SCHEMA public FROM nobody; DROP ROLE nobody")
+        query(second_database, "REVOKE USAGE ON SCHEMA public FROM stranger; DROP ROLE stranger")
     said = {f["where"]: f["message"] for f in answer["findings"]}
     assert "cannot be reached" in said["target down"]
     assert "does not exist" in said["target wrong"]
     assert "files that VENUS did not write" in said["target lake"]
-    assert "does not let role nobody create tables in schema public" in {f["message"] for f in answer["findings"]}
+    assert "does not let role stranger create tables in schema public" in {f["message"] for f in answer["findings"]}
     assert "the source needs integer" in " ".join(f["message"] for f in answer["findings"])
     blocks = {f["where"] for f in answer["findings"] if f["blocks"]}
     assert "target down" not in blocks

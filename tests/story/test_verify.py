@@ -175,7 +175,7 @@ def undecided_without_a_target(pipeline: Pipeline) -> None:
 
 
 def without_the_source(pipeline: Pipeline) -> None:
-    """Compare with the broker: the change that only the source has is nobody's fault."""
+    """Compare with the broker: the change that only the source has is no fault."""
     (pipeline.folder / "shop.db").rename(pipeline.folder / "away.db")
 
     said = here(pipeline, "verify")

@@ -61,7 +61,7 @@ def running() -> Iterator[Browser]:
 
 
 def _free(browser: Browser) -> Page:
-    """Return a page that nobody looks at: a new one costs half a second, most of it for a process of its own."""
+    """Return an unused page: a new one costs half a second, most of it for a process of its own."""
     pages = [page for context in browser.contexts for page in context.pages]
     return next((page for page in pages if page.url == _NOTHING), None) or browser.new_page()
 

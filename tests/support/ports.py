@@ -1,7 +1,7 @@
-"""Ports for the servers of tests, apart from those that the system gives to whoever asks for any.
+"""Ports for the servers of tests, apart from those that the system hands out.
 
-Clients go on dialling a broker that is gone. If the system gives its port to another program, such as a helper process
-of Spark, they reach that instead, and it fails with a traceback.
+Clients continue to dial a broker that is gone. If the system gives its port to another program, such as a process of
+Spark, they reach that instead, and it fails with a traceback.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import os
 import socket
 
-#: Each worker has a region of its own: what one of them still dials is nobody else's.
+#: Each worker has a region of its own: what one of them still dials belongs to no other.
 _FIRST, _REGIONS, _SIZE = 10_000, 8, 2_500
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _REGIONS
 #: Other runs on this machine begin elsewhere.
@@ -18,7 +18,7 @@ _numbers = itertools.count(int.from_bytes(os.urandom(4), "big"))
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on, another one each time."""
+    """Return a port of the loopback interface without a listener, another one each time."""
     for number in _numbers:
         port = _FIRST + _worker * _SIZE + number % _SIZE
         with socket.socket() as probe:

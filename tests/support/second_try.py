@@ -36,8 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--second-try") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(SecondTry(config), "second-try")
-    if told := config.getoption("--outcomes"):
-        config.pluginmanager.register(Outcome(Path(told)), "outcomes")
+    if answers := config.getoption("--outcomes"):
+        config.pluginmanager.register(Outcome(Path(answers)), "outcomes")
 
 
 class Outcome:
@@ -103,8 +103,8 @@ class SecondTry:
         self._terminal.write_line("")
         self._terminal.write_sep("=", f"second try, alone: {len(nodeids)} that failed")
         with tempfile.TemporaryDirectory() as folder:
-            told, asked = Path(folder) / "outcomes", Path(folder) / "asked"
-            told.touch()
+            answers, asked = Path(folder) / "outcomes", Path(folder) / "asked"
+            answers.touch()
             asked.write_text("".join(f"{nodeid}\n" for nodeid in nodeids))
             command = [
                 sys.executable,
@@ -116,7 +116,7 @@ class SecondTry:
                 "-p",
                 "no:cacheprovider",
                 f"--rootdir={self.config.rootpath}",
-                f"--outcomes={told}",
+                f"--outcomes={answers}",
             ]
             with subprocess.Popen(
                 command,
@@ -131,7 +131,7 @@ class SecondTry:
                 for line in process.stdout:
                     self._terminal.write(line)
             outcomes: Outcomes = {}
-            for line in told.read_text().splitlines():
+            for line in answers.read_text().splitlines():
                 nodeid, outcome = json.loads(line)
                 outcomes.setdefault(nodeid, set()).add(outcome)
         return outcomes

@@ -1,7 +1,7 @@
 """What each field on the wire and in the store is: its message, name, number and type.
 
 Brokers and adapters of two versions talk to each other while a system is upgraded, and a broker reads what an older
-one has stored. So a field keeps its number and its type for good; one that goes leaves its number `reserved`.
+one has stored. So a field keeps its number and its type forever; one that goes leaves its number `reserved`.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def test_what_is_no_message_is_refused() -> None:
 
 @dataclass(slots=True)
 class Broker:
-    """The other end of one connection: what it is told."""
+    """The other end of one connection: what it receives."""
 
     socket: socket.socket
 

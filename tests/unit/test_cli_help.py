@@ -39,7 +39,7 @@ def test_help_and_typing_errors_need_none_of_the_heavy_libraries(arguments: list
 def test_status_waits_for_no_library_that_only_an_installation_needs(tmp_path: Path) -> None:
     (tmp_path / "venus.toml").write_text(
         '[source]\nurl = "sqlite:///none.db"\n[broker]\naddress = "127.0.0.1:1"\n'
-        '[targets.main]\nurl = "postgresql://nobody@127.0.0.1:1/none"\n'
+        '[targets.main]\nurl = "postgresql://stranger@127.0.0.1:1/none"\n'
     )
     code = "import sys\nfrom venus.cli.app import run\nrun(['status'])\nprint(*sys.modules)"
 

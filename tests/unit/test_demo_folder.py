@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def writing(monkeypatch: pytest.MonkeyPatch, folder: Path, times: int) -> None:
-    """Let somebody write one more file into the folder just before it is removed, so many times."""
+    """Let another process write one more file into the folder just before it is removed, so many times."""
     os_rmdir, left = os.rmdir, [times]
 
     def rmdir(path: Any, **options: Any) -> None:
@@ -51,10 +51,10 @@ def test_what_cannot_be_removed_is_named_in_one_line(folder: Path, monkeypatch: 
 def test_the_demo_does_not_claim_to_have_cleaned_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its answer comes behind the removal."""
+    """Its answer follows the removal."""
     from venus.cli.app import run
 
-    class Told:
+    class Notice:
         def run(self) -> list[Any]:
             return []
 
@@ -64,7 +64,7 @@ def test_the_demo_does_not_claim_to_have_cleaned_up(
         def figures(self) -> dict[str, Any]:
             return {}
 
-    monkeypatch.setattr(command, "build_demo", lambda *_: Told())
+    monkeypatch.setattr(command, "build_demo", lambda *_: Notice())
     shutil.rmtree(folder)
     assert run(["demo", "--folder", str(folder)]) == 0
     assert "Everything was cleaned up" in capsys.readouterr().out

@@ -18,7 +18,7 @@ from venus.config import load, options
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-#: What people are told to do; explanation is for readers of the code.
+#: Instructions for people; explanation is for readers of the code.
 PAGES = [path for path in DOCUMENTS if path.parent.name in ("tutorial", "how-to", "troubleshooting", "reference")]
 GUIDES = "".join(path.read_text() for path in (ROOT / "README.md", *PAGES))
 TROUBLESHOOTING = sorted((ROOT / "docs" / "troubleshooting").glob("*.md"))

@@ -1,4 +1,4 @@
-"""The loops of `venus run`: one that fails is restarted, one that ended for good stays down, capture ends them all."""
+"""The loops of `venus run`: one that fails is restarted, one that ended forever stays down, capture ends them all."""
 
 from __future__ import annotations
 

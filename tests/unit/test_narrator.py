@@ -44,10 +44,10 @@ def test_fills_that_have_ended_are_passed_on_once_and_those_that_continue_always
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     narrator = EventWriter(Invocation(json=True))
-    going_on = (FillProgress(table="main.t", rows_done=1, rows_estimate=2, done=False),)
+    filling = (FillProgress(table="main.t", rows_done=1, rows_estimate=2, done=False),)
     ended = (FillProgress(table="main.t", rows_done=2, rows_estimate=2, done=True),)
 
-    for fills in (going_on, going_on, ended, ended, ended, going_on, ended):
+    for fills in (filling, filling, ended, ended, ended, filling, ended):
         narrator.on_report("capture", CaptureReport(state="capturing", fills=fills))
 
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

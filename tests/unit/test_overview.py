@@ -279,7 +279,7 @@ def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
     view = MirrorView(
         path=("home", "eu"),
         state="cut off",
-        reason="nobody answers",
+        reason="no answer",
         since_s=12.0,
         address="",
         lag=0,
@@ -293,12 +293,12 @@ def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
     )
 
     assert format_mirror(view) == (
-        "mirror of home -> eu: cut off for 12 s; it was level then; 2.0 KiB pulled: nobody answers"
+        "mirror of home -> eu: cut off for 12 s; it was level then; 2.0 KiB pulled: no answer"
     )
     assert "it is level" in format_mirror(replace(view, state="following"))
     away = replace(view, state="following", nearest="north", away_s=75.0, not_back="it does not answer: no")
     assert format_mirror(away).endswith(
-        "pulled: nobody answers; not from set north, the nearest, for 75 s: it does not answer: no"
+        "pulled: no answer; not from set north, the nearest, for 75 s: it does not answer: no"
     )
     some = format_mirror(replace(view, only=("orders", "items"), where=("orders where a = 1", "items where b = 2")))
     assert some.startswith(

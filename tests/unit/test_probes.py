@@ -45,7 +45,7 @@ def test_a_broker_that_has_lost_its_data_still_is_behind_when_it_is_asked_once_m
 
 @pytest.mark.parametrize("ahead_us", [-7_200_000_000, 7_200_000_000])
 def test_ages_are_those_of_the_broker_s_clock(ahead_us: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of the machine where somebody looks may be hours off."""
+    """The clock of the operator's machine may be hours off."""
     now_us = time.time_ns() // 1000 + ahead_us
     status = broker_pb2.BrokerStatus(now_us=now_us)
     status.businesses.add(
@@ -91,13 +91,13 @@ def test_the_lag_from_end_to_end_is_that_of_no_clock_that_is_wrong(
     """The source's clock was five minutes off, or the target's: that was shown as lag, or hid it."""
     captured_us = 1_800_000_000_000_000 + clock_us
     target = replace(TARGET, heartbeat_at_us=captured_us - int(behind_s * 1e6), heartbeat_age_s=300.0)
-    told = replace(BROKER, captured_at_us=captured_us, committed_age_s=quiet_s)
+    reported = replace(BROKER, captured_at_us=captured_us, committed_age_s=quiet_s)
 
-    assert probes.with_lag(target, told).heartbeat_age_s == behind_s + quiet_s
+    assert probes.with_lag(target, reported).heartbeat_age_s == behind_s + quiet_s
     assert probes.with_lag(target, BrokerView(error="away")) == target
-    assert probes.with_lag(replace(target, heartbeat_at_us=0), told).heartbeat_age_s == 300.0
+    assert probes.with_lag(replace(target, heartbeat_at_us=0), reported).heartbeat_age_s == 300.0
     ahead = replace(target, heartbeat_at_us=captured_us + 2_000_000)  # it came after the broker was asked
-    assert probes.with_lag(ahead, told).heartbeat_age_s == quiet_s
+    assert probes.with_lag(ahead, reported).heartbeat_age_s == quiet_s
 
 
 def test_many_consumers_of_which_a_target_is_not_named_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_machines_get_everything_of_the_business_and_of_the_broker() -> None:
     assert [brake["brake"] for brake in found["traffic"]["brakes"]] == ["rows", "memory", "streams"]
     assert found["traffic"]["lanes"][0]["degraded_s"] == 12.0
     assert len(found["traffic"]["gauges"]) == 3
-    unknown = broker_view(status(BUSY), "nobody", "b:7400", NOW).traffic
+    unknown = broker_view(status(BUSY), "stranger", "b:7400", NOW).traffic
     assert [brake.brake for brake in unknown.brakes] == ["streams"]
     assert unknown.facts
 

@@ -11,9 +11,9 @@ from venus.cli.supervisor import LINES_MAX, LoopProcess, Supervisor, format_even
 
 
 def test_reports_do_not_pile_up_while_the_output_of_a_service_is_not_taken() -> None:
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     loop = LoopProcess(name="shop", command=())
-    supervisor = Supervisor([loop], threading.Event(), lambda _name, said: told.append(said))
+    supervisor = Supervisor([loop], threading.Event(), lambda _name, said: events.append(said))
     report = json.dumps({"loop": "apply", "event": "report", "rows": 1}) + "\n"
     halted = json.dumps({"loop": "apply", "event": "halted", "table": "t"}) + "\n"
     last = json.dumps({"error": {"kind": "Fenced", "message": "gone"}}) + "\n"
@@ -22,7 +22,7 @@ def test_reports_do_not_pile_up_while_the_output_of_a_service_is_not_taken() -> 
 
     assert supervisor._lines.qsize() <= LINES_MAX + 2
     supervisor._drain(0.2)
-    assert [said["event"] for said in told if said["event"] != "report"] == ["halted"]
+    assert [said["event"] for said in events if said["event"] != "report"] == ["halted"]
     assert loop.error == {"kind": "Fenced", "message": "gone"}
 
 

@@ -16,7 +16,7 @@ def test_no_field_enum_value_or_call_has_changed_or_gone() -> None:
 
 def test_what_is_new_is_noted() -> None:
     new = set(wire_fields.current()) - set(wire_fields.known())
-    assert not new, "python -m tests.support.wire_fields notes them for good"
+    assert not new, "python -m tests.support.wire_fields notes them forever"
 
 
 @pytest.mark.parametrize("number", ["2", "4000"])

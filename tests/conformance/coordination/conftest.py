@@ -40,7 +40,7 @@ class Cluster:
 
 @pytest.fixture(params=["memory", "etcd"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Make a cluster that nobody has used."""
+    """Make an unused cluster."""
     if request.param == "memory":
         found = Cluster(MemoryCluster(time.monotonic), None)
     else:

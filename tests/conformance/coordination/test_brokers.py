@@ -143,16 +143,16 @@ def test_a_broker_that_was_started_again_takes_its_own_place(cluster: Cluster) -
 
 def test_a_watch_tells_of_brokers_and_businesses(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
-    told = threading.Event()
-    one.watch(told.set)
-    assert told.wait(LATE_S), "what happened before the watch was not seen"
+    notified = threading.Event()
+    one.watch(notified.set)
+    assert notified.wait(LATE_S), "what happened before the watch was not seen"
 
     def tells_of(change: object) -> None:
         time.sleep(0.2)
-        told.clear()
+        notified.clear()
         assert callable(change)
         change()
-        assert told.wait(LATE_S)
+        assert notified.wait(LATE_S)
 
     tells_of(lambda: other.register(broker()))
     tells_of(lambda: create_business(other))
@@ -163,9 +163,9 @@ def test_a_watch_tells_of_brokers_and_businesses(cluster: Cluster) -> None:
 
     one.close()
     time.sleep(0.2)
-    told.clear()
+    notified.clear()
     other.register(broker())
-    assert not told.wait(0.5)
+    assert not notified.wait(0.5)
 
 
 def test_a_data_directory_belongs_to_one_cluster(cluster: Cluster, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_how_new_a_store_is_never_falls(cluster: Cluster) -> None:
 
 
 def test_the_age_of_a_store_is_no_event(cluster: Cluster) -> None:
-    """Every broker notes it every few seconds, and whoever hears news reads everything."""
+    """Every broker notes it every few seconds, and a broker that hears news reads everything."""
     one, other, heard = cluster.coordinator(), cluster.coordinator(), list[int]()
     other.watch(lambda: heard.append(1))
     eventually(lambda: heard)
@@ -256,7 +256,7 @@ def test_a_copy_of_a_broker_that_runs_ends_the_one_that_was_there(cluster: Clust
 
     after.register(broker())
 
-    assert before.swap(known, replace(known, term=3)) is None, "nobody may do anything in its name"
+    assert before.swap(known, replace(known, term=3)) is None, "no broker may act in its name"
     with pytest.raises(Fenced, match="another process has the id, the address and the data of broker b1"):
         before.brokers()
     assert not before.refresh()
@@ -275,7 +275,7 @@ def test_a_broker_whose_lease_has_ended_is_itself_when_it_registers_again(cluste
     known = create_business(one)
     one.register(broker())
     eventually(lambda: not other.brokers(), timeout_s=LEASE_S + LATE_S)
-    assert one.swap(known, replace(known, term=2)) is None, "somebody else may have taken its place"
+    assert one.swap(known, replace(known, term=2)) is None, "another broker may have taken its place"
 
     assert not one.refresh()
     one.register(broker(version="newer"))

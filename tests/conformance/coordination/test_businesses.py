@@ -101,7 +101,7 @@ def test_a_removed_business_is_gone_and_its_old_version_is_worth_nothing(coordin
 
 
 def test_a_removal_that_came_too_late_has_forgotten_nothing(coordinator: AnyCoordinator) -> None:
-    """Who is told so removes what he has, as soon as the record cannot be read."""
+    """A broker that hears this removes its data as soon as the record cannot be read."""
     first = create_business(coordinator)
     changed = coordinator.swap(first, replace(first, min_in_sync=2))
     assert changed is not None

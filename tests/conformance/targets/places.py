@@ -81,7 +81,7 @@ class PostgresPlace:
         return settings_for(broker, {self.name: self.url})
 
     def unreachable(self, broker: str) -> Settings:
-        return settings_for(broker, {self.name: "postgresql://nobody@127.0.0.1:1/nothing"})
+        return settings_for(broker, {self.name: "postgresql://stranger@127.0.0.1:1/nothing"})
 
     def rows(self, settings: Settings, schema: TableSchema) -> dict[Key, Row]:
         return rows_at(settings.targets[self.name].url.get_secret_value(), schema)

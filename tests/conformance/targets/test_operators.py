@@ -124,7 +124,7 @@ def test_one_table_is_paused_while_the_others_continue(stage: Stage, broker: Fak
         return
     done = target.pause("items", "a test")
     with stage.following():
-        stage.feed.cut(put(1, "waits", 1), put(1, "goes on", 1, table=2))
+        stage.feed.cut(put(1, "waits", 1), put(1, "continues", 1, table=2))
         stage.reaches(broker.next_offset)
         waiting = stage.place.rows(stage.settings, items())[("1",)]
         others = stage.place.rows(stage.settings, items(2, "others"))[("1",)]
@@ -133,7 +133,7 @@ def test_one_table_is_paused_while_the_others_continue(stage: Stage, broker: Fak
         eventually(lambda: stage.table("shop.items").state == "ACTIVE", "the catching up")
 
     assert (done.table, done.states["shop.items"], done.states["shop.others"]) == ("shop.items", "PAUSED", "ACTIVE")
-    assert (waiting, others) == (("label 1", "1"), ("goes on", "1"))
+    assert (waiting, others) == (("label 1", "1"), ("continues", "1"))
     assert (held.state, held.reason, held.held_from, held.held) == ("PAUSED", "a test", 11, 1)
     stage.equal()
 
@@ -233,7 +233,7 @@ def test_a_table_that_halts_does_not_stop_the_others(stage: Stage, broker: FakeD
         return
     stage.place.refuse(items(), "bad")
     with stage.following():
-        stage.feed.cut(put(1, "bad", 1), put(2, "fine", 2), put(1, "goes on", 1, table=2))
+        stage.feed.cut(put(1, "bad", 1), put(2, "fine", 2), put(1, "continues", 1, table=2))
         stage.reaches(broker.next_offset)
         halted = stage.table("shop.items")
         (row,) = target.open_quarantine().list()

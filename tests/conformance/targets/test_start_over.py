@@ -1,4 +1,4 @@
-"""A target whose place in the queue is gone goes on from the full data, and readers keep their rows until then."""
+"""A target whose place in the queue is gone continues from the full data, and readers keep their rows until then."""
 
 from __future__ import annotations
 

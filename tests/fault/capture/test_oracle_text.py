@@ -54,7 +54,7 @@ def transfer_step(cursor: Any, rng: random.Random) -> None:
 
 @dataclass(slots=True)
 class Naive:
-    """Reads what has a higher number than the last one read, from a log that nobody consumes."""
+    """Reads rows above the last number read, from a log that nothing consumes."""
 
     cursor: Any
     last: int = 0

@@ -1,4 +1,4 @@
-"""etcd of three members loses one, its leader, its majority: writers go on, or stop and go on, as documented.
+"""etcd of three members loses one, its leader, its majority: writers continue, or stop and continue, as documented.
 
 While brokers live, nothing that is acknowledged passes through etcd, so writers do not notice that it has no majority.
 Only a change of the leader or of the in-sync set needs it (docs/explanation/replication.md).
@@ -117,7 +117,7 @@ def test_without_a_majority_of_etcd_no_other_broker_leads_until_it_is_back(
     cluster.brokers[first].kill()
     with monkeypatch.context() as patched:
         patched.setattr(broker_clusters, "FAIL_OVER_S", STOPS_S)
-        with pytest.raises(AssertionError, match="nobody lets a producer in"):
+        with pytest.raises(AssertionError, match="no broker lets a producer in"):
             cluster.connected(acknowledged)
     for node in lost:
         node.start()

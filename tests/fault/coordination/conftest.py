@@ -22,7 +22,7 @@ def three_nodes() -> Iterator[EtcdCluster]:
 
 @pytest.fixture
 def etcd(three_nodes: EtcdCluster) -> Iterator[EtcdCluster]:
-    """Give all three, and bring back whoever is down afterwards."""
+    """Give all three, and restart those that are down afterwards."""
     yield three_nodes
     for node in three_nodes.nodes:
         if node.alive:

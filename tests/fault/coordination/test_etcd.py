@@ -69,9 +69,9 @@ def test_every_swap_is_exact_while_leaders_of_etcd_are_killed(etcd: EtcdCluster,
     won = sorted(term for terms, _ in ended for term in terms)
     last = until_answered(connect())
     assert last is not None
-    assert len(won) == len(set(won)), "two writers were told that they had won the same term"
+    assert len(won) == len(set(won)), "two writers won the same term"
     missing = set(range(2, last.term + 1)) - set(won)
-    assert len(missing) <= sum(unknown for _, unknown in ended), "a term that nobody won, and nobody was unsure of"
+    assert len(missing) <= sum(unknown for _, unknown in ended), "a term without a winner or an unknown outcome"
     assert set(won) <= set(range(2, last.term + 1))
 
 
@@ -165,23 +165,23 @@ def test_a_member_of_another_etcd_cluster_among_the_addresses_is_refused(etcd: E
 
 def test_a_watch_continues_at_another_member(etcd: EtcdCluster, connect: Connect) -> None:
     own, other = connect(), connect([etcd.addresses[1], etcd.addresses[2]])
-    told = threading.Event()
-    own.watch(told.set)
-    assert told.wait(10)
-    told.clear()
+    notified = threading.Event()
+    own.watch(notified.set)
+    assert notified.wait(10)
+    notified.clear()
 
     etcd.nodes[0].kill()
-    assert told.wait(20), "what was missed in between is not known, so it asks to read again"
+    assert notified.wait(20), "what was missed in between is not known, so it asks to read again"
 
     def tells() -> bool:
-        told.clear()
+        notified.clear()
         try:
             stored = other.read("main") or other.create(leadership())
             if stored is not None:
                 other.swap(stored, replace(stored, term=stored.term + 1))
         except Unavailable:
             return False
-        return told.wait(2)
+        return notified.wait(2)
 
     eventually(tells)
 

@@ -91,7 +91,7 @@ def test_half_a_renewal_costs_no_connection(etcd: EtcdCluster, login: Login, tmp
         key.chmod(0o600)
         assert coordinator.identity(create=False) == known
     with pytest.raises(ConfigError, match="no such file"):
-        identity(etcd, replace(own, key=str(tmp_path / "none.key")))  # one that never had any is told
+        identity(etcd, replace(own, key=str(tmp_path / "none.key")))  # without any key it is refused
 
 
 def test_a_user_proves_himself_and_again_when_his_token_ends(login: Login) -> None:
@@ -132,12 +132,12 @@ def test_a_signed_token_is_replaced_when_users_were_changed(login: Login, tmp_pa
         user = replace(login, user="venus", password=SecretStr(PASSWORD))
         with closing(EtcdCoordinator(etcd.addresses, etcd.new_name(), timeout_s=5.0, login=user)) as coordinator:
             known = coordinator.identity(create=True)
-            administer(etcd, login, "user", "add", f"somebody:{PASSWORD}", user=f"root:{PASSWORD}")
+            administer(etcd, login, "user", "add", f"stranger:{PASSWORD}", user=f"root:{PASSWORD}")
             assert coordinator.identity(create=False) == known
 
 
 def have_users(etcd: EtcdCluster, login: Login) -> None:
-    """Have the user venus, who may use the keys of VENUS, and ask everybody who he is."""
+    """Have the user venus, who may use the keys of VENUS, and require every client to log in."""
     administer(etcd, login, "user", "add", f"root:{PASSWORD}")
     administer(etcd, login, "user", "grant-role", "root", "root")
     administer(etcd, login, "user", "add", f"venus:{PASSWORD}")

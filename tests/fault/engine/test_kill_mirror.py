@@ -1,4 +1,4 @@
-"""kill -9 of a mirror at every step of every write: it goes on where it was, and ends equal to the home."""
+"""kill -9 of a mirror at every step of every write: it continues where it was, and ends equal to the home."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def full(engine: Core) -> Full:
     return Full(said.SerializeToString(), tuple(chunks))
 
 
-def work(path: Path, told: Path, kill_at: int | None) -> None:
-    """Do what a puller does, from wherever the mirror is, and say what it was told is safe."""
+def work(path: Path, report: Path, kill_at: int | None) -> None:
+    """Do what a puller does, from wherever the mirror is, and write down what it knows to be safe."""
     home: Home = pickle.loads((path.parent / "home.pickle").read_bytes())
     engine = engines.make(path, on_write=killer(kill_at) if kill_at is not None else None)
     business = engine.mirrors.enter(engines.BUSINESS)
@@ -86,7 +86,7 @@ def work(path: Path, told: Path, kill_at: int | None) -> None:
         take_full(engine, home.fulls[1] if mirror is not None and mirror.reason else home.fulls[0])
     for increment in map(broker_pb2.Increment.FromString, home.increments):
         reached = mirrored.take(engine, [increment])
-        told.write_text(str(reached))
+        report.write_text(str(reached))
         mirror = business.committed.mirror
         assert mirror is not None
         if reached == 40 + AGAIN_AT * ROWS and mirror.offset == 40:
@@ -94,7 +94,7 @@ def work(path: Path, told: Path, kill_at: int | None) -> None:
     eventually(lambda: business.is_filled)
     engines.full_data(engine)
     engine.stop()
-    told.write_text("done")
+    report.write_text("done")
 
 
 def take_full(engine: Core, found: Full, reason: str = "") -> None:
@@ -108,12 +108,12 @@ def take_full(engine: Core, found: Full, reason: str = "") -> None:
 
 
 def run(path: Path, kill_at: int | None) -> str:
-    told = path.with_suffix(".told")
-    process = PROCESSES.Process(target=work, args=(path, told, kill_at))
+    report = path.with_suffix(".report")
+    process = PROCESSES.Process(target=work, args=(path, report, kill_at))
     process.start()
     process.join(LIFE_S)
     assert process.exitcode in ((0,) if kill_at is None else (0, -9))
-    return told.read_text() if told.exists() else ""
+    return report.read_text() if report.exists() else ""
 
 
 @pytest.mark.fault
@@ -123,9 +123,9 @@ def test_kill_9_of_a_mirror_at_any_step_of_any_write(tmp_path: Path, step: int) 
     (tmp_path / "home.pickle").write_bytes(pickle.dumps(home))
     for kill_at in count(2, step):
         path = tmp_path / str(kill_at)
-        told = run(path, kill_at)
-        inspect(path, home, int(told) if told.isdecimal() else 0)
-        if told == "done":
+        report = run(path, kill_at)
+        inspect(path, home, int(report) if report.isdecimal() else 0)
+        if report == "done":
             assert kill_at > 20, "the hook saw fewer writes than there must be"
             return
         assert run(path, None) == "done"

@@ -51,13 +51,13 @@ def after_its_first_commit(process: BaseProcess, diary: Path) -> None:
         time.sleep(0.005)
 
 
-def check(path: Path, told: list[list[str]], phase: str) -> None:
+def check(path: Path, acknowledged: list[list[str]], phase: str) -> None:
     """Check a store against what was acknowledged, and against what was sent."""
     engine = engines.make(path, retain_bytes=1 << 30)
     try:
         found = engines.status(engine)
-        committed = max((int(line[1]) for line in told if line[0] in ("commit", "begin")), default=0)
-        persisted = max((int(line[1]) for line in told if line[0] == "half"), default=0)
+        committed = max((int(line[1]) for line in acknowledged if line[0] in ("commit", "begin")), default=0)
+        persisted = max((int(line[1]) for line in acknowledged if line[0] == "half"), default=0)
         halves = [ref.batch_no for ref in found.halves]
         assert found.last_batch >= committed, "an acknowledged commit is lost"
         assert max([found.last_batch, *halves]) >= persisted, "an acknowledged half message is lost"
@@ -85,12 +85,12 @@ def check(path: Path, told: list[list[str]], phase: str) -> None:
 )
 def test_a_power_cut_loses_and_doubles_nothing(tmp_path: Path, phase: str, cuts: int) -> None:
     chance, path, lost = random.Random(phase), tmp_path / "data", 0
-    told: list[list[str]] = []
+    acknowledged: list[list[str]] = []
     for number in range(cuts):
         gone_at = chance.randint(1, SYNCS_MAX) if number % 2 else 0
-        told += until_the_power_goes(path, phase, chance, gone_at)
+        acknowledged += until_the_power_goes(path, phase, chance, gone_at)
         loss = power.some_of_it if number % 3 == 2 else power.all_of_it
         lost += power.cut(path, path.with_suffix(".note"), chance, loss)
-        check(path, told, phase)
+        check(path, acknowledged, phase)
     print(f"power was cut {cuts} times")  # noqa: T201  # counted by bench.figures.v3
     assert lost, "nothing was ever unsynced: the power cuts cut nothing"

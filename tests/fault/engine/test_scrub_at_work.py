@@ -1,6 +1,6 @@
 """A scrub that never rests, beside a broker at work: it finds nothing, because nothing is wrong.
 
-A false finding would stop a healthy broker for good, so this is the scrub's most important property.
+A false finding would stop a healthy broker forever, so this is the scrub's most important property.
 """
 
 from __future__ import annotations

@@ -89,6 +89,6 @@ def test_kill_around_each_step_of_the_load(
         lakes.all_fresh(settings)
 
     assert kills >= 3
-    assert broker.snapshots_opened == opened, "an interrupted load goes on with its snapshot"
+    assert broker.snapshots_opened == opened, "an interrupted load continues with its snapshot"
     assert broker.splits_read - read <= 4, "what was loaded is not loaded again"
     assert lakes.current_rows(root, items()) == feed.model[1]

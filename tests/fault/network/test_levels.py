@@ -110,14 +110,14 @@ def _cut(levels: Levels, rng: random.Random, name: str) -> None:
 
 
 def _an_access_set_is_gone(levels: Levels) -> None:
-    """Target a goes on at the other access set."""
+    """Target a continues at the other access set."""
     levels.brokers["east"].kill()
     levels.level()
     assert _reads_at(levels, "a", "west")
 
 
 def _both_tandem_sets_are_gone(levels: Levels) -> None:
-    """Let the access sets serve what they have; they go on below the tandem set that comes back first."""
+    """Let the access sets serve what they have; they continue below the tandem set that comes back first."""
     for name in LEVELS[1]:
         levels.brokers[name].kill()
     for name in LEVELS[2]:
@@ -183,7 +183,7 @@ def _judge(levels: Levels) -> None:
 
 
 def _queue(address: str, first: int, end: int) -> list[tuple[int, int, bytes]]:
-    """Return offsets, epochs and bytes of what can be read at a set; heartbeats go on behind the end."""
+    """Return offsets, epochs and bytes of what can be read at a set; heartbeats continue behind the end."""
     with Subscriber(address, BUSINESS, "look", credit_bytes=8 << 20, transient=True) as subscriber:
         subscriber.open(first, 0)
         return [(i.base_offset, i.epoch, i.body) for i in take(subscriber, end) if i.base_offset < end]

@@ -1,4 +1,4 @@
-"""Sets of three brokers: the leader of each business pulls, and another one goes on where it was."""
+"""Sets of three brokers: the leader of each business pulls, and another one continues where it was."""
 
 from __future__ import annotations
 

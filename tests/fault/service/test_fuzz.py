@@ -1,6 +1,6 @@
 """Messages that no VENUS would send: mutated bytes, and whole messages with extreme numbers.
 
-The broker answers or ends the call, never dies, keeps its memory, and its business goes on.
+The broker answers or ends the call, never dies, keeps its memory, and its business continues.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def seal(content: bytes) -> bytes:
 
 
 def extreme(chance: random.Random, kind: Any, depth: int = 0) -> Message:
-    """Return a message of this kind, valid for protobuf and for nobody else."""
+    """Return a message of this kind, valid for protobuf and for nothing else."""
     message: Any = GetMessageClass(kind)()
     for field in kind.fields:
         if field.name == "seal" or chance.random() < 0.3:
@@ -138,9 +138,9 @@ def send(channel: grpc.Channel, method: Any, messages: list[bytes]) -> None:
     try:
         list(call(iter(messages), timeout=CALL_TIMEOUT_S))
     except grpc.RpcError as error:
-        told = from_rpc_error(error)
-        assert "the broker failed" not in str(told), f"{method.name}: {told}"
-        assert "\n" not in str(told)
+        failure = from_rpc_error(error)
+        assert "the broker failed" not in str(failure), f"{method.name}: {failure}"
+        assert "\n" not in str(failure)
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_a_broker_outlives_ten_thousand_frames(broker: BrokerProcess, service: s
 
 
 def outlives(broker: BrokerProcess, methods: list[Any], calls: int, *, seed: int) -> None:
-    """Send so many calls of each method; afterwards the broker is there, has not grown, and its business goes on."""
+    """Send so many calls of each method; afterwards the broker is there, has not grown, and its business continues."""
     halves = [half(n, rows=20) for n in range(1, 31)]
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
         sender.connect(0, 0)

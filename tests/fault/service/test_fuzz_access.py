@@ -86,7 +86,7 @@ OF_BROKERS = {"StepDown"}
 
 
 def by_snapshot(method: Any) -> bool:
-    """Whether a call names a snapshot only: for one that is not there the answer is the same for everybody."""
+    """Whether a call names a snapshot only: for one that is not there every client gets the same answer."""
     return bool(CALLS[f"/{method.containing_service.full_name}/{method.name}"].snapshot)
 
 
@@ -118,9 +118,9 @@ def test_no_mutation_of_a_token_opens_a_door(
     broker: BrokerProcess, authority: Authority, token_line: tuple[str, str]
 ) -> None:
     chance = random.Random("tokens")
-    token, nobody = token_line[0], ClientCredentials(ca=authority.ca)
+    token, uncertified = token_line[0], ClientCredentials(ca=authority.ca)
     status = next(method for method in METHODS if method.name == "Status")
-    with open_channel(authority.address(broker.address, "nobody")) as channel:
+    with open_channel(authority.address(broker.address, "stranger")) as channel:
         for number in range(DOORS):
             other = mutate(chance, token.encode()).decode("latin-1")
             other = "".join(c for c in other if c.isprintable() and c.isascii()).strip() or "x"
@@ -129,8 +129,8 @@ def test_no_mutation_of_a_token_opens_a_door(
             assert isinstance(call_error(channel, status, [b""], [("authorization", f"Bearer {other}")]), Denied), other
             if number % 4 == 0:
                 header = "Basic " + base64.b64encode(f"x:{other}".encode()).decode()
-                assert get(broker.http_address, "/status.json", nobody, header).code == 401
-    assert get(broker.http_address, "/status.json", nobody, f"Bearer {token}").code == 200
+                assert get(broker.http_address, "/status.json", uncertified, header).code == 401
+    assert get(broker.http_address, "/status.json", uncertified, f"Bearer {token}").code == 200
     check_untouched(broker, authority)
 
 

@@ -26,7 +26,7 @@ from venus.wire import broker_pb2
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 KEEPALIVE_S = 1.0
-#: A flipped length makes gRPC wait for bytes that nobody sends: the answer is not waited for any longer than this.
+#: A flipped length makes gRPC wait for bytes that never come: a test waits no longer than this for the answer.
 ANSWER_S = 5.0
 
 

@@ -41,7 +41,7 @@ def crash(server: Server) -> None:
 
 
 class Application:
-    """Writes at a source until it is told to stop, and connects again whenever it has to."""
+    """Writes at a source until it has to stop, and connects again whenever it has to."""
 
     def __init__(self, url: str) -> None:
         self._url, self._stop = url, threading.Event()
@@ -89,7 +89,7 @@ def way(server: Server, tmp_path: Path) -> Iterator[WholeWay]:
 
 
 def insist(command: Callable[[], object]) -> int:
-    """Run a command until it succeeds, as somebody at a terminal would; return how often it had to be repeated."""
+    """Run a command until it succeeds, as a user at a terminal would; return how often it had to be repeated."""
     for attempt in range(50):
         try:
             command()
@@ -132,7 +132,7 @@ def test_a_server_that_goes_down_during_the_load_and_while_changes_are_applied(w
     assert not loading.is_alive()
     way.start()
     for _ in range(4):
-        way.until(partial(has_passed, way, offset(way) + 50), "the target to go on")
+        way.until(partial(has_passed, way, offset(way) + 50), "the target to continue")
         crash(server)
     application.end()
     are_equal(way)

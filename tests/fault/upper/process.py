@@ -142,7 +142,7 @@ class Zombie:
         eventually(lambda: process.status() == psutil.STATUS_STOPPED)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGCONT)
 

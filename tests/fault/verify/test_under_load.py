@@ -1,6 +1,6 @@
 """Comparisons while people write: rollbacks, key changes, cascades, TRUNCATE, and never a false finding.
 
-The planted differences lie on rows that nobody else touches; everything else is on its way all the time. The figures
+The planted differences lie on rows that nothing else touches; everything else is on its way all the time. The figures
 of the issue (1,000 changes/s, a million rows, 20 runs) are those of bench/verify.py.
 """
 

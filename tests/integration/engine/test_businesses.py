@@ -17,7 +17,7 @@ from venus.broker.store import keys
 from venus.errors import Diverged, Overloaded, ProtocolError, Refused, SnapshotExpired, Unavailable, VenusError
 from venus.wire import broker_pb2
 
-JUNK = "nobody ships this"
+JUNK = "no producer ships this"
 
 
 def names(engine: Core) -> list[str]:

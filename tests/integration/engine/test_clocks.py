@@ -73,7 +73,7 @@ def test_the_age_of_a_commit_is_measured_by_a_clock_that_is_never_set(tmp_path: 
 def test_leases_have_one_clock_that_continues_in_sleep(
     tmp_path: Path, etcd_server: EtcdCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What renews the lease, what acknowledges by it and what says that somebody has diverged see the same time."""
+    """What renews the lease, what acknowledges by it and what reports a divergence see the same time."""
     for module in (process, replication):
         monkeypatch.setattr(module, "steady_clock_s", lambda: time.monotonic() - BEHIND_S)
     until: list[float] = []

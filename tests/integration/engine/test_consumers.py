@@ -318,7 +318,7 @@ def test_a_group_is_forgotten_with_its_entry_though_the_operator_was_refused(tmp
 
 
 def test_a_lease_ends_by_time_in_which_the_broker_was_there(tmp_path: Path, clock: Clock) -> None:
-    """Neither a clock that is set nor a broker that is off ends a load that goes on."""
+    """Neither a clock that is set nor a broker that is off ends a load that continues."""
     engine = engines.make(tmp_path, clock)
     Producer(engine).commit(engines.rows(0, 10))
     eventually(lambda: engines.full_data(engine) != {})

@@ -103,7 +103,7 @@ def test_what_is_trimmed_takes_no_epoch_with_it_that_a_consumer_may_be_of(tmp_pa
 
 
 def test_a_snapshot_says_the_epoch_of_the_last_change_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loaded up to a cut, in an older epoch than the cut is of, a target would be told at once that it has diverged."""
+    """Loaded up to a cut, in an older epoch than the cut is of, a target would diverge at once."""
     engine, history = engines.make(tmp_path), History()
     history.flap(engine, TAKEN_OVER)
 

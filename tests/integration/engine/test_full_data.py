@@ -155,7 +155,7 @@ def test_tombstones_from_before_a_restart_go_too(tmp_path: Path, monkeypatch: py
 
 
 def test_full_data_that_is_behind_delays_no_decision(tmp_path: Path) -> None:
-    """Producers are told to pause by the service (test_traffic.py); the commit thread goes on."""
+    """The service makes producers pause (test_traffic.py); the commit thread continues."""
     gate = engines.Gate()
     engine = engines.make(tmp_path, buffer_bytes_max=50_000, on_write=gate)
     producer = Producer(engine)
@@ -208,7 +208,7 @@ class Asking(BodyBuffer):
 
 
 def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask for it while a step runs that goes on into the next cut."""
+    """Ask for it while a step runs that continues into the next cut."""
     monkeypatch.setattr(materialiser, "STEP_BYTES_MAX", 2500)
     engine = engines.make(tmp_path)
     producer = Producer(engine)
@@ -262,7 +262,7 @@ def test_small_commits_become_full_data_together(tmp_path: Path, monkeypatch: py
         producer.commit(engines.rows(n, 1))
     business = the_business(engine)
     assert business.materialised.offset <= 2  # it puts them together
-    assert len(engines.full_data(engine)) == 20  # whoever wants to read them does not wait
+    assert len(engines.full_data(engine)) == 20  # readers do not wait
     producer.commit(engines.rows(20, 1))
     producer.commit([(b"%08d" % 21, b"x" * SMALL_BYTES)])
     caught_up(engine)  # nor does a commit that is large

@@ -1,4 +1,4 @@
-"""A mirror whose full data was interrupted goes on where it was, also after a restart of either side."""
+"""A mirror whose full data was interrupted continues where it was, also after a restart of either side."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_it_does_not_continue_at_a_home_that_was_replaced(tmp_path: Path, home: 
     assert [type(call) for call in line.asked] == [session_requests.RenewSnapshot]
 
     home.homes.note(BUSINESS, Home(set="second", term=1, addresses=("second:7400",))).result(WAIT_S)
-    line = Line(home)  # a set that follows the new home goes on with what it has
+    line = Line(home)  # a set that follows the new home continues with what it has
     pull(mirror, line)
     assert line.chunks > 10
     whole(home, mirror)

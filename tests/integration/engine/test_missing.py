@@ -1,4 +1,4 @@
-"""After an unclean election: what a broker says that it lacks, and how it goes on behind that."""
+"""After an unclean election: what a broker says that it lacks, and how it continues behind that."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EPOCH_BEFORE = engines.FIRST_EPOCH + 6  # of producers that this broker never sa
 
 
 def doubting(core: Core, *terms: int) -> Business:
-    """Let the log go on as that of a leader that is not known to have everything."""
+    """Let the log continue as that of a leader that is not known to have everything."""
     business = core.catalogue.find(BUSINESS)
     core.commits.submit(lambda group: begin_term(group, business, terms[-1], "b", 1, doubted=terms)).result(
         engines.WAIT_S
@@ -117,7 +117,7 @@ def test_what_was_applied_before_its_decision_was_lost_keeps_its_offsets(tmp_pat
     assert [h.batch_no for h in producer.ack.undecided] == [2]
     producer.decide(message)
     assert say(core, producer, 2, 8).next_offset == 7
-    # a consumer had applied it in the epoch of then, and may go on
+    # a consumer had applied it in the epoch of then, and may continue
     assert core.subscriptions.check_position(BUSINESS, 7, before.epoch).next_offset == 7
     producer.commit(engines.rows(50, 1))
     with pytest.raises(OffsetDiverged):

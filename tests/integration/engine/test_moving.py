@@ -1,4 +1,4 @@
-"""A puller that moves to another set: what has come is safe and said to be, and the next session goes on there."""
+"""A puller that moves to another set: what has come is safe and said to be, and the next session continues there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def above(name: str) -> UpstreamEndpoint:
 
 
 class Choice:
-    """Says whom to pull from; counts what it is told."""
+    """Names the set to pull from; counts its calls."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -165,7 +165,7 @@ def is_equal(lower: Core, home: Core) -> None:
 def test_what_has_come_is_safe_and_acknowledged_before_another_set_is_pulled_from(sets: dict[str, Core]) -> None:
     lower, choice, settling = sets["lower"], Choice("north"), threading.Event()
     pulling = pulling_at(lower, choice)
-    held = lower.commits.submit(lambda _group: settling.wait(WAIT_S))  # nothing is safe before somebody waits for it
+    held = lower.commits.submit(lambda _group: settling.wait(WAIT_S))  # nothing is safe before a thread waits for it
     line = Line(sets, choice, moves_after=10, to="south", settling=settling)
 
     error = drive(pulling, line)
@@ -177,7 +177,7 @@ def test_what_has_come_is_safe_and_acknowledged_before_another_set_is_pulled_fro
     assert line.acknowledged[-1] == ("north", line.sent)
     assert {name for name, _ in line.acknowledged} == {"north"}
     assert not pulling.on_end(error)
-    assert (pulling.wait_s, choice.reasons) == (0.0, []), "nothing is wrong, and nobody waits"
+    assert (pulling.wait_s, choice.reasons) == (0.0, []), "nothing is wrong, and nothing waits"
 
     begins_at = line.sent - 10
     line = Line(sets, choice)

@@ -9,7 +9,7 @@ from venus.wire import broker_pb2
 
 
 def test_no_more_ids_are_kept_than_a_consumer_believes(mirror: Core) -> None:
-    """They come from the set above, look by look; with one too many, nobody could read here any more, for good."""
+    """They come from the set above, look by look; with one too many, no client could ever read here again."""
     first = network_membership.save_network_ids(mirror, ["home"])
     for look in range(3):
         said = ["home", *(f"{look}-{n}" for n in range(limits.NETWORKS_MAX - 1))]

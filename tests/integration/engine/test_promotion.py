@@ -1,4 +1,4 @@
-"""A mirror becomes the home: what it lacks is named, producers go on, and an older home is not taken for one."""
+"""A mirror becomes the home: what it lacks is named, producers continue, and an older home is not taken for one."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_set_does_not_become_the_home_behind_one_that_it_has_heard_of(home: Co
     promote(mirror, replace(HERE, term=3))
 
 
-def test_a_home_that_was_replaced_sends_everybody_on_also_after_a_restart(tmp_path: Path) -> None:
+def test_a_home_that_was_replaced_sends_its_clients_on_also_after_a_restart(tmp_path: Path) -> None:
     old = make(tmp_path / "old")
     producer = Producer(old)
     producer.commit(rows(0, 5))
@@ -218,7 +218,7 @@ def test_a_source_that_was_at_another_home_is_refused_by_its_epoch(home: Core) -
 
 def test_an_old_home_becomes_a_mirror_of_the_new_one(home: Core, mirror: Core, tmp_path: Path) -> None:
     producer = behind_the_home(home, mirror)
-    producer.send(producer.next_half(rows(90, 5)))  # nobody will decide it here
+    producer.send(producer.next_half(rows(90, 5)))  # no decision follows here
     promote(mirror)
     successor = Producer(mirror, source_last_batch=5)
     say(mirror, successor, 5, 26)

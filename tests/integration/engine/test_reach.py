@@ -1,4 +1,4 @@
-"""Numbers from outside that would leave no room: each is refused before it is believed, and the business goes on."""
+"""Numbers from outside that would leave no room: each is refused before it is believed, and the business continues."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_only_so_many_leases_at_once_on_whatever_snapshots(tmp_path: Path, clock
     )
     assert caught.value.retry_after_s == 1.0
     engine.full_data.renew(first.snapshot_id)
-    assert len(engines.chunks(engine, first, first.splits[0])) == 1, "whoever has a lease is not disturbed"
+    assert len(engines.chunks(engine, first, first.splits[0])) == 1, "a holder of a lease is not disturbed"
     engine.full_data.close(first.snapshot_id)
     open_snapshot(engine, holder="d")
     engine.stop()
@@ -83,7 +83,7 @@ def test_only_so_many_leases_at_once_on_whatever_snapshots(tmp_path: Path, clock
 
 
 def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock) -> None:
-    """One that opened snapshots and closed none had all of them, and nobody else could load anything for an hour."""
+    """A client that opened snapshots and closed none held all of them, and no other client could load for an hour."""
     engine = engines.make(tmp_path, clock, limits=LimitsSettings(leases=8, slow_request_ms=0))
     Producer(engine).commit(engines.rows(0, 10))
     Producer(engine, "payroll").commit(engines.rows(0, 10))
@@ -119,7 +119,7 @@ def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock)
 
 
 def test_a_lease_whose_answer_was_lost_ends_as_soon_as_it_cannot_be_waited_for(engine: Core, clock: Clock) -> None:
-    """It stood for its whole length, up to an hour, and kept the queue and files for nobody."""
+    """It stood for its whole length, up to an hour, and kept queue and files without a reader."""
 
     def holders() -> list[str]:
         engine.snapshots.expire()

@@ -73,7 +73,7 @@ class Load(threading.Thread):
         self.join(engines.WAIT_S)
 
     def _changes(self) -> list[tuple[bytes, bytes | None]]:
-        """Return changes of some keys, and of one that no other batch touches: whoever misses the batch lacks it."""
+        """Return changes of some keys, and of one that only this batch touches: a reader without the batch lacks it."""
         chosen = self._random.sample(range(KEYS), 12)
         return [*(self._change(b"%05d" % n) for n in chosen), self._change(b"batch %d" % self._producer.batch_no)]
 

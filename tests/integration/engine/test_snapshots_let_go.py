@@ -86,7 +86,7 @@ def test_a_checkpoint_that_comes_too_late_is_removed(tmp_path: Path, monkeypatch
 
 
 def test_who_may_read_a_snapshot_is_asked_until_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a business that was being removed nobody asked: whoever knew the name of a snapshot could read it."""
+    """A business that was being removed was not checked: any client with the name of a snapshot could read it."""
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 5))
     engine.producers.leave(BUSINESS)
@@ -114,7 +114,7 @@ def test_who_may_read_a_snapshot_is_asked_until_it_is_closed(tmp_path: Path, mon
 def test_a_snapshot_that_is_made_while_its_business_is_removed_goes_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stood for an hour, with every row of a business that was forgotten, and belonged to nobody."""
+    """It stood for an hour, with every row of a forgotten business, and had no owner."""
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 5))
     engine.producers.leave(BUSINESS)

@@ -93,16 +93,16 @@ def test_nothing_is_answered_before_the_fsync(tmp_path: Path) -> None:
     engine = engines.make(tmp_path, on_write=steps.append)
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 1))
-    told = threading.Event()
+    notified = threading.Event()
     at: list[int] = []
 
     def answered(_future: object) -> None:
         at.append(len(steps))
-        told.set()
+        notified.set()
 
     before = len(steps)
     engine.producers.take_halves(BUSINESS, producer.epoch, [message]).add_done_callback(answered)
-    assert told.wait(WAIT_S)
+    assert notified.wait(WAIT_S)
 
     assert steps[before : at[0]].count("flushed") == 1
     engine.stop()
@@ -130,8 +130,8 @@ def test_an_error_of_the_store_stops_everything(tmp_path: Path) -> None:
 
 
 def test_no_client_learns_of_an_error_of_the_store_before_the_broker_has_ended(tmp_path: Path) -> None:
-    """A producer that were told would give up, where it has to try another broker, or this one again."""
-    told, answered = threading.Event(), list[bool]()
+    """A producer that got this error would give up; it has to try another broker, or this one again."""
+    notified, answered = threading.Event(), list[bool]()
     broken = threading.Event()
 
     def on_write(step: str) -> None:
@@ -139,13 +139,13 @@ def test_no_client_learns_of_an_error_of_the_store_before_the_broker_has_ended(t
             raise OSError("the disk is gone")
 
     def on_fatal(_error: BaseException) -> None:
-        answered.append(told.wait(0.2))
+        answered.append(notified.wait(0.2))
 
     engine = engines.make(tmp_path, errors=on_fatal, on_write=on_write)
     producer = Producer(engine)
     broken.set()
     future = engine.producers.take_halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(0, 1))])
-    future.add_done_callback(lambda _: told.set())
+    future.add_done_callback(lambda _: notified.set())
     with pytest.raises(Exception, match="disk is gone"):
         future.result(WAIT_S)
     assert answered == [False]

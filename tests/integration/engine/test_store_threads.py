@@ -45,7 +45,7 @@ def test_a_system_that_hides_threads_is_no_reason_to_fail(tmp_path: Path, monkey
 
 
 def test_files_that_wait_for_merges_delay_the_log_later_than_the_full_data(tmp_path: Path) -> None:
-    """Writes of rows wait for merges by themselves; a delayed write of the log would hold up everybody."""
+    """Writes of rows wait for merges by themselves; a delayed write of the log would hold up every client."""
     store = Store(tmp_path / "db")
     store.close()
     chosen = max((tmp_path / "db").glob("OPTIONS-*")).read_text()

@@ -15,7 +15,7 @@ from venus.rpc.event_loop import LoopBridge
 
 
 class Loop:
-    """Is so fast that it has run before whoever wakes it says anything more."""
+    """Is so fast that it has run before its waker does anything more."""
 
     def __init__(self) -> None:
         self.wakes = 0
@@ -35,15 +35,15 @@ def test_consumers_and_the_producer_learn_of_a_commit_in_one_turn_of_the_loop(ho
     producer = Producer(home)
     message = producer.next_half(engines.rows(0, 1, b"x"))
     home.producers.take_halves(BUSINESS, producer.epoch, [message]).result(WAIT_S)
-    told: list[str] = []
-    home.publisher.add_listener(lambda business, _: told.append(business))
+    woken: list[str] = []
+    home.publisher.add_listener(lambda business, _: woken.append(business))
     before, listening = loop.wakes, threading.Event()
     home.commits.submit(lambda _: listening.wait(WAIT_S))
     answer = home.producers.decide(BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT)
-    bridge.call_when_done(answer, lambda _: told.append("the producer"))
+    bridge.call_when_done(answer, lambda _: woken.append("the producer"))
     listening.set()
     answer.result(WAIT_S)
     home.producers.take_halves(BUSINESS, producer.epoch, [producer.next_half(engines.rows(1, 1, b"x"))]).result(WAIT_S)
-    assert sorted(told) == [BUSINESS, "the producer"]
+    assert sorted(woken) == [BUSINESS, "the producer"]
     assert loop.wakes - before == 1
     assert delivery.bridge is bridge

@@ -204,7 +204,7 @@ def test_what_was_above_the_watermark_is_applied_after_a_restart(tmp_path: Path)
 
 
 def test_a_command_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of three half messages meets a defect: none of the three is kept, the broker goes on."""
+    """The second of three half messages meets a defect: none of the three is kept, the broker continues."""
     errors = engines.Errors()
     engine = engines.make(tmp_path, errors=errors)
     producer = Producer(engine)
@@ -229,7 +229,7 @@ def test_a_command_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatc
 
 
 def test_a_command_that_cannot_be_applied_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Applying one of two businesses' half messages meets a defect: the other one's is kept, the broker goes on."""
+    """Applying one of two businesses' half messages meets a defect: the other one's is kept, the broker continues."""
     errors = engines.Errors()
     engine = engines.make(tmp_path, errors=errors, group_commit_ms=50)
     good, bad = Producer(engine), Producer(engine, "other")
@@ -287,7 +287,7 @@ def test_what_one_group_applies_is_shown_though_it_proposes_more(tmp_path: Path)
 
 
 def test_who_is_taken_back_in_his_own_group_is_refused(tmp_path: Path) -> None:
-    """Else he would be told when another entry has his index."""
+    """Else its caller would be answered once another entry has its index."""
     replicas = Replicas()
     engine = engines.make(tmp_path, watermark=replicas, group_commit_ms=100)
     producer = Producer(engine)

@@ -1,4 +1,4 @@
-"""What earlier versions have stored is opened by this one, and work goes on with it.
+"""What earlier versions have stored is opened by this one, and work continues with it.
 
 tests/fixtures has a folder for each version that was released, and one for the commit before names were changed
 throughout; tests/support/formats.py wrote them. Each ends between the commit at the source and that at the broker.
@@ -85,7 +85,7 @@ def assert_lake(source: formats.Source, lake: Path) -> None:
 
 
 def opens(pipeline: Pipeline, address: str, expected: Any) -> None:
-    """Check what the broker has before anything goes on: its queue, its full data, the half message."""
+    """Check what the broker has before anything continues: its queue, its full data, the half message."""
     status = pipeline.status()
     broker = status["broker"]
     assert broker["next_offset"] == expected["next_offset"]

@@ -71,7 +71,7 @@ def test_nothing_is_seen_before_the_manifest_names_it(
         save(manifest, path)
 
     def left_by(saving: Callable[[LakeManifest, Path], None]) -> dict[str, str]:
-        """Return what is seen behind a kill in here; then go on."""
+        """Return what is seen behind a kill in here; then continue."""
         with monkeypatch.context() as patch:
             patch.setattr(LakeManifest, "save", saving)
             with pytest.raises(Killed):
@@ -151,7 +151,7 @@ def test_the_plan_of_an_interrupted_load_has_no_plain_keys(
 def test_what_no_manifest_names_is_removed(
     settings: Settings, broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:
-    """A writer may be gone for good: others write other files, and its own would lie there for ever."""
+    """A writer may be gone forever: others write other files, and its own would lie there for ever."""
     root, target = tmp_path / "lake", ParquetFolder(settings, "lake")
     for n in range(3):
         feed.cut(put(1, "new", n))
@@ -161,7 +161,7 @@ def test_what_no_manifest_names_is_removed(
     hidden_path(folder / "00000000000000000007.parquet").write_bytes(b"half of a file")
     state = root / "versions/shop.items/00000000000000000099"
     state.mkdir()
-    (state / "part-00000-99.parquet").write_bytes(b"a state of which nobody has heard")
+    (state / "part-00000-99.parquet").write_bytes(b"an unknown state")
     table = lakes.manifest_of(settings).tables[1]
 
     assert target.recover() is not None

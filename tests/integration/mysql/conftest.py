@@ -81,7 +81,7 @@ class Shop:
     def wait_for(self, query: str) -> None:
         """Return when the administrator's query finds something.
 
-        Asked no faster than every 0.2 s: whoever asks within 0.1 s gets InnoDB's last answer about transactions again.
+        Asked no faster than every 0.2 s: a query within 0.1 s gets InnoDB's last answer about transactions again.
         """
         deadline = time.monotonic() + 60
         while not self.server.execute(query):

@@ -146,7 +146,7 @@ def test_what_cannot_be_carried_exactly_is_refused_with_the_reason(shop: Shop, t
 
 
 @pytest.mark.parametrize(
-    ("expression", "told"),
+    ("expression", "is_named"),
     [
         ("now()", True),
         ("timestampdiff(YEAR, born, curdate())", True),
@@ -157,10 +157,10 @@ def test_what_cannot_be_carried_exactly_is_refused_with_the_reason(shop: Shop, t
         ("unix_timestamp(born)", False),
     ],
 )
-def test_a_column_that_every_query_recomputes_is_named(shop: Shop, expression: str, told: bool) -> None:
+def test_a_column_that_every_query_recomputes_is_named(shop: Shop, expression: str, is_named: bool) -> None:
     shop.run(f"CREATE TABLE x (id int PRIMARY KEY, born date, user int, c varchar(40) AS ({expression}) VIRTUAL)")
     findings = shop.source.installer.check(["*"], [])
-    assert [f.where for f in findings] == ([f"{shop.database}.x.c"] if told else [])
+    assert [f.where for f in findings] == ([f"{shop.database}.x.c"] if is_named else [])
     assert not any(f.blocks for f in findings)
 
 

@@ -119,7 +119,7 @@ def test_a_deadlock_is_tried_again(shop: Shop, item: Follower, monkeypatch: pyte
         tried.append(1)
         if len(tried) == 1:
             writer.rollback()
-            raise Deadlock("told by the server")
+            raise Deadlock("reported by the server")
         delete_exactly(writer, log, numbers)
 
     monkeypatch.setattr(module, "delete_exactly", once)

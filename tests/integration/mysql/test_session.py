@@ -50,7 +50,7 @@ def test_a_limit_on_rows_loses_no_change(shop: Shop, configure: Configure) -> No
 
 
 def test_keys_that_begin_alike_for_longer_than_the_server_sorts_by_are_all_read(shop: Shop) -> None:
-    """A SET is sorted by its text, by no index; the server compares 1,024 bytes unless told otherwise."""
+    """A SET is sorted by its text, by no index; the server compares 1,024 bytes by default."""
     labels = ", ".join(f"'{letter * 60}'" for letter in "abcdefghijklmnopqrst")
     shop.run(
         f"CREATE TABLE item (k set({labels}) PRIMARY KEY)",
@@ -72,7 +72,7 @@ def test_a_small_sort_buffer_stops_nothing(shop: Shop, configure: Configure) -> 
 
 
 def test_what_is_said_behind_a_cut_is_committed(shop: Shop, configure: Configure) -> None:
-    """With CHAIN a COMMIT begins the next transaction, which nobody would end."""
+    """With CHAIN a COMMIT begins the next transaction, which nothing would end."""
     configure("completion_type", 1)
     shop.run("CREATE TABLE item (id int PRIMARY KEY)")
     follower = shop.capture()
@@ -111,7 +111,7 @@ def test_a_definition_is_read_in_one_spelling(shop: Shop, configure: Configure) 
     ],
 )
 def test_limits_of_time_and_other_modes_are_for_others(name: str, value: int, shop: Shop, configure: Configure) -> None:
-    """Cuts would be tried for ever, or capture would end, because somebody else's sessions are limited."""
+    """Cuts would be tried for ever, or capture would end, because another user's sessions are limited."""
     shop.run("CREATE TABLE item (id int PRIMARY KEY, v int)", "INSERT INTO item VALUES (1, 1)")
     before = shop.capture()
     configure(name, value)

@@ -1,4 +1,4 @@
-"""A key whose type becomes another one that its log can take: the application goes on, and so does capture."""
+"""A key whose type becomes another one that its log can take: the application continues, and so does capture."""
 
 from __future__ import annotations
 

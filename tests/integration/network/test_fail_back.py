@@ -1,4 +1,4 @@
-"""Real sets that lose the nearest set above: they go on at the next, say so, and go back; consumers notice nothing."""
+"""Real sets lose the nearest set above: they continue at the next, say so, and go back; consumers notice nothing."""
 
 from __future__ import annotations
 

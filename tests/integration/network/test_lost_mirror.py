@@ -152,11 +152,11 @@ class Region:
         self.pipeline.until(lambda: self.at_targets() == [self.source()] * 2, "both targets to be equal", every_s=0.2)
 
     def lose_mirror(self) -> None:
-        """Take the mirror's disk away while the queue above goes on; its targets have not had what comes now."""
+        """Take the mirror's disk away while the queue above continues; its targets have not had what comes now."""
         self.pipeline.kill("broker")
         shutil.rmtree(self.folder / "lyon")
         end = self.at_home()
-        self.pipeline.until(lambda: self.at_home() > end + 20, "the queue above to go on")
+        self.pipeline.until(lambda: self.at_home() > end + 20, "the queue above to continue")
         self.start_mirror()
         self.level()
 

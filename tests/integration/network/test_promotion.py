@@ -1,4 +1,4 @@
-"""The head office burns down: another core set is promoted, capture goes on there, and nothing stays missing.
+"""The head office burns down: another core set is promoted, capture continues there, and nothing stays missing.
 
 Real brokers as processes, SQLite under writers, a target that read from the head office and one below a region's set.
 """
@@ -209,7 +209,7 @@ def _comes_back(at: Places) -> None:
     at.brokers["hq"].stop()
     at.above["hq"] = [at.at["second"]]
     at.start("hq")
-    at.write("INSERT OR REPLACE INTO t VALUES (1000, 'goes on')")
+    at.write("INSERT OR REPLACE INTO t VALUES (1000, 'continues')")
     eventually(lambda: at.rows() == at.rows("main") == at.rows("region"), timeout_s=SURE_S)
     networks.has(at.at["hq"], at.status("second").next_offset)
     assert at.status("hq").mirror.state == "following"

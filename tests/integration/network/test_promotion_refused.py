@@ -171,14 +171,14 @@ def test_an_old_home_that_learns_of_nothing_is_shown_and_refuses_the_source_that
         epoch = producer.connect(1, 3).epoch
         producer.pass_over(3, 16)
         producer.wait_until_decided(3)
-    second.stop()  # nobody tells the old home now
+    second.stop()  # no set informs the old home now
     home = start("hq", listen=f"127.0.0.1:{port}")
     with (
         Producer(home.address, BUSINESS, "late", window_bytes_max=1 << 20) as late,
         pytest.raises(NotLeader, match=f"the source is at epoch {epoch} and this home has given"),
     ):
         late.connect(epoch, 3)
-    second = start("second")  # without upstream: it watches nobody
+    second = start("second")  # without upstream: it watches no set
     said = console.at(second.address, "cluster", "topology", home.address, code=1)
     assert "main has two homes, set hq (home term 0) and set second (home term 1): stop all but second" in said
 

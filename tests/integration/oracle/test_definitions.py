@@ -29,7 +29,7 @@ class Shop:
     altered: int = 0
 
     def alters(self, clauses: str, *, noted: bool = True, specified: bool = True, shown: str = "") -> None:
-        """Alter the table as the application, which the DDL trigger sees, or as somebody whom it does not see."""
+        """Alter the table as the application, which the DDL trigger sees, or as a user that it does not see."""
         if clauses:
             self.cursor.execute(f'ALTER TABLE "ITEM" {clauses}')
         self.altered += specified
@@ -217,7 +217,7 @@ def test_triggers_that_were_off_while_the_table_was_paused_are_not_forgotten(sho
     ],
 )
 def test_only_what_moves_rows_excuses_another_segment(shop: Shop, shown: str, state: str) -> None:
-    """Such as a table that gets a constraint, and is then exchanged for a partition of one that nobody captures."""
+    """Such as a table that gets a constraint, and is then exchanged for a partition of a table that is not captured."""
     shop.alters("", shown=shown)
     shop.cursor.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', NULL, 77)")
     shop.looks()

@@ -121,7 +121,7 @@ def test_installing_again_changes_nothing_and_uninstalling_gives_the_table_back(
     installed = catalogue(standin.server, SCHEMA)
     assert all(step.exists for step in source.installer.install(["*"], []))
     assert catalogue(standin.server, SCHEMA) == installed
-    with closing(OracleSource(standin)) as other:  # whoever runs it later needs no option
+    with closing(OracleSource(standin)) as other:  # a later run needs no option
         other.installer.uninstall()
     assert catalogue(standin.server, SCHEMA) == before
 

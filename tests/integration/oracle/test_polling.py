@@ -21,7 +21,7 @@ LINE = 'CREATE TABLE "LINE" ("A" NUMBER(9) NOT NULL, "B" NUMBER(9) NOT NULL, "C"
 
 @pytest.fixture
 def idle(application: Any, source: OracleSource) -> Follower:
-    """Capture two tables that nobody changes."""
+    """Capture two tables that do not change."""
     application.execute(ITEM)
     application.execute(LINE)
     source.installer.install(["*"], [])

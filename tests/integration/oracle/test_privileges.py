@@ -1,4 +1,4 @@
-"""SELECT on one captured table is taken away (ORA-01031): it halts alone, and goes on when it is back."""
+"""SELECT on one captured table is taken away (ORA-01031): it halts alone, and continues when it is back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USER = "limited@'127.0.0.1'"
 
 @pytest.fixture
 def limited(standin: StandIn, mariadb_oracle_server: MariaServer) -> Iterator[OracleSource]:
-    """Open the source as somebody from whom things can be taken; triggers stay the administrator's."""
+    """Open the source as a user whose privileges can be revoked; triggers stay the administrator's."""
     execute = mariadb_oracle_server.execute
     execute(f"CREATE USER {USER}")
     for grant in (f"ALL ON {SCHEMA}.*", f"ALL ON {DICTIONARY}.*", "SUPER, PROCESS ON *.*"):

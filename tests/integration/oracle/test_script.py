@@ -1,4 +1,4 @@
-"""The printed script is what the program executes; after a DBA has run it VENUS goes on (`--dry-run`, `--adopt`)."""
+"""The printed script is what the program executes; after a DBA has run it VENUS continues (`--dry-run`, `--adopt`)."""
 
 from __future__ import annotations
 

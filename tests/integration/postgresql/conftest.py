@@ -38,7 +38,7 @@ class Sql:
         """Return when some session waits for a lock."""
         deadline = time.monotonic() + 60
         while not self("SELECT 1 FROM pg_locks WHERE NOT granted"):
-            assert time.monotonic() < deadline, "nobody waits"
+            assert time.monotonic() < deadline, "no session waits"
 
 
 def keys(follower: Follower, table: str) -> set[str]:

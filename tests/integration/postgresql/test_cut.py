@@ -123,10 +123,10 @@ def test_a_fill_reads_each_chunk_through_the_key(sql: Sql, capture: Start, datab
         connection.run(statement("cut", "fill_plan"))
         plan = connection.rows("EXPLAIN " + re.sub(r"\) TO STDOUT$", "", text.strip().removeprefix("COPY (")))
     connection.close()
-    told = "\n".join(r[0] for r in plan)
-    assert "Index Scan using big_pkey" in told
-    assert "ROW(a, b) > ROW('3'::bigint, '17'::text)) AND (ROW(a, b) <= ROW('4'::bigint, '0'::text))" in told
-    assert "Sort" not in told
+    plan_text = "\n".join(r[0] for r in plan)
+    assert "Index Scan using big_pkey" in plan_text
+    assert "ROW(a, b) > ROW('3'::bigint, '17'::text)) AND (ROW(a, b) <= ROW('4'::bigint, '0'::text))" in plan_text
+    assert "Sort" not in plan_text
 
 
 # -- between snapshot and lock ---------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
 def test_a_small_cut_locks_its_tables_before_its_snapshot(
     meddling: tuple[Follower, Meddling], database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So a TRUNCATE that the lock has waited for is part of what it sees, and none comes behind it."""
+    """So a TRUNCATE that the lock has waited for is part of what it sees, and none follows it."""
     monkeypatch.setattr(cut_opening, "GIVE_WAY_MS", 20_000)
     _, connection = meddling
     application = PostgresConnection(database, application="application")

@@ -133,7 +133,7 @@ def test_a_poll_behind_a_cut_reads_in_one_round_trip(sql: Sql, capture: Start, s
         cut = follower.open([])
         assert cut is not None
         cut.rollback()
-    assert said[0].startswith("BEGIN"), "who has just found something finds more: nobody is asked beforehand"
+    assert said[0].startswith("BEGIN"), "a cut that finds rows looks for more without a query before it"
 
 
 def test_writers_of_one_table_do_not_wait_for_each_other(sql: Sql, another: Callable[[], Sql], capture: Start) -> None:

@@ -17,7 +17,7 @@ from venus.model import Finding
 pytestmark = pytest.mark.integration
 
 
-#: Tables without a key, with two rows each that cannot be told apart.
+#: Tables without a key, with two rows each that are indistinguishable.
 KINDS = {
     "plain": "CREATE TABLE plain (a int); INSERT INTO plain VALUES (1), (1)",
     "empty": "CREATE TABLE empty (); INSERT INTO empty DEFAULT VALUES; INSERT INTO empty DEFAULT VALUES",

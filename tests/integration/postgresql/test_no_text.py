@@ -1,4 +1,4 @@
-"""A text that is none in UTF-8 halts its table: a SQL_ASCII database takes every byte. The other tables go on."""
+"""A text that is none in UTF-8 halts its table: a SQL_ASCII database takes every byte. The other tables continue."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_a_change_with_such_a_text_halts_its_table_alone(way: WholeWay) -> None:
     write(way, 2, BAD)
     way.until(lambda: find_halted(way) == [("bad",)], "the table to halt")
     write(way, 3)
-    way.until(lambda: ids(way) == {"a": [1, 2, 3], "bad": [1], "c": [1, 2, 3]}, "the others to go on")
+    way.until(lambda: ids(way) == {"a": [1, 2, 3], "bad": [1], "c": [1, 2, 3]}, "the others to continue")
     run_at(way.source, "UPDATE bad SET v = 'corrected' WHERE id = 2")
-    way.until(lambda: ids(way)["bad"] == [1, 2, 3], "the table to go on")
+    way.until(lambda: ids(way)["bad"] == [1, 2, 3], "the table to continue")
     assert not find_halted(way)
 
 
@@ -70,7 +70,7 @@ def test_a_row_with_such_a_text_that_was_there_before_halts_its_table_alone(way:
     way.start("capture")
     way.until(lambda: find_halted(way) == [("bad",)], "the table to halt")
     run_at(way.source, "DELETE FROM bad", "INSERT INTO bad VALUES (2, 'good')")
-    way.until(lambda: not find_halted(way), "the table to go on")
+    way.until(lambda: not find_halted(way), "the table to continue")
     way.stop("capture")
     way.load()
     assert ids(way) == {"a": [1], "bad": [2], "c": [1]}

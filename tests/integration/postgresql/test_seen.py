@@ -13,7 +13,7 @@ from venus.model import Finding
 
 
 def test_triggers_that_were_off_between_two_looks_are_noticed(sql: Sql, capture: Start) -> None:
-    """As pg_restore --disable-triggers leaves them: everything is as it was, and rows came that nobody noted."""
+    """As pg_restore --disable-triggers leaves them: everything is as it was, and rows came that were not logged."""
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     follower.source.capture.refresh_schemas()
@@ -30,7 +30,7 @@ def test_triggers_that_were_off_between_two_looks_are_noticed(sql: Sql, capture:
     table_id = follower.table_id("item")
     follower.source.capture.restart_fill(table_id)
     follower.source.capture.refresh_schemas()
-    assert state(follower, "item")[0] == "ACTIVE", "it is told once"
+    assert state(follower, "item")[0] == "ACTIVE", "it is reported once"
     follower.drain()
     assert keys(follower, "item") == {"1"}
 

@@ -189,7 +189,7 @@ def test_a_change_ends_a_wait(sql: Sql, capture: Start, monkeypatch: pytest.Monk
 def test_a_transaction_that_began_before_others_and_ends_behind_them_ends_a_wait(
     sql: Sql, another: Callable[[], Sql], capture: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is no newer than what the wait has seen: what shows it is that it goes on no more."""
+    """It is no newer than what the wait has seen: what shows it is that it continues no more."""
     monkeypatch.setattr(sources, "REST_S", 30.0)
     monkeypatch.setattr(sources, "REST_LOOKS", 1_000)
     sql("CREATE TABLE item (id int PRIMARY KEY)")

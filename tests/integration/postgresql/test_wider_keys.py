@@ -1,4 +1,4 @@
-"""A key whose type becomes wider: the application's statements succeed at once, and the table goes on by itself."""
+"""A key whose type becomes wider: the application's statements succeed at once, and the table continues by itself."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ ELSEWHERE = {
 
 @pytest.fixture
 def full(secure: RunningBroker, authority: Authority) -> Iterator[str]:
-    """Give the business a row and a half message that nobody has decided; return a snapshot's id."""
+    """Give the business a row and an undecided half message; return a snapshot's id."""
     address = authority.address(secure.address, "all", *EVERYTHING)
     with Producer(address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
         sender.connect(0, 0)
@@ -108,17 +108,17 @@ def test_every_call_is_refused_without_its_role_and_answered_with_it(
     others = [text for kind, text in ELSEWHERE.items() if kind not in call.kinds or (names_something and "(" in text)]
     request = request_of(method, full)
 
-    told = answer(authority.address(secure.address, "others", *others), method, request)
+    denial = answer(authority.address(secure.address, "others", *others), method, request)
 
-    assert isinstance(told, Denied), told
-    assert f"others may not use {method.name}: role" in str(told)
-    wanted = str(told).partition(": role ")[2].removesuffix(" is missing").split(" or ")
+    assert isinstance(denial, Denied), denial
+    assert f"others may not use {method.name}: role" in str(denial)
+    wanted = str(denial).partition(": role ")[2].removesuffix(" is missing").split(" or ")
     enough = answer(authority.address(secure.address, "enough", wanted[-1]), method, request)
     assert not isinstance(enough, Denied), enough
 
 
 def test_a_certificate_without_roles_gets_health_and_nothing_else(secure: RunningBroker, authority: Authority) -> None:
-    with AdminClient(authority.address(secure.address, "nobody")) as admin, pytest.raises(Denied) as caught:
+    with AdminClient(authority.address(secure.address, "stranger")) as admin, pytest.raises(Denied) as caught:
         admin.status()
 
     assert "role operator or viewer is missing" in str(caught.value)
@@ -162,7 +162,7 @@ def test_a_consumer_cannot_decide_and_it_is_written_down(
         with pytest.raises(VenusError):
             admin.forget("no such business", "g")
 
-    log = tmp_path / "data0" / "audit.jsonl"  # a failure is told to the caller first, and then written
+    log = tmp_path / "data0" / "audit.jsonl"  # the caller gets a failure before it is written
     lines = eventually(lambda: found if len(found := log.read_text().splitlines()) == 3 else None)
     refused, decided, failed = map(json.loads, lines)
     assert (refused["who"], refused["what"], refused["result"]) == ("eu", "/venus.wire.Admin/Decide", "refused")
@@ -186,7 +186,7 @@ def test_without_tls_commands_are_recorded_too(tmp_path: Path) -> None:
         broker.stop()
 
     line = json.loads((tmp_path / "plain" / "audit.jsonl").read_text())
-    assert (line["who"], line["what"], line["result"]) == ("nobody", "/venus.wire.Admin/Forget", "failed")
+    assert (line["who"], line["what"], line["result"]) == ("stranger", "/venus.wire.Admin/Forget", "failed")
 
 
 def test_tokens_instead_of_certificates(tmp_path: Path, start_secure: StartSecure, authority: Authority) -> None:

@@ -59,13 +59,13 @@ def test_a_cluster_with_tls_needs_an_authority() -> None:
 
 
 def fill_at_the_leader(cluster: BrokerCluster, first: int, last: int) -> str:
-    """Commit batches with whoever lets a producer in; return the name."""
+    """Commit batches at the broker that lets a producer in; return the name."""
     for _ in range(100):
         for name in [name for name, broker in cluster.brokers.items() if broker.process.poll() is None]:
             with contextlib.suppress(VenusError):
                 fill(cluster.address(name), first, last, rows=50)
                 return name
-    raise AssertionError("nobody lets a producer in")
+    raise AssertionError("no broker lets a producer in")
 
 
 def own_status(cluster: BrokerCluster, name: str) -> tuple[int, int]:

@@ -135,7 +135,7 @@ def test_a_wrong_file_for_mariadb_is_one_line(mariadb: MariaServer, tmp_path: Pa
 
 
 def test_a_target_asks_whether_the_machine_at_the_other_end_is_there(postgres: int) -> None:
-    """The lock of a load's worker whose machine is gone would be held for hours, and whoever repeats its work waits."""
+    """The lock of a load's worker whose machine is gone would be held for hours, and its successor would wait."""
     session = TargetSession(f"postgresql://postgres@127.0.0.1:{postgres}/postgres?sslmode=require", application="test")
     found = session.rows("SELECT name, setting FROM pg_settings WHERE name LIKE 'tcp\\_keepalives%'")
     session.close()

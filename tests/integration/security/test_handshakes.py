@@ -50,10 +50,10 @@ def test_rows_travel_over_mutual_tls(secure: RunningBroker, authority: Authority
 
 
 def test_without_a_certificate_nothing_is_learned(secure: RunningBroker, authority: Authority) -> None:
-    told = refusal(BrokerAddress(secure.address, ClientCredentials(ca=authority.ca)))
+    message = refusal(BrokerAddress(secure.address, ClientCredentials(ca=authority.ca)))
 
-    assert isinstance(told, Untrusted)
-    assert "asks for a certificate, and this process has none" in str(told)
+    assert isinstance(message, Untrusted)
+    assert "asks for a certificate, and this process has none" in str(message)
     with grpc.secure_channel(secure.address, grpc.ssl_channel_credentials(Path(authority.ca).read_bytes())) as channel:
         for method in ("/venus.wire.Admin/Status", "/grpc.health.v1.Health/Check", "/no.such/Method"):
             call: Any = channel.unary_unary(method)
@@ -63,10 +63,10 @@ def test_without_a_certificate_nothing_is_learned(secure: RunningBroker, authori
 
 
 def test_a_client_without_tls_gets_the_reason(secure: RunningBroker) -> None:
-    told = refusal(BrokerAddress(secure.address, NONE))
+    message = refusal(BrokerAddress(secure.address, NONE))
 
-    assert f"the broker at {secure.address} speaks TLS, and security.ca is not set" in str(told)
-    assert isinstance(told, Untrusted)
+    assert f"the broker at {secure.address} speaks TLS, and security.ca is not set" in str(message)
+    assert isinstance(message, Untrusted)
 
 
 def test_a_broker_without_tls_is_named(tmp_path: Path, authority: Authority) -> None:
@@ -74,11 +74,11 @@ def test_a_broker_without_tls_is_named(tmp_path: Path, authority: Authority) -> 
 
     broker = start_in_thread(settings(tmp_path / "plain"))
     try:
-        told = refusal(authority.address(broker.address, "all", *EVERYTHING))
+        message = refusal(authority.address(broker.address, "all", *EVERYTHING))
     finally:
         broker.stop()
 
-    assert "speaks no TLS, and security.ca is set" in str(told)
+    assert "speaks no TLS, and security.ca is set" in str(message)
 
 
 def other_host(authority: Authority) -> None:
@@ -103,9 +103,9 @@ def test_a_broker_for_another_host_is_not_believed(
     if not says:
         AdminClient(address).close()
         return
-    told = refusal(address)
-    assert says in str(told)
-    assert hint in told.hint
+    message = refusal(address)
+    assert says in str(message)
+    assert hint in message.hint
 
 
 def test_an_expired_broker_is_not_believed(
@@ -116,11 +116,11 @@ def test_an_expired_broker_is_not_believed(
         patched.setattr("venus.security.pem.check_time", lambda *_: None)
         broker = start_secure()
 
-    told = refusal(authority.address(broker.address, "all", *EVERYTHING))
+    message = refusal(authority.address(broker.address, "all", *EVERYTHING))
 
-    assert "certificate of the broker" in str(told)
-    assert "has expired" in str(told)
-    assert "venus certs issue NAME --renew" in told.hint
+    assert "certificate of the broker" in str(message)
+    assert "has expired" in str(message)
+    assert "venus certs issue NAME --renew" in message.hint
     address = authority.address(broker.address, "all", *EVERYTHING)
     authority.issue("broker", hosts=("127.0.0.1",), replace=True)
     with AdminClient(address) as admin:  # renewed, and believed at once
@@ -133,20 +133,20 @@ def test_a_broker_of_an_unknown_authority_is_not_believed(
     stranger = Authority(tmp_path / "stranger")
     proof = authority.proof("all", *EVERYTHING)
 
-    told = refusal(
+    message = refusal(
         BrokerAddress(secure.address, ClientCredentials(ca=stranger.ca, certificate=proof.certificate, key=proof.key))
     )
 
-    assert "not signed by security.ca" in str(told)
+    assert "not signed by security.ca" in str(message)
 
 
 def test_a_self_signed_broker_is_not_believed(tmp_path: Path, authority: Authority, start_secure: StartSecure) -> None:
     certificate, key = self_signed(tmp_path / "alone")
     broker = start_secure(certificate=certificate, key=key)
 
-    told = refusal(authority.address(broker.address, "all", *EVERYTHING))
+    message = refusal(authority.address(broker.address, "all", *EVERYTHING))
 
-    assert "is self-signed or signed by an unknown authority" in str(told)
+    assert "is self-signed or signed by an unknown authority" in str(message)
 
 
 def test_a_client_of_an_unknown_authority_gets_the_reason(
@@ -154,23 +154,23 @@ def test_a_client_of_an_unknown_authority_gets_the_reason(
 ) -> None:
     stranger = Authority(tmp_path / "stranger").proof("mallory", *EVERYTHING)
 
-    told = refusal(
+    message = refusal(
         BrokerAddress(
             secure.address, ClientCredentials(ca=authority.ca, certificate=stranger.certificate, key=stranger.key)
         )
     )
 
-    assert "does not accept our certificate" in str(told)
-    assert "security.ca" in told.hint
+    assert "does not accept our certificate" in str(message)
+    assert "security.ca" in message.hint
 
 
 def test_an_expired_client_gets_the_reason_before_it_connects(secure: RunningBroker, authority: Authority) -> None:
     authority.issue("old", *EVERYTHING, age_days=3, days=1)
 
-    told = refusal(authority.address(secure.address, "old"))
+    message = refusal(authority.address(secure.address, "old"))
 
-    assert isinstance(told, ConfigError)
-    assert "old.crt expired on" in str(told)
+    assert isinstance(message, ConfigError)
+    assert "old.crt expired on" in str(message)
 
 
 def test_streams_outlive_a_renewal(secure: RunningBroker, authority: Authority) -> None:
@@ -204,10 +204,10 @@ def test_a_new_authority_is_believed_and_the_old_one_is_not(secure: RunningBroke
     AdminClient(renewed.address(secure.address, "new", *EVERYTHING)).close()
     both = authority.folder / "both.crt"
     both.write_bytes(kept + Path(renewed.ca).read_bytes())
-    told = refusal(
+    message = refusal(
         BrokerAddress(secure.address, ClientCredentials(ca=str(both), certificate=old.certificate, key=old.key))
     )
-    assert "does not accept our certificate" in str(told)
+    assert "does not accept our certificate" in str(message)
 
 
 def again(authority: Authority) -> Authority:

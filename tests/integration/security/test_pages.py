@@ -32,24 +32,24 @@ def test_pages_ask_for_a_certificate_or_a_token(
     token, line = make_token("grafana", "viewer")
     weak, weak_line = make_token("eu", "consumer(eu, main)")
     broker = start_secure(token_file=token_file(tmp_path / "tokens", line, weak_line))
-    nobody = ClientCredentials(ca=authority.ca)
+    uncertified = ClientCredentials(ca=authority.ca)
 
     for path in PATHS:
-        asked = get(broker.http_address, path, nobody)
+        asked = get(broker.http_address, path, uncertified)
         assert asked.code == 401
         assert asked.headers["WWW-Authenticate"].startswith("Basic "), "a browser asks for the token"
         assert asked.text == "this broker asks for a certificate or a token that it knows\n", "nothing else is learned"
         assert get(broker.http_address, path, authority.proof("ann", "viewer")).code == 200
         assert get(broker.http_address, path, authority.proof("op", "operator")).code == 200
-        assert get(broker.http_address, path, nobody, f"Bearer {token}").code == 200
-        assert get(broker.http_address, path, nobody, basic(token)).code == 200
+        assert get(broker.http_address, path, uncertified, f"Bearer {token}").code == 200
+        assert get(broker.http_address, path, uncertified, basic(token)).code == 200
         for wrong in (f"Bearer {weak[:-1]}", basic("x"), "Basic !", f"Digest {token}", "Bearer", basic("")):
-            assert get(broker.http_address, path, nobody, wrong).code == 401, wrong
-        refused = get(broker.http_address, path, nobody, f"Bearer {weak}")
+            assert get(broker.http_address, path, uncertified, wrong).code == 401, wrong
+        refused = get(broker.http_address, path, uncertified, f"Bearer {weak}")
         assert refused.code == 403
         assert "eu may not use" in refused.text
         assert "role operator or viewer is missing" in refused.text
-        assert get(broker.http_address, path, authority.proof("nobody")).code == 403
+        assert get(broker.http_address, path, authority.proof("stranger")).code == 403
 
 
 def test_a_probe_learns_one_word(secure: RunningBroker, authority: Authority) -> None:

@@ -68,7 +68,7 @@ class Sites:
             return list(admin.status().alarms)
 
     def promote(self, who: str, *roles: str) -> int:
-        """Run the command as somebody; return its exit code."""
+        """Run the command as a user; return its exit code."""
         proof = self.authority.proof(who, *roles)
         file = self.folder / "console.toml"
         file.write_text(

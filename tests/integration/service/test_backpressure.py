@@ -112,7 +112,7 @@ def test_the_stream_is_not_read_while_the_buffer_is_full(
         disk.hold()
         for n in range(GROWN + 1, GROWN + 33):
             sender.send_half(half(n, payload="x" * FRAME_BYTES))
-        alone = limit // 2  # the other half is for whoever comes next
+        alone = limit // 2  # the other half is for the next sender
         eventually(lambda: disk.nbytes >= alone)
         threading.Event().wait(0.5)
         assert alone <= disk.nbytes <= alone + 2 * FRAME_BYTES
@@ -148,7 +148,7 @@ def test_all_businesses_together_have_one_window_and_a_small_one_does_not_wait_f
             small.wait_until_persisted(1)
         for sender in senders:
             sender.wait_until_persisted(1)
-            assert sender.throttles == 0, "nobody was refused"
+            assert sender.throttles == 0, "no sender was refused"
         braked = {b.business for b in traffic(broker.address).brakes if b.brake == "turn"}
     assert len(braked) == 7
     assert (gauge(broker, "under way to the disk"), gauge(broker, "waiting for a turn")) == (0, 0)

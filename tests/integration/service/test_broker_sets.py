@@ -28,7 +28,7 @@ BACK_AFTER_S = 2.0
 
 
 def looking() -> set[threading.Thread]:
-    """Return the threads that look for a nearer set; for sets that are gone for good they do it for ever."""
+    """Return the threads that look for a nearer set; for sets that are gone forever they do it for ever."""
     return {thread for thread in threading.enumerate() if thread.name == "venus-look"}
 
 
@@ -124,7 +124,7 @@ def test_a_home_that_was_replaced_and_does_not_know_it_yet_fails_no_producer(tmp
             producer.connect(0, 5)
             assert producer.address == new.address
         with Producer(reach, BUSINESS, "capture", window_bytes_max=1 << 20) as producer, pytest.raises(Diverged):
-            producer.connect(0, 9)  # nobody has that
+            producer.connect(0, 9)  # no set has that
         new.stop()
         with (
             Producer(reach, BUSINESS, "capture", window_bytes_max=1 << 20) as producer,

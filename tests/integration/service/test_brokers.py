@@ -66,7 +66,7 @@ def test_a_producer_follows_to_the_leader_and_the_next_one_goes_there_at_once(
         assert producer.connect(0, 3).last_batch == 3
         commit(producer, [half(4)])
 
-    assert follower.refused == 1, "who leads was told once"
+    assert follower.refused == 1, "the follower named the leader once"
 
 
 def test_one_address_is_enough_to_find_the_leader(leader: RunningBroker, follower: NotLeading) -> None:
@@ -235,7 +235,7 @@ def test_a_dead_leader_that_is_still_named_delays_no_client(leader: RunningBroke
 def test_a_leader_lost_in_the_middle_is_left_for_the_one_that_is_named(
     leader: RunningBroker, other: RunningBroker
 ) -> None:
-    """What breaks a stream is remembered by whoever connects next in this process."""
+    """The next connection of this process knows what has broken the stream."""
     with NotLeading(leader.address, follows=None) as first:
         reach = f"{first.address},{other.address}"
         with Producer(reach, BUSINESS, "p", window_bytes_max=1 << 20) as producer:

@@ -56,7 +56,7 @@ def test_the_end_of_an_older_stream_leaves_the_newer_one_connected(broker: Runni
             take(older, 10)
         newer.acknowledge(6, kept=4)
         eventually(lambda: consumer_status(broker).acknowledged == 6)
-        time.sleep(0.3)  # the older stream's detachment comes behind its end
+        time.sleep(0.3)  # the older stream's detachment follows its end
         found = consumer_status(broker)
         assert (found.acknowledged, found.kept, found.connected) == (6, 4, True)
     eventually(lambda: not consumer_status(broker).connected)

@@ -153,7 +153,7 @@ def test_a_diverged_consumer_gets_the_reason_and_is_never_served(broker: Running
 def test_divergence_is_reported_only_by_a_broker_that_certainly_leads(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, is_certain: bool
 ) -> None:
-    """A consumer that is told so ends, and is loaded again; a producer's tables as well."""
+    """A consumer that gets this error ends, and is loaded again; a producer's tables as well."""
     asked: list[tuple[str, int]] = []
 
     async def lead_in_term(_: StandaloneGate, business: str, term: int) -> None:

@@ -148,7 +148,7 @@ class Late(MemoryCoordinator):
     def remove(self, leadership: Leadership) -> bool:
         self.asked.set()
         if self.fails:
-            raise Unavailable("nobody answers")
+            raise Unavailable("no answer")
         assert self.may.wait(WAIT_S)
         return super().remove(leadership)
 
@@ -191,7 +191,7 @@ def test_no_client_begins_to_use_a_business_while_the_coordinator_forgets_it(bro
             broker.core.subscriptions.attach(BUSINESS, "main/target", 0)
         with pytest.raises(Unavailable, match="'main' is being forgotten"):
             await broker.gate.forget(BUSINESS)
-        forgets.cancel()  # whoever asked for it is gone; it is done all the same
+        forgets.cancel()  # its caller is gone; it is done all the same
         await asyncio.sleep(0.05)
         with pytest.raises(Unavailable, match="'main' is being forgotten"):
             broker.core.catalogue.enter(BUSINESS)
@@ -267,7 +267,7 @@ def test_no_client_is_let_in_before_it_is_known_whether_a_removal_was_carried_ou
     async def test(late: Late) -> None:
         late.fails = late.away = True
         before = broker.host.records[BUSINESS]
-        with pytest.raises(Unavailable, match="nobody answers"):
+        with pytest.raises(Unavailable, match="no answer"):
             await broker.gate.forget(BUSINESS)
         await asyncio.sleep(0.1)
         assert not is_open()
@@ -278,7 +278,7 @@ def test_no_client_is_let_in_before_it_is_known_whether_a_removal_was_carried_ou
     forgetting(broker, test)
 
 
-def test_a_removal_whose_answer_was_lost_keeps_everybody_out_until_the_data_is_gone(
+def test_a_removal_whose_answer_was_lost_keeps_all_clients_out_until_the_data_is_gone(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gates, "LOOK_AGAIN_S", 0.02)

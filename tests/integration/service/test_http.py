@@ -226,5 +226,5 @@ def test_an_answer_has_the_time_and_no_thread_wakes_for_it_without_a_request(
         with urlopen(f"http://{broker.http_address}/health", timeout=30) as answer:
             said = parsedate_to_datetime(answer.headers["date"]).timestamp()
         assert abs(said - time.time()) < 5
-        threading.Event().wait(1.1)  # another second, in which nobody asks
+        threading.Event().wait(1.1)  # another second without a request
     assert not ticks

@@ -26,8 +26,8 @@ _SLEPT = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE)
 def wakes() -> dict[str, int]:
     """Return how often each of these threads has gone to sleep so far."""
     ids = {thread.name: thread.native_id for thread in threading.enumerate() if thread.name in MOST}
-    told = {name: Path(f"/proc/self/task/{number}/status").read_text() for name, number in ids.items()}
-    return {name: int(_SLEPT.findall(text)[0]) for name, text in told.items()}
+    statuses = {name: Path(f"/proc/self/task/{number}/status").read_text() for name, number in ids.items()}
+    return {name: int(_SLEPT.findall(text)[0]) for name, text in statuses.items()}
 
 
 def count_wakes() -> dict[str, int]:

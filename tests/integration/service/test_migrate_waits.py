@@ -1,4 +1,4 @@
-"""`venus migrate` at a broker without room: it says what it waits for and what ends that, and goes on by itself."""
+"""`venus migrate` at a broker without room: it says what it waits for and what ends that, and continues by itself."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def test_a_full_disk_is_named_while_it_lasts(
     broker = start_broker(free_bytes_min=MIB, degrade=NO_LANE)
     file, said = configure(tmp_path, broker, database), Said(capsys)
     with migrating(file, free) as command:
-        told = said.until("continues by itself", command)
+        shown = said.until("continues by itself", command)
         data = tmp_path / "data"
         full = f"waits: broker: too little free space: {data} has only 0 MiB free, 1 MiB are needed: "
-        assert full in " ".join(told.split())
-        assert "free some space there, then capture continues by itself" in " ".join(told.split())
+        assert full in " ".join(shown.split())
+        assert "free some space there, then capture continues by itself" in " ".join(shown.split())
 
         free["bytes"] = 1 << 40
         assert command.result(timeout=200) == 0
@@ -111,9 +111,9 @@ def test_a_degraded_lane_is_named_while_it_lasts(
     eventually(lambda: {lane.name for lane in traffic(broker.address).lanes if lane.degraded_since_us} >= {"full data"})
     file, said = configure(tmp_path, broker, database), Said(capsys)
     with migrating(file, free) as command:
-        told = said.until("the lane recovers by itself well below the limit", command)
-        assert "waits: broker: lane 3 (full data) is degraded since" in told
-        assert f"free some space at {tmp_path / 'data'}" in " ".join(told.split())
+        shown = said.until("the lane recovers by itself well below the limit", command)
+        assert "waits: broker: lane 3 (full data) is degraded since" in shown
+        assert f"free some space at {tmp_path / 'data'}" in " ".join(shown.split())
 
         free["bytes"] = 1 << 40
         assert command.result(timeout=200) == 0

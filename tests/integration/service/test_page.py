@@ -201,7 +201,7 @@ def test_many_tables_that_follow_are_folded_and_what_does_not_stands_above_them(
         assert folded.locator("tbody tr").count() == 35
         place.more(1)
         page.wait_for_selector(f"text={36 * ROWS + ROWS}")
-        assert folded.is_visible(), "a refresh folds what somebody has opened"
+        assert folded.is_visible(), "a refresh folds what a user has opened"
         assert seen.complaints == []
 
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 @pytest.mark.parametrize("width", [400, 768, 1280])
 def test_nothing_is_wider_than_the_screen(place: Place, browser: Browser, width: int) -> None:
-    name = "a_schema_of_somebody_with_long_names." + "x" * 200
+    name = "a_schema_of_users_with_long_names." + "x" * 200
     tables = [TableCondition(table_id=n, name=name + str(n), state="HALTED", reason="r" * 400) for n in range(5)]
     place.target.report(AdapterCondition.of(tables, quarantined=10**9))
     with opened(browser, place.url, width=width) as seen:

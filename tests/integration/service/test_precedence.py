@@ -1,4 +1,4 @@
-"""Small commits beside large work at a real broker: large work rests for them, and everybody can see it."""
+"""Small commits beside large work at a real broker: large work rests for them, and every page shows it."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def test_large_work_rests_for_small_commits_and_says_so(
         for _ in range(3):
             large.commit()
             small.commit()
-        assert behind_bytes(broker) > LARGE_BYTES, "decisions go on, and the full data rests"
+        assert behind_bytes(broker) > LARGE_BYTES, "decisions continue, and the full data rests"
         with urlopen(f"http://{broker.http_address}/metrics", timeout=30) as answer:
             assert 'venus_brake_on{brake="small commits",business=""} 1.0' in answer.read().decode()
     began = time.monotonic()
     broker.stop()
-    assert time.monotonic() - began < 30, "nobody waits for the end of a rest"
+    assert time.monotonic() - began < 30, "no call waits for the end of a rest"
 
 
 @pytest.mark.usefixtures("at_once")

@@ -43,8 +43,8 @@ def _decide(ends: Ends) -> object:
 
 
 def _forget(ends: Ends) -> object:
-    with pytest.raises(Unavailable, match="has no consumer 'nobody'"):
-        ends[0].forget(BUSINESS, "nobody")
+    with pytest.raises(Unavailable, match="has no consumer 'missing'"):
+        ends[0].forget(BUSINESS, "missing")
     return "refused"
 
 
@@ -55,7 +55,7 @@ def _forget_business(ends: Ends) -> object:
 
 
 def _close_losses(ends: Ends) -> object:
-    return ends[0].close_losses(BUSINESS, f"{BUSINESS}/nobody", (1,))
+    return ends[0].close_losses(BUSINESS, f"{BUSINESS}/missing", (1,))
 
 
 def _promote(ends: Ends) -> object:
@@ -169,7 +169,7 @@ def test_an_older_client_learns_what_it_lacks(broker: RunningBroker, service: An
         with pytest.raises(grpc.RpcError) as caught:
             getattr(service(channel), method)(request_, timeout=10)
         error = from_rpc_error(caught.value)
-    assert type(error) is ProtocolError  # which nobody tries again
+    assert type(error) is ProtocolError  # which is never tried again
     assert str(error) == f"a request of {method} has no seal: its sender is an older VENUS, or none"
     assert error.hint == "run the same version of VENUS on both sides"
     assert business_status(broker.address).next_offset == 1

@@ -45,7 +45,7 @@ def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_
         assert len(take(quick, 41)) == 41
 
         def stopped_is_slow() -> bool:
-            quick.increments(0.05)  # whoever does not ask for more gives nothing back
+            quick.increments(0.05)  # a consumer that asks for nothing gives no credit back
             return window(broker, "stopped").window_bytes == WINDOW_STEP_BYTES
 
         eventually(stopped_is_slow)

@@ -25,8 +25,8 @@ def test_a_package_holds_what_a_task_needs(tmp_path: Path) -> None:
 
     root = tmp_path / "root"
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PEX_ROOT": str(root)}
-    told = subprocess.run([file, "-c", CODE], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
-    assert told.returncode == 0, told.stderr
-    missing, module = told.stdout.split()
+    ended = subprocess.run([file, "-c", CODE], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    missing, module = ended.stdout.split()
     assert missing == "()"
     assert Path(module).is_relative_to(root)

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="the extra `connect` is not installed"),
 ]
 
-#: What somebody's job does, run twice with the same checkpoint: whatever has come by then, into files of Parquet.
+#: What a user's job does, run twice with the same checkpoint: whatever has come by then, into files of Parquet.
 JOB = """
 import json, sys
 from pyspark.sql import SparkSession

@@ -292,7 +292,7 @@ def test_micro_batches_end_where_cuts_end(
 
 
 @pytest.mark.slow
-def test_the_full_data_first_and_then_what_comes_behind_it(
+def test_the_full_data_first_and_then_what_follows_it(
     spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path
 ) -> None:
     feed.describe(items())
@@ -313,7 +313,7 @@ def test_the_full_data_first_and_then_what_comes_behind_it(
     again = Collected(spark, broker, tmp_path / "lost", starting="full", group="lab")  # its checkpoint is lost
     feed.cut(put(7, "seven", 7))
     again.start(availableNow=True).query.awaitTermination(int(WAIT_S))
-    assert again.offsets == [504, 505], "it goes on where the group is"
+    assert again.offsets == [504, 505], "it continues where the group is"
 
 
 @pytest.mark.slow

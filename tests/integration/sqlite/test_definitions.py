@@ -70,7 +70,7 @@ def run(shop: Shop, script: str) -> None:
 
 
 def follow(shop: Shop) -> None:
-    """Install, capture what there is, and compare; the loose tables are nobody's."""
+    """Install, capture what there is, and compare; the loose tables have no owner."""
     shop.source.installer.install(["item", "other"], [])
     shop.copy.catch_up()
     shop.source.capture.refresh_schemas()

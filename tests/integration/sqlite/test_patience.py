@@ -35,7 +35,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 @pytest.fixture
 def busy(shop: Shop) -> Iterator[None]:
-    """Have the application lock everybody out for nine tenths of the time."""
+    """Have the application lock all others out for nine tenths of the time."""
     done = threading.Event()
 
     def write() -> None:

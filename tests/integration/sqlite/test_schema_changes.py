@@ -1,4 +1,4 @@
-"""The application's DDL goes on; what it changes is noticed, and nothing is lost unseen."""
+"""The application's DDL continues; what it changes is noticed, and nothing is lost unseen."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_the_lock_is_held_briefly_however_much_was_consumed(tmp_path: Path, monk
         assert max(held) < 5
 
 
-def test_a_commit_that_locks_everybody_out_is_waited_for(tmp_path: Path) -> None:
+def test_a_commit_that_locks_all_others_out_is_waited_for(tmp_path: Path) -> None:
     """Without WAL; a reconnection for each would carry large rows again."""
     with opened(tmp_path / "a.db", DDL, wal=False) as shop:
         shop.copy.catch_up()

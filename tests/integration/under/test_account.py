@@ -289,7 +289,7 @@ def test_a_change_of_an_unknown_table_is_not_counted(database: str, feed: Feed) 
     settings = start(feed, database)
     with following(settings, "a"):
         query(database, "DELETE FROM venus.target_table WHERE name = 'others'; UPDATE venus.applied SET control = 99")
-        feed.cut(put(1, "nobody", 1, table=2))
+        feed.cut(put(1, "no one", 1, table=2))
         caught_up(database, feed.broker)
     assert read_progress(settings, "a").unaccounted == 1
 

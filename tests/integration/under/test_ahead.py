@@ -43,7 +43,7 @@ LONG = "x" * 1000
 
 
 class Undecided(RealBroker):
-    """A broker whose producer leaves cuts undecided when told to."""
+    """A broker whose producer leaves cuts undecided on demand."""
 
     hold = False
     held = 0, 0
@@ -210,7 +210,7 @@ def test_a_silent_producer_does_not_hold_locks_at_the_target(
         half_cut(real, feed, large(0, 1500, "late"))
         wait_for_writing(database)
         eventually(lambda: not writing(database), "the giving up")
-        query(database, "UPDATE shop.items SET amount = amount WHERE id = 1")  # nobody holds it
+        query(database, "UPDATE shop.items SET amount = amount WHERE id = 1")  # no transaction holds it
         real.decide(Verdict.COMMIT)
         caught_up(database, real)
     assert rows_at(database, items()) == feed.model[1]

@@ -128,7 +128,7 @@ def test_a_cut_is_never_half_visible(database: str, broker: FakeDelivery, feed: 
 def test_keys_to_delete_wait_for_rows_and_go_in_one_pass(
     monkeypatch: pytest.MonkeyPatch, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    """A DELETE may be a pass over the whole table: one for all keys, but before the rows that come behind them."""
+    """A DELETE may be a pass over the whole table: one for all keys, but before the rows that follow them."""
     settings = loaded(database, feed, items(), rows=100, apply={"keyed_rows_max": 0, "cut_group_rows_max": 10})
     ran: list[str] = []
     run = TargetSession.run
@@ -253,7 +253,7 @@ def test_a_change_of_type_that_is_no_widening_halts_the_table_until_it_is_altere
     shrunk = replace(old, version=2, columns=(*old.columns[:2], column(3, "amount", replace(INT, length=2))))
     with following(settings, "a"):
         feed.describe(shrunk)
-        feed.cut(put(9, "label", 1), put(1, "goes on", 1, table=2))
+        feed.cut(put(9, "label", 1), put(1, "continues", 1, table=2))
         caught_up(database, broker)
     first, second = read_table_states(settings, "a")
     assert (first.state, second.state) == ("HALTED", "ACTIVE")

@@ -1,4 +1,4 @@
-"""What the target refuses only at COMMIT: the table whose trigger or constraint raises halts, the others go on."""
+"""What the target refuses only at COMMIT: the table whose trigger or constraint raises halts, the others continue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRIGGER = (
     " FOR EACH ROW EXECUTE FUNCTION complain()"
 )
 ALWAYS = "ALTER TABLE shop.{table} ENABLE ALWAYS TRIGGER complains"
-#: A table of somebody else, into which an own trigger writes what is then refused.
+#: A table of another user, into which an own trigger writes what is then refused.
 COPIES = """
 CREATE TABLE shop.copied (amount bigint);
 CREATE FUNCTION copy_it() RETURNS trigger LANGUAGE plpgsql AS

@@ -112,14 +112,14 @@ def test_from_sqlite(tmp_path: Path, compare: Compare) -> None:
     text = compare(f"sqlite:///{tmp_path / 'shop.db'}")
 
     head = text.partition("-- Schemas")[0]
-    for told in (
+    for message in (
         "check constraint Customer_check3 instr(",
         "generated column twice",
         "name a_name_that_is_longer",
         "foreign key orders_fk0 (lost): main.nowhere is not captured",
         "view seen",
     ):
-        assert told in head
+        assert message in head
     assert "ON DELETE CASCADE ON UPDATE SET NULL" in text.partition("`venus cutover --target main` does these")[2]
 
 

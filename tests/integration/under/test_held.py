@@ -85,7 +85,7 @@ def test_a_held_table_keeps_its_increments_over_reconnections(database: str, rea
 
 
 def test_a_held_table_without_its_increments_halts_alone(database: str, real: RealBroker) -> None:
-    """Its group was forgotten while the target was away: the others go on, and a resync brings the table back."""
+    """Its group was forgotten while the target was away: the others continue, and a resync brings the table back."""
     feed = Feed(real)
     settings = load(database, feed, real)
     with following(settings, "a"):

@@ -1,4 +1,4 @@
-"""Offset -1 against an embedded PostgreSQL: what it makes, what it refuses, how it goes on (scenarios 21, 22, 25)."""
+"""Offset -1 against an embedded PostgreSQL: what it makes, what it refuses, how it continues (scenarios 21, 22, 25)."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_a_target_is_loaded_and_then_follows(database: str, broker: FakeDelivery
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(1200)))
     settings = settings_for(broker.address, {"a": database})
-    told: list[LoadProgress] = []
-    report = full_sync(settings, "a", told.append)
+    reports: list[LoadProgress] = []
+    report = full_sync(settings, "a", reports.append)
     assert report.rows == {"shop.items": 1200}
     assert rows_at(database, items()) == feed.model[1]
     assert applied(database) == 1200
-    assert (told[0].phase, told[-1].phase, told[-1].rows) == ("planning", "done", 1200)
+    assert (reports[0].phase, reports[-1].phase, reports[-1].rows) == ("planning", "done", 1200)
     with following(settings, "a"):
         feed.cut(put(1, "changed", 5), put(5000, "new", None))
         caught_up(database, broker)
@@ -276,7 +276,7 @@ def test_a_trimmed_target_is_loaded_again_where_that_is_accepted(
     assert rows_at(database, items()) == feed.model[1]
 
 
-@pytest.mark.parametrize("before", ["its own", "of somebody else"])
+@pytest.mark.parametrize("before", ["its own", "of another user"])
 def test_a_load_empties_no_table_for_those_who_read_an_older_snapshot(
     before: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:

@@ -32,7 +32,7 @@ class Halting(FakeDelivery):
     ) -> Iterator[broker_pb2.SnapshotChunk]:
         for number, chunk in enumerate(super().ReadSplit(request, context)):
             if number == self.halt_at and self.damage:
-                context.abort(grpc.StatusCode.UNIMPLEMENTED, "somebody else is listening here")
+                context.abort(grpc.StatusCode.UNIMPLEMENTED, "another server is listening here")
             if number == self.halt_at:
                 self.resume.wait(60)
             yield chunk
@@ -51,19 +51,19 @@ def test_the_rows_of_a_split_under_way_are_reported(database: str, broker: Halti
     count, broker.halt_at = 4 * 4 * CHUNK_ROWS, 3  # four splits, each halts before its last chunk
     feed.describe(items())
     feed.cut(*(put(i, f"a label that is not short, of row number {i}" * 4, i) for i in range(count)))
-    told: list[LoadProgress] = []
+    reports: list[LoadProgress] = []
     settings = settings_for(broker.address, {"a": database}, apply={"load_workers": 1})
-    thread = threading.Thread(target=full_sync, args=(settings, "a", told.append))
+    thread = threading.Thread(target=full_sync, args=(settings, "a", reports.append))
 
     thread.start()
-    eventually(lambda: any(t.rows > CHUNK_ROWS for t in told), "the first rows")
-    seen = [t.rows for t in told if t.phase == "loading"]
+    eventually(lambda: any(t.rows > CHUNK_ROWS for t in reports), "the first rows")
+    seen = [t.rows for t in reports if t.phase == "loading"]
     broker.resume.set()
     thread.join(60)
 
     assert seen == sorted(seen)
     assert CHUNK_ROWS < max(seen) <= 3 * CHUNK_ROWS  # nothing of it is committed
-    assert told[-1].rows == count
+    assert reports[-1].rows == count
     assert rows_at(database, items()) == feed.model[1]
 
 
@@ -72,7 +72,7 @@ def test_what_ends_the_feed_comes_out_and_nothing_is_loaded(database: str, broke
     feed.describe(items())
     feed.cut(*(put(i, "x", i) for i in range(8 * CHUNK_ROWS)))
     settings = settings_for(broker.address, {"a": database}, apply={"load_workers": 1})
-    with pytest.raises(ProtocolError, match="somebody else"):
+    with pytest.raises(ProtocolError, match="another server"):
         full_sync(settings, "a")
     assert query(database, "SELECT count(*) FROM shop.items") == [(0,)]
     assert query(database, "SELECT count(*) FROM venus.load_manifest") == [(0,)]

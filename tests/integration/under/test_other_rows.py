@@ -60,7 +60,7 @@ def follow_once(settings: Settings) -> None:
 
 
 def read_identity(address: str, offset: int, rows: RowsIdentity | None = None) -> RowsIdentity | None:
-    """Return which rows a set says it has at an offset, to somebody who brings others."""
+    """Return which rows a set reports at an offset, to a client that has others."""
     with Subscriber(address, "main", "reader", credit_bytes=1 << 20, transient=True) as subscriber:
         return reports.rows_in(subscriber.open(offset, 0, rows=rows))
 
@@ -148,7 +148,7 @@ def test_a_position_of_before_is_accepted_once(database: str, real: RealBroker, 
 def test_a_table_that_comes_later_is_in_the_position(
     database: str, tmp_path: Path, real: RealBroker, start: Start, feed: Feed
 ) -> None:
-    """What is told at the beginning of a stream does not last: a table of the name appears, in a folder as well."""
+    """What a stream reports at its beginning does not last: a table of the name appears, in a folder as well."""
     late = {"main": {"late": "label = 'EU'"}}
     sets = [start(name, real.address, where=where) for name, where in (("eu", late), ("whole", None))]
     for broker in sets:
@@ -255,7 +255,7 @@ def test_a_consumer_exactly_where_a_set_was_filled_again_gets_the_reason(
 def test_a_set_follows_the_set_above_that_was_filled_again_and_its_readers_come_again(
     real: RealBroker, start: Start, feed: Feed
 ) -> None:
-    """Nobody knows the reader, and all of it happens at one offset: nothing but its own rows tells it."""
+    """The reader is unknown, and all of it happens at one offset: only its own rows show it."""
     port, upper = free_port(), f"127.0.0.1:{free_port()}"
     tandem = start("tandem", real.address, tier="tandem", where=EU, listen=upper)
     access = start("access", tandem.address, level=2, listen=f"127.0.0.1:{port}")

@@ -240,9 +240,9 @@ def test_types_that_are_not_made_are_reported(tmp_path: Path, database: str, sec
     query(database, "CREATE TYPE pair AS (a int, m mood); ALTER TABLE felt ADD pairs pair[], ADD at point")
     with whole_way(tmp_path, database, second_database) as way:
         head = build_ddl(way.settings, open_target(way.settings, "main")).text.partition("-- Schemas")[0]
-    told = [line for line in head.splitlines() if "type of column" in line]
-    assert len(told) == 1
-    assert "public.felt: type of column pairs public.pair[]: neither an enum nor a domain" in told[0]
+    notes = [line for line in head.splitlines() if "type of column" in line]
+    assert len(notes) == 1
+    assert "public.felt: type of column pairs public.pair[]: neither an enum nor a domain" in notes[0]
 
 
 def test_a_table_that_is_there_may_have_types_that_are_made_by_hand(

@@ -198,7 +198,7 @@ def test_a_table_is_resynced_while_the_others_stream(database: str, broker: Fake
             n += 1
             feed.cut(put(n % 50 + 1, f"live {n}", n), gone(n % 30 + 200), put(n, "o", n, table=2))
             feed.cut(put(n % 30 + 200, f"again {n}", n))
-            eventually(lambda: broker.next_offset - applied(database) < 50, "the stream's going on")
+            eventually(lambda: broker.next_offset - applied(database) < 50, "the stream to continue")
             assert query(database, "SELECT count(*) > 250 FROM shop.items") == [(True,)]
             assert n < 2000
         caught_up(database, broker)
@@ -218,7 +218,7 @@ def test_a_halted_table_is_mended_by_resync(database: str, broker: FakeDelivery,
         assert read_table_states(settings, "a")[0].state == "HALTED"
         request_resync(settings, "a", "items")
         eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
-        feed.cut(put(3, "goes on", 3))
+        feed.cut(put(3, "continues", 3))
         caught_up(database, broker)
     equal(database, feed)
     assert list_quarantine(settings, "a") == []

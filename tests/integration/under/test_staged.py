@@ -41,7 +41,7 @@ from venus.wire.change_pb2 import BatchBody
 
 pytestmark = pytest.mark.integration
 
-#: What another target's tasks have laid down in the same database, and nobody else may drop.
+#: What another target's tasks have laid down in the same database, and no other task may drop.
 OTHER = f"{stage_prefix('main/b')}0123456789abcdef_1_l"
 
 
@@ -227,17 +227,17 @@ def test_an_operator_is_heard_while_tasks_stage(database: str, broker: FakeDeliv
     full_sync(settings, "a")
     before = broker.next_offset
     feed.cut(*(put(i, "b", i) for i in range(40)))
-    told: list[ApplyReport] = []
+    reports: list[ApplyReport] = []
 
     def pause_once(_: StageTask) -> None:
         runner.before = lambda _: None
         pause(settings, "a")
 
     runner.before = pause_once
-    applies = StagedApply(settings, "a", runner, threading.Event(), told.append)
+    applies = StagedApply(settings, "a", runner, threading.Event(), reports.append)
     thread = threading.Thread(target=applies.apply_up_to, args=[broker.next_offset])
     thread.start()
-    eventually(lambda: any("operator" in report.error for report in told) or not thread.is_alive(), "the second look")
+    eventually(lambda: any("operator" in report.error for report in reports) or not thread.is_alive(), "a second look")
     paused_at = applied(database)
     resume(settings, "a")
     thread.join(60)
@@ -281,7 +281,7 @@ def test_what_dies_between_staging_and_taking_over_leaves_nothing(
     done: list[StageTask] = []
 
     def rival_then_death(task: StageTask) -> None:
-        stage_range(task)  # another attempt of the same task, which nobody hears of
+        stage_range(task)  # another attempt of the same task, whose answer is lost
         done.append(task)
         if len(done) == 2:
             raise KeyboardInterrupt

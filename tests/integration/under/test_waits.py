@@ -62,11 +62,11 @@ def test_a_session_with_a_lock_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = loaded(database, feed, items(), rows=3)
-    told: list[int] = []
+    counts: list[int] = []
     report = ApplyStream.report
 
     def listening(self: ApplyStream, catalogue: TargetCatalogue, *, waits: Sequence[TableCondition] = ()) -> None:
-        told.append(len(waits))
+        counts.append(len(waits))
         report(self, catalogue, waits=waits)
 
     monkeypatch.setattr(ApplyStream, "report", listening)
@@ -89,7 +89,7 @@ def test_a_session_with_a_lock_is_named(
         locker.rollback()
         caught_up(database, broker)
         eventually(lambda: not read_problems(settings), "the end of it")
-        eventually(lambda: 1 in told and told[-1] == 0, "the end of it at the broker")
+        eventually(lambda: 1 in counts and counts[-1] == 0, "the end of it at the broker")
     equal(database, feed)
 
 

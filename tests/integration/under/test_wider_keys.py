@@ -1,4 +1,4 @@
-"""A key that becomes wider at the source: its targets alter theirs and go on, while writers write and as one cut."""
+"""A key that becomes wider at the source: its targets alter theirs and continue, while writers write and as one cut."""
 
 from __future__ import annotations
 

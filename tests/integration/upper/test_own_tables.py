@@ -1,4 +1,4 @@
-"""A privilege on VENUS's own tables is taken away: status, alarms and health say what to type, and it goes on then."""
+"""A privilege on VENUS's own tables is revoked: status, alarms and health say what to type, and then it continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A privilege on one captured table is taken away: it halts alone, says what to type, and goes on when it is back."""
+"""A privilege on one captured table is taken away: it halts alone, says what to type, and continues when it is back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source that is put back to a backup, while broker and targets have gone on: they become what it is now."""
+"""A source that is put back to a backup, while broker and targets have continued: they become what it is now."""
 
 from __future__ import annotations
 

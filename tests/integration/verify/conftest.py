@@ -43,7 +43,7 @@ class Sample:
             app.commit()
 
     def bypass(self, *statements: str) -> None:
-        """Write past the triggers: what they note is taken away before anybody can see it."""
+        """Write past the triggers: what they note is removed before capture can see it."""
         if isinstance(self.place, PostgresPlace):
             self.run("SET LOCAL session_replication_role = replica", *statements)
             return

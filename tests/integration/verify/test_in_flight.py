@@ -108,7 +108,7 @@ def test_a_change_that_is_not_captured_yet_is_no_capture_fault(way: WholeWay) ->
 
 
 def test_a_full_data_older_than_the_target_is_brought_up_to_it(way: WholeWay) -> None:
-    """A snapshot that somebody holds is shared for half a minute: the comparison begins from what it was then."""
+    """A snapshot with a holder is shared for half a minute: the comparison begins from what it was then."""
     with open_snapshot(way.broker.address, "main", [], "test"):
         changed_behind_a_snapshot(way)
 
@@ -259,15 +259,15 @@ def test_a_limit_of_rows_is_one_for_all_workers_and_a_slice_no_more_than_a_secon
     def several_workers(_: int) -> Runner:
         raise AssertionError("each of them would go as fast as all of them may")
 
-    told: list[VerifyProgress] = []
+    reports: list[VerifyProgress] = []
     options = VerifyOptions(target="main", tables=("spelt",), rows_per_s=100.0)
     began = time.monotonic()
 
-    result = run_verify(way.settings, options, runner_for=several_workers, report=told.append)
+    result = run_verify(way.settings, options, runner_for=several_workers, report=reports.append)
 
     assert time.monotonic() - began >= 1.9, "it went faster than it may"
     assert result.rows == 200
-    assert len(told) == 2
+    assert len(reports) == 2
 
 
 def test_a_database_that_spells_differently_is_compared_row_by_row(

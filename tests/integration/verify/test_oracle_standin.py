@@ -54,7 +54,7 @@ def test_planted_differences_on_the_stand_in(
         )
         way.until(lambda: not way.log_rows(), "the log to be empty")
         way.stop("capture")
-        with closing(place.connect()) as app:  # past the triggers: what they note is gone before anybody sees it
+        with closing(place.connect()) as app:  # past the triggers: what they note is gone before capture sees it
             app.execute("UPDATE item SET price = 99 WHERE id = 11")
             app.execute("DELETE FROM VENUS_L_00001")
             app.execute("DELETE FROM VENUS_L_00002")

@@ -44,7 +44,7 @@ def source_rows(way: WholeWay, table: str) -> list[tuple[Any, ...]]:
 
 
 def test_nothing_is_written_to_the_target(way: WholeWay) -> None:
-    """The keys wait in the log while nobody captures; what is wrong stays wrong, and is said to be."""
+    """The keys wait in the log while capture is away; what is wrong stays wrong, and is said to be."""
     way.caught_up()
     way.at_target("UPDATE waiting SET v = 'damaged' WHERE id <= 3", "DELETE FROM waiting WHERE id = 4")
     found, before = wrong(way, "waiting", 4), target_rows(way, "waiting")
@@ -79,7 +79,7 @@ def test_a_row_that_no_target_applies_is_left_and_named(way: WholeWay) -> None:
 
 
 def test_what_is_shipped_and_not_yet_applied_is_not_repaired(way: WholeWay) -> None:
-    """The target is right for where it stands, which is behind: nobody has mended it yet."""
+    """The target is right for where it stands, which is behind: no repair has reached it yet."""
     way.caught_up()
     run_at(way.source, "SET session_replication_role = replica", "UPDATE shipped SET v = 'past' WHERE id = 5")
     found = wrong(way, "shipped", 1)

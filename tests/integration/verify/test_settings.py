@@ -92,7 +92,7 @@ def server() -> Iterator[Server]:
     if not shutil.which("localedef"):
         pytest.skip("no localedef")
     home = new_folder("pg-money-")
-    home.chmod(0o755)  # the server runs as somebody else
+    home.chmod(0o755)  # the server runs as another user
     (home / "source").write_text(LC_MONETARY)
     made = subprocess.run(["localedef", "-c", "-i", home / "source", home / LANGUAGE], capture_output=True, check=False)
     if not (home / LANGUAGE / "LC_MONETARY").exists():

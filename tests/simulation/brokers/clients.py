@@ -38,13 +38,13 @@ class Clients:
             stream.end(error)
 
     def _let_in(self) -> None:
-        """Refuse whoever writes where nobody leads, as the gate of the service does."""
+        """Refuse writes where no broker leads, as the gate of the service does."""
         standing = self._host.shared.standing(BUSINESS)
         if not standing.leads:
             raise write_refusal(BUSINESS, standing)
 
     def _settled(self, stream: Stream, tell: Callable[[Any], None]) -> Callable[[Future[Any]], None]:
-        """Return what takes the core's answer: told in the process's loop, or the stream ends with the error."""
+        """Return what takes the core's answer: it runs in the process's loop, or the stream ends with the error."""
         term = self._host.acknowledges_in
 
         def settled(done: Future[Any]) -> None:
@@ -109,7 +109,7 @@ class Clients:
         found.add_done_callback(self._settled(stream, lambda result: stream.down(word, result)))
 
     def tick(self) -> None:
-        """Ask producers about half messages that nobody decides, if it is time; let readers have what there is."""
+        """Ask producers about undecided half messages, if it is time; let readers have what there is."""
         try:
             due = self._host.core.producers.due_reviews()
         except VenusError:

@@ -1,4 +1,4 @@
-"""An under adapter: a target's rows and its offset in one transaction; it dies, comes back and goes on."""
+"""An under adapter: a target's rows and its offset in one transaction; it dies, comes back and continues."""
 
 from __future__ import annotations
 

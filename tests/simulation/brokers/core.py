@@ -29,11 +29,11 @@ PATIENCE_S = 3.0
 
 
 class Killed(BaseException):
-    """The process in which somebody waits has ended."""
+    """The process of a waiting caller has ended."""
 
 
 class Patient(Future[Any]):
-    """A future of the core: whoever waits for its result lets the world go on meanwhile."""
+    """A future of the core: a caller that waits for its result lets the world continue meanwhile."""
 
     host: BrokerHost
 

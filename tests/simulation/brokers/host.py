@@ -46,7 +46,7 @@ class BrokerHost(ThreadedProcess, Host):
         self.disk = BrokerDisk(f"{name}1")
         self.clock_ahead_s = 0.0
         self.free_bytes = SPACE_BYTES
-        self._nobody = Replica(self.me, Position(), patience=world.patience)
+        self._no_replica = Replica(self.me, Position(), patience=world.patience)
 
     # -- the process -----------------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ class BrokerHost(ThreadedProcess, Host):
     def start(self, *, begins: bool = False) -> None:
         self.begin()
         self.disk.host = None
-        self._nobody = Replica(self.me, Position(), patience=self.world.patience)
+        self._no_replica = Replica(self.me, Position(), patience=self.world.patience)
         self.shared = ReplicatedLogs(backlog_bytes=BACKLOG_BYTES)
         self.core = SimulatedCore(self, self.disk.memory, self.shared)
         self.clients = Clients(self)
@@ -114,7 +114,7 @@ class BrokerHost(ThreadedProcess, Host):
         self.records.close()
 
     def fails(self, error: BaseException) -> None:
-        """End the process, as it does when its store fails; somebody starts it again."""
+        """End the process, as it does when its store fails; an operator starts it again."""
         self.loop.counts["the store failed"] += 1
         self.loop.say(f"{self.me} fails: {error}")
         if isinstance(error, Corruption):
@@ -189,7 +189,7 @@ class BrokerHost(ThreadedProcess, Host):
     @property
     def replica(self) -> Replica:
         """The replica, or one that knows nothing as long as the cluster was not heard of."""
-        return self.product.replicas.get(BUSINESS, self._nobody) if self.up else self._nobody
+        return self.product.replicas.get(BUSINESS, self._no_replica) if self.up else self._no_replica
 
     @replica.setter
     def replica(self, _: Replica) -> None:
@@ -216,7 +216,7 @@ class BrokerHost(ThreadedProcess, Host):
 
 
 class _JudgedHost(ReplicaHost):
-    """The product's host; whatever it does is judged, and told to who reads the history."""
+    """The product's host; whatever it does is judged and written into the history."""
 
     def __init__(self, host: BrokerHost, me: LiveBroker, **parts: Any) -> None:
         super().__init__(me, **parts)
@@ -338,7 +338,7 @@ class _Coordination:
         self._host.swap(m.Swap(before=before, after=after))
 
     def publish(self, me: LiveBroker) -> None:
-        """Nobody asks here how far an installation is."""
+        """Do nothing: the progress of an installation is not read here."""
 
     def ask_forgotten(self, business: str) -> None:
         """Its record is always there."""

@@ -20,7 +20,7 @@ class ThreadedProcess(Process):
             return
 
     def wait(self, done: Callable[[], bool], seconds: float) -> None:
-        """Let the world go on until something is done, in a thread of this process. Raises Killed."""
+        """Let the world continue until something is done, in a thread of this process. Raises Killed."""
         life, loop = self.life, self.loop
         loop.run_until(loop.now + seconds, lambda: done() or self.life != life)
         if self.life == life and self.paused_until > loop.now:

@@ -143,7 +143,7 @@ class Source:
         return b"v%d" % number
 
     def described(self, table: int) -> change_pb2.TableSchema:
-        """Return what the broker is told of a table."""
+        """Return how a table is described to the broker."""
         return change_pb2.TableSchema(table_id=table, version=1, namespace="shop", name=NAMES[table])
 
     def commit(self, epoch: int, cut: Cut) -> None:

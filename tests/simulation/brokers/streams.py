@@ -70,7 +70,7 @@ class Stream:
             self._loop.after(NOTICED_S * self._loop.random.random(), self._left)
 
     def end(self, error: VenusError) -> None:
-        """End it at the broker; the client is told why, if the words arrive."""
+        """End it at the broker; the client learns the reason, if it arrives."""
         if self.open:
             self.open = False
             self._left()

@@ -29,7 +29,7 @@ def wish(world: Any) -> None:
             lambda: operator_changes.remove_replica(record, broker, living, fewer=True),
         )
     )
-    with suppress(VenusError):  # refused, as an operator is told
+    with suppress(VenusError):  # refused, as an operator would be
         after = make()
         if after != record:
             world.loop.counts["wish"] += 1
@@ -57,7 +57,7 @@ class WishingWorld(BrokerWorld):
         before, after, counts = self._before, self.coordinator.record, self.loop.counts
         led_by = after.leader.broker if after.leader is not None else ""
         if before.successor and not after.successor:
-            counts["led by whom it was wished" if led_by == before.successor else "a leader was not to be had"] += 1
+            counts["led by the requested broker" if led_by == before.successor else "a leader was not to be had"] += 1
         if before.leaving and not after.leaving and not set(before.leaving) & set(after.replicas):
             counts["a replica has left"] += 1
         if len(after.replicas) > len(before.replicas):

@@ -31,7 +31,7 @@ class TierClients(Clients):
     """The streams and requests of one process; it is alone in its set, so it leads."""
 
     def _let_in(self) -> None:
-        """Let everybody in."""
+        """Let every client in."""
 
     def subscribe(
         self,

@@ -1,4 +1,4 @@
-"""A target below access sets: it goes on at another set at the same offset, and dies now and then."""
+"""A target below access sets: it continues at another set at the same offset, and dies now and then."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Consumer:
         self.rows: Rows = {}
         self.offset: int = FULL
         self.epoch = self.sequence = 0
-        self.said: broker_pb2.RowsIdentity | None = None  # which rows there are, as it was told
+        self.said: broker_pb2.RowsIdentity | None = None  # which rows there are, by its upstream
         self.admits: Admits = EVERY
         self._apart: set[str] = set()  # the sets that have other rows
         self._may_be: list[Timeline] = []
@@ -58,7 +58,7 @@ class Consumer:
         self._later_at = self._loop.now + seconds
 
     def forked(self, timeline: Timeline) -> None:
-        """Take note of another history: who has nothing but its past may go on in it."""
+        """Take note of another history: a consumer with nothing but its past may continue in it."""
         if self._shown(timeline) == self.rows:
             self._may_be.append(timeline)
 
@@ -111,8 +111,8 @@ class Consumer:
                 self._sets.record_failure(host.name)
 
     def _other_rows(self, host: TierHost) -> None:
-        """Go on elsewhere; if every set has other rows, somebody has the target loaded again."""
-        self._loop.counts["a consumer was told of other rows"] += 1
+        """Continue elsewhere; if every set has other rows, an operator loads the target again."""
+        self._loop.counts["a consumer found other rows"] += 1
         self._apart.add(host.name)
         self._sets.record_failure(host.name)
         if self._apart >= set(self._sets.choices):

@@ -242,14 +242,14 @@ def predicates(world: TierWorld, seconds: float) -> None:
         for name in names:
             world.loop.after(1.5 + chooser.random(), _restart, world, hosts[name], before[name], 0.2)
     elif len(names) == 1 and (twin := hosts.get({"t": "u", "u": "t"}.get(name, ""))) is not None:
-        # whoever went on there comes back
+        # the sets that continued there come back
         world.loop.after(5.0 + 2.0 * chooser.random(), _restart, world, twin, twin.where, 2.0)
 
 
 def filled_there(world: TierWorld, _: float) -> None:
     """Fill a tandem set again by other predicates, exactly where the sets below it are; they are away meanwhile.
 
-    Nobody works, and they are forgotten: the set waits for no later cut.
+    No set works, and they are forgotten: the set waits for no later cut.
     """
     if "t" in world.hosts and world.loop.now >= world.quiet_until:
         world.quiet_until = world.loop.now + AWAY_S + 3.0

@@ -123,7 +123,7 @@ class TierHost(ThreadedProcess):
     def _committed(self) -> None:
         try:
             self.world.judge.committed_at(self)
-        except Exception as found:  # who is told of a commit may fail, and the broker goes on
+        except Exception as found:  # a listener to commits may fail, and the broker continues
             self.loop.after(0.0, self.fails, found)
         self.soon(0.0005, self.clients.deliver)
 

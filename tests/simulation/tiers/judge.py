@@ -32,7 +32,7 @@ class Timeline:
     book: dict[int, Batch] = field(default_factory=dict)
 
     def fork(self, source: TieredSource, end: int) -> Timeline:
-        """Return the history that goes on from here below an offset."""
+        """Return the history that continues from here below an offset."""
         return Timeline(source, {offset: batch for offset, batch in self.book.items() if offset < end})
 
     def sequence_at(self, offset: int) -> int:
@@ -92,7 +92,7 @@ class TierJudge:
         return known
 
     def forked(self, timeline: Timeline) -> None:
-        """Take note of another history: whoever has nothing but its past may go on in it."""
+        """Take note of another history: a reader with nothing but its past may continue in it."""
         end = max((offset + batch[0] for offset, batch in timeline.book.items()), default=0)
         for known in self._known.values():
             if known.judged is None or known.judged <= end:
@@ -106,7 +106,7 @@ class TierJudge:
             self._known.pop(host.name, None)
             return
         known = self._of(host)
-        # what is left of its queue is compared again: it may have lost what told histories apart
+        # what is left of its queue is compared again: it may have lost what distinguishes the histories
         known.judged, known.may_be = None, list(self._world.timelines)
         known.book.clear()
         if business.committed.next_offset < known.acknowledged:
@@ -177,7 +177,7 @@ class TierJudge:
             ends.popleft()
         if ends and ends[0][0] <= self._world.loop.now - SEEN_S and there.committed.next_offset < ends[0][1]:
             raise Violation(
-                "nobody goes to a set that is behind",
+                "no reader goes to a set that is behind",
                 f"{host.name} to {upper.name}: {there.committed.next_offset}, {ends[0]}",
             )
 
@@ -213,7 +213,7 @@ class TierJudge:
         return next((name for name in host.upstream if self.rows.would_do(host, hosts[name])), "")
 
     def came_past(self) -> bool:
-        """Whether the home has come past everybody."""
+        """Whether the home has overtaken all others."""
         world = self._world
         found = [host.business.committed.next_offset for host in world.hosts.values() if host.business is not None]
         home = world.home.business

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: A stream that is not opened within this time is given up.
 ANSWERED_S = 5.0
-#: Nobody begins so many sessions in a second.
+#: No set begins so many sessions in a second.
 BEGUN_MAX = 20
 
 
@@ -44,7 +44,7 @@ class SimulatedPuller:
         core: Core,
         business: str,
         only: tuple[str, ...],
-        whom: UpstreamChoice,
+        choice: UpstreamChoice,
         may_pull: Callable[[str], None],
         where: tuple[RowFilter, ...] = (),
     ) -> None:
@@ -55,7 +55,7 @@ class SimulatedPuller:
         self._last = ""  # the set that was pulled from
         self._followed_last = ""  # the set that had the rows that are here
         self._moves = False  # by its own choice
-        self._pulling = ReplicationPlan(core, business, only, whom, may_pull, lambda: self.host.loop.now, where)
+        self._pulling = ReplicationPlan(core, business, only, choice, may_pull, lambda: self.host.loop.now, where)
         self._session: Generator[session_requests.Call, Any, None]
         self._clear()
 
@@ -110,7 +110,7 @@ class SimulatedPuller:
         if isinstance(error, OffsetDiverged | OffsetTrimmed | OtherRows | SnapshotExpired):
             counts[f"pulling ended: {type(error).__name__}"] += 1
         if isinstance(error, OffsetTrimmed) and "loaded the full data again" in str(error):
-            counts["a set was told at its own offset that the set above was filled again"] += 1
+            counts["a set learned at its own offset that the set above was filled again"] += 1
         if isinstance(error, OtherRows) and not self._pull.is_trial:
             counts["a set without another choice found other rows"] += 1
         if isinstance(error, _CutTooEarly):
@@ -153,7 +153,7 @@ class SimulatedPuller:
 
     @property
     def _upper(self) -> TierHost:
-        assert self._pulling.at is not None, "a session begins by asking whom to pull from"
+        assert self._pulling.at is not None, "a session begins with a choice of its upstream"
         return self.host.world.hosts[self._pulling.at.set]
 
     # -- what is asked ---------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class SimulatedPuller:
             case session_requests.RenewSnapshot():
                 self.host.loop.counts["full data that was interrupted is asked for"] += 1
                 snapshot = upper.core.full_data.renew(call.snapshot_id)
-                self.host.loop.counts["full data that was interrupted went on"] += 1
+                self.host.loop.counts["full data that was interrupted continued"] += 1
                 return snapshot
             case session_requests.CloseSnapshot():
                 return upper.core.full_data.close(call.snapshot_id)
@@ -294,7 +294,7 @@ class SimulatedPuller:
         host, rows = self.host, self.host.world.judge.rows
         rows.follows(host, above)
         if self._followed_last not in ("", upper.name) and rows.at(host) != EVERY:
-            host.loop.counts["a set with predicates went on at another set with the same rows"] += 1
+            host.loop.counts["a set with predicates continued at another set with the same rows"] += 1
         self._followed_last = upper.name
 
     def _opens(self, upper: TierHost) -> None:

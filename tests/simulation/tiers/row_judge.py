@@ -27,7 +27,7 @@ class Chosen:
 
 
 class RowJudge:
-    """Raises Violation. It knows what a set asked for and from whom, not what the product makes of it."""
+    """Raises Violation. It knows what a set asked for and where, not what the product makes of it."""
 
     def __init__(self) -> None:
         self._asked: dict[tuple[str, str], Chosen] = {}  # by set and snapshot above
@@ -54,11 +54,11 @@ class RowJudge:
         if mirror is None:
             return Chosen(EVERY, EVERY)
         if (host.name, mirror.begin) not in self._here:
-            self.began(host)  # it is committed a moment before whoever began it hears of that
+            self.began(host)  # it is committed a moment before its client hears of that
         return self._here[host.name, mirror.begin]
 
     def follows(self, host: TierHost, above: Admits) -> None:
-        """Judge a set that goes on with the increments of one above."""
+        """Judge a set that continues with the increments of one above."""
         business, known = host.business, self._of(host)
         mirror = business.committed.mirror if business is not None else None
         if business is None or mirror is None:
@@ -92,7 +92,7 @@ class RowJudge:
 
 
 def agree(who: str, before: Admits, here: Admits, tables: frozenset[int]) -> None:
-    """Raise Violation if somebody has gone on where the rows are others."""
+    """Raise Violation if a set has continued where the rows are others."""
     for table in tables:
         if before[table] != here[table]:
             raise Violation(OTHERS, f"{who}: table {table} has {sorted(here[table])}, before {sorted(before[table])}")

@@ -14,7 +14,7 @@ from venus.model import Column, Kind, LogicalType, TableSchema
 
 #: What predicates tell apart in a row: region and amount.
 Kinds = frozenset[int]
-#: The kinds of rows that somebody has, by table.
+#: The kinds of rows that exist, by table.
 Admits = Mapping[int, Kinds]
 
 COLUMNS = (
@@ -90,7 +90,7 @@ def both(one: Admits, other: Admits) -> Admits:
 
 
 def visible_rows(rows: Rows, admits: Admits) -> Rows:
-    """Return those of a source's rows that somebody should have."""
+    """Return those of a source's rows that some set should have."""
     if admits == EVERY:
         return rows
     return {key: row for key, row in rows.items() if _kind_of(row) in admits[table_of(key)]}

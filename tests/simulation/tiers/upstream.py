@@ -70,4 +70,4 @@ class SimulatedLook(UpstreamPoller):
         request(host, upper, lambda found: found.status(), answered)
 
     def poll(self) -> UpstreamStatus:
-        raise AssertionError("nobody may wait here")
+        raise AssertionError("nothing may wait here")

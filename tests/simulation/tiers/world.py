@@ -169,8 +169,8 @@ class TierWorld:
         for host in self.hosts.values():
             business = host.business
             end = business.committed.next_offset if business is not None else None
-            told = [pull.status for pull in host.network._pulls.all]
-            found.append(f"{host.name} {end} {[(t.state.value, t.reason) for t in told]}")
+            statuses = [pull.status for pull in host.network._pulls.all]
+            found.append(f"{host.name} {end} {[(t.state.value, t.reason) for t in statuses]}")
             found += [f"{pull.in_use} {pull.absence()}" for pull in host.network._pulls.all]
         found += [f"{consumer.group} {consumer.offset}" for consumer in self.consumers]
         return "; ".join(found)

@@ -133,7 +133,7 @@ class BrokerCluster:
                     continue
                 stack.pop_all()
                 return names[producer.address], producer, ack
-        raise AssertionError(f"nobody lets a producer in: {error}")
+        raise AssertionError(f"no broker lets a producer in: {error}")
 
     def contents(self, until: int) -> dict[str, list[bytes]]:
         """Return the bodies of every living broker's queue up to an offset."""

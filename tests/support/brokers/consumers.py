@@ -61,7 +61,7 @@ def consumer_status(broker: RunningBroker) -> broker_pb2.ConsumerStatus:
 
 
 class RawConsumer:
-    """A consumer's stream that gives credit only when told to."""
+    """A consumer's stream that gives credit only on demand."""
 
     def __init__(self, address: str, **fields: Any) -> None:
         self._channel = open_channel(address)

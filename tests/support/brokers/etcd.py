@@ -182,7 +182,7 @@ def require_binary(name: str = "etcd") -> str:
 def running_etcd(
     size: int = 1, *, authority: Path | None = None, login: Login = NO_LOGIN, options: Sequence[str] = ()
 ) -> Iterator[EtcdCluster]:
-    """Run an etcd of this many nodes in a folder of its own; on other ports if somebody took one in between.
+    """Run an etcd of this many nodes in a folder of its own; on other ports if one was taken in between.
 
     `authority`: it speaks TLS and asks for certificates; `login` is then how to reach it. `options` go to each node.
     """

@@ -232,7 +232,7 @@ def rows_at(url: str, schema: TableSchema, namespace: str = "shop") -> dict[Key,
 
 def following(settings: Settings, name: str) -> AbstractContextManager[list[ApplyReport]]:
     """Run the loop of a target; what it raises is raised here."""
-    return looping(lambda stop, told: run_apply(settings, name, stop, told))
+    return looping(lambda stop, report: run_apply(settings, name, stop, report))
 
 
 def applied(url: str, group: str = "main/a") -> int:

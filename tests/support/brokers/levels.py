@@ -32,7 +32,7 @@ from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.upper.capture import run_capture_fill
 from venus.config import BrokerSettings, CaptureSettings, Settings, SourceSettings, TargetSettings
 
-#: By set: tier, level, and whom it pulls from, nearest first.
+#: By set: tier, level, and the sets it pulls from, nearest first.
 SETS: Mapping[str, tuple[str, int, tuple[str, ...]]] = {
     "hq": ("core", 0, ()),
     "second": ("core", 0, ("hq",)),
@@ -201,7 +201,7 @@ class Levels:
                 with connection, connection.cursor() as cursor:
                     for key in sorted(rng.sample(range(1, KEYS), rng.randint(1, 4))):
                         cursor.execute("DELETE FROM items WHERE id = %s" if rng.random() < 0.25 else put, (key,))
-        except BaseException as error:  # told at the end
+        except BaseException as error:  # reported at the end
             errors.append(error)
         finally:
             connection.close()

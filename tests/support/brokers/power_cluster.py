@@ -78,7 +78,7 @@ class PowerCluster:
         return None
 
     def leader(self) -> str:
-        """Return who leads, as soon as somebody does."""
+        """Return the leader, as soon as there is one."""
 
         def look() -> str:
             found = {name: self.status(name) for name in NAMES if self.brokers[name].alive}
@@ -124,7 +124,7 @@ class PowerCluster:
 
 
 class PhaseWriter:
-    """Commits batch after batch of a phase in a thread, and asserts that whoever leads has what was acknowledged."""
+    """Commits batch after batch of a phase in a thread, and asserts that the leader has what was acknowledged."""
 
     def __init__(self, cluster: PowerCluster, phase: str) -> None:
         self._cluster, self._phase = cluster, phase

@@ -30,11 +30,11 @@ class Database(Protocol):
         ...
 
     def back_up(self) -> None:
-        """Keep it as it is; nobody may be connected."""
+        """Keep it as it is; no session may be connected."""
         ...
 
     def restore(self) -> None:
-        """Put it back, and end whoever is connected."""
+        """Put it back, and end every session."""
         ...
 
 
@@ -58,7 +58,7 @@ class SqliteFile:
         shutil.copy(self.path, self.path.with_suffix(".backup"))
 
     def load(self) -> None:
-        """Put the rows of the copy back in the file as it is, with whoever is connected: `.restore` of sqlite3."""
+        """Put the rows of the copy back in the file as it is, under every open session: `.restore` of sqlite3."""
         with (
             closing(sqlite3.connect(self.path.with_suffix(".backup"))) as backup,
             closing(sqlite3.connect(self.path, timeout=30)) as there,
@@ -119,7 +119,7 @@ class MariaDatabase:
         self.load()
 
     def load(self) -> None:
-        """Run the dump in the database as it is, with whoever is connected."""
+        """Run the dump in the database as it is, with every session that is connected."""
         self._client("mariadb", self.name, text=self.dump.read_bytes())
 
     def _client(self, program: str, *arguments: str, text: bytes = b"") -> bytes:

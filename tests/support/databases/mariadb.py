@@ -50,7 +50,7 @@ class MariaServer:
     command: tuple[str, ...] = ()
 
     def connect(self, database: str | None = None, **options: Any) -> pymysql.connections.Connection[Any]:
-        """Open a session of the administrator, with autocommit off unless told otherwise.
+        """Open a session of the administrator, with autocommit off by default.
 
         Without TLS, for which the driver would read the system's certificates each time, 90 ms.
         """
@@ -86,7 +86,7 @@ class MariaServer:
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
-        """Drop it, after ending whoever is still connected to it: an open transaction would hold it."""
+        """Drop it, after ending every session that is still connected to it: an open transaction would hold it."""
         name = sqlalchemy.make_url(url).database
         for (session,) in self.execute(f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"):
             try:
@@ -149,7 +149,7 @@ def running_mariadb(sql_mode: str = DEFAULT_MODE, *options: str) -> Iterator[Mar
 
 
 def _start(server: str, home: Path, user: str, sql_mode: str, options: tuple[str, ...]) -> MariaServer:
-    """Start it and wait until it answers; on another port if somebody took this one in between."""
+    """Start it and wait until it answers; on another port if this one was taken in between."""
     for attempt in range(1, _PORTS_MAX + 1):
         running = _launch(server, home, user, sql_mode, options)
         try:

@@ -85,7 +85,7 @@ class Server:
         _start(self.pg)
 
     def drop_database(self, url: str) -> None:
-        """Drop it, with whoever is still connected."""
+        """Drop it, and end every session that is still connected."""
         self.execute(f'DROP DATABASE IF EXISTS "{sqlalchemy.make_url(url).database}" WITH (FORCE)')
 
 

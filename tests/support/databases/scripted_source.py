@@ -44,7 +44,7 @@ from venus.model import Sequence as Position
 
 
 class Script:
-    """Counts the steps of a run; fails at those it was told to."""
+    """Counts the steps of a run; fails at the chosen ones."""
 
     def __init__(self, failures: dict[int, VenusError] | None = None) -> None:
         self.trace: list[str] = []
@@ -189,7 +189,7 @@ class ScriptedSource:
         self.broken = False
         self.cut: Cut | None = None
         self._idle = idle
-        #: What `wait` was told: for how long nothing else is due.
+        #: The argument of `wait`: for how long nothing else is due.
         self.rests: list[float] = []
 
     @property

@@ -54,7 +54,7 @@ _ACTIONS = (
     "INSERT INTO shop.scratch VALUES (%(n)s, make_interval(secs => %(n)s)) ON CONFLICT (k) DO NOTHING",
 )
 _TRUNCATE = "TRUNCATE shop.scratch"
-#: An entry for an account that somebody else deletes between its statement's snapshot and the check of the key is
+#: An entry for an account that another session deletes between its statement's snapshot and the check of the key is
 #: refused by PostgreSQL with and without VENUS (tests/integration/postgresql/test_the_application.py).
 _OWN_KEY = "entry_account_fkey"
 ADD_ENTRY, DELETE_ACCOUNT = _ACTIONS[2], _ACTIONS[3]
@@ -100,7 +100,7 @@ class SqliteShop:
             file.rename(self._away / file.name)
 
     def come_back(self) -> None:
-        assert not self.file.exists(), "somebody has made a new, empty source"
+        assert not self.file.exists(), "a new, empty source was made"
         for file in self._away.iterdir():
             file.rename(self.file.parent / file.name)
 

@@ -61,7 +61,7 @@ def read_served(path: Path) -> tuple[str, str]:
     later.now_s += 60  # a snapshot that is wanted now is a new one
     engine = engines.make(path, later)
     found = engines.status(engine)
-    told = [
+    businesses = [
         found.epoch,
         found.last_batch,
         found.last_sequence,
@@ -74,7 +74,7 @@ def read_served(path: Path) -> tuple[str, str]:
     increments = [(i.base_offset, i.count, i.epoch, i.digest, i.body) for i in engines.queue(engine, found.log_start)]
     full = sorted(engines.full_data(engine).items())
     leased = [leased_rows(engine, pin.snapshot_id) for pin in engine.snapshots.all_leases()]
-    return digest([told, increments, full]), digest(leased) if leased else "dropped"
+    return digest([businesses, increments, full]), digest(leased) if leased else "dropped"
 
 
 def digest(found: list[Any]) -> str:

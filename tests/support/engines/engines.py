@@ -54,7 +54,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.free = 1 << 40
-        #: For the materialising thread there is no room: the full data stays behind, everything else goes on.
+        #: For the materialising thread there is no room: the full data stays behind, everything else continues.
         self.holds_full_data = False
         #: How often each thread has looked, by its name.
         self.looks: Counter[str] = Counter()
@@ -82,7 +82,7 @@ class Gate:
             assert self._open.wait(WAIT_S)
 
     def open(self) -> None:
-        """Let it go on for good."""
+        """Let it continue forever."""
         self._open.set()
 
 

@@ -101,7 +101,7 @@ def two_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
 
 
 def all_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
-    """Kill everybody at once."""
+    """Kill every broker at once."""
     for name in rng.sample(NAMES, len(NAMES)):
         cluster.brokers[name].send(signal.SIGKILL)
     for broker in cluster.brokers.values():
@@ -110,7 +110,7 @@ def all_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
 
 
 def leader_paused(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
-    """Stop the leader's process until long after its lease, and let it go on."""
+    """Stop the leader's process until long after its lease, and let it continue."""
     broker = cluster.brokers[cluster.leader()]
     broker.send(signal.SIGSTOP)
     time.sleep(LEASE_S + rng.uniform(0.5, 3.0))
@@ -161,7 +161,7 @@ def _cut(cluster: FaultCluster, rng: random.Random, wait: Wait, links: list[Link
 
 
 def broker_cut_off(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
-    """Cut one broker off from the others; etcd and clients reach everybody."""
+    """Cut one broker off from the others; etcd and clients reach every broker."""
     name = rng.choice(NAMES)
     _cut(cluster, rng, wait, _between(name, NAMES))
 
@@ -215,7 +215,7 @@ def etcd_cut_off(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
 
 
 def leader_alone(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
-    """Cut the leader off from everybody: brokers, clients, etcd."""
+    """Cut the leader off from all others: brokers, clients, etcd."""
     name = cluster.leader()
     cluster.links.cut([*_between(name, NAMES), (name, CLIENT), (CLIENT, name)])
     _etcd_silent(cluster, name, silent=True)
@@ -256,7 +256,7 @@ def disk_lost(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
 
 
 def _flip_in(cluster: FaultCluster, rng: random.Random, pattern: str) -> None:
-    """Flip a bit in a file of a killed broker, which then says so and is given an empty disk, or goes on unharmed."""
+    """Flip a bit in a file of a killed broker, which then says so and is given an empty disk, or continues unharmed."""
     name = rng.choice(NAMES)
     cluster.brokers[name].kill()
     files = [file for file in (cluster.data(name) / "db").glob(pattern) if file.stat().st_size]

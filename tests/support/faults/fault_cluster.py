@@ -189,7 +189,7 @@ class FaultCluster:
         shutil.rmtree(self.data(name))
 
     def start_all(self) -> None:
-        """Start whoever is not there."""
+        """Start the brokers that are not running."""
         for name in NAMES:
             if not self.brokers[name].alive:
                 self.start(name)
@@ -279,7 +279,7 @@ class FaultCluster:
     # -- what must be true after each fault ----------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Wait until the source's log is empty, every replica is in sync, and everybody has everything."""
+        """Wait until the source's log is empty, every replica is in sync, and every broker has everything."""
         self.replace_damaged()
         self.until(self._captured, "the source's log to be empty")
         self._owed = dict(self.acknowledged.digests)  # later ones are the source's heartbeat
@@ -325,7 +325,7 @@ class FaultCluster:
         ledgers = {name: read_ledger(self.address(name), holder="") for name in self.brokers}
         for name, ledger in ledgers.items():
             self._check_replica(name, ledger, wanted)
-        shortest = min(len(ledger.digests) for ledger in ledgers.values())  # the source's heartbeat goes on
+        shortest = min(len(ledger.digests) for ledger in ledgers.values())  # the source's heartbeat continues
         queues = {tuple(ledger.digests[:shortest]) for ledger in ledgers.values()}
         assert len(queues) == 1, "the replicas' queues differ"
 

@@ -102,7 +102,7 @@ class Links:
             self._flip[link] = after_bytes
 
     def caller(self, port: int) -> str:
-        """Return whose connection comes from a port of this machine; `met` has everybody who ever called."""
+        """Return whose connection comes from a port of this machine; `met` has every caller so far."""
         name = self._owner(port)
         self.met.add(name)
         return name

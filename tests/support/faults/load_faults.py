@@ -27,7 +27,7 @@ class FaultyTask:
     folder: str
 
     def first(self, what: str) -> bool:
-        """Whether nobody has done this yet."""
+        """Whether this has not happened yet."""
         try:
             os.close(os.open(Path(self.folder) / f"{self.task.split_no} {what}", os.O_CREAT | os.O_EXCL))
         except FileExistsError:

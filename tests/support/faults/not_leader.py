@@ -1,4 +1,4 @@
-"""A place in front of a real broker that answers, for the calls it is told, that another broker leads."""
+"""A place in front of a real broker that answers, for chosen calls, that another broker leads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NotLeading(GrpcProxy):
 
     def __init__(self, target: str, follows: str | None = "") -> None:
         super().__init__(target)
-        #: The leader's address as it is told; "" = it is not known; None = this one leads.
+        #: The leader's address in its answers; "" = it is not known; None = this one leads.
         self.follows = follows
         self.refused = 0
 

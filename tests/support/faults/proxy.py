@@ -21,7 +21,7 @@ class Way(Enum):
 
 
 class Proxy:
-    """Listens on a free port of the loopback and passes everything on, until told otherwise."""
+    """Listens on a free port of the loopback and passes everything on by default."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")

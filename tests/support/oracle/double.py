@@ -57,7 +57,7 @@ def error(full_code: str, message: str = "said so") -> Error:
 
 @dataclass(slots=True)
 class Lob:
-    """A LOB object: what comes if nobody asks for anything else."""
+    """A LOB object: what comes by default."""
 
     content: str | bytes
     replaces: bool = False

@@ -2,7 +2,7 @@
 
 A statement ends with a semicolon at the end of a line, a PL/SQL block with a slash alone on one; SQL*Plus's own
 commands take one line each. What SQL*Plus would stumble over is an AssertionError: a line that is too long, a bind
-variable that nobody has declared, a substitution variable, a hyphen that continues a line.
+undeclared variable, a substitution variable, a hyphen that continues a line.
 """
 
 from __future__ import annotations

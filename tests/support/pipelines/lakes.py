@@ -86,7 +86,7 @@ def history(root: Path, name: str) -> pa.Table:
 
 def following(settings: Settings) -> AbstractContextManager[list[LakeReport]]:
     """Run the loop; what it raises is raised here."""
-    return looping(lambda stop, told: run_lake(settings, "lake", stop, told))
+    return looping(lambda stop, report: run_lake(settings, "lake", stop, report))
 
 
 def is_at(settings: Settings, offset: int) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-Told = TypeVar("Told")
+Report = TypeVar("Report")
 
 
 @contextmanager
-def looping(follow: Callable[[threading.Event, Callable[[Told], None]], None]) -> Iterator[list[Told]]:
+def looping(follow: Callable[[threading.Event, Callable[[Report], None]], None]) -> Iterator[list[Report]]:
     """Run `follow` until the block ends; give its reports."""
-    stop, reports, errors = threading.Event(), list[Told](), list[BaseException]()
+    stop, reports, errors = threading.Event(), list[Report](), list[BaseException]()
 
     def run() -> None:
         try:

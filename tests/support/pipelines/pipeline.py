@@ -86,7 +86,7 @@ class Pipeline:
     ports: list[int] = field(default_factory=lambda: free_ports(2))
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=dict)
-    #: Whether /proc shows each process as somebody has started it.
+    #: Whether /proc shows each process with its own command line.
     new_interpreters: bool = False
 
     def configure(self) -> None:
@@ -230,7 +230,7 @@ class Pipeline:
         assert not kept, kept
 
     def counters_close(self) -> None:
-        """Check that every change which has passed a target's offset is accounted for; asks nobody but the targets."""
+        """Check that every change which has passed a target's offset is accounted for; asks only the targets."""
         try:
             settings = load(self.folder / "venus.toml")
         except VenusError:

@@ -150,7 +150,7 @@ class WholeWay:
         eventually(condition, what, every_s=0.05)
 
     def at_target(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Run statements at the target as somebody else than VENUS would."""
+        """Run statements at the target as another program than VENUS would."""
         return run_at(self.target, *statements)
 
     def verify(self, **options: Any) -> VerifyResult:

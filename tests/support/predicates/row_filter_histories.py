@@ -1,7 +1,7 @@
 """Random histories of a table and of the broker sets that mirror some of its rows, against what SQLite's WHERE finds.
 
 A source, two tandem sets below it, an access set below one of them, and a target below each of these. Batches are cut
-down, rows of the full data are chosen and folded, filters are fitted and positions told apart by the product's own
+down, rows of the full data are chosen and folded, filters are fitted and positions distinguished by the product's own
 code; the sets around them are a model: rows, a queue, a cut. Columns are dropped and added again, or renamed and back
 again; sets are filled again, also exactly where those below are; predicates change, consumers are forgotten, resume
 at the other tandem set, start over.

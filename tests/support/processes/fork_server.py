@@ -2,7 +2,7 @@
 
 `python -m tests.support.processes.fork_server FD ROOM`: FD is a socket, and ROOM is as long as the words of any process
 may be, which are shown in its place. A message on the socket is one process: a JSON object, and with it four
-descriptors: stdin, stdout, stderr, and a socket that is told the process id, and the status once the process has ended.
+descriptors: stdin, stdout, stderr, and a socket that receives the process id, and the status once it has ended.
 The server ends with the caller. What `venus sync` and `venus demo` start is forked as well: such a fork has a socket of
 its own.
 """
@@ -113,7 +113,7 @@ def serve(control: socket.socket) -> dict[str, Any] | None:
 
 
 def _receive(asking: socket.socket) -> tuple[bytes, list[int]]:
-    """Return a message with its descriptors; without a byte if nobody is there any more."""
+    """Return a message with its descriptors; without a byte if the peer has gone."""
     try:
         message, descriptors, _, _ = socket.recv_fds(asking, MESSAGE_BYTES_MAX, 4)
     except ConnectionError:
@@ -122,14 +122,14 @@ def _receive(asking: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _confirm(pid: int, descriptors: list[int]) -> socket.socket:
-    """Say that it runs. What it was given is its own now, but for the socket that will be told how it ended."""
+    """Say that it runs. What it was given is its own now, but for the socket that will receive its exit status."""
     *streams, reply = descriptors
     for stream in streams:
         os.close(stream)
-    told = socket.socket(fileno=reply)
+    receiver = socket.socket(fileno=reply)
     with contextlib.suppress(OSError):  # it may have been killed meanwhile
-        told.sendall(f"{pid}\n".encode())
-    return told
+        receiver.sendall(f"{pid}\n".encode())
+    return receiver
 
 
 def _forget(*inherited: socket.socket | int) -> None:
@@ -141,11 +141,11 @@ def _forget(*inherited: socket.socket | int) -> None:
 
 
 def _tell_ended(replies: dict[int, socket.socket]) -> None:
-    """Reap whoever has ended, and tell who started it."""
+    """Reap the processes that have ended, and send their status."""
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             pid, status = found
-            with replies.pop(pid) as reply, contextlib.suppress(OSError):  # nobody may be left who wants to know
+            with replies.pop(pid) as reply, contextlib.suppress(OSError):  # the receiver may have gone
                 reply.sendall(f"{status}\n".encode())
 
 
@@ -192,7 +192,7 @@ def _spare(imported: dict[str, types.ModuleType]) -> None:
     It would take each apart, and the system copy 90 MB page by page for that: 0.12 s of a command that takes 0.05 s.
     """
     for kept in (imported, sys.path_importer_cache):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # for good
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # forever
     for name in imported.keys() - {"sys", "builtins"}:
         if sys.modules.get(name) is imported[name]:
             del sys.modules[name]

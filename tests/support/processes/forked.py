@@ -40,12 +40,12 @@ class _Server:
         self._control: socket.socket | None = None
 
     def fork(self, asked: dict[str, Any], streams: tuple[int, int, int]) -> tuple[int, socket.socket]:
-        """Return the process id, and the socket that will be told how it ended."""
-        told, tells = socket.socketpair()
+        """Return the process id, and the socket that will receive its exit status."""
+        receiver, tells = socket.socketpair()
         with tells, self._lock:
             control = self._control or self._started()
             socket.send_fds(control, [json.dumps(asked).encode()], [*streams, tells.fileno()])
-        return int(told.makefile("rb", buffering=0).readline()), told
+        return int(receiver.makefile("rb", buffering=0).readline()), receiver
 
     def use(self, control: socket.socket) -> None:
         """Ask the server that runs already."""
@@ -67,7 +67,7 @@ class _Server:
 
 
 def control() -> tuple[socket.socket, socket.socket]:
-    """Return the server's end and that of whoever asks it."""
+    """Return the server's end and the client's."""
     theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     return theirs, ours
@@ -83,7 +83,7 @@ class Popen(subprocess.Popen[Any]):
     The methods are those by which `subprocess` itself tells systems apart (Python 3.11).
     """
 
-    _told: socket.socket
+    _receiver: socket.socket
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         (_, preexec, _, _, cwd, environ, *_, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite) = rest[:15]
@@ -101,18 +101,18 @@ class Popen(subprocess.Popen[Any]):
         }
         own = [own if given == -1 else given for own, given in enumerate((p2cread, c2pwrite, errwrite))]
         try:
-            self.pid, self._told = _server.fork(asked, (own[0], own[1], own[2]))
+            self.pid, self._receiver = _server.fork(asked, (own[0], own[1], own[2]))
         finally:
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
         self._child_created = True
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
-        self._told.setblocking(not wait_flags & os.WNOHANG)
+        self._receiver.setblocking(not wait_flags & os.WNOHANG)
         try:
-            status = self._told.recv(64)
+            status = self._receiver.recv(64)
         except BlockingIOError:
             return 0, 0
-        self._told.close()
+        self._receiver.close()
         if not status:
             raise RuntimeError("the server that has forked it is gone")
         return self.pid, int(status)

@@ -19,7 +19,7 @@ def serve(run: Callable[[list[str]], None]) -> None:
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
-            signal.alarm(GIVE_UP_S)  # what never comes to its end shall not hang whoever waits for the answer
+            signal.alarm(GIVE_UP_S)  # what never comes to its end shall not hang its caller
             run(line.split())
             os._exit(0)
         sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")

@@ -1,6 +1,6 @@
 """A wall clock that a test can set in a running broker: its process reads the time through a shared file.
 
-Monotonic time goes on as before, as on a machine whose clock is set. The product reads `time.time_ns`;
+Monotonic time continues as before, as on a machine whose clock is set. The product reads `time.time_ns`;
 `time.time` is left alone: gRPC's Python half makes deadlines of it that its C half compares with the real clock.
 """
 

@@ -26,7 +26,7 @@ def marked(mark: str) -> list[int]:
             continue
         try:
             environ = (entry / "environ").read_bytes()
-        except OSError:  # it has ended, or is somebody else's
+        except OSError:  # it has ended, or belongs to another user
             continue
         if sought in environ.split(b"\0"):
             found.append(int(entry.name))
@@ -37,10 +37,10 @@ def end_all(mark: str) -> None:
     """End them, also those that are started meanwhile."""
     for number, grace_s in _GRACES_S:
         until = time.monotonic() + grace_s
-        told: set[int] = set()
+        named: set[int] = set()
         while left := marked(mark):
-            for pid in set(left) - told:
-                told.add(pid)
+            for pid in set(left) - named:
+                named.add(pid)
                 try:
                     os.kill(pid, number)
                 except ProcessLookupError:
@@ -51,7 +51,7 @@ def end_all(mark: str) -> None:
 
 
 def main() -> None:
-    """Wait for the end of the process; a pidfd is the process itself, whoever gets its number later."""
+    """Wait for the end of the process; a pidfd is the process itself, also if its number is given again."""
     pid, mark, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     watched = os.pidfd_open(pid)
     if os.getppid() == pid:  # else it has ended before there was anything to wait for

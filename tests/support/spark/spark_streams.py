@@ -57,7 +57,7 @@ def start(spark: SparkSession, broker: str, folder: Path, faults: list[str]) -> 
 
 
 def stopping() -> threading.Event:
-    """Return an event that is set when whoever has started this has nothing more to say."""
+    """Return an event that is set when the starter of this closes its pipe."""
     stop = threading.Event()
 
     def read() -> None:

@@ -89,7 +89,7 @@ def test_a_broker_that_starts_again_tells_nothing_twice_and_that_it_is_over(tmp_
 
     second = AlarmState(AlarmsSettings(clear_s=10), again, load_alarms(tmp_path / "alarms.json"))
 
-    assert [alarm.rule for alarm in second.active_alarms()] == ["table_halted"]  # nobody was told of the other
+    assert [alarm.rule for alarm in second.active_alarms()] == ["table_halted"]  # the other was never sent
     assert second.update([], again) == []
     assert second.update([], again + 20) == []  # its adapters may not have come back yet
     assert notified_pairs(second.update([], again + SETTLING_S)) == [("recovered", "table_halted")]

@@ -21,12 +21,12 @@ HOUR_S = 3600.0
 
 
 class Machine:
-    """A broker's clocks, what it has to say, and what is told."""
+    """A broker's clocks, its alarms, and what is sent."""
 
     def __init__(self, path: Path, clock_s: float = 2_000_000_000.0) -> None:
         self.clock_s, self.steady_s = clock_s, 0.0
         self.said: list[str] = []
-        self.told: list[tuple[str, str]] = []
+        self.sent: list[tuple[str, str]] = []
         self.unapplied_us = 0
         self.watch = AlarmMonitor(
             AlarmsSettings(repeat_s=4 * HOUR_S, clear_s=10),
@@ -38,14 +38,14 @@ class Machine:
         )
 
     def notify(self, notices: Iterable[Any]) -> None:
-        self.told += [(notice.event.value, notice.alarm.rule) for notice in notices]
+        self.sent += [(notice.event.value, notice.alarm.rule) for notice in notices]
 
     def look(self, after_s: float = 0.0, *, said: list[str] | None = None) -> list[tuple[str, str]]:
-        """Let time pass, look, and return what is told now."""
+        """Let time pass, look, and return what is sent now."""
         self.clock_s += after_s
         self.steady_s += after_s
         self.said = self.said if said is None else said
-        before = len(self.told)
+        before = len(self.sent)
         status = broker_pb2.BrokerStatus(alarms=[])
         entry = status.businesses.add(business="main", producer="host", alarms=self.said)
         if self.unapplied_us:
@@ -53,7 +53,7 @@ class Machine:
                 group="main/eu", connected=True, backlog_rows=5, oldest_unacknowledged_us=self.unapplied_us
             )
         self.watch.check(lambda: status)
-        return self.told[before:]
+        return self.sent[before:]
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def test_a_checkpoint_that_was_dropped_is_no_failure_of_the_store(tmp_path: Path
     [
         ([(3, 20)], None, 3),
         ([(3, 20), (4, 21)], None, 3),
-        ([(3, 20), (4, 21)], 21, 3),  # nothing of it is below: whoever is at the cut has not diverged
+        ([(3, 20), (4, 21)], 21, 3),  # nothing of it is below: a client at the cut has not diverged
         ([(3, 21)], 21, 3),  # a mirror that an older version filled
         ([(3, 21), (4, 25)], 21, 3),
         ([(4, 21)], None, 0),

@@ -1,4 +1,4 @@
-"""What is kept by the wall clock goes on when that was set: a clock that was ahead once must not stop it for ever."""
+"""What is kept by the wall clock continues when that was set: a clock that was ahead once must not stop it for ever."""
 
 from __future__ import annotations
 

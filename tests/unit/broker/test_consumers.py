@@ -37,7 +37,7 @@ def test_the_trim_point_is_the_slowest_of_those_who_count(
 @pytest.mark.parametrize(
     ("known", "offset", "kept", "wanted"),
     [
-        (None, 50, None, (50, 50)),  # nothing is kept for a group that nobody knows
+        (None, 50, None, (50, 50)),  # nothing is kept for an unknown group
         (None, 50, 30, (50, 30)),
         (None, 50, 5, (50, 10)),  # the queue begins at 10: what is gone is not kept
         (consumer(50, 30), 50, None, (50, 30)),  # a stream is opened again: nothing is given up
@@ -66,7 +66,7 @@ def test_an_attachment_gives_up_nothing_by_itself(
         (40, 35, (50, 35)),
         (0, 45, (50, 45)),
         (0, None, (50, 30)),
-        (400, None, (100, 100)),  # nobody has applied what is not there
+        (400, None, (100, 100)),  # what is not there cannot be applied
         (70, 400, (70, 70)),
     ],
 )

@@ -46,7 +46,7 @@ class _Traffic:
 
 
 class _Held:
-    """Holds whoever calls, in a thread, until it is let go."""
+    """Holds its caller, in a thread, until it is let go."""
 
     def __init__(self) -> None:
         self.entered, self._go = threading.Event(), threading.Event()
@@ -112,7 +112,7 @@ async def _hang_up(call: asyncio.Task[None]) -> None:
 def test_a_copy_whose_replica_has_hung_up_before_it_was_made_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four of these, and no replica was ever installed again: a copy that somebody uses is never removed."""
+    """Four of these, and no replica was ever installed again: a copy in use is never removed."""
     made, make = _Held(), Store.checkpoint
 
     def slow(store: Store, path: Path) -> None:

@@ -28,7 +28,7 @@ class Copying(ReplicaInstaller):
         self.under_way = threading.Semaphore(0)
         self.let_through = threading.Semaphore(0)
         self.copied: list[str] = []
-        self.told: list[str] = []
+        self.begun: list[str] = []
         self.fails: dict[str, Exception] = {}  # by business
 
     def _tell(self, call: Callable[[], None]) -> None:
@@ -46,7 +46,7 @@ class Copying(ReplicaInstaller):
         """There is nothing of it."""
 
     def asks(self, leader: LiveBroker, name: str) -> None:
-        self.begin("shop", leader, lambda _: self.told.append(name))
+        self.begin("shop", leader, lambda _: self.begun.append(name))
 
     def ended(self) -> None:
         thread = self._thread
@@ -64,7 +64,7 @@ def test_a_second_wish_for_the_same_copy_gets_the_one_under_way() -> None:
     installer.ended()
 
     assert installer.copied == ["a"]  # a second copy would replace the log that the replica follows by now
-    assert installer.told == ["second"]
+    assert installer.begun == ["second"]
 
 
 def test_who_wants_another_leaders_copy_hears_of_that_alone() -> None:
@@ -76,7 +76,7 @@ def test_who_wants_another_leaders_copy_hears_of_that_alone() -> None:
     installer.ended()
 
     assert installer.copied == ["a", "b"]
-    assert installer.told == ["second"]
+    assert installer.begun == ["second"]
 
 
 def test_a_broker_that_removes_a_business_gets_no_copy() -> None:
@@ -88,7 +88,7 @@ def test_a_broker_that_removes_a_business_gets_no_copy() -> None:
     installer.let_through.release()
     installer.ended()
 
-    assert (installer.told, removed) == ([], [True])
+    assert (installer.begun, removed) == ([], [True])
 
 
 def test_a_copy_is_wanted_again_after_it_is_there() -> None:
@@ -99,25 +99,25 @@ def test_a_copy_is_wanted_again_after_it_is_there() -> None:
         installer.ended()
 
     assert installer.copied == ["a", "a"]
-    assert installer.told == ["first", "second"]
+    assert installer.begun == ["first", "second"]
 
 
 @pytest.mark.parametrize(
-    "error", [Unavailable("its leader is away"), TimeoutError()], ids=["a leader away", "an error nobody expected"]
+    "error", [Unavailable("its leader is away"), TimeoutError()], ids=["a leader away", "an unexpected error"]
 )
 def test_a_copy_that_fails_keeps_no_other_business_waiting(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """An unexpected error ended the thread for good: replicas were out of sync until the broker was started again."""
+    """An unexpected error ended the thread forever: replicas were out of sync until the broker was started again."""
     monkeypatch.setattr(installation, "RETRY_S", 0.01)
     installer = Copying()
     installer.fails["stuck"] = error
-    installer.begin("stuck", B, lambda _: installer.told.append("stuck"))
+    installer.begin("stuck", B, lambda _: installer.begun.append("stuck"))
     installer.asks(A, "shop")
     assert installer.under_way.acquire(timeout=WAIT_S)
     installer.fails.clear()
     installer.let_through.release(2)
     installer.ended()
 
-    assert installer.told == ["shop", "stuck"]
+    assert installer.begun == ["shop", "stuck"]
 
 
 def test_a_disk_that_is_slow_is_waited_for_until_the_broker_stops(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def test_a_checkpoint_that_comes_too_late_is_removed(tmp_path: Path, monkeypatch
         return late
 
     def record(*_: Any) -> Future[None]:
-        raise AssertionError("nobody has a lease on it")
+        raise AssertionError("it has no lease")
 
     monkeypatch.setattr(snapshots, "_CHECKPOINT_WAIT_S", 0.01)
     found = SnapshotManager(

@@ -1,4 +1,4 @@
-"""The lease goes on while everything else waits for the coordinator; what makes a broker unfit to lead."""
+"""The lease continues while everything else waits for the coordinator; what makes a broker unfit to lead."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Stuck(MemoryCoordinator):
         return super().swap(before, after)
 
 
-class Told:
-    """What the host would be told."""
+class Host:
+    """What the host would get."""
 
     def __init__(self) -> None:
         self.until: list[float] = []
@@ -55,18 +55,18 @@ class Told:
 
 def test_a_swap_that_is_not_answered_does_not_cost_the_lease() -> None:
     cluster = MemoryCluster(time.monotonic)
-    coordinator, told = Stuck(cluster), Told()
+    coordinator, host = Stuck(cluster), Host()
     stored = coordinator.create(RECORD)
     assert stored is not None
     thread = CoordinatorThread(coordinator, lease_s=LEASE_S, monotonic=time.monotonic, post=lambda call: call())
-    thread.start(told, ME)
+    thread.start(host, ME)
     try:
         thread.swap(stored, stored)
         end = time.monotonic() + 3 * LEASE_S
         while time.monotonic() < end:
             assert [broker.member for broker in coordinator.brokers()] == [ME.member]
             time.sleep(0.05)
-        assert told.until[-1] > end
+        assert host.until[-1] > end
         thread.publish(LiveBroker(member=ME.member, address="a:1", unhealthy="its disk is slow"))
         eventually(lambda: coordinator.brokers()[0].unhealthy == "its disk is slow")
     finally:

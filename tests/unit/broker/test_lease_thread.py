@@ -63,58 +63,58 @@ def test_a_broker_is_refused_whose_id_another_one_still_uses() -> None:
 @pytest.mark.parametrize("says", [False, True], ids=["refreshed", "registered"])
 def test_a_lease_that_ended_while_the_machine_slept_is_said_to_have_ended(says: bool) -> None:
     """The machine's own clock stood still: for it, the old lease would hold for some seconds more."""
-    slept_s, told = 0.0, list[float]()
+    slept_s, leases = 0.0, list[float]()
     cluster = MemoryCluster(clock=lambda: time.monotonic() + slept_s)
     thread = LeaseThread(
         MemoryCoordinator(cluster, lease_s=LEASE_S),
         lease_s=LEASE_S,
         monotonic=time.monotonic,
-        on_lease=told.append,
+        on_lease=leases.append,
         on_failure=lambda _: None,
     )
     thread.start(broker("s"))
     try:
-        eventually(lambda: len(told) > 3)
-        known = len(told)
+        eventually(lambda: len(leases) > 3)
+        known = len(leases)
         slept_s = 3600.0
         if says:
             thread.publish(
                 LiveBroker(member=Member(broker="a", store="s"), address="a:1", unhealthy="its disk is slow")
             )
-        eventually(lambda: any(until == NO_LEASE for until in told[known:]))
-        eventually(lambda: told[-1] > time.monotonic())
-        assert told[known:].count(NO_LEASE) in (1, 2)
-        assert told[:known].count(NO_LEASE) <= 1
+        eventually(lambda: any(until == NO_LEASE for until in leases[known:]))
+        eventually(lambda: leases[-1] > time.monotonic())
+        assert leases[known:].count(NO_LEASE) in (1, 2)
+        assert leases[:known].count(NO_LEASE) <= 1
     finally:
         thread.stop()
 
 
 class Silent(MemoryCoordinator):
-    """A coordinator that takes no registration while it is told so."""
+    """A coordinator that can be made to take no registration."""
 
     silent = False
 
     def register(self, broker: LiveBroker) -> None:
         if self.silent:
-            raise Unavailable("nobody answers")
+            raise Unavailable("no answer")
         super().register(broker)
 
 
 def test_a_lease_that_has_ended_is_not_taken_for_one_until_there_is_another() -> None:
-    slept_s, told = 0.0, list[float]()
+    slept_s, leases = 0.0, list[float]()
     coordinator = Silent(MemoryCluster(clock=lambda: time.monotonic() + slept_s), lease_s=LEASE_S)
     thread = LeaseThread(
-        coordinator, lease_s=LEASE_S, monotonic=time.monotonic, on_lease=told.append, on_failure=lambda _: None
+        coordinator, lease_s=LEASE_S, monotonic=time.monotonic, on_lease=leases.append, on_failure=lambda _: None
     )
     thread.start(broker("s"))
     try:
-        eventually(lambda: len(told) > 3)
+        eventually(lambda: len(leases) > 3)
         coordinator.silent, slept_s = True, 3600.0
-        eventually(lambda: told[-1] == NO_LEASE)
+        eventually(lambda: leases[-1] == NO_LEASE)
         time.sleep(LEASE_S)
-        assert told[-1] == NO_LEASE
+        assert leases[-1] == NO_LEASE
         coordinator.silent = False
-        eventually(lambda: told[-1] > time.monotonic())
+        eventually(lambda: leases[-1] > time.monotonic())
     finally:
         thread.stop()
 
@@ -139,7 +139,7 @@ class Hearing:
 
 def test_a_process_whose_place_a_copy_has_taken_ends_before_it_hears_of_a_term_of_the_copy() -> None:
     """Both would lead in that term, as one member with two logs."""
-    cluster, ended, told = MemoryCluster(clock=time.monotonic), list[BaseException](), Hearing()
+    cluster, ended, leases = MemoryCluster(clock=time.monotonic), list[BaseException](), Hearing()
     thread = CoordinatorThread(
         MemoryCoordinator(cluster, lease_s=LEASE_S),
         lease_s=LEASE_S,
@@ -147,9 +147,9 @@ def test_a_process_whose_place_a_copy_has_taken_ends_before_it_hears_of_a_term_o
         post=lambda call: call(),
         on_fatal=ended.append,
     )
-    thread.start(told, broker("s"))
+    thread.start(leases, broker("s"))
     try:
-        eventually(lambda: told.heard)
+        eventually(lambda: leases.heard)
         copy = MemoryCoordinator(cluster, lease_s=100.0)
         copy.register(broker("s"))
         me = broker("s").member
@@ -157,7 +157,7 @@ def test_a_process_whose_place_a_copy_has_taken_ends_before_it_hears_of_a_term_o
         eventually(lambda: ended)
         assert isinstance(ended[0], Fenced)
         eventually(lambda: len(ended) > 3)
-        assert told.terms == []
+        assert leases.terms == []
         assert copy.refresh()
     finally:
         thread.stop()

@@ -14,7 +14,7 @@ from venus.rpc.event_loop import LoopBridge
 
 
 class Loop:
-    """Counts its wake-ups, and runs when it is told to."""
+    """Counts its wake-ups, and runs on demand."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], object]] = []
@@ -54,7 +54,7 @@ def test_calls_made_together_wake_the_loop_once_and_at_the_end(bridge: LoopBridg
     heard: list[int] = []
     with bridge.coalesce_posts():
         bridge.post(heard.append, 1)
-        assert not loop.calls, "the lock of the interpreter stays with whoever has more to say"
+        assert not loop.calls, "the lock of the interpreter stays with a thread that has more work"
         loop.run()
         bridge.post(heard.append, 2)
     assert len(loop.calls) == 1

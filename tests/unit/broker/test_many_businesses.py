@@ -55,7 +55,7 @@ def test_each_business_gives_its_share_of_the_buffer() -> None:
     assert sum(kept) <= 100
     assert kept[0] > 40
     assert min(kept[1:]) > 15, "none loses all of it for the others"
-    assert all(buffer.get((number, 0)) is not None for number in (1, 2, 3)), "whoever lags wants the oldest"
+    assert all(buffer.get((number, 0)) is not None for number in (1, 2, 3)), "a lagging reader wants the oldest"
 
 
 def test_thousands_of_consumers_that_stay_away_are_forgotten_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_thousands_of_consumers_that_stay_away_are_forgotten_in_a_moment(monkeyp
 
 
 class _Floors:
-    """Counts how often somebody asks below what the tombstones of a business may go."""
+    """Counts the questions below what the tombstones of a business may go."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -173,13 +173,13 @@ def test_a_removed_replica_is_not_kept_for_its_orders() -> None:
     group = cast(CommandGroup, SimpleNamespace(log_changed=set()))
     before = sys.getrefcount(one)
     logs.record_order(group, one, 3)
-    told: list[Any] = []
-    logs.subscribe(lambda _name, position: told.append(position.done))
+    positions: list[Any] = []
+    logs.subscribe(lambda _name, position: positions.append(position.done))
     logs.on_changed(one)
     group.log_changed.clear()
     logs.forget(one.name)
 
-    assert told == [3]
+    assert positions == [3]
     assert sys.getrefcount(one) == before
     assert not logs._done
 

@@ -43,9 +43,9 @@ def numbers(found: list[broker_pb2.TableStatus]) -> list[int]:
 
 
 def test_the_first_are_shown_and_those_that_are_mentioned(large: Business) -> None:
-    told = {150_000, 199_999, 3, 999_999}
+    named = {150_000, 199_999, 3, 999_999}
 
-    found = TableSelection(reported={"main": told}).describe(large)
+    found = TableSelection(reported={"main": named}).describe(large)
 
     assert numbers(found) == [*range(1, SHOWN_MAX - 1), 150_000, 199_999]
     assert (found[2].namespace, found[2].name, found[2].committed_changes, found[2].rows_estimate) == (

@@ -144,7 +144,7 @@ def test_a_batch_of_which_all_is_wanted_is_the_same_bytes() -> None:
     [
         ("the labels have changed", (3, 10), ("main/eu",), True),
         ("the labels have changed", (3, 9), ("main/eu",), True),
-        ("the labels have changed", (3, 11), ("main/eu",), False),  # everybody is below it
+        ("the labels have changed", (3, 11), ("main/eu",), False),  # every reader is below it
         ("the labels have changed", (4, 2), ("main/eu",), False),  # another history: they have diverged
         ("the labels have changed", (3, 10), (), False),
         ("", (3, 10), ("main/eu",), False),

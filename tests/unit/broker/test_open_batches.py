@@ -90,14 +90,14 @@ PARTS = [part(f"region = '{region}' and amount > {n}") for region in ("EU", "US"
 def test_it_is_opened_once_for_all_and_each_gets_its_own(opened: list[bytes]) -> None:
     cut, wholes = ReducedBatchCache(), [body(n) for n in range(1, 20)]
     found = [cut.body(BUSINESS, place(n, whole), whole, one)[1] for n, whole in enumerate(wholes, 1) for one in PARTS]
-    # the first is opened twice: nobody knew that there would be others
+    # the first is opened twice: the others were still unknown
     assert len(opened) == len(wholes) + 1
     assert found == [OpenBatch(whole).reduce(one).body for whole in wholes for one in PARTS]
 
 
 def test_it_is_made_once_for_all_that_want_the_same_of_it() -> None:
     cut, whole = ReducedBatchCache(), body(1)
-    cut.body(BUSINESS, place(1, whole), whole, PARTS[0])  # nobody knows yet that there are others
+    cut.body(BUSINESS, place(1, whole), whole, PARTS[0])  # the others are still unknown
     found = [cut.body(BUSINESS, place(1, whole), whole, one) for one in PARTS[1:] * 2]
     assert len({id(made) for _, made in found}) == len({made for _, made in found}) < len(PARTS) - 1
     assert all(digest == xxhash.xxh3_64_intdigest(made) for digest, made in found)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from venus.broker.machine.half_messages import SharedSequence
 
-#: Which version to go on from, and how: append, or take the run from one place to another.
+#: Which version to continue from, and how: append, or take the run from one place to another.
 STEPS = st.lists(st.tuples(st.integers(0, 99), st.sampled_from("aaars"), st.integers(-3, 9), st.integers(-3, 9)))
 
 

@@ -86,8 +86,8 @@ def test_whose_mirrors_come_from_elsewhere_or_are_refused(business: str, shown: 
         ReplicatorStatus(state=MirrorState.REFUSED, reason="it is of another network"),
     )
     pulls: dict[str, Any] = {
-        name: SimpleNamespace(business=name, status=told, absence=lambda found=found: found)
-        for name, told, found in ((OWN, follows, away), (OTHER, follows, away), ("wages", refused, None))
+        name: SimpleNamespace(business=name, status=found_status, absence=lambda found=found: found)
+        for name, found_status, found in ((OWN, follows, away), (OTHER, follows, away), ("wages", refused, None))
     }
     some: Any = SimpleNamespace(all=tuple(pulls.values()), get=lambda _: None)
     rows: Any = SimpleNamespace(alarms=lambda *_: [], find_absent=lambda *_: [])
@@ -103,7 +103,7 @@ def test_whose_mirrors_come_from_elsewhere_or_are_refused(business: str, shown: 
 
 
 @pytest.mark.parametrize("business", [OWN, ""])
-def test_everybody_who_adds_to_it_knows_what_was_asked_for(business: str) -> None:
+def test_each_part_of_it_knows_what_was_asked_for(business: str) -> None:
     asked: list[Any] = []
     core: Any = SimpleNamespace(status=lambda *_: status())
 

@@ -2,7 +2,7 @@
 
 Both ends are the real ones (ProducerStream and Traffic; Producer with its Outgoing), and half_messages.py is the
 broker's state; network, disk and application are models that do one step at a time. Whatever happened, everything must
-be persisted and decided in the end: a stream that expects what nobody sends would wait for good.
+be persisted and decided in the end: a stream that expects what is never sent would wait forever.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ def test_every_history_ends_with_everything_persisted_decided_and_nothing_counte
     waited = 0
     for seed in range(HISTORIES):
         done, history = asyncio.run(play(seed, in_process=in_process))
-        assert done, f"history {seed} waits for good"
+        assert done, f"history {seed} waits forever"
         admission = history.traffic.admission
         assert admission.unsaved.nbytes == admission.write_queue.nbytes == 0, f"history {seed}"
         waited += history.has_waited

@@ -9,7 +9,7 @@ from venus.broker.service.delivery import StreamIndex
 
 @dataclass(eq=False)
 class Reader:
-    """A stream that counts how often somebody looks at it."""
+    """A stream that counts how often it is read."""
 
     name: str
     of: str

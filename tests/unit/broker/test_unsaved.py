@@ -124,7 +124,7 @@ def test_what_is_on_disk_is_never_expected() -> None:
     assert [intake.can_take(n) for n in (6, 7)] == [True, False]
     number = intake.record_submission(newest=6)
     assert not intake.is_void(number)
-    assert intake.request_again(3) == 6, "3 to 5 are on disk: nobody sends them again"
+    assert intake.request_again(3) == 6, "3 to 5 are on disk and are not sent again"
     intake.record_arrival(6)
     assert intake.can_take(100)
     intake.record_rollback(4)

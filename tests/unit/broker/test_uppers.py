@@ -30,7 +30,7 @@ class Watched:
             self.uppers.move_if_due(self.now)
 
     def wait(self, seconds: int) -> list[str]:
-        """Look each second; return whom it was pulled from after each."""
+        """Look each second; return the upstream after each."""
         found = []
         for _ in range(seconds):
             self.now += 1.0
@@ -183,9 +183,9 @@ def test_who_is_where_other_rows_are_continues_at_the_next_set_until_one_has_his
         else:
             watched.uppers.record_success()
         found += watched.wait(1)
-    assert list(dict.fromkeys(found)) == ["north", "south", "east"], "nobody is tried twice"
+    assert list(dict.fromkeys(found)) == ["north", "south", "east"], "no set is tried twice"
     assert found.index("east") == 9, "after five seconds at each"
-    assert not watched.uppers.is_trial, "there is nobody to go back to"
+    assert not watched.uppers.is_trial, "there is no set to go back to"
     away = watched.uppers.absence()
     assert away is not None
     assert (away.nearest, away.kind, away.why) == ("north", FitnessKind.APART, "other rows")
@@ -314,13 +314,13 @@ class History:
         now_at = self.uppers.in_use
         assert now_at != before
         assert self.seen[now_at] not in (FitnessKind.LATE, FitnessKind.APART, FitnessKind.SILENT), (
-            "it goes to whoever was fit when seen last"
+            "it goes to the set that was fit when seen last"
         )
         if self.seen[before] is not FitnessKind.SILENT:
             assert self.seen[now_at] is FitnessKind.FIT
 
     def _pull(self) -> None:
-        """Be the puller: what it meets is what is the case, whether somebody has looked or not."""
+        """Be the puller: what it meets is the present state, observed or not."""
         if self.now < self.ready_at:
             return
         name = self.uppers.in_use
@@ -345,7 +345,7 @@ class History:
         if nearest not in self.wrong and unbroken > TIMES.back_after_s + look_s + retry_s and not others_fail:
             assert self.uppers.in_use == nearest, f"{self.now}: it was fit for {unbroken} s"
         recent = [at for at in self.moves if at > self.now - 60]
-        assert len(recent) <= 60 / TIMES.moves_apart_s + 1 + 2 * len(self.names), "nobody is pulled back and forth"
+        assert len(recent) <= 60 / TIMES.moves_apart_s + 1 + 2 * len(self.names), "no set moves back and forth"
 
 
 def test_random_histories_go_back_in_time_and_never_back_and_forth() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
@@ -106,7 +106,7 @@ def test_addresses_of_one_set_belong_together_in_the_place_of_the_first() -> Non
     assert members.learn("a:2", "north")
     assert members.learn("b:1", "south")
     assert not members.learn("b:1", "south")
-    assert not members.learn("d:1", "west"), "nobody asked for it"
+    assert not members.learn("d:1", "west"), "it was not asked for"
     assert members.learn("a:1", "north")
 
     assert members.sets() == {"north": ("a:1", "a:2"), "south": ("b:1",), "c:1": ("c:1",)}
@@ -125,7 +125,7 @@ def test_a_broker_speaks_for_the_others_of_its_cluster() -> None:
 
 
 class Answers(UpstreamPoller):
-    """A look that is told what to see."""
+    """A look with given results."""
 
     def start(self) -> None:
         """Do nothing."""
@@ -137,8 +137,11 @@ class Answers(UpstreamPoller):
 
 
 def test_a_set_keeps_its_look_when_its_name_becomes_known_and_others_join_it() -> None:
-    told: list[tuple[str, Mapping[str, str]]] = []
-    note: Callable[[UpstreamPoller, Mapping[str, str]], None] = lambda look, renamed: told.append((look.name, renamed))  # noqa: E731
+    learned: list[tuple[str, Mapping[str, str]]] = []
+
+    def note(look: UpstreamPoller, names: Mapping[str, str]) -> None:
+        learned.append((look.name, names))
+
     looks = UpstreamMonitor(("a:1", "b:1", "a:2"), NONE, "mirror/x", looked=note, look=Answers)
     first, second, third = looks.all
     assert isinstance(first, Answers)
@@ -147,11 +150,11 @@ def test_a_set_keeps_its_look_when_its_name_becomes_known_and_others_join_it() -
     third.sees("a:2", "north")
     first.sees("a:1", "north")
 
-    assert told == [("north", {"a:2": "north"}), ("north", {"a:1": "north"})]
+    assert learned == [("north", {"a:2": "north"}), ("north", {"a:1": "north"})]
     assert [(look.name, str(look.reach)) for look in looks.all] == [("north", "a:1,a:2"), ("b:1", "b:1")]
     assert looks.all == (third, second)
     first.sees("a:1", "north")
-    assert len(told) == 2, "it is a part of another one now"
+    assert len(learned) == 2, "it is a part of another one now"
 
 
 def test_a_set_asks_those_above_for_the_tables_that_its_labels_and_predicates_name() -> None:

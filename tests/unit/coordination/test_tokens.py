@@ -46,7 +46,7 @@ class Etcd:
     def attempt(self, _address: str, call: str, _request: Any, _kind: Any, _s: float, token: str, *_: Any) -> Any:
         if call == AUTHENTICATE:
             with suppress(threading.BrokenBarrierError):
-                self._logging_in.wait()  # nobody has another token before each call was refused
+                self._logging_in.wait()  # there is no other token before each call was refused
             return etcd_pb2.AuthenticateResponse(token=NEW)
         self.shown.append(token)
         if token != NEW:

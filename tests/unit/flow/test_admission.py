@@ -31,7 +31,7 @@ def judge(admission: Admission, now: float, *, rows: int = 1, nbytes: int = 100,
     return admission.judge_halves("main", "p", rows=rows, nbytes=nbytes, behind_bytes=behind, now=now)
 
 
-def test_without_limits_everybody_is_taken() -> None:
+def test_without_limits_every_peer_is_taken() -> None:
     admission = build_admission()
     assert not admission.counts_rows
     for now in range(100):
@@ -48,7 +48,7 @@ def test_a_producer_over_its_rate_pauses_and_one_that_does_not_is_refused() -> N
     assert judge(admission, 1.0, rows=0) == AdmissionVerdict()
     found = admission.record.entries()[0]
     assert (found.limiter, found.business, found.peer, found.times) == (Limiter.ROWS, "main", "p", 3)
-    assert found.is_active(1.0 + RELEASED_S - 0.1), "it was told to wait for a second"
+    assert found.is_active(1.0 + RELEASED_S - 0.1), "it has to wait for a second"
     assert not found.is_active(1.0 + RELEASED_S + 0.1)
 
 
@@ -57,8 +57,8 @@ def test_a_brake_is_on_for_as_long_as_it_tells_to_wait_and_no_longer_for_a_wait_
     record.record_delay(Limiter.ROWS, "main", "p", 60.0, 0.0)
     record.record_delay(Limiter.ROWS, "main", "q", 1.0, 1.0)
     record.record_wait(Limiter.TURN, "main", "p", 60.0, 0.0)
-    told, waited = record.entries()
-    assert told.is_active(60.0)
+    notified, waited = record.entries()
+    assert notified.is_active(60.0)
     assert not waited.is_active(RELEASED_S + 0.1)
 
 
@@ -106,7 +106,7 @@ def test_who_is_new_always_finds_room_and_the_memory_is_bounded(arrivals: list[t
     for business, nbytes in arrivals:
         if sharing.has_room(str(business)):
             sharing.add(str(business), nbytes)
-        assert sharing.has_room("somebody new")
+        assert sharing.has_room("a new peer")
         assert sharing.nbytes <= 32 * MIB + 4 * 4 * MIB, "the last frame of each may exceed it"
 
 
@@ -145,7 +145,7 @@ def test_a_line_that_is_long_by_itself_is_not_taken_for_a_queue() -> None:
 
 
 def test_names_for_which_nothing_is_stored_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever may ship for any business may say another name each time, with a half message that is refused."""
+    """A producer of any business may give another name each time, with a half message that is refused."""
     monkeypatch.setattr("venus.flow.write_queue.BUSINESSES_MAX", 10)
     held = MemoryShares(30 * MIB, 0.1)
     held.add("main", MIB)

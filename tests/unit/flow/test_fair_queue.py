@@ -58,7 +58,7 @@ def test_a_flood_of_which_little_waits_just_now_is_no_small_business() -> None:
     queue: FairQueue[str] = FairQueue(100)
     for _ in range(10):
         queue.put("flood", 50, "f")
-    assert len(queue.take(1000, 100, small=20)) == 10, "nobody else is there"
+    assert len(queue.take(1000, 100, small=20)) == 10, "no other business is there"
     queue.put("flood", 0, "its decision")
     queue.put("other", 500, "o")
     assert queue.take(1000, 100, small=20) == ["its decision", "o"]

@@ -199,14 +199,14 @@ def test_while_small_commits_are_there_no_turn_is_larger_than_they_may_wait_for(
 
 
 def test_who_becomes_large_does_not_wait_for_what_it_was() -> None:
-    """A producer that begins with one row and goes on with a flood had its own frames cut for two seconds."""
+    """A producer that begins with one row and continues with a flood had its own frames cut for two seconds."""
     scene = Scene()
     scene.commit(GOAL_S / 100, business=LARGE)
     scene.precedence.on_arrival(LARGE, 2 * SMALL_BYTES, scene.now)
     assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == 8 << 20
     scene.commit(GOAL_S / 100)
     scene.precedence.on_arrival(LARGE, 2 * SMALL_BYTES, scene.now)
-    assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == BESIDE_BYTES, "somebody else is small"
+    assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == BESIDE_BYTES, "another business is small"
 
 
 def test_a_sender_that_becomes_large_takes_the_precedence_of_no_other() -> None:

@@ -38,7 +38,7 @@ def test_while_no_beat_is_expected_nothing_is_missing() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     stalls = beaten(*range(3 * KEPT))
-    assert stalls.missing_s(0, KEPT) == 0.0, "that long ago nobody knows"
+    assert stalls.missing_s(0, KEPT) == 0.0, "that long ago is unknown"
     assert len(stalls._gaps) == KEPT
 
 

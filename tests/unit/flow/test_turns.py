@@ -54,7 +54,7 @@ def test_no_sender_waits_for_more_than_one_piece_of_each_other() -> None:
         turn = going.pop(0)
         pieces[who[turn]] += 1
         after = turns.on_saved(turn, 0.05)
-        again = turns.request_slot(MIB)  # whoever had a turn comes with the next piece
+        again = turns.request_slot(MIB)  # the last holder comes with the next piece
         who[again] = who[turn]
         going += after + [again] * again.granted
         assert max(pieces) - min(pieces) <= 1

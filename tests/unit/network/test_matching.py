@@ -86,7 +86,7 @@ def test_the_index_is_chosen_by_what_it_leaves_to_be_looked_at() -> None:
     assert chosen(narrow(chance, 3000, 8)) is HPartition
     (part,) = TableIndex(narrow(chance, 3000, 2), come).parts
     assert not isinstance(part[1], HPartition) or part[1].copies <= COPIES_MAX
-    assert chosen(narrow(chance, 3000, 1)) is IntervalIndex, "most subspaces hold nearly everybody"
+    assert chosen(narrow(chance, 3000, 1)) is IntervalIndex, "most subspaces hold nearly all"
     assert chosen([Interest(equal={"k": frozenset({n})}) for n in range(3000)]) is EqualityIndex
 
 

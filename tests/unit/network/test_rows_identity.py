@@ -64,7 +64,7 @@ def test_a_table_that_stands_still_is_not_one_that_was_filled_again() -> None:
     """While the column is dropped, no row is selected; once it is back, the rows are selected again."""
     versions = [SCHEMA, WITHOUT, BACK]
     still = of((level("region = 'EU'"),), *versions)
-    assert of((level("region = 'EU'"),)) == still  # who followed has not been told anything new
+    assert of((level("region = 'EU'"),)) == still  # a follower has learned nothing new
     dropped = of((level("region = 'EU'", SCHEMA, WITHOUT),), *versions)
     again = of((level("region = 'EU'", *versions),), *versions)
     assert dropped.rows == NO_ROWS

@@ -36,7 +36,7 @@ SILENCE_S = 2.0
             True,
             id="one that left last has everything",
         ),
-        pytest.param(replace(RECORD, in_sync=frozenset({A})), {A, B, C}, set(), False, id="nobody else has everything"),
+        pytest.param(replace(RECORD, in_sync=frozenset({A})), {A, B, C}, set(), False, id="no other has everything"),
         pytest.param(
             replace(RECORD, in_sync=frozenset({A}), last_in_sync=frozenset({D})),
             {A, B, C},

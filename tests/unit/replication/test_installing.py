@@ -22,7 +22,7 @@ from venus.replication.records import Leadership, LiveBroker, Member, Policy
 from venus.replication.replica import Replica
 
 A, B = (Member(broker=name, store="s") for name in "ab")
-EVERYBODY = {member: LiveBroker(member=member, address=f"{member.broker}:1") for member in (A, B)}
+ALL_LIVE = {member: LiveBroker(member=member, address=f"{member.broker}:1") for member in (A, B)}
 RECORD = Leadership(
     business="shop",
     term=2,
@@ -36,7 +36,7 @@ RECORD = Leadership(
 
 def follower(*, whole: bool = True) -> Replica:
     replica = Replica(B, Position(whole=whole), patience=ReplicationTimes())
-    replica.step(BrokersRead(brokers=EVERYBODY), 0.0)
+    replica.step(BrokersRead(brokers=ALL_LIVE), 0.0)
     return replica
 
 
@@ -68,7 +68,7 @@ def test_a_broker_that_is_chosen_meanwhile_resigns() -> None:
 
     effects = replica.step(RecordRead(leadership=chosen), 0.2)
     assert not any(isinstance(effect, Lead) for effect in effects)
-    (swap,) = replica.step(BrokersRead(brokers=EVERYBODY), 0.2)
+    (swap,) = replica.step(BrokersRead(brokers=ALL_LIVE), 0.2)
 
     assert isinstance(swap, Swap)
     assert (swap.after.term, swap.after.leader, swap.after.in_sync) == (4, None, frozenset())

@@ -31,7 +31,7 @@ from venus.replication.records import Ballot, Leadership, LiveBroker, Member, Po
 from venus.replication.replica import Replica
 
 A, B, C = (Member(broker=name, store="s") for name in "abc")
-EVERYBODY = {member: LiveBroker(member=member, address=f"{member.broker}:1") for member in (A, B, C)}
+ALL_LIVE = {member: LiveBroker(member=member, address=f"{member.broker}:1") for member in (A, B, C)}
 RECORD = Leadership(
     business="shop",
     term=1,
@@ -50,7 +50,7 @@ def log(end: int, *, durable: int | None = None, term: int = 1, done: int = 0) -
 
 def leader_of_three() -> Replica:
     replica = Replica(A, Position(), patience=ReplicationTimes(), begins=True)
-    replica.step(BrokersRead(brokers=EVERYBODY), 0.0)
+    replica.step(BrokersRead(brokers=ALL_LIVE), 0.0)
     assert replica.step(RecordRead(leadership=RECORD), 0.0) == [Lead(term=1)]
     return replica
 
@@ -76,7 +76,7 @@ def test_a_follower_that_is_gone_is_waited_for_until_the_coordinator_has_taken_i
     replica = leader_of_three()
     replica.step(log(3), 0.0)
     replica.step(build_fetch(B, 3), 0.1)
-    without_c = {A: EVERYBODY[A], B: EVERYBODY[B]}
+    without_c = {A: ALL_LIVE[A], B: ALL_LIVE[B]}
 
     effects = replica.step(BrokersRead(brokers=without_c), 1.0)
     (swap,) = [effect for effect in effects if isinstance(effect, Swap)]
@@ -98,7 +98,7 @@ def test_what_a_follower_said_before_it_was_removed_does_not_count_when_it_is_ba
     back = replace(RECORD, in_sync=frozenset({A, B}), version=4)
 
     effects = replica.step(RecordRead(leadership=back), 0.3)
-    effects += replica.step(BrokersRead(brokers=EVERYBODY), 0.3)
+    effects += replica.step(BrokersRead(brokers=ALL_LIVE), 0.3)
     effects += replica.step(build_fetch(C, 3, version=1), 0.4)  # it was on its way for long
     assert not [effect for effect in effects if isinstance(effect, Swap)]
 
@@ -135,7 +135,7 @@ def test_a_leader_that_restarted_asks_for_a_new_term() -> None:
     assert replica.step(RecordRead(leadership=RECORD), 0.0) == []
     assert not replica.leads
 
-    effects = replica.step(BrokersRead(brokers=EVERYBODY), 0.1)
+    effects = replica.step(BrokersRead(brokers=ALL_LIVE), 0.1)
     assert [type(effect).__name__ for effect in effects] == ["RequestBallot", "RequestBallot"]
     (swap,) = replica.step(Tick(), 1.0)
     assert isinstance(swap, Swap)
@@ -153,7 +153,7 @@ def test_a_term_that_a_log_has_is_not_given_again_where_the_coordinator_was_set_
     replica.step(log(9, term=7), 0.0)
     older = replace(RECORD, term=5, leader=B, version=9)
     replica.step(RecordRead(leadership=older), 0.0)
-    without_b = {A: EVERYBODY[A], C: EVERYBODY[C]}
+    without_b = {A: ALL_LIVE[A], C: ALL_LIVE[C]}
 
     effects = replica.step(BrokersRead(brokers=without_b), 0.1)
     assert [effect.to for effect in effects if isinstance(effect, RequestBallot)] == [C]
@@ -176,7 +176,7 @@ def test_no_broker_leads_in_a_term_that_its_log_has_from_another_leader() -> Non
 
 def test_a_follower_appends_what_it_is_sent_and_says_what_is_on_its_disk() -> None:
     replica = Replica(B, Position(), patience=ReplicationTimes())
-    replica.step(BrokersRead(brokers=EVERYBODY), 0.0)
+    replica.step(BrokersRead(brokers=ALL_LIVE), 0.0)
     assert replica.step(RecordRead(leadership=RECORD), 0.0) == [
         SendFetch(to=A, term=1, index=1, last_term=0, version=1)
     ]
@@ -213,7 +213,7 @@ def test_an_older_leader_retires_when_it_sees_the_next_term() -> None:
 def test_a_change_that_may_have_happened_is_asked_for_again_and_counts_until_then() -> None:
     replica = leader_of_three()
     replica.step(log(2), 0.0)
-    without_c = {A: EVERYBODY[A], B: EVERYBODY[B]}
+    without_c = {A: ALL_LIVE[A], B: ALL_LIVE[B]}
     (swap,) = [e for e in replica.step(BrokersRead(brokers=without_c), 1.0) if isinstance(e, Swap)]
 
     effects = replica.step(SwapResult(before=swap.before, after=swap.after, stored=None, certain=False), 2.0)
@@ -227,7 +227,7 @@ def test_a_leader_that_slept_acknowledges_nothing_before_its_record_is_swapped_a
     """Under availability: its clock stood still, so its old lease seems to hold while others may hold an election."""
     alone = replace(RECORD, in_sync=frozenset({A}), min_in_sync=1, policy=Policy.AVAILABILITY)
     replica = Replica(A, Position(), patience=ReplicationTimes(), begins=True)
-    replica.step(BrokersRead(brokers={A: EVERYBODY[A]}), 0.0)
+    replica.step(BrokersRead(brokers={A: ALL_LIVE[A]}), 0.0)
     replica.step(RecordRead(leadership=alone), 0.0)
     replica.step(LeaseChanged(until=3.0), 0.0)
     replica.step(log(2), 0.1)

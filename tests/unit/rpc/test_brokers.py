@@ -55,11 +55,11 @@ def test_the_leaders_address_travels() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", ["", "here", "a:1,b:2", "http://a:1", "ä:1", "a:123456", "x" * 400 + ":1", b"a:1", "a:1\n"]
+    "given", ["", "here", "a:1,b:2", "http://a:1", "ä:1", "a:123456", "x" * 400 + ":1", b"a:1", "a:1\n"]
 )
-def test_what_is_no_address_is_not_believed(told: str | bytes) -> None:
+def test_what_is_no_address_is_not_believed(given: str | bytes) -> None:
     code, details, metadata = to_status(NotLeader("no"))
-    back = from_rpc_error(cast("grpc.RpcError", Failure(code, details, (*metadata, (LEADER_KEY, told)))))
+    back = from_rpc_error(cast("grpc.RpcError", Failure(code, details, (*metadata, (LEADER_KEY, given)))))
 
     assert isinstance(back, NotLeader)
     assert back.leader == ""
@@ -158,7 +158,7 @@ def test_the_sets_are_asked_in_turn_and_a_set_is_lost_with_its_last_broker() -> 
     found.record_lost("b2:1")
     assert found.in_order("main") == ["c1:1", "a1:1", "a2:1", "b1:1", "b2:1"]
     found.record_lost("c1:1")
-    assert (found.in_order("main")[0], found.place) == ("a1:1", 0), "nobody is left: from the beginning"
+    assert (found.in_order("main")[0], found.place) == ("a1:1", 0), "none is left: from the beginning"
 
 
 def test_a_slow_or_a_following_broker_of_the_nearest_set_comes_before_those_of_the_next() -> None:

@@ -41,7 +41,7 @@ class Poller:
         self.reads.recv(1)
         self.turns.append(len(self._queue))
         self._queue.clear()
-        time.sleep(0.002)  # a turn takes time, in which gRPC's thread goes on: else it may be one event a turn anyhow
+        time.sleep(0.002)  # a turn takes time, in which gRPC's thread continues: else it may be one event a turn anyhow
 
     def close(self) -> None:
         self._thread.join(10)

@@ -29,7 +29,7 @@ FREE = {
     "NumberColumn": {"values"},  # venus/broker/matching/messages.py
     "MatchedPart": {"changes", "interests"},
 }
-#: Told to people, or read by the codec with checks of its own (venus/codec/schema.py).
+#: Shown to people, or read by the codec with checks of its own (venus/codec/schema.py).
 NOT_HERE = {"BrokerStatus", "TableSchema"}
 BOOLEAN = FieldDescriptor.TYPE_BOOL
 

@@ -152,7 +152,7 @@ def test_a_connection_continues_behind_a_bomb() -> None:
     receiver = Unsqueezer()
     with pytest.raises(DigestMismatch):
         receiver.body(bomb(64 << 20, said=1 << 20))
-    with pytest.raises(DigestMismatch):  # the stream is broken: only a new one goes on
+    with pytest.raises(DigestMismatch):  # the stream is broken: only a new one continues
         receiver.body(bomb(1 << 20, said=1 << 20, number=1))
     assert receiver.body(bomb(1 << 20, said=1 << 20)) == bytes(1 << 20)
 

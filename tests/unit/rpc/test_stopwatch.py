@@ -23,7 +23,7 @@ from venus.rpc.stopwatch import BEAT_S, COARSE_BEAT_S, Pacemaker, Stopwatch
 
 
 class ByHand(Pacemaker):
-    """Beats only when it is told to; its clock stands."""
+    """Beats only on demand; its clock stands."""
 
     def __init__(self, every_s: float = BEAT_S) -> None:
         super().__init__(lambda: self.now, every_s)
@@ -152,7 +152,7 @@ def test_who_says_that_it_cannot_serve_is_asked_last_and_not_isolated(
 
     gone = from_rpc_error(cast("grpc.RpcError", Failure(grpc.StatusCode.UNAVAILABLE, "Connection reset", ())))
     made.record_error("main", gone)
-    assert set(known.isolated_brokers()) == {"a:1"}, "nobody has said anything: it is away"
+    assert set(known.isolated_brokers()) == {"a:1"}, "it has not answered: it is away"
 
 
 def test_a_set_all_of_whose_brokers_refuse_is_left() -> None:
@@ -191,7 +191,7 @@ def test_of_what_is_measured_coarsely_a_stall_is_known_to_a_second(monkeypatch: 
 
 
 class Moments:
-    """A clock that goes on only while somebody sleeps, and ends the sleeper after a minute."""
+    """A clock that continues only during a sleep, and ends the sleeper after a minute."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -213,6 +213,6 @@ def test_a_minute_of_measuring_wakes_the_process_no_more_often_than_it_must(
     monkeypatch.setattr(stopwatch, "time", moments)
     kept = stopwatch._coarse_pacemaker if every_s == COARSE_BEAT_S else stopwatch._pacemaker
     maker = Pacemaker(moments.monotonic, kept._every_s, kept._linger_s)
-    maker._run()  # as the thread that the first stopwatch starts; it ends when nobody has measured for long enough
+    maker._run()  # as the thread that the first stopwatch starts; it ends after a long time without a measurement
     assert moments.beats <= most
-    assert moments.now >= CONNECT_TIMEOUT_S, "nobody who connects takes longer"
+    assert moments.now >= CONNECT_TIMEOUT_S, "no connection takes longer"

@@ -46,7 +46,7 @@ def test_the_configuration_says_where(log: Path) -> None:
         f'[security]\naudit_file = "{folder}/elsewhere.jsonl"\n[source]\nurl = "sqlite:///{folder}/shop.db"\n'
     )
 
-    run(["pause", "--target", "nobody"])
+    run(["pause", "--target", "missing"])
 
     assert not log.exists()
-    assert json.loads((folder / "elsewhere.jsonl").read_text())["what"] == "venus pause --target nobody"
+    assert json.loads((folder / "elsewhere.jsonl").read_text())["what"] == "venus pause --target missing"

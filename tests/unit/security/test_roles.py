@@ -15,7 +15,7 @@ STATUS, DECIDE = CALLS["/venus.wire.Admin/Status"], CALLS["/venus.wire.Admin/Dec
 
 
 def who(*roles: str) -> PeerIdentity:
-    return PeerIdentity("somebody", roles_of(roles))
+    return PeerIdentity("a peer", roles_of(roles))
 
 
 def test_every_method_of_every_service_says_what_it_needs() -> None:

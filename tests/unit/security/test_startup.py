@@ -123,11 +123,11 @@ def test_a_token_file_that_others_can_read_is_refused(made: Path, tmp_path: Path
 @pytest.mark.parametrize("option", ["listen", "http"])
 @pytest.mark.parametrize("address", ["0.0.0.0:7400", "[::]:7400", "10.0.0.5:7400", "no.such.host.invalid:7400"])
 def test_a_listener_beyond_loopback_needs_tls_or_a_word(option: str, address: str) -> None:
-    told = refusal(SecuritySettings(), **{option: address})
+    message = refusal(SecuritySettings(), **{option: address})
 
-    assert f"broker.{option} {address} can be reached from other machines, without TLS" in told
-    assert "venus certs init" in told
-    assert "insecure = true" in told
+    assert f"broker.{option} {address} can be reached from other machines, without TLS" in message
+    assert "venus certs init" in message
+    assert "insecure = true" in message
     start(SecuritySettings(insecure=True), **{option: address})
 
 

@@ -62,11 +62,11 @@ def test_secrets_of_spark_are_not_shown() -> None:
 
 
 def test_the_last_cause_is_named() -> None:
-    told = last_cause(
+    message = last_cause(
         RuntimeError(
             "An error occurred while calling o42.collect.\n: org.apache.spark.SparkException: Job aborted\n"
             "\tat org.apache.spark.Foo\nCaused by: org.apache.spark.api.python.PythonException: Traceback\n"
             '  File "x.py", line 3\nValueError: no such split\n\n\tat org.apache.spark.Bar\n'
         )
     )
-    assert told == "ValueError: no such split"
+    assert message == "ValueError: no such split"

@@ -87,7 +87,7 @@ def test_a_session_that_continues_for_months_does_not_fill_the_disk(tmp_path: Pa
         jvm = os.open(log.path, os.O_WRONLY | os.O_APPEND)
 
         def is_cut() -> bool:
-            os.write(jvm, b"%08d INFO TaskSetManager: what nobody reads\n" % next(numbers) * 30)
+            os.write(jvm, b"%08d INFO TaskSetManager: without a reader\n" % next(numbers) * 30)
             return log.path.stat().st_size < 1_500
 
         eventually(is_cut)

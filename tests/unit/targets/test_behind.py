@@ -1,4 +1,4 @@
-"""Work that goes on behind: one piece at a time, and what it raises is raised where the next thing is wanted."""
+"""Work that continues behind: one piece at a time, and what it raises is raised where the next thing is wanted."""
 
 from __future__ import annotations
 

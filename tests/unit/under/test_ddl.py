@@ -24,7 +24,7 @@ THERE = {"id": "bigint", "label": "text", "amount": "bigint"}
 
 @pytest.fixture
 def settings() -> Settings:
-    return settings_for("127.0.0.1:1", {"a": "postgresql://nobody@nowhere/x"})
+    return settings_for("127.0.0.1:1", {"a": "postgresql://stranger@nowhere/x"})
 
 
 def of(kind: Kind, **more: object) -> LogicalType:
@@ -351,7 +351,7 @@ def test_a_dropped_column_that_comes_again_is_another_column(settings: Settings)
         present={"id": "bigint", "label": "text"},
         kept=kept,
     )
-    assert without.statements == (added,), "somebody has dropped it here too"
+    assert without.statements == (added,), "it was dropped here too"
 
 
 def test_a_column_that_takes_the_name_of_a_dropped_one_is_another_column(settings: Settings) -> None:

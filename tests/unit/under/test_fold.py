@@ -137,7 +137,7 @@ def test_verdicts_end() -> None:
     suspect = RefusedChange(record_id=b"k", offset=1, sqlstate="23514", message="no", summary="no")
     verdicts.record_refusal(RowsRefused(1, "no", [suspect]), quarantine=True)
     assert not verdicts.halts
-    verdicts.record_refusal(RowsRefused(1, "no", [suspect]), quarantine=True)  # the same again: it would go on for ever
+    verdicts.record_refusal(RowsRefused(1, "no", [suspect]), quarantine=True)  # the same again would never end
     assert verdicts.halts == {1: "no"}
     verdicts.record_refusal(RowsRefused(2, "whole table", []), quarantine=True)
     assert verdicts.halts[2] == "whole table"

@@ -40,7 +40,7 @@ def run(labels: list[str], *statements: str) -> list[str]:
         ("ab", "axb", "ab", "axb"),  # added
         ("ab", "xab", "ab", "xab"),
         ("ab", "ac", "ad", "acd"),  # a later version has renamed it here
-        ("ab", "axc", "ab", "axcb"),  # a renaming that cannot be told from a new type
+        ("ab", "axc", "ab", "axcb"),  # a renaming that looks like a new type
         ("abc", "acd", "abc", "abcd"),  # the type was made again without a label, and with another
         ("abc", "ac", "abc", "abc"),
         ("", "ac", "ab", "ac"),

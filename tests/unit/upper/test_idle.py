@@ -20,7 +20,7 @@ T1 = 2
 
 
 class Counting(PollInterval):
-    """Counts what it is told of."""
+    """Counts what it receives."""
 
     counted: list[float]
 
@@ -82,7 +82,7 @@ def test_the_registry_is_read_when_it_has_changed_and_not_otherwise() -> None:
 
 
 def test_a_wait_knows_how_long_nothing_is_due() -> None:
-    """So that it may keep the connection for longer, and yet no heartbeat is late. The clock goes on by seconds."""
+    """So that it may keep the connection for longer, and yet no heartbeat is late. The clock continues by seconds."""
     run = beating(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: None] * 30))
     run.capture()
     (source,) = run.sources

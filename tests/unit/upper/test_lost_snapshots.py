@@ -1,4 +1,4 @@
-"""A snapshot whose undo is gone (ORA-01555) costs its cut and nothing else: the session goes on with a smaller one."""
+"""A snapshot whose undo is gone (ORA-01555) costs only its cut: the session continues with a smaller one."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ def test_a_stop_in_the_middle_of_a_cut_takes_it_back_whole() -> None:
     stop = threading.Event()
 
     class StopAfterTwo(Script):
-        """Somebody sends SIGTERM after the second half."""
+        """SIGTERM arrives after the second half."""
 
         def step(self, name: str) -> None:
             super().step(name)
@@ -360,7 +360,7 @@ def test_while_waiting_for_an_end_that_is_away_a_stop_is_honoured() -> None:
     stop = threading.Event()
 
     class Away(Script):
-        """Never there; somebody gives up on the third attempt."""
+        """Never there; the third attempt is stopped."""
 
         def step(self, name: str) -> None:
             super().step(name)
@@ -387,7 +387,7 @@ def test_the_epoch_of_an_unanswered_init_counts_as_claimed() -> None:
 
 
 def test_a_busy_table_that_halts_in_slow_cuts_does_not_keep_the_others_waiting() -> None:
-    """Were the dictionary looked at in between, the table would go on, and halt the next cut as well, for ever."""
+    """Were the dictionary looked at in between, the table would continue, and halt the next cut as well, for ever."""
     database, broker = ScriptedDatabase("orders", "customer"), ScriptedBroker()
     orders, customer = 2, 3
     database.unfit.add(b"large")
@@ -438,4 +438,4 @@ def test_a_table_that_is_not_captured_is_reported_once_and_again_when_it_is() ->
     found = [[t.name for t in report.tables if t.state == NOT_CAPTURED] for report in broker.reports]
     changes = [now for before, now in pairwise([[], *found]) if now != before]
     assert changes == [["app.later"], []]
-    assert len(found) == found.index(["app.later"]) + 2, "the broker was told the same again"
+    assert len(found) == found.index(["app.later"]) + 2, "the broker got the same again"
