@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,77 @@ def test_a_new_table_that_the_rules_do_not_fit_halts_alone(real_stage: Stage, tm
         for key, (mail, born) in stage.feed.model[2].items()
     }
     assert fitting.target.read_view().unaccounted_rows == 0
+
+
+#: The same people later: two columns have other names, one is gone, and one that a rule of every table names is new.
+LATER = replace(
+    PEOPLE,
+    version=2,
+    columns=(column(1, "id"), column(2, "email"), column(3, "remark"), column(5, "tag"), column(6, "phone")),
+)
+PHONES = table(2, "phones", column(1, "id"), column(2, "phone"))
+PHONE: dict[str, Any] = {"*.phone": {"truncate": 3}}
+
+
+def test_columns_that_the_source_alters_stay_masked(stage: Stage, tmp_path: Path) -> None:
+    stage = mask_columns(stage, tmp_path, columns=RULES | PHONE)
+    stage.feed.describe(PHONES)
+    start(stage)
+    columns = TargetColumns(stage.settings, stage.place.name)
+    schema = columns.follow(columns.project_all([PEOPLE, PHONES])[0], LATER)
+    assert [c.name for c in schema.columns] == ["id", "address", "tag", "phone"]
+    stage.feed.model[1] = {key: (mail, note, tag, None) for key, (mail, note, _, tag) in stage.feed.model[1].items()}
+    stage.feed.describe(LATER)
+    with stage.following():
+        stage.feed.cut(put("plain1", "plain@x", "a plain note", "plain", "plain phone"), gone("plain2"))
+        stage.reaches(stage.feed.broker.next_offset)
+    rules = {name: rule for name, rule in RULES.items() if name != "people.visits"}
+    rules = {name.replace("mail", "email").replace("note", "remark"): rule for name, rule in rules.items()}
+    stage = mask_columns(stage, tmp_path, columns=rules | PHONE)
+    with stage.following():
+        stage.feed.cut(
+            put("plain3", "plain3@x", "a plain note", None, "plain"), put("plain", None, None, "plain", None)
+        )
+        stage.reaches(stage.feed.broker.next_offset)
+    assert stage.place.rows(stage.settings, schema) == {
+        (mask_by_hand(HMAC, "text", key[0]),): (mask_by_hand(HMAC, "text", mail), tag and tag[:2], phone and phone[:3])
+        for key, (mail, _, tag, phone) in stage.feed.model[1].items()
+    }
+    shown = "id (hmac), email (hmac, renamed to address), remark (drop), tag (truncate), phone (truncate); masking key"
+    assert stage.table("shop.people").columns.startswith(shown)
+    assert stage.table("shop.people").state == "ACTIVE"
+
+
+PATIENTS = table(3, "patients", column(1, "id"), column(2, "label"), column(3, "mail"))
+
+
+@pytest.mark.parametrize("on_error", ["quarantine", "halt"])
+def test_a_refused_row_waits_masked(stage: Stage, tmp_path: Path, on_error: str) -> None:
+    if not stage.target.capabilities.quarantines:
+        return
+    rules = {"patients.id": "hmac", "patients.label": {"truncate": 2}, "patients.mail": "hmac"}
+    stage = mask_columns(stage, tmp_path, columns=rules, on_error=on_error)
+    stage.feed.describe(PATIENTS)
+    stage.feed.cut(put("plain1", "fine plain", "plain@1", table=3))
+    stage.target.load()
+    stage.place.refuse(PATIENTS, "pl")
+    with stage.following():
+        stage.feed.cut(put("plain2", "plain", "plain@2", table=3), put("plain3", "fine", "plain@3", table=3))
+        stage.reaches(stage.feed.broker.next_offset)
+        (row,) = stage.target.open_quarantine().list()
+        (table_view,) = [t for t in stage.target.read_view().tables if t.name == "shop.patients"]
+        stage.place.accept(PATIENTS)
+        stage.target.open_quarantine().retry([row.id])
+        eventually(lambda: stage.table("shop.patients").state == "ACTIVE", "the table to follow")
+    masked = mask_by_hand(HMAC, "text", "plain2")
+    assert masked is not None
+    assert masked in row.key
+    assert "plain" not in f"{row} {table_view}"
+    schema = TargetColumns(stage.settings, stage.place.name).project_all([PATIENTS])[0]
+    assert stage.place.rows(stage.settings, schema) == {
+        (mask_by_hand(HMAC, "text", key[0]),): (label and label[:2], mask_by_hand(HMAC, "text", mail))
+        for key, (label, mail) in stage.feed.model[3].items()
+    }
 
 
 def test_status_names_the_columns_and_the_key_but_no_value(stage: Stage, tmp_path: Path) -> None:

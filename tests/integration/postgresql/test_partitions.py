@@ -8,6 +8,8 @@ from tests.integration.postgresql.conftest import Sql, Start, keys, state
 from venus.adapters.dialects.contract import UncapturedTable
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.installation.installer import PostgresInstalledObjects
+from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.cli.prove.follower import Follower
 from venus.model import ChangeKind
 
 
@@ -92,6 +94,20 @@ def test_a_partition_that_is_dropped_takes_its_rows_along(sql: Sql, capture: Sta
     assert state(follower, "parted") == ("ACTIVE", "")
 
 
+@pytest.mark.usefixtures("parted_table")
+def test_a_table_that_is_still_being_read_is_not_compared(sql: Sql, source: PostgresSource) -> None:
+    sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b'), (3, 's', 'c')")
+    source.installer.install(["*"], [])
+    follower = Follower(source)
+    assert follower.cut(fill_rows=1) is not None
+    sql("DROP TABLE parted_n")
+    source.capture.refresh_schemas()
+    (table,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "parted"]
+    assert (table.fill.done, table.is_compared) == (False, False)
+    follower.drain()
+    assert keys(follower, "parted") == {"2", "3"}
+
+
 def test_heirs_keep_their_rows_to_themselves(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE parent (id int PRIMARY KEY, v text)")
     sql("CREATE TABLE child (extra int, PRIMARY KEY (id)) INHERITS (parent)")
@@ -147,7 +163,7 @@ def test_a_trigger_that_was_off_on_one_partition_between_two_looks_is_noticed(sq
 
 @pytest.mark.usefixtures("parted_table")
 def test_a_partition_that_comes_back_is_taken_in_without_a_resync(sql: Sql, capture: Start) -> None:
-    """It has kept its own trigger, which is replaced when it joins: nobody else has done that."""
+    """It has kept its own trigger, which is replaced when it joins: no other user has done that."""
     follower = capture()
     follower.source.capture.refresh_schemas()
     sql("INSERT INTO parted VALUES (1, 'n', 'a')")
@@ -189,7 +205,7 @@ def test_a_partition_that_is_detached_is_named_until_it_is_captured_by_itself(sq
 
 @pytest.mark.usefixtures("parted_table")
 def test_a_trigger_that_is_off_on_the_parent_alone_is_made_again(sql: Sql, capture: Start) -> None:
-    """The copies go on, but a partition that is created next would get one that is off."""
+    """The copies continue, but a partition that is created next would get one that is off."""
     follower = capture()
     follower.source.capture.refresh_schemas()
     sql("ALTER TABLE ONLY parted DISABLE TRIGGER USER")

@@ -196,8 +196,6 @@ class OracleReading:
 
     def bind_value(self, value: object) -> object:
         """Return the object to bind for a fetched value."""
-        if self.mapping.encoding and isinstance(value, str):
-            return bytes.fromhex(value)
         return NationalText(value) if self.declared.is_national and isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""Where a fill goes on: single ranges of the key's index, in key order, with exactly the binds that they name."""
+"""Where a fill continues: single ranges of the key's index, in key order, with exactly the binds that they name."""
 
 from __future__ import annotations
 

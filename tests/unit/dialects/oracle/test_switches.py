@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from venus.adapters.dialects.oracle.dictionary.overrides import USUAL, normalise_switch, switch_applies, type_by_switch
+from venus.adapters.dialects.oracle.dictionary.overrides import (
+    USUAL,
+    encoded_mapping,
+    normalise_switch,
+    switch_applies,
+    type_by_switch,
+)
+from venus.adapters.dialects.oracle.dictionary.tables import OracleReading
 from venus.adapters.dialects.oracle.dictionary.types import OracleDeclaredType
+from venus.adapters.dialects.oracle.verify import bind_value
+from venus.model import Kind, LogicalType
 
 INTEGER = OracleDeclaredType(
     data_type="NUMBER", scale=0
@@ -38,3 +47,17 @@ def test_a_column_is_no_switch() -> None:
     assert normalise_switch("raw ( 16 )") == "RAW(16)"
     assert normalise_switch("App.Student.Id") == "App.Student.Id"
     assert type_by_switch({"APP.T.C": "boolean"}, INTEGER) == USUAL
+
+
+@pytest.mark.parametrize(
+    ("data_type", "condition"),
+    [("VARCHAR2", "UTL_RAW.CAST_TO_VARCHAR2(:k1)"), ("CHAR", "CAST(UTL_RAW.CAST_TO_VARCHAR2(:k1) AS CHAR(9 CHAR))")],
+)
+def test_a_key_in_an_encoding_is_bound_as_its_bytes(data_type: str, condition: str) -> None:
+    """The stand-in compares a text with bytes; an Oracle would compare the text with their digits."""
+    declared = OracleDeclaredType(data_type=data_type, length=9)
+    reading = OracleReading(declared=declared, mapping=encoded_mapping(declared, "cp1252"))
+
+    assert reading.bind_expression("k1") == condition
+    assert reading.bind_value(b"gr\xf6\xdfe") == b"gr\xf6\xdfe"
+    assert bind_value(reading, LogicalType(kind=Kind.TEXT), "größe €") == "größe €".encode("cp1252")

@@ -1,0 +1,125 @@
+"""The event that limits the logs while VENUS is away: what it leaves alone, what passes it, when it is made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.integration.mysql.conftest import Shop
+from venus.adapters.dialects.registry import open_source
+from venus.config import Settings
+
+pytestmark = pytest.mark.integration
+
+ROWS_MAX = 5
+#: Far longer than the event may hold up the application.
+PATIENCE_S = 20
+
+
+@pytest.fixture
+def limited(shop: Shop) -> Iterator[Shop]:
+    """Capture two tables with limited logs, at a server that runs events."""
+    shop.server.execute("SET GLOBAL event_scheduler = ON")
+    shop.run("CREATE TABLE item (id int PRIMARY KEY)", "CREATE TABLE shelf (id int PRIMARY KEY)")
+    install(shop)
+    yield shop
+    shop.server.execute("SET GLOBAL event_scheduler = OFF")
+
+
+def install(shop: Shop, rows_max: int = ROWS_MAX) -> None:
+    settings = Settings.model_validate({"source": {"url": shop.url, "log_rows_max": rows_max}})
+    with closing(open_source(settings)) as source:
+        source.installer.install(["*"], [])
+
+
+def table_id(shop: Shop, table: str) -> int:
+    found = {t.schema.name: t.schema.table_id for t in shop.source.registry.read_registered_tables()}
+    return found[table]
+
+
+def event(shop: Shop, column: str) -> str:
+    where = f"event_schema = '{shop.database}' AND event_name = 'venus_valve'"
+    ((found,),) = shop.server.execute(f"SELECT {column} FROM information_schema.events WHERE {where}")
+    return str(found)
+
+
+def run_often(shop: Shop) -> None:
+    shop.server.execute(f"ALTER EVENT {shop.database}.venus_valve ON SCHEDULE EVERY 1 SECOND")
+
+
+def fill(shop: Shop, table: str) -> None:
+    shop.run(*(f"INSERT INTO {table} VALUES ({number})" for number in range(ROWS_MAX)))
+
+
+def wait_until_cut_off(shop: Shop, table: str) -> None:
+    """Wait until the event has dropped the triggers of a table."""
+    triggers = f"FROM information_schema.triggers WHERE event_object_schema = '{shop.database}'"
+    shop.wait_for(f"SELECT 1 FROM dual WHERE NOT EXISTS (SELECT 1 {triggers} AND event_object_table = '{table}')")
+
+
+def test_a_paused_table_stays_paused(limited: Shop) -> None:
+    limited.source.registry.set_table_state(table_id(limited, "item"), "PAUSED", "by hand")
+    fill(limited, "item")
+    run_often(limited)
+    wait_until_cut_off(limited, "item")
+
+    assert limited.state("item") == ("PAUSED", "by hand")
+
+
+def test_numbers_that_were_rolled_back_are_no_rows(limited: Shop) -> None:
+    assert table_id(limited, "item") < table_id(limited, "shelf"), "the event looks at it first"
+    limited.run("INSERT INTO item VALUES (1)", "BEGIN", *(f"INSERT INTO item VALUES ({n})" for n in range(10, 30)))
+    limited.run("ROLLBACK", "INSERT INTO item VALUES (2)")
+    fill(limited, "shelf")
+    run_often(limited)
+    wait_until_cut_off(limited, "shelf")
+
+    assert limited.state("item") == ("ACTIVE", "")
+
+
+def test_a_log_that_cannot_be_read_does_not_save_the_others(limited: Shop) -> None:
+    assert table_id(limited, "item") < table_id(limited, "shelf"), "the event looks at it first"
+    limited.server.execute(f"DROP TABLE {limited.database}.venus_l_{table_id(limited, 'item'):05}")
+    fill(limited, "shelf")
+    run_often(limited)
+    wait_until_cut_off(limited, "shelf")
+
+    assert limited.state("shelf")[0] == "RESYNC"
+
+
+def test_the_application_waits_only_a_moment_behind_the_event(limited: Shop) -> None:
+    """A reader's open transaction keeps the triggers, and the event would queue every writer behind itself."""
+    with closing(limited.server.connect(limited.database)) as reader, reader.cursor() as cursor:
+        cursor.execute("SELECT * FROM item")
+        fill(limited, "item")
+        run_often(limited)
+        waiting = f"db = '{limited.database}' AND state LIKE 'Waiting for table metadata lock%'"
+        limited.wait_for(f"SELECT 1 FROM information_schema.processlist WHERE {waiting}")
+
+        limited.run(f"SET lock_wait_timeout = {PATIENCE_S}", "INSERT INTO item VALUES (100)")
+    wait_until_cut_off(limited, "item")
+
+
+def test_an_event_of_the_application_with_this_name_stays(shop: Shop) -> None:
+    shop.server.execute("SET GLOBAL event_scheduler = ON")
+    try:
+        shop.run("CREATE TABLE item (id int PRIMARY KEY)")
+        shop.run("CREATE EVENT venus_valve ON SCHEDULE EVERY 1 DAY COMMENT 'ours' DO SELECT 1")
+        install(shop)
+        assert event(shop, "event_comment") == "ours"
+        shop.source.installer.uninstall()
+        assert event(shop, "event_comment") == "ours"
+    finally:
+        shop.server.execute("SET GLOBAL event_scheduler = OFF")
+
+
+def test_another_limit_makes_the_event_anew_and_so_does_a_disabled_one(limited: Shop) -> None:
+    limited.server.execute(f"ALTER EVENT {limited.database}.venus_valve DISABLE")
+    install(limited)
+    assert event(limited, "status") == "ENABLED"
+    assert f"LIMIT {ROWS_MAX - 1}, 1" in event(limited, "event_definition")
+
+    install(limited, rows_max=70)
+    assert "LIMIT 69, 1" in event(limited, "event_definition")
