@@ -95,22 +95,24 @@ class TargetColumns:
     def configure(self, newest: Seq[TableSchema], *, elsewhere: Seq[str] | None = ()) -> dict[int, TableColumns]:
         """Return the configured rules of each table, for the newest versions that the target has received.
 
-        A column that was left out because no rule names it stays so, unless it is carried now.
+        A column that was left out because no rule names it stays so, unless it is carried now. So does the rule of a
+        column that the source has dropped: the configuration can no longer name it, and older rows have the column.
         """
         settled = [source_of(s) for s in newest if not columns_of(s).misfit]
         halted = [source_of(s) for s in newest if columns_of(s).misfit]
         found = self.rules.resolve_new(settled, halted, elsewhere=elsewhere)
         for schema in newest:
             columns = found.get(schema.table_id, TableColumns())
-            found[schema.table_id] = self.rules.add(columns, self._find_undecided(schema))
+            found[schema.table_id] = self.rules.add(columns, self._find_unnamed(schema))
         return found
 
-    def _find_undecided(self, schema: TableSchema) -> dict[int, ColumnRule]:
+    def _find_unnamed(self, schema: TableSchema) -> dict[int, ColumnRule]:
+        before, there = columns_of(schema).by_number, {c.number for c in source_of(schema).columns}
+        kept = {n: rule for n, rule in before.items() if n not in there}
         if self.rules.new_columns == "carry":
-            return {}
+            return kept
         named = self.rules.named_columns(source_of(schema))
-        before = columns_of(schema).by_number
-        return {n: rule for n, rule in before.items() if rule.is_undecided and n not in named}
+        return kept | {n: rule for n, rule in before.items() if rule.is_undecided and n not in named}
 
     def refuse_changed(self, newest: Seq[TableSchema]) -> None:
         """Raise Refused if the rules are others than those of these tables, for a target that keeps all values."""
