@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from venus.adapters.verify.slice_tasks import ComparisonSide
 from venus.codec.columns import Value
 from venus.errors import VenusError
+from venus.model import count_phrase
 
 
 class Fault(Enum):
@@ -222,8 +223,8 @@ def render_page(result: VerifyResult) -> str:
     return template.substitute(
         business=escape(result.business),
         verdict=result.verdict.name.lower(),
-        summary=f"{result.rows:,} rows compared, {result.moved:,} of them moved; {found:,} rows differ, "
-        f"{open_:,} undecided.",
+        summary=f"{result.rows:,} rows compared, {result.moved:,} of them moved; "
+        f"{count_phrase(found, 'row')} different, {open_:,} undecided.",
         circumstances=escape(" · ".join(circumstances)),
         notes=f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in result.notes)}</ul>" if result.notes else "",
         tables=_table(

@@ -86,3 +86,35 @@ def opened(browser: Browser, url: str, *, width: int = 1280, dark: bool = False)
         page.remove_listener("pageerror", watched.fail)
         page.remove_listener("request", watched.ask)
         page.goto(_NOTHING)
+
+
+#: Texts with less contrast than WCAG AA asks for (4.5 to 1); colours that let others through are mixed with these.
+_LOW_CONTRASTS = """() => {
+  const parse = text => { const found = text.match(/[\\d.]+/g).map(Number); return found.length < 4 ? [...found, 1] : found; };
+  const mix = (top, below) => [0, 1, 2].map(i => top[i] * top[3] + below[i] * (1 - top[3]));
+  const light = colour => colour.map(v => v / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const low = [];
+  for (const node of document.querySelectorAll("body *")) {
+    const own = [...node.childNodes].some(child => child.nodeType === 3 && child.data.trim());
+    if (!own || node.closest("svg, .skip, noscript")) continue;
+    let behind = [255, 255, 255], seen = 1;
+    const all = []; for (let n = node; n; n = n.parentElement) all.unshift(getComputedStyle(n));
+    for (const style of all) { behind = mix(parse(style.backgroundColor), behind); seen *= Number(style.opacity); }
+    const [r, g, b, alpha] = parse(getComputedStyle(node).color);
+    const [brighter, darker] = [light(mix([r, g, b, alpha * seen], behind)), light(behind)].sort((x, y) => y - x);
+    if ((brighter + 0.05) / (darker + 0.05) < 4.5) low.push(node.outerHTML.slice(0, 80));
+  }
+  return low;
+}"""  # noqa: E501
+
+
+def find_low_contrasts(page: Page) -> list[str]:
+    """Return the elements whose texts have too little contrast."""
+    found: list[str] = page.evaluate(_LOW_CONTRASTS)
+    return found
+
+
+def is_wider_than_screen(page: Page) -> bool:
+    """Return whether a reader has to move the page sideways."""
+    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
