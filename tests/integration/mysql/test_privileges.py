@@ -258,3 +258,11 @@ def test_a_column_that_is_renamed_to_another_case_makes_a_version(account: Accou
     follower.read_registry()
     follower.drain()
     shop.same(follower, "item")
+
+
+def test_a_table_whose_name_a_view_has_taken_is_gone(shop: Shop) -> None:
+    shop.run("CREATE TABLE item (id int PRIMARY KEY, a text)")
+    shop.capture()
+    shop.run("RENAME TABLE item TO other", "CREATE VIEW item AS SELECT * FROM other")
+    shop.source.capture.refresh_schemas()
+    assert shop.state("item") == ("RESYNC", "the table is gone: dropped or renamed")
