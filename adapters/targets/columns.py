@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Seq
 
 from venus.codec.masked_rows import Maskers
@@ -10,7 +10,7 @@ from venus.config import Settings, require_target
 from venus.errors import Refused
 from venus.masking.fit import find_misfit
 from venus.masking.projection import ProjectedSchema, columns_of, project_schema, source_of
-from venus.masking.rules import RuleSet, TableColumns
+from venus.masking.rules import NONE_DROPPED, RuleSet, TableColumns
 from venus.masking.syntax import KEEP, ColumnRule, parse_rule
 from venus.model import TableSchema
 from venus.security.secrets import read_masking_key
@@ -32,6 +32,17 @@ def mask_splits(snapshot: broker_pb2.Snapshot, schemas: Iterable[TableSchema]) -
     kept = broker_pb2.Snapshot.FromString(snapshot.SerializeToString())
     del kept.splits[:]
     return kept
+
+
+def dropped_columns(schemas: Iterable[TableSchema]) -> dict[int, set[str]]:
+    """Return the names of columns that the newest version of a table lacks. A renamed column keeps its number."""
+    versions = [source_of(s) for s in sorted(schemas, key=lambda s: s.version)]
+    newest = {s.table_id: {c.number for c in s.columns} for s in versions}
+    found: dict[int, set[str]] = {}
+    for schema in versions:
+        names = (c.name for c in schema.columns if c.number not in newest[schema.table_id])
+        found.setdefault(schema.table_id, set()).update(names)
+    return found
 
 
 class TargetColumns:
@@ -92,15 +103,22 @@ class TargetColumns:
         """Return another version of a table by these rules for `before`, the newest received version."""
         return project_schema(schema, self.rules.follow(source_of(before), columns, schema))
 
-    def configure(self, newest: Seq[TableSchema], *, elsewhere: Seq[str] | None = ()) -> dict[int, TableColumns]:
+    def configure(
+        self,
+        newest: Seq[TableSchema],
+        *,
+        elsewhere: Seq[str] | None = (),
+        dropped: Mapping[int, Collection[str]] = NONE_DROPPED,
+    ) -> dict[int, TableColumns]:
         """Return the configured rules of each table, for the newest versions that the target has received.
 
-        A column that was left out because no rule names it stays so, unless it is carried now. So does the rule of a
-        column that the source has dropped: the configuration can no longer name it, and older rows have the column.
+        A rule for a column that was `dropped` at the source is ignored. A column that was left out because no rule
+        names it stays so, unless it is carried now. So does the stored rule of a dropped column, because older rows
+        have the column.
         """
         settled = [source_of(s) for s in newest if not columns_of(s).misfit]
         halted = [source_of(s) for s in newest if columns_of(s).misfit]
-        found = self.rules.resolve_new(settled, halted, elsewhere=elsewhere)
+        found = self.rules.resolve_new(settled, halted, elsewhere=elsewhere, dropped=dropped)
         for schema in newest:
             columns = found.get(schema.table_id, TableColumns())
             found[schema.table_id] = self.rules.add(columns, self._find_unnamed(schema))
@@ -114,11 +132,11 @@ class TargetColumns:
         named = self.rules.named_columns(source_of(schema))
         return kept | {n: rule for n, rule in before.items() if rule.is_undecided and n not in named}
 
-    def refuse_changed(self, newest: Seq[TableSchema]) -> None:
+    def refuse_changed(self, newest: Seq[TableSchema], dropped: Mapping[int, Collection[str]]) -> None:
         """Raise Refused if the rules are others than those of these tables, for a target that keeps all values."""
         if self.rules.is_empty and not any(isinstance(schema, ProjectedSchema) for schema in newest):
             return
-        wanted = self.configure(newest, elsewhere=None)
+        wanted = self.configure(newest, elsewhere=None, dropped=dropped)
         for schema in newest:
             is_followed = not columns_of(schema).misfit
             if is_followed and project_schema(source_of(schema), wanted[schema.table_id]) != schema:

@@ -8,10 +8,11 @@ with the place in the configuration.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from venus.errors import ConfigError
 from venus.masking.fit import find_misfit, find_unequal_ends
@@ -20,6 +21,7 @@ from venus.model import Column, TableSchema
 from venus.text.formatting import suggest_nearest
 
 _EVERY_TABLE = "*"
+NONE_DROPPED: Mapping[int, Collection[str]] = MappingProxyType({})
 MAKE_KEY = "make one with (umask 077; head -c 32 /dev/urandom | base64 > masking.key), and keep a copy"
 
 
@@ -77,16 +79,23 @@ class RuleSet:
         """Whether every table stays as it is, also with columns that are added later."""
         return not self.rules and self.new_columns == "carry"
 
-    def resolve(self, schemas: Iterable[TableSchema], *, elsewhere: Seq[str] | None = ()) -> dict[int, TableColumns]:
+    def resolve(
+        self,
+        schemas: Iterable[TableSchema],
+        *,
+        elsewhere: Seq[str] | None = (),
+        dropped: Mapping[int, Collection[str]] = NONE_DROPPED,
+    ) -> dict[int, TableColumns]:
         """Return the rules of each of these tables that has one. Raises ConfigError with the place of a wrong rule.
 
-        A rule about a table that only `elsewhere` contains is ignored; None = any table.
+        A rule about a table that only `elsewhere` contains is ignored; None = any table. So is a rule about a column
+        that its table no longer has; `dropped` = the names of these columns by table.
         """
         known = [s for s in schemas if not s.is_heartbeat]
         found: dict[int, dict[int, tuple[str, ColumnRule]]] = {}
         for name, rule in self.rules.items():
             place = f"{self.place}.{name}"
-            for schema, column in _find_columns(name, known, place, elsewhere):
+            for schema, column in _find_columns(name, known, place, elsewhere, dropped):
                 before = found.setdefault(schema.table_id, {}).setdefault(column.number, (place, rule))
                 if before[0] != place:
                     also = before[0].removeprefix(f"{self.place}.")
@@ -102,21 +111,27 @@ class RuleSet:
         }
 
     def resolve_new(
-        self, settled: Seq[TableSchema], new: Seq[TableSchema], *, elsewhere: Seq[str] | None = ()
+        self,
+        settled: Seq[TableSchema],
+        new: Seq[TableSchema],
+        *,
+        elsewhere: Seq[str] | None = (),
+        dropped: Mapping[int, Collection[str]] = NONE_DROPPED,
     ) -> dict[int, TableColumns]:
         """Return the rules like `resolve`; a new table that they do not fit gets the reason. Raises for the others."""
         with suppress(ConfigError):
-            return self.resolve([*settled, *new], elsewhere=elsewhere)
+            return self.resolve([*settled, *new], elsewhere=elsewhere, dropped=dropped)
         fitting, misfits = list(settled), {}
         for schema in new:
             try:
-                self.resolve([*fitting, schema], elsewhere=None)
+                self.resolve([*fitting, schema], elsewhere=None, dropped=dropped)
             except ConfigError as error:
                 misfits[schema.table_id] = TableColumns(misfit="; ".join(filter(None, (str(error), error.hint))))
             else:
                 fitting.append(schema)
         names = [schema.qualified for schema in new if schema.table_id in misfits]
-        return self.resolve(fitting, elsewhere=None if elsewhere is None else [*elsewhere, *names]) | misfits
+        others = None if elsewhere is None else [*elsewhere, *names]
+        return self.resolve(fitting, elsewhere=others, dropped=dropped) | misfits
 
     def follow(self, before: TableSchema, columns: TableColumns, after: TableSchema) -> TableColumns:
         """Return the rules for a later version of a table: columns keep theirs, and new ones get what is configured."""
@@ -205,14 +220,19 @@ class RuleSet:
 
 
 def _find_columns(
-    name: str, known: Seq[TableSchema], place: str, elsewhere: Seq[str] | None
+    name: str,
+    known: Seq[TableSchema],
+    place: str,
+    elsewhere: Seq[str] | None,
+    dropped: Mapping[int, Collection[str]],
 ) -> list[tuple[TableSchema, Column]]:
     table, dot, column = name.rpartition(".")
     if not dot or not table or not column:
         raise ConfigError(f'{place}: write "TABLE.COLUMN", or "*.COLUMN" for every table')
     if table == _EVERY_TABLE:
         found = [(schema, one) for schema in known if (one := _find_column(schema, column)) is not None]
-        if not found and elsewhere is not None:
+        gone = {other.casefold() for others in dropped.values() for other in others}
+        if not found and elsewhere is not None and column.casefold() not in gone:
             names = sorted({c.name for schema in known for c in schema.columns})
             raise ConfigError(f"{place}: no table has a column {column}{suggest_nearest(column, names)}")
         return found
@@ -220,6 +240,8 @@ def _find_columns(
     if schema is None:
         return []
     one = _find_column(schema, column)
+    if one is None and column.casefold() in map(str.casefold, dropped.get(schema.table_id, ())):
+        return []
     if one is None:
         names = [c.name for c in schema.columns]
         raise ConfigError(

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from venus.adapters.targets.columns import dropped_columns
 from venus.adapters.targets.contract import FollowReport
 from venus.adapters.targets.parquet.files import (
     LakeFileWriter,
@@ -248,7 +249,7 @@ def _follow(target: ParquetFolder, circuit: TargetCircuit, stop: threading.Event
         manifest = target.recover()
         if manifest is None:
             raise target.not_loaded_error
-        target.columns.refuse_changed(manifest.newest_versions())
+        target.columns.refuse_changed(manifest.newest_versions(), dropped_columns(manifest.schemas.values()))
         release_fitting(target, manifest)
         return _LakeStream(target, manifest, circuit, stop, tell).run()
     except OSError as error:  # a full disk or a lost file system: no part of the commit is visible

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from xxhash import xxh3_64_hexdigest
 
-from venus.adapters.targets.columns import UNKNOWN_SPLITS, mask_splits, masks_keys
+from venus.adapters.targets.columns import UNKNOWN_SPLITS, dropped_columns, mask_splits, masks_keys
 from venus.adapters.targets.contract import LoadReport
 from venus.adapters.targets.parquet.files import (
     LakeFileWriter,
@@ -224,7 +224,7 @@ def _load_locked(target: ParquetFolder, report: Report) -> LoadReport:
     with target.hold_lock(), SnapshotClient(target.broker) as snapshots:
         manifest = target.recover()
         if manifest is not None:
-            target.columns.refuse_changed(manifest.newest_versions())
+            target.columns.refuse_changed(manifest.newest_versions(), dropped_columns(manifest.schemas.values()))
         if manifest is not None and can_follow(target, manifest):
             return LoadReport(target=target.name, offset=manifest.offset, rows={}, already=True)
         return _load_until_done(target, snapshots, report, began)

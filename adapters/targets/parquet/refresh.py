@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from venus.adapters.targets.columns import dropped_columns
 from venus.adapters.targets.parquet.files import FILE_ROWS, STATE_FIELDS, LakeFileWriter, publish, state_schema, sync
 from venus.adapters.targets.parquet.load import SPLITS_PER_WORKER, StateLoad
 from venus.adapters.targets.parquet.manifest import LakeManifest, LakeState, LakeTable, ParquetFolder
@@ -329,7 +330,8 @@ def release_fitting(target: ParquetFolder, manifest: LakeManifest) -> None:
     """Let the halted tables follow that the rules for columns fit now, and request their states."""
     newest = manifest.newest_versions()
     halted = [manifest.tables[s.table_id] for s in newest if columns_of(s).misfit]
-    wanted = target.columns.configure(newest, elsewhere=None) if halted else {}
+    dropped = dropped_columns(manifest.schemas.values())
+    wanted = target.columns.configure(newest, elsewhere=None, dropped=dropped) if halted else {}
     for table in halted:
         columns = wanted.get(table.table_id, TableColumns())
         for key, schema in manifest.schemas.items():

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
+from venus.adapters.targets.columns import dropped_columns
 from venus.adapters.targets.predicates import AssignedPredicate, assign_predicates
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import RelationalDatabase
@@ -249,10 +250,11 @@ def configured_columns(target: RelationalDatabase, catalogue: TargetCatalogue) -
     newest = list(catalogue.newest_versions().values())
     if target.columns.rules.is_empty and not any(isinstance(schema, ProjectedSchema) for schema in newest):
         return {}
+    dropped = dropped_columns(catalogue.schemas.values())
     try:
-        return target.columns.configure(newest)
+        return target.columns.configure(newest, dropped=dropped)
     except ConfigError:
-        return target.columns.configure(newest, elsewhere=_broker_tables(target))
+        return target.columns.configure(newest, dropped=dropped, elsewhere=_broker_tables(target))
 
 
 def _apply_columns(target: RelationalDatabase, session: RelationalSession, catalogue: TargetCatalogue) -> bool:

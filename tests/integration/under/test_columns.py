@@ -251,6 +251,31 @@ def test_a_column_that_is_renamed_at_the_source_stays_masked(database: str, feed
         run_apply(settings, "a", threading.Event())  # the rule must follow, before anything is read
 
 
+def test_a_rule_for_a_column_that_the_source_has_dropped_stops_nothing(
+    database: str, feed: Feed, key_file: Path
+) -> None:
+    rules = {name: rule for name, rule in RULES.items() if name != "people.note"} | {"*.note": "drop"}
+    settings = begin(feed, database, key_file, columns=rules)
+    columns = tuple(c for c in PEOPLE.columns if c.name not in ("note", "tag"))
+    narrow = replace(PEOPLE, version=2, columns=columns, indexes=())
+    feed.describe(narrow)
+    with following(settings, "a"):
+        feed.cut(put("plain9", "plain9@9", "2020-05-06"))
+        caught_up(database, feed.broker)
+    before = query(database, "SELECT xmin::text FROM shop.people ORDER BY id")
+    with following(settings, "a"):  # it starts with a rule for a column that is gone
+        caught_up(database, feed.broker)
+        feed.cut(put("plain8", "plain8@8", "2020-05-07"))
+        caught_up(database, feed.broker)
+        assert all(t.state == "ACTIVE" for t in read_table_states(settings, "a"))
+    after = query(database, "SELECT xmin::text FROM shop.people ORDER BY id")
+    assert len([row for row in after if row not in before]) == 1, "no other row was read again"
+    assert "plain" not in text_at(database)
+    wrong = with_options(settings, columns=rules | {"people.tags": "drop"})
+    with pytest.raises(ConfigError, match=r"targets\.a\.columns\.people\.tags: shop\.people has no column tags"):
+        run_apply(wrong, "a", threading.Event())
+
+
 @pytest.mark.parametrize("on_error", ["quarantine", "halt"])
 def test_a_refused_row_waits_masked(
     database: str, feed: Feed, key_file: Path, caplog: pytest.LogCaptureFixture, on_error: str
