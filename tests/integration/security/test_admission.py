@@ -186,7 +186,7 @@ def test_without_tls_commands_are_recorded_too(tmp_path: Path) -> None:
         broker.stop()
 
     line = json.loads((tmp_path / "plain" / "audit.jsonl").read_text())
-    assert (line["who"], line["what"], line["result"]) == ("stranger", "/venus.wire.Admin/Forget", "failed")
+    assert (line["who"], line["what"], line["result"]) == ("nobody", "/venus.wire.Admin/Forget", "failed")
 
 
 def test_tokens_instead_of_certificates(tmp_path: Path, start_secure: StartSecure, authority: Authority) -> None:
