@@ -90,7 +90,7 @@ def check_refusal(pipeline: Pipeline, target: str) -> None:
     assert "main.orders is PAUSED at the target" in said
     assert "venus resume main.orders --target main" in said
     resume(settings, "main", ["orders"])
-    pipeline.until(lambda: not any("PAUSED" in p for p in pipeline.status()["problems"]), "the table to go on")
+    pipeline.until(lambda: not any("PAUSED" in p for p in pipeline.status()["problems"]), "the table to continue")
 
     query(target, "UPDATE orders SET what = 'b' WHERE no = 10")
     said = ""
@@ -101,7 +101,7 @@ def check_refusal(pipeline: Pipeline, target: str) -> None:
         # the broker hears of it a moment later, and the apply opens its stream again meanwhile
         return "PAUSED" not in said and "no process applies them" not in said
 
-    pipeline.until(asked, "the broker to hear that the table goes on")
+    pipeline.until(asked, "the broker to hear that the table continues")
     assert "main.orders is not the same everywhere" in said
     assert "venus verify" in said
     assert query(target, "SELECT count(*) FROM venus.cutover") == [(0,)]

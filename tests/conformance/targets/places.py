@@ -258,7 +258,7 @@ class OracleTargetPlace:
         return settings_for(broker, {self.name: self.url})
 
     def unreachable(self, broker: str) -> Settings:
-        return settings_for(broker, {self.name: "oracle+cx_oracle://nobody@127.0.0.1:1/?service_name=SCHOOL"})
+        return settings_for(broker, {self.name: "oracle+cx_oracle://stranger@127.0.0.1:1/?service_name=SCHOOL"})
 
     def query(self, text: str) -> list[tuple[Any, ...]]:
         """Run a statement as another program does."""

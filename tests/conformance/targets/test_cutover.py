@@ -36,7 +36,7 @@ def load(stage: Stage) -> Stage:
 
 
 def cannot(stage: Stage) -> bool:
-    """Whether this kind cannot be cut over; then it says so, in one line, before anything is asked of anybody."""
+    """Whether this kind cannot be cut over; then it says so, in one line, before any database is asked."""
     target = stage.target
     if target.capabilities.cuts_over:
         return False
@@ -181,7 +181,7 @@ def test_a_mark_that_is_refused_changes_nothing(stage: Stage, broker: FakeDelive
         with pytest.raises(Refused, match="something has moved"):
             target.put_mark(FOUND, moved)
         assert target.read_mark() is None
-    stage.feed.cut(put(1, "goes on", 1))
+    stage.feed.cut(put(1, "continues", 1))
     stage.catches_up()
     stage.equal()
 
@@ -210,7 +210,7 @@ def test_behind_the_mark_venus_writes_nothing_until_it_is_taken_back(stage: Stag
         target.put_mark(FOUND, find_nothing_wrong)
         killed = target.read_mark()
         assert target.enforce((), []) == []
-        assert target.enforce((), []) == [], "whoever was killed does it again"
+        assert target.enforce((), []) == [], "a killed process does it again"
         target.finish_mark(FOUND | {"warnings": []})
         done = target.read_mark()
     at = stage.target.read_view()

@@ -1,4 +1,4 @@
-"""What no broker would send to another one: the Replica service outlives it, and the cluster goes on."""
+"""What no broker would send to another one: the Replica service outlives it, and the cluster continues."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def outlives(folder: Path, etcd: EtcdCluster, calls: int, seed: int) -> None:
             assert ack.last_batch == 1
             assert commit(producer, [half(2, rows=3)]).next_offset == 6
         eventually(lambda: cluster.in_sync() == set("abc"))
-        assert cluster.record().term < 1000, "somebody's number was believed"
+        assert cluster.record().term < 1000, "a stranger's number was believed"
 
 
 @pytest.mark.timeout(600)

@@ -68,7 +68,7 @@ def way(tmp_path: Path, app: sqlite3.Connection, database: str) -> Iterator[Whol
 
 
 def at_work(way: WholeWay) -> bool:
-    """Whether both adapters are connected: until then a cut-over says that nobody captures or applies what waits.
+    """Whether both adapters are connected: until then a cut-over says that nothing captures or applies what waits.
 
     What waits may be what the first fill has left, a half message whose decision was on its way when it ended.
     """
@@ -82,7 +82,7 @@ def is_marked(way: WholeWay) -> bool:
 
 
 def test_rows_that_refer_to_nothing_forbid_it_unless_they_are_left(way: WholeWay, app: sqlite3.Connection) -> None:
-    app.execute("INSERT INTO child VALUES (4, 99)")  # SQLite checks nothing unless it is told to
+    app.execute("INSERT INTO child VALUES (4, 99)")  # SQLite checks nothing by default
     way.caught_up()
     ask = "SELECT convalidated, confdeltype::text FROM pg_constraint WHERE contype = 'f'"
     assert query(way.target, ask) == [(True, "a")]  # VALID, and yet not true

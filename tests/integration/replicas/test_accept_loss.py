@@ -18,7 +18,7 @@ ROWS = 10
 
 
 def after_an_unclean_election(cluster: BrokerCluster) -> str:
-    """Let the leader go on alone, lose it, and another one lead; return that one."""
+    """Let the leader continue alone, lose it, and another one lead; return that one."""
     writer = Writer(cluster)
     writer.write(3, ROWS)
     eventually(lambda: cluster.in_sync() == set("abc"))
@@ -40,7 +40,7 @@ def doubts(cluster: BrokerCluster, name: str) -> list[str]:
     return [alarm for alarm in business_status(cluster.brokers[name].address).alarms if "unclean election" in alarm]
 
 
-@pytest.mark.parametrize("measured", [False, True], ids=["nobody has said what", "measured"])
+@pytest.mark.parametrize("measured", [False, True], ids=["not measured", "measured"])
 def test_what_may_be_lost_is_given_up_by_name(tmp_path: Path, etcd_server: EtcdCluster, measured: bool) -> None:
     with BrokerCluster(tmp_path, etcd_server, policy="availability") as cluster:
         leader = after_an_unclean_election(cluster)
@@ -78,7 +78,7 @@ def test_what_may_be_lost_is_given_up_by_name(tmp_path: Path, etcd_server: EtcdC
 
 
 def test_a_producer_that_comes_back_all_the_same_continues(tmp_path: Path, etcd_server: EtcdCluster) -> None:
-    """No offset is given to two changes: what the source has committed is passed over, though nobody lists it."""
+    """No offset is given to two changes: what the source has committed is passed over, though it is not listed."""
     with BrokerCluster(tmp_path, etcd_server, policy="availability") as cluster:
         leader = after_an_unclean_election(cluster)
         cluster.venus("cluster", "accept-loss", BUSINESS, "--confirm", BUSINESS)

@@ -1,6 +1,6 @@
 """`availability` from end to end: three broker processes, etcd, PostgreSQL under writers to PostgreSQL (VENUS 3.1).
 
-Two brokers are killed, the last one goes on alone, and is killed as well. One that lacks what was acknowledged
+Two brokers are killed, the last one continues alone, and is killed as well. One that lacks what was acknowledged
 meanwhile comes back: it leads, names what may be lost, and a repair brings source, target and all replicas together.
 """
 
@@ -86,7 +86,7 @@ class Place:
         return business_status(self.cluster.brokers[name].address)
 
     def leader(self) -> str:
-        """Return who leads and can write, once somebody does."""
+        """Return the leader that can write, once there is one."""
 
         def found() -> str:
             for name, broker in self.cluster.brokers.items():
@@ -130,7 +130,7 @@ def place(folder: Path, server: Server, etcd: EtcdCluster, **cluster: Any) -> It
 
 
 def alone_then_gone(at: Place) -> tuple[str, str, str]:
-    """Let the leader go on alone under writers, the target follow for a part of that, then kill it.
+    """Let the leader continue alone under writers, the target follow for a part of that, then kill it.
 
     Return its name, that of the one who comes back first, and of the third.
     """

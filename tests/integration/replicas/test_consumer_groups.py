@@ -63,7 +63,7 @@ def test_a_known_group_is_not_let_in_where_its_position_is_not_logged(cluster: C
             follower.core.subscriptions.attach(BUSINESS, group, 10)
     assert groups(follower) == {"g"}, "it was refused, and is remembered"
     assert not business(follower).consumers["g"].is_connected
-    reader = follower.core.subscriptions.attach(BUSINESS, "r", 0, transient=True)  # whose position nobody logs
+    reader = follower.core.subscriptions.attach(BUSINESS, "r", 0, transient=True)  # whose position is not logged
     follower.core.subscriptions.detach(BUSINESS, "r", reader)
 
 
@@ -128,8 +128,8 @@ def test_what_a_leader_receives_while_it_cannot_write_is_logged_later(cluster: C
         cluster.nodes[name].kill()
     eventually(lambda: not leader.leads())
     leader.core.subscriptions.acknowledge(BUSINESS, "g", token, 10)
-    told_at = time.monotonic()
-    eventually(lambda: leader.core.upkeep._acknowledged_at > told_at)
+    noticed_at = time.monotonic()
+    eventually(lambda: leader.core.upkeep._acknowledged_at > noticed_at)
     assert not leader.leads()
 
     back = cluster.start("b")

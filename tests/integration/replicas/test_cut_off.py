@@ -1,4 +1,4 @@
-"""A leader that reaches etcd and its clients, and not its followers: writes go on while the cut lasts.
+"""A leader that reaches etcd and its clients, and not its followers: writes continue while the cut lasts.
 
 Each broker stands behind a relay at the address that the cluster knows; clients go to it directly.
 """

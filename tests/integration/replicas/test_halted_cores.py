@@ -1,4 +1,4 @@
-"""An entry that one replica cannot apply stops that replica, with a line that says so; everybody else goes on."""
+"""An entry that one replica cannot apply stops that replica, with a line that says so; all others continue."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_replica_stops_and_the_others_continue(tmp_path: Path, bad: Callable
         for n in range(2, 6):
             producer.commit(engines.rows(3 * n, 3))
             other.commit(engines.rows(3 * n, 3))
-        cluster.settle(OTHER)  # the other business goes on at the broker of the replica that stopped
+        cluster.settle(OTHER)  # the other business continues at the broker of the replica that stopped
         assert stopped.core.catalogue.find(OTHER).committed.next_offset == 12
         assert stopped.core.catalogue.find(BUSINESS).committed.next_offset <= 6
         assert stopped.errors.fatal == []
@@ -140,12 +140,12 @@ def test_a_leader_that_cannot_apply_an_entry_ends_and_another_one_leads(
             BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT
         )
         eventually(lambda: bool(leader.errors.fatal))
-        (error,) = leader.errors.fatal  # which ends the process of a real broker, before anybody is told
+        (error,) = leader.errors.fatal  # which ends the process of a real broker, before any caller learns of it
         assert isinstance(error, StorageError)
         assert "cannot be applied here (ValueError('a bit has flipped in memory'))" in str(error)
         assert "this broker leads, so it stops and another one takes over" in str(error)
-        assert "this replica" not in str(error), "it is not told to throw its copy away before another one leads"
-        assert not decided.done(), "nobody is told that it is committed"
+        assert "this replica" not in str(error), "it does not throw its copy away before another one leads"
+        assert not decided.done(), "no caller takes it for committed"
         assert broken.committed.next_offset == 3, "nothing of what it cannot apply is shown"
 
         leader.kill()

@@ -20,7 +20,7 @@ ROWS = 10
 #: Host.fetched a writer waits for more than 3 s.
 HAND_OVER_S = 1.0
 WRITE_S = 2.5
-#: Where nobody is killed: a lease that ends because the machine is busy must not look like a broker that is gone.
+#: Where no broker is killed: a lease that ends because the machine is busy must not look like a broker that is gone.
 LONG_LEASE_S = 15.0
 
 
@@ -76,7 +76,7 @@ def test_a_broker_is_drained_and_stopped_under_writes(tmp_path: Path, etcd_serve
         assert set(found_at) == set("abcd") - {leader}
         assert len({tuple(bodies) for bodies in found_at.values()}) == 1
 
-        # drained again: nothing happens; with two of three left, nobody else can be
+        # drained again: nothing happens; with two of three left, no other can be
         cluster.venus("cluster", "drain", leader)
         other = cluster.record().replicas[0]
         cluster.brokers[other].kill()
@@ -100,7 +100,7 @@ def test_without_a_free_broker_a_drained_one_keeps_its_replica(tmp_path: Path, e
         assert writer.leader != drained
         cluster.brokers[writer.leader].stop()
         writer.write(1, ROWS)
-        assert writer.leader != drained, "one that is draining leads only if nobody else can"
+        assert writer.leader != drained, "one that is draining leads only if no other can"
         assert "accepts replicas again" in cluster.venus("cluster", "drain", drained, "--undo")[0]
 
 
@@ -184,7 +184,7 @@ def test_wrong_use_is_one_line(
 
 @pytest.fixture(scope="module")
 def waiting_cluster(tmp_path_factory: pytest.TempPathFactory, etcd_server: EtcdCluster) -> Iterator[BrokerCluster]:
-    """Start three brokers that nobody changes."""
+    """Start three brokers that stay as they are."""
     with BrokerCluster(tmp_path_factory.mktemp("waiting"), etcd_server) as cluster:
         Writer(cluster).write(1, ROWS)
         eventually(lambda: cluster.in_sync() == set("abc"))

@@ -52,7 +52,7 @@ def alarms(cluster: BrokerCluster, name: str) -> list[str]:
 
 
 def ends_at(folder: Path) -> int:
-    """Return how new a store is that nobody has open."""
+    """Return how new a closed store is."""
     store = Store(folder / "db", read_only=True)
     try:
         return store.opened_at

@@ -45,7 +45,7 @@ SILENT_S = 15.0
 RESTART_S = 3.0
 #: Scenario 45, on a machine of its own; beside other work it may take as many times longer as a computation does.
 WRITES_CONTINUE_S = 5.0
-#: Nobody is killed: a lease that ends because the machine is busy must not look like a broker that is gone.
+#: No broker is killed: a lease that ends because the machine is busy must not look like a broker that is gone.
 LONG_LEASE_S = 15.0
 FORGET_DONE = "the broker has forgotten business main"
 
@@ -172,7 +172,7 @@ def test_writers_are_refused_soon_without_a_majority(
 
 
 def _write_in_vain(reach: str) -> None:
-    """Write behind batch 3; until the leases have ended, look for whoever leads."""
+    """Write behind batch 3; until the leases have ended, look for the leader."""
     while True:
         with (
             contextlib.suppress(NotLeader),
@@ -315,7 +315,7 @@ def test_a_business_is_forgotten_by_every_broker(tmp_path: Path, etcd_server: Et
 
 
 def forget(cluster: BrokerCluster) -> bool:
-    """Forget the business as soon as nobody is connected."""
+    """Forget the business as soon as no client is connected."""
     return FORGET_DONE in cluster.venus("forget", "--business", BUSINESS, "--yes", code=None)[0]
 
 

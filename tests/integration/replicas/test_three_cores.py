@@ -240,7 +240,7 @@ def test_an_installation_that_is_interrupted_continues_and_nothing_of_it_is_serv
         cluster.net.cut = set()
         assert [len(rows) for rows in contents(cluster)] == [310] * 3
         (first, before), (second, came) = cluster.copied
-        assert (first, before) == (second, 0), "it went on with the same copy"
+        assert (first, before) == (second, 0), "it continued with the same copy"
         assert came > 0
         records = [received for received, _ in shown]
         assert records == sorted(records)

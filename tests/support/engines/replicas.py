@@ -209,7 +209,7 @@ class Node:
         return not self.killed and standing.leads and not standing.refusal and started
 
     def kill(self) -> None:
-        """End it as kill -9 does: what is written stays, nothing is said to anybody."""
+        """End it as kill -9 does: what is written stays, no peer gets a word."""
         self.killed = True
         self._inbox.put(None)
         self._thread.join()

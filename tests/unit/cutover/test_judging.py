@@ -1,4 +1,4 @@
-"""What forbids a cut-over, where counters go on, and what a hash of a table notices: all pure."""
+"""What forbids a cut-over, where counters continue, and what a hash of a table notices: all pure."""
 
 from __future__ import annotations
 
@@ -212,9 +212,9 @@ def test_a_version_that_has_come_since_is_reported_and_stops_nothing() -> None:
             return [later], replace(fill, done=True)
 
     table = VersionedTable(CutoverTable(schema=known, name="t"), (known,))
-    with pytest.raises(NotAtRest, match=r"s\.t has become version 2 while it was compared") as told:
+    with pytest.raises(NotAtRest, match=r"s\.t has become version 2 while it was compared") as refused:
         hash_source(cast("Cut", Moved()), table, lambda _name, _rows: None, None)
-    assert told.value.hint == "let changes of tables at the source end, and try again"
+    assert refused.value.hint == "let changes of tables at the source end, and try again"
 
 
 @pytest.mark.parametrize(
