@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
+from venus.adapters.dialects.postgresql.source import PostgresSource
+from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 
@@ -74,3 +77,18 @@ def test_a_row_with_such_a_text_that_was_there_before_halts_its_table_alone(way:
     way.stop("capture")
     way.load()
     assert ids(way) == {"a": [1], "bad": [2], "c": [1]}
+
+
+def test_its_table_is_found_without_a_new_session(way: WholeWay) -> None:
+    """The opening reads few rows of several tables: an error in it does not say which one halts."""
+    with closing(PostgresSource(way.source)) as source:
+        source.installer.install(["*"], [])
+        follower = Follower(source)
+        follower.drain()
+        write(way, 1)
+        follower.drain()
+        write(way, 2, BAD)
+        assert follower.source.capture.wait(0.001)
+        follower.drain()
+        assert find_halted(way) == [("bad",)]
+        assert [len(follower.rows(t)) for t in TABLES] == [2, 1, 2]

@@ -180,8 +180,7 @@ class PostgresCapture(SourceCapture):
             if len(self._recent) > PREPARED_TABLES_MAX:
                 self._recent = ()
         # if marks remain without a cut, for example because the application has locked a table, do not poll at once
-        has_work = seen.has_work(self._tables) if seen is not None else recent is not None and self._locked.is_waiting
-        self._gave_way = self._cut is None and has_work
+        self._gave_way = self._cut is None and seen is not None and seen.has_work(self._tables)
         return self._cut
 
     def _open_without_locks(

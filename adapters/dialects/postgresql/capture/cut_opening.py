@@ -232,7 +232,7 @@ def open_cut(
         connection.rollback()
         if not tables.reads.with_opening:
             raise
-        tables.reads.with_opening = False
+        tables.reads.with_opening = tables.reads.together = False
         return open_cut(
             connection, captured, tables, mark, fills, pace, halts, locked, everywhere=everywhere, idle=False, seen=seen
         )
