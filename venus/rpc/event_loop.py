@@ -91,14 +91,9 @@ class LoopBridge:
         else:
             self._wake()
 
-    def post_idly(self, is_urgent: Callable[[], bool], call: Callable[P, object], *args: P.args, **_: P.kwargs) -> None:
-        """Run `call` in the loop with the next call that wakes it, at once if `is_urgent` returns True after posting.
-
-        Whatever in the loop depends on such calls first shows `is_urgent` that it waits, then uses `run_posted`.
-        """
+    def post_idly(self, call: Callable[P, object], *args: P.args, **_: P.kwargs) -> None:
+        """Run `call` in the loop, in the order of posting, with the next call that wakes it."""
         self._calls.append((call, args))
-        if is_urgent():
-            self._wake()
 
     @contextlib.contextmanager
     def coalesce_posts(self) -> Iterator[None]:
@@ -122,10 +117,6 @@ class LoopBridge:
 
     def _run(self) -> None:
         self._woken = False
-        self.run_posted()
-
-    def run_posted(self) -> None:
-        """Run all calls posted so far. Only the loop's thread uses this."""
         while self._calls:
             call, args = self._calls.popleft()
             try:

@@ -264,6 +264,19 @@ def test_a_commit_is_carried_out_although_its_producer_leaves_at_once(broker: Ru
 
 
 @IN_PROCESS
+def test_a_stream_that_was_cancelled_takes_nothing_more(broker: RunningBroker) -> None:
+    """Its business is released, and may be dropped."""
+    with producer(broker) as sender:
+        ack = sender.connect(0, 0)
+        assert isinstance(sender._stream, in_process.InProcessStream)
+        served: Any = sender._stream._served
+        served.cancel()
+        eventually(lambda: served.task.done())
+        assert not served.send_half(half(1))
+        assert not served.commit(broker_pb2.Decision(epoch=ack.epoch, batch_no=1, verdict=broker_pb2.COMMIT))
+
+
+@IN_PROCESS
 def test_a_limit_holds_for_small_half_messages(start_broker: StartBroker) -> None:
     broker = start_broker(limits={"rows_per_s": 5.0, "burst_s": 1.0})
     with producer(broker) as sender:

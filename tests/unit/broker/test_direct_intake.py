@@ -61,6 +61,12 @@ class Place:
     def take_commit(self) -> bool:
         return self.intake.take_commit(broker_pb2.Decision(epoch=1, batch_no=1, verdict=broker_pb2.COMMIT))
 
+    def run_loop(self) -> None:
+        """Let the event loop run what was posted."""
+        done = self.loop.create_future()
+        self.bridge.post(done.set_result, None)
+        self.loop.run_until_complete(done)
+
     def settle(self, *, result: Any = None, error: Exception | None = None) -> None:
         """Settle the newest command in a thread of its own, as the core does."""
         set_it = self.futures[-1].set_result if error is None else self.futures[-1].set_exception
@@ -82,7 +88,7 @@ def test_the_commit_thread_acknowledges_what_is_on_disk(place: Place) -> None:
     place.settle(result=HalvesResult(through=1))
     assert [frame.halves_through for frame in place.put] == [1]
     assert not place.settled
-    place.bridge.run_posted()
+    place.run_loop()
     assert place.settled == [True]
 
 
@@ -90,7 +96,7 @@ def test_the_commit_thread_acknowledges_what_is_on_disk(place: Place) -> None:
 def test_it_leaves_a_gap_and_an_error_to_the_stream(place: Place, error: Exception | None) -> None:
     assert place.take_half()
     place.settle(result=HalvesResult(through=0, resend_from=1, reason="a gap"), error=error)
-    place.bridge.run_posted()
+    place.run_loop()
     assert (place.put, place.settled) == ([], [False])
 
 
@@ -99,7 +105,7 @@ def test_it_answers_a_commit_and_leaves_a_rollback_to_the_stream(place: Place) -
     place.settle(result=broker_pb2.Decided(batch_no=1, verdict=broker_pb2.COMMIT))
     assert place.take_commit()
     place.settle(result=broker_pb2.Decided(batch_no=1, verdict=broker_pb2.ROLLBACK))
-    place.bridge.run_posted()
+    place.run_loop()
     assert [frame.decided.verdict for frame in place.put] == [broker_pb2.COMMIT]
     assert place.settled == [True, False]
 

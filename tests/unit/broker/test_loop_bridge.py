@@ -125,28 +125,10 @@ def test_a_call_that_fails_keeps_those_behind_it_from_nothing(
 
 def test_an_idle_call_runs_with_the_next_one_that_wakes_the_loop(bridge: LoopBridge, loop: Loop) -> None:
     heard: list[int] = []
-    bridge.post_idly(lambda: False, heard.append, 1)
+    bridge.post_idly(heard.append, 1)
     with bridge.coalesce_posts():
-        bridge.post_idly(lambda: False, heard.append, 2)
+        bridge.post_idly(heard.append, 2)
     assert not loop.calls
     bridge.post(heard.append, 3)
     loop.run()
     assert heard == [1, 2, 3]
-
-
-def test_an_idle_call_wakes_a_loop_that_waits_for_it(bridge: LoopBridge, loop: Loop) -> None:
-    heard: list[int] = []
-    bridge.post_idly(lambda: len(bridge._calls) == 1, heard.append, 1)
-    assert len(loop.calls) == 1, "whether it is urgent is asked once it is posted"
-    loop.run()
-    assert heard == [1]
-
-
-def test_the_loop_can_run_idle_calls_itself(bridge: LoopBridge, loop: Loop) -> None:
-    heard: list[int] = []
-    bridge.post_idly(lambda: False, heard.append, 1)
-    bridge.run_posted()
-    assert heard == [1]
-    bridge.post(heard.append, 2)
-    loop.run()
-    assert heard == [1, 2]

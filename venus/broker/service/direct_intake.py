@@ -30,7 +30,7 @@ Settle = Callable[[Future[Any], int], None]
 
 
 class ServedProducer(Protocol):
-    """The stream of the client (producer_stream.py). Only the event loop uses it, but for the first three."""
+    """The stream of the client (producer_stream.py). Only the event loop uses it, except for the first four."""
 
     business: str
     epoch: int
@@ -73,10 +73,9 @@ class DirectIntake:
         self._is_closed = False
 
     def close(self) -> None:
-        """Take nothing more; whatever was taken is in the core's queue, and its record is posted."""
+        """Take nothing more; whatever was taken is in the core's queue."""
         with self._lock:
             self._is_closed = True
-        self._bridge.run_posted()
 
     def take_half(self, half: broker_pb2.Half) -> bool:
         """Hand a half message to the core; all earlier ones are on disk. Return False if a frame must carry it."""
@@ -125,14 +124,14 @@ class DirectIntake:
                 future = hand_over()
             except VenusError:  # a frame ends the stream with it
                 return False
-            self._bridge.post_idly(lambda: False, lambda: numbers.append(stream.begin_flight(newest)))
+            self._bridge.post_idly(lambda: numbers.append(stream.begin_flight(newest)))
 
         def on_done(done: Future[Any]) -> None:
             frame = answer(done.result()) if done.exception() is None else None
             # if the commit thread was faster, this is the client's thread, which holds the lock that `put` needs
             is_put = frame is not None and threading.get_ident() != taker and self._context.put_at_once(frame)
-            done_at = self._traffic.monotonic()
-            self._bridge.post_idly(lambda: not is_put or stream.is_over, record, done, is_put, done_at)
+            post = self._bridge.post_idly if is_put else self._bridge.post
+            post(record, done, is_put, self._traffic.monotonic())
 
         def record(done: Future[Any], is_put: bool, done_at: float) -> None:
             note(done_at)

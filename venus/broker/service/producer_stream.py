@@ -164,7 +164,6 @@ class ProducerStream:
         self._sends_small = True  # the newest half messages were
         self._mismatches = 0
         self._unsqueezer = Unsqueezer()
-        self._direct: DirectIntake | None = None
 
     def end(self, error: VenusError) -> None:
         """End the stream with this error once the pending answers are written."""
@@ -190,9 +189,9 @@ class ProducerStream:
     async def run(self, first: broker_pb2.ProducerFrame) -> None:
         """Serve until the producer leaves or an error ends the stream."""
         reader = asyncio.create_task(self._read(first))
-        shared, context = self._service, self._context
+        shared, context, direct = self._service, self._context, None
         if isinstance(context, InProcessContext):
-            direct = self._direct = DirectIntake(self, context, shared.core, shared.bridge, shared.traffic)
+            direct = DirectIntake(self, context, shared.core, shared.bridge, shared.traffic)
             context.on_half, context.on_commit = direct.take_half, direct.take_commit
         try:
             while True:
@@ -210,11 +209,8 @@ class ProducerStream:
                 await self.outbox.wake.wait()
         finally:
             reader.cancel()
-            self._close_direct()
-
-    def _close_direct(self) -> None:
-        if self._direct is not None:
-            self._direct.close()
+            if direct is not None:
+                direct.close()
 
     # -- from the producer ---------------------------------------------------------------------------------------
 
@@ -228,8 +224,7 @@ class ProducerStream:
                     break
                 if frame.HasField("init"):
                     raise ProtocolError("init came twice on one stream")  # noqa: TRY301
-            self._eof = True  # from here on, results of DirectIntake wake the loop
-            self._close_direct()
+            self._eof = True
             self.outbox.wake.set()
         except VenusError as error:
             self.end(error)
