@@ -177,7 +177,12 @@ class Host(Process):
 
     def _fetch(self, effect: m.SendFetch) -> None:
         event = m.FetchRequest(
-            sender=self.me, term=effect.term, index=effect.index, last_term=effect.last_term, version=effect.version
+            sender=self.me,
+            term=effect.term,
+            index=effect.index,
+            last_term=effect.last_term,
+            version=effect.version,
+            start=effect.start,
         )
         leader = self.world.hosts[effect.to.broker]
         if not leader.up and self.loop.random.random() < 0.7:

@@ -131,7 +131,8 @@ class Judge:
             return
         self._newest_safe = high
         if host.acknowledges_in is not None and host.replica.known is not None:
-            self._least = host.replica.known.min_in_sync
+            # an operator may have wanted fewer, which this leader does not know yet
+            self._least = min(host.replica.known.min_in_sync, self._world.coordinator.record.min_in_sync)
         self._may_lead()
 
     def _acknowledge(self, host: Host, index: int, entry: Entry) -> None:

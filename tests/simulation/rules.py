@@ -21,6 +21,9 @@ def _rule(text: str, where: str, old: str, new: str, seed: int, invariant: str) 
     return Rule(text=text, edits=(Edit(where=where, old=old, new=new),), seed=seed, invariant=invariant)
 
 
+#: Histories have few entries in a reply.
+_FETCH_AHEAD_ALWAYS = Edit(where="following.Following._on_entries", old=">= AHEAD_BYTES", new=">= 0")
+
 RULES = (
     # -- the high watermark ------------------------------------------------------------------------------------------
     _rule(
@@ -52,6 +55,19 @@ RULES = (
         "following.Following._is_ready",
         "self._position.is_settled",
         "self._position.done == self._position.ordered",
+        seed=0,
+        invariant="each broker that may lead has every safe entry",
+    ),
+    Rule(
+        text="A fetch ahead reports what is on the disk as well",
+        edits=(
+            _FETCH_AHEAD_ALWAYS,
+            Edit(
+                where="following.Following._fetch_effect",
+                old="index=self._position.end,\n        last_term=self._position.last_term,",
+                new="index=max(start, self._position.end), last_term=self.term if start else self._position.last_term,",
+            ),
+        ),
         seed=0,
         invariant="each broker that may lead has every safe entry",
     ),

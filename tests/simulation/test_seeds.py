@@ -17,6 +17,8 @@ import pytest
 from tests.simulation.judge import Violation
 from tests.simulation.states import RARE
 from tests.simulation.world import World
+from venus.replication import following
+from venus.replication.messages import Answer
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +42,23 @@ def check_reached(counts: Counter[str], least: int) -> None:
 
 def test_three_hundred_histories_hold_and_reach_every_rare_state() -> None:
     check_reached(histories(range(300)), 1)
+
+
+@pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 5000), marks=pytest.mark.slow)])
+def test_histories_hold_while_followers_fetch_ahead(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their replies are too small for that otherwise."""
+    kept = Counter[str]()
+    take_reply = following.Following._on_reply_ahead
+
+    def count(self: following.Following, answer: Answer | None) -> bool:
+        is_ahead = take_reply(self, answer)
+        kept["kept" if self._ahead is not None else "used at once" if is_ahead else "another reply"] += 1
+        return is_ahead
+
+    monkeypatch.setattr(following, "AHEAD_BYTES", 0)
+    monkeypatch.setattr(following.Following, "_on_reply_ahead", count)
+    histories(seeds)
+    assert min(kept["kept"], kept["used at once"], kept["another reply"]) > len(seeds) // 10
 
 
 @pytest.mark.slow

@@ -12,9 +12,18 @@ from venus.replication import messages as m
 from venus.replication.position import Position, ReplicationTimes, truncation_end
 from venus.replication.records import Ballot, Leadership, LiveBroker, Member, Policy, choose_leader, eligible_members
 
+#: A reply of at least so many bytes is probably followed by another one, which is fetched ahead. Frames are smaller if
+#: there are many businesses (replicated_logs.py), so that not too many of them are in memory.
+AHEAD_BYTES = 512 << 10
+
 
 class Following:
-    """State of a follower. At most one fetch is open, and none while the log changes: a fetch reports this disk."""
+    """State of a follower. At most one fetch is open.
+
+    A fetch reports this disk, so there is none while the log changes, except one ahead: while a large reply is written,
+    the next one is on its way. It is kept until the log has settled, and dropped if the log then ends elsewhere. It
+    belongs to one leader and term, as this object does.
+    """
 
     def __init__(self, position: Position, leader: Member, known: Leadership, patience: ReplicationTimes) -> None:
         self.leader = leader
@@ -23,6 +32,9 @@ class Following:
         self._position = position
         self._patience = patience
         self._asked_at: float | None = None  # when the open fetch was sent
+        self._ahead_from = 0  # the entry at which the reply to the open fetch ahead begins; 0 = there is none
+        self._ahead: m.Entries | None = None  # that reply, while the log changes
+        self._may_fetch_ahead = True  # a leader of an older version ignores where the reply shall begin
 
     def begin(self, now: float) -> list[m.Effect]:
         """Fetch what follows the log, or continue an installation that another leader's term had begun."""
@@ -43,11 +55,18 @@ class Following:
 
     def on_log_changed(self, now: float) -> list[m.Effect]:
         """Continue once the orders to the log are executed."""
+        if self._ahead is not None and self._is_ready:
+            ahead, self._ahead = self._ahead, None
+            if ahead.first == self._position.end:
+                return self._on_entries(ahead, now, continues=True)
         return self._fetch(now) if self._asked_at is None else []
 
     def on_fetch_reply(self, event: m.FetchReply, now: float) -> list[m.Effect]:
         """Handle a reply of the leader; one of another leader or term, or to an earlier fetch, is stale."""
-        if event.leader != self.leader or not self._is_ready:
+        if event.leader != self.leader:
+            return []
+        continues = self._on_reply_ahead(event.answer) if self._ahead_from else False
+        if not self._is_ready:
             return []
         match event.answer:
             case None:
@@ -61,20 +80,33 @@ class Following:
             case m.Entries() | m.LogsDiverge() | m.LogTrimmed() if event.answer.term != self.term:
                 return []
             case m.Entries():
-                return self._on_entries(event.answer, now)
+                return self._on_entries(event.answer, now, continues=continues)
             case m.LogsDiverge():
                 return self._on_diverge(event.answer)
             case m.LogTrimmed():
                 return self._on_trimmed(event.answer)
 
+    def _on_reply_ahead(self, answer: m.Answer | None) -> bool:
+        """Keep the reply to a fetch ahead while the log changes. Return False for any other reply, which ends it."""
+        start, self._ahead_from = self._ahead_from, 0
+        is_ahead = isinstance(answer, m.Entries) and answer.term == self.term and answer.first == start
+        if isinstance(answer, m.Entries) and answer.term == self.term:
+            self._may_fetch_ahead = is_ahead
+            if is_ahead and answer.entries and not self._is_ready:
+                self._ahead = answer
+        if not self._is_ready:
+            self._asked_at = None  # the next fetch is sent once the log has settled
+        return is_ahead
+
     @property
     def _is_ready(self) -> bool:
         return self._position.whole and self._position.is_settled
 
-    def _on_entries(self, answer: m.Entries, now: float) -> list[m.Effect]:
+    def _on_entries(self, answer: m.Entries, now: float, *, continues: bool = False) -> list[m.Effect]:
         position = self._position
         if answer.first != position.end:
             return []  # a reply to an earlier fetch
+        continues = continues or sum(map(len, answer.entries)) >= AHEAD_BYTES
         effects: list[m.Effect] = []
         # Entries before the first one of this reply are on this disk, and equal to the leader's.
         high = min(answer.high, answer.first - 1)
@@ -84,7 +116,11 @@ class Following:
         if not answer.entries:
             return [*effects, *self._fetch(now)]
         self._asked_at = None
-        return [*effects, m.Append(order=position.next_order(), first=answer.first, entries=answer.entries)]
+        append = m.Append(order=position.next_order(), first=answer.first, entries=answer.entries)
+        if not continues or not self._may_fetch_ahead:
+            return [*effects, append]
+        self._asked_at, self._ahead_from = now, answer.first + len(answer.entries)
+        return [*effects, append, self._fetch_effect(start=self._ahead_from)]
 
     def _on_diverge(self, answer: m.LogsDiverge) -> list[m.Effect]:
         position = self._position
@@ -106,17 +142,26 @@ class Following:
 
     def _reinstall(self, reason: str, *, diverged: bool = False) -> list[m.Effect]:
         self._position.whole = False  # until CopyInstalled
-        self._asked_at = None
+        self._asked_at, self._ahead = None, None
         return [m.Reinstall(leader=self.leader, reason=reason, diverged=diverged)]
 
     def _fetch(self, now: float) -> list[m.Effect]:
-        position = self._position
         if not self._is_ready:
             self._asked_at = None  # sent once the log has settled
             return []
-        self._asked_at = now
-        index, last_term = position.end, position.last_term
-        return [m.SendFetch(to=self.leader, term=self.term, index=index, last_term=last_term, version=self._version)]
+        self._asked_at, self._ahead_from = now, 0
+        return [self._fetch_effect()]
+
+    def _fetch_effect(self, *, start: int = 0) -> m.SendFetch:
+        """Return a fetch that reports what is on this disk."""
+        return m.SendFetch(
+            to=self.leader,
+            term=self.term,
+            index=self._position.end,
+            last_term=self._position.last_term,
+            version=self._version,
+            start=start,
+        )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -24,23 +24,34 @@ class FollowerProgress:
     end: int = 0  # the first index that it does not have on disk
     version: int = 0  # of the record that it knew at its last fetch
     heard_at: float = 0.0
-    leader_end: int = 0  # end of the leader's log at its last fetch
+    leader_end: int = 0  # end of the leader's log at a fetch, the last one unless that was one ahead
+    leader_end_at: float = 0.0  # the time of that fetch
     caught_up_at: float = 0.0  # when it last had the whole log of that time
     moved_at: float = 0.0  # when it last had the whole log, or more than before
 
-    def after_fetch(self, end: int, version: int, leader_end: int, now: float) -> FollowerProgress:
-        """Return the progress after a fetch of the follower."""
+    def after_fetch(
+        self, end: int, version: int, leader_end: int, now: float, *, ahead: bool = False
+    ) -> FollowerProgress:
+        """Return the progress after a fetch of the follower.
+
+        One `ahead` is sent before its disk has what the fetch before it returned: that one still has to be met.
+        """
         if end >= leader_end:
             caught_up_at = now
         elif self.leader_end and end >= self.leader_end:
-            caught_up_at = self.heard_at
+            caught_up_at = self.leader_end_at
         else:
             caught_up_at = self.caught_up_at
+        if ahead and end < self.leader_end:
+            leader_end, leader_end_at = self.leader_end, self.leader_end_at
+        else:
+            leader_end_at = now
         return FollowerProgress(
             end=end,
             version=version,
             heard_at=now,
             leader_end=leader_end,
+            leader_end_at=leader_end_at,
             caught_up_at=caught_up_at,
             moved_at=now if end >= leader_end or end > self.end else self.moved_at,
         )
@@ -332,7 +343,12 @@ class Leading:
         before = self.followers.get(follower, FollowerProgress())
         if event.version < before.version:
             return []  # a newer fetch has overtaken it
-        self.followers[follower] = before.after_fetch(event.index, event.version, position.end, now)
+        ahead = bool(event.start)
+        self.followers[follower] = before.after_fetch(event.index, event.version, position.end, now, ahead=ahead)
+        if ahead:  # at once, even without entries: the next fetch reports what is on the follower's disk by then
+            self._parked.pop(follower, None)
+            entries = m.Entries(term=self.known.term, first=event.start, high=position.high)
+            return [m.SendReply(to=follower, answer=entries)]
         _, since = self._parked.get(follower, (event, now))  # a repeated fetch does not restart the wait
         self._parked[follower] = (event, since)
         return self._answer_parked(now)

@@ -102,7 +102,8 @@ class CopyInstalled:
 class FetchRequest:
     """A follower fetches entries from `index` on; the one before it, of `last_term`, is on its disk.
 
-    `version` is that of the follower's record.
+    `version` is that of the follower's record. `start` is 0, or the fetch is one ahead: its reply begins at this entry,
+    because the leader has sent this follower everything before it, in this term.
     """
 
     sender: Member
@@ -110,6 +111,7 @@ class FetchRequest:
     index: int
     last_term: int
     version: int
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +187,7 @@ class SendFetch:
     index: int
     last_term: int
     version: int
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -285,6 +285,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "index": _FROM_1,
         "last_term": _ANY,
         "version": _ANY,
+        "start": _ANY,
     },
     "LeaderFrame": {"answers": Each(COUNT_MAX), "part": Bytes(PART_BYTES_MAX)},
     "FetchAnswer": {

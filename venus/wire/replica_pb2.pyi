@@ -146,12 +146,15 @@ class FetchEntries(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     LAST_TERM_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     business: _builtins.str
     term: _builtins.int
     index: _builtins.int
     last_term: _builtins.int
     version: _builtins.int
     """of the business's record at the coordinator, as the follower knows it"""
+    start: _builtins.int
+    """the reply begins here, because everything before it was sent in this term; 0 = at `index`"""
     def __init__(
         self,
         *,
@@ -160,10 +163,11 @@ class FetchEntries(_message.Message):
         index: _builtins.int = ...,
         last_term: _builtins.int = ...,
         version: _builtins.int = ...,
+        start: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "index", b"index", "last_term", b"last_term", "term", b"term", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["business", b"business", "index", b"index", "last_term", b"last_term", "start", b"start", "term", b"term", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

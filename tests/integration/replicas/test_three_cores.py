@@ -19,7 +19,8 @@ from venus.broker.pipeline.upkeep import MAINTAIN_EVERY_S
 from venus.broker.replicas import broker_load, host
 from venus.broker.replicas.placement import Rebalancer
 from venus.errors import NotLeader, Unavailable
-from venus.replication.records import Leadership
+from venus.replication.messages import SendFetch
+from venus.replication.records import Leadership, LiveBroker
 
 pytestmark = pytest.mark.integration
 
@@ -149,6 +150,29 @@ def test_a_log_is_kept_for_a_follower_that_is_away(tmp_path: Path) -> None:
         cluster.start("c")
         assert [len(rows) for rows in contents(cluster)] == [310] * 3
         assert cluster.nodes["c"].host.troubles == {}
+
+
+def test_a_follower_that_was_away_fetches_large_frames_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[int] = []
+    fetch = replicas.MemoryTransport.fetch
+
+    def record(self: replicas.MemoryTransport, to: LiveBroker, business: str, wanted: SendFetch) -> None:
+        starts.append(wanted.start)
+        fetch(self, to, business, wanted)
+
+    with Cluster(tmp_path) as cluster:
+        producer = Producer(cluster.create().core)
+        producer.commit(engines.rows(0, 10))
+        cluster.settle()
+        cluster.nodes["c"].kill()
+        for n in range(1, 31):
+            producer.commit(engines.rows(10 * n, 10, b"x" * 20_000))
+        monkeypatch.setattr(replicas.MemoryTransport, "fetch", record)
+        cluster.start("c")
+        found = contents(cluster)
+        assert [len(rows) for rows in found] == [310] * 3
+        assert found[0] == found[1] == found[2]
+        assert len(set(starts)) > 3, "0 and the entries behind large frames"
 
 
 def test_a_follower_that_is_too_far_behind_starts_over(tmp_path: Path) -> None:

@@ -283,7 +283,12 @@ class _Lines:
         host = self._host
         leader = self._world.hosts[to.member.broker]
         event = m.FetchRequest(
-            sender=host.me, term=effect.term, index=effect.index, last_term=effect.last_term, version=effect.version
+            sender=host.me,
+            term=effect.term,
+            index=effect.index,
+            last_term=effect.last_term,
+            version=effect.version,
+            start=effect.start,
         )
         if not leader.up and host.loop.random.random() < 0.7:
             host.soon(self._world.network.delay(), host.product.on_connection_lost, to.member)

@@ -77,6 +77,7 @@ class MemoryTransport:
             index=fetch.index,
             last_term=fetch.last_term,
             version=fetch.version,
+            start=fetch.start,
         )
         self._send(to.member, lambda node: node.host.on_fetch(business, event))
 

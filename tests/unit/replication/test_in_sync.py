@@ -61,6 +61,16 @@ def test_a_fetch_is_progress_if_it_asks_for_more_or_has_everything() -> None:
     assert [found.moved_at for found in (first, again, further, level)] == [1.0, 1.0, 3.0, 5.0]
 
 
+def test_a_follower_that_fetches_ahead_keeps_up_if_it_gets_what_there_was() -> None:
+    """At each fetch the log is longer than its disk, and what it fetched the time before is still being written."""
+    progress, fetched = FollowerProgress(), 1
+    for n in range(2, 20):
+        end = 10 * n
+        progress = progress.after_fetch(fetched, 1, end, float(n), ahead=n > 2)
+        fetched = end - 10
+    assert progress.caught_up_at >= 15
+
+
 def leader() -> Replica:
     replica = Replica(A, Position(), patience=ReplicationTimes(silence_s=SILENCE_S), begins=True)
     live = {member: LiveBroker(member=member, address=f"{member.broker}:1") for member in (A, B, C)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from venus.replication.following import AHEAD_BYTES
 from venus.replication.messages import (
     NO_LEASE,
     Advance,
@@ -187,6 +188,89 @@ def test_a_follower_appends_what_it_is_sent_and_says_what_is_on_its_disk() -> No
     assert replica.step(log(3, done=1), 0.2) == [SendFetch(to=A, term=1, index=3, last_term=1, version=1)]
     effects = replica.step(FetchReply(leader=A, answer=Entries(term=1, first=3, high=2)), 0.3)
     assert effects == [Advance(high=2), SendFetch(to=A, term=1, index=3, last_term=1, version=1)]
+
+
+LARGE = (bytes(AHEAD_BYTES), b"2")
+
+
+def follower_that_fetches_ahead() -> Replica:
+    """Return a follower that writes entries 1 and 2, and has asked for those from 3 on."""
+    replica = Replica(B, Position(), patience=ReplicationTimes())
+    replica.step(BrokersRead(brokers=ALL_LIVE), 0.0)
+    replica.step(RecordRead(leadership=RECORD), 0.0)
+    assert replica.step(FetchReply(leader=A, answer=Entries(term=1, first=1, high=0, entries=LARGE)), 0.1) == [
+        Append(order=1, first=1, entries=LARGE),
+        SendFetch(to=A, term=1, index=1, last_term=0, version=1, start=3),
+    ]
+    return replica
+
+
+def test_a_follower_fetches_the_next_large_reply_while_it_writes_one() -> None:
+    replica = follower_that_fetches_ahead()
+    answer = Entries(term=1, first=3, high=2, entries=(b"3",))
+    assert replica.step(FetchReply(leader=A, answer=answer), 0.2) == []
+    assert replica.step(log(3, durable=1, done=1), 0.3) == [], "it is not on the disk yet"
+    assert replica.high == 0
+    assert replica.step(log(3, done=1), 0.4) == [
+        Advance(high=2),
+        Append(order=2, first=3, entries=(b"3",)),
+        SendFetch(to=A, term=1, index=3, last_term=1, version=1, start=4),
+    ]
+    assert replica.step(FetchReply(leader=A, answer=Entries(term=1, first=4, high=2)), 0.5) == [], "nothing follows"
+    assert replica.step(log(4, done=2), 0.6) == [SendFetch(to=A, term=1, index=4, last_term=1, version=1)]
+
+
+def test_a_reply_that_comes_after_the_log_has_settled_is_appended_at_once() -> None:
+    replica = follower_that_fetches_ahead()
+    assert replica.step(log(3, done=1), 0.2) == [], "a fetch is open"
+    appended, ahead = replica.step(FetchReply(leader=A, answer=Entries(term=1, first=3, high=0, entries=(b"3",))), 0.3)
+    assert appended == Append(order=2, first=3, entries=(b"3",))
+    assert ahead == SendFetch(to=A, term=1, index=3, last_term=1, version=1, start=4)
+
+
+def test_what_was_fetched_ahead_is_dropped_with_the_log_the_leader_or_the_term() -> None:
+    answer = FetchReply(leader=A, answer=Entries(term=1, first=3, high=2, entries=(b"3",)))
+    replica = follower_that_fetches_ahead()
+    replica.step(answer, 0.2)
+    fetched = SendFetch(to=A, term=1, index=1, last_term=0, version=1)
+    assert replica.step(log(1, done=1), 0.3) == [fetched], "an entry was damaged"
+
+    replica = follower_that_fetches_ahead()
+    replica.step(answer, 0.2)
+    record = replace(RECORD, term=2, leader=C, version=2)
+    assert replica.step(RecordRead(leadership=record), 0.3) == []
+    assert replica.step(log(3, done=1), 0.4) == [SendFetch(to=C, term=2, index=3, last_term=1, version=2)]
+
+    replica = follower_that_fetches_ahead()
+    assert replica.step(replace(answer, answer=Entries(term=2, first=3, high=2, entries=(b"3",))), 0.2) == []
+    assert replica.step(log(3, done=1), 0.3) == [SendFetch(to=A, term=1, index=3, last_term=1, version=1)]
+
+
+def test_a_lost_connection_ends_a_fetch_ahead() -> None:
+    replica = follower_that_fetches_ahead()
+    assert replica.step(FetchReply(leader=A, answer=None), 0.2) == []
+    assert replica.step(log(3, done=1), 0.3) == [SendFetch(to=A, term=1, index=3, last_term=1, version=1)]
+
+
+def test_a_leader_of_an_older_version_is_not_asked_ahead_again() -> None:
+    """It sends what the follower is writing once more."""
+    replica = follower_that_fetches_ahead()
+    assert replica.step(FetchReply(leader=A, answer=Entries(term=1, first=1, high=0, entries=LARGE)), 0.2) == []
+    assert replica.step(log(3, done=1), 0.3) == [SendFetch(to=A, term=1, index=3, last_term=1, version=1)]
+    answer = Entries(term=1, first=3, high=0, entries=LARGE)
+    assert replica.step(FetchReply(leader=A, answer=answer), 0.4) == [Append(order=2, first=3, entries=LARGE)]
+
+
+def test_a_fetch_ahead_is_answered_at_once_and_counts_for_what_is_on_the_disk() -> None:
+    replica = leader_of_three()
+    replica.step(log(5), 0.0)
+    assert replica.step(replace(build_fetch(B, 3), start=5), 0.1) == [
+        SendReply(to=B, answer=Entries(term=1, first=5, high=0))
+    ]
+    assert replica.leading is not None
+    assert replica.leading.followers[B].end == 3
+    replica.step(build_fetch(C, 5), 0.2)
+    assert replica.high == 2
 
 
 def test_a_follower_asks_a_leader_again_soon_that_has_not_heard_of_its_term() -> None:

@@ -372,14 +372,24 @@ def decode_member(found: replica_pb2.ClusterMember) -> Member:
 def encode_fetch(business: str, fetch: m.SendFetch) -> replica_pb2.FetchEntries:
     """Encode a fetch."""
     return replica_pb2.FetchEntries(
-        business=business, term=fetch.term, index=fetch.index, last_term=fetch.last_term, version=fetch.version
+        business=business,
+        term=fetch.term,
+        index=fetch.index,
+        last_term=fetch.last_term,
+        version=fetch.version,
+        start=fetch.start,
     )
 
 
 def decode_fetch(follower: Member, found: replica_pb2.FetchEntries) -> m.FetchRequest:
     """Decode a fetch."""
     return m.FetchRequest(
-        sender=follower, term=found.term, index=found.index, last_term=found.last_term, version=found.version
+        sender=follower,
+        term=found.term,
+        index=found.index,
+        last_term=found.last_term,
+        version=found.version,
+        start=found.start,
     )
 
 
