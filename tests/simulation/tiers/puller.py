@@ -305,7 +305,8 @@ class SimulatedPuller:
         if last and last != upper.name:
             host.loop.say(f"{host.name} pulls from {upper.name}, no longer from {last}")
             is_back = upper.name == host.upstream[0]
-            host.loop.counts[f"a set {'went back to the nearest' if is_back else 'continued at another'} set above"] += 1
+            did = "went back to the nearest" if is_back else "continued at another"
+            host.loop.counts[f"a set {did} set above"] += 1
             if self._moves:
                 host.loop.counts["a set left one that served"] += 1
                 host.world.judge.moved(host, upper)
