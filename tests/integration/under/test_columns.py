@@ -49,7 +49,7 @@ from venus.adapters.targets.relational.control import read_progress, read_table_
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.targets.relational.resync import Resyncs
 from venus.adapters.targets.relational.states import TableState
-from venus.config import Settings
+from venus.config import Settings, SparkSettings
 from venus.errors import ConfigError, Refused, WorkerLost
 from venus.masking.syntax import ColumnRule
 from venus.model import TableSchema
@@ -113,11 +113,13 @@ def test_the_plan_of_an_interrupted_load_has_no_plain_keys(database: str, feed: 
 
 def test_micro_batches_are_masked_too(database: str, feed: Feed, key_file: Path) -> None:
     settings = begin(feed, database, key_file)
+    settings = settings.model_copy(update={"spark": SparkSettings(stage_rows_min=1)})
     write(feed, 8, seed=5)
     applies = StagedApply(settings, "a", LocalRunner(2), threading.Event())
     applies.start()
     applies.apply_up_to(feed.broker.next_offset)
     applies.close()
+    assert (applies.staged > 0, applies.ordinary) == (True, 0)
     assert is_equal(database, settings, feed, RULES)
     assert "plain" not in text_at(database)
 
