@@ -23,7 +23,7 @@ from venus.errors import ConfigError
 #: The two most frequent mistakes.
 VARIABLE = "variables are not expanded: set VENUS_SOURCE__URL or VENUS_TARGETS__NAME__URL instead"
 _PERCENT = "in a password write @ as %40 and % as %25"
-PORT_MAX = 65_535
+_PORT_MAX = 65_535
 
 
 def parse_url(url: str, option: str, form: str) -> sa.URL:
@@ -38,7 +38,7 @@ def parse_url(url: str, option: str, form: str) -> sa.URL:
     if "@" in (parsed.host or ""):  # the rest of a password, which every message would contain
         raise refused
     if fault := _find_fault(parsed):
-        raise ConfigError(f"{option}: {fault}", hint=form)
+        raise ConfigError(f"{option}: {fault}", hint="write DIALECT://USER@HOST:PORT/DATABASE")
     return parsed
 
 
@@ -47,8 +47,8 @@ def _find_fault(url: sa.URL) -> str:
     values = [value for given in url.query.values() for value in ([given] if isinstance(given, str) else given)]
     if any("\0" in (part or "") for part in (url.username, url.password, url.host, url.database, *values)):
         return "it contains a NUL character"
-    if url.port is not None and not 0 < url.port <= PORT_MAX:
-        return f"its port is not between 1 and {PORT_MAX}"
+    if url.port is not None and not 0 < url.port <= _PORT_MAX:
+        return f"its port is not between 1 and {_PORT_MAX}"
     hosts = [host for host in (url.host or "").split(",") if not {*host} & {*"/%:"}]  # no sockets, no addresses of IPv6
     try:
         for host in hosts:
