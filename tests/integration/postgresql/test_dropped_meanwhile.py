@@ -75,7 +75,6 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, sql: Sql) -> Interrupt:
     pending: list[tuple[str, str, int]] = []
     late: list[str] = []
     rows = connections.PostgresConnection.rows
-    sql("SET lock_timeout = '200ms'")
 
     def change_first(
         self: connections.PostgresConnection, text: str, params: connections.Params = None
@@ -85,10 +84,13 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, sql: Sql) -> Interrupt:
             if later:
                 pending.append((query, change, later - 1))
             else:
+                sql("SET lock_timeout = '200ms'")
                 try:
                     sql(change)
                 except psycopg2.errors.LockNotAvailable:
                     late.append(change)
+                finally:
+                    sql("RESET lock_timeout")
         return rows(self, text, params)
 
     @contextmanager
