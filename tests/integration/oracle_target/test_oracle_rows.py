@@ -319,6 +319,16 @@ def test_a_lost_session_is_opened_again(stage: Stage) -> None:
     stage.equal()
 
 
+def test_a_split_is_claimed_once(stage: Stage) -> None:
+    """A second attempt at a split of a load has nothing to do, and is no error."""
+    stage.feed.describe(items())
+    stage.target.load()
+    target = open_database(stage.settings, stage.target.name)
+    claim = {"load_id": "of a test", "split": 1, "table_id": 1, "attempt": "first"}
+    with closing(target.connect("load")) as session:
+        assert [target.run_own(session, "claim_split", **claim) for _ in range(2)] == [1, 0]
+
+
 def test_a_second_writer_waits_for_the_position_and_sees_the_new_one(stage: Stage) -> None:
     """Two processes that both believe to have the target's lock never apply from one position."""
     stage.feed.describe(items())

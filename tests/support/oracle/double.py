@@ -109,6 +109,8 @@ class Module:
     connections: int = 0
     #: Of the statement executed last: what was bound as another type than the driver's choice.
     bound: dict[str, str] = field(default_factory=dict)
+    #: The types of the binds of many rows, None = the driver's choice.
+    sizes: tuple[str | None, ...] = ()
     DB_TYPE_NUMBER: str = NUMBER
     DB_TYPE_CLOB: str = CLOB
     DB_TYPE_NCLOB: str = NCLOB
@@ -193,6 +195,9 @@ class Cursor:
     def _kind(self, name: str, stored: str) -> Any:
         handler = self.connection.outputtypehandler
         return (handler and handler(self, SimpleNamespace(name=name, type_code=stored))) or stored
+
+    def setinputsizes(self, *types: Any) -> None:
+        self.connection.module.sizes = types
 
     def executemany(self, text: str, rows: Sequence[Any]) -> None:
         self.connection.module.said.append((text, list(rows)))

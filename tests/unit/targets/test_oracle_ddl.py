@@ -119,6 +119,14 @@ def test_a_renamed_column_and_one_that_may_be_null_now() -> None:
     )
 
 
+def test_a_dropped_column_stays_and_may_be_null() -> None:
+    first = table(1, "items", column(1, "id", INT), column(2, "label", nullable=False), column(3, "n", INT))
+    fewer = replace(first, columns=first.columns[:1])
+    found = step(first, fewer, LABEL=here("LABEL", "CLOB", not_null=True))
+    assert found.statements == ('ALTER TABLE "ITEMS" MODIFY ("LABEL" NULL)',)
+    assert [text.split()[1] for text in found.remarks] == ["label", "n"]
+
+
 def test_an_existing_table_is_compared() -> None:
     placed = place_table(items(), "APP", "auto")
     columns = (here("ID", "NUMBER(19)"), here("LABEL", "VARCHAR2(20 CHAR)"), here("AMOUNT", "NUMBER"))

@@ -6,16 +6,19 @@ import re
 
 import pytest
 
-from tests.support.brokers.feed import items, settings_for
-from tests.support.oracle.double import VARCHAR, Answer, Error, Module, error
+from tests.support.brokers.feed import INT, column, items, settings_for, table
+from tests.support.oracle.double import LONG, NUMBER, VARCHAR, Answer, Error, Module, error
 from venus.adapters.dialects.oracle.session.driver import ModuleDriver
 from venus.adapters.targets.oracle import session as sessions
 from venus.adapters.targets.oracle.database import OracleTargetDatabase
 from venus.adapters.targets.oracle.ddl import place_table
-from venus.adapters.targets.oracle.rowsql import row_sql, statement
+from venus.adapters.targets.oracle.rowsql import insert_rows, row_sql, statement
 from venus.adapters.targets.oracle.session import OracleTargetSession
 from venus.adapters.targets.relational.session import DdlNeeded, Refusal
+from venus.codec.columns import from_columns
+from venus.codec.row_bytes import Layout
 from venus.errors import DatabaseUnavailable, LoginRefused, TargetError
+from venus.model import Kind, LogicalType
 
 
 @pytest.fixture
@@ -173,6 +176,16 @@ def test_a_temporary_table_is_created_outside_of_the_transaction(session: Oracle
     session.rollback()
     needed.value.run()
     assert [text for text, _ in module.said][-2].startswith(f"CREATE GLOBAL TEMPORARY TABLE {sql.stage} (")
+
+
+def test_lobs_are_bound_behind_all_other_values(session: OracleTargetSession, module: Module) -> None:
+    """No long value may follow one of a LOB (ORA-24816)."""
+    short = LogicalType(kind=Kind.TEXT, length=9)
+    schema = table(1, "items", column(1, "id", INT), column(2, "label"), column(3, "short", short))
+    record_ids, rows = from_columns([["1"], ["x"], ["y"]], Layout.of(schema))
+    insert_rows(session, row_sql(place_table(schema, "APP", "auto"), "main/o"), schema, record_ids, rows)
+    assert [text for text, _ in module.said] == ['INSERT INTO "ITEMS" ("ID", "SHORT", "LABEL") VALUES (:1, :2, :3)']
+    assert module.sizes == (NUMBER, None, LONG), "the driver chooses what a text of a VARCHAR2 is"
 
 
 def test_what_is_empty_in_own_tables_comes_back_empty(session: OracleTargetSession, module: Module) -> None:
