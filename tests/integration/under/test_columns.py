@@ -16,6 +16,7 @@ from tests.support.brokers.feed import (
     caught_up,
     column,
     following,
+    gone,
     put,
     query,
     refers,
@@ -114,7 +115,8 @@ def test_the_plan_of_an_interrupted_load_has_no_plain_keys(database: str, feed: 
 def test_micro_batches_are_masked_too(database: str, feed: Feed, key_file: Path) -> None:
     settings = begin(feed, database, key_file)
     settings = settings.model_copy(update={"spark": SparkSettings(stage_rows_min=1)})
-    write(feed, 8, seed=5)
+    feed.cut(*(put(f"plain{n}", f"plain{n}@5", "a plain note", "2001-12-31", "plain") for n in range(40, 80)))
+    feed.cut(gone("plain1"), put("plain2", "plain2@5", None, None, None))
     applies = StagedApply(settings, "a", LocalRunner(2), threading.Event())
     applies.start()
     applies.apply_up_to(feed.broker.next_offset)
