@@ -170,9 +170,7 @@ def read_structure(connection: PostgresConnection, oids: Sequence[int]) -> Mappi
 
 def _add_reference(structure: PostgresStructure, row: Row) -> None:
     _, name, on_delete, on_update, match, definition = row
-    if (
-        definition is None
-    ):  # dropped since the snapshot: PostgreSQL's functions for definitions read the newest catalogue
+    if definition is None:  # dropped since the snapshot
         structure.unenforced.add(name)
         return
     structure.actions[name] = (_ACTIONS.get(on_delete, ""), _ACTIONS.get(on_update, ""))
