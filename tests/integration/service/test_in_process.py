@@ -265,14 +265,15 @@ def test_a_commit_is_carried_out_although_its_producer_leaves_at_once(broker: Ru
 
 @IN_PROCESS
 def test_a_stream_that_was_cancelled_takes_nothing_more(broker: RunningBroker) -> None:
-    """Its business is released, and may be dropped."""
+    """Its business is released, and may be forgotten."""
     with producer(broker) as sender:
         ack = sender.connect(0, 0)
+        commit(sender, [half(1)])
         assert isinstance(sender._stream, in_process.InProcessStream)
         served: Any = sender._stream._served
         served.cancel()
         eventually(lambda: served.task.done())
-        assert not served.send_half(half(1))
+        assert not served.send_half(half(2))
         assert not served.commit(broker_pb2.Decision(epoch=ack.epoch, batch_no=1, verdict=broker_pb2.COMMIT))
 
 
