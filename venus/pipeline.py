@@ -389,7 +389,7 @@ class _Run:
             (CAPTURE, lambda emit: capture_changes(own, stop, captured, emit)),
             *((name, TargetLoop(own, name, stop, captured).run) for name in own.directed_settings.targets),
         ]
-        self._loops = [LoopThread(name=name, body=self._keep_error(name, body), vital=True) for name, body in bodies]
+        self._loops = [LoopThread(name=name, body=self._keep_error(name, body), is_vital=True) for name, body in bodies]
         ThreadSupervisor(self._loops, stop, self._on_event, _explain).run()
         return has_turned(self._loops) and not self._is_stopping.is_set()
 

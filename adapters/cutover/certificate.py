@@ -77,7 +77,7 @@ class ComparedTable:
     spelled: bool
 
     @property
-    def equal(self) -> bool:
+    def is_equal(self) -> bool:
         """Whether all three hold the same rows."""
         return self.source == self.full == self.target
 
@@ -100,7 +100,7 @@ class ComparedTable:
         return {
             "table": self.table,
             "target_table": self.target_table,
-            "equal": self.equal,
+            "equal": self.is_equal,
             "rows": {side: found.rows for side, found in sides.items()},
             "hash": {side: found.text for side, found in sides.items()},
             "form": "as the target spells it" if self.spelled else "as it travels",
@@ -119,7 +119,7 @@ def to_document(
     """Build the certificate."""
     return head | {
         "hash": HASH,
-        "equal": bool(tables) and all(t.equal for t in tables),
+        "equal": bool(tables) and all(t.is_equal for t in tables),
         "tables": [t.document for t in tables],
         "foreign_keys": [
             {"name": f.name, "reference": f.shown, "orphans": f.orphans, "example": f.example, "not_valid": f.not_valid}

@@ -134,7 +134,7 @@ def open_quiet_cut(source: Source, tables: Mapping[int, VersionedTable]) -> Cut:
         except SchemaChanged:
             source.capture.refresh_schemas()
             continue
-        if cut is not None and _nothing_waits(cut, tables, heartbeats=tried == _QUIET_TRIES - 1):
+        if cut is not None and _is_usable(cut, tables, heartbeats=tried == _QUIET_TRIES - 1):
             return cut
         time.sleep(_QUIET_PAUSE_S)
     raise NotAtRest(
@@ -142,7 +142,7 @@ def open_quiet_cut(source: Source, tables: Mapping[int, VersionedTable]) -> Cut:
     )
 
 
-def _nothing_waits(cut: Cut, tables: Mapping[int, VersionedTable], *, heartbeats: bool) -> bool:
+def _is_usable(cut: Cut, tables: Mapping[int, VersionedTable], *, heartbeats: bool) -> bool:
     """Return whether the cut is usable; roll it back if not. `heartbeats`: these may wait."""
     waiting = cut.read_sections(rows_max=1, bytes_max=1)
     try:
@@ -241,7 +241,7 @@ class CutoverComparison:
         full = {t: self._hash_full_data(table, None) for t, table in tables.items()}
         target = self._hash_targets(tables)
         found = [_build_result(table, source[t], full[t], target[t]) for t, table in tables.items()]
-        return [one if one.equal else self._compare_spelled(tables[t]) for t, one in zip(tables, found, strict=True)]
+        return [one if one.is_equal else self._compare_spelled(tables[t]) for t, one in zip(tables, found, strict=True)]
 
     def _progress_of(self, side: str) -> Callable[[str, int], None]:
         def report(table: str, rows: int) -> None:

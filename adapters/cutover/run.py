@@ -294,7 +294,7 @@ class _Cutover:
                 raise
             self._add_block([CutoverObstacle(what=str(error), remedy=error.hint)])
             return [], None
-        wrong = [t for t in tables if not t.equal]
+        wrong = [t for t in tables if not t.is_equal]
         found = [CutoverObstacle(what=f"{t.table} is not the same everywhere: {t.difference}") for t in wrong]
         self._add_block(found, f"`venus verify --target {self._target.name}` finds the rows")
         return tables, comparing.snapshot

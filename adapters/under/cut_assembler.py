@@ -64,7 +64,7 @@ class CutPiece:
         return self.start + self.batch.offsets - self.passed
 
     @property
-    def harmless(self) -> bool:
+    def is_harmless(self) -> bool:
         """Whether it may be written before its decision: no DDL, no lock that blocks readers of the target."""
         return not self.batch.schemas and all(s.kind is ChangeKind.CHANGES for s in self.batch.sections)
 
@@ -85,13 +85,13 @@ class DeliveredCut:
     closed: bool = False
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether all of it has arrived, decided or not."""
         return bool(self.pieces) and (self.closed or self.pieces[-1].batch.cut_end)
 
     @property
-    def complete(self) -> bool:
-        return self.ended and (self.closed or self.pieces[-1].decided)
+    def is_complete(self) -> bool:
+        return self.has_ended and (self.closed or self.pieces[-1].decided)
 
     @property
     def start(self) -> int:
@@ -160,7 +160,7 @@ class CutAssembler:
         piece.epoch, piece.committed_at_us, piece.decided = increment.epoch, increment.committed_at_us, True
 
     @property
-    def ahead(self) -> bool:
+    def is_ahead(self) -> bool:
         """Whether any piece is undecided."""
         return bool(self._ahead)
 
@@ -175,8 +175,8 @@ class CutAssembler:
             raise ProtocolError(f"increment {piece.start}..{piece.end} does not follow offset {self._next}")
         self._next = piece.end
         last = self._cuts[-1] if self._cuts else None
-        if last is None or last.ended or last.number != piece.batch.cut:
-            if last is not None and not last.ended:
+        if last is None or last.has_ended or last.number != piece.batch.cut:
+            if last is not None and not last.has_ended:
                 if self._dense:
                     raise ProtocolError(f"cut {last.number} has no end before offset {piece.start}")
                 last.closed = True
@@ -195,7 +195,7 @@ class CutAssembler:
 
     def is_open_full(self, rows_max: int) -> bool:
         """Return whether as much waits of an incomplete first cut, which has to be streamed."""
-        if not self._cuts or self._cuts[0].complete:
+        if not self._cuts or self._cuts[0].is_complete:
             return False
         return self._cuts[0].rows >= rows_max or self._cuts[0].nbytes >= self._bytes_max
 
@@ -206,7 +206,7 @@ class CutAssembler:
 
     @property
     def has_complete(self) -> bool:
-        return bool(self._cuts) and self._cuts[0].complete
+        return bool(self._cuts) and self._cuts[0].is_complete
 
     def close_below(self, offset: int) -> None:
         """Treat the last cut as complete if it ends at or below `offset`: no more of it will come to this reader."""
@@ -243,7 +243,7 @@ class CutAssembler:
         if not self._cuts:
             return []
         cut = self._cuts[0]
-        if not all(piece.decided or piece.harmless for piece in cut.pieces):
+        if not all(piece.decided or piece.is_harmless for piece in cut.pieces):
             raise DecisionNeeded("it alters or empties a table")
         pieces, cut.pieces = cut.pieces, []
         self._add_size(cut, -cut.rows, -cut.nbytes)

@@ -59,7 +59,7 @@ class RowChanges:
         return len(self.record_ids.data) + len(self.rows.data) + 17 * len(self)
 
     @property
-    def only_new(self) -> bool:
+    def has_only_new(self) -> bool:
         """Whether all are new rows."""
         return self.is_new is not None and bool(self.is_new.all())
 
@@ -276,7 +276,7 @@ class PendingChanges:
         """Take the changes from memory; only the last one of each key, unless all are new rows."""
         rows, self.parts = join_changes(self.parts), []
         self.taken += len(rows)
-        rows = rows if rows.only_new else net_changes(rows)
-        self.only_new &= rows.only_new
+        rows = rows if rows.has_only_new else net_changes(rows)
+        self.only_new &= rows.has_only_new
         self.has_waiting_deletes |= bool(rows.is_deleted.any())
         return rows

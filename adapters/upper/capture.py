@@ -121,7 +121,7 @@ def run_capture_fill(
 
 def _is_filled(session: CaptureSession) -> bool:
     """Return whether every table that may be read has been read or compared."""
-    return session.fills.finished and not session.fills.compared
+    return session.fills.is_finished and not session.fills.compared
 
 
 def _fill_report(settings: Settings, outside: CaptureDependencies) -> tuple[FillReport, BatchNo]:
@@ -266,8 +266,8 @@ class CaptureLoop:
             now = self._outside.monotonic()
             chores.run()
             self._comparisons.offer(session.fills.compared, session.next_sequence)
-            self._reporter.set_state("capturing" if session.fills.finished else "filling")
-            filling = not session.fills.finished
+            self._reporter.set_state("capturing" if session.fills.is_finished else "filling")
+            filling = not session.fills.is_finished
             if cutter.cut() is CutResult.CHANGES:
                 pace.on_traffic(now)
                 if not filling:

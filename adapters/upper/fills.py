@@ -83,12 +83,12 @@ class Fills:
         )
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether every table that may be read has been read."""
         return not self._turn
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every table has been read, also those that may not be read now."""
         return all(state.done for state in self._states.values())
 

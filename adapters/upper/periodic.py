@@ -75,7 +75,7 @@ class PeriodicTasks:
 
     def _report_figures(self, now: float) -> None:
         """Report the progress of fills, an unfinished switch, and periodically the number of rows."""
-        due, filling = now >= self._next_count, not self._session.fills.finished
+        due, filling = now >= self._next_count, not self._session.fills.is_finished
         switch = self._session.describe_switch()
         if due:
             self._next_count = now + ROWS_EVERY_S

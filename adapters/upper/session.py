@@ -131,7 +131,7 @@ class CaptureSession:
         # a fill without progress waits until the registry is read again, even if its fingerprint is unchanged
         if (
             self.source.registry.read_registry_fingerprint() != self.sign
-            or not self.fills.complete
+            or not self.fills.is_complete
             or self._has_changed()
         ):
             self.read_registry()

@@ -192,7 +192,7 @@ class SideJudgement:
     reason: str = ""
 
     @property
-    def wrong(self) -> bool:
+    def is_wrong(self) -> bool:
         """Whether the expected row is known and differs."""
         return self.expected is not None and not self.right
 
@@ -214,7 +214,7 @@ def decide(subject: Subject, suspect: SuspectRow, history: KeyHistory) -> Decisi
         for place in (ComparisonSide.SOURCE, ComparisonSide.TARGET)
         if place in suspect.rows
     ]
-    wrong = [leg for leg in legs if leg.wrong]
+    wrong = [leg for leg in legs if leg.is_wrong]
     open_ = next((leg.reason for leg in legs if leg.reason), "")
     if open_:
         # one side may be wrong already; wait for the other side, so that the fault is named completely
@@ -265,10 +265,10 @@ def _repeated_key(subject: Subject, suspect: SuspectRow) -> RowDifference:
 
 
 def _difference(subject: Subject, suspect: SuspectRow, legs: list[SideJudgement]) -> RowDifference:
-    capture = next((leg for leg in legs if leg.place is ComparisonSide.SOURCE and leg.wrong), None)
-    apply = next((leg for leg in legs if leg.place is ComparisonSide.TARGET and leg.wrong), None)
+    capture = next((leg for leg in legs if leg.place is ComparisonSide.SOURCE and leg.is_wrong), None)
+    apply = next((leg for leg in legs if leg.place is ComparisonSide.TARGET and leg.is_wrong), None)
     rows: dict[ComparisonSide, Row | None] = dict(suspect.rows)
-    full = next((leg.expected for leg in legs if leg.wrong and leg.expected is not None), KnownRow(row=None))
+    full = next((leg.expected for leg in legs if leg.is_wrong and leg.expected is not None), KnownRow(row=None))
     rows[ComparisonSide.FULL] = full.row
     if capture is not None:
         wanted = rows[ComparisonSide.SOURCE]

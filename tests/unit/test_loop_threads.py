@@ -64,7 +64,7 @@ def test_a_loop_that_fails_unexpectedly_is_restarted_and_others_continue() -> No
         done.set()
         stop.wait()
 
-    capture = LoopThread(name="capture", body=fail, vital=True)
+    capture = LoopThread(name="capture", body=fail, is_vital=True)
     watched = Watched(capture, LoopThread(name="main", body=until_stop(stop)), stop=stop)
 
     def stop_when_done() -> None:
@@ -84,7 +84,7 @@ def test_the_end_of_capture_stops_the_targets_and_gives_the_exit_code() -> None:
         raise Fenced("another capture", hint="stop it")
 
     stop = threading.Event()
-    capture = LoopThread(name="capture", body=refuse, vital=True)
+    capture = LoopThread(name="capture", body=refuse, is_vital=True)
     watched = Watched(capture, LoopThread(name="main", body=until_stop(stop)), stop=stop)
     assert watched.supervisor.run() == Fenced.exit_code
     assert stop.is_set()
@@ -100,7 +100,7 @@ def test_a_target_that_ended_finally_stays_down_and_is_repeated(monkeypatch: pyt
         raise Diverged("another history", hint="resync")
 
     main = LoopThread(name="main", body=diverge)
-    watched = Watched(LoopThread(name="capture", body=until_stop(stop), vital=True), main, stop=stop)
+    watched = Watched(LoopThread(name="capture", body=until_stop(stop), is_vital=True), main, stop=stop)
     write = watched._write
 
     def stop_after_two(name: str, found: Any) -> None:
@@ -139,7 +139,7 @@ def test_a_switch_ends_every_loop() -> None:
 
     stop = threading.Event()
     main, other = LoopThread(name="main", body=turn), LoopThread(name="other", body=until_stop(stop))
-    watched = Watched(LoopThread(name="capture", body=until_stop(stop), vital=True), main, other, stop=stop)
+    watched = Watched(LoopThread(name="capture", body=until_stop(stop), is_vital=True), main, other, stop=stop)
     watched.supervisor.run()
     assert has_turned((main,))
     assert not has_turned((other,))

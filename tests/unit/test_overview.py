@@ -80,7 +80,7 @@ def test_a_target_that_a_new_store_does_not_know_is_a_problem() -> None:
     ahead = replace(HEALTHY, broker=replace(BROKER, next_offset=9), targets=(replace(TARGET, offset=10),))
     (problem,) = ahead.problems
     assert "the target is at offset 10, the broker's queue ends at 9" in problem
-    assert replace(ahead, broker=replace(BROKER, next_offset=10)).healthy
+    assert replace(ahead, broker=replace(BROKER, next_offset=10)).is_healthy
 
 
 def test_a_table_that_is_not_captured_is_a_problem() -> None:
@@ -108,7 +108,7 @@ def test_a_source_that_is_not_configured_here_is_no_problem_while_the_broker_kno
 
 def test_a_healthy_pipeline_has_no_problem() -> None:
     assert HEALTHY.problems == ()
-    assert HEALTHY.healthy
+    assert HEALTHY.is_healthy
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_healthy_pipeline_has_no_problem() -> None:
     ],
 )
 def test_each_trouble_is_named_with_its_hop(found: Overview, says: str) -> None:
-    assert not found.healthy
+    assert not found.is_healthy
     assert any(says in problem for problem in found.problems), found.problems
 
 
@@ -190,8 +190,8 @@ def test_an_unfinished_switch_is_the_only_problem_of_what_waits_for_it() -> None
 
 
 def test_an_idle_source_is_healthy_within_a_few_heartbeats() -> None:
-    assert replace(HEALTHY, broker=replace(BROKER, captured_age_s=24.0)).healthy
-    assert not replace(HEALTHY, broker=replace(BROKER, captured_age_s=26.0)).healthy
+    assert replace(HEALTHY, broker=replace(BROKER, captured_age_s=24.0)).is_healthy
+    assert not replace(HEALTHY, broker=replace(BROKER, captured_age_s=26.0)).is_healthy
 
 
 def test_capture_is_judged_by_the_clock_of_the_broker() -> None:
@@ -204,7 +204,7 @@ def test_capture_is_judged_by_the_clock_of_the_broker() -> None:
     assert problem.endswith("nothing has been captured for 90 s")
     (problem,) = replace(HEALTHY, broker=replace(dead, committed_age_s=1.0)).problems
     assert "the source's clock is 7,200 s ahead" in problem
-    assert replace(HEALTHY, broker=replace(works, captured_age_s=20.0, ship_s=19.0)).healthy
+    assert replace(HEALTHY, broker=replace(works, captured_age_s=20.0, ship_s=19.0)).is_healthy
 
 
 def test_a_table_that_the_source_does_not_know_any_more_is_named() -> None:
@@ -218,7 +218,7 @@ def test_a_table_that_the_source_does_not_know_any_more_is_named() -> None:
 
 
 def test_a_table_that_catches_up_is_healthy() -> None:
-    assert replace(HEALTHY, targets=(with_table("CATCHUP"),)).healthy
+    assert replace(HEALTHY, targets=(with_table("CATCHUP"),)).is_healthy
 
 
 def test_a_paused_target_is_not_reported_twice() -> None:
@@ -250,7 +250,7 @@ def test_which_rows_a_table_gets_is_shown_with_how_a_change_of_that_goes() -> No
     def lines(**table: object) -> list[str]:
         changed = replace(TARGET.tables[0], **table)  # type: ignore[arg-type]
         found = replace(HEALTHY, targets=(replace(TARGET, tables=(changed,)),))
-        assert found.healthy
+        assert found.is_healthy
         return format_selections(found)
 
     where = "target a: main.orders gets the rows where region = 'EU'"
@@ -309,7 +309,7 @@ def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
 def test_a_set_that_pulls_from_here_is_shown_and_missed_as_a_set() -> None:
     lyon = replace(CONSUMER, group="mirror/lyon", acknowledged=990)
     below = replace(HEALTHY, broker=replace(BROKER, consumers=(CONSUMER, lyon)))
-    assert below.healthy
+    assert below.is_healthy
     assert "set lyon below: offset 990, level" in format_overview(below)
 
     away = replace(lyon, connected=False, backlog_rows=551, oldest_s=75.0)

@@ -119,7 +119,7 @@ class Core:
         try:
             self.store.close()
         except StorageError:
-            if not self.commits.failed:
+            if not self.commits.has_failed:
                 raise
             logger.info("closed after a failure of the store")
 

@@ -52,7 +52,7 @@ class LoopThread:
     name: str
     #: Runs until the stop, and passes its events on. Raises what ends it.
     body: Callable[[Emit], None]
-    vital: bool = False  # its end ends all loops
+    is_vital: bool = False  # its end ends all loops
     thread: threading.Thread | None = None
     error: dict[str, Any] = field(default_factory=dict)
     code: int | None = None  # set once it stays down

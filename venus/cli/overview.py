@@ -260,7 +260,7 @@ class Overview:
         return tuple(c for c in self.broker.consumers if c.group.startswith(PULLS_AS))
 
     @property
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether there is no problem."""
         return not self.problems
 

@@ -205,7 +205,7 @@ def run_loops(run: Invocation, signalled: threading.Event) -> int:
     from venus.cli.sync import report_capture_end
 
     stop, captured = threading.Event(), threading.Event()
-    capture = LoopThread(name="capture", body=lambda emit: capture_changes(run, stop, captured, emit), vital=True)
+    capture = LoopThread(name="capture", body=lambda emit: capture_changes(run, stop, captured, emit), is_vital=True)
     names = run.directed_settings.targets
     targets = [LoopThread(name=name, body=TargetLoop(run, name, stop, captured).run) for name in names]
     writer = EventWriter(run)

@@ -54,7 +54,7 @@ def status(
     if not watch:
         found = read_overview(settings, rows=rows)
         run.out.answer(document(found), *(format_overview(found) if not run.json else []))
-        return 0 if found.healthy else 1
+        return 0 if found.is_healthy else 1
     if run.json or not run.out.console.is_terminal:
         while True:
             found = read_overview(settings, rows=rows)
@@ -79,13 +79,13 @@ def watch_on_terminal(run: Invocation, every: float, *, rows: bool = False) -> i
                 live.update(Group(*format_overview(found)), refresh=True)
     except KeyboardInterrupt:
         run.out.console.print(verdict(found), markup=False)
-        return 0 if found.healthy else 1
+        return 0 if found.is_healthy else 1
 
 
 def document(found: Overview) -> dict[str, Any]:
     """Return the JSON document."""
     return {
-        "healthy": found.healthy,
+        "healthy": found.is_healthy,
         "verdict": verdict(found),
         "problems": found.problems,
         "released": found.released,
@@ -96,7 +96,7 @@ def document(found: Overview) -> dict[str, Any]:
 
 def verdict(found: Overview) -> str:
     """Return the one-line verdict."""
-    if found.healthy:
+    if found.is_healthy:
         following = [t for t in found.targets if not t.cut_over]
         if found.targets and not following:
             return f"OK: {found.business} is healthy, and every target was cut over"

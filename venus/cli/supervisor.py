@@ -184,7 +184,7 @@ class LoopProcess:
     name: str
     command: Sequence[str]
     at_first: Sequence[str] = ()  # options of the first start only
-    vital: bool = False  # its end ends all loops
+    is_vital: bool = False  # its end ends all loops
     process: subprocess.Popen[str] | None = None
     started: float = 0.0
     restart_at: float = 0.0
@@ -198,7 +198,7 @@ class SupervisedLoop(Protocol):
     """A loop as a supervisor of processes or of threads knows it."""
 
     @property
-    def vital(self) -> bool:
+    def is_vital(self) -> bool:
         """Whether its end ends all loops."""
 
     @property
@@ -217,7 +217,7 @@ def has_turned(loops: Iterable[SupervisedLoop]) -> bool:
 
 def ends_all(loop: SupervisedLoop) -> bool:
     """Return whether a loop stays down and the others end with it."""
-    return loop.code is not None and (loop.vital or has_turned((loop,)))
+    return loop.code is not None and (loop.is_vital or has_turned((loop,)))
 
 
 class Supervisor:

@@ -128,7 +128,7 @@ def run_children(
     """Run capture, and apply for each target, as children; return the exit code. Raises DirectionChanged."""
     capturing = build_loop(run, "capture", "--capture-only")
     capturing.at_first = ["--take-over"] if take_over else []
-    capturing.vital = True
+    capturing.is_vital = True
     loops = [capturing] if capture else []
     loops += [build_loop(run, name, "--apply-only", "--target", name, "--engine", engine) for name in targets]
     code = Supervisor(loops, stop, EventWriter(run).on_event).run()

@@ -225,7 +225,7 @@ class EtcdClient:
                         failures[address] = "its token had ended"
                         continue
                     failures[address] = _explain(error, address)
-                    repeated = repeated or not _never_sent(error)
+                    repeated = repeated or not _was_never_sent(error)
                     continue
                 self._check_cluster(answer, address)
                 self._newest = place
@@ -388,7 +388,7 @@ def _to_etcd_key(found: etcd_pb2.KeyValue) -> EtcdKey:
     return EtcdKey(found.key.decode(errors="replace"), found.value, found.mod_revision, found.lease)
 
 
-def _never_sent(error: grpc.RpcError) -> bool:
+def _was_never_sent(error: grpc.RpcError) -> bool:
     """Whether the request was certainly not sent."""
     details = error.details() or ""
     return "failed to connect" in details or "no leader" in details

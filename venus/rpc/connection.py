@@ -56,7 +56,7 @@ class BrokerConnection:
         self.address, self.channel = self._open(self._brokers.in_order(business))
 
     @property
-    def nearer_is_back(self) -> bool:
+    def can_move_nearer(self) -> bool:
         """Whether a nearer set is in use than when this connection was made: the next connection goes there."""
         return self._brokers.is_nearer_in_use(self._set)
 

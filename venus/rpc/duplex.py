@@ -62,9 +62,9 @@ class Duplex(Generic[SentT, FrameT]):
         return self._connection.address
 
     @property
-    def nearer_is_back(self) -> bool:
+    def can_move_nearer(self) -> bool:
         """Whether a nearer set of brokers serves again: a stream that is opened now goes there."""
-        return self._connection.nearer_is_back
+        return self._connection.can_move_nearer
 
     def close(self) -> None:
         """Send what is queued, end the stream and its threads; never raises because of the peer."""

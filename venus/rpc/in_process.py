@@ -175,7 +175,7 @@ def find_broker(reach: str) -> InProcessBroker | None:
 class InProcessConnection:
     """In place of a connection to a broker (venus/rpc/connection.py)."""
 
-    nearer_is_back: Final = False
+    can_move_nearer: Final = False
 
     def __init__(self, broker: InProcessBroker) -> None:
         self.address = broker.address

@@ -79,9 +79,9 @@ class LocalConnection:
         return self._fallback.address if self._fallback is not None else str(self._reach)
 
     @property
-    def nearer_is_back(self) -> bool:
+    def can_move_nearer(self) -> bool:
         """Whether a nearer set of brokers serves again."""
-        return self._fallback is not None and self._fallback.nearer_is_back
+        return self._fallback is not None and self._fallback.can_move_nearer
 
     def call(self, business: str, ask: Callable[[Any], T]) -> T:
         """Return what `ask` returns; repeat it for a while if the broker says when to ask again."""

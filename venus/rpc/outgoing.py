@@ -42,14 +42,14 @@ class Outgoing:
 
     def __bool__(self) -> bool:
         return bool(
-            (self._queued and self._halves_may_go)
+            (self._queued and self._can_send_halves)
             or self._decisions
             or self._report is not None
             or self._committed is not None
         )
 
     @property
-    def _halves_may_go(self) -> bool:
+    def _can_send_halves(self) -> bool:
         """Whether frames have reached their full size, or all earlier small frames are on disk."""
         return self._frame_bytes >= FRAME_BYTES or not self._frames
 
@@ -58,7 +58,7 @@ class Outgoing:
         self._frame_bytes = FRAME_BYTES
 
     @property
-    def rolling_back(self) -> bool:
+    def is_rolling_back(self) -> bool:
         """Whether a rollback is unanswered: until then its batch numbers may not be reused."""
         return any(d.verdict == broker_pb2.ROLLBACK for q in (self._asked, self._decisions) for d in q)
 
@@ -129,7 +129,7 @@ class Outgoing:
         """Return the next frame; its messages count as sent."""
         halves: list[broker_pb2.Half] = []
         room = self._frame_bytes
-        may_go = self._halves_may_go
+        may_go = self._can_send_halves
         while may_go and self._queued and (not halves or half_cost(self._queued[0]) <= room):
             half = self._queued.popleft()
             room -= half_cost(half)

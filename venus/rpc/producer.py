@@ -209,7 +209,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
             self._check()
 
     def _has_room(self) -> bool:
-        return self._outgoing.unacknowledged_bytes <= self._window_bytes_max and not self._outgoing.rolling_back
+        return self._outgoing.unacknowledged_bytes <= self._window_bytes_max and not self._outgoing.is_rolling_back
 
     def _answer(self, batch_no: int) -> broker_pb2.Decided | None:
         if self._committed is not None and self._committed.batch_no >= batch_no:

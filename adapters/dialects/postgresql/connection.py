@@ -256,14 +256,14 @@ class PostgresConnection:
         self.run(f"SET lock_timeout = {GLANCE_LOCK_MS}")
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the connection is lost."""
         return bool(self._raw.closed)
 
     @property
-    def in_transaction(self) -> bool:
+    def is_in_transaction(self) -> bool:
         """Whether a transaction is open."""
-        return not self.closed and self._raw.info.transaction_status != psycopg2.extensions.TRANSACTION_STATUS_IDLE
+        return not self.is_closed and self._raw.info.transaction_status != psycopg2.extensions.TRANSACTION_STATUS_IDLE
 
     def run(self, text: str, params: Params = None) -> int:
         """Execute one or more statements in one round trip; return the row count of the last one."""
@@ -293,7 +293,7 @@ class PostgresConnection:
 
     def rollback(self) -> None:
         """Roll back the open transaction, if there is one."""
-        if self.in_transaction:
+        if self.is_in_transaction:
             try:
                 self._cursor.execute("ROLLBACK")
             except psycopg2.Error:
@@ -318,7 +318,7 @@ class PostgresConnection:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Run the block in the open transaction, or else in a read-only snapshot of its own."""
-        if self.in_transaction:
+        if self.is_in_transaction:
             yield
             return
         self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -370,7 +370,7 @@ class PostgresConnection:
             return LockTimeout(said)
         if state == READ_ONLY:
             return DatabaseUnavailable(f"{said}; {WRITABLE.format('[source] url')}")
-        if self.closed or type(error) in _LOST or state.startswith(_TRANSIENT):
+        if self.is_closed or type(error) in _LOST or state.startswith(_TRANSIENT):
             return DatabaseUnavailable(said + server_hint(error))
         if state == SERIALIZATION:
             return Conflict(said)

@@ -161,7 +161,7 @@ class MysqlSession:
         self.temporary: set[str] = set()
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the connection is lost."""
         return not self._connection.open
 
@@ -266,7 +266,7 @@ class MysqlSession:
     def rollback(self) -> None:
         """Roll back the open transaction, if there is one and the connection is alive."""
         self._background.discard()
-        if self.closed:
+        if self.is_closed:
             return
         try:
             self._cursor.execute("ROLLBACK")

@@ -141,7 +141,7 @@ class OracleTargetSession:
     # -- the connection --------------------------------------------------------------------------------------------
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the connection is lost."""
         return self._raw is None
 

@@ -318,7 +318,7 @@ class _LakeStream:
             try:
                 while not self._stop.is_set():
                     gathering = self._step(gathering)
-                    if self._subscriber.nearer_is_back and not gathering.began_at:
+                    if self._subscriber.can_move_nearer and not gathering.began_at:
                         gathering.discard()
                         return True
                 if gathering.began_at and gathering.ends_cut:

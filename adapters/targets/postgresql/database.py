@@ -151,7 +151,7 @@ class PostgresDatabase(RelationalDatabase):
         try:
             session.run(f"{sql.text('truncate')}; SET LOCAL lock_timeout = 0; RELEASE SAVEPOINT venus")
         except VenusError as error:
-            if session.closed:
+            if session.is_closed:
                 raise
             logger.info("emptying %s by DELETE: %s", sql.placed.qualified, error)
             session.run("ROLLBACK TO SAVEPOINT venus; RELEASE SAVEPOINT venus")

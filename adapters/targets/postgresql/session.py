@@ -103,7 +103,7 @@ class TargetSession:
         self._connection.close()
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the connection is lost."""
         return bool(self._connection.closed)
 
@@ -180,7 +180,7 @@ class TargetSession:
     def rollback(self) -> None:
         """Roll back the open transaction, if there is one and the connection is alive."""
         self._background.discard()
-        if self.closed or self._connection.info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_IDLE:
+        if self.is_closed or self._connection.info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_IDLE:
             return
         try:
             self._cursor.execute("ROLLBACK")
@@ -195,7 +195,7 @@ class TargetSession:
         state = error.pgcode or ""
         if state == SUPERSEDED:
             return Superseded(_first_line(error))
-        if self.closed or not state or state.startswith(_TRANSIENT):
+        if self.is_closed or not state or state.startswith(_TRANSIENT):
             advice = f"; {WRITABLE.format(self._option)}" if state == READ_ONLY else server_hint(error)
             return DatabaseUnavailable(f"target {self.place}: {_first_line(error)} {state}".rstrip() + advice)
         if state.startswith(_DATA_CLASSES):

@@ -254,9 +254,9 @@ class ApplyStream:
         return opened.log_start
 
     @property
-    def nearer_is_back(self) -> bool:
+    def can_move_nearer(self) -> bool:
         """Whether a nearer set of brokers serves again."""
-        return self._subscriber.nearer_is_back
+        return self._subscriber.can_move_nearer
 
     def close(self) -> None:
         """Close the connection to the broker."""
@@ -311,6 +311,6 @@ class ApplyStream:
             self.cuts.on_increment(increment)
         if increments:
             return time.monotonic()
-        if self.cuts.ahead and time.monotonic() - heard > DECISION_WAIT_S:
+        if self.cuts.is_ahead and time.monotonic() - heard > DECISION_WAIT_S:
             raise DecisionNeeded(f"no increment arrived for {DECISION_WAIT_S:g} s")
         return heard

@@ -99,7 +99,7 @@ class ApplySession:
             if self._wait_while_paused() or self._wait_while_isolated():
                 continue
             try:
-                busy = self._held.active or self._resyncs.active or self._loop.is_first_load
+                busy = self._held.is_active or self._resyncs.is_active or self._loop.is_first_load
                 if self._stream.receive(busy=busy) and not self._apply():
                     return True
             except (Withdrawn, OffsetTrimmed):  # a mirror that was filled again no longer has the next increments
@@ -115,7 +115,7 @@ class ApplySession:
                 return True
             self._do_housekeeping()
             goes_ahead = self._loop.goes_ahead and not self._stream.ahead
-            if (goes_ahead or self._stream.nearer_is_back) and not self._stream.cuts.rows:
+            if (goes_ahead or self._stream.can_move_nearer) and not self._stream.cuts.rows:
                 return True
         return False
 
@@ -304,7 +304,7 @@ class ApplySession:
                     return True
                 heard = self._stream.receive_rest(heard)
         except (RowsRefused, CommitRefused) as refused:
-            if self._stream.cuts.ahead:
+            if self._stream.cuts.is_ahead:
                 raise DecisionNeeded(f"the target refuses a row of it: {refused}") from refused
             self._session.rollback()
             self._record_refusal(refused)
@@ -329,7 +329,7 @@ class ApplySession:
         transaction.finish(
             lambda: advance_text(self._target, self._session, self._catalogue, last, transaction.walk, transaction.rows)
         )
-        self._record_applied(cut, rows, reload=transaction.changed)
+        self._record_applied(cut, rows, reload=transaction.has_changed_catalogue)
 
     def _record_refusal(self, refused: RowsRefused | CommitRefused) -> None:
         self._loop.verdicts.record_refusal(refused, quarantine=self._target.config.on_error == "quarantine")

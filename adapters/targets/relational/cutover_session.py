@@ -80,7 +80,7 @@ class RelationalCutover(ABC):
     # -- the hand-over ---------------------------------------------------------------------------------------------
 
     def lock_switch(self) -> None:
-        if self._session.closed:
+        if self._session.is_closed:
             self._session.close()
             self._session = self._target.connect("cutover")
         until = time.monotonic() + LOCK_WAIT_S

@@ -166,7 +166,7 @@ class CatchUp:
                 verdicts.record_refusal(refused, quarantine=self._target.config.on_error == "quarantine")
                 continue
             self._held_from = end
-            return changed or transaction.changed
+            return changed or transaction.has_changed_catalogue
 
     def _apply_one_by_one(
         self, catalogue: TargetCatalogue, cuts: list[DeliveredCut], *, defer_constraints: bool
@@ -255,7 +255,7 @@ class HeldTables:
         self._log_start = 0  # the known start of the queue
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Whether any table catches up."""
         return bool(self._catch_ups)
 

@@ -145,7 +145,7 @@ class Resyncs:
         self._loads: dict[int, SideLoad] = {}
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         return bool(self._loads)
 
     def close(self) -> None:

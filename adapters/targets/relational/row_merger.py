@@ -51,7 +51,7 @@ class StatementMerger:
     def _write(self, pending: PendingChanges, rows: RowChanges) -> None:
         net = net_changes(rows)
         self._record_keys(pending, net)
-        if rows.only_new and self._try(partial(self._insert, pending, net)) is None:
+        if rows.has_only_new and self._try(partial(self._insert, pending, net)) is None:
             return
         refusal = self._try(partial(self._replace, pending, net))
         if refusal is None:

@@ -59,7 +59,7 @@ class RelationalSession(Protocol):
     busy_since: float | None
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the connection is lost."""
         ...
 

@@ -89,7 +89,7 @@ class ApplyTransaction:
         )
 
     @property
-    def changed(self) -> bool:
+    def has_changed_catalogue(self) -> bool:
         """Whether this transaction has outdated the catalogue in memory."""
         return bool(self._verdicts) or self._schemas.changed or self.recording.changed or self.rows is not None
 

@@ -63,7 +63,7 @@ def halt_on_refusal(session: RelationalSession, table_id: int) -> Iterator[None]
     except (RowsRefused, Superseded):
         raise
     except TargetError as error:
-        if session.closed:
+        if session.is_closed:
             raise
         raise RowsRefused(table_id, str(error), []) from error
 

@@ -99,7 +99,7 @@ class SqliteSession:
         self.on_wait: Callable[[str], None] = lambda _: None
         #: Staging tables of this session.
         self.temporary: set[str] = set()
-        self.closed = False
+        self.is_closed = False
         self._show_at = SHOW_S
         self._begin = "BEGIN" if begins_late else "BEGIN IMMEDIATE"
         self._background = BackgroundWork("venus-target")
@@ -124,7 +124,7 @@ class SqliteSession:
         self._background.close()
         self._connection.close()
         self._lock.release()
-        self.closed = True
+        self.is_closed = True
 
     def try_lock(self) -> bool:
         """Try to lock the target for this process; the lock ends with the session."""
@@ -203,7 +203,7 @@ class SqliteSession:
         """Roll back the open transaction, if there is one."""
         self._background.discard()
         self.temporary.clear()  # a rollback also removes tables that the transaction has created
-        if not self.closed and self._connection.in_transaction:
+        if not self.is_closed and self._connection.in_transaction:
             with suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
 

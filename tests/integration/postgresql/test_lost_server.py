@@ -42,7 +42,7 @@ def test_a_server_that_went_down_while_the_session_was_idle_is_waited_for(what: 
         with pytest.raises(DatabaseUnavailable):
             STATEMENTS[what](connection)
         connection.rollback()
-        assert connection.closed
+        assert connection.is_closed
     finally:
         connection.close()
         server.pg.start()

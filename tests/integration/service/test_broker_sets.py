@@ -109,7 +109,7 @@ def test_a_set_without_a_leader_is_left_for_the_next(tmp_path: Path) -> None:
                 assert reader.address == leading.address
                 reader.open(0, 0)
                 assert len(take(reader, 1)) == 1
-                assert not reader.nearer_is_back
+                assert not reader.can_move_nearer
     finally:
         leading.stop()
 

@@ -130,7 +130,7 @@ def test_status_says_what_differs_until_it_was_run(way: WholeWay) -> None:
     ]
     shown = read_overview(way.settings)
     assert [f"target main: public.item: {line}" for line in lines] == format_different_objects(shown)
-    assert shown.healthy
+    assert shown.is_healthy
     for line in lines:
         if " at the source: " in line:
             query(way.target, line.partition(" at the source: ")[2])

@@ -320,7 +320,7 @@ class Applying:
         if not (parts := self._pending.pop(table_id, [])):
             return
         rows = join_changes(parts)
-        rows = rows if rows.only_new else net_changes(rows)
+        rows = rows if rows.has_only_new else net_changes(rows)
         is_new = np.zeros(len(rows), dtype=np.bool_) if rows.is_new is None else rows.is_new
         table, width = self._made.rows[table_id], table_width(self._made, table_id)
         if is_new.any() and table_id not in self._made.sweeps:

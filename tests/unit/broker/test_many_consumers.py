@@ -45,7 +45,7 @@ def status_of(*businesses: Business) -> broker_pb2.BrokerStatus:
         is_refusing=False,
         path=Path("/"),
         read_free=lambda: 1 << 40,
-        failed=False,
+        has_failed=False,
         status=lambda *_: [],
         bytes_max=0,
         list_all=lambda: list(businesses),

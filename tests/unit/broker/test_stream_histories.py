@@ -206,7 +206,7 @@ class History:
 
     def _hand_over(self, frame: broker_pb2.BrokerFrame) -> None:
         self.producer.on_frame(frame)
-        if self.rolling_back and not self.producer._outgoing.rolling_back:
+        if self.rolling_back and not self.producer._outgoing.is_rolling_back:
             self.next, self.rolling_back = self.rolling_back, 0
 
     def commit(self) -> None:

@@ -13,7 +13,7 @@ class Reader:
 
     name: str
     of: str
-    transient: bool = False
+    is_transient: bool = False
     looked_at: int = field(default=0, init=False)
 
     @property
@@ -46,7 +46,7 @@ def test_streams_of_others_are_not_looked_at() -> None:
 
 def test_a_successor_comes_before_its_predecessor_leaves() -> None:
     streams: StreamIndex[Reader] = StreamIndex()
-    first, second, visitor = Reader("b", "g"), Reader("b", "g"), Reader("b", "g", transient=True)
+    first, second, visitor = Reader("b", "g"), Reader("b", "g"), Reader("b", "g", is_transient=True)
     for reader in (first, second, visitor):
         streams.add(reader)
 

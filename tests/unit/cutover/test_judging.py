@@ -231,5 +231,5 @@ def test_a_difference_says_which_side_differs(
 ) -> None:
     sides = {side: TableHash(*found) for side, found in (("source", source), ("full", full), ("target", target))}
     compared = ComparedTable(table="t", target_table="t", spelled=False, **sides)
-    assert not compared.equal
+    assert not compared.is_equal
     assert compared.difference.removeprefix("each side has ") == says

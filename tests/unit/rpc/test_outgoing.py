@@ -94,12 +94,12 @@ def test_a_rollback_drops_what_it_covers_and_holds_its_numbers_until_it_is_answe
         outgoing.add_half(half(n))
     outgoing.take()
     outgoing.add_decision(decision(2, broker_pb2.ROLLBACK))
-    assert outgoing.rolling_back
+    assert outgoing.is_rolling_back
     assert outgoing.unacknowledged_bytes == 10 + OVERHEAD_BYTES
     outgoing.take()
-    assert outgoing.rolling_back
+    assert outgoing.is_rolling_back
     outgoing.on_decided(broker_pb2.Decided(verdict=broker_pb2.ROLLBACK, batch_no=2))
-    assert not outgoing.rolling_back
+    assert not outgoing.is_rolling_back
     outgoing.resend(0)
     assert numbers(outgoing.take()) == [1]
 

@@ -104,11 +104,11 @@ def test_errors_are_sorted_by_the_reaction_to_them(session: OracleTargetSession,
         module.answers["DELETE"] = [Answer(error=error(code))]
         with pytest.raises(kind):
             session.run("DELETE FROM A")
-    assert not session.closed
+    assert not session.is_closed
     module.answers["DELETE"] = [Answer(error=error("ORA-03113"))]
     with pytest.raises(DatabaseUnavailable):
         session.run("DELETE FROM A")
-    assert session.closed
+    assert session.is_closed
 
 
 def test_a_locked_row_keeps_a_second_process_away(session: OracleTargetSession, module: Module) -> None:
@@ -134,7 +134,7 @@ def test_the_end_of_the_connection_that_locks_is_noticed(
     monkeypatch.setattr(sessions, "LOCK_CHECK_S", 0.0)
     with pytest.raises(DatabaseUnavailable, match="the connection that locks it is lost: ORA-02396"):
         session.run("BEGIN; COMMIT")
-    assert session.closed
+    assert session.is_closed
 
 
 def test_a_refused_password_is_not_tried_again_at_once(module: Module) -> None:

@@ -106,9 +106,9 @@ def test_cuts_leave_compared_tables_out_and_status_has_their_progress() -> None:
     assert [t.schema.table_id for t in fills.compared] == [2]
     assert [f.table_id for f in fills.next_states(9)] == [3]
     assert [(f.table_id, f.rows, f.rows_expected) for f in fills.running] == [(2, 3, 9), (3, 3, 9)]
-    assert not fills.complete
+    assert not fills.is_complete
     fills.read([request_for(2)])
-    assert fills.finished, "the loop of cuts waits as if nothing were filled"
+    assert fills.is_finished, "the loop of cuts waits as if nothing were filled"
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ class CommitThread:
             reject(command, error)
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether the store has failed."""
         return self._error is not None
 

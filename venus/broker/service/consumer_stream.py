@@ -121,7 +121,7 @@ class ConsumerStream:
         self._mark: tuple[int, float] | None = None  # an offset that was not acknowledged at a time
         self._acknowledged = wanted.offset
         self._position = wanted.offset
-        self.transient = wanted.transient
+        self.is_transient = wanted.transient
         self.ahead = wanted.ahead and not wanted.table_ids and self._only is None
         self._sent = EarlyDelivery(wanted.offset)
         self._squeezer = Squeezer()
@@ -183,7 +183,7 @@ class ConsumerStream:
             self._token = await asyncio.shield(attaching)
             opened.kept = self._core.subscriptions.kept_offset(self.business, self.group, self._token)
             reader = asyncio.create_task(self._read(first))
-            if self._wanted.elsewhere and snapshot is None and not self.transient:
+            if self._wanted.elsewhere and snapshot is None and not self.is_transient:
                 replicas = ReplicaWatch(self._read_replicas())
                 opened.replicas.extend(replicas.to_messages())
                 watching = asyncio.create_task(self._watch_replicas(replicas))
@@ -407,7 +407,7 @@ class ConsumerStream:
             return
         self._acknowledged = max(self._acknowledged, frame.acknowledge)
         current = self._core.subscriptions.acknowledge(self.business, self.group, self._token, frame.acknowledge, kept)
-        if not current or self.transient:
+        if not current or self.is_transient:
             return  # a transient reader does not speak for the group
         if frame.HasField("unaccounted_rows"):
             self._service_status.reports.record_unaccounted(self.business, self.group, frame.unaccounted_rows)

@@ -39,7 +39,7 @@ class GroupStream(Protocol):
         """The group for which the stream reads."""
 
     @property
-    def transient(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether the stream is a reader outside every group; its position is not kept."""
 
 
@@ -59,7 +59,7 @@ class StreamIndex(Generic[S]):
     def add(self, stream: S) -> None:
         """Add a stream."""
         self._by_business.setdefault(stream.business, {})[stream] = None
-        if not stream.transient:
+        if not stream.is_transient:
             who = stream.business, stream.group
             self._by_group[who] = (*self._by_group.get(who, ()), stream)
 
@@ -69,7 +69,7 @@ class StreamIndex(Generic[S]):
         del streams[stream]
         if not streams:
             del self._by_business[stream.business]
-        if not stream.transient:
+        if not stream.is_transient:
             who = stream.business, stream.group
             left = tuple(other for other in self._by_group[who] if other is not stream)
             if left:
@@ -152,7 +152,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
     def end_groups(self, business: str, error: VenusError) -> None:
         """End the streams of consumer groups, whose positions another broker or set logs now."""
         for stream in self._of_business(business):
-            if not stream.transient:
+            if not stream.is_transient:
                 stream.end(error)
 
     async def Subscribe(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802
@@ -208,7 +208,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
 
     def _on_stream_end(self, stream: ConsumerStream) -> None:
         """Record that a group has no stream any more. A new stream may come before the old one has ended."""
-        if not stream.transient and not self.streams.of_group(stream.business, stream.group):
+        if not stream.is_transient and not self.streams.of_group(stream.business, stream.group):
             self.service_status.reports.record_disconnect(stream.business, stream.group, now_us())
 
     async def Listen(self, request_iterator: Any, context: Context) -> None:  # type: ignore[override]  # noqa: N802

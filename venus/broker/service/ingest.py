@@ -49,14 +49,14 @@ class CurrentProducer(Protocol):
     heard_at: float
 
     @property
-    def ending(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether the broker is ending it."""
         ...
 
 
 def must_wait(holder: CurrentProducer | None, init: broker_pb2.Init) -> bool:
     """Return whether a new producer must wait for the current one."""
-    if holder is None or holder.ending or init.take_over:
+    if holder is None or holder.is_ending or init.take_over:
         return False
     if init.owner and init.owner == holder.init.owner:
         return False

@@ -63,12 +63,12 @@ class ListenerStream:
     ) -> None:
         limits = traffic.admission.limits
         self.business, self.client = wanted.business, wanted.client
-        self.group, self.transient = wanted.group or f"listen/{wanted.client or 'client'}", not wanted.group
+        self.group, self.is_transient = wanted.group or f"listen/{wanted.client or 'client'}", not wanted.group
         self.window = DeliveryWindow(wanted.credit_bytes, limits.slow_consumer_s)
         self._most, self._cut_s = limits.subscriptions_of_client, limits.listener_s
         self._core, self._bridge, self._traffic, self._context = core, bridge, traffic, context
         self._reading = SubscriptionReader(core, bridge, traffic, wanted.business, self.group)
-        self._kept = KeptQueue(core, bridge, wanted.business, self.group, transient=self.transient)
+        self._kept = KeptQueue(core, bridge, wanted.business, self.group, transient=self.is_transient)
         self._wake = asyncio.Event()
         self._credit = Credit(wanted.credit_bytes)
         self._returned_at = time.monotonic()

@@ -173,7 +173,7 @@ class ProducerStream:
         self.outbox.wake.set()
 
     @property
-    def ending(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether an error is on its way to the producer."""
         return self._error is not None
 

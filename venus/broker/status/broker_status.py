@@ -296,7 +296,7 @@ class StatusReport:
         alarms = []
         if self.space.is_refusing or free < self.settings.free_bytes_min:
             alarms.append(full_disk_message(self.space.path, free, self.settings.free_bytes_min))
-        if self.commits.failed:
+        if self.commits.has_failed:
             alarms.append("the store has failed: the broker must be restarted")
         return broker_pb2.BrokerStatus(
             version=venus.__version__,

@@ -96,7 +96,7 @@ def _is_exact(declared: MysqlDeclaredType) -> bool:
 def _add_type_checks(table: str, column: Column, declared: MysqlDeclaredType, found: MysqlStructure) -> None:
     """Record the constraints of a MySQL type that its logical type does not express."""
     quoted_name = '"' + column.name.replace('"', '""') + '"'
-    if declared.unsigned:
+    if declared.is_unsigned:
         found.checks.append(Check(name=f"{table}_{column.name}_unsigned", sql=f"{quoted_name} >= 0"))
     elif declared.data_type in ("enum", "set"):
         proposal = f"; CHECK ({quoted_name} IN {declared.column_type[4:]})" if declared.data_type == "enum" else ""

@@ -56,7 +56,7 @@ class MysqlDeclaredType:
     is_json: bool = False  # MariaDB's JSON is a LONGTEXT with a check
 
     @property
-    def unsigned(self) -> bool:
+    def is_unsigned(self) -> bool:
         """Whether the type has no negative values."""
         return " unsigned" in self.column_type
 
@@ -75,7 +75,7 @@ def logical_type(declared: MysqlDeclaredType) -> LogicalType:
     """Return the logical type. Raises UnsupportedType for what cannot be carried exactly."""
     name = declared.data_type
     if name in _INT_BYTES:
-        if not declared.unsigned:
+        if not declared.is_unsigned:
             return LogicalType(kind=Kind.INT, length=_INT_BYTES[name])
         if name == "bigint":
             return LogicalType(kind=Kind.DECIMAL, precision=_UNSIGNED_BIGINT_DIGITS)
@@ -141,7 +141,7 @@ def _text_expression(column: str) -> str:
 
 
 def _unsigned_suffix(declared: MysqlDeclaredType) -> str:
-    return " unsigned" if declared.unsigned else ""
+    return " unsigned" if declared.is_unsigned else ""
 
 
 #: The widest form of types that are not characters.
@@ -165,7 +165,7 @@ def log_type(declared: MysqlDeclaredType) -> str:
     """
     name = declared.data_type
     if name in _INT_BYTES:
-        return "bigint unsigned" if declared.unsigned else "bigint"
+        return "bigint unsigned" if declared.is_unsigned else "bigint"
     chars = max(KEY_BYTES_MAX // _CHARACTER_BYTES.get(declared.charset, 1), declared.length)
     collated = f" CHARACTER SET {declared.charset} COLLATE {declared.collation}"
     if name in ("enum", "set"):

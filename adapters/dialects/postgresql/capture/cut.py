@@ -160,7 +160,7 @@ def build_claim(
         rows=rows,
         pages=pages,
         inserts_only=inserts_only,
-        noted=inserts and not inserts_only and table.identity_key and rows > cut_statements.SMALL_CLAIM_ROWS,
+        noted=inserts and not inserts_only and table.has_identity_key and rows > cut_statements.SMALL_CLAIM_ROWS,
         truncated=truncated,
         lost=lost,
     )

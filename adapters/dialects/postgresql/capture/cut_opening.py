@@ -368,7 +368,7 @@ def _opening_query(
     For few tables it is planned once in a session.
     """
     which, reads = tuple(oids), tables.reads
-    read = [(c.table, c.schema) for c in guess.values() if reads.with_opening and c.table and c.table.identity_key]
+    read = [(c.table, c.schema) for c in guess.values() if reads.with_opening and c.table and c.table.has_identity_key]
     numbers = frozenset(schema.table_id for _, schema in read)
     if (which, numbers) not in tables.openings:
         if len(which) > PREPARED_TABLES_MAX or len(tables.openings) >= cut_statements.PREPARED_MAX:

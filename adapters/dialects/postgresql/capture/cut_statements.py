@@ -123,7 +123,7 @@ def changes_query(
         "absent": statement("cut", "noted" if noted else "absent", key=parts["first_key"]),
         "nulls": ", NULL" * (len(schema.columns) - len(schema.key)),
     }
-    if table.identity_key:
+    if table.has_identity_key:
         # if there were only inserts, no key occurs twice
         grouping = "" if inserts_only else f" GROUP BY {parts['keys']}"
         is_new = ", bool_and(op = 'I') AS is_new" if noted else ""

@@ -103,7 +103,7 @@ class PostgresTable:
         return f"ONLY {self.name_sql}" if self.from_only else self.name_sql
 
     @property
-    def identity_key(self) -> bool:
+    def has_identity_key(self) -> bool:
         """Whether equal keys always have the same text."""
         return all(k.identity for k in self.key)
 

@@ -144,7 +144,7 @@ def _count_large_rows(
         parts = {"lengths": lengths, "table": table.from_sql, "bytes": str(limits.ROW_BYTES_MAX)}
         return connection.row(statement("check", "large_rows", **parts))
     finally:
-        if not connection.closed:
+        if not connection.is_closed:
             connection.run("ROLLBACK TO SAVEPOINT counting")
 
 

@@ -166,7 +166,7 @@ def _key_columns(key: tuple[PostgresKeyColumn, ...], of: str) -> str:
 
 def _identity_condition(table: PostgresTable, new: str, old: str) -> str:
     """Return a comparison of keys by identity, because equal keys may differ in their text (1.0 and 1.00, a and A)."""
-    if not table.identity_key:
+    if not table.has_identity_key:
         # *= compares bytes, so that the application's output settings do not matter
         return (
             f"ROW({_key_columns(table.key, new)})::record OPERATOR(pg_catalog.*=) "
@@ -178,7 +178,7 @@ def _identity_condition(table: PostgresTable, new: str, old: str) -> str:
 def _key_image(table: PostgresTable, of: str) -> str:
     """Return the key, with its text if equal keys may differ in it."""
     columns = [f"{of}.{quote(k.name)}" for k in table.key]
-    return ", ".join(columns if table.identity_key else [*columns, *(f"concat({c})" for c in columns)])
+    return ", ".join(columns if table.has_identity_key else [*columns, *(f"concat({c})" for c in columns)])
 
 
 def _index_condition(table: PostgresTable) -> str:

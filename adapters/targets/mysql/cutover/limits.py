@@ -24,13 +24,13 @@ _FIRST_YEAR, _LAST_DAY = "0000-01-01", "9999-12-31"
 
 def _integer_limits(declared: MysqlDeclaredType) -> dict[str, Any]:
     bits = _INT_BITS[declared.data_type]
-    if declared.unsigned:
+    if declared.is_unsigned:
         return {"lowest": Decimal(0), "highest": Decimal(2**bits - 1)}
     return {"lowest": Decimal(-(2 ** (bits - 1))), "highest": Decimal(2 ** (bits - 1) - 1)}
 
 
 def _decimal_limits(declared: MysqlDeclaredType) -> dict[str, Any]:
-    return {"lowest": Decimal(0)} if declared.unsigned else {}
+    return {"lowest": Decimal(0)} if declared.is_unsigned else {}
 
 
 def _time_limits(declared: MysqlDeclaredType) -> dict[str, Any]:

@@ -211,7 +211,7 @@ class MysqlSide(RelationalSide):
             with transaction(session):
                 self.put_record(record)
         except DatabaseUnavailable as error:
-            if session.closed:
+            if session.is_closed:
                 raise
             with closing(self._connect()) as connection:
                 held = connections.describe_sessions(connection, "locking")

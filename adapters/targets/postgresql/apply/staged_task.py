@@ -99,7 +99,7 @@ def stage_range(task: StageTask) -> StageReceipt:
         task.broker, task.business, f"{task.group}/stage {uuid.uuid4().hex}", credit_bytes=CREDIT_BYTES, transient=True
     ) as subscriber:
         subscriber.open(task.start, 0, rows=task.rows, rows_at=task.rows_at)
-        while not gathered.done:
+        while not gathered.is_done:
             for increment in subscriber.increments(WAIT_S):
                 if increment.base_offset < task.end:
                     gathered.add(decode_piece(increment))
@@ -128,7 +128,7 @@ class _TaskChanges:
         self.unusual = ""
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether all increments up to the end were added."""
         return self._at >= self._task.end
 

@@ -151,7 +151,7 @@ def _try(session: TargetSession, text: str) -> None:
     try:
         session.run(f"{text}; RELEASE SAVEPOINT venus_spell")
     except TargetError as error:
-        if session.closed:
+        if session.is_closed:
             raise
         logger.warning("%s: %s", text, error)
         session.run("ROLLBACK TO SAVEPOINT venus_spell; RELEASE SAVEPOINT venus_spell")

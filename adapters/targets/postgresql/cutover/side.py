@@ -210,7 +210,7 @@ class PostgresSide(RelationalSide):
                 for relation in relations.values():
                     session.run(side_sql("reject", table=relation))
         except DatabaseUnavailable as error:
-            if session.closed or LOCK_TIMEOUT not in str(error):
+            if session.is_closed or LOCK_TIMEOUT not in str(error):
                 raise
             held = "; ".join(f"{w.table}: {w.holder}" for w in find_holders(session, relations, FROM_TRIGGERS))
             raise open_writers_error(self._target.description, held) from error

@@ -115,7 +115,7 @@ def create_stream_table(target: RelationalDatabase, session: TargetSession, sche
         created = prepare_table(target, session, placed)
         session.run(f"{add_key(placed)}; RELEASE SAVEPOINT venus_table" if created else "RELEASE SAVEPOINT venus_table")
     except (Refused, PredicateRefused, TargetError) as refused:
-        if session.closed:
+        if session.is_closed:
             raise
         session.run("ROLLBACK TO SAVEPOINT venus_table; RELEASE SAVEPOINT venus_table")
         target.put_halted(session, placed, offset, "; ".join(str(refused).split("\n")), predicate)
@@ -142,7 +142,7 @@ def _create_table_objects(session: TargetSession, placed: PlacedTable) -> list[s
         try:
             session.run(f"{text}; RELEASE SAVEPOINT venus_besides")
         except TargetError as error:
-            if session.closed:
+            if session.is_closed:
                 raise
             session.run("ROLLBACK TO SAVEPOINT venus_besides; RELEASE SAVEPOINT venus_besides")
             logger.warning("%s: %s", text, error)
