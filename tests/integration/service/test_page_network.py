@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.integration.service.test_page_access import CONTRASTS
 from tests.support.brokers import networks
 from tests.support.brokers.servers import BUSINESS, commit, take
-from tests.support.browsers import opened
+from tests.support.browsers import find_low_contrasts, opened
 from tests.support.engines.batches import half, other_table
 from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
@@ -128,7 +127,7 @@ def test_a_set_that_is_cut_off_is_red_with_the_reason(sets: Sets, browser: Brows
             assert page.locator(".hop.is-bad h3").all_inner_texts()[0].startswith("Set europe")
             assert page.locator(".hop.is-good h3").all_inner_texts()[0].startswith("Broker"), "what it has is served"
             assert page.evaluate("document.documentElement.scrollWidth") <= 400
-            assert page.evaluate(CONTRASTS) == []
+            assert find_low_contrasts(page) == []
             assert seen.complaints == []
 
 
@@ -156,7 +155,7 @@ def test_a_set_that_is_away_from_the_nearest_says_so_and_why(tmp_path: Path, bro
                 assert tandems[0].address in facts(page)["Nearest set"]
                 assert facts(page)["Set above"] == "south: answers"
                 assert page.evaluate("document.documentElement.scrollWidth") <= 400
-                assert page.evaluate(CONTRASTS) == []
+                assert find_low_contrasts(page) == []
                 assert seen.complaints == []
     finally:
         for broker in (lyon, *tandems, hq):
