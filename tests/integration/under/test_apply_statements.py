@@ -53,7 +53,9 @@ def test_a_small_cut_is_one_round_trip_of_what_was_planned_once_in_a_session(
         text.startswith("BEGIN") and "EXECUTE venus_advance (" in text and "EXECUTE venus_count (" in text
         for text in cuts
     )
-    assert sum(text.startswith("PREPARE") for text in said) == 4, "two for each session"
+    assert sum(text.startswith("PREPARE") for text in said) == 6, (
+        "three for each session: the counters, the position, the row"
+    )
     equal(database, feed)
 
 
