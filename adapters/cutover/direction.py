@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from venus.adapters.dialects import fixed_namespace
 from venus.adapters.dialects.contract import Source
 from venus.adapters.dialects.registry import open_source, replace_own_options
 from venus.adapters.targets.contract import Target, require_capability
@@ -26,7 +27,7 @@ from venus.errors import ConfigError, Refused, VenusError
 from venus.model import TableSchema
 
 #: What a user reads who asks for another pair.
-SUPPORTED = "the source has to be PostgreSQL, MariaDB or MySQL, and the target PostgreSQL; omit --fall-back"
+SUPPORTED = "the source has to be PostgreSQL, MariaDB, MySQL or SQLite, and the target PostgreSQL; omit --fall-back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +102,12 @@ def assess_way_back(base: Settings, tables: Sequence[TableSchema]) -> WayBack | 
 
 def _can_follow(base: Settings) -> bool:
     """Return whether the configured source is of a kind that can follow a target."""
-    scheme = base.source.url.get_secret_value().partition(":")[0].partition("+")[0]
     settings = base.model_copy(update={"targets": {OLD: _as_target(base.source)}})
-    return scheme in KINDS and open_target(settings, OLD).capabilities.falls_back
+    return _scheme(base) in KINDS and open_target(settings, OLD).capabilities.falls_back
+
+
+def _scheme(base: Settings) -> str:
+    return base.source.url.get_secret_value().partition(":")[0].partition("+")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,11 +167,11 @@ def check_pair(base: Settings, main: str) -> FallBackPair:
     require_capability(target, "falls_back", hint=SUPPORTED)
     if not _can_follow(base) or not open_target(reverse(base, main), OLD).capabilities.falls_back:
         raise ConfigError("--fall-back: this source cannot follow a target", hint=SUPPORTED)
-    config = base.targets[main]
-    if config.schema_ or config.names == "lower":
+    config, namespace = base.targets[main], fixed_namespace(_scheme(base))
+    if config.schema_ != namespace or config.names == "lower":
+        wanted = f'with schema = "{namespace}" since its load, without' if namespace else "without schema and"
         raise ConfigError(
-            f"--fall-back: tables have other names at target {main}",
-            hint=f"it needs [targets.{main}] without schema and names",
+            f"--fall-back: tables have other names at target {main}", hint=f"it needs [targets.{main}] {wanted} names"
         )
     return FallBackPair(base, main)
 

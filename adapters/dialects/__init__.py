@@ -24,3 +24,10 @@ def has_upper_case_names(dialect: str) -> bool:
     if dialect not in DIALECTS.values():
         return False
     return bool(getattr(import_module(f"venus.adapters.dialects.{dialect}"), "UPPER_CASE_NAMES", False))
+
+
+@cache
+def fixed_namespace(scheme: str) -> str:
+    """Return what qualifies every table of this kind of database, by its URL scheme; empty = it has schemas."""
+    dialect = DIALECTS.get(scheme.partition("+")[0])
+    return str(getattr(import_module(f"venus.adapters.dialects.{dialect}"), "NAMESPACE", "")) if dialect else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -11,23 +9,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pymysql
 import pytest
 
 from tests.support.databases.mariadb import MariaServer
-from tests.support.databases.postgres import Server, libpq
-from tests.support.pipelines.pipeline import Pipeline, with_password
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.old_databases import MariaPair
+from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET
 from tests.support.waiting import eventually
 from venus.adapters.dialects.mysql.torture import COLUMNS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
-
-QUIET = ("--quiet", "0.2", "--wait", "120")
-FORWARD = ("cutover", "--target", "main", "--fall-back")
-BACK = ("fallback",)
-#: What an application gets from the database that does not accept writes.
-CLOSED = (pymysql.err.OperationalError, psycopg2.errors.ReadOnlySqlTransaction)
 
 _SHOP = """
 CREATE TABLE customer (id bigint AUTO_INCREMENT PRIMARY KEY, name varchar(80) NOT NULL UNIQUE,
@@ -36,49 +28,13 @@ CREATE TABLE orders (no int AUTO_INCREMENT PRIMARY KEY, customer bigint, what va
     FOREIGN KEY (customer) REFERENCES customer (id) ON DELETE CASCADE);
 INSERT INTO customer (name, note) VALUES ('ann', x'00ff'), ('bob', NULL);
 INSERT INTO orders (customer, what) VALUES (1, 'a'), (2, NULL);
+CREATE TABLE probe (n int PRIMARY KEY);
+INSERT INTO probe VALUES (1);
 """
 
 
-class MariaPair:
-    """A MariaDB and a PostgreSQL database with a pipeline between them."""
-
-    def __init__(self, folder: Path, server: MariaServer, old: str, new: str) -> None:
-        self.server, self.new_url = server, new
-        self.database = old.rpartition("/")[2]
-        self.pipeline = Pipeline(folder=folder, source=old, targets={"main": with_password(new)})
-
-    def start(self, schema: str = _SHOP) -> None:
-        """Load the new database, and leave `venus sync` running."""
-        self.old(schema)
-        self.pipeline.configure()
-        self.pipeline.ask("install-triggers")
-        self.pipeline.start_broker()
-        self.pipeline.ask("migrate", "--target", "main")
-        self.pipeline.start("sync", "sync")
-
-    def old(self, text: str) -> list[tuple[Any, ...]]:
-        """Run statements at MariaDB; return the rows of the last one."""
-        found: list[tuple[Any, ...]] = []
-        for statement in filter(str.strip, text.split(";")):
-            found = self.server.execute(statement, self.database)
-        return found
-
-    def connect_new(self) -> Any:
-        """Connect to PostgreSQL as the application does."""
-        connection = psycopg2.connect(libpq(self.new_url), options=f"-c search_path={self.database}")
-        connection.autocommit = True
-        return connection
-
-    def new(self, text: str) -> list[tuple[Any, ...]]:
-        """Run statements at PostgreSQL; return the rows of the last one."""
-        with closing(self.connect_new()) as connection:
-            cursor = connection.cursor()
-            cursor.execute(text)
-            return cursor.fetchall() if cursor.description else []
-
-    def switch(self, *command: str) -> Any:
-        """Make the other database the application's, and return the certificate."""
-        return self.pipeline.ask(*command, *QUIET)["certificate"]
+class ShopPair(MariaPair):
+    """A pair with the tables of the shop."""
 
     def is_equal(self) -> bool:
         """Return whether both databases have the same rows."""
@@ -89,22 +45,6 @@ class MariaPair:
         """Wait until both databases have the same rows."""
         eventually(self.is_equal, lambda: self.pipeline.tail(), timeout_s=120.0, every_s=0.1)
 
-    def writable(self) -> list[str]:
-        """Return the databases that accept a write."""
-        found = []
-        for name, run in (("old", self.old), ("new", self.new)):
-            try:
-                run("UPDATE orders SET what = what WHERE no = 1")
-            except CLOSED:
-                continue
-            found.append(name)
-        return found
-
-    def count_logged(self) -> int:
-        """Return how many changes of the application's tables wait in MariaDB's logs."""
-        tables = self.old("SELECT table_id FROM venus_captured_table WHERE name <> 'venus_heartbeat'")
-        return sum(self.old(f"SELECT count(*) FROM venus_l_{number:05}")[0][0] for (number,) in tables)
-
 
 def to_plain(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return [tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in rows]
@@ -113,18 +53,16 @@ def to_plain(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 @pytest.fixture
 def pair(
     tmp_path: Path, mariadb_server: MariaServer, mariadb_database: str, postgres_server: Server
-) -> Iterator[MariaPair]:
-    new = postgres_server.create_database()
-    found = MariaPair(tmp_path, mariadb_server, mariadb_database, new)
+) -> Iterator[ShopPair]:
+    found = ShopPair(tmp_path, mariadb_server, mariadb_database, postgres_server)
     try:
         yield found
     finally:
-        found.pipeline.close()
-        postgres_server.drop_database(new)
+        found.close()
 
 
-def test_there_and_back(pair: MariaPair) -> None:
-    pair.start()
+def test_there_and_back(pair: ShopPair) -> None:
+    pair.start(_SHOP)
     pipeline = pair.pipeline
     assert pipeline.ask(*FORWARD, "--rehearse", *QUIET)["blocks"] == []
     assert pair.switch(*FORWARD)["equal"]
@@ -158,7 +96,7 @@ def test_there_and_back(pair: MariaPair) -> None:
     assert pair.old("SHOW TRIGGERS") == []
 
 
-def state_of(pair: MariaPair, name: str) -> str | None:
+def state_of(pair: ShopPair, name: str) -> str | None:
     """Return the state that the record of a database names."""
     if name == "new":
         if pair.new("SELECT to_regclass('venus.side') IS NULL") == [(True,)]:
@@ -203,7 +141,7 @@ STEPS = {
 
 
 @contextmanager
-def open_holder(pair: MariaPair, database: str) -> Iterator[Callable[[str], None]]:
+def open_holder(pair: ShopPair, database: str) -> Iterator[Callable[[str], None]]:
     """Open a transaction that can hold locks."""
     connection: Any = pair.server.connect(pair.database) if database == "old" else pair.connect_new()
     with closing(connection):
@@ -214,9 +152,9 @@ def open_holder(pair: MariaPair, database: str) -> Iterator[Callable[[str], None
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: MariaPair, step: str) -> None:
+def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: ShopPair, step: str) -> None:
     held = STEPS[step]
-    pair.start()
+    pair.start(_SHOP)
     pipeline = pair.pipeline
     if held.command == BACK:
         pair.switch(*FORWARD)
@@ -247,7 +185,7 @@ def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: MariaPair, s
     pair.until_equal()
 
 
-def is_waiting(pair: MariaPair, database: str) -> bool:
+def is_waiting(pair: ShopPair, database: str) -> bool:
     """Return whether a session waits for a lock."""
     if database == "new":
         return pair.new("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") != [(0,)]
@@ -256,8 +194,8 @@ def is_waiting(pair: MariaPair, database: str) -> bool:
     return pair.old(locked) != [(0,)] or pair.old(metadata) != [(0,)]
 
 
-def test_a_transaction_with_an_older_snapshot_cannot_write_after_the_close(pair: MariaPair) -> None:
-    pair.start()
+def test_a_transaction_with_an_older_snapshot_cannot_write_after_the_close(pair: ShopPair) -> None:
+    pair.start(_SHOP)
     pair.switch(*FORWARD)
     pair.switch(*BACK)
     with closing(pair.server.connect(pair.database)) as late:
@@ -269,7 +207,7 @@ def test_a_transaction_with_an_older_snapshot_cannot_write_after_the_close(pair:
             cursor.execute("UPDATE orders SET what = 'late' WHERE no = 1")
 
 
-def test_triggers_of_the_application_are_named_and_may_be_adapted(pair: MariaPair) -> None:
+def test_triggers_of_the_application_are_named_and_may_be_adapted(pair: ShopPair) -> None:
     pair.start(
         _SHOP
         + "CREATE TABLE audited (what varchar(20), id int AUTO_INCREMENT PRIMARY KEY);"
@@ -306,7 +244,7 @@ _UNLIKE = (
 )
 
 
-def test_a_value_that_the_old_database_would_change_waits_in_quarantine(pair: MariaPair) -> None:
+def test_a_value_that_the_old_database_would_change_waits_in_quarantine(pair: ShopPair) -> None:
     pair.start(_TEXTS)
     pipeline = pair.pipeline
     pair.switch(*FORWARD)
@@ -325,14 +263,14 @@ def test_a_value_that_the_old_database_would_change_waits_in_quarantine(pair: Ma
     assert pipeline.venus(*BACK, *QUIET, code=3).err.count("quarantine")
 
 
-def dump(pair: MariaPair) -> list[tuple[Any, ...]]:
+def dump(pair: ShopPair) -> list[tuple[Any, ...]]:
     """Return every value of the table as the server stores it."""
     exact = [f"{name} * 1e0" for name, c in COLUMNS.items() if c.type.startswith(("float", "double"))]
     columns = ", ".join([*(f"hex({name}), concat({name})" for name in COLUMNS), *exact])
     return pair.old(f"SELECT id, {columns} FROM torture ORDER BY id")
 
 
-def test_every_type_comes_back_byte_for_byte(pair: MariaPair) -> None:
+def test_every_type_comes_back_byte_for_byte(pair: ShopPair) -> None:
     numbers = count(1)
     declared = ", ".join(f"{name} {c.type}" for name, c in COLUMNS.items())
     pair.old("CREATE TABLE orders (no int PRIMARY KEY, what text); INSERT INTO orders VALUES (1, 'probe')")
@@ -348,101 +286,3 @@ def test_every_type_comes_back_byte_for_byte(pair: MariaPair) -> None:
     assert [(i - 1_000_000, *row) for i, *row in dump(pair)] == before
     assert pair.pipeline.ask("verify")["verdict"] == "same"
     assert pair.switch(*BACK)["equal"]
-
-
-_LEDGER = """
-CREATE TABLE ledger (id bigint AUTO_INCREMENT PRIMARY KEY, amount decimal(12, 2) NOT NULL, note text);
-CREATE TABLE orders (no int PRIMARY KEY, what text);
-INSERT INTO orders VALUES (1, 'probe');
-"""
-
-
-class Application:
-    """An application with one connection: it writes rows, and knows which ones were acknowledged."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-        self._stop = threading.Event()
-        self.rows: dict[int, tuple[str, str]] = {}
-        self.errors: list[str] = []
-        self.writes = 0
-
-    @contextmanager
-    def writing(self, connect: Callable[[], Any]) -> Iterator[None]:
-        """Write to this database within the block."""
-        self._stop.clear()
-        thread = threading.Thread(target=self._run, args=(connect,))
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            thread.join()
-
-    def _run(self, connect: Callable[[], Any]) -> None:
-        with closing(connect()) as connection:
-            cursor = connection.cursor()
-            while not self._stop.wait(0.005):
-                try:
-                    self._write(cursor)
-                except (psycopg2.Error, pymysql.Error) as error:
-                    self.errors.append(str(error))
-                    return
-
-    def _write(self, cursor: Any) -> None:
-        amount, note = f"{self._random.randrange(10**6) / 100:.2f}", f"note {self.writes}"
-        known = list(self.rows)
-        if len(known) < 20 or self._random.random() < 0.5:
-            cursor.execute("INSERT INTO ledger (amount, note) VALUES (%s, %s) RETURNING id", (amount, note))
-            ((number,),) = cursor.fetchall()
-            assert number not in self.rows
-            self.rows[number] = (amount, note)
-        elif self._random.random() < 0.7:
-            number = self._random.choice(known)
-            cursor.execute("UPDATE ledger SET amount = %s, note = %s WHERE id = %s", (amount, note, number))
-            self.rows[number] = (amount, note)
-        else:
-            number = self._random.choice(known)
-            cursor.execute("DELETE FROM ledger WHERE id = %s", (number,))
-            del self.rows[number]
-        self.writes += 1
-
-
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "switches", [pytest.param(3, id="three"), pytest.param(20, id="twenty", marks=pytest.mark.nightly)]
-)
-def test_switches_in_a_row_under_writers(pair: MariaPair, switches: int) -> None:
-    pair.start(_LEDGER)
-    pipeline, application, chance = pair.pipeline, Application(7), random.Random(7)
-
-    def rows(run: Callable[[str], list[tuple[Any, ...]]]) -> dict[int, tuple[str, str]]:
-        return {i: (f"{a:.2f}", n) for i, a, n in run("SELECT id, amount, note FROM ledger")}
-
-    def write_with_a_kill(owner: str) -> None:
-        """Write to the owner, kill a process meanwhile, and wait until the follower has every row."""
-        enough = [application.writes + 40, application.writes + 80]
-        connect = pair.connect_new if owner == "new" else lambda: pair.server.connect(pair.database, autocommit=True)
-        with application.writing(connect):
-            eventually(lambda: application.writes > enough[0] or application.errors)
-            if chance.random() < 0.5:
-                pipeline.kill("broker")
-                pipeline.start_broker()
-            else:
-                pipeline.kill("sync")
-                pipeline.start("sync", "sync", "--take-over")
-            eventually(lambda: application.writes > enough[1] or application.errors)
-        assert application.errors == []
-        follower = pair.old if owner == "new" else pair.new
-        eventually(lambda: rows(follower) == application.rows, pipeline.tail, timeout_s=120.0, every_s=0.2)
-
-    owner = "old"
-    for _ in range(switches):
-        write_with_a_kill(owner)
-        assert pair.switch(*(BACK if owner == "new" else FORWARD))["equal"]
-        assert rows(pair.old) == rows(pair.new) == application.rows
-        owner = "old" if owner == "new" else "new"
-        assert pair.writable() == [owner]
-    write_with_a_kill(owner)
-    assert pair.new("SELECT count(*) FROM venus.load_job") == [(1,)]
-    assert pair.old("SELECT count(*) FROM venus_load_job") == [(0,)]

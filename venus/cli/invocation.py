@@ -288,9 +288,10 @@ def may_fall_back(settings: Settings) -> bool:
     """Return whether source and a target could follow each other, by their URLs alone, whichever follows now."""
     source = settings.source.url.get_secret_value()
     urls = [target.url.get_secret_value() for target in settings.targets.values()]
+    others = ("mariadb", "mysql", "sqlite")
     if source.startswith("postgres"):
-        return any(url.startswith(("postgres", "mariadb", "mysql")) for url in urls)
-    return source.startswith(("mariadb", "mysql")) and any(url.startswith("postgres") for url in urls)
+        return any(url.startswith(("postgres", *others)) for url in urls)
+    return source.startswith(others) and any(url.startswith("postgres") for url in urls)
 
 
 def choose_target(settings: Settings, name: str | None) -> str:

@@ -35,7 +35,14 @@ from venus.errors import Fenced, NotInstalled
 from venus.model import BatchNo, BatchRecord, Epoch, TableSchema
 
 _FIXED = re.compile(r"venus_(checkpoint|batch|captured_table|heartbeat|alembic_version)")
-_NUMBERED = re.compile(r"venus_(?:l|f|i|k|u|d|iv\d+|uv\d+)_(\d{5,})")
+#: Tables of a file that follows another database (targets/sqlite): its progress, and the record of the switches.
+_FOLLOWER_TABLE = re.compile(
+    r"venus_(side|cutover|applied|target_table|target_schema|quarantine|sweep|held|load_job|load_manifest"
+    r"|(touched|side)_\d+_[0-9a-f]{8})"
+)
+#: Trigger that rejects writes while another database is the application's.
+_REJECT_TRIGGER = re.compile(r"venus_reject_[iud]_\d{5,}")
+_NUMBERED = re.compile(r"venus_(?:l|f|i|k|u|d|iv\d+|uv\d+|reject_[iud])_(\d{5,})")
 _COLUMNS = {"table_id", "schema_wire", "fingerprint", "state"}
 
 
@@ -47,12 +54,22 @@ class SqliteOwnedObjects:
 
     def has_object(self, name: str) -> bool:
         """Return whether VENUS created the table or trigger of this name."""
-        return bool(_FIXED.fullmatch(name)) or self.has_numbered_object(name)
+        return bool(_FIXED.fullmatch(name)) or is_follower_table(name) or self.has_numbered_object(name)
 
     def has_numbered_object(self, name: str) -> bool:
         """Return whether this is the name of a log table or a trigger of a registered table."""
         found = _NUMBERED.fullmatch(name)
         return found is not None and int(found[1]) in self.numbers
+
+
+def is_follower_table(name: str) -> bool:
+    """Return whether this is the name of one of VENUS's tables in a file that follows another database."""
+    return bool(_FOLLOWER_TABLE.fullmatch(name))
+
+
+def is_reject_trigger(name: str) -> bool:
+    """Return whether this is the name of a trigger that rejects writes of the application."""
+    return bool(_REJECT_TRIGGER.fullmatch(name))
 
 
 def table_number(name: str) -> int | None:
@@ -180,11 +197,17 @@ def check_epoch(connection: sqlite3.Connection, epoch: Epoch) -> None:
 
     The caller holds the write lock.
     """
-    held = read_state(connection).epoch
-    if held < epoch:
-        raise SourceRestored(f"the source is at epoch {held}, but was at {epoch}: it was restored")
-    if held != epoch:
-        raise Fenced(f"the source is at epoch {held}, this adapter at {epoch}")
+    held = read_state(connection)
+    if held.is_sealed:
+        raise _sealed_error()
+    if held.epoch < epoch:
+        raise SourceRestored(f"the source is at epoch {held.epoch}, but was at {epoch}: it was restored")
+    if held.epoch != epoch:
+        raise Fenced(f"the source is at epoch {held.epoch}, this adapter at {epoch}")
+
+
+def _sealed_error() -> Fenced:
+    return Fenced("capture has ended here, another database continues it")
 
 
 def add_batches(connection: sqlite3.Connection, batches: Iterable[BatchRecord]) -> None:
@@ -269,6 +292,8 @@ class SqliteRegistry(SourceRegistry):
         with write_transaction(self._writer, self._file):
             require_installation(self._writer, self._file)
             held = read_state(self._writer)
+            if held.is_sealed:
+                raise _sealed_error()
             if held.epoch > epoch:
                 raise Fenced(f"the source is at epoch {held.epoch}, this adapter at {epoch}")
             self._writer.execute(statement("registry", "raise_epoch"), (epoch,))

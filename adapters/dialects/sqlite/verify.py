@@ -154,7 +154,7 @@ class SqliteReader(SqliteRowReader):
         return f"t.{quote(name)}"
 
     def _stored_key(self, subject: Subject, key: Key) -> tuple[Any, ...]:
-        return _stored_key(subject, key)
+        return stored_key(subject, key)
 
     def _fetch(self, text: str) -> list[tuple[Any, ...]]:
         with snapshot(self._connection, self._file):
@@ -194,7 +194,7 @@ class SqliteReader(SqliteRowReader):
         text = statement("verify", "waiting", keys=log_key_columns(width), log=quote(log_table_name(table_id)))
         with snapshot(self._connection, self._file):
             logged = {tuple(row) for row in self._connection.execute(text, (table_id,))}
-        by_stored = {_stored_key(subject, key): key for key in keys}
+        by_stored = {stored_key(subject, key): key for key in keys}
         return {by_stored[row] for row in logged & by_stored.keys()}
 
     def touch(self, subject: Subject, keys: Seq[Key]) -> None:
@@ -210,7 +210,7 @@ class SqliteReader(SqliteRowReader):
                 find = statement("verify", "stored_keys", keys=names, table=self._table(subject), where=where)
                 existing += self._connection.execute(find, values).fetchall()
             # numbers that are equal in SQLite are equal in Python too
-            absent = {_stored_key(subject, key) for key in keys} - set(existing)
+            absent = {stored_key(subject, key) for key in keys} - set(existing)
             self._connection.executemany(text, [*existing, *absent])
 
 
@@ -219,7 +219,8 @@ def open_reader(settings: Settings) -> SqliteReader:
     return SqliteReader(parse_file_url(settings.source.url.get_secret_value()), ColumnChoice.from_settings(settings))
 
 
-def _stored_key(subject: Subject, key: Key) -> tuple[Any, ...]:
+def stored_key(subject: Subject, key: Key) -> tuple[Any, ...]:
+    """Return the values that SQLite stores for a key of a table of the application."""
     columns = subject.schema.wire_columns
     return tuple(_stored_value(column.type, form) for column, form in zip(columns, key, strict=False))
 

@@ -35,10 +35,9 @@ class RelationalCutover(ABC):
     def sql(self, block: str, **parts: str) -> str:
         """Return a block of cutover.sql."""
 
-    @property
     @abstractmethod
-    def lock_switch_sql(self) -> str:
-        """The query that tries to lock the databases for a switch."""
+    def try_lock_switch(self) -> bool:
+        """Try to lock the databases for a switch, until the session ends."""
 
     @abstractmethod
     def begin_mark(self) -> None:
@@ -84,7 +83,7 @@ class RelationalCutover(ABC):
             self._session.close()
             self._session = self._target.connect("cutover")
         until = time.monotonic() + LOCK_WAIT_S
-        while not self._session.row(self.lock_switch_sql)[0]:
+        while not self.try_lock_switch():
             if time.monotonic() > until:
                 raise Refused("another process switches these databases", hint="let it end, or stop it")
             time.sleep(_PAUSE_S)

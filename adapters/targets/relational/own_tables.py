@@ -213,12 +213,13 @@ class StoredMicroseconds(OwnTables):
         moments = _MOMENTS.get(name)
         if moments is None:
             return found
-        return [tuple(_to_moment(v) if n in moments else v for n, v in enumerate(row)) for row in found]
+        return [tuple(to_moment(v) if n in moments else v for n, v in enumerate(row)) for row in found]
 
     def _clear_quarantine(self, session: RelationalSession, **params: Any) -> tuple[int | None, int]:
         ((last,),) = super().read_own_rows(session, "last_of_piece", **params)
         return last, self.run_own(session, "clear_quarantine", last=last, **params) if last is not None else 0
 
 
-def _to_moment(microseconds: int | None) -> datetime | None:
+def to_moment(microseconds: int | None) -> datetime | None:
+    """Return a stored time; None if there is none."""
     return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)

@@ -45,6 +45,10 @@ class RelationalSide(ABC):
     def read_registered_versions(self) -> Mapping[int, TableSchema]:
         """Return the registered version of each table, by its number."""
 
+    def list_capture_drops(self) -> Seq[str]:
+        """Return the statements by which `follow` ends capture; none where capture sees what VENUS applies."""
+        return ()
+
     def close(self) -> None:
         self._session.rollback()
         self._session.close()
@@ -77,6 +81,8 @@ class RelationalSide(ABC):
     def follow(self, record: SideRecord, start: FollowStart) -> None:
         target, session = self._target, self._session
         with transaction(session):
+            for text in self.list_capture_drops():
+                session.run(text)
             created = {t.table_id for t in target.read_tables(session) if t.created}
             target.run_own(
                 session,

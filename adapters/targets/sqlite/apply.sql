@@ -7,6 +7,12 @@ INSERT INTO {table} ({columns}) VALUES ({marks})
 -- delete_keys --
 DELETE FROM {table} WHERE {keys_equal}
 
+-- definitions --
+{definitions}
+
+-- has_key --
+{keys_equal}
+
 -- delete_all --
 DELETE FROM {table}
 
@@ -20,11 +26,16 @@ REPLACE INTO {stage} ({columns}) VALUES ({marks})
 -- delete_staged --
 DELETE FROM {table} WHERE {key_list} IN (SELECT {key} FROM {stage})
 
+-- delete_staged_exact --
+-- Keys that are equal in a collation are different rows elsewhere.
+DELETE FROM {table} AS t WHERE {key_list} IN (SELECT {key} FROM {stage})
+    AND EXISTS (SELECT 1 FROM {stage} s WHERE {match})
+
 -- insert_staged --
 INSERT INTO {table} ({columns}) SELECT {columns} FROM {stage}
 
 -- create_touched --
-CREATE TABLE IF NOT EXISTS {touched} ({key_definitions}, {moved} INTEGER NOT NULL, PRIMARY KEY ({key})) STRICT
+CREATE TABLE IF NOT EXISTS {touched} ({key_definitions}, {moved} INTEGER NOT NULL, PRIMARY KEY ({key})) {strict}
 
 -- drop_touched --
 DROP TABLE IF EXISTS {touched}
@@ -39,7 +50,7 @@ DELETE FROM {table} AS t WHERE NOT EXISTS (
     SELECT 1 FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
 
 -- create_side --
-CREATE TABLE {side} ({definitions}, PRIMARY KEY ({key})) STRICT
+CREATE TABLE {side} ({definitions}, PRIMARY KEY ({key})) {strict}
 
 -- key_side --
 SELECT 1

@@ -7,24 +7,28 @@ resync writes its side table in short transactions, between which the stream con
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from venus.adapters.dialects.sqlite.connection import connect, parse_file_url
+from venus.adapters.dialects.sqlite.installation.schema_changes import note_own_changes
 from venus.adapters.targets.cutover_contract import CutoverMark
 from venus.adapters.targets.predicates import predicate_text
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import wait_for_lock
-from venus.adapters.targets.relational.own_tables import StoredMicroseconds
+from venus.adapters.targets.relational.own_tables import StoredMicroseconds, to_moment
 from venus.adapters.targets.relational.place import OWN, VersionStep
 from venus.adapters.targets.relational.row_database import RowDatabase, TargetFitness
 from venus.adapters.targets.relational.session import RelationalSession, transaction
 from venus.adapters.targets.relational.states import ACTIVE, TableState
 from venus.adapters.targets.sqlite import ddl, rowsql, tables
+from venus.adapters.targets.sqlite.application import SqliteApplicationTables
 from venus.adapters.targets.sqlite.ddl import SqlitePlacedTable, place_all, place_table
 from venus.adapters.targets.sqlite.file import find_writer
 from venus.adapters.targets.sqlite.rowsql import SqliteTableStatements, statement
 from venus.adapters.targets.sqlite.session import SqliteSession, open_session
-from venus.adapters.targets.switching import url_option
+from venus.adapters.targets.switching import OLD, url_option
 from venus.codec.stored_rows import FullRows
 from venus.config import Settings
 from venus.errors import Refused, TargetError
@@ -35,6 +39,11 @@ from venus.predicates.syntax import PredicateRefused
 from venus.rpc.conditions import WAITING, TableCondition
 
 logger = logging.getLogger(__name__)
+
+
+def cutover_sql(block: str, **parts: str) -> str:
+    """Return a block of cutover.sql."""
+    return statement("cutover", block, own=OWN, **parts)
 
 
 def open_database(settings: Settings, name: str, *, first_load: bool = False) -> SqliteDatabase:
@@ -67,6 +76,11 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
 
     def __init__(self, settings: Settings, name: str, *, first_load: bool = False) -> None:
         super().__init__(settings, name, rowsql, first_load=first_load)
+        #: In a file that was the application's, its own tables follow.
+        self.application = SqliteApplicationTables(self._connect_reader) if name == OLD else None
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        return connect(parse_file_url(self.url, url_option(self.name)))
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -81,8 +95,9 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
             tables.enter_wal_mode(session, option)
             if self.is_installed(session):
                 return []
-            statements = [statement("install", block, own=OWN) for block in statement.blocks("install")]
-            with transaction(session):
+            strict = "STRICT" if self.application is None else ""
+            statements = [statement("install", block, own=OWN, strict=strict) for block in statement.blocks("install")]
+            with transaction(session), note_own_changes(session.connection):
                 for text in statements:
                     session.run(text)
             return statements
@@ -125,10 +140,13 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
     # -- tables --------------------------------------------------------------------------------------------------------
 
     def place(self, schema: TableSchema) -> SqlitePlacedTable:
-        return place_table(schema, self.config.names)
+        return place_table(schema, self.config.names, is_application=self.application is not None)
 
     def place_all(self, schemas: Sequence[TableSchema]) -> list[SqlitePlacedTable]:
-        return place_all(schemas, self.config.names, self.name)
+        return place_all(schemas, self.config.names, self.name, is_application=self.application is not None)
+
+    def row_sql(self, schema: TableSchema) -> SqliteTableStatements:
+        return SqliteTableStatements(self.place(schema), self.group, self.application)
 
     def table_problems(self, session: SqliteSession, placed: SqlitePlacedTable) -> list[str] | None:
         there = tables.read_table(session, placed)
@@ -155,6 +173,8 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
             created = not self.has_table(session, placed)
             if created:
                 session.run(ddl.create_table(placed))
+                if self.application is not None:
+                    self.application.read_again(session)
                 for text in ddl.index_statements(placed):
                     session.run(text)
             elif self.config.on_existing == "truncate":
@@ -175,7 +195,21 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
             return VersionStep(refused="; ".join(str(refused).split("\n")))
         old, new = self.place(catalogue.current_schema(schema.table_id)), self.place(schema)
         present = {c.name.lower(): c for c in tables.read_columns(session, old)}
-        return ddl.plan_step(old, new, present, self.name, rekeying=rekeying)
+        step = ddl.plan_step(old, new, present, self.name, rekeying=rekeying)
+        return step if self.application is None else self._alter_table(session, self.application, step)
+
+    @staticmethod
+    def _alter_table(session: SqliteSession, application: SqliteApplicationTables, step: VersionStep) -> VersionStep:
+        """Add the new columns at once, because rows of this transaction may have them; return what is left."""
+        if altering := [text for text in step.statements if " ADD COLUMN " not in text]:
+            return VersionStep(refused=f"only new columns follow to the old database: {'; '.join(altering)}")
+        try:
+            for text in () if step.refused else step.statements:
+                session.run(text)
+        except TargetError as error:
+            return VersionStep(refused=str(error))
+        application.read_again(session)
+        return VersionStep(remarks=step.remarks, refused=step.refused)
 
     # -- resync --------------------------------------------------------------------------------------------------------
 
@@ -230,4 +264,7 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
     # -- own tables ----------------------------------------------------------------------------------------------------
 
     def read_mark(self, session: SqliteSession) -> CutoverMark | None:
-        return None  # a target of this kind cannot be cut over
+        if self.application is None or session.row(cutover_sql("installed")) == (0,):
+            return None  # otherwise a target of this kind cannot be cut over
+        found = session.row(cutover_sql("mark"), {"group": self.group})
+        return CutoverMark.from_row((*found[:4], to_moment(found[4]), to_moment(found[5]))) if found else None

@@ -24,7 +24,13 @@ from venus.adapters.targets.relational.place import (
     join_steps,
     refuse_clashes,
 )
-from venus.adapters.targets.sqlite.types import INTEGER, declared_type, keeps_values, scale_padding
+from venus.adapters.targets.sqlite.types import (
+    INTEGER,
+    application_type,
+    declared_type,
+    keeps_values,
+    scale_padding,
+)
 from venus.model import Column, Index, Kind, TableSchema
 
 NAMESPACE = "main"
@@ -39,7 +45,9 @@ _TEXTUAL = frozenset({Kind.TEXT, Kind.CHAR, Kind.JSON, Kind.UUID})
 
 @dataclass(frozen=True, kw_only=True)
 class SqlitePlacedTable(RelationalPlace):
-    """A source table and its names at the target."""
+    """A source table and its names at the target; `is_application`: in a file that was the application's."""
+
+    is_application: bool = False
 
     def quote(self, name: str) -> str:
         return quote(name)
@@ -49,18 +57,28 @@ class SqlitePlacedTable(RelationalPlace):
 
     @cached_property
     def types(self) -> dict[str, str]:
-        return {c.name: declared_type(c.type) for c in self.schema.columns}
+        declare = application_type if self.is_application else declared_type
+        return {c.name: declare(c.type) for c in self.schema.columns}
+
+    @property
+    def strict(self) -> str:
+        """The option of a table of VENUS; the application may have a SQLite that does not know it."""
+        return "" if self.is_application else " STRICT"
 
 
-def place_table(schema: TableSchema, names: str) -> SqlitePlacedTable:
+def place_table(schema: TableSchema, names: str, *, is_application: bool = False) -> SqlitePlacedTable:
     """Return the place of a table."""
     name = fold_name(schema.name, schema.source_dialect, names)
-    return SqlitePlacedTable(schema=schema, namespace=NAMESPACE, name=name, names=names)
+    return SqlitePlacedTable(schema=schema, namespace=NAMESPACE, name=name, names=names, is_application=is_application)
 
 
-def place_all(schemas: Iterable[TableSchema], names: str, target: str) -> list[SqlitePlacedTable]:
+def place_all(
+    schemas: Iterable[TableSchema], names: str, target: str, *, is_application: bool = False
+) -> list[SqlitePlacedTable]:
     """Place all tables except the heartbeat. Raises Refused with a line for each impossible name."""
-    placed = [place_table(schema, names) for schema in schemas if not schema.is_heartbeat]
+    placed = [
+        place_table(schema, names, is_application=is_application) for schema in schemas if not schema.is_heartbeat
+    ]
     return refuse_clashes(placed, _place_problems, target, "SQLite's names")
 
 
@@ -69,6 +87,9 @@ def _place_problems(placed: SqlitePlacedTable) -> Iterator[str]:
         yield f"{placed.schema.qualified}: names that begin with sqlite_ belong to SQLite"
     if len(placed.schema.columns) > COLUMNS_MAX:
         yield f"{placed.schema.qualified} has {len(placed.schema.columns)} columns, SQLite allows {COLUMNS_MAX}"
+    for column in placed.schema.columns:
+        if not placed.types[column.name]:
+            yield f"{placed.schema.qualified}.{column.name}: SQLite has no type for {column.source_type}"
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -81,7 +102,7 @@ def create_table(placed: SqlitePlacedTable, others: Sequence[SqlitePlacedTable] 
     if not _is_rowid(placed):
         lines.append(f"PRIMARY KEY ({placed.key})")
     lines += _foreign_keys(placed, others)
-    return f"CREATE TABLE {placed.sql} (\n    " + ",\n    ".join(lines) + "\n) STRICT"
+    return f"CREATE TABLE {placed.sql} (\n    " + ",\n    ".join(lines) + f"\n){placed.strict}"
 
 
 def column_sql(placed: SqlitePlacedTable, column: Column) -> str:

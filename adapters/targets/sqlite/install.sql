@@ -1,5 +1,5 @@
--- VENUS's own tables at a SQLite target. Every statement may be repeated. {own} is the prefix of their names. Times are
--- microseconds since 1970.
+-- VENUS's own tables at a SQLite target. Every statement may be repeated. {own} is the prefix of their names; {strict} is
+-- empty in a file of an application, whose SQLite may not know it. Times are microseconds since 1970.
 
 -- applied --
 CREATE TABLE IF NOT EXISTS {own}applied (
@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS {own}applied (
     paused INTEGER NOT NULL DEFAULT 0, control INTEGER NOT NULL DEFAULT 0, note TEXT NOT NULL,
     counted_from INTEGER NOT NULL, rows_other INTEGER NOT NULL DEFAULT 0, rows_repaired INTEGER NOT NULL DEFAULT 0,
     rows_identity TEXT, compared TEXT
-) STRICT
+) {strict}
 
 -- target_table --
 CREATE TABLE IF NOT EXISTS {own}target_table (
@@ -22,13 +22,13 @@ CREATE TABLE IF NOT EXISTS {own}target_table (
     predicate TEXT NOT NULL, predicate_before TEXT,
     rows_brought INTEGER NOT NULL DEFAULT 0, rows_removed INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (group_name, table_id)
-) STRICT
+) {strict}
 
 -- target_schema --
 CREATE TABLE IF NOT EXISTS {own}target_schema (
     group_name TEXT NOT NULL, table_id INTEGER NOT NULL, version INTEGER NOT NULL, schema_wire BLOB NOT NULL,
     PRIMARY KEY (group_name, table_id, version)
-) STRICT
+) {strict}
 
 -- quarantine --
 CREATE TABLE IF NOT EXISTS {own}quarantine (
@@ -38,25 +38,25 @@ CREATE TABLE IF NOT EXISTS {own}quarantine (
     message TEXT NOT NULL, row_message BLOB NOT NULL, is_deleted INTEGER NOT NULL, state TEXT NOT NULL,
     reason TEXT NOT NULL, created_at INTEGER NOT NULL, decided_at INTEGER,
     UNIQUE (group_name, table_id, "offset", record_id)
-) STRICT
+) {strict}
 
 -- sweep --
 CREATE TABLE IF NOT EXISTS {own}sweep (
     group_name TEXT NOT NULL, table_id INTEGER NOT NULL, purpose TEXT NOT NULL, from_offset INTEGER NOT NULL,
     PRIMARY KEY (group_name, table_id, purpose)
-) STRICT
+) {strict}
 
 -- held --
 CREATE TABLE IF NOT EXISTS {own}held (
     group_name TEXT NOT NULL, table_id INTEGER NOT NULL, "offset" INTEGER NOT NULL, "rows" INTEGER NOT NULL,
     PRIMARY KEY (group_name, table_id, "offset")
-) STRICT
+) {strict}
 
 -- load_job --
 CREATE TABLE IF NOT EXISTS {own}load_job (
     group_name TEXT NOT NULL PRIMARY KEY, load_id TEXT NOT NULL, state TEXT NOT NULL, snapshot BLOB NOT NULL,
     started_at INTEGER NOT NULL, ended_at INTEGER
-) STRICT
+) {strict}
 
 -- load_manifest --
 CREATE TABLE IF NOT EXISTS {own}load_manifest (
@@ -64,4 +64,4 @@ CREATE TABLE IF NOT EXISTS {own}load_manifest (
     parked INTEGER NOT NULL DEFAULT 0, outside INTEGER NOT NULL DEFAULT 0, digest TEXT NOT NULL DEFAULT '',
     attempt TEXT NOT NULL, done_at INTEGER,
     PRIMARY KEY (load_id, split)
-) STRICT
+) {strict}

@@ -5,8 +5,9 @@ A statement runs for many rows at once in the driver, with values in their store
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from venus.adapters.dialects.statements import Statements
 from venus.adapters.targets.relational.place import UnfitValue
@@ -14,11 +15,15 @@ from venus.adapters.targets.relational.row_statements import TableStatements
 from venus.adapters.targets.relational.session import Refusal
 from venus.adapters.targets.sqlite.ddl import SqlitePlacedTable, side_definitions
 from venus.adapters.targets.sqlite.session import SqliteSession
+from venus.adapters.targets.sqlite.spelling import write_values
 from venus.adapters.targets.sqlite.types import value_writer
 from venus.codec.columns import Value, keys_to_columns, to_columns
 from venus.codec.packed import PackedBytes
 from venus.codec.row_bytes import Layout
 from venus.model import Column, LogicalType, TableSchema
+
+if TYPE_CHECKING:
+    from venus.adapters.targets.sqlite.application import ApplicationTable, SqliteApplicationTables
 
 statement = Statements(__name__.rpartition(".")[0])
 
@@ -26,13 +31,34 @@ statement = Statements(__name__.rpartition(".")[0])
 class SqliteTableStatements(TableStatements):
     """Statements for one table version. `columns` are those of `schema`, which may be an older version."""
 
-    def __init__(self, placed: SqlitePlacedTable, group: str) -> None:
+    placed: SqlitePlacedTable
+
+    def __init__(
+        self, placed: SqlitePlacedTable, group: str, application: SqliteApplicationTables | None = None
+    ) -> None:
         super().__init__(placed, group, "main.")
+        #: How the tables of the application are read and written, in a file that follows.
+        self.application = application
+        #: Whether rows are refused that a table of the application would store with another value.
+        self.is_exact = True
         key = placed.schema.key
         self.names |= {
+            "strict": "STRICT",
             "definitions": side_definitions(placed, (c.name for c in placed.schema.wire_columns)),
             "key_definitions": side_definitions(placed, key),
-            "keys_equal": " AND ".join(f"{placed.column(k)} = ?" for k in key),
+            "keys_equal": " AND ".join(f"{placed.column(k)} = ?{n}" for n, k in enumerate(key, 1)),
+        }
+
+    def _own_names(self, table: ApplicationTable) -> dict[str, str]:
+        """Return what differs for a table of the application: its types, and keys that are equal there."""
+        wire = [table.column(self.placed.fold(c.name)) for c in self.placed.schema.wire_columns]
+        key = [(self.placed.column(k), table.column(self.placed.fold(k))) for k in self.placed.schema.key]
+        return {
+            "strict": "STRICT" if table.table.strict else "",
+            "definitions": ", ".join(table.define(name) for name in wire if name),
+            "key_definitions": ", ".join(table.define(name) for _, name in key if name),
+            "keys_equal": " AND ".join(table.same_key(c, f"?{n}", name) for n, (c, name) in enumerate(key, 1)),
+            "match": " AND ".join(table.same_key(f"s.{c}", f"t.{c}", name) for c, name in key),
         }
 
     def same(self, column: Column) -> str:
@@ -40,7 +66,24 @@ class SqliteTableStatements(TableStatements):
         return f"t.{name} COLLATE BINARY IS s.{name}"
 
     def text(self, block: str, **more: str) -> str:
-        return statement("apply", block, **(self.names | more))
+        table = self.application.find(self.placed.name) if self.application is not None else None
+        if table is None:
+            return statement("apply", block, **(self.names | more))
+        own = self._own_names(table)
+        if block == "create_stage":
+            more["columns"] = own["key_definitions" if more.get("stage") == self.key_stage else "definitions"]
+        if block == "delete_staged" and not table.has_exact_key:
+            block = "delete_staged_exact"
+        return statement("apply", block, **(self.names | own | more))
+
+    def store(
+        self, session: SqliteSession, columns: Sequence[Column], was: Sequence[LogicalType], values: Iterable[Any]
+    ) -> list[Sequence[Any]]:
+        """Return canonical values of these columns in their stored form. Raises Refusal."""
+        if self.application is None:
+            return stored_columns(was, [c.type for c in columns], values)
+        writers = [partial(write_values, self.application.writer(session, self.placed, c)) for c in columns]
+        return _store_all(writers, values)
 
 
 def row_sql(placed: SqlitePlacedTable, group: str) -> SqliteTableStatements:
@@ -52,25 +95,30 @@ def stored_columns(
     was: Iterable[LogicalType], kinds: Iterable[LogicalType], values: Iterable[Sequence[Value]]
 ) -> list[Sequence[Any]]:
     """Return columns in their stored form. Raises Refusal for a value that SQLite would change."""
-    found: list[Sequence[Any]] = []
+    return _store_all([value_writer(old, kind) for old, kind in zip(was, kinds, strict=True)], values)
+
+
+def _store_all(
+    writers: Iterable[Callable[[Sequence[Value]], Iterable[Any]] | None], values: Iterable[Sequence[Value]]
+) -> list[Sequence[Any]]:
     try:
-        for old, kind, column in zip(was, kinds, values, strict=True):
-            write = value_writer(old, kind)
-            found.append(column if write is None else write(column))
-    except (UnfitValue, OverflowError) as unfit:
+        return [column if write is None else list(write(column)) for write, column in zip(writers, values, strict=True)]
+    except (UnfitValue, ValueError, OverflowError) as unfit:
         raise Refusal(str(unfit), "SQLITE_MISMATCH", summary="no column of SQLite can hold a value of it") from unfit
-    return found
 
 
-def stored_keys(layout: Layout, record_ids: PackedBytes) -> list[Sequence[Any]]:
-    """Return the key columns of rows in their stored form."""
-    types = [c.type for c in layout.columns[: layout.key_count]]
-    return stored_columns(types, types, keys_to_columns(record_ids, layout))
+def _stored_keys(
+    session: SqliteSession, sql: SqliteTableStatements, layout: Layout, record_ids: PackedBytes
+) -> Iterator[tuple[Any, ...]]:
+    """Return the keys of rows in their stored form."""
+    columns = layout.columns[: layout.key_count]
+    types = [c.type for c in columns]
+    return zip(*sql.store(session, columns, types, keys_to_columns(record_ids, layout)), strict=True)
 
 
 def delete_keys(session: SqliteSession, sql: SqliteTableStatements, layout: Layout, record_ids: PackedBytes) -> None:
     """Delete rows by their keys."""
-    session.write_many(sql.text("delete_keys"), zip(*stored_keys(layout, record_ids), strict=True))
+    session.write_many(sql.text("delete_keys"), _stored_keys(session, sql, layout, record_ids))
 
 
 def insert_rows(
@@ -89,17 +137,22 @@ def insert_rows(
     kept = [n for n, c in enumerate(layout.columns) if c.number in here]
     values = to_columns(record_ids, rows, layout)
     columns = [here[layout.columns[n].number] for n in kept]
-    stored = stored_columns(
-        (layout.columns[n].type for n in kept), (c.type for c in columns), [values[n] for n in kept]
-    )
+    stored = sql.store(session, columns, [layout.columns[n].type for n in kept], [values[n] for n in kept])
+    relation = names.get("table", sql.stage if block == "put_staged" else sql.placed.sql)
     names = {"columns": sql.placed.columns(c.name for c in columns), "marks": _marks(len(kept))} | names
-    return session.write_many(sql.text(block, **names), zip(*stored, strict=True))
+    written = session.write_many(sql.text(block, **names), zip(*stored, strict=True))
+    if sql.application is not None and sql.is_exact and written == len(record_ids):
+        keys = list(_stored_keys(session, sql, layout, record_ids))
+        sql.application.require_exact(
+            session, sql.placed, schema, (record_ids, rows), keys, sql.text("has_key"), relation
+        )
+    return written
 
 
 def stage_keys(session: SqliteSession, sql: SqliteTableStatements, layout: Layout, record_ids: PackedBytes) -> None:
     """Add keys to the staging table of deleted rows."""
     text = sql.text("put_staged", stage=sql.key_stage, columns=sql.placed.key, marks=_marks(layout.key_count))
-    session.write_many(text, zip(*stored_keys(layout, record_ids), strict=True))
+    session.write_many(text, _stored_keys(session, sql, layout, record_ids))
 
 
 def record_keys(
@@ -107,7 +160,7 @@ def record_keys(
 ) -> None:
     """Add keys to the record of a table's changed keys."""
     text = sql.text("touch_keys", marks=_marks(layout.key_count), offset=str(offset))
-    session.write_many(text, zip(*stored_keys(layout, record_ids), strict=True))
+    session.write_many(text, _stored_keys(session, sql, layout, record_ids))
 
 
 def _marks(count: int) -> str:

@@ -31,8 +31,8 @@ from venus.adapters.dialects.sqlite.connection import (
 )
 from venus.adapters.targets.relational.session import BackgroundWork, Params, Refusal
 from venus.adapters.targets.sqlite.file import FileLock, find_file, find_writer, version_problem
-from venus.adapters.targets.switching import url_option
-from venus.errors import ConfigError, DatabaseUnavailable, TargetError
+from venus.adapters.targets.switching import OLD, url_option
+from venus.errors import ConfigError, DatabaseUnavailable, NoSuchDatabase, TargetError
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -48,6 +48,9 @@ _SETTINGS = (
 )
 #: It opens the file, and the snapshot of a transaction.
 _FIRST_READ = "SELECT 1 FROM sqlite_schema LIMIT 1"
+#: The mark of a transaction of VENUS in the record of a file that follows (side.sql).
+_HAS_RECORD = "SELECT 1 FROM main.sqlite_schema WHERE type = 'table' AND name = 'venus_side'"
+_MARK = "UPDATE main.venus_side SET applying = ?"
 #: A wait for the write lock is reported after this time, and again each time.
 SHOW_S = 2.0
 #: Refused values, beside the constraints: too long, or of another type than a STRICT table's.
@@ -84,11 +87,19 @@ class SqliteSession:
     """A connection in autocommit mode, used by one thread and by the work that this thread has started behind it.
 
     A file that does not exist is an empty database in memory, unless `creates` makes it. With `begins_late` a
-    transaction takes the write lock at its first change.
+    transaction takes the write lock at its first change. `follows`: the file was the application's, so it exists, and
+    a transaction passes the triggers that reject writes.
     """
 
     def __init__(
-        self, url: str | SecretStr, *, group: str, target: str, creates: bool = False, begins_late: bool = False
+        self,
+        url: str | SecretStr,
+        *,
+        group: str,
+        target: str,
+        creates: bool = False,
+        begins_late: bool = False,
+        follows: bool = False,
     ) -> None:
         text = url if isinstance(url, str) else url.get_secret_value()
         self.file = find_file(text, url_option(target))
@@ -104,7 +115,12 @@ class SqliteSession:
         self._begin = "BEGIN" if begins_late else "BEGIN IMMEDIATE"
         self._background = BackgroundWork("venus-target")
         self._lock = FileLock(self.file, group)
+        #: Whether a transaction marks itself as one of VENUS, and whether the open one has done so.
+        self._marks = follows and not begins_late
+        self._is_marked = False
         exists = creates or self.file.exists()
+        if follows and not exists:
+            raise NoSuchDatabase(f"{url_option(target)}: {self.file} does not exist", hint="restore the file")
         place = f"{self.file.as_uri()}?mode={'rwc' if creates else 'rw'}" if exists else ":memory:"
         try:
             self._connection = sqlite3.connect(place, uri=True, isolation_level=None, check_same_thread=False)
@@ -125,6 +141,12 @@ class SqliteSession:
         self._connection.close()
         self._lock.release()
         self.is_closed = True
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The driver's connection, for what reads the dictionary in the session's transaction."""
+        self._background.wait()
+        return self._connection
 
     def try_lock(self) -> bool:
         """Try to lock the target for this process; the lock ends with the session."""
@@ -170,6 +192,14 @@ class SqliteSession:
     def row(self, text: str, params: Params = None) -> tuple[Any, ...] | None:
         """Execute and fetch the first row."""
         return next(iter(self._run(text, params)[0]), None)
+
+    def find_each(self, text: str, keys: Iterable[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
+        """Execute a query for each of these parameters; return the rows of each."""
+        self._background.wait()
+        try:
+            return [self._connection.execute(text, key).fetchall() for key in keys]
+        except sqlite3.Error as error:
+            raise self._classify(error) from error
 
     def stream(self, text: str, params: Params, rows_max: int) -> Iterator[list[tuple[Any, ...]]]:
         """Execute a query and yield its rows in pieces."""
@@ -225,10 +255,25 @@ class SqliteSession:
         word = text.rstrip(";").upper()
         if word == "BEGIN":
             self._refuse_replaced_file()
-            return self._run_while_busy(self._begin, ())
-        if word == "COMMIT" and not self._connection.in_transaction:
-            return [], 0
+            found = self._run_while_busy(self._begin, ())
+            self._is_marked = self._marks and self._mark(is_applying=True)
+            return found
+        if word == "COMMIT":
+            if not self._connection.in_transaction:
+                return [], 0
+            if self._is_marked:
+                self._mark(is_applying=False)
         return self._run_while_busy(text, values)
+
+    def _mark(self, *, is_applying: bool) -> bool:
+        """Mark the open transaction in the record of the file; return False if there is none.
+
+        No other connection ever sees the mark: SQLite has one writer, and a commit removes it first.
+        """
+        if not self._execute(_HAS_RECORD, ())[0]:
+            return False
+        self._execute(_MARK, (int(is_applying),))
+        return True
 
     def _refuse_replaced_file(self) -> None:
         """Raise DatabaseUnavailable if the path leads to another file now: nothing that is written here would stay."""
@@ -306,10 +351,12 @@ def _as_literal(value: Any) -> str:
 
 def open_session(target: ConfiguredTarget, purpose: str) -> SqliteSession:
     """Open a session with a target of the configuration."""
+    follows = target.name == OLD
     return SqliteSession(
         target.url,
         group=target.group,
         target=target.name,
-        creates=purpose == "install",
+        creates=purpose == "install" and not follows,
         begins_late=purpose == "resync",
+        follows=follows,
     )

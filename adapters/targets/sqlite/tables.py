@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from venus.adapters.dialects.sqlite.dictionary.types import Affinity, affinity
 from venus.adapters.targets.relational.place import OWN
 from venus.adapters.targets.relational.row_database import HINT, RowDatabase, TargetFitness
-from venus.adapters.targets.sqlite.ddl import SqliteColumn, SqlitePlacedTable, place_all
+from venus.adapters.targets.sqlite.ddl import SqliteColumn, SqlitePlacedTable
 from venus.adapters.targets.sqlite.rowsql import statement
 from venus.adapters.targets.sqlite.session import SqliteSession
-from venus.adapters.targets.switching import url_option
+from venus.adapters.targets.switching import OLD, url_option
 from venus.errors import ConfigError
 from venus.model import TableSchema
 
@@ -114,7 +114,9 @@ def is_installed(session: SqliteSession) -> bool:
 
 
 def refuse_foreign_file(session: SqliteSession, option: str) -> None:
-    """Raise ConfigError for a file that belongs to something else."""
+    """Raise ConfigError for a file that belongs to something else. One that follows was the application's."""
+    if option == url_option(OLD):
+        return
     found = session.row(statement("dictionary", "foreign", own=OWN))
     assert found is not None
     is_source, application = found
@@ -129,7 +131,12 @@ def refuse_foreign_file(session: SqliteSession, option: str) -> None:
 
 
 def enter_wal_mode(session: SqliteSession, option: str) -> None:
-    """Let readers see whole cuts and never wait. Raises ConfigError where the file system prevents that."""
+    """Let readers see whole cuts and never wait. Raises ConfigError where the file system prevents that.
+
+    VENUS never changes the mode of a file that was the application's.
+    """
+    if option == url_option(OLD):
+        return
     found = session.row("PRAGMA journal_mode = WAL")
     if not found or found[0] != _WAL:
         raise ConfigError(
@@ -141,7 +148,7 @@ def enter_wal_mode(session: SqliteSession, option: str) -> None:
 def examine(target: RowDatabase, session: SqliteSession, schemas: Sequence[TableSchema]) -> TargetFitness:
     """Examine the file and the existing tables. Raises ConfigError for an unfit file, Refused for unfit names."""
     refuse_foreign_file(session, url_option(target.name))
-    placed = place_all(schemas, target.config.names, target.name)
+    placed = target.place_all(schemas)
     own = {t.name for t in target.read_tables(session)} if target.is_installed(session) else set()
     obstacles = [
         (one.schema.qualified, f"is there already: {line}", HINT)

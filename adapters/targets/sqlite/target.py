@@ -1,16 +1,30 @@
-"""A SQLite file as a `Target` for the commands, and as a side of a comparison."""
+"""A SQLite file as a `Target` for the commands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from venus.adapters.targets.contract import Target, TargetReader
+from venus.adapters.targets.contract import Target, TargetDdl, require_capability
 from venus.adapters.targets.relational.row_target import RowTarget, row_capabilities
 from venus.adapters.targets.sqlite import ddl
 from venus.adapters.targets.sqlite.database import SqliteDatabase
 from venus.adapters.targets.sqlite.ddl import SqlitePlacedTable
-from venus.adapters.targets.sqlite.verify import SqliteTargetReader
+from venus.adapters.targets.sqlite.verify import SqliteFollowerReader, SqliteTargetReader
+from venus.adapters.targets.switching import OLD
 from venus.config import Settings
+from venus.model import TableSchema
+
+if TYPE_CHECKING:
+    from venus.adapters.dialects.contract import Numbering, OtherObject
+    from venus.adapters.targets.contract import TargetReader
+    from venus.adapters.targets.cutover_contract import CutoverTarget, FallBackSide
+
+CAPABILITIES = row_capabilities("a SQLite file", loads_by_runner=False)
+#: Of the file that was the application's: it can become that again.
+OLD_CAPABILITIES = replace(CAPABILITIES, cuts_over=True, falls_back=True)
 
 
 def open_target(settings: Settings, name: str) -> Target:
@@ -21,10 +35,17 @@ def open_target(settings: Settings, name: str) -> Target:
 class SqliteTarget(RowTarget):
     """A SQLite file that is target `name` of the configuration."""
 
-    capabilities = row_capabilities("a SQLite file", loads_by_runner=False)
+    capabilities = CAPABILITIES
 
     def __init__(self, settings: Settings, name: str) -> None:
         super().__init__(settings, name, SqliteDatabase(settings, name))
+        if name == OLD:
+            self.capabilities = OLD_CAPABILITIES
+
+    def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
+        if self._target.application is not None:  # its tables are there, as they were
+            return TargetDdl(text="", statements=(), later=(), left_out=())
+        return super().build_ddl(schemas, numberings, others)
 
     def file_heads(self) -> list[str]:
         return ddl.file_heads(self.name)
@@ -36,4 +57,19 @@ class SqliteTarget(RowTarget):
         ]
 
     def open_reader(self) -> TargetReader:
-        return SqliteTargetReader(self._target)
+        is_plain = self._target.application is None
+        return SqliteTargetReader(self._target) if is_plain else SqliteFollowerReader(self._target)
+
+    # -- cut-over ------------------------------------------------------------------------------------------------------
+
+    def open_cutover(self) -> AbstractContextManager[CutoverTarget]:
+        require_capability(self, "cuts_over")
+        from venus.adapters.targets.sqlite.cutover.cutover_session import open_cutover
+
+        return open_cutover(self._target)
+
+    def open_side(self) -> FallBackSide:
+        require_capability(self, "falls_back")
+        from venus.adapters.targets.sqlite.cutover.side import SqliteSide
+
+        return SqliteSide(self._settings, self.name)

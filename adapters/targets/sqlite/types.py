@@ -118,6 +118,29 @@ def declared_type(kind: LogicalType) -> str:
     return RULES[kind.kind].declared
 
 
+#: How a new column of a file that was the application's is declared, so that capture reads it as this type.
+_DECLARATIONS: Mapping[Kind, Callable[[LogicalType], str]] = {
+    Kind.INT: lambda kind: {2: "SMALLINT", 4: "MEDIUMINT"}.get(kind.length, "BIGINT"),
+    Kind.DECIMAL: lambda kind: f"NUMERIC({kind.precision},{kind.scale})" if kind.precision else "NUMERIC",
+    Kind.FLOAT: lambda kind: "DOUBLE" if kind.length == 8 else "",
+    Kind.TEXT: lambda kind: f"VARCHAR({kind.length})" if kind.length else TEXT,
+    Kind.BYTES: lambda _: BLOB,
+    Kind.BOOL: lambda _: "BOOLEAN",
+    Kind.DATE: lambda _: "DATE",
+    Kind.TIME: lambda _: "TIME",
+    Kind.TIMESTAMP: lambda _: "TIMESTAMP",
+    Kind.TIMESTAMPTZ: lambda _: "TIMESTAMPTZ",
+    Kind.UUID: lambda _: "UUID",
+    Kind.JSON: lambda kind: "JSON" if kind.name in ("", "json") else "",
+}
+
+
+def application_type(kind: LogicalType) -> str:
+    """Return the type of a new column in a file that was the application's; empty if no type there has its values."""
+    declare = _DECLARATIONS.get(kind.kind)
+    return declare(kind) if declare is not None else ""
+
+
 def value_writer(was: LogicalType, kind: LogicalType) -> Callable[[Sequence[Value]], Sequence[Any]] | None:
     """Return how values of an older type `was` are stored in a column of `kind`; None: as they are."""
     if kind.kind is Kind.DECIMAL and (padding := scale_padding(was, kind)):

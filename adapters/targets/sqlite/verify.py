@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from venus.adapters.dialects.sqlite.sql import statement as dialect_statement
-from venus.adapters.dialects.sqlite.verify import PIECE_ROWS, SqliteRowReader
+from venus.adapters.dialects.sqlite.verify import PIECE_ROWS, SECTION_BYTES, SqliteRowReader, stored_key
 from venus.adapters.dialects.verify_contract import FormStyle, Key, Subject, style_of
 from venus.adapters.targets.relational.row_target import SessionReader, build_section
 from venus.adapters.targets.sqlite.rowsql import stored_columns
@@ -56,6 +56,25 @@ class SqliteTargetReader(SessionReader, SqliteRowReader):
             stored = list(zip(*rows, strict=True))[: len(schema.columns)]
             values = [canonical_values(c, v) for c, v in zip(schema.wire_columns, stored, strict=True)]
             yield build_section(schema, values)
+
+
+class SqliteFollowerReader(SqliteTargetReader):
+    """A session that reads tables of the application in a file that follows, as capture reads them."""
+
+    def _stored_key(self, subject: Subject, key: Key) -> tuple[Any, ...]:
+        return stored_key(subject, key)
+
+    def _key_term(self, subject: Subject, name: str) -> str:
+        return self._column(subject, name)
+
+    def _read_rows(self, subject: Subject, where: str, values: list[Any], rows_max: int) -> Iterator[TableChanges]:
+        placed, application = self._place(subject), self._target.application
+        assert application is not None
+        access = application.access(placed, subject.schema)
+        limit = f" LIMIT {rows_max}" if rows_max else ""
+        parts = {"columns": access.columns_sql, "table": placed.sql, "where": where, "limit": limit}
+        for rows in self._session.stream(dialect_statement("verify", "rows", **parts), values, PIECE_ROWS):
+            yield from access.build_sections(rows, bytes_max=SECTION_BYTES)
 
 
 def _key_value(column: Column, form: str) -> Value:

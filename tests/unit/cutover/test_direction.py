@@ -21,8 +21,14 @@ def test_two_postgresql_databases_are_a_pair() -> None:
     assert list(pair.settings_to("@source").targets) == ["@source"]
 
 
+@pytest.mark.parametrize("source", [MARIADB, SQLITE])
+def test_a_source_of_another_kind_follows_a_postgresql_target(source: str) -> None:
+    options = {"schema": "main"} if source == SQLITE else {}
+    assert check_pair(settings(source, POSTGRES, **options), "main").open_target("@source").capabilities.falls_back
+
+
 @pytest.mark.parametrize(
-    ("source", "target"), [(POSTGRES, MARIADB), (MARIADB, MARIADB), (SQLITE, POSTGRES), (POSTGRES, "parquet:/lake")]
+    ("source", "target"), [(POSTGRES, MARIADB), (MARIADB, MARIADB), (SQLITE, MARIADB), (POSTGRES, "parquet:/lake")]
 )
 def test_another_pair_is_refused_with_what_is_supported(source: str, target: str) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -34,6 +40,12 @@ def test_another_pair_is_refused_with_what_is_supported(source: str, target: str
 def test_other_names_at_the_target_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="tables have other names at target main"):
         check_pair(settings(POSTGRES, POSTGRES, **options), "main")
+
+
+def test_tables_of_a_file_need_the_schema_of_their_name() -> None:
+    with pytest.raises(ConfigError, match="tables have other names") as refused:
+        check_pair(settings(SQLITE, POSTGRES), "main")
+    assert refused.value.hint == 'it needs [targets.main] with schema = "main" since its load, without names'
 
 
 def test_options_of_capture_move_to_the_database_that_is_captured() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice, Patterns, split_by_columns
+from venus.adapters.dialects.sqlite import NAMESPACE as NAMESPACE
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import quote
 from venus.adapters.dialects.sqlite.dictionary import structure
@@ -30,7 +31,6 @@ from venus.model import Column, ForeignKey, LogicalType, TableSchema
 
 InfoRows = list[tuple[Any, ...]]
 
-NAMESPACE = "main"
 HEARTBEAT = "venus_heartbeat"
 NO_KEY = "no key by which its rows can be distinguished"
 #: SQLite's own collations. Its list of collations in use would include the application's.
@@ -180,6 +180,10 @@ class SqliteDictionary:
     def read_columns(self, name: str) -> list[str]:
         """Return the columns of a table, including those that do not travel."""
         return [row[1] for row in self._fetch_rows("columns", name)]
+
+    def read_declared(self, name: str) -> dict[str, str]:
+        """Return the declared type of each column of a table, as its definition spells it."""
+        return {row[1]: row[2] for row in self._fetch_rows("columns", name)}
 
     def _fetch_rows(self, query: str, name: str) -> InfoRows:
         """Return the rows about one table or index. A statement describes the whole file."""

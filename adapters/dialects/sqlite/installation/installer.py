@@ -42,7 +42,6 @@ from venus.adapters.dialects.sqlite.dictionary.tables import (
     log_table_name,
     read_table_names,
 )
-from venus.adapters.dialects.sqlite.installation import schema_changes as table_comparison
 from venus.adapters.dialects.sqlite.installation.check import check, find_large_values
 from venus.adapters.dialects.sqlite.installation.schema_changes import (
     DictionaryObjects,
@@ -50,6 +49,7 @@ from venus.adapters.dialects.sqlite.installation.schema_changes import (
     compare_table,
     drop_stale_triggers,
     key_numbers,
+    note_own_changes,
     read_objects,
 )
 from venus.adapters.dialects.sqlite.installation.triggers import (
@@ -112,14 +112,9 @@ class SqliteInstaller(SourceInstaller):
     def _run_plan(self, plan: Callable[[], list[InstallStep]]) -> list[InstallStep]:
         """Plan and run in one transaction. Capture must not take these statements for the application's DDL."""
         self._on_change()
-        with write_transaction(self._writer, self._file):
-            is_noted = registry.is_installed(self._writer) and table_comparison.read_stored_summary(
-                self._writer
-            ) == table_comparison.read_summary(self._writer)
+        with write_transaction(self._writer, self._file), note_own_changes(self._writer):
             steps = plan()
             self._execute(steps)
-            if is_noted:  # all DDL since then is VENUS's own
-                table_comparison.store_summary(self._writer, table_comparison.read_summary(self._writer))
         return steps
 
     def _raise_blocking_finding(self, include: Seq[str], exclude: Seq[str]) -> None:
@@ -170,16 +165,18 @@ class SqliteInstaller(SourceInstaller):
 
 def removal_steps(connection: sqlite3.Connection, own_tables: Seq[str]) -> list[InstallStep]:
     """Return every statement that removes VENUS from the file."""
-    names = _table_names(connection)
+    names, present = _table_names(connection), read_objects(connection)
     own = registry.read_owned_objects(connection)
-    ours = {name: table for name, (table, _) in read_objects(connection).items() if own.has_numbered_object(name)}
+    ours = {name: table for name, (table, _) in present.items() if own.has_numbered_object(name)}
     triggers = [n for n in ours if not n.startswith("venus_l_")]
+    followed = sorted(filter(registry.is_follower_table, present))
     steps = []
     for block, kind, found in (("drop_trigger", "trigger", triggers), ("drop_table", "log", set(ours) - set(triggers))):
         for name in sorted(found, key=lambda n: (n[-5:], n)):
             sql = statement("install", block, **{kind: quote(name)})
             table = names.get(int(name.rpartition("_")[2]), f"{NAMESPACE}.{ours[name]}")
             steps.append(InstallStep(table=table, what=describe_statement(sql), sql=sql))
+    steps += [own_step(statement("install", "drop_table", log=quote(name))) for name in followed]
     return steps + [own_step(sql) for sql in own_tables]
 
 
@@ -210,8 +207,10 @@ def drop_triggers(connection: sqlite3.Connection, table_id: int) -> None:
 
 
 def _trigger_names(present: DictionaryObjects, table_id: int) -> list[str]:
+    """Return the triggers that write to a log or limit it."""
     log = log_table_name(table_id)
-    return sorted(name for name in present if name != log and registry.table_number(name) == table_id)
+    mine = (name for name in present if name != log and registry.table_number(name) == table_id)
+    return sorted(name for name in mine if not registry.is_reject_trigger(name))
 
 
 def log_removal_steps(connection: sqlite3.Connection, reasons: Mapping[int, str]) -> list[InstallStep]:

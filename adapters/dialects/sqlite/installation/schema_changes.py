@@ -13,8 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 
+from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.connection import quote
 from venus.adapters.dialects.sqlite.dictionary.tables import (
     SqliteDictionary,
@@ -122,7 +125,7 @@ def drop_stale_triggers(present: DictionaryObjects, table_id: int, made: list[Sq
         statement("install", "drop_trigger", trigger=quote(name))
         for name, (_, sql) in present.items()
         if name.startswith("venus_") and name.endswith(suffix) and name not in kept
-        if wanted.get(name) != sql
+        if wanted.get(name) != sql and not registry.is_reject_trigger(name)
     ]
 
 
@@ -172,6 +175,15 @@ def read_stored_summary(connection: sqlite3.Connection) -> DictionarySummary | N
 def store_summary(connection: sqlite3.Connection, look: DictionarySummary) -> None:
     """Store a summary in the fingerprint column of the heartbeat table. Older versions ignore it and still work."""
     connection.execute(statement("registry", "note_look"), (json.dumps(asdict(look)),))
+
+
+@contextmanager
+def note_own_changes(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let capture not take the DDL of the block for the application's. The caller opens the transaction."""
+    is_noted = registry.is_installed(connection) and read_stored_summary(connection) == read_summary(connection)
+    yield
+    if is_noted and registry.is_installed(connection):  # all DDL since then is VENUS's own
+        store_summary(connection, read_summary(connection))
 
 
 def may_have_altered(before: DictionarySummary | None, look: DictionarySummary, table: str) -> bool:

@@ -91,6 +91,30 @@ UPDATE venus_checkpoint SET next_sequence = ?, last_batch = ? WHERE id = 1;
 -- raise_epoch --
 UPDATE venus_checkpoint SET epoch = ? WHERE id = 1;
 
+-- seal --
+-- A negative epoch ends capture here until another database hands it over again, whichever process tries.
+UPDATE venus_checkpoint SET epoch = -epoch WHERE id = 1 AND epoch = {epoch} AND epoch > 0;
+
+-- unseal --
+UPDATE venus_checkpoint SET epoch = abs(epoch) WHERE id = 1;
+
+-- empty_registry --
+-- Before another database's registry is continued here.
+DELETE FROM venus_captured_table;
+
+-- empty_batches --
+DELETE FROM venus_batch;
+
+-- continue_table --
+-- A table that another database has captured before. It is not read again, because the broker has its rows.
+INSERT INTO venus_captured_table (table_id, namespace, name, schema_wire, fingerprint, state, reason, fill_cursor,
+  fill_rows, fill_estimate, fill_done, sweep_from, log_through, number_max)
+VALUES ({table_id}, {namespace}, {name}, {schema_wire}, {fingerprint}, {state}, {reason}, NULL, 0, 0, 1, 0, 0,
+  {number_max});
+
+-- continue_at --
+UPDATE venus_checkpoint SET epoch = {epoch}, next_sequence = {next_sequence}, last_batch = {last_batch} WHERE id = 1;
+
 -- add_batch --
 INSERT INTO venus_batch (batch_no, epoch, first_sequence, last_sequence, digest) VALUES (?, ?, ?, ?, ?);
 

@@ -4,6 +4,9 @@
 -- rows --
 SELECT {columns}, 1, 0 FROM {table} AS t WHERE {where}{limit}
 
+-- values --
+SELECT {column} FROM {table} AS t WHERE {column} IS NOT NULL
+
 -- estimate --
 SELECT count(*) FROM {table} AS t
 

@@ -95,9 +95,8 @@ class MysqlCutover(RelationalCutover):
     def sql(self, block: str, **parts: str) -> str:
         return cutover_sql(block, **parts)
 
-    @property
-    def lock_switch_sql(self) -> str:
-        return side_sql("lock_switch")
+    def try_lock_switch(self) -> bool:
+        return self._session.row(side_sql("lock_switch")) == (1,)
 
     def begin_mark(self) -> None:
         self._session.run("SET @venus_apply = 1")

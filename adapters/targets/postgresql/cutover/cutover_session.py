@@ -145,9 +145,8 @@ class PostgresCutover(RelationalCutover):
     def sql(self, block: str, **parts: str) -> str:
         return cutover_sql(block, **parts)
 
-    @property
-    def lock_switch_sql(self) -> str:
-        return side_sql("lock_switch")
+    def try_lock_switch(self) -> bool:
+        return self._session.row(side_sql("lock_switch")) == (True,)
 
     def begin_mark(self) -> None:
         self._session.run("SET LOCAL venus.apply = 'on'")

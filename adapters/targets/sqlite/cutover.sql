@@ -1,0 +1,48 @@
+-- Queries and statements of a cut-over to a SQLite file that follows. {own} is the prefix of VENUS's own tables.
+
+-- installed --
+SELECT count(*) FROM main.sqlite_schema WHERE type = 'table' AND name = '{own}cutover'
+
+-- mark --
+SELECT state, sequence, "offset", certificate, marked_at, done_at FROM {own}cutover WHERE group_name = :group
+
+-- put_mark --
+INSERT INTO {own}cutover (group_name, state, sequence, "offset", certificate, marked_at)
+VALUES (:group, 'CUT', :sequence, :offset, :certificate, venus_now_us())
+
+-- finish_mark --
+UPDATE {own}cutover SET state = 'DONE', certificate = :certificate, done_at = coalesce(done_at, venus_now_us())
+WHERE group_name = :group
+
+-- remove_mark --
+DELETE FROM {own}cutover WHERE group_name = :group
+
+-- rows --
+SELECT {columns}, 1, 0 FROM {table} AS t
+
+-- create_speller --
+-- With the types of the application's table, and without its constraints.
+CREATE TEMP TABLE {speller} ({definitions})
+
+-- empty_speller --
+DELETE FROM {speller}
+
+-- drop_speller --
+DROP TABLE IF EXISTS {speller}
+
+-- orphans --
+-- Rows whose parent does not exist, by the number of the foreign key in its table.
+SELECT fkid, count(*), coalesce('row ' || min(rowid), 'a row') FROM pragma_foreign_key_check(:table) GROUP BY fkid
+
+-- extremes --
+SELECT max({column}) FROM {table}
+
+-- counter --
+SELECT seq FROM main.sqlite_sequence WHERE name = :table
+
+-- set_counter --
+UPDATE main.sqlite_sequence SET seq = :last WHERE name = :table AND seq < :last
+
+-- add_counter --
+INSERT INTO main.sqlite_sequence (name, seq)
+SELECT :table, :last WHERE NOT EXISTS (SELECT 1 FROM main.sqlite_sequence WHERE name = :table)

@@ -1,0 +1,196 @@
+"""Cut-over of a SQLite file that follows, in one session, for adapters/cutover (`venus fallback`).
+
+Rows are read as capture reads them, in bounded memory. Only AUTOINCREMENT keeps a counter, which continues behind the
+rows *and* behind the numbers drawn at the other database. The application's foreign keys stay as they are; SQLite
+checks each of them row by row, because VENUS has written without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+
+from venus.adapters.dialects.contract import Numbering
+from venus.adapters.dialects.sqlite.connection import quote
+from venus.adapters.targets.cutover_contract import (
+    CounterSetting,
+    CutoverObstacle,
+    CutoverTable,
+    ReferenceCheck,
+    RowSink,
+    SchemaDifference,
+    SideOpening,
+)
+from venus.adapters.targets.relational.cutover_session import RelationalCutover
+from venus.adapters.targets.relational.sides import next_number
+from venus.adapters.targets.sqlite.application import FollowerAccess, SqliteApplicationTables
+from venus.adapters.targets.sqlite.cutover.side import open_side
+from venus.adapters.targets.sqlite.database import SqliteDatabase, cutover_sql
+from venus.adapters.targets.sqlite.ddl import SqlitePlacedTable
+from venus.adapters.targets.sqlite.file import FileLock
+from venus.adapters.targets.sqlite.rowsql import SqliteTableStatements, insert_rows
+from venus.adapters.targets.sqlite.session import SqliteSession
+from venus.codec.batch import TableChanges
+from venus.errors import Refused
+from venus.model import TableSchema
+
+_PIECE_ROWS = 5_000
+_SECTION_BYTES = 1 << 30
+_SPELLER = "venus_speller"
+#: The last number that AUTOINCREMENT gives out.
+_LAST_NUMBER = (1 << 63) - 1
+
+
+@contextmanager
+def open_cutover(target: SqliteDatabase) -> Iterator[SqliteCutover]:
+    """Open the session; roll back an open transaction at the end."""
+    cutover = SqliteCutover(target, target.connect("cutover"))
+    try:
+        yield cutover
+    finally:
+        cutover.close()
+
+
+class SqliteSpeller:
+    """Converter of rows into the file's form, by a temporary table of the same types."""
+
+    def __init__(self, session: SqliteSession, sql: SqliteTableStatements, access: FollowerAccess) -> None:
+        self._session = session
+        self._sql = sql
+        self._sql.is_exact = False
+        self._access = access
+
+    def __enter__(self) -> SqliteSpeller:
+        definitions = self._sql.text("definitions")
+        self._session.run(cutover_sql("create_speller", speller=_SPELLER, definitions=definitions))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.rollback()
+        self._session.run(cutover_sql("drop_speller", speller=_SPELLER))
+
+    def spell_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
+        """Return rows of version `schema` as the file stores them, in the newest version."""
+        insert_rows(self._session, self._sql, schema, section.record_ids, section.rows, table=_SPELLER)
+        rows = self._session.rows(cutover_sql("rows", columns=self._access.columns_sql, table=_SPELLER))
+        self._session.run(cutover_sql("empty_speller", speller=_SPELLER))
+        (found,) = self._access.build_sections(rows, bytes_max=_SECTION_BYTES)
+        return found
+
+
+class SqliteCutover(RelationalCutover):
+    """One session of a cut-over."""
+
+    _target: SqliteDatabase
+    _session: SqliteSession
+
+    def __init__(self, target: SqliteDatabase, session: SqliteSession) -> None:
+        super().__init__(target, session)
+        assert target.application is not None
+        self._application: SqliteApplicationTables = target.application
+        self._placed: dict[int, SqlitePlacedTable] = {}
+        self._switch_lock = FileLock(session.file, "switch")
+
+    def sql(self, block: str, **parts: str) -> str:
+        return cutover_sql(block, **parts)
+
+    def close(self) -> None:
+        self._switch_lock.release()
+        super().close()
+
+    def try_lock_switch(self) -> bool:
+        return self._switch_lock.try_acquire()
+
+    def begin_mark(self) -> None:
+        """Do nothing: every transaction of the session is marked."""
+
+    @contextmanager
+    def open_snapshot(self) -> Iterator[None]:
+        self._session.begin_snapshot()
+        try:
+            yield
+        finally:
+            self._session.rollback()
+
+    def open_side(self, opening: SideOpening) -> None:
+        open_side(self._session, opening)
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    def read_tables(self) -> list[CutoverTable]:
+        newest = {(s.table_id, s.version): s for s in self._target.read_schemas(self._session)}
+        placed = {
+            t.table_id: self._target.place(schema)
+            for t in self._target.read_tables(self._session)
+            if (schema := newest.get((t.table_id, t.schema_version))) is not None and not schema.is_heartbeat
+        }
+        self._application.read_all()
+        self._placed = {n: one for n, one in placed.items() if self._application.find(one.name) is not None}
+        return [CutoverTable(schema=p.schema, name=p.qualified) for p in self._placed.values()]
+
+    def find_differences(self) -> list[CutoverObstacle]:
+        return []
+
+    def find_schema_differences(self) -> list[SchemaDifference]:
+        """Return nothing: the tables are the application's own, as they were before it left."""
+        return []
+
+    def read_rows(self, table_id: int, take: RowSink) -> None:
+        placed = self._placed[table_id]
+        access = self._application.access(placed, placed.schema)
+        query = cutover_sql("rows", columns=access.columns_sql, table=placed.sql)
+        for rows in self._session.stream(query, None, _PIECE_ROWS):
+            for section in access.build_sections(rows, bytes_max=_SECTION_BYTES):
+                take(section.record_ids, section.rows)
+
+    def open_speller(self, table_id: int) -> SqliteSpeller:
+        placed = self._placed[table_id]
+        access = self._application.access(placed, placed.schema)
+        return SqliteSpeller(self._session, self._target.row_sql(placed.schema), access)
+
+    def check_references(self) -> list[ReferenceCheck]:
+        found = []
+        for placed in self._placed.values():
+            keys = self._application.require(placed.name).table.schema.foreign_keys
+            rows = self._session.rows(cutover_sql("orphans"), {"table": placed.name}) if keys else []
+            orphans = {f"{placed.name}_fk{number}": (count, example) for number, count, example in rows}
+            for key in keys:
+                count, example = orphans.get(key.name, (0, ""))
+                text = f"{placed.name} ({', '.join(key.columns)}) -> {key.referred_table}"
+                found.append(ReferenceCheck(name=key.name, shown=text, orphans=count, example=example))
+        return found
+
+    def set_counters(self, numberings: Seq[Numbering]) -> list[CounterSetting]:
+        of_column = {(n.table, n.column): n for n in numberings if n.table}
+        found = []
+        for placed in self._placed.values():
+            table = self._application.require(placed.name)
+            column = next((c.name for c in table.table.schema.columns if c.identity), "")
+            if column and table.is_counted:
+                found.append(self._set_counter(placed, column, of_column.get((placed.name, column))))
+        return found
+
+    def _set_counter(self, placed: SqlitePlacedTable, column: str, known: Numbering | None) -> CounterSetting:
+        """Set a counter behind the rows, behind the other database's, and never back."""
+        session, name = self._session, {"table": placed.name}
+        (highest,) = session.row(cutover_sql("extremes", column=quote(column), table=placed.sql)) or (None,)
+        (last,) = session.row(cutover_sql("counter"), name) or (0,)
+        other = max(int(last) + 1, known.next_value if known is not None else 1)
+        value = next_number(None, highest, other, 1)
+        if value > _LAST_NUMBER:
+            raise Refused(f"{placed.name}.{column}: no number is left behind {value - 1:,}")
+        for block in ("set_counter", "add_counter"):
+            session.run(cutover_sql(block), name | {"last": value - 1})
+        return CounterSetting(
+            sequence=f"sqlite_sequence of {placed.name}", next_value=value, step=1, table=placed.name, column=column
+        )
+
+    # -- the hand-over ---------------------------------------------------------------------------------------------
+
+    def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
+        """Return nothing: foreign keys and counters are the application's own, and act in its sessions."""
+        return []
+
+    def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
+        """Do nothing, as `enforce` does."""

@@ -1,0 +1,130 @@
+"""How an application's table of SQLite spells values, and their canonical text in that spelling. Pure.
+
+A column without a type of its own for a value, such as a time, holds any of several spellings. VENUS reads all of them
+(dialects/sqlite/rows.py). What comes back is written as the other values of its column are spelled, so the application
+finds each value unchanged, and texts still compare and sort as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from uuid import UUID
+
+from venus.adapters.dialects.sqlite.dictionary.types import Affinity, affinity
+from venus.codec.columns import Value
+from venus.model import Kind
+
+#: Returns the stored value of a canonical text.
+Spelling = Callable[[Any], Any]
+_UTC = "+00"
+
+
+def _write_same(text: Value) -> Value:
+    return text
+
+
+def _write_number(text: str) -> int | float:
+    """Return a whole number as an integer, as SQLite itself stores it in a column of this affinity."""
+    try:
+        value = Decimal(text)
+        whole = int(value) if value == value.to_integral_value() else None
+    except (InvalidOperation, OverflowError, ValueError):  # NaN, infinity
+        return float(text)
+    return whole if whole is not None and -(1 << 63) <= whole < 1 << 63 else float(text)
+
+
+def _write_boolean(true: Any, false: Any) -> Spelling:
+    return lambda text: true if text == "t" else false
+
+
+def _write_fraction(clock: str, digits: int, *, always: bool) -> str:
+    """Return a time with so many digits of a second, if they are enough; `always`: even if all of them are 0."""
+    whole, _, fraction = clock.partition(".")
+    if len(fraction) > digits or not (fraction or always):
+        return clock
+    return f"{whole}.{fraction.ljust(digits, '0')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClockSpelling:
+    """Spelling of a time, or of a date and time."""
+
+    between: str = " "
+    digits: int = 0
+    always: bool = False
+    zone: str = ""
+
+    def __call__(self, text: str) -> str:
+        date, blank, clock = text.removesuffix(_UTC).rpartition(" ")
+        return (
+            f"{date}{self.between if blank else ''}{_write_fraction(clock, self.digits, always=self.always)}{self.zone}"
+        )
+
+
+#: Fractions of a second: no zeros at the end; Python's isoformat(); SQLAlchemy; JavaScript and strftime('%f').
+_FRACTIONS = ((0, False), (6, False), (6, True), (3, True))
+_CLOCKS = tuple(_ClockSpelling(digits=digits, always=always) for digits, always in _FRACTIONS)
+_MOMENTS = tuple(
+    _ClockSpelling(between=between, digits=digits, always=always, zone=zone)
+    for between in (" ", "T")
+    for zone in ("", "Z", "+00:00")
+    for digits, always in _FRACTIONS
+)
+_BOOLEANS = ((1, 0), ("t", "f"), ("true", "false"), ("TRUE", "FALSE"), ("True", "False"))
+#: By kind: the spellings of its values. A new column gets the first one.
+SPELLINGS: Mapping[Kind, tuple[Spelling, ...]] = {
+    Kind.INT: (int,),
+    Kind.FLOAT: (float, _write_number),
+    Kind.DECIMAL: (_write_number, float),
+    Kind.BOOL: tuple(_write_boolean(*both) for both in _BOOLEANS),
+    Kind.TIME: _CLOCKS,
+    Kind.TIMESTAMP: _MOMENTS,
+    Kind.TIMESTAMPTZ: _MOMENTS,
+    Kind.UUID: (
+        _write_same,
+        str.upper,
+        lambda text: text.replace("-", ""),
+        lambda text: text.replace("-", "").upper(),
+        lambda text: UUID(text).bytes,
+    ),
+}
+
+
+def list_spellings(kind: Kind, declared: str) -> tuple[Spelling, ...]:
+    """Return the spellings of a column: several only if its affinity does not decide."""
+    found = SPELLINGS.get(kind, (_write_same,))
+    is_decided = kind in (Kind.DECIMAL, Kind.FLOAT) and affinity(declared) is not Affinity.BLOB
+    return found[:1] if is_decided else found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnSpelling:
+    """The spelling of a column. `other`: the first value that has another one, and how it would come back."""
+
+    write: Spelling
+    other: tuple[Any, Any] | None = None
+
+
+def find_spelling(spellings: tuple[Spelling, ...], values: Iterable[tuple[Any, Value]]) -> ColumnSpelling:
+    """Return the spelling of a column by its stored values, each with its canonical text."""
+    left = spellings
+    if len(left) == 1:
+        return ColumnSpelling(write=left[0])
+    for stored, text in values:
+        matching = tuple(one for one in left if _is_same(one(text), stored))
+        if not matching:
+            return ColumnSpelling(write=left[0], other=(stored, left[0](text)))
+        left = matching
+    return ColumnSpelling(write=left[0])
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and one == other
+
+
+def write_values(write: Spelling, values: Iterable[Value]) -> Iterator[Any]:
+    """Yield the stored values of canonical texts. Raises ValueError or OverflowError for one that has none."""
+    return (None if value is None else write(value) for value in values)

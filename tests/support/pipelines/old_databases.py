@@ -1,0 +1,87 @@
+"""Databases from which an application has come to PostgreSQL: MariaDB and SQLite (switched_pair.py)."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from tests.support.databases.mariadb import MariaServer
+from tests.support.databases.postgres import Server
+from tests.support.pipelines.switched_pair import SwitchedPair
+
+
+class MariaPair(SwitchedPair):
+    """A MariaDB and a PostgreSQL database with a pipeline between them."""
+
+    LEDGER = """
+CREATE TABLE ledger (id bigint AUTO_INCREMENT PRIMARY KEY, amount decimal(12, 2) NOT NULL, note text);
+CREATE TABLE probe (n int PRIMARY KEY);
+INSERT INTO probe VALUES (1);
+"""
+    ERRORS = (pymysql.Error,)
+
+    def __init__(self, folder: Path, server: MariaServer, old: str, new: Server) -> None:
+        self.server = server
+        self.database = old.rpartition("/")[2]
+        super().__init__(folder, old, new, self.database)
+
+    def connect_old(self) -> Any:
+        return self.server.connect(self.database, autocommit=True)
+
+    def crash_old(self) -> None:
+        self.server.kill()
+        self.server.start_again()
+
+    def count_logged(self) -> int:
+        tables = self.old("SELECT table_id FROM venus_captured_table WHERE name <> 'venus_heartbeat'")
+        return sum(self.old(f"SELECT count(*) FROM venus_l_{number:05}")[0][0] for (number,) in tables)
+
+
+#: A program that dies in a transaction: it holds the write lock, and its change is in the file's log.
+_DYING = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=30)
+connection.execute("PRAGMA cache_size = 0")
+connection.execute("BEGIN IMMEDIATE")
+connection.execute("CREATE TABLE never (v)")
+connection.executemany("INSERT INTO never VALUES (?)", [("x" * 5000,)] * 50)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class SqlitePair(SwitchedPair):
+    """A SQLite file and a PostgreSQL database with a pipeline between them."""
+
+    LEDGER = """
+CREATE TABLE ledger (id INTEGER PRIMARY KEY AUTOINCREMENT, amount DECIMAL(12, 2) NOT NULL, note TEXT);
+CREATE TABLE probe (n INTEGER PRIMARY KEY);
+INSERT INTO probe VALUES (1);
+"""
+    ERRORS = (sqlite3.Error,)
+
+    def __init__(self, folder: Path, new: Server) -> None:
+        self.path = folder / "old.db"
+        super().__init__(folder, f"sqlite:///{self.path}", new, "main")
+        self.pipeline.target_options = 'schema = "main"'
+        self.old("PRAGMA journal_mode = WAL")
+
+    def connect_old(self) -> Any:
+        return sqlite3.connect(self.path, isolation_level=None, timeout=30)
+
+    def crash_old(self) -> None:
+        """Kill -9 a process of the application in a transaction; there is no server."""
+        done = subprocess.run([sys.executable, "-c", _DYING, str(self.path)], check=False)
+        assert done.returncode < 0
+
+    def count_logged(self) -> int:
+        """Count the log rows behind the watermark: capture leaves some that it has read (capture/cut.py)."""
+        tables = self.old(
+            "SELECT table_id, log_through FROM venus_captured_table WHERE name <> 'venus_heartbeat'",
+        )
+        logged = "SELECT count(*) FROM venus_l_{:05} WHERE seq > {}"
+        return sum(self.old(logged.format(number, through))[0][0] for number, through in tables)
