@@ -1,4 +1,4 @@
-"""Existing rows are read in chunks on the same stream, while the application goes on."""
+"""Existing rows are read in chunks on the same stream, while the application continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DDL on a captured table: new versions where it can be followed, a reason where not; the application goes on."""
+"""DDL on a captured table: new versions where it can be followed, a reason where not; the application continues."""
 
 from __future__ import annotations
 
