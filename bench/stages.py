@@ -17,8 +17,7 @@ from rich.table import Table
 
 #: What a stage is, and the time at which it ends.
 STAGES = (
-    ("the source is looked at (the application's own fsync included)", "captured.looked"),
-    ("a cut is opened", "captured.opened"),
+    ("a cut is opened (the application's own fsync included)", "captured.opened"),
     ("its rows are read, encoded and sent", "captured.sent"),
     ("the broker has the half message", "committed.received"),
     ("it is on the broker's disk", "committed.on_disk"),
