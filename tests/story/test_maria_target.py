@@ -95,5 +95,5 @@ def test_postgresql_to_mariadb(mariadb_server: MariaServer, mariadb_database: st
     assert rows == 0
     refused = pipeline.venus("cutover", "--target", "m", code=2)
     assert "on which an application relies, so it cannot be cut over" in refused.err
-    assert "load a PostgreSQL target, and cut that one over" in refused.err
+    assert "A PostgreSQL target can be: --target NAME" in refused.err
     assert pipeline.stop("sync") == 0
