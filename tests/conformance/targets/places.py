@@ -39,6 +39,8 @@ class TargetPlace(Protocol):
     name: str
     #: Steps of the loop around which it is killed, and whether before or after them.
     kills: tuple[tuple[int, str], ...]
+    #: The code by which it refuses a value that another row has in a unique column; empty if it has no such columns.
+    duplicate: str
     #: The shortest text that a key may have.
     shortest_key: str
 
@@ -75,6 +77,7 @@ class PostgresPlace:
     url: str
     name: str = "a"
     kills: tuple[tuple[int, str], ...] = ((1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before"))
+    duplicate: str = "23505"
     shortest_key: str = ""
 
     def settings(self, broker: str) -> Settings:
@@ -110,6 +113,7 @@ class ParquetPlace:
     name: str = "lake"
     #: Around the writing of files, the manifest's renaming, and within the first refresh.
     kills: tuple[tuple[int, str], ...] = ((1, "after"), (3, "after"), (4, "after"), (5, "before"), (5, "after"))
+    duplicate: str = ""
     shortest_key: str = ""
 
     def settings(self, broker: str) -> Settings:
@@ -151,6 +155,7 @@ class MariaTargetPlace:
     url: str
     name: str = "m"
     kills: tuple[tuple[int, str], ...] = ((1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before"))
+    duplicate: str = "1062"
     shortest_key: str = ""
 
     @property
@@ -194,6 +199,7 @@ class SqlitePlace:
     file: Path
     name: str = "s"
     kills: tuple[tuple[int, str], ...] = ((1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before"))
+    duplicate: str = "SQLITE_CONSTRAINT_UNIQUE"
     shortest_key: str = ""
 
     @property
@@ -247,6 +253,7 @@ class OracleTargetPlace:
     standin: StandIn
     name: str = "o"
     kills: tuple[tuple[int, str], ...] = ((1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before"))
+    duplicate: str = "ORA-00001"
     shortest_key: str = "x"  # an Oracle stores NULL for an empty one
 
     @property

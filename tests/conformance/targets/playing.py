@@ -12,7 +12,7 @@ from tests.support.waiting import eventually
 from venus.adapters.targets.contract import FollowReport, Target
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.views import TargetTable
-from venus.config import Settings
+from venus.config import Settings, TargetSettings
 
 
 @dataclass(slots=True)
@@ -28,6 +28,17 @@ class Stage:
     def at(cls, place: TargetPlace, broker: str, feed: Feed) -> Stage:
         settings = place.settings(broker)
         return cls(place, feed, settings, open_target(settings, place.name))
+
+    def configure(self, *, apply: dict[str, int] | None = None, **target: object) -> Stage:
+        """Return the same target with other options."""
+        name = self.place.name
+        given = self.settings.targets[name].model_dump(by_alias=True, exclude_unset=True) | target
+        changes = {
+            "targets": {name: TargetSettings.model_validate(given)},
+            "apply": self.settings.apply.model_copy(update=apply or {}),
+        }
+        settings = self.settings.model_copy(update=changes)
+        return Stage(self.place, self.feed, settings, open_target(settings, name))
 
     def following(self) -> AbstractContextManager[list[FollowReport]]:
         """Run the loop; what it raises is raised here."""

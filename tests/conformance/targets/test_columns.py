@@ -14,8 +14,6 @@ from tests.support.brokers.feed import INT, Feed, column, gone, put, table
 from tests.support.masked_values import SECRET, mask_by_hand
 from tests.support.waiting import eventually
 from venus.adapters.targets.columns import TargetColumns
-from venus.adapters.targets.registry import open_target
-from venus.config import TargetSettings
 from venus.errors import ConfigError, Refused
 from venus.masking.functions import MaskingKey
 from venus.masking.syntax import ColumnRule
@@ -42,10 +40,7 @@ def mask_columns(stage: Stage, tmp_path: Path, **options: Any) -> Stage:
     key_file = tmp_path / "masking.key"
     key_file.write_bytes(SECRET)
     key_file.chmod(0o600)
-    target = stage.settings.targets[stage.place.name]
-    given = {**target.model_dump(by_alias=True), "columns": RULES, "masking_key_file": str(key_file), **options}
-    settings = stage.settings.model_copy(update={"targets": {stage.place.name: TargetSettings.model_validate(given)}})
-    return Stage(stage.place, stage.feed, settings, open_target(settings, stage.place.name))
+    return stage.configure(**({"columns": RULES, "masking_key_file": str(key_file)} | options))
 
 
 def target_schema(stage: Stage) -> TableSchema:

@@ -10,11 +10,10 @@ import pytest
 
 from tests.conformance.targets.places import MariaTargetPlace
 from tests.conformance.targets.playing import Stage
-from tests.support.brokers.feed import INT, TEXT, Row, column, gone, items, put, settings_for, table, unique_label
+from tests.support.brokers.feed import INT, TEXT, Row, column, gone, items, put, table, unique_label
 from tests.support.waiting import eventually
 from venus.adapters.dialects.verify_contract import Slice, Subject
 from venus.adapters.targets.mysql import rowsql
-from venus.adapters.targets.registry import open_target
 from venus.codec.columns import to_columns
 from venus.codec.row_bytes import Layout
 from venus.model import Kind, LogicalType, TableSchema
@@ -63,14 +62,6 @@ VALUES: dict[str, tuple[LogicalType, tuple[str | bytes, ...], tuple[str, ...]]] 
 }
 
 
-def configure_target(stage: Stage, *, apply: dict[str, int] | None = None, **target: object) -> Stage:
-    """Return the same target with other options."""
-    place = stage.place
-    assert isinstance(place, MariaTargetPlace)
-    settings = settings_for(stage.settings.broker.listen, {place.name: place.url}, apply=apply, **target)
-    return Stage(place, stage.feed, settings, open_target(settings, place.name))
-
-
 def make_table(number: int, name: str) -> TableSchema:
     return table(number, name, column(1, "id", INT), column(2, "value", VALUES[name][0]))
 
@@ -89,38 +80,6 @@ def read(stage: Stage, schema: TableSchema) -> dict[tuple[str, ...], Row]:
     return found
 
 
-def test_values_that_change_places_lose_no_row(stage: Stage) -> None:
-    stage.feed.describe(unique_label(items()))
-    stage.feed.cut(put(1, "a", 1), put(2, "b", 2), put(3, "c", 3))
-    stage.target.load()
-    with stage.following():
-        stage.feed.cut(put(1, "b", 1), put(2, "c", 2), put(3, "a", 3))
-        stage.feed.cut(gone(1), put(9, "b", 9))
-        stage.reaches(stage.feed.broker.next_offset)
-
-    stage.equal()
-
-
-def test_a_value_that_another_row_has_waits_and_hits_no_other_row(stage: Stage) -> None:
-    """An upsert would replace or change row 2."""
-    stage.feed.describe(unique_label(items()), items(2, "others"))
-    stage.feed.cut(put(1, "a", 1), put(2, "b", 2))
-    stage = configure_target(stage, on_error="quarantine")
-    stage.target.load()
-    with stage.following():
-        stage.feed.cut(put(1, "b", 10), put(5, "e", 5), put(1, "fine", 1, table=2))
-        stage.reaches(stage.feed.broker.next_offset)
-    (row,) = stage.target.open_quarantine().list()
-
-    found = stage.place.rows(stage.settings, items())
-    assert found == {("1",): ("a", "1"), ("2",): ("b", "2"), ("5",): ("e", "5")}
-    assert (row.key, row.sqlstate) == ('{"id": "1"}', "1062")
-    stage.feed.cut(put(2, "free", 2))
-    stage.catches_up()
-    assert stage.target.open_quarantine().retry([row.id]).applied == 1
-    stage.equal()
-
-
 @pytest.mark.parametrize("statement", ["INSERT", "LOAD DATA"])
 @pytest.mark.parametrize("way", ["load", "stream"])
 def test_every_value_arrives_exactly_or_waits_in_quarantine(
@@ -128,7 +87,7 @@ def test_every_value_arrives_exactly_or_waits_in_quarantine(
 ) -> None:
     monkeypatch.setattr(rowsql, "LOAD_ROWS_MIN", 1 if statement == "LOAD DATA" else 1 << 30)
     schemas = {name: make_table(number, name) for number, name in enumerate(VALUES, 1)}
-    stage = configure_target(stage, on_error="quarantine")
+    stage = stage.configure(on_error="quarantine")
     stage.feed.describe(*schemas.values())
     if way == "stream":
         stage.feed.cut(*(put(0, None, table=s.table_id) for s in schemas.values()))
@@ -169,7 +128,7 @@ def test_keys_that_differ_only_in_case_or_blanks_are_different_rows(stage: Stage
 
 
 def test_a_target_gets_the_rows_of_its_predicate(stage: Stage) -> None:
-    stage = configure_target(stage, where={"items": "amount < 10"})
+    stage = stage.configure(where={"items": "amount < 10"})
     stage.feed.describe(items())
     stage.feed.cut(*(put(i, "x", i) for i in range(20)))
     stage.target.load()
@@ -186,7 +145,7 @@ def test_a_target_gets_the_rows_of_its_predicate(stage: Stage) -> None:
 def test_a_cut_larger_than_memory_is_written_as_a_whole(stage: Stage) -> None:
     stage.feed.describe(unique_label(items()))
     stage.feed.cut(*(put(i, f"label {i}", i) for i in range(400)))
-    stage = configure_target(stage, apply={"cut_group_rows_max": 50})
+    stage = stage.configure(apply={"cut_group_rows_max": 50})
     stage.target.load()
     with stage.following():
         moved = [put(i, f"label {(i + 1) % 300}", i) for i in range(300)]

@@ -14,12 +14,11 @@ import pytest
 from tests.conformance.targets.places import OracleTargetPlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, TEXT, Row, column, gone, items, put, settings_for, table, unique_label
+from tests.support.brokers.feed import INT, TEXT, Row, column, gone, items, put, table, unique_label
 from tests.support.oracle.standin import SCHEMA
 from tests.support.processes.forks import Victim
 from tests.support.waiting import eventually
 from venus.adapters.dialects.verify_contract import Slice, Subject
-from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.relational.database import RelationalDatabase, open_database
 from venus.adapters.targets.relational.session import RelationalSession
 from venus.codec.columns import to_columns
@@ -68,13 +67,6 @@ def place_of(stage: Stage) -> OracleTargetPlace:
     return stage.place
 
 
-def configure_target(stage: Stage, *, apply: dict[str, int] | None = None, **target: object) -> Stage:
-    """Return the same target with other options."""
-    place = place_of(stage)
-    settings = settings_for(stage.settings.broker.listen, {place.name: place.url}, apply=apply, **target)
-    return Stage(place, stage.feed, settings, open_target(settings, place.name))
-
-
 def make_table(number: int, name: str) -> TableSchema:
     return table(number, f"of_{name}", column(1, "id", INT), column(2, "value", VALUES[name][0]))
 
@@ -96,7 +88,7 @@ def read(stage: Stage, schema: TableSchema) -> dict[tuple[str, ...], Row]:
 @pytest.mark.parametrize("way", ["load", "stream"])
 def test_every_value_arrives_exactly_or_waits_in_quarantine(way: str, stage: Stage) -> None:
     schemas = {name: make_table(number, name) for number, name in enumerate(VALUES, 1)}
-    stage = configure_target(stage, on_error="quarantine")
+    stage = stage.configure(on_error="quarantine")
     stage.feed.describe(*schemas.values())
     if way == "stream":
         stage.feed.cut(*(put(0, None, table=s.table_id) for s in schemas.values()))
@@ -125,43 +117,11 @@ def test_every_value_arrives_exactly_or_waits_in_quarantine(way: str, stage: Sta
     assert stage.target.read_view().unaccounted_rows == 0
 
 
-def test_values_that_change_places_lose_no_row(stage: Stage) -> None:
-    stage.feed.describe(unique_label(items()))
-    stage.feed.cut(put(1, "a", 1), put(2, "b", 2), put(3, "c", 3))
-    stage.target.load()
-    with stage.following():
-        stage.feed.cut(put(1, "b", 1), put(2, "c", 2), put(3, "a", 3))
-        stage.feed.cut(gone(1), put(9, "b", 9))
-        stage.reaches(stage.feed.broker.next_offset)
-
-    stage.equal()
-
-
-def test_a_value_that_another_row_has_waits_and_hits_no_other_row(stage: Stage) -> None:
-    """A MERGE that looked for the label would replace or change row 2."""
-    stage.feed.describe(unique_label(items()), items(2, "others"))
-    stage.feed.cut(put(1, "a", 1), put(2, "b", 2))
-    stage = configure_target(stage, on_error="quarantine")
-    stage.target.load()
-    with stage.following():
-        stage.feed.cut(put(1, "b", 10), put(5, "e", 5), put(1, "fine", 1, table=2))
-        stage.reaches(stage.feed.broker.next_offset)
-    (row,) = stage.target.open_quarantine().list()
-
-    found = stage.place.rows(stage.settings, items())
-    assert found == {("1",): ("a", "1"), ("2",): ("b", "2"), ("5",): ("e", "5")}
-    assert (row.key, row.sqlstate) == ('{"id": "1"}', "ORA-00001")
-    stage.feed.cut(put(2, "free", 2))
-    stage.catches_up()
-    assert stage.target.open_quarantine().retry([row.id]).applied == 1
-    stage.equal()
-
-
 def test_only_the_refused_row_waits_whatever_was_written_before_it(stage: Stage) -> None:
     """Rows with empty LOBs are written first; they must be gone again before the refused one is looked for."""
     stage.feed.describe(items())
     stage.feed.cut(put(9, "old", 9))
-    stage = configure_target(stage, on_error="quarantine")
+    stage = stage.configure(on_error="quarantine")
     stage.target.load()
     stage.place.refuse(items(), "bad")
     with stage.following():
@@ -175,7 +135,7 @@ def test_only_the_refused_row_waits_whatever_was_written_before_it(stage: Stage)
 def test_an_empty_key_and_an_empty_short_text_wait_and_a_clob_keeps_its_own(stage: Stage) -> None:
     short = column(3, "short", kind_of(Kind.TEXT, length=9))
     schema = table(1, "texts", column(1, "id", TEXT), column(2, "long"), short)
-    stage = configure_target(stage, on_error="quarantine")
+    stage = stage.configure(on_error="quarantine")
     stage.feed.describe(schema)
     stage.feed.cut(put("a", "", "x"), put("b", None, "x"))
     stage.target.load()
@@ -184,7 +144,7 @@ def test_an_empty_key_and_an_empty_short_text_wait_and_a_clob_keeps_its_own(stag
         stage.reaches(stage.feed.broker.next_offset)
         waiting = {q.key: q for q in stage.target.open_quarantine().list()}
         stage.target.open_quarantine().skip([waiting['{"id": ""}'].id], reason="a test")
-        stage.feed.cut(gone(""), put("e", "x", "x"))  # there is no such row to delete
+        stage.feed.cut(gone(""), put("e", "x", "x"))  # the deleted row does not exist
         stage.reaches(stage.feed.broker.next_offset)
 
     assert set(waiting) == {'{"id": ""}', '{"id": "d"}'}
@@ -198,7 +158,7 @@ def test_an_empty_key_and_an_empty_short_text_wait_and_a_clob_keeps_its_own(stag
 def test_a_cut_larger_than_memory_is_written_as_a_whole(stage: Stage) -> None:
     stage.feed.describe(unique_label(items()))
     stage.feed.cut(*(put(i, f"label {i}", i) for i in range(400)))
-    stage = configure_target(stage, apply={"cut_group_rows_max": 50})
+    stage = stage.configure(apply={"cut_group_rows_max": 50})
     stage.target.load()
     with stage.following():
         for shift in (1, 2):
@@ -219,7 +179,7 @@ def test_a_cut_larger_than_memory_is_written_as_a_whole(stage: Stage) -> None:
 
 
 def test_a_target_gets_the_rows_of_its_predicate(stage: Stage) -> None:
-    stage = configure_target(stage, where={"items": "amount < 10"})
+    stage = stage.configure(where={"items": "amount < 10"})
     stage.feed.describe(items())
     stage.feed.cut(*(put(i, "x", i) for i in range(20)))
     stage.target.load()
@@ -229,7 +189,7 @@ def test_a_target_gets_the_rows_of_its_predicate(stage: Stage) -> None:
         stage.reaches(stage.feed.broker.next_offset)
     assert loaded == {(str(i),) for i in range(10)}
     assert set(stage.place.rows(stage.settings, items())) == loaded - {("1",)} | {("15",)}
-    changed = configure_target(stage, where={"items": "amount < 12"})
+    changed = stage.configure(where={"items": "amount < 12"})
     with changed.following():
         eventually(lambda: {("10",), ("11",)} <= set(changed.place.rows(changed.settings, items())), "more rows")
     state = changed.table("shop.items")

@@ -14,10 +14,9 @@ import pytest
 from tests.conformance.targets.places import SqlitePlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, TEXT, column, gone, items, put, refers, settings_for, table, unique_label
+from tests.support.brokers.feed import INT, TEXT, column, gone, items, put, refers, table
 from tests.support.processes.forks import Victim
 from tests.support.waiting import eventually
-from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.sqlite import session as sessions
 from venus.errors import Refused
 from venus.model import Kind, LogicalType
@@ -30,13 +29,6 @@ MONEY = LogicalType(kind=Kind.DECIMAL, precision=10, scale=2)
 def place_of(stage: Stage) -> SqlitePlace:
     assert isinstance(stage.place, SqlitePlace)
     return stage.place
-
-
-def configure_target(stage: Stage, *, apply: dict[str, int] | None = None, **target: object) -> Stage:
-    """Return the same target with other options."""
-    place = place_of(stage)
-    settings = settings_for(stage.settings.broker.listen, {place.name: place.url}, apply=apply, **target)
-    return Stage(place, stage.feed, settings, open_target(settings, place.name))
 
 
 @contextmanager
@@ -63,7 +55,7 @@ def test_a_reader_never_sees_half_of_a_cut(stage: Stage) -> None:
     """Every cut gives all rows another label; the large ones are written in pieces while they arrive."""
     stage.feed.describe(items())
     stage.feed.cut(*(put(i, "0", i) for i in range(300)))
-    stage = configure_target(stage, apply={"cut_group_rows_max": 50})
+    stage = stage.configure(apply={"cut_group_rows_max": 50})
     stage.target.load()
     with watched_labels(place_of(stage)) as seen, stage.following():
         for n in range(1, 30):
@@ -137,7 +129,7 @@ def test_a_writer_that_stays_does_not_end_the_loop(stage: Stage, monkeypatch: py
 @pytest.mark.parametrize("way", ["load", "stream"])
 def test_values_that_sqlite_would_change_wait_in_quarantine(way: str, stage: Stage) -> None:
     reals = table(1, "reals", column(1, "id", INT), column(2, "value", LogicalType(kind=Kind.FLOAT, length=8)))
-    stage = configure_target(stage, on_error="quarantine")
+    stage = stage.configure(on_error="quarantine")
     stage.feed.describe(reals)
     stage.feed.cut(put(1, "1.5"))
     if way == "stream":
@@ -158,40 +150,8 @@ def test_values_that_sqlite_would_change_wait_in_quarantine(way: str, stage: Sta
     assert stage.target.read_view().unaccounted_rows == 0
 
 
-def test_values_that_change_places_lose_no_row(stage: Stage) -> None:
-    stage.feed.describe(unique_label(items()))
-    stage.feed.cut(put(1, "a", 1), put(2, "b", 2), put(3, "c", 3))
-    stage.target.load()
-    with stage.following():
-        stage.feed.cut(put(1, "b", 1), put(2, "c", 2), put(3, "a", 3))
-        stage.feed.cut(gone(1), put(9, "b", 9))
-        stage.reaches(stage.feed.broker.next_offset)
-
-    stage.equal()
-
-
-def test_a_value_that_another_row_has_waits_and_hits_no_other_row(stage: Stage) -> None:
-    """REPLACE would remove row 2."""
-    stage.feed.describe(unique_label(items()), items(2, "others"))
-    stage.feed.cut(put(1, "a", 1), put(2, "b", 2))
-    stage = configure_target(stage, on_error="quarantine")
-    stage.target.load()
-    with stage.following():
-        stage.feed.cut(put(1, "b", 10), put(5, "e", 5), put(1, "fine", 1, table=2))
-        stage.reaches(stage.feed.broker.next_offset)
-    (row,) = stage.target.open_quarantine().list()
-
-    found = stage.place.rows(stage.settings, items())
-    assert found == {("1",): ("a", "1"), ("2",): ("b", "2"), ("5",): ("e", "5")}
-    assert (row.key, row.sqlstate) == ('{"id": "1"}', "SQLITE_CONSTRAINT_UNIQUE")
-    stage.feed.cut(put(2, "free", 2))
-    stage.catches_up()
-    assert stage.target.open_quarantine().retry([row.id]).applied == 1
-    stage.equal()
-
-
 def test_a_target_gets_the_rows_of_its_predicate(stage: Stage) -> None:
-    stage = configure_target(stage, where={"items": "amount < 10"})
+    stage = stage.configure(where={"items": "amount < 10"})
     stage.feed.describe(items())
     stage.feed.cut(*(put(i, "x", i) for i in range(20)))
     stage.target.load()
@@ -250,7 +210,7 @@ def test_rows_of_another_program_are_not_overwritten(stage: Stage) -> None:
     with pytest.raises(Refused, match="items has rows already"):
         stage.target.load()
     assert place_of(stage).query("SELECT label FROM items") == [("mine",)]
-    emptied = configure_target(stage, on_existing="truncate")
+    emptied = stage.configure(on_existing="truncate")
     emptied.target.load()
     emptied.equal()
 

@@ -1,0 +1,44 @@
+"""Values of a unique column: rows that exchange them, and a row whose value another row still has."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.targets.playing import Stage
+from tests.support.brokers.feed import gone, items, put, unique_label
+
+pytestmark = pytest.mark.integration
+
+
+def test_values_that_change_places_lose_no_row(stage: Stage) -> None:
+    stage.feed.describe(unique_label(items()))
+    stage.feed.cut(put(1, "a", 1), put(2, "b", 2), put(3, "c", 3))
+    stage.target.load()
+    with stage.following():
+        stage.feed.cut(put(1, "b", 1), put(2, "c", 2), put(3, "a", 3))
+        stage.feed.cut(gone(1), put(9, "b", 9))
+        stage.reaches(stage.feed.broker.next_offset)
+
+    stage.equal()
+
+
+def test_a_value_that_another_row_has_waits_and_hits_no_other_row(stage: Stage) -> None:
+    """An upsert that looked for the label would replace or change row 2."""
+    if not stage.place.duplicate:
+        return
+    stage.feed.describe(unique_label(items()), items(2, "others"))
+    stage.feed.cut(put(1, "a", 1), put(2, "b", 2))
+    stage = stage.configure(on_error="quarantine")
+    stage.target.load()
+    with stage.following():
+        stage.feed.cut(put(1, "b", 10), put(5, "e", 5), put(1, "fine", 1, table=2))
+        stage.reaches(stage.feed.broker.next_offset)
+    (row,) = stage.target.open_quarantine().list()
+
+    found = stage.place.rows(stage.settings, items())
+    assert found == {("1",): ("a", "1"), ("2",): ("b", "2"), ("5",): ("e", "5")}
+    assert (row.key, row.sqlstate) == ('{"id": "1"}', stage.place.duplicate)
+    stage.feed.cut(put(2, "free", 2))
+    stage.catches_up()
+    assert stage.target.open_quarantine().retry([row.id]).applied == 1
+    stage.equal()
