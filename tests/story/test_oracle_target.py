@@ -77,7 +77,7 @@ def keep_writing(pipeline: Pipeline) -> Iterator[None]:
 
 
 @pytest.fixture
-def loaded(pipeline: Pipeline) -> Pipeline:
+def loaded_pipeline(pipeline: Pipeline) -> Pipeline:
     """Load a target, with a table of every type, and follow; values that it cannot hold wait."""
     numbers = count(1)
     spelled = ", ".join(f"{name} {c.type}" for name, c in COLUMNS.items())
@@ -102,7 +102,7 @@ def loaded(pipeline: Pipeline) -> Pipeline:
     return pipeline
 
 
-def test_postgresql_to_oracle(loaded: Pipeline, oracle_target: StandIn) -> None:
+def test_postgresql_to_oracle(loaded_pipeline: Pipeline, oracle_target: StandIn) -> None:
     def at_target(statement: str) -> list[tuple[object, ...]]:
         return oracle_target.server.execute(statement, SCHEMA)
 
@@ -111,37 +111,39 @@ def test_postgresql_to_oracle(loaded: Pipeline, oracle_target: StandIn) -> None:
 
     def wait_for_more() -> None:
         before = count_written()
-        loaded.until(lambda: count_written() > before, "further changes")
+        loaded_pipeline.until(lambda: count_written() > before, "further changes")
 
-    with keep_writing(loaded):
+    with keep_writing(loaded_pipeline):
         for _ in range(3):
             wait_for_more()
-            loaded.kill("sync")
-            loaded.start("sync", "sync", "--target", "old")
+            loaded_pipeline.kill("sync")
+            loaded_pipeline.start("sync", "sync", "--target", "old")
     run(
-        loaded,
+        loaded_pipeline,
         "UPDATE item SET region = 'EU' WHERE id = 1",
         "DELETE FROM piece WHERE id % 7 = 0",
         "ALTER TABLE piece ADD COLUMN weight numeric(8,2) DEFAULT 1.50",
         "INSERT INTO piece (item_id, note, weight) VALUES (2, 'new', 7.25)",
     )
-    loaded.caught_up("old")
-    loaded.venus("verify", "--target", "old", code=1)  # the rows that wait
-    loaded.venus("verify", *FOUND)
+    loaded_pipeline.caught_up("old")
+    loaded_pipeline.venus("verify", "--target", "old", code=1)  # the rows that wait
+    loaded_pipeline.venus("verify", *FOUND)
     assert at_target("""SELECT COUNT(*) FROM "ITEM" WHERE "REGION" <> 'EU'""") == [(0,)]
     weights = at_target('SELECT "WEIGHT" FROM "PIECE" ORDER BY "ID" DESC LIMIT 1')
     assert [str(weight) for (weight,) in weights] == ["7.25"]
 
     at_target('DELETE FROM "ITEM" WHERE "ID" = 2')
     at_target("""UPDATE "PIECE" SET "NOTE" = 'damaged' WHERE "ID" = 1""")
-    loaded.venus("verify", *FOUND, code=1)
-    loaded.venus("verify", *FOUND, "--repair", code=(0, 1))
-    loaded.caught_up("old")
-    loaded.venus("verify", *FOUND)
+    loaded_pipeline.venus("verify", *FOUND, code=1)
+    loaded_pipeline.venus("verify", *FOUND, "--repair", code=(0, 1))
+    loaded_pipeline.caught_up("old")
+    loaded_pipeline.venus("verify", *FOUND)
     at_target("""UPDATE "PIECE" SET "NOTE" = 'damaged again'""")
-    loaded.venus("resync", "piece", "--target", "old")
-    loaded.until(lambda: "resyncing" not in loaded.venus("status", code=(0, 1)).out, "the resync", every_s=0.5)
-    loaded.venus("verify", "--target", "old", "--table", "piece")
-    refused_command = loaded.venus("cutover", "--target", "old", code=2)
+    loaded_pipeline.venus("resync", "piece", "--target", "old")
+    loaded_pipeline.until(
+        lambda: "resyncing" not in loaded_pipeline.venus("status", code=(0, 1)).out, "the resync", every_s=0.5
+    )
+    loaded_pipeline.venus("verify", "--target", "old", "--table", "piece")
+    refused_command = loaded_pipeline.venus("cutover", "--target", "old", code=2)
     assert "cannot be cut over" in refused_command.err + refused_command.out
-    assert loaded.stop("sync") == 0
+    assert loaded_pipeline.stop("sync") == 0

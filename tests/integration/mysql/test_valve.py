@@ -1,4 +1,4 @@
-"""The event that limits the logs while VENUS is away: what it leaves alone, what passes it, when it is made anew."""
+"""The event that limits the logs while VENUS is away: what it ignores, what gets past it, when it is created again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 20
 
 
 @pytest.fixture
-def limited(shop: Shop) -> Iterator[Shop]:
+def limited_shop(shop: Shop) -> Iterator[Shop]:
     """Capture two tables with limited logs, at a server that runs events."""
     shop.server.execute("SET GLOBAL event_scheduler = ON")
     shop.run("CREATE TABLE item (id int PRIMARY KEY)", "CREATE TABLE shelf (id int PRIMARY KEY)")
@@ -59,47 +59,47 @@ def wait_until_cut_off(shop: Shop, table: str) -> None:
     shop.wait_for(f"SELECT 1 FROM dual WHERE NOT EXISTS (SELECT 1 {triggers} AND event_object_table = '{table}')")
 
 
-def test_a_paused_table_stays_paused(limited: Shop) -> None:
-    limited.source.registry.set_table_state(table_id(limited, "item"), "PAUSED", "by hand")
-    fill(limited, "item")
-    run_often(limited)
-    wait_until_cut_off(limited, "item")
+def test_a_paused_table_stays_paused(limited_shop: Shop) -> None:
+    limited_shop.source.registry.set_table_state(table_id(limited_shop, "item"), "PAUSED", "by hand")
+    fill(limited_shop, "item")
+    run_often(limited_shop)
+    wait_until_cut_off(limited_shop, "item")
 
-    assert limited.state("item") == ("PAUSED", "by hand")
-
-
-def test_numbers_that_were_rolled_back_are_no_rows(limited: Shop) -> None:
-    assert table_id(limited, "item") < table_id(limited, "shelf"), "the event looks at it first"
-    limited.run("INSERT INTO item VALUES (1)", "BEGIN", *(f"INSERT INTO item VALUES ({n})" for n in range(10, 30)))
-    limited.run("ROLLBACK", "INSERT INTO item VALUES (2)")
-    fill(limited, "shelf")
-    run_often(limited)
-    wait_until_cut_off(limited, "shelf")
-
-    assert limited.state("item") == ("ACTIVE", "")
+    assert limited_shop.state("item") == ("PAUSED", "by hand")
 
 
-def test_a_log_that_cannot_be_read_does_not_save_the_others(limited: Shop) -> None:
-    assert table_id(limited, "item") < table_id(limited, "shelf"), "the event looks at it first"
-    limited.server.execute(f"DROP TABLE {limited.database}.venus_l_{table_id(limited, 'item'):05}")
-    fill(limited, "shelf")
-    run_often(limited)
-    wait_until_cut_off(limited, "shelf")
+def test_numbers_that_were_rolled_back_are_no_rows(limited_shop: Shop) -> None:
+    assert table_id(limited_shop, "item") < table_id(limited_shop, "shelf"), "the event looks at it first"
+    limited_shop.run("INSERT INTO item VALUES (1)", "BEGIN", *(f"INSERT INTO item VALUES ({n})" for n in range(10, 30)))
+    limited_shop.run("ROLLBACK", "INSERT INTO item VALUES (2)")
+    fill(limited_shop, "shelf")
+    run_often(limited_shop)
+    wait_until_cut_off(limited_shop, "shelf")
 
-    assert limited.state("shelf")[0] == "RESYNC"
+    assert limited_shop.state("item") == ("ACTIVE", "")
 
 
-def test_the_application_waits_only_a_moment_behind_the_event(limited: Shop) -> None:
+def test_a_log_that_cannot_be_read_does_not_save_the_others(limited_shop: Shop) -> None:
+    assert table_id(limited_shop, "item") < table_id(limited_shop, "shelf"), "the event looks at it first"
+    limited_shop.server.execute(f"DROP TABLE {limited_shop.database}.venus_l_{table_id(limited_shop, 'item'):05}")
+    fill(limited_shop, "shelf")
+    run_often(limited_shop)
+    wait_until_cut_off(limited_shop, "shelf")
+
+    assert limited_shop.state("shelf")[0] == "RESYNC"
+
+
+def test_the_application_waits_only_a_moment_behind_the_event(limited_shop: Shop) -> None:
     """A reader's open transaction keeps the triggers, and the event would queue every writer behind itself."""
-    with closing(limited.server.connect(limited.database)) as reader, reader.cursor() as cursor:
+    with closing(limited_shop.server.connect(limited_shop.database)) as reader, reader.cursor() as cursor:
         cursor.execute("SELECT * FROM item")
-        fill(limited, "item")
-        run_often(limited)
-        waiting = f"db = '{limited.database}' AND state LIKE 'Waiting for table metadata lock%'"
-        limited.wait_for(f"SELECT 1 FROM information_schema.processlist WHERE {waiting}")
+        fill(limited_shop, "item")
+        run_often(limited_shop)
+        waiting = f"db = '{limited_shop.database}' AND state LIKE 'Waiting for table metadata lock%'"
+        limited_shop.wait_for(f"SELECT 1 FROM information_schema.processlist WHERE {waiting}")
 
-        limited.run(f"SET lock_wait_timeout = {PATIENCE_S}", "INSERT INTO item VALUES (100)")
-    wait_until_cut_off(limited, "item")
+        limited_shop.run(f"SET lock_wait_timeout = {PATIENCE_S}", "INSERT INTO item VALUES (100)")
+    wait_until_cut_off(limited_shop, "item")
 
 
 def test_an_event_of_the_application_with_this_name_stays(shop: Shop) -> None:
@@ -115,11 +115,11 @@ def test_an_event_of_the_application_with_this_name_stays(shop: Shop) -> None:
         shop.server.execute("SET GLOBAL event_scheduler = OFF")
 
 
-def test_another_limit_makes_the_event_anew_and_so_does_a_disabled_one(limited: Shop) -> None:
-    limited.server.execute(f"ALTER EVENT {limited.database}.venus_valve DISABLE")
-    install(limited)
-    assert event(limited, "status") == "ENABLED"
-    assert f"LIMIT {ROWS_MAX - 1}, 1" in event(limited, "event_definition")
+def test_another_limit_or_a_disabled_event_creates_it_again(limited_shop: Shop) -> None:
+    limited_shop.server.execute(f"ALTER EVENT {limited_shop.database}.venus_valve DISABLE")
+    install(limited_shop)
+    assert event(limited_shop, "status") == "ENABLED"
+    assert f"LIMIT {ROWS_MAX - 1}, 1" in event(limited_shop, "event_definition")
 
-    install(limited, rows_max=70)
-    assert "LIMIT 69, 1" in event(limited, "event_definition")
+    install(limited_shop, rows_max=70)
+    assert "LIMIT 69, 1" in event(limited_shop, "event_definition")

@@ -19,7 +19,7 @@ USER = "limited@'127.0.0.1'"
 
 
 @pytest.fixture
-def limited(standin: StandIn, mariadb_oracle_server: MariaServer) -> Iterator[OracleSource]:
+def limited_source(standin: StandIn, mariadb_oracle_server: MariaServer) -> Iterator[OracleSource]:
     """Open the source as a user whose privileges can be revoked; triggers stay the administrator's."""
     execute = mariadb_oracle_server.execute
     execute(f"CREATE USER {USER}")
@@ -32,7 +32,7 @@ def limited(standin: StandIn, mariadb_oracle_server: MariaServer) -> Iterator[Or
 
 
 @pytest.fixture
-def follower(application: Any, source: OracleSource, limited: OracleSource, standin: StandIn) -> Follower:
+def follower(application: Any, source: OracleSource, limited_source: OracleSource, standin: StandIn) -> Follower:
     application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(20))')
     application.execute('CREATE TABLE "OTHER" ("ID" NUMBER(9) PRIMARY KEY)')
     source.installer.install(["*"], [])
@@ -41,7 +41,7 @@ def follower(application: Any, source: OracleSource, limited: OracleSource, stan
     execute(f"GRANT EXECUTE, CREATE TEMPORARY TABLES ON {SCHEMA}.* TO {USER}")
     for (table,) in execute(f"SHOW TABLES FROM {SCHEMA}"):
         execute(f'GRANT SELECT, INSERT, UPDATE, DELETE, ALTER ON {SCHEMA}."{table}" TO {USER}')
-    follower = Follower(limited)
+    follower = Follower(limited_source)
     follower.drain()
     return follower
 
@@ -52,65 +52,65 @@ def state(source: OracleSource) -> tuple[str, str]:
 
 @pytest.mark.parametrize("is_noticed_by", ["a cut", "the comparison"])
 def test_a_table_that_may_not_be_read_halts_alone(
-    is_noticed_by: str, follower: Follower, limited: OracleSource, application: Any, standin: StandIn
+    is_noticed_by: str, follower: Follower, limited_source: OracleSource, application: Any, standin: StandIn
 ) -> None:
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one')")
     application.execute('INSERT INTO "OTHER" VALUES (1)')
-    cut = limited.capture.open_cut([]) if is_noticed_by == "a cut" else None
+    cut = limited_source.capture.open_cut([]) if is_noticed_by == "a cut" else None
     standin.server.execute(f'REVOKE SELECT ON {SCHEMA}."ITEM" FROM {USER}')
     if cut is not None:
         with pytest.raises(OracleNotPermitted):
             list(cut.read_sections(rows_max=10, bytes_max=1000))
         cut.rollback()
-    limited.capture.refresh_schemas()
-    assert state(limited) == (
+    limited_source.capture.refresh_schemas()
+    assert state(limited_source) == (
         "PAUSED",
         "may not be read: it is captured again by itself after `GRANT SELECT ON APP.ITEM TO APP`",
     )
-    limited.capture.refresh_schemas()
+    limited_source.capture.refresh_schemas()
     follower.drain()
     assert (follower.rows("ITEM"), len(follower.rows("OTHER"))) == ({}, 1)
     standin.server.execute(f'GRANT SELECT ON {SCHEMA}."ITEM" TO {USER}')
-    limited.capture.refresh_schemas()
-    assert state(limited) == ("ACTIVE", "")
+    limited_source.capture.refresh_schemas()
+    assert state(limited_source) == ("ACTIVE", "")
     follower.drain()
     assert {key: row["V"] for key, row in follower.rows("ITEM").items()} == {("1",): "one"}
 
 
 def test_what_a_table_has_missed_before_it_has_missed_afterwards(
-    follower: Follower, limited: OracleSource, standin: StandIn
+    follower: Follower, limited_source: OracleSource, standin: StandIn
 ) -> None:
     table_id = follower.table_id("ITEM")
-    limited.registry.set_table_state(table_id, "RESYNC", "a reason")
+    limited_source.registry.set_table_state(table_id, "RESYNC", "a reason")
     standin.server.execute(f'REVOKE SELECT ON {SCHEMA}."ITEM" FROM {USER}')
-    limited.capture.refresh_schemas()
-    limited.capture.restart_fill(table_id)
-    now, reason = state(limited)
+    limited_source.capture.refresh_schemas()
+    limited_source.capture.restart_fill(table_id)
+    now, reason = state(limited_source)
     assert (now, reason.endswith("; before that RESYNC: a reason")) == ("PAUSED", True)
     standin.server.execute(f'GRANT SELECT ON {SCHEMA}."ITEM" TO {USER}')
-    limited.capture.refresh_schemas()
-    assert state(limited) == ("RESYNC", "a reason")
+    limited_source.capture.refresh_schemas()
+    assert state(limited_source) == ("RESYNC", "a reason")
 
 
 def test_rows_that_are_gone_when_it_halts_are_missed(
-    follower: Follower, limited: OracleSource, application: Any, standin: StandIn
+    follower: Follower, limited_source: OracleSource, application: Any, standin: StandIn
 ) -> None:
     """What is seen of a table that may not be read is not remembered: no reason could be stored for it."""
-    limited.capture.refresh_schemas()
+    limited_source.capture.refresh_schemas()
     application.execute(f"INSERT INTO {DICTIONARY}.SEGMENTS VALUES ('ITEM', NULL, 2)")  # a TRUNCATE
     standin.server.execute(f'REVOKE SELECT ON {SCHEMA}."ITEM" FROM {USER}')
-    limited.capture.refresh_schemas()
-    limited.capture.refresh_schemas()
+    limited_source.capture.refresh_schemas()
+    limited_source.capture.refresh_schemas()
     standin.server.execute(f'GRANT SELECT ON {SCHEMA}."ITEM" TO {USER}')
-    limited.capture.refresh_schemas()
-    limited.capture.refresh_schemas()
-    assert state(limited)[0] == "RESYNC"
+    limited_source.capture.refresh_schemas()
+    limited_source.capture.refresh_schemas()
+    assert state(limited_source)[0] == "RESYNC"
 
 
-def test_a_pause_of_an_operators_stays(follower: Follower, limited: OracleSource, standin: StandIn) -> None:
-    limited.registry.set_table_state(follower.table_id("ITEM"), "PAUSED", "by hand")
+def test_a_pause_of_an_operators_stays(follower: Follower, limited_source: OracleSource, standin: StandIn) -> None:
+    limited_source.registry.set_table_state(follower.table_id("ITEM"), "PAUSED", "by hand")
     standin.server.execute(f'REVOKE SELECT ON {SCHEMA}."ITEM" FROM {USER}')
-    limited.capture.refresh_schemas()
+    limited_source.capture.refresh_schemas()
     standin.server.execute(f'GRANT SELECT ON {SCHEMA}."ITEM" TO {USER}')
-    limited.capture.refresh_schemas()
-    assert state(limited) == ("PAUSED", "by hand")
+    limited_source.capture.refresh_schemas()
+    assert state(limited_source) == ("PAUSED", "by hand")

@@ -395,14 +395,14 @@ def test_a_single_row_is_upserted_by_a_statement_that_is_planned_once(
             known.record_position(pieces[-1].end, pieces[-1].epoch)
         return done
 
-    def planned() -> list[Any]:
+    def read_plans() -> list[Any]:
         return session.rows("SELECT name FROM pg_prepared_statements WHERE name LIKE 'venus_upsert%'")
 
     assert apply(put(1, "it's \\ one", 1))
     assert apply(put(3, "three", 3))
-    assert len(planned()) == 1
+    assert len(read_plans()) == 1
     assert apply(put(4, "four", 4), put(5, "five", 5), gone(2))
-    assert len(planned()) == 1
+    assert len(read_plans()) == 1
     query(database, "ALTER TABLE shop.items ALTER COLUMN amount TYPE numeric")
     feed.cut(put(1, "larger than before", 10**30))
     pieces = [decode_piece(broker.increments[-1])]

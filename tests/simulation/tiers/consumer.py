@@ -58,7 +58,7 @@ class Consumer:
         self._later_at = self._loop.now + seconds
 
     def forked(self, timeline: Timeline) -> None:
-        """Take note of another history: a consumer with nothing but its past may continue in it."""
+        """Record another history. A consumer that has read only what both share may continue in it."""
         if self._shown(timeline) == self.rows:
             self._may_be.append(timeline)
 

@@ -92,7 +92,7 @@ class TierJudge:
         return known
 
     def forked(self, timeline: Timeline) -> None:
-        """Take note of another history: a reader with nothing but its past may continue in it."""
+        """Record another history. A reader that has read only what both share may continue in it."""
         end = max((offset + batch[0] for offset, batch in timeline.book.items()), default=0)
         for known in self._known.values():
             if known.judged is None or known.judged <= end:

@@ -60,13 +60,13 @@ class OldFile:
             return found
 
     @property
-    def registered(self) -> list[RegisteredTable]:
+    def registered_tables(self) -> list[RegisteredTable]:
         with closing(SqliteSource(self.path)) as source:
             return source.registry.read_registered_tables()
 
     @property
     def schemas(self) -> dict[str, TableSchema]:
-        return {t.schema.name: t.schema for t in self.registered}
+        return {t.schema.name: t.schema for t in self.registered_tables}
 
     def follow(self) -> None:
         """Let the file follow another database from offset 7 on."""
@@ -161,7 +161,7 @@ def test_a_handover_captures_from_the_next_write_on(old: OldFile) -> None:
     old.follow()
     old.apply("t", ("9", "nine", None, None))
     handover = old.side.plan_handover(
-        [replace(t, schema=replace(t.schema, source_dialect="postgresql")) for t in old.registered], []
+        [replace(t, schema=replace(t.schema, source_dialect="postgresql")) for t in old.registered_tables], []
     )
     assert handover.obstacles == ()
     opening = SideOpening(
