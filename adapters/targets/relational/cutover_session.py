@@ -9,12 +9,19 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
-from venus.adapters.targets.cutover_contract import CutoverMark, SideOpening
+from venus.adapters.dialects.contract import Numbering
+from venus.adapters.targets.cutover_contract import (
+    CutoverMark,
+    CutoverObstacle,
+    CutoverTable,
+    SchemaDifference,
+    SideOpening,
+)
 from venus.adapters.targets.relational.control import build_table_view, build_view, read_progress_in
 from venus.adapters.targets.relational.database import LOCK_WAIT_S, RelationalDatabase
 from venus.adapters.targets.relational.session import transaction
@@ -121,3 +128,50 @@ class RelationalCutover(ABC):
             session.run(self.sql("remove_mark"), {"group": target.group})
             target.run_own(session, "set_paused", paused=False)
             target.run_own(session, "raise_control")
+
+
+class FollowerTables(Protocol):
+    """The application's tables in a database that follows."""
+
+    def read_all(self) -> Seq[object]:
+        """Read the tables as they are now."""
+        ...
+
+    def find(self, name: str) -> object | None:
+        """Return a table; None if it does not exist."""
+        ...
+
+
+class FollowerCutover(RelationalCutover):
+    """One session of a cut-over to a database whose tables are the application's own, as it left them.
+
+    Its foreign keys and counters act in the application's sessions only: nothing has to be enforced or relaxed.
+    """
+
+    def __init__(self, target: RelationalDatabase, session: Any, tables: FollowerTables) -> None:
+        super().__init__(target, session)
+        self._tables = tables
+        self._placed: dict[int, Any] = {}
+
+    def read_tables(self) -> list[CutoverTable]:
+        newest = {(s.table_id, s.version): s for s in self._target.read_schemas(self._session)}
+        placed = {
+            t.table_id: self._target.place(schema)
+            for t in self._target.read_tables(self._session)
+            if (schema := newest.get((t.table_id, t.schema_version))) is not None and not schema.is_heartbeat
+        }
+        self._tables.read_all()
+        self._placed = {n: one for n, one in placed.items() if self._tables.find(one.name) is not None}
+        return [CutoverTable(schema=p.schema, name=p.qualified) for p in self._placed.values()]
+
+    def find_differences(self) -> list[CutoverObstacle]:
+        return []
+
+    def find_schema_differences(self) -> list[SchemaDifference]:
+        return []
+
+    def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
+        return []
+
+    def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
+        """Do nothing, as `enforce` does."""

@@ -7,7 +7,7 @@ because VENUS has written without them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from contextlib import closing, contextmanager
 
@@ -19,21 +19,17 @@ from venus.adapters.dialects.mysql.installation.handover import run_statements
 from venus.adapters.dialects.mysql.rows import MysqlAccess
 from venus.adapters.targets.cutover_contract import (
     CounterSetting,
-    CutoverObstacle,
-    CutoverTable,
     ReferenceCheck,
     RowSink,
-    SchemaDifference,
     SideOpening,
 )
 from venus.adapters.targets.mysql import tables
-from venus.adapters.targets.mysql.application import ApplicationTables
 from venus.adapters.targets.mysql.cutover.side import open_side, side_sql
 from venus.adapters.targets.mysql.database import MysqlDatabase, cutover_sql
 from venus.adapters.targets.mysql.naming import MysqlPlacedTable, quote
 from venus.adapters.targets.mysql.rowsql import MysqlRowSql, insert_rows
 from venus.adapters.targets.mysql.session import MysqlSession
-from venus.adapters.targets.relational.cutover_session import RelationalCutover
+from venus.adapters.targets.relational.cutover_session import FollowerCutover
 from venus.adapters.targets.relational.sides import next_number
 from venus.codec.batch import TableChanges
 from venus.errors import Refused, TargetError
@@ -80,17 +76,17 @@ class MysqlSpeller:
         return found
 
 
-class MysqlCutover(RelationalCutover):
+class MysqlCutover(FollowerCutover):
     """One session of a cut-over."""
 
     _target: MysqlDatabase
     _session: MysqlSession
+    _placed: dict[int, MysqlPlacedTable]
 
     def __init__(self, target: MysqlDatabase, session: MysqlSession) -> None:
-        super().__init__(target, session)
         assert target.application is not None
-        self._application: ApplicationTables = target.application
-        self._placed: dict[int, MysqlPlacedTable] = {}
+        super().__init__(target, session, target.application)
+        self._application = target.application
 
     def sql(self, block: str, **parts: str) -> str:
         return cutover_sql(block, **parts)
@@ -109,24 +105,6 @@ class MysqlCutover(RelationalCutover):
         open_side(self._session, opening)
 
     # -- checks ----------------------------------------------------------------------------------------------------
-
-    def read_tables(self) -> list[CutoverTable]:
-        newest = {(s.table_id, s.version): s for s in self._target.read_schemas(self._session)}
-        placed = {
-            t.table_id: self._target.place(schema)
-            for t in self._target.read_tables(self._session)
-            if (schema := newest.get((t.table_id, t.schema_version))) is not None and not schema.is_heartbeat
-        }
-        self._application.forget()
-        self._placed = {n: one for n, one in placed.items() if self._application.find(one.name) is not None}
-        return [CutoverTable(schema=p.schema, name=p.qualified) for p in self._placed.values()]
-
-    def find_differences(self) -> list[CutoverObstacle]:
-        return []
-
-    def find_schema_differences(self) -> list[SchemaDifference]:
-        """Return nothing: the tables are the application's own, as they were before it left."""
-        return []
 
     def read_rows(self, table_id: int, take: RowSink) -> None:
         placed = self._placed[table_id]
@@ -194,12 +172,3 @@ class MysqlCutover(RelationalCutover):
             sequence=sequence, next_value=value, step=own.increment, table=own.table, column=own.column
         )
         return setting, own
-
-    # -- the hand-over ---------------------------------------------------------------------------------------------
-
-    def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
-        """Return nothing: foreign keys and counters are the application's own, and act in its sessions."""
-        return []
-
-    def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
-        """Do nothing, as `enforce` does."""

@@ -7,7 +7,7 @@ checks each of them row by row, because VENUS has written without them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 
@@ -15,16 +15,13 @@ from venus.adapters.dialects.contract import Numbering
 from venus.adapters.dialects.sqlite.connection import quote
 from venus.adapters.targets.cutover_contract import (
     CounterSetting,
-    CutoverObstacle,
-    CutoverTable,
     ReferenceCheck,
     RowSink,
-    SchemaDifference,
     SideOpening,
 )
-from venus.adapters.targets.relational.cutover_session import RelationalCutover
+from venus.adapters.targets.relational.cutover_session import FollowerCutover
 from venus.adapters.targets.relational.sides import next_number
-from venus.adapters.targets.sqlite.application import FollowerAccess, SqliteApplicationTables
+from venus.adapters.targets.sqlite.application import FollowerAccess
 from venus.adapters.targets.sqlite.cutover.side import open_side
 from venus.adapters.targets.sqlite.database import SqliteDatabase, cutover_sql
 from venus.adapters.targets.sqlite.ddl import SqlitePlacedTable
@@ -79,17 +76,17 @@ class SqliteSpeller:
         return found
 
 
-class SqliteCutover(RelationalCutover):
+class SqliteCutover(FollowerCutover):
     """One session of a cut-over."""
 
     _target: SqliteDatabase
     _session: SqliteSession
+    _placed: dict[int, SqlitePlacedTable]
 
     def __init__(self, target: SqliteDatabase, session: SqliteSession) -> None:
-        super().__init__(target, session)
         assert target.application is not None
-        self._application: SqliteApplicationTables = target.application
-        self._placed: dict[int, SqlitePlacedTable] = {}
+        super().__init__(target, session, target.application)
+        self._application = target.application
         self._switch_lock = FileLock(session.file, "switch")
 
     def sql(self, block: str, **parts: str) -> str:
@@ -117,24 +114,6 @@ class SqliteCutover(RelationalCutover):
         open_side(self._session, opening)
 
     # -- checks ----------------------------------------------------------------------------------------------------
-
-    def read_tables(self) -> list[CutoverTable]:
-        newest = {(s.table_id, s.version): s for s in self._target.read_schemas(self._session)}
-        placed = {
-            t.table_id: self._target.place(schema)
-            for t in self._target.read_tables(self._session)
-            if (schema := newest.get((t.table_id, t.schema_version))) is not None and not schema.is_heartbeat
-        }
-        self._application.read_all()
-        self._placed = {n: one for n, one in placed.items() if self._application.find(one.name) is not None}
-        return [CutoverTable(schema=p.schema, name=p.qualified) for p in self._placed.values()]
-
-    def find_differences(self) -> list[CutoverObstacle]:
-        return []
-
-    def find_schema_differences(self) -> list[SchemaDifference]:
-        """Return nothing: the tables are the application's own, as they were before it left."""
-        return []
 
     def read_rows(self, table_id: int, take: RowSink) -> None:
         placed = self._placed[table_id]
@@ -185,12 +164,3 @@ class SqliteCutover(RelationalCutover):
         return CounterSetting(
             sequence=f"sqlite_sequence of {placed.name}", next_value=value, step=1, table=placed.name, column=column
         )
-
-    # -- the hand-over ---------------------------------------------------------------------------------------------
-
-    def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
-        """Return nothing: foreign keys and counters are the application's own, and act in its sessions."""
-        return []
-
-    def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
-        """Do nothing, as `enforce` does."""
