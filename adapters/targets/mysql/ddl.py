@@ -15,7 +15,7 @@ from venus.adapters.dialects.mysql.sql import literal
 from venus.adapters.targets.mysql.naming import MysqlPlacedTable, quote
 from venus.adapters.targets.mysql.types import becomes_text, is_text, key_bytes
 from venus.adapters.targets.relational.names import shorten_chars
-from venus.adapters.targets.relational.place import RelationalPlace, VersionStep, is_other_key, join_steps
+from venus.adapters.targets.relational.place import RelationalPlace, VersionStep, find_refused_change, join_steps
 from venus.model import Column, Index, TableSchema
 
 _COMMENT_CHARS = 1024
@@ -167,13 +167,8 @@ def plan_step(
     `present` has the columns of the table, by their names in lower case. `has_begun` means that the
     statements of this step were run before, perhaps not all of them.
     """
-    if old.name != new.name:
-        return VersionStep(refused=f"the table was renamed from {old.schema.qualified} to {new.schema.qualified}")
-    if is_other_key(old.schema, new.schema, rekeying=rekeying):
-        return VersionStep(
-            refused=f"the key has changed to ({', '.join(new.schema.key)}), which a target of this kind does not "
-            f"follow: empty it with `venus migrate --target {target} --empty-meanwhile`"
-        )
+    if refused := find_refused_change(old, new, target, rekeying=rekeying):
+        return VersionStep(refused=refused)
     before = {c.number: c for c in old.schema.columns}
     after = {c.number: c for c in new.schema.columns}
     parts = [_drop_column(old, c, present) for number, c in before.items() if number not in after]

@@ -28,7 +28,7 @@ from venus.adapters.targets.relational.names import fold_name, shorten_bytes
 from venus.adapters.targets.relational.place import (
     RelationalPlace,
     VersionStep,
-    is_other_key,
+    find_refused_change,
     join_steps,
     refuse_clashes,
 )
@@ -254,13 +254,8 @@ def plan_step(
     `present` has the columns of the table by their names. `has_begun` means that the statements of this step were run
     before, perhaps not all of them; `rekeying` that a resync replaces all rows.
     """
-    if old.name != new.name:
-        return VersionStep(refused=f"the table was renamed from {old.schema.qualified} to {new.schema.qualified}")
-    if is_other_key(old.schema, new.schema, rekeying=rekeying):
-        return VersionStep(
-            refused=f"the key has changed to ({', '.join(new.schema.key)}), which a target of this kind does not "
-            f"follow: empty it with `venus migrate --target {target} --empty-meanwhile`"
-        )
+    if refused := find_refused_change(old, new, target, rekeying=rekeying):
+        return VersionStep(refused=refused)
     before = {c.number: c for c in old.schema.columns}
     after = {c.number: c for c in new.schema.columns}
     parts = [_drop_column(old, c, present) for number, c in before.items() if number not in after]

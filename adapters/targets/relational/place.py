@@ -90,6 +90,18 @@ def is_other_key(before: TableSchema, after: TableSchema, *, rekeying: bool) -> 
     return before.identity != after.identity
 
 
+def find_refused_change(old: RelationalPlace, new: RelationalPlace, target: str, *, rekeying: bool) -> str:
+    """Return why a change of a table cannot be followed, here its name or key; empty = nothing forbids it."""
+    if old.name != new.name:
+        return f"the table was renamed from {old.schema.qualified} to {new.schema.qualified}"
+    if is_other_key(old.schema, new.schema, rekeying=rekeying):
+        return (
+            f"the key has changed to ({', '.join(new.schema.key)}), which a target of this kind does not "
+            f"follow: empty it with `venus migrate --target {target} --empty-meanwhile`"
+        )
+    return ""
+
+
 def join_steps(parts: Iterable[VersionStep]) -> VersionStep:
     """Return the steps of single columns as one; the first refusal refuses all of them."""
     parts = list(parts)
