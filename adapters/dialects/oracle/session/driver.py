@@ -149,7 +149,10 @@ ACTIONS = {
         "ORA-04043",  # no such object
         "ORA-00932",  # inconsistent data types: the type of a column has changed
     ),
-    ErrorAction.DENIED: ("ORA-01017", "ORA-01031", "ORA-01045", "ORA-28000", "ORA-28001", "ORA-41900", "ORA-47401"),
+    ErrorAction.DENIED: (
+        *("ORA-01017", "ORA-01031", "ORA-01045", "ORA-28000", "ORA-28001", "ORA-41900", "ORA-47401"),
+        "DPY-4001",  # no user or no password is given
+    ),
     ErrorAction.CLIENT: (
         "DPI-1047",  # cannot be loaded
         "DPI-1050",  # too old

@@ -380,6 +380,7 @@ def test_a_large_table_is_sampled_by_blocks() -> None:
         ("ORA-12523", ErrorAction.RECONNECT),
         ("ORA-12757", ErrorAction.RECONNECT),
         ("ORA-47401", ErrorAction.DENIED),
+        ("DPY-4001", ErrorAction.DENIED),
         ("DPY-3010", ErrorAction.THICK),
         ("DPY-3015", ErrorAction.THICK),
     ],
