@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import os
+import statistics
 import sys
 import time
 
@@ -65,12 +66,29 @@ def select_figures(names: list[str]) -> list[Figure]:
     return [known[name.upper()] for name in names] or list(FIGURES)
 
 
+def time_fixed_work() -> float:
+    """Return the CPU seconds of a fixed piece of Python and memory work: the median of five.
+
+    A rented machine has days on which it is half as fast. This tells such a day from a slower program.
+    """
+
+    def work() -> float:
+        began = time.process_time()
+        parts = [b"%d" % (i * i) for i in range(200_000)]
+        for _ in range(20):
+            b"".join(parts)
+        return time.process_time() - began
+
+    return statistics.median(work() for _ in range(5))
+
+
 def conditions(*, quick: bool) -> str:
     """Say when and where a figure is measured."""
     load = os.getloadavg()[0]
     form = "short form" if quick else "full form"
     return (
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores, load average {load:.1f} before, {form}."
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores, load average {load:.1f} before, "
+        f"fixed work {time_fixed_work() * 1000:.0f} ms, {form}."
     )
 
 

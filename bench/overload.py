@@ -199,7 +199,7 @@ def findings_of_latencies(seen: OverloadResult, where: str) -> list[FigureResult
         *(
             at_most(
                 f"{what}: p99 beside the overload, times idle ({p99:.1f} and {p99_idle:.1f} ms: {p99 / p99_idle:.1f}), "
-                "as a multiple of the echo server's",
+                "over the echo server's",
                 p99 / p99_idle / machine,
                 2,
                 "x",

@@ -79,7 +79,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
             FigureResult(
                 what=f"{brokers} brokers: messages an event, Chord {theirs:.2f} with {fingers:.0f} neighbours",
                 ours=f"{ours.hops:.2f} with {ours.neighbours:.0f}: {less:.0f} % less; {ours.hops_max} hops at most, "
-                f"{ours.lost} lost, upkeep {ours.upkeep:.1f} messages a broker and cycle",
+                f"{ours.lost} lost, upkeep {ours.upkeep:.1f} a broker and cycle",
                 goal=f">= {GOAL:.0f} % less, <= {most} hops",
                 met=less >= GOAL and ours.hops_max <= most and not ours.lost,
                 paper=">= 60 % less, 64 servers" if brokers == SIZES[0] else "",
