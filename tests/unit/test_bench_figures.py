@@ -22,7 +22,8 @@ from venus.network.topology import is_labelled
 from venus.rpc.sealed import seal
 from venus.wire import broker_pb2, change_pb2
 
-README = Path(__file__).parents[2] / "bench" / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "bench" / "README.md"
 DAY_S = 24 * 3600
 
 
@@ -33,6 +34,28 @@ def test_each_figure_has_an_id_of_its_own_and_a_line_in_the_readme() -> None:
     assert len(set(ids)) == len(ids)
     assert set(ids) <= {*described, "R1", "R3"}, "R1 and R3 have a section"
     assert {"M1", "M3", "M5", "T6", "T7"} <= set(described)
+
+
+def test_the_numbers_of_the_readme_are_the_measured_ones_rounded() -> None:
+    page = (ROOT / "bench" / "FIGURES.md").read_text()
+    sections = {part.split(":")[0]: part for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]}
+    claims = re.findall(r"^\| .* \(([A-Z]\d)\) \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+    unfounded = [
+        f"{figure}: {number}"
+        for figure, cells in claims
+        for number in re.findall(r"\d[\d,.]*\d|\d", cells)
+        if not any(_is_rounding(number, measured) for measured in re.findall(r"\d[\d,.]*\d|\d", sections[figure]))
+    ]
+    assert len(claims) >= 5
+    assert unfounded == []
+
+
+def _is_rounding(number: str, measured: str) -> bool:
+    """Return whether a number is another one, rounded to its own significant digits."""
+    plain, exact = number.replace(",", ""), float(measured.replace(",", ""))
+    digits = len(plain.replace(".", "").strip("0"))
+    return float(plain) == float(f"{exact:.{max(1, digits)}g}")
 
 
 @pytest.mark.parametrize(("now", "at"), [(0.1, 0.2), (0.2, 0.2), (0.21, 0.6), (5.0, 6.2), (14.0, 25.4)])
