@@ -53,7 +53,7 @@ class FloodSource:
             self._producer.decide(through, self._digests[through], Verdict.COMMIT)
 
     @property
-    def taken(self) -> int:
+    def committed_batches(self) -> int:
         """How many batches are committed."""
         return self._producer.decided_through
 
@@ -91,7 +91,7 @@ def keep_pace(source: FloodSource, rows_per_s: float, stop: Event) -> float:
 
     What the broker has no room for stays at the source, as changes stay in a log table, and goes when there is room.
     """
-    began, taken = time.monotonic(), source.taken
+    began, taken = time.monotonic(), source.committed_batches
     due, sent = 0.0, 0
     while not stop.is_set():
         due = (time.monotonic() - began) * rows_per_s / BATCH_ROWS
@@ -101,7 +101,7 @@ def keep_pace(source: FloodSource, rows_per_s: float, stop: Event) -> float:
         else:
             time.sleep(LOOK_S)
             source.decide()
-    return due / max(1, source.taken - taken)
+    return due / max(1, source.committed_batches - taken)
 
 
 def read(address: str, business: str, stop: Event) -> None:

@@ -49,7 +49,7 @@ class Installation:
         return 100 * statistics.median(self.load_s) / statistics.median(self.install_s)
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The rates, and how long it took to be in sync afterwards."""
         install, load = (self.rows / statistics.median(times) for times in (self.install_s, self.load_s))
         return f"{install:,.0f} of {load:,.0f} rows/s, in sync {max(self.in_sync_s):.2f} s later"
@@ -85,7 +85,7 @@ def findings(found: Installation) -> list[FigureResult]:
     """Hold it against the goals."""
     return [
         at_least(
-            f"an empty replica installs {found.said}, of a load into PostgreSQL", found.percent, GOAL_PERCENT, "%"
+            f"an empty replica installs {found.summary}, of a load into PostgreSQL", found.percent, GOAL_PERCENT, "%"
         ),
         at_most("largest memory of a broker meanwhile", found.peak_bytes / MIB, GOAL_MEMORY_MIB, "MiB"),
     ]

@@ -23,7 +23,7 @@ from bench.venus_cluster import Writer
 from bench.venus_transmission import BUSINESS
 from bench.watchers import WatchedRows, Watchers, watching
 from tests.support.brokers import networks
-from tests.support.brokers.forked_brokers import ForkedBroker, supervised
+from tests.support.brokers.forked_brokers import ForkedBroker, start_supervised
 from tests.support.engines import power
 
 TIERS = (("home", "core", 0), ("tandem", "tandem", 1), ("access", "access", 2))
@@ -59,7 +59,7 @@ class PoweredSets:
             self._folder / name, above, tier=tier, level=level, listen=self.addresses[name], http=""
         )
         note = partial(power.note_what_is_synced, self._note(name))
-        self.brokers[name] = supervised(chosen, self._folder / f"{name}.log", [note])
+        self.brokers[name] = start_supervised(chosen, self._folder / f"{name}.log", [note])
 
     def cut(self, name: str, chance: random.Random) -> int:
         """Pull the plug of a set; return how many bytes its disk had not kept."""

@@ -31,7 +31,7 @@ class Rule(Protocol):
 
     def on_leave(self, name: str, position: int, now_s: int) -> None: ...
 
-    def came(self, name: str, position: int, away_s: float, now_s: int) -> None: ...
+    def on_return(self, name: str, position: int, away_s: float, now_s: int) -> None: ...
 
     def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
         """Return the first byte that is still there."""
@@ -50,7 +50,7 @@ class KnownReaders:
         if name in self._known:
             self._known[name] = consumers.detach(self._known[name], now_us=now_s * 10**6)
 
-    def came(self, name: str, position: int, away_s: float, now_s: int) -> None:
+    def on_return(self, name: str, position: int, away_s: float, now_s: int) -> None:
         wanted = ConsumerState(group=name, acknowledged=position, kept=position, token=1)
         self._known[name] = consumers.attach(self._known.get(name), wanted, kept=None, log_start=self._start)
 
@@ -78,7 +78,7 @@ class Followers:
     def on_leave(self, name: str, position: int, now_s: int) -> None:
         self._needed[name] = position
 
-    def came(self, name: str, position: int, away_s: float, now_s: int) -> None:
+    def on_return(self, name: str, position: int, away_s: float, now_s: int) -> None:
         self._needed.pop(name, None)
 
     def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
@@ -110,7 +110,7 @@ class UnknownReaders:
     def on_leave(self, name: str, position: int, now_s: int) -> None:
         self._size.on_leave(name, now_s)
 
-    def came(self, name: str, position: int, away_s: float, now_s: int) -> None:
+    def on_return(self, name: str, position: int, away_s: float, now_s: int) -> None:
         self._size.on_return(name, now_s)
 
     def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
@@ -126,7 +126,7 @@ class FixedRetention:
 
     def on_leave(self, name: str, position: int, now_s: int) -> None: ...
 
-    def came(self, name: str, position: int, away_s: float, now_s: int) -> None: ...
+    def on_return(self, name: str, position: int, away_s: float, now_s: int) -> None: ...
 
     def tick(self, present: set[str], end: int, written: int, now_s: int) -> int:
         return max(0, end - self.retain_bytes)
@@ -162,7 +162,7 @@ def week(seed: int, make: Callable[[], Rule], seconds: int = WEEK_S) -> Outcome:
             if name in away:
                 position, left_s = away.pop(name)
                 returns, resyncs = returns + 1, resyncs + (position < start)
-                rule.came(name, max(position, start), now_s - left_s, now_s)
+                rule.on_return(name, max(position, start), now_s - left_s, now_s)
                 changes[name] = at + chance.expovariate(1 / STAY_S)
             else:
                 away[name] = end, at

@@ -78,7 +78,7 @@ def test_everything_is_as_with_a_new_interpreter(folder: Path, monkeypatch: pyte
     environ = {name: value for name, value in os.environ.items() if name != "TAKEN"} | {"GIVEN": "that"}
     environ["PYTHONPATH"] = str(folder / "more")
 
-    def said(session: bool) -> tuple[int, bytes, bytes]:
+    def run_child(session: bool) -> tuple[int, bytes, bytes]:
         done = forked.run(
             command("says", "a b", "c"),
             cwd=folder,
@@ -90,10 +90,10 @@ def test_everything_is_as_with_a_new_interpreter(folder: Path, monkeypatch: pyte
         )
         return done.returncode, done.stdout, done.stderr
 
-    found = [said(session) for session in (False, True)]
+    found = [run_child(session) for session in (False, True)]
     monkeypatch.setenv("TEST_NEW_INTERPRETERS", "1")
     environ["TEST_NEW_INTERPRETERS"] = "1"
-    assert found == [said(session) for session in (False, True)]
+    assert found == [run_child(session) for session in (False, True)]
     assert found[0][0] == 7
     assert b'"a b"' in found[0][1]
     assert b"asked" in found[0][1]

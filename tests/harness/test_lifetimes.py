@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.processes.watchdog import marked
+from tests.support.processes.watchdog import find_marked
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 ROOT = Path(__file__).parents[2]
@@ -105,7 +105,7 @@ def test_nothing_is_left_over_by_a_kill(
         started = wait_for(lambda: (suite / "started").exists() or run.poll() is not None, START_S)
         assert started, "it does not start"
         assert run.poll() is None, (suite / "said").read_text()
-        running = {psutil.Process(pid) for pid in marked(sign)} - {psutil.Process(run.pid)}
+        running = {psutil.Process(pid) for pid in find_marked(sign)} - {psutil.Process(run.pid)}
         # PostgreSQL writes titles over the environment of the children of its postmaster
         running |= {child for process in running for child in process.children(recursive=True)}
         assert servers <= {process.name().rstrip("3.1") for process in running}
@@ -117,8 +117,8 @@ def test_nothing_is_left_over_by_a_kill(
         _, left = psutil.wait_procs(running, timeout=END_S)
         assert not [process for process in left if process.is_running()]
         run.wait(END_S)  # with a worker less it comes to its end
-        assert wait_for(lambda: not marked(sign), END_S)
+        assert wait_for(lambda: not find_marked(sign), END_S)
     finally:
-        for pid in marked(sign):
+        for pid in find_marked(sign):
             os.kill(pid, signal.SIGKILL)
         run.wait(END_S)

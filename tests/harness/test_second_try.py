@@ -40,7 +40,7 @@ _FLAKY = "def test_flaky_{0}(): fails_first('{0}')\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Outcome:
     code: int
     text: str
 
@@ -52,7 +52,7 @@ class Said:
         return {word: int(number) for number, word in (part.split() for part in found[1].split(", "))}
 
 
-Run = Callable[..., Said]
+Run = Callable[..., Outcome]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def suite(tmp_path: Path) -> Run:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -ra\n")
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.support.second_try"]\n')
 
-    def run(*tests: str, options: tuple[str, ...] = ("--second-try",), known: tuple[str, ...] = ()) -> Said:
+    def run(*tests: str, options: tuple[str, ...] = ("--second-try",), known: tuple[str, ...] = ()) -> Outcome:
         (tmp_path / KNOWN).parent.mkdir(exist_ok=True)
         (tmp_path / KNOWN).write_text("# a remark\n" + "".join(f"2026-11-26 {nodeid}\n" for nodeid in known))
         for number, text in enumerate(tests):
@@ -69,7 +69,7 @@ def suite(tmp_path: Path) -> Run:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
         done = subprocess.run(command, cwd=tmp_path, env=environ | _BARE, capture_output=True, text=True, timeout=120)
-        return Said(done.returncode, done.stdout)
+        return Outcome(done.returncode, done.stdout)
 
     return run
 

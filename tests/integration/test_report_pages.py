@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.browsers import find_low_contrasts, is_wider_than_screen, opened, running
+from tests.support.browsers import find_low_contrasts, is_wider_than_screen, open_page, running
 from tests.unit.assess.test_report import assess_survey
 from venus.adapters.assess import html as assess_page
 from venus.adapters.verify import findings
@@ -82,7 +82,7 @@ def test_a_report_can_be_read_everywhere(browser: Browser, tmp_path: Path, name:
     file = tmp_path / "report.html"
     file.write_text(PAGES[name](), encoding="utf-8")
     for width in (360, 1280):
-        with opened(browser, file.as_uri(), width=width, dark=dark) as seen:
+        with open_page(browser, file.as_uri(), width=width, dark=dark) as seen:
             seen.page.evaluate("document.querySelectorAll('details').forEach(found => { found.open = true; })")
             assert find_low_contrasts(seen.page) == []
             assert not is_wider_than_screen(seen.page)

@@ -45,7 +45,7 @@ class SimulatedCoordinator:
             self._since[broker.member.broker] = self._loop.now
         if new:
             self._loop.after(LEASE_S, self._expire, broker.member.broker)
-            self._changed()
+            self._notify()
         return True
 
     def refresh(self, member: Member) -> bool:
@@ -59,7 +59,7 @@ class SimulatedCoordinator:
         broker, _ = self._leases.get(member.broker, (None, 0.0))
         if broker is not None and broker.member == member:
             del self._leases[member.broker]
-            self._changed()
+            self._notify()
         return True
 
     def brokers(self) -> dict[Member, LiveBroker]:
@@ -75,7 +75,7 @@ class SimulatedCoordinator:
         if self._loop.traces:
             self._loop.say(f"coordinator {describe(self.record)}")
         self.stored(old, knew)
-        self._changed()
+        self._notify()
         return self.record
 
     def _expire(self, broker: str) -> None:
@@ -83,11 +83,11 @@ class SimulatedCoordinator:
         if found is None:
             return
         if found[1] <= self._loop.now:
-            self._changed()
+            self._notify()
         else:
             self._loop.at(found[1], self._expire, broker)
 
-    def _changed(self) -> None:
+    def _notify(self) -> None:
         for watcher in self.watchers:
             watcher()
 

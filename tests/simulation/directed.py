@@ -25,7 +25,7 @@ GIVES_UP_S = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Directed:
+class DirectedRun:
     """A script, and the world that it wants."""
 
     play: Callable[[World], Script]
@@ -35,7 +35,7 @@ class Directed:
     patience: ReplicationTimes = field(default_factory=lambda: ReplicationTimes(lag_s=10.0, idle_s=0.2, fetch_s=0.3))
 
 
-def play(world: World, directed: Directed) -> None:
+def play(world: World, directed: DirectedRun) -> None:
     """Let a script happen."""
     script = directed.play(world)
     name = directed.play.__name__.strip("_").replace("_", " ")
@@ -108,7 +108,7 @@ class _Tap:
         network, line = source.world.network, (source.name, target.name)
         send = network.send
 
-        def tapped(sender: str, receiver: str, deliver: Callable[..., None], *arguments: Any) -> None:
+        def tap(sender: str, receiver: str, deliver: Callable[..., None], *arguments: Any) -> None:
             event: object = arguments[0] if arguments else None
             here = (sender, receiver) == line
             if here and isinstance(event, m.FetchReply) and event.answer is not None and wanted(event.answer):
@@ -117,7 +117,7 @@ class _Tap:
                     return
             send(sender, receiver, deliver, *arguments)
 
-        network.send = tapped  # type: ignore[method-assign, assignment]
+        network.send = tap  # type: ignore[method-assign, assignment]
 
     def let_go(self) -> None:
         """Deliver the first that was kept."""
@@ -313,18 +313,18 @@ _IMPATIENT = ReplicationTimes(lag_s=0.3, idle_s=0.2, fetch_s=0.3, ballot_s=0.5, 
 _FIVE = {"policy": Policy.AVAILABILITY, "brokers": 5, "min_in_sync": 1, "patience": _IMPATIENT}
 
 SCRIPTS = (
-    Directed(play=_fewer_are_enough),
-    Directed(play=_same_tail),
-    Directed(play=_answer_of_an_older_term),
-    Directed(play=_late_diverge),
-    Directed(play=_late_trimmed, patience=_IMPATIENT),
-    Directed(play=_one_comes_back, **_FIVE),  # type: ignore[arg-type]
-    Directed(play=_living_unheard, **_FIVE),  # type: ignore[arg-type]
-    Directed(play=_swap_across_leases, **_FIVE),  # type: ignore[arg-type]
-    Directed(play=_high_unheard),
+    DirectedRun(play=_fewer_are_enough),
+    DirectedRun(play=_same_tail),
+    DirectedRun(play=_answer_of_an_older_term),
+    DirectedRun(play=_late_diverge),
+    DirectedRun(play=_late_trimmed, patience=_IMPATIENT),
+    DirectedRun(play=_one_comes_back, **_FIVE),  # type: ignore[arg-type]
+    DirectedRun(play=_living_unheard, **_FIVE),  # type: ignore[arg-type]
+    DirectedRun(play=_swap_across_leases, **_FIVE),  # type: ignore[arg-type]
+    DirectedRun(play=_high_unheard),
 )
 
 
-def script_of(seed: int) -> Directed | None:
+def script_of(seed: int) -> DirectedRun | None:
     """Return the script of a seed; nine in ten have none."""
     return SCRIPTS[seed // 10 % len(SCRIPTS)] if seed % 10 == 9 else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.directed import Directed, Script, cast, lines
+from tests.simulation.directed import DirectedRun, Script, cast, lines
 from tests.simulation.judge import Violation
 from venus.replication import messages as m
 from venus.replication.position import ReplicationTimes
@@ -104,14 +104,14 @@ def _all_apart(world: World) -> Script:
 
 
 SCRIPTS = (
-    Directed(play=_reaches_none, patience=_PATIENCE),
-    Directed(play=_is_not_heard, patience=_PATIENCE),
-    Directed(play=_streams_hang, patience=_PATIENCE),
-    Directed(play=_one_is_cut_off, patience=_PATIENCE),
-    Directed(play=_all_apart, patience=_PATIENCE),
+    DirectedRun(play=_reaches_none, patience=_PATIENCE),
+    DirectedRun(play=_is_not_heard, patience=_PATIENCE),
+    DirectedRun(play=_streams_hang, patience=_PATIENCE),
+    DirectedRun(play=_one_is_cut_off, patience=_PATIENCE),
+    DirectedRun(play=_all_apart, patience=_PATIENCE),
 )
 
 
-def script_of(seed: int) -> Directed | None:
+def script_of(seed: int) -> DirectedRun | None:
     """Return the script of a seed; one in a hundred has one of these."""
     return SCRIPTS[seed // 100 % len(SCRIPTS)] if seed % 100 == 98 else None

@@ -65,7 +65,7 @@ class Host(Process):
         self.living_at = float("-inf")
         self.deaf = False
         self.loop.say(f"{self.me} starts: log {position.start} to {position.end}, high {position.high}")
-        self.world.judge.started(self)
+        self.world.judge.on_start(self)
         self.every(self.world.tick_s, self._tick)
         self.every(1.0, self._keep_lease)
 
@@ -103,7 +103,7 @@ class Host(Process):
         broker = LiveBroker(member=me, address=self.name, priority=self.priority, draining=self.draining)
         registered = self.registered
 
-        def leased(held: Any, answered: bool, sent: float) -> None:
+        def on_lease(held: Any, answered: bool, sent: float) -> None:
             if not answered:
                 return
             self.registered = bool(held)
@@ -113,7 +113,7 @@ class Host(Process):
         self.ask(
             self.leases,
             lambda: coordinator.refresh(me) if registered else coordinator.register(broker),
-            leased,
+            on_lease,
         )
         self.read()
 
@@ -127,7 +127,7 @@ class Host(Process):
             return  # one that waits will do
         coordinator = self.world.coordinator
 
-        def found(record: Leadership, answered: bool, _: float) -> None:
+        def on_record(record: Leadership, answered: bool, _: float) -> None:
             if answered:
                 self.ask(
                     self.records, living, lambda live, heard, _: both(record, live if heard and not self.deaf else None)
@@ -142,13 +142,13 @@ class Host(Process):
                 brokers, self.living_at = live
                 self.step(m.BrokersRead(brokers=brokers))
 
-        self.ask(self.records, coordinator.read, found)
+        self.ask(self.records, coordinator.read, on_record)
 
     def swap(self, effect: m.Swap) -> None:
         before, after = effect.before, effect.after
         faults.at_the_worst_moment(self.world, self)
 
-        def done(stored: Leadership | None, answered: bool, _: float) -> None:
+        def on_swap_result(stored: Leadership | None, answered: bool, _: float) -> None:
             if not answered:
                 record = self.world.coordinator.record
                 happened = record.version > before.version
@@ -159,7 +159,7 @@ class Host(Process):
             self.step(m.SwapResult(before=before, after=after, stored=stored, certain=answered))
 
         knew = self.living_at
-        self.ask(self.records, lambda: self.world.coordinator.swap(before, after, knew), done, "swaps")
+        self.ask(self.records, lambda: self.world.coordinator.swap(before, after, knew), on_swap_result, "swaps")
 
     # -- the replica -----------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Host(Process):
                 self.loop.say(f"    {describe_message(effect)}")
         for effect in effects:
             _DOES[type(effect)](self, effect)
-        self.world.judge.stepped(self)
+        self.world.judge.on_step(self)
 
     def _fetch(self, effect: m.SendFetch) -> None:
         event = m.FetchRequest(

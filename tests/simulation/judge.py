@@ -40,7 +40,7 @@ class Judge:
 
     # -- after every step ------------------------------------------------------------------------------------------
 
-    def started(self, host: Host) -> None:
+    def on_start(self, host: Host) -> None:
         self._high[host.name] = len(host.disk.content.applied)
 
     def reinstalls(self, host: Host) -> None:
@@ -49,7 +49,7 @@ class Judge:
         if record.policy is Policy.CONSISTENCY and host.me in record.candidates:
             raise Violation("each broker that may lead has every safe entry", f"{host.me} begins to install")
 
-    def recorded(self, before: Leadership, knew: float) -> None:
+    def on_record(self, before: Leadership, knew: float) -> None:
         """Judge a record that the coordinator has just stored, by a broker that knew who lived at a time."""
         coordinator, record = self._world.coordinator, self._world.coordinator.record
         self._may_lead()
@@ -79,7 +79,7 @@ class Judge:
             if host.me == member and not host.disk.has(newest, self.safe[-1][newest]):
                 raise Violation("each broker that may lead has every safe entry", f"{member} lacks entry {newest}")
 
-    def stepped(self, host: Host) -> None:
+    def on_step(self, host: Host) -> None:
         position = host.replica.position
         high, before = position.high, self._high[host.name]
         if high < before and position.whole:
@@ -190,7 +190,7 @@ class Judge:
 
     # -- at the end ------------------------------------------------------------------------------------------------
 
-    def converged(self) -> bool:
+    def has_converged(self) -> bool:
         """Whether one leads, all others follow, and all have everything."""
         world, record = self._world, self._world.coordinator.record
         if record.leader is None or len(record.in_sync) != len(record.replicas):

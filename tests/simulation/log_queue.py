@@ -29,7 +29,7 @@ class LogQueue:
         self._orders.append(order)
         self._schedule_work()
 
-    def changed(self) -> None:
+    def notify(self) -> None:
         """Say what the log is now."""
         if not self._telling:
             self._telling = True
@@ -62,13 +62,13 @@ class LogQueue:
         orders, self._orders = self._orders, []
         for order in orders:
             self._carry_out(order)
-        self.changed()
+        self.notify()
         self._host.soon(self._pace() + self._disk.lag_s, self._on_synced, len(self._disk.unsynced))
 
     def _on_synced(self, changes: int) -> None:
         self._disk.sync(changes)
         self._busy = False
-        self.changed()
+        self.notify()
         self._schedule_work()
 
     def _carry_out(self, order: tuple[Any, ...]) -> None:

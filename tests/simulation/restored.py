@@ -36,10 +36,10 @@ class Backups:
             if host.name in self._kept and random.random() < 0.6:
                 self._restore(host)
             elif getattr(world, "damaged", "") != host.disk.store:
-                self._kept[host.name] = self._taken(host)
+                self._kept[host.name] = self._copy_disk(host)
         world.loop.after(EVERY_S * random.random(), self._operate)
 
-    def _taken(self, host: Any) -> Any:
+    def _copy_disk(self, host: Any) -> Any:
         process, host.disk.host = getattr(host.disk, "host", None), None
         try:
             found = copy.deepcopy(host.disk)

@@ -68,7 +68,7 @@ def test_ten_thousand_histories_hold_and_reach_every_rare_state() -> None:
 
 
 def test_a_seed_is_replayed_byte_for_byte() -> None:
-    def replayed(hash_seed: str) -> bytes:
+    def replay(hash_seed: str) -> bytes:
         return subprocess.run(
             [sys.executable, "-m", "tests.simulation", "7"],
             cwd=ROOT,
@@ -77,6 +77,6 @@ def test_a_seed_is_replayed_byte_for_byte() -> None:
             check=True,
         ).stdout
 
-    first = replayed("1")
+    first = replay("1")
     assert first.count(b"\n") > 300
-    assert replayed("2") == first
+    assert replay("2") == first

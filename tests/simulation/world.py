@@ -55,7 +55,7 @@ class World:
         self.network = Network(self.loop)
         self.coordinator = SimulatedCoordinator(self.loop)
         self.judge = self.judge_class(self)
-        self.coordinator.stored = self.judge.recorded
+        self.coordinator.stored = self.judge.on_record
         self.slowest_s = 0.0  # how long a fail-over of the whole cluster took
         self._value = 0
         names = "abcdef"[: count + spare]
@@ -101,16 +101,16 @@ class World:
             host.disk.change(("wipe",))
             host.disk.crash()
         self.judge.reinstalls(host)
-        host.log.changed()
-        host.soon(0.05 + 0.5 * self.loop.random.random(), self._installed, host, effect)
+        host.log.notify()
+        host.soon(0.05 + 0.5 * self.loop.random.random(), self._finish_install, host, effect)
 
-    def _installed(self, host: Host, effect: m.Reinstall) -> None:
+    def _finish_install(self, host: Host, effect: m.Reinstall) -> None:
         if host.installing != effect.leader:
             return
         leader = self.hosts[effect.leader.broker]
         links = {(host.name, leader.name), (leader.name, host.name)}
         if not leader.up or leader.me != effect.leader or not leader.replica.leads or links & self.network.cut:
-            host.soon(0.3, self._installed, host, effect)
+            host.soon(0.3, self._finish_install, host, effect)
             return
         source = leader.disk.content
         start = len(source.applied) + 1
@@ -120,7 +120,7 @@ class World:
         self.judge.reinstalls(host)
         host.step(m.CopyInstalled(log=host.log.now()))
 
-    def script_of(self, seed: int) -> directed.Directed | None:
+    def script_of(self, seed: int) -> directed.DirectedRun | None:
         """Return what this seed plays instead of chance, if anything."""
         return directed.script_of(seed) or directed_cuts.script_of(seed)
 
@@ -183,7 +183,7 @@ class World:
 
     def _wait_until_converged(self) -> None:
         self.rate = 0.0
-        if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.converged):
+        if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.has_converged):
             raise Violation("all replicas are complete within 40 s", describe(self.coordinator.record))
 
     def _fail_over(self) -> None:

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 UNFIT = "INSERT INTO unfit VALUES (2, CAST(x'ff' AS TEXT))"
 
 
-class Watched(Running):
+class WatchedPipeline(Running):
     """The pipeline, and a browser where there is one."""
 
     browser: Browser | None = None
@@ -49,12 +49,12 @@ def browser() -> Iterator[Browser | None]:
 @pytest.fixture(scope="module")
 def running(
     browser: Browser | None, tmp_path_factory: pytest.TempPathFactory, postgres_server: Server
-) -> Iterator[Watched]:
+) -> Iterator[WatchedPipeline]:
     url = postgres_server.create_database()
     folder = tmp_path_factory.mktemp("standing")
     pipeline = Pipeline(folder=folder, source=f"sqlite:///{folder}/app.db", targets={"main": with_password(url)})
     pipeline.configure()
-    made = Watched(pipeline, postgres_server)
+    made = WatchedPipeline(pipeline, postgres_server)
     made.browser = browser
     try:
         made.write("CREATE TABLE steady (id INTEGER PRIMARY KEY, v TEXT)", "PRAGMA journal_mode = WAL")
@@ -71,7 +71,7 @@ def running(
         postgres_server.drop_database(url)
 
 
-def get(running: Watched, path: str) -> tuple[int, str]:
+def get(running: WatchedPipeline, path: str) -> tuple[int, str]:
     try:
         with urlopen(f"http://127.0.0.1:{running.pipeline.ports[1]}{path}", timeout=30) as answer:
             return answer.status, answer.read().decode()
@@ -80,20 +80,20 @@ def get(running: Watched, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def metric(running: Watched, name: str) -> float:
+def metric(running: WatchedPipeline, name: str) -> float:
     found = re.search(rf"^{re.escape(name)} (\S+)$", get(running, "/metrics")[1], re.MULTILINE)
     return float(found[1]) if found else -1.0
 
 
-def page(running: Watched) -> str:
+def page(running: WatchedPipeline) -> str:
     """Return what a browser makes of the page; without one, what the page is made of."""
     if running.browser is None:
         return get(running, "/status.json")[1]
-    with browsers.opened(running.browser, f"http://127.0.0.1:{running.pipeline.ports[1]}/") as seen:
+    with browsers.open_page(running.browser, f"http://127.0.0.1:{running.pipeline.ports[1]}/") as seen:
         return seen.page.content()
 
 
-def in_all_places(running: Watched, sentence: str, gauge: str) -> None:
+def in_all_places(running: WatchedPipeline, sentence: str, gauge: str) -> None:
     """Wait until the broker says it, then look at every place."""
     pipeline = running.pipeline
     pipeline.until(lambda: sentence in get(running, "/health")[1], f"/health to say {sentence!r}", every_s=0.2)
@@ -111,7 +111,7 @@ def in_all_places(running: Watched, sentence: str, gauge: str) -> None:
     assert [sentence in problem for problem in found["problems"]] == [True], found["problems"]
 
 
-def in_no_place(running: Watched, gauge: str) -> None:
+def in_no_place(running: WatchedPipeline, gauge: str) -> None:
     """Wait until the broker says nothing any more, then look at every place."""
     running.healthy()
     running.pipeline.until(lambda: get(running, "/health")[1] == "ok\n", "/health to say ok", every_s=0.2)
@@ -121,7 +121,7 @@ def in_no_place(running: Watched, gauge: str) -> None:
     assert 'role="alert"' not in page(running)
 
 
-def test_a_table_halted_at_the_source(running: Watched) -> None:
+def test_a_table_halted_at_the_source(running: WatchedPipeline) -> None:
     gauge = 'venus_tables_not_following{business="main",place="source",state="HALTED"}'
     running.write(UNFIT, "INSERT INTO steady VALUES (1, 'continues')")
     running.has("main", "steady", [(1, "continues")])
@@ -133,7 +133,7 @@ def test_a_table_halted_at_the_source(running: Watched) -> None:
     in_no_place(running, gauge)
 
 
-def test_a_table_halted_at_the_target(running: Watched) -> None:
+def test_a_table_halted_at_the_target(running: WatchedPipeline) -> None:
     gauge = 'venus_tables_not_following{business="main",place="main/main",state="HALTED"}'
     running.at("main", "ALTER TABLE strict ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
     running.write("INSERT INTO strict VALUES (2, 'bad')")
@@ -171,7 +171,7 @@ def test_a_table_halted_at_the_target(running: Watched) -> None:
         ),
     ],
 )
-def test_what_an_operator_has_paused(running: Watched, what: list[str], sentence: str, gauge: str) -> None:
+def test_what_an_operator_has_paused(running: WatchedPipeline, what: list[str], sentence: str, gauge: str) -> None:
     running.pipeline.venus("pause", *what)
     in_all_places(running, sentence, gauge)
 
@@ -179,7 +179,7 @@ def test_what_an_operator_has_paused(running: Watched, what: list[str], sentence
     in_no_place(running, gauge)
 
 
-def test_a_table_that_has_missed_changes(running: Watched) -> None:
+def test_a_table_that_has_missed_changes(running: WatchedPipeline) -> None:
     gauge = 'venus_tables_not_following{business="main",place="source",state="RESYNC"}'
     trigger = triggers_of(running, "missed")[0]
     running.write(f'DROP TRIGGER "{trigger}"')
@@ -191,7 +191,7 @@ def test_a_table_that_has_missed_changes(running: Watched) -> None:
     in_no_place(running, gauge)
 
 
-def test_what_an_adapter_said_before_it_went_away_is_dated(running: Watched) -> None:
+def test_what_an_adapter_said_before_it_went_away_is_dated(running: WatchedPipeline) -> None:
     away = 'venus_report_unknown_seconds{business="main",place="main/main"}'
     running.pipeline.venus("pause", "steady", "--target", "main")
     running.pipeline.until(lambda: "main.steady is PAUSED" in get(running, "/alarms")[1], "the pause", every_s=0.2)
@@ -208,13 +208,13 @@ def test_what_an_adapter_said_before_it_went_away_is_dated(running: Watched) -> 
     in_no_place(running, 'venus_tables_not_following{business="main",place="main/main",state="PAUSED"}')
 
 
-def triggers_of(running: Watched, table: str) -> list[str]:
+def triggers_of(running: WatchedPipeline, table: str) -> list[str]:
     with closing(sqlite3.connect(running.pipeline.folder / "app.db")) as connection:
         found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", [table])
         return [name for (name,) in found]
 
 
-def test_a_table_that_was_made_after_the_installation(running: Watched) -> None:
+def test_a_table_that_was_made_after_the_installation(running: WatchedPipeline) -> None:
     gauge = 'venus_tables_not_following{business="main",place="source",state="NOT_CAPTURED"}'
     pipeline = running.pipeline
     assert metric(running, gauge) == 0
@@ -239,7 +239,7 @@ def test_a_table_that_was_made_after_the_installation(running: Watched) -> None:
     assert pipeline.ask("verify", "--target", "main")["not_compared"] == []
 
 
-def test_a_table_that_cannot_be_captured(running: Watched) -> None:
+def test_a_table_that_cannot_be_captured(running: WatchedPipeline) -> None:
     gauge = 'venus_tables_not_following{business="main",place="source",state="NOT_CAPTURED"}'
     running.write("CREATE TABLE keyless (a INTEGER)")
 
@@ -277,7 +277,7 @@ def test_a_switch_that_was_interrupted(
     gauge = f'venus_tables_not_following{{business="main",place="{place}",state="SWITCHING"}}'
     with open_pair(tmp_path, postgres_server) as pair:
         pair.start(in_one_process=command == "run")
-        running = Watched(pair.pipeline, postgres_server)
+        running = WatchedPipeline(pair.pipeline, postgres_server)
         running.browser = browser
         interrupt(pair, step)
 

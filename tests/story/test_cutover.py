@@ -95,13 +95,13 @@ def check_refusal(pipeline: Pipeline, target: str) -> None:
     query(target, "UPDATE orders SET what = 'b' WHERE no = 10")
     said = ""
 
-    def asked() -> bool:
+    def try_cutover() -> bool:
         nonlocal said
         said = pipeline.venus("cutover", "--target", "main", *QUIET, code=3).err
         # the broker hears of it a moment later, and the apply opens its stream again meanwhile
         return "PAUSED" not in said and "no process applies them" not in said
 
-    pipeline.until(asked, "the broker to hear that the table continues")
+    pipeline.until(try_cutover, "the broker to hear that the table continues")
     assert "main.orders is not the same everywhere" in said
     assert "venus verify" in said
     assert query(target, "SELECT count(*) FROM venus.cutover") == [(0,)]

@@ -22,7 +22,7 @@ RIGHT = "the right one"
 
 
 @pytest.fixture
-def locked(postgres_server: Server) -> Iterator[Server]:
+def server_with_password(postgres_server: Server) -> Iterator[Server]:
     """Have the server ask one role for its password."""
     file = Path(postgres_server.pg.pgdata) / "pg_hba.conf"
     text = file.read_text()
@@ -58,8 +58,10 @@ def line_of(pipeline: Pipeline, url: str) -> int:
 
 
 @pytest.mark.parametrize("place", ["source", "target"])
-def test_a_wrong_password_at_postgresql(pipeline: Pipeline, locked: Server, database: str, place: str) -> None:
-    url = locked.url(str(sqlalchemy.make_url(database).database), ROLE, PASSWORD)
+def test_a_wrong_password_at_postgresql(
+    pipeline: Pipeline, server_with_password: Server, database: str, place: str
+) -> None:
+    url = server_with_password.url(str(sqlalchemy.make_url(database).database), ROLE, PASSWORD)
     if place == "source":
         pipeline.source, key, command = url, "source.url", ["check"]
     else:

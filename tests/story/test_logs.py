@@ -63,11 +63,11 @@ def follow(pipeline: Pipeline, spans: Collected) -> None:
     pipeline.start("sync", *JSON_LOG, "sync")
     write(pipeline, *(f"INSERT INTO t VALUES ({n}, 'row {n} of the secret kind')" for n in range(321)))
 
-    def captured() -> list[dict[str, Any]]:  # a heartbeat may be in the same cut
+    def captured_lines() -> list[dict[str, Any]]:  # a heartbeat may be in the same cut
         return [line for line in lines(pipeline) if line.get("stage") == "captured" and line["rows"] >= 321]
 
-    pipeline.until(captured, "the cut", every_s=0.2)
-    (cut,) = {line["cut"] for line in captured()}
+    pipeline.until(captured_lines, "the cut", every_s=0.2)
+    (cut,) = {line["cut"] for line in captured_lines()}
     assert re.fullmatch(r"main/\d+", cut)
     pipeline.until(
         lambda: any(line.get("cut") == cut and line["stage"] == "applied" for line in lines(pipeline)), "it is applied"
@@ -84,7 +84,7 @@ def follow(pipeline: Pipeline, spans: Collected) -> None:
     assert sorted((span.name, role) for role, span in traced) == sorted((line["stage"], line["role"]) for line in way)
     assert len({span.trace_id for _, span in traced}) == 1
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in way)
-    (times,) = (t for t in stages.read(pipeline.log) if t["captured.ended"] == captured()[0]["ended_us"])
+    (times,) = (t for t in stages.read(pipeline.log) if t["captured.ended"] == captured_lines()[0]["ended_us"])
     # what was sent may have arrived before its sender looks at the clock
     in_order = [times[name] for _, name in stages.STAGES if name != "captured.sent"]
     assert in_order == sorted(in_order)

@@ -44,16 +44,16 @@ class Walk:
         for name, text in FILES.items():
             for target, url in targets.items():
                 text = text.replace(f"postgresql://venus@{target}-db/shop", url)
-            (folder / name).write_text(self._spelled(text))
+            (folder / name).write_text(self._replace_ports(text))
         build_shop(folder / "shop.db", customers=100, products=50, orders=300)
 
-    def _spelled(self, text: str) -> str:
+    def _replace_ports(self, text: str) -> str:
         """Return it with ports that are free."""
         return re.sub(r"(127\.0\.0\.1):(\d+)", lambda m: f"{m[1]}:{self._ports[m[2]]}", text)
 
     def type(self, command: str) -> Answer | None:
         """Do what one line says."""
-        words = self._spelled(command).split()
+        words = self._replace_ports(command).split()
         if words[0] == "kill":
             self.pipeline.kill(self._jobs[int(words[-1].removeprefix("%")) - 1])
             return None

@@ -66,7 +66,7 @@ class ProcessList:
         self._thread.join()
 
 
-class Secured(Pipeline):
+class SecuredPipeline(Pipeline):
     """A pipeline with TLS, and secrets that stand in no file of its folder."""
 
     secrets: tuple[str, ...] = ()
@@ -98,13 +98,15 @@ class Secured(Pipeline):
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[Secured]:
+def pipeline(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, postgres_server: Server
+) -> Iterator[SecuredPipeline]:
     vault = tmp_path_factory.mktemp("vault")
     (vault / "source").write_text(SOURCE_PASSWORD + "\n")
     (vault / "target").write_text(TARGET_PASSWORD + "\n")
     (vault / "target").chmod(0o600)
     urls = [postgres_server.create_database() for _ in range(3)]
-    made = Secured(
+    made = SecuredPipeline(
         folder=tmp_path,
         source=urls[0],
         targets={"main": urls[1], "second": urls[2]},
@@ -141,7 +143,7 @@ def write(url: str, statement: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.spark])])
-def test_planted_secrets_are_nowhere(pipeline: Secured, engine: str) -> None:
+def test_planted_secrets_are_nowhere(pipeline: SecuredPipeline, engine: str) -> None:
     """What Spark's own log of events says is in tests/story/test_spark.py as well."""
     pipeline.new_interpreters = engine == "spark"
     write(pipeline.source, "CREATE TABLE items (id int PRIMARY KEY, label text)")
@@ -171,7 +173,7 @@ def test_planted_secrets_are_nowhere(pipeline: Secured, engine: str) -> None:
     assert pipeline.where_secrets_are() == []
 
 
-def everything(pipeline: Secured, engine: str) -> None:
+def everything(pipeline: SecuredPipeline, engine: str) -> None:
     """Do what users do."""
     pipeline.venus("check", code=(0, 1))
     pipeline.venus("install-triggers")
@@ -188,7 +190,7 @@ def everything(pipeline: Secured, engine: str) -> None:
     pipeline.venus("forget", "--target", "second", "--yes", *pipeline.config_of("ann"), code=3)  # it is connected
 
 
-def failures(pipeline: Secured) -> None:
+def failures(pipeline: SecuredPipeline) -> None:
     """Let everything go wrong that quotes URLs in its messages."""
     nowhere = {"VENUS_SOURCE__URL": "postgresql://postgres@127.0.0.1:1/gone"}
     pipeline.venus("check", code=75, environ=nowhere)
@@ -207,7 +209,7 @@ def failures(pipeline: Secured) -> None:
     pipeline.stop("sync")
 
 
-def test_each_user_has_one_role_only(pipeline: Secured) -> None:
+def test_each_user_has_one_role_only(pipeline: SecuredPipeline) -> None:
     ended = pipeline.venus("forget", "--business", "main", "--yes", code=3)
     assert "sync may not use Status: role operator or viewer is missing" in ended.err
 
@@ -228,7 +230,7 @@ def test_each_user_has_one_role_only(pipeline: Secured) -> None:
     }
 
 
-def test_what_a_broker_refuses_to_start_with(pipeline: Secured) -> None:
+def test_what_a_broker_refuses_to_start_with(pipeline: SecuredPipeline) -> None:
     open_to_all = {"VENUS_BROKER__LISTEN": "0.0.0.0:0", "VENUS_BROKER__ADDRESS": "", "VENUS_BROKER__DATA_DIR": "other"}
     ended = pipeline.venus("broker", "-c", "base.toml", code=2, environ=open_to_all)
 

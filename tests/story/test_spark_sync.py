@@ -107,7 +107,7 @@ def test_a_driver_that_is_killed_again_and_again_applies_everything_once(pipelin
 def note(process: psutil.Process, pipeline: Pipeline) -> None:
     """Note the application of a driver that is going to be killed, once it has executors: they say its name."""
 
-    def named() -> bool:
+    def note_name() -> bool:
         for child in process.children(recursive=True) if process.is_running() else ():
             with suppress(psutil.Error, ValueError, IndexError):
                 words = child.cmdline()
@@ -116,7 +116,7 @@ def note(process: psutil.Process, pipeline: Pipeline) -> None:
         return not process.is_running()
 
     if "VENUS_SPARK__MASTER" in pipeline.environ:
-        eventually(named, "the executors", timeout_s=WAIT_S)
+        eventually(note_name, "the executors", timeout_s=WAIT_S)
 
 
 def has_moved(pipeline: Pipeline, round_no: int) -> bool:

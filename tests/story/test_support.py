@@ -59,11 +59,11 @@ def test_a_bundle_has_everything_but_rows_and_secrets(pipeline: Pipeline) -> Non
         db.execute("INSERT INTO people VALUES (?, ?)", (f"{ROWS[0]}-2", ROWS[1]))
         db.execute("INSERT INTO unfit VALUES (?, CAST(x'ff' AS TEXT))", (ROWS[0],))
 
-    def halted() -> bool:
+    def have_halted() -> bool:
         problems = pipeline.ask("status", code=(0, 1))["problems"]
         return sum(f"{table} is HALTED" in problem for table in ("people", "unfit") for problem in problems) == 2
 
-    pipeline.until(halted, "two tables to halt", every_s=1.0)
+    pipeline.until(have_halted, "two tables to halt", every_s=1.0)
     assert ROWS[0] in pipeline.log.read_text() + str(pipeline.ask("status", code=1)), "nothing is there to be found"
 
     done = pipeline.ask("support", "--log", "said.log", "-o", "bundle.tar.gz")

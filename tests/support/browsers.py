@@ -16,7 +16,7 @@ _NOTHING = "about:blank"
 
 
 @dataclass
-class Watched:
+class WatchedPage:
     """A page with everything that it complained of and asked for."""
 
     page: Page
@@ -67,12 +67,12 @@ def _free(browser: Browser) -> Page:
 
 
 @contextmanager
-def opened(browser: Browser, url: str, *, width: int = 1280, dark: bool = False) -> Iterator[Watched]:
+def open_page(browser: Browser, url: str, *, width: int = 1280, dark: bool = False) -> Iterator[WatchedPage]:
     """Open a page, 900 pixels high."""
     page = _free(browser)
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme="dark" if dark else "light")
-    watched = Watched(page)
+    watched = WatchedPage(page)
     page.on("console", watched.note)
     page.on("pageerror", watched.fail)
     page.on("request", watched.ask)

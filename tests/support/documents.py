@@ -14,7 +14,7 @@ _INLINE = re.compile(r"`(venus [^`\n]+(?:\n[^`\n]+)?)`")
 _SHELL = re.compile(r"""^((?:[^"']|"[^"]*"|'[^']*')*?)\s+(?:#|>|<|\||&&|&).*$""")
 
 
-def typed(document: str) -> list[str]:
+def find_commands(document: str) -> list[str]:
     """Return every `venus ...` of a document: lines of blocks first, then what stands in the text."""
     lines = [
         line.strip().removeprefix("$ ").removeprefix("! ")
@@ -43,4 +43,4 @@ def alternatives(command: str) -> list[list[str]]:
 
 def read(path: Path) -> list[str]:
     """Return what a file tells people to type, each line once."""
-    return list(dict.fromkeys(typed(path.read_text())))
+    return list(dict.fromkeys(find_commands(path.read_text())))

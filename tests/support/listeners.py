@@ -125,7 +125,7 @@ def hanging(behave: Callable[[socket.socket, threading.Event], None]) -> Iterato
                 thread.join(10)
 
 
-def took(call: Callable[[], object]) -> float:
+def measure_s(call: Callable[[], object]) -> float:
     """Return how long a call takes, in seconds."""
     began = time.monotonic()
     call()

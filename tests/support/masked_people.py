@@ -10,7 +10,7 @@ from tests.support.brokers.feed import (
     INT,
     Feed,
     column,
-    gone,
+    deletion,
     put,
     query,
     refers,
@@ -78,9 +78,9 @@ def write(feed: Feed, cuts: int, seed: int) -> None:
     for n in range(cuts):
         keys = [f"plain{rng.randint(0, 90)}" for _ in range(6)]
         feed.cut(*(put(1000 * seed + 10 * n + i, key, "plain0", table=2) for i, key in enumerate(keys)))
-        feed.cut(*(gone(key) if rng.random() < 0.3 else put(key, *person(rng, 1000 * seed + n)) for key in keys))
+        feed.cut(*(deletion(key) if rng.random() < 0.3 else put(key, *person(rng, 1000 * seed + n)) for key in keys))
         old, new = f"plain{rng.randint(0, 90)}", f"plain{100 * seed + n}"
-        feed.cut(gone(old), put(new, *person(rng, 7000 * seed + n)))  # another key
+        feed.cut(deletion(old), put(new, *person(rng, 7000 * seed + n)))  # another key
         if n == cuts // 2:
             feed.truncate(2, *(put(k, f"plain{k}", None, table=2) for k in range(10)))
 

@@ -75,7 +75,7 @@ class SecondTry:
         assert isinstance(found, pytest.TerminalReporter)
         return found
 
-    def _known(self) -> dict[str, date]:
+    def _known_flaky(self) -> dict[str, date]:
         file = self.config.rootpath / KNOWN
         return parse_known(file.read_text(encoding="utf-8")) if file.exists() else {}
 
@@ -94,11 +94,11 @@ class SecondTry:
             return
         if not first:
             return
-        outcomes = self._tried(list(first))
+        outcomes = self._try(list(first))
         self.flaky = {nodeid: first[nodeid] for nodeid in first if has_passed(outcomes.get(nodeid, set()))}
         self._count(session, reports)
 
-    def _tried(self, nodeids: Sequence[str]) -> Outcomes:
+    def _try(self, nodeids: Sequence[str]) -> Outcomes:
         """Run these tests in a pytest of their own, show what it says, and return what became of each phase."""
         self._terminal.write_line("")
         self._terminal.write_sep("=", f"second try, alone: {len(nodeids)} that failed")
@@ -142,7 +142,7 @@ class SecondTry:
             return
         stats = self._terminal.stats
         stats["flaky"] = [found[0] for found in self.flaky.values()]
-        known = self.flaky.keys() & self._known()
+        known = self.flaky.keys() & self._known_flaky()
         if not known:
             return
         for bad in _BAD:
@@ -171,7 +171,7 @@ class SecondTry:
                 for title, content in report.sections:
                     terminalreporter.section(title, sep="-")
                     terminalreporter.write_line(content.rstrip("\n"))
-        known = self._known()
+        known = self._known_flaky()
         for nodeid in self.flaky:
             since = f" (known since {known[nodeid]})" if nodeid in known else ""
             terminalreporter.write_line(f"FLAKY {nodeid}{since}")

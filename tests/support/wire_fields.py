@@ -36,7 +36,7 @@ def current() -> list[str]:
     return sorted(lines)
 
 
-def known() -> list[str]:
+def known_lines() -> list[str]:
     """Return the lines that were noted."""
     return KNOWN.read_text().splitlines()
 
@@ -58,7 +58,7 @@ def _enum(enum: EnumDescriptor) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    if gone := set(known()) - set(current()) if KNOWN.exists() else set():
+    if gone := set(known_lines()) - set(current()) if KNOWN.exists() else set():
         sys.stderr.write(f"not added to: {', '.join(sorted(gone))} changed or went\n")
         raise SystemExit(1)
     KNOWN.write_text("\n".join(current()) + "\n")

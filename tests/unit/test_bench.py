@@ -57,10 +57,10 @@ class SlowSource:
     def __init__(self, batch_s: float) -> None:
         self._batch_s = batch_s
         self.now = 0.0
-        self.taken = 0
+        self.committed_batches = 0
 
     def send(self) -> None:
-        self.taken += 1
+        self.committed_batches += 1
         self.now += self._batch_s
 
     def decide(self) -> None:
@@ -86,16 +86,16 @@ def test_a_flood_offers_what_its_pace_says_whatever_is_taken(
 
 
 def test_rows_are_lost_if_a_batch_is_undecided_or_not_whole() -> None:
-    def lost(offset: int, halves: int = 0) -> int:
+    def count_lost(offset: int, halves: int = 0) -> int:
         flood = broker_pb2.BusinessStatus(business="flood0", next_offset=offset, halves=[broker_pb2.HalfRef()] * halves)
         trickle = broker_pb2.BusinessStatus(business="trickle", next_offset=7)
         seen = OverloadResult()
         count(seen, 7, broker_pb2.BrokerStatus(businesses=[flood, trickle]))
         return seen.lost
 
-    assert lost(3 * BATCH_ROWS) == 0
-    assert lost(3 * BATCH_ROWS - 1) == 1
-    assert lost(3 * BATCH_ROWS, halves=1) == 1
+    assert count_lost(3 * BATCH_ROWS) == 0
+    assert count_lost(3 * BATCH_ROWS - 1) == 1
+    assert count_lost(3 * BATCH_ROWS, halves=1) == 1
 
 
 def test_a_peer_that_is_not_there_makes_its_line_missed_and_says_why() -> None:

@@ -43,9 +43,9 @@ def test_credit_is_given_back_without_another_frame(monkeypatch: pytest.MonkeyPa
 def test_a_subscriber_that_ends_says_why() -> None:
     ours, theirs = subscribers.spawn.Pipe()
 
-    async def failed() -> None:
+    async def fail() -> None:
         raise ConnectionError("the stream has ended")
 
     with pytest.raises(ConnectionError):
-        asyncio.run(subscribers._report_failure(failed(), theirs))
+        asyncio.run(subscribers._report_failure(fail(), theirs))
     assert ours.recv() == "ConnectionError: the stream has ended"

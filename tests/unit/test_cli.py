@@ -269,11 +269,11 @@ def test_errors_have_their_exit_codes(error: BaseException, code: int) -> None:
 def test_what_is_interrupted_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     configure(tmp_path)
-    monkeypatch.setattr("venus.cli.verify.compare", interrupted)
+    monkeypatch.setattr("venus.cli.verify.compare", interrupt)
 
     assert run(["verify"]) == 130
 

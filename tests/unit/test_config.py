@@ -300,11 +300,11 @@ def test_a_file_that_is_not_text_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_a_file_that_one_may_not_read_is_named_with_who_may_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object, **__: object) -> str:
+    def refuse(*_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied")
 
     file = write(tmp_path, "")
-    monkeypatch.setattr(Path, "read_text", refused)  # root may read everything
+    monkeypatch.setattr(Path, "read_text", refuse)  # root may read everything
     monkeypatch.setenv("LOGNAME", "shopkeeper")
     with pytest.raises(ConfigError, match="user shopkeeper may not read it") as caught:
         load(file)

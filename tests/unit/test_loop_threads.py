@@ -18,7 +18,7 @@ from venus.errors import ConfigError, DirectionChanged, Diverged, Fenced, Refuse
 from venus.process.system import loops_cpu_s
 
 
-class Watched:
+class WatchedSupervisor:
     """A supervisor whose events are kept."""
 
     def __init__(self, *loops: LoopThread, stop: threading.Event | None = None) -> None:
@@ -65,7 +65,7 @@ def test_a_loop_that_fails_unexpectedly_is_restarted_and_others_continue() -> No
         stop.wait()
 
     capture = LoopThread(name="capture", body=fail, is_vital=True)
-    watched = Watched(capture, LoopThread(name="main", body=until_stop(stop)), stop=stop)
+    watched = WatchedSupervisor(capture, LoopThread(name="main", body=until_stop(stop)), stop=stop)
 
     def stop_when_done() -> None:
         done.wait(30)
@@ -85,7 +85,7 @@ def test_the_end_of_capture_stops_the_targets_and_gives_the_exit_code() -> None:
 
     stop = threading.Event()
     capture = LoopThread(name="capture", body=refuse, is_vital=True)
-    watched = Watched(capture, LoopThread(name="main", body=until_stop(stop)), stop=stop)
+    watched = WatchedSupervisor(capture, LoopThread(name="main", body=until_stop(stop)), stop=stop)
     assert watched.supervisor.run() == Fenced.exit_code
     assert stop.is_set()
     assert (capture.code, capture.error["message"], capture.error["hint"]) == (3, "another capture", "stop it")
@@ -100,7 +100,7 @@ def test_a_target_that_ended_finally_stays_down_and_is_repeated(monkeypatch: pyt
         raise Diverged("another history", hint="resync")
 
     main = LoopThread(name="main", body=diverge)
-    watched = Watched(LoopThread(name="capture", body=until_stop(stop), is_vital=True), main, stop=stop)
+    watched = WatchedSupervisor(LoopThread(name="capture", body=until_stop(stop), is_vital=True), main, stop=stop)
     write = watched._write
 
     def stop_after_two(name: str, found: Any) -> None:
@@ -118,7 +118,7 @@ def test_a_signal_stops_and_a_second_one_ends_at_once(monkeypatch: pytest.Monkey
     handlers: dict[int, Any] = {}
     monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.setdefault(number, handler))
     monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_DFL)  # also below nohup
-    watched, ended = Watched(), list[int]()
+    watched, ended = WatchedSupervisor(), list[int]()
     signalled = threading.Event()
     watched.supervisor.stop_on_signals(ended.append, signalled)
     handlers[signal.SIGTERM](signal.SIGTERM, None)
@@ -128,7 +128,7 @@ def test_a_signal_stops_and_a_second_one_ends_at_once(monkeypatch: pytest.Monkey
     assert ended == [128 + signal.SIGINT]
     handlers[signal.SIGHUP](signal.SIGHUP, None)
     assert len(ended) == 1, "a closed terminal sends two"
-    later = Watched()
+    later = WatchedSupervisor()
     later.supervisor.stop_on_signals(ended.append, signalled)
     assert later.stop.is_set(), "a signal between the loops of two directions counts"
 
@@ -139,7 +139,9 @@ def test_a_switch_ends_every_loop() -> None:
 
     stop = threading.Event()
     main, other = LoopThread(name="main", body=turn), LoopThread(name="other", body=until_stop(stop))
-    watched = Watched(LoopThread(name="capture", body=until_stop(stop), is_vital=True), main, other, stop=stop)
+    watched = WatchedSupervisor(
+        LoopThread(name="capture", body=until_stop(stop), is_vital=True), main, other, stop=stop
+    )
     watched.supervisor.run()
     assert has_turned((main,))
     assert not has_turned((other,))
@@ -204,7 +206,7 @@ def test_the_broker_does_not_count_the_loops_as_its_own_work() -> None:
         worked.set()
         stop.wait()
 
-    watched = Watched(LoopThread(name="main", body=work), stop=stop)
+    watched = WatchedSupervisor(LoopThread(name="main", body=work), stop=stop)
     before, used_before_s = loops_cpu_s(), time.process_time()
     running = threading.Thread(target=watched.supervisor.run)
     running.start()
@@ -226,7 +228,7 @@ def test_a_report_that_repeats_itself_wakes_no_thread(monkeypatch: pytest.Monkey
         emit(other)
         watched.stop.set()
 
-    watched = Watched(LoopThread(name="capture", body=body))
+    watched = WatchedSupervisor(LoopThread(name="capture", body=body))
     watched.supervisor.run()
 
     passed_on = [found for _, found in watched.events if found != {"event": "stopped"}]

@@ -56,7 +56,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a fresh environment with the wheel; the libraries are this environment's, by one path line (offline)."""
     home = tmp_path_factory.mktemp("fresh")
     made = run(sys.executable, "-m", "venv", "--without-pip", home / "venv", cwd=home)
@@ -111,8 +111,8 @@ def test_the_version_stands_in_one_place(wheel: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_installed_wheel_gives_the_command(installed: Path) -> None:
-    shown = run(installed / "venv" / "bin" / "venus", "--help", cwd=installed)
+def test_the_installed_wheel_gives_the_command(environment: Path) -> None:
+    shown = run(environment / "venv" / "bin" / "venus", "--help", cwd=environment)
 
     assert shown.returncode == 0, shown.stderr
     assert "install-triggers" in shown.stdout
@@ -120,7 +120,7 @@ def test_the_installed_wheel_gives_the_command(installed: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_installed_wheel_has_what_the_demo_needs(installed: Path) -> None:
+def test_the_installed_wheel_has_what_the_demo_needs(environment: Path) -> None:
     code = (
         "import venus.cli.demo.command, venus.cli.demo.story, venus.broker.service.process\n"
         "import venus.adapters.upper.capture\n"
@@ -129,10 +129,10 @@ def test_the_installed_wheel_has_what_the_demo_needs(installed: Path) -> None:
         "import venus; print(venus.__file__)"
     )
 
-    found = run(installed / "venv" / "bin" / "python", "-W", "error::SyntaxWarning", "-c", code, cwd=installed)
+    found = run(environment / "venv" / "bin" / "python", "-W", "error::SyntaxWarning", "-c", code, cwd=environment)
 
     assert found.returncode == 0, found.stderr
-    assert Path(found.stdout.strip()).is_relative_to(installed / "venv")
+    assert Path(found.stdout.strip()).is_relative_to(environment / "venv")
 
 
 def test_every_pip_finds_every_extra(wheel: Path) -> None:

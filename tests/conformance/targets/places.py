@@ -25,7 +25,7 @@ from venus.config import Settings
 from venus.model import Kind, TableSchema
 
 
-class Killed(Protocol):
+class RunKilled(Protocol):
     """Runs the loop in a process that kills itself around its n-th durable step."""
 
     def __call__(self, step: int, moment: str, goal: int) -> bool:
@@ -59,7 +59,7 @@ class TargetPlace(Protocol):
         ...
 
     @contextmanager
-    def victim(self, broker: str) -> Iterator[Killed]: ...
+    def victim(self, broker: str) -> Iterator[RunKilled]: ...
 
     def refuse(self, schema: TableSchema, label: str) -> None:
         """Make the target refuse rows with this label; asked only where it `quarantines`."""
@@ -94,7 +94,7 @@ class PostgresPlace:
         query(self.url, f'{away}DELETE FROM "{schema.namespace}"."{schema.name}"')
 
     @contextmanager
-    def victim(self, broker: str) -> Iterator[Killed]:
+    def victim(self, broker: str) -> Iterator[RunKilled]:
         with Victim("tests.support.faults.killed_under", broker, self.url, "0") as victim:
             yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
 
@@ -136,7 +136,7 @@ class ParquetPlace:
             pq.write_table(empty, path)
 
     @contextmanager
-    def victim(self, broker: str) -> Iterator[Killed]:
+    def victim(self, broker: str) -> Iterator[RunKilled]:
         with Victim("tests.support.faults.killed_lake", broker, str(self.root)) as victim:
             yield lambda step, moment, goal: victim.run("follow", step, moment, goal)
 
@@ -180,7 +180,7 @@ class MariaTargetPlace:
         self.server.execute(f"SET STATEMENT foreign_key_checks = 0 FOR DELETE FROM `{schema.name}`", self.database)
 
     @contextmanager
-    def victim(self, broker: str) -> Iterator[Killed]:
+    def victim(self, broker: str) -> Iterator[RunKilled]:
         with Victim("tests.support.faults.killed_session", broker, self.name, self.url) as victim:
             yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
 
@@ -227,7 +227,7 @@ class SqlitePlace:
         self.query(f'DELETE FROM "{schema.name}"')
 
     @contextmanager
-    def victim(self, broker: str) -> Iterator[Killed]:
+    def victim(self, broker: str) -> Iterator[RunKilled]:
         with Victim("tests.support.faults.killed_session", broker, self.name, self.url) as victim:
             yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
 
@@ -284,7 +284,7 @@ class OracleTargetPlace:
         self.query(f'DELETE FROM "{schema.name.upper()}"')
 
     @contextmanager
-    def victim(self, broker: str) -> Iterator[Killed]:
+    def victim(self, broker: str) -> Iterator[RunKilled]:
         with Victim("tests.support.faults.killed_session", broker, self.name, self.url) as victim:
             yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
 

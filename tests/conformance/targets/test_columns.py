@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.targets.playing import Stage
-from tests.support.brokers.feed import INT, Feed, column, gone, put, table
+from tests.support.brokers.feed import INT, Feed, column, deletion, put, table
 from tests.support.masked_values import SECRET, mask_by_hand
 from tests.support.waiting import eventually
 from venus.adapters.targets.columns import TargetColumns
@@ -67,10 +67,10 @@ def test_masked_rows_arrive_and_their_deletions_meet_them(stage: Stage, tmp_path
     assert stage.place.rows(stage.settings, target_schema(stage)) == expected_rows(stage.feed)
     with stage.following():
         stage.feed.cut(
-            put("plain1", None, None, None, None), gone("plain2"), put("new", "plain", "note", 1, "\u00e4\u4e2dx")
+            put("plain1", None, None, None, None), deletion("plain2"), put("new", "plain", "note", 1, "\u00e4\u4e2dx")
         )
-        stage.feed.cut(gone("plain3"), put("plain333", "plain3@x", None, 3, "plain"))  # another key
-        stage.feed.cut(put("plain2", "again", None, 1, ""), gone("new"), put("plain4", "x", "y", 2, "z"))
+        stage.feed.cut(deletion("plain3"), put("plain333", "plain3@x", None, 3, "plain"))  # another key
+        stage.feed.cut(put("plain2", "again", None, 1, ""), deletion("new"), put("plain4", "x", "y", 2, "z"))
         stage.reaches(stage.feed.broker.next_offset)
     assert stage.place.rows(stage.settings, target_schema(stage)) == expected_rows(stage.feed)
     assert stage.target.read_view().unaccounted_rows == 0
@@ -96,7 +96,7 @@ def test_a_changed_rule_is_followed_or_refused(real_stage: Stage, tmp_path: Path
         return
     with changed.following():
         eventually(lambda: has_followed(changed), lambda: str(changed.target.read_view().tables))
-        stage.feed.cut(put("plain5", "x", "y", 2, "z"), gone("plain6"))
+        stage.feed.cut(put("plain5", "x", "y", 2, "z"), deletion("plain6"))
         changed.reaches(stage.feed.broker.next_offset)
     rows = {key: (mail, visits, None) for key, (mail, visits, _) in expected_rows(stage.feed).items()}
     assert changed.place.rows(changed.settings, target_schema(changed)) == rows
@@ -104,7 +104,7 @@ def test_a_changed_rule_is_followed_or_refused(real_stage: Stage, tmp_path: Path
     assert changed.target.resync("shop.people").table == "shop.people"  # and again, with the names that it has now
     with changed.following():
         eventually(lambda: changed.table("shop.people").state == "ACTIVE", "the second resync")
-        stage.feed.cut(put("plain7", "x", "y", 2, "z"), gone("plain8"))
+        stage.feed.cut(put("plain7", "x", "y", 2, "z"), deletion("plain8"))
         changed.reaches(stage.feed.broker.next_offset)
     assert len(changed.place.rows(changed.settings, target_schema(changed))) == len(stage.feed.model[1])
 
@@ -126,7 +126,7 @@ def test_a_new_table_that_the_rules_do_not_fit_halts_alone(real_stage: Stage, tm
     with stage.following():
         stage.feed.describe(LATE)
         stage.feed.cut(put("plain1", "plain", "2001-02-03", table=2), put("plain2", "x", "y", 2, "z"))
-        stage.feed.cut(put("plain2", "plain", "2001-02-04", table=2), gone("plain3"))
+        stage.feed.cut(put("plain2", "plain", "2001-02-04", table=2), deletion("plain3"))
         stage.reaches(stage.feed.broker.next_offset)
     for again in (False, True):  # a restart changes nothing
         with stage.following():
@@ -173,7 +173,7 @@ def test_columns_that_the_source_alters_stay_masked(stage: Stage, tmp_path: Path
     stage.feed.model[1] = {key: (mail, note, tag, None) for key, (mail, note, _, tag) in stage.feed.model[1].items()}
     stage.feed.describe(LATER)
     with stage.following():
-        stage.feed.cut(put("plain1", "plain@x", "a plain note", "plain", "plain phone"), gone("plain2"))
+        stage.feed.cut(put("plain1", "plain@x", "a plain note", "plain", "plain phone"), deletion("plain2"))
         stage.reaches(stage.feed.broker.next_offset)
     rules = {name: rule for name, rule in RULES.items() if name != "people.visits"}
     rules = {name.replace("mail", "email").replace("note", "remark"): rule for name, rule in rules.items()}

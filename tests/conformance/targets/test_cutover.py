@@ -173,13 +173,13 @@ def test_a_mark_that_is_refused_changes_nothing(stage: Stage, broker: FakeDelive
         return
     load(stage)
 
-    def moved(tables: object) -> None:
+    def refuse_tables(tables: object) -> None:
         raise Refused("something has moved")
 
     with stage.target.open_cutover() as target:
         target.prepare()
         with pytest.raises(Refused, match="something has moved"):
-            target.put_mark(FOUND, moved)
+            target.put_mark(FOUND, refuse_tables)
         assert target.read_mark() is None
     stage.feed.cut(put(1, "continues", 1))
     stage.catches_up()

@@ -13,7 +13,7 @@ import pytest
 from tests.conformance.targets.places import ORACLE
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, TEXT, column, gone, items, put, table
+from tests.support.brokers.feed import INT, TEXT, column, deletion, items, put, table
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational import full_sync
 from venus.adapters.targets.relational.database import wait_for_lock
@@ -33,7 +33,9 @@ def test_increments_follow_a_load_with_no_gap_and_no_overlap(real_stage: Stage) 
     since = dict(feed.committed)
     with real_stage.following():
         for n in range(20):
-            feed.cut(put(n, "again", n), gone(n + 100), put(1000 + n, "new", n), put(1, n, n, table=2), batch_rows=2)
+            feed.cut(
+                put(n, "again", n), deletion(n + 100), put(1000 + n, "new", n), put(1, n, n, table=2), batch_rows=2
+            )
         real_stage.reaches(feed.broker.next_offset)
 
     seen = real_stage.target.read_view()
@@ -65,9 +67,9 @@ def test_every_kind_of_change_arrives(stage: Stage) -> None:
     feed.cut(*(put(i, f"label {i}", i) for i in range(10)), *(put(i, "x", i, table=2) for i in range(10)))
     stage.target.load()
     with stage.following():
-        feed.cut(put(1, "updated", 1), gone(2), put(20, None, None), put(3, HARD, 3))
+        feed.cut(put(1, "updated", 1), deletion(2), put(20, None, None), put(3, HARD, 3))
         feed.cut(put(4, "x" * 3_000_000, 4), put(20, "not NULL any more", 5))
-        feed.cut(gone(5), put(55, "label 5", 5))  # another key
+        feed.cut(deletion(5), put(55, "label 5", 5))  # another key
         feed.truncate(2, put(7, "after", 7, table=2))
         hard, shortest = ("1", HARD), ("1", stage.place.shortest_key)
         feed.cut(replace(put(1, "v", table=3), key=hard), replace(put(1, None, table=3), key=shortest))
@@ -84,7 +86,7 @@ def test_random_histories_come_out_as_written(stage: Stage) -> None:
     with stage.following():
         for _ in range(30):
             keys = rng.sample(range(60), rng.randint(1, 20))
-            feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, rng.random(), k) for k in keys), batch_rows=3)
+            feed.cut(*(deletion(k) if rng.random() < 0.3 else put(k, rng.random(), k) for k in keys), batch_rows=3)
             if rng.random() < 0.2:
                 feed.truncate(2, put(rng.randint(1, 9), "after", 1, table=2))
         stage.reaches(feed.broker.next_offset)
@@ -160,7 +162,9 @@ def test_a_process_killed_between_two_commits_continues(stage: Stage, broker: Fa
         for step, moment in stage.place.kills:
             for _ in range(3):
                 keys = rng.sample(range(80), 30)
-                feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, rng.random(), step) for k in keys), batch_rows=8)
+                feed.cut(
+                    *(deletion(k) if rng.random() < 0.3 else put(k, rng.random(), step) for k in keys), batch_rows=8
+                )
             killed += follow(step, moment, broker.next_offset)
             assert max(broker.acknowledged.values()) <= stage.target.read_view().offset
     feed.cut(put(99, "behind the last kill", 1))

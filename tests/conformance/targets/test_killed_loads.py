@@ -33,7 +33,7 @@ STATEMENTS_MAX = 1000
 AGAIN = "its load begins again: "
 
 
-class Killed(BaseException):
+class ProcessKilled(BaseException):
     """The end of a process."""
 
 
@@ -45,7 +45,7 @@ def kill_before(statement: int) -> Iterator[None]:
     def count(run: Callable[..., object]) -> Callable[..., object]:
         def run_or_end(*arguments: object, **named: object) -> object:
             if threading.current_thread() is threading.main_thread() and next(numbers) == statement:
-                raise Killed
+                raise ProcessKilled
             return run(*arguments, **named)
 
         return run_or_end
@@ -125,7 +125,7 @@ def test_a_load_that_is_killed_before_any_statement_ends(
         try:
             with kill_before(statement):
                 load(stage, notes)
-        except Killed:
+        except ProcessKilled:
             lose(broker)
             kills += 1
         else:
@@ -160,7 +160,7 @@ def test_a_load_that_begins_again_follows_the_newest_version(
     stage: Stage, broker: FakeDelivery, schema: TableSchema
 ) -> None:
     start_stage(stage)
-    with pytest.raises(Killed), kill_before_end():
+    with pytest.raises(ProcessKilled), kill_before_end():
         stage.target.load()
     lose_snapshots(broker)
     change_table(stage, broker, schema)
@@ -175,7 +175,7 @@ def test_a_load_that_begins_again_follows_the_newest_version(
 @contextmanager
 def kill_before_end() -> Iterator[None]:
     """End a load behind its last row, key, index and foreign key."""
-    with patch("venus.adapters.targets.relational.full_sync._Load._register", side_effect=Killed):
+    with patch("venus.adapters.targets.relational.full_sync._Load._register", side_effect=ProcessKilled):
         yield
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.conformance.targets.places import ORACLE, TargetPlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, Change, column, gone, items, put, table
+from tests.support.brokers.feed import INT, Change, column, deletion, items, put, table
 from tests.support.waiting import eventually
 from venus.adapters.dialects.verify_contract import Slice, Subject, key_forms
 from venus.adapters.targets.contract import UNSUPPORTED_TEXTS, TargetCapabilities, require_capability
@@ -165,7 +165,7 @@ def test_a_resync_keeps_what_has_changed_meanwhile(stage: Stage, broker: FakeDel
 
     def move_on() -> None:
         broker.after_snapshot = lambda: None
-        stage.feed.cut(put(1, "newer", 1), gone(2), put(50, "new", 1))
+        stage.feed.cut(put(1, "newer", 1), deletion(2), put(50, "new", 1))
         stage.reaches(broker.next_offset)
 
     broker.after_snapshot = move_on

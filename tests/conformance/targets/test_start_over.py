@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from tests.conformance.targets.playing import Stage
-from tests.support.brokers.delivery import FakeDelivery, Pinned
-from tests.support.brokers.feed import Key, Row, gone, items, put
+from tests.support.brokers.delivery import FakeDelivery, PinnedSnapshot
+from tests.support.brokers.feed import Key, Row, deletion, items, put
 from tests.support.waiting import eventually
 from venus.errors import OffsetDiverged, Refused
 
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.integration
 def watch_full_data(broker: FakeDelivery, look: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Record what readers see each time that a part of the full data is asked for."""
     seen: list[object] = []
-    pinned = FakeDelivery._pinned
+    find = FakeDelivery._find_pinned
 
-    def watch_call(self: FakeDelivery, name: str, context: grpc.ServicerContext) -> Pinned:
+    def watch_call(self: FakeDelivery, name: str, context: grpc.ServicerContext) -> PinnedSnapshot:
         seen.append(look())
-        return pinned(self, name, context)
+        return find(self, name, context)
 
-    monkeypatch.setattr(FakeDelivery, "_pinned", watch_call)
+    monkeypatch.setattr(FakeDelivery, "_find_pinned", watch_call)
     return seen
 
 
@@ -47,7 +47,7 @@ def load(stage: Stage) -> dict[Key, Row]:
 
 def trim(stage: Stage, broker: FakeDelivery) -> None:
     """Change and delete rows, and make a table, in changes that the queue then no longer has."""
-    stage.feed.cut(put(1, "changed", 10), gone(2), put(9, "new", 9))
+    stage.feed.cut(put(1, "changed", 10), deletion(2), put(9, "new", 9))
     stage.feed.describe(items(3, "late"))
     stage.feed.cut(put(1, "late", 1, table=3))
     broker.log_start = broker.next_offset
@@ -66,7 +66,7 @@ def test_a_target_whose_increments_are_gone_continues_by_itself(
     seen = watch_full_data(broker, lambda: stage.place.rows(stage.settings, items()), monkeypatch)
     with stage.following():
         eventually(lambda: is_whole(stage), "the target to be equal")
-        stage.feed.cut(put(3, "behind", 30), put(2, "late too", 2, table=3), gone(1, table=2))
+        stage.feed.cut(put(3, "behind", 30), put(2, "late too", 2, table=3), deletion(1, table=2))
         eventually(lambda: is_whole(stage), "the changes behind it")
 
     assert seen
@@ -81,7 +81,7 @@ def test_what_comes_while_it_is_made_equal_is_not_lost(
 ) -> None:
     load(stage)
     trim(stage, broker)
-    changes = [(put(1, "meanwhile", 11), gone(9)), (put(12, "meanwhile", 12),), (put(2, "back", 2),)]
+    changes = [(put(1, "meanwhile", 11), deletion(9)), (put(12, "meanwhile", 12),), (put(2, "back", 2),)]
     watch_full_data(broker, lambda: stage.feed.cut(*changes.pop(0)) if changes else None, monkeypatch)
     with stage.following():
         eventually(lambda: not changes and is_whole(stage), "the target to be equal")
@@ -102,7 +102,7 @@ def test_another_history_is_followed_when_an_operator_asks_for_it(stage: Stage, 
     stage.target.resync(None)
     with stage.following():
         eventually(lambda: is_whole(stage), "the target to be equal")
-        stage.feed.cut(put(7, "behind", 7), gone(3))
+        stage.feed.cut(put(7, "behind", 7), deletion(3))
         eventually(lambda: is_whole(stage), "the changes behind it")
 
     stage.equal()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.targets.playing import Stage
-from tests.support.brokers.feed import gone, items, put, unique_label
+from tests.support.brokers.feed import deletion, items, put, unique_label
 
 pytestmark = pytest.mark.integration
 
@@ -16,7 +16,7 @@ def test_values_that_change_places_lose_no_row(stage: Stage) -> None:
     stage.target.load()
     with stage.following():
         stage.feed.cut(put(1, "b", 1), put(2, "c", 2), put(3, "a", 3))
-        stage.feed.cut(gone(1), put(9, "b", 9))
+        stage.feed.cut(deletion(1), put(9, "b", 9))
         stage.reaches(stage.feed.broker.next_offset)
 
     stage.equal()

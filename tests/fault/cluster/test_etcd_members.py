@@ -118,7 +118,7 @@ def test_without_a_majority_of_etcd_no_other_broker_leads_until_it_is_back(
     with monkeypatch.context() as patched:
         patched.setattr(broker_clusters, "FAIL_OVER_S", STOPS_S)
         with pytest.raises(AssertionError, match="no broker lets a producer in"):
-            cluster.connected(acknowledged)
+            cluster.connect_producer(acknowledged)
     for node in lost:
         node.start()
     members.wait()

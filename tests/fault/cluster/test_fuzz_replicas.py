@@ -56,7 +56,7 @@ def greeting_of(cluster: BrokerCluster, sender: str, receiver: str) -> replica_p
 def outlives(folder: Path, etcd: EtcdCluster, calls: int, seed: int) -> None:
     """Send so many calls of each method to the leader and to a follower; the cluster then takes a batch everywhere."""
     with BrokerCluster(folder, etcd) as cluster:
-        leader, producer, _ = cluster.connected()
+        leader, producer, _ = cluster.connect_producer()
         with producer:
             commit(producer, [half(1, rows=3)])
         eventually(lambda: cluster.in_sync() == set("abc"))
@@ -72,7 +72,7 @@ def outlives(folder: Path, etcd: EtcdCluster, calls: int, seed: int) -> None:
                         send(channel, method, frames(chance, method, greeting))
                 assert watch.peak_bytes - before < GROWTH_BYTES_MAX
         assert all(broker.alive for broker in cluster.brokers.values())
-        _, producer, ack = cluster.connected()
+        _, producer, ack = cluster.connect_producer()
         with producer:
             assert ack.last_batch == 1
             assert commit(producer, [half(2, rows=3)]).next_offset == 6

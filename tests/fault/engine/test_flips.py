@@ -38,7 +38,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def wanted(store: Path) -> list[str]:
+def undamaged_output(store: Path) -> list[str]:
     """Return what an undamaged one serves."""
     command = [sys.executable, "-m", MODULE, "serve", str(store), str(store.parent)]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.split()
@@ -104,7 +104,9 @@ def find_changes(store: Path, wanted: list[str], damages: list[tuple[Path, Damag
 
 @pytest.mark.fault
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
-def test_some_damage_to_each_file_changes_nothing_that_is_served(store: Path, wanted: list[str], step: int) -> None:
+def test_some_damage_to_each_file_changes_nothing_that_is_served(
+    store: Path, undamaged_output: list[str], step: int
+) -> None:
     damages = []
     for number, file in enumerate(files(store)):
         each = [*some_flips(file), *some_cuts(file)]
@@ -113,15 +115,17 @@ def test_some_damage_to_each_file_changes_nothing_that_is_served(store: Path, wa
     assert {damage for _, (damage, *_) in damages} == {"flip", "cut", "missing"}
     assert len(files(store)) > 15
 
-    assert find_changes(store, wanted, damages) == []
+    assert find_changes(store, undamaged_output, damages) == []
 
 
 @pytest.mark.nightly
 @pytest.mark.fault
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_damage_to_any_byte_of_any_file_changes_what_is_served(store: Path, wanted: list[str], part: int) -> None:
+def test_no_damage_to_any_byte_of_any_file_changes_what_is_served(
+    store: Path, undamaged_output: list[str], part: int
+) -> None:
     damages = [(file, each) for file in files(store) for each in (*every_flip(file), *cuts(file))]
     assert len(damages) > 10_000
 
-    assert find_changes(store, wanted, damages[part::PARTS]) == []
+    assert find_changes(store, undamaged_output, damages[part::PARTS]) == []

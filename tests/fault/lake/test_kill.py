@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, gone, items, put
+from tests.support.brokers.feed import Feed, deletion, items, put
 from tests.support.pipelines import lakes
 from tests.support.processes.forks import Victim
 
@@ -53,7 +53,9 @@ def test_kill_around_each_step_of_the_loop(
     with LakeVictim(broker, root) as victim:
         for step, moment in steps:
             keys = rng.sample(range(1, 150), 15)
-            feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, f"{rng.random()}", step) for k in keys), batch_rows=4)
+            feed.cut(
+                *(deletion(k) if rng.random() < 0.3 else put(k, f"{rng.random()}", step) for k in keys), batch_rows=4
+            )
             ends.append(broker.next_offset)
             kills += victim.run("follow", step, moment)
             whole(root, ends)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers import networks
-from tests.support.brokers.feed import Feed, applied, following, gone, items, put, rows_at, settings_for
+from tests.support.brokers.feed import Feed, applied_offset, deletion, following, items, put, rows_at, settings_for
 from tests.support.brokers.real_broker import KillableBroker
 from tests.support.brokers.servers import BrokerProcess, business_status, take
 from tests.support.faults.proxy import Proxy
@@ -101,14 +101,14 @@ def test_a_target_below_three_levels_survives_everything(
     def write(cuts: int) -> None:
         for _ in range(cuts):
             keys = rng.sample(range(1, 300), 12)
-            feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, f"{rng.random()}", k) for k in keys), batch_rows=5)
+            feed.cut(*(deletion(k) if rng.random() < 0.3 else put(k, f"{rng.random()}", k) for k in keys), batch_rows=5)
 
     with following(settings, "a"):
         for round_ in range(ROUNDS):
             write(5)
             _harm(rng, sets, home, round_, lambda: write(5))
             write(5)
-            eventually(lambda: applied(database) == home.next_offset, timeout_s=120.0)
+            eventually(lambda: applied_offset(database) == home.next_offset, timeout_s=120.0)
 
     assert rows_at(database, items()) == feed.model[1]
     assert read_table_states(settings, "a")[0].rows_applied == feed.committed[1] - since

@@ -39,7 +39,7 @@ SESSIONS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 
 
 @dataclass
-class Disturbed:
+class DisturbedRun:
     """A `venus run` whose store notes what is synced, and what disturbs it."""
 
     pipeline: Pipeline
@@ -135,16 +135,16 @@ def file_time(file: Path) -> int:
     return 0
 
 
-FAULTS: dict[str, list[Callable[[Disturbed], None]]] = {
-    "kills": [Disturbed.kill],
-    "power cuts": [Disturbed.cut_power],
+FAULTS: dict[str, list[Callable[[DisturbedRun], None]]] = {
+    "kills": [DisturbedRun.kill],
+    "power cuts": [DisturbedRun.cut_power],
     "chaos": [
-        Disturbed.end_sessions,
-        Disturbed.change_form,
-        Disturbed.freeze,
-        Disturbed.fill_disk,
-        Disturbed.kill,
-        Disturbed.cut_power,
+        DisturbedRun.end_sessions,
+        DisturbedRun.change_form,
+        DisturbedRun.freeze,
+        DisturbedRun.fill_disk,
+        DisturbedRun.kill,
+        DisturbedRun.cut_power,
     ],
 }
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -184,7 +184,7 @@ def test_faults_at_any_moment_lose_nothing_and_double_nothing(
     shop: Shop, pipeline: Pipeline, faults: str, count: int, seed: int
 ) -> None:
     urls = [pipeline.targets["main"], *([] if isinstance(shop, SqliteShop) else [shop.url])]
-    running = Disturbed(pipeline, random.Random(seed), urls)
+    running = DisturbedRun(pipeline, random.Random(seed), urls)
     pipeline.venus("install-triggers")
     shop.open_doors()
     number = 0

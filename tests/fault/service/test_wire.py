@@ -209,11 +209,11 @@ def test_a_silent_peer_is_noticed_on_both_sides(broker: RunningBroker) -> None:
         with pytest.raises(Unavailable):
             reader.increments(30.0)
 
-        def gone() -> bool:
+        def is_disconnected() -> bool:
             status = business_status(broker.address)
             return not status.producer and not status.consumers[0].connected
 
-        eventually(gone)
+        eventually(is_disconnected)
 
 
 def test_a_client_that_ends_its_direction_is_let_go(broker: RunningBroker) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.brokers.feed import Feed, applied, gone, items, put, rows_at, settings_for
+from tests.support.brokers.feed import Feed, applied_offset, deletion, items, put, rows_at, settings_for
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.spark.sparks import CLUSTER
 from tests.support.waiting import eventually
@@ -78,7 +78,7 @@ def live(feed: Feed, rng: random.Random, cuts: int) -> None:
     for n in range(cuts):
         keys = rng.sample(KEYS, 60)
         feed.cut(
-            *(gone(k) if rng.random() < 0.3 else put(k, f"{n} {k}", n) for k in keys),
+            *(deletion(k) if rng.random() < 0.3 else put(k, f"{n} {k}", n) for k in keys),
             put(n % 7, "other", n, table=2),
             batch_rows=25,
         )
@@ -113,14 +113,14 @@ def test_streams_are_exact_while_workers_and_executors_die(
 
     with driver(master, tmp_path, broker.address, database, ",".join(of_stream), ",".join(of_apply)) as process:
 
-        def followed() -> bool:
+        def have_caught_up() -> bool:
             assert process.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
             seen = [row["_offset"] for row in stream_rows(tmp_path)]
-            return len(seen) >= feed.committed[1] and applied(database) == broker.next_offset
+            return len(seen) >= feed.committed[1] and applied_offset(database) == broker.next_offset
 
-        eventually(followed, "the streams' catching up", timeout_s=WAIT_S)
+        eventually(have_caught_up, "the streams' catching up", timeout_s=WAIT_S)
         live(feed, rng, 5)
-        eventually(followed, "the streams' catching up", timeout_s=WAIT_S)
+        eventually(have_caught_up, "the streams' catching up", timeout_s=WAIT_S)
 
     report, rows = json.loads((tmp_path / "report.json").read_text()), stream_rows(tmp_path)
     happened = {f"stream: {fault}" for fault in of_stream} | {f"apply: {fault}" for fault in of_apply}

@@ -7,7 +7,17 @@ import random
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, applied, gone, items, put, query, rows_at, settings_for, unique_label
+from tests.support.brokers.feed import (
+    Feed,
+    applied_offset,
+    deletion,
+    items,
+    put,
+    query,
+    rows_at,
+    settings_for,
+    unique_label,
+)
 from tests.support.processes.forks import Victim
 from venus.adapters.targets.relational.control import read_progress, read_table_states
 from venus.adapters.targets.relational.full_sync import full_sync
@@ -35,13 +45,13 @@ def test_kill_around_each_commit_of_the_increments(
             for moment in ("before", "after"):
                 for _ in range(6):  # more rows than one transaction takes
                     keys = rng.sample(range(1, 80), 15)
-                    feed.cut(*(gone(k) if rng.random() < 0.3 else put(k, f"{rng.random()}", step) for k in keys))
+                    feed.cut(*(deletion(k) if rng.random() < 0.3 else put(k, f"{rng.random()}", step) for k in keys))
                 kills += under.run("apply", step, moment, broker.next_offset)
             if not under.run("apply", 1000, "after", broker.next_offset) and step >= 2:
                 break
     assert kills >= 4
     assert rows_at(database, items()) == feed.model[1]
-    assert applied(database) == broker.next_offset
+    assert applied_offset(database) == broker.next_offset
     assert read_table_states(settings, "a")[0].rows_applied == feed.committed[1] - since
     assert read_progress(settings, "a").unaccounted == 0
 

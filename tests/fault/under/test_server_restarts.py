@@ -149,11 +149,11 @@ def test_a_server_that_goes_down_during_a_resync(way: WholeWay, server: Server) 
         crash(server)
     application.end()
 
-    def resynced() -> bool:
+    def has_resynced() -> bool:
         try:
             return way.at_target("SELECT count(*) FROM venus.sweep") == [(0,)]
         except psycopg2.Error:
             return False
 
-    way.until(resynced, "the resync to end")
+    way.until(has_resynced, "the resync to end")
     are_equal(way)

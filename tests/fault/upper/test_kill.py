@@ -113,7 +113,7 @@ def _capture(
     """Capture in this thread until the report says so."""
     stop, reports = threading.Event(), list[CaptureReport]()
 
-    def said(report: CaptureReport) -> None:
+    def on_report(report: CaptureReport) -> None:
         reports.append(report)
         if until(report):
             stop.set()
@@ -122,7 +122,7 @@ def _capture(
         source=lambda s: watched_source(open_source(s), hook),
         ingest=lambda s: watched_producer(connect_producer(s), hook),
     )
-    run_capture(chosen, stop, report=said, outside=outside, take_over=take_over)
+    run_capture(chosen, stop, report=on_report, outside=outside, take_over=take_over)
     return reports[-1]
 
 

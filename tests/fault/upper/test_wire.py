@@ -101,11 +101,11 @@ def _disturb_at(broker: RunningBroker, at: int, disturb: Callable[[Proxy], None]
                 disturb(proxy)
             passed += 1
 
-        def said(report: CaptureReport) -> None:
+        def on_report(report: CaptureReport) -> None:
             if report.last_error:
                 proxy.resume()
 
-        _run(_settings(proxy.address, business), database, hook, said)
+        _run(_settings(proxy.address, business), database, hook, on_report)
     assert passed > at
     _run(_settings(broker.address, business), database, lambda step: None, lambda report: None)
     with _ONE_LOOKS:

@@ -36,7 +36,7 @@ assert {*dir(SourceRegistry), *dir(SourceCapture), *dir(Cut), *dir(IngestClient)
 )
 
 
-class _Watched:
+class _WatchedClient:
     def __init__(self, inner: Any, name: str, hook: Hook) -> None:
         self._inner = inner
         self._name = name
@@ -45,7 +45,7 @@ class _Watched:
     def __getattr__(self, attribute: str) -> Any:
         found = getattr(self._inner, attribute)
         if attribute in ("registry", "capture"):
-            return _Watched(found, self._name, self._hook)
+            return _WatchedClient(found, self._name, self._hook)
         if attribute not in PROTOCOL:
             return found
 
@@ -54,7 +54,7 @@ class _Watched:
             result = found(*args, **kwargs)
             self._hook(f"{self._name}.{attribute}.after")
             if attribute == "open_cut" and result is not None:
-                return _Watched(result, "cut", self._hook)
+                return _WatchedClient(result, "cut", self._hook)
             return result
 
         return call
@@ -62,9 +62,9 @@ class _Watched:
 
 def watched_source(source: Source, hook: Hook) -> Source:
     """Return the source with a hook around its calls and those of its cuts."""
-    return cast(Source, _Watched(source, "source", hook))
+    return cast(Source, _WatchedClient(source, "source", hook))
 
 
 def watched_producer(producer: IngestClient, hook: Hook) -> IngestClient:
     """Return the producer with a hook around its calls."""
-    return cast(IngestClient, _Watched(producer, "producer", hook))
+    return cast(IngestClient, _WatchedClient(producer, "producer", hook))

@@ -15,7 +15,7 @@ from threading import Event as Flag
 import pytest
 
 from tests.support.brokers.certificates import Authority
-from tests.support.listeners import HttpListener, MailListener, drip, hanging, say_nothing, took
+from tests.support.listeners import HttpListener, MailListener, drip, hanging, measure_s, say_nothing
 from venus.alarms.alarm_state import Alarm, AlarmEvent, Message, Notification
 from venus.alarms.recipients import AlarmChannel, MailChannel, build_recipients
 from venus.config import AlarmsSettings
@@ -101,7 +101,7 @@ def test_a_command_gets_the_document_and_none_of_our_secrets(tmp_path: Path, mon
 def test_a_webhook_that_hangs_is_let_go_in_time(behave: Behaviour) -> None:
     with hanging(behave) as address:
         sent = way(webhook=f"http://{address}/", timeout_s=1)
-        assert took(lambda: failure(sent)) < 5
+        assert measure_s(lambda: failure(sent)) < 5
         assert failure(sent) == f"http://{address}: no answer within 1 s"
 
 
@@ -109,14 +109,14 @@ def test_a_webhook_that_hangs_is_let_go_in_time(behave: Behaviour) -> None:
 def test_a_mail_server_that_hangs_is_let_go_in_time(security: str) -> None:
     with hanging(say_nothing) as address:
         sent = way(mail=["a@b.c"], mail_from="v@b.c", smtp=address, smtp_security=security, timeout_s=1)
-        assert took(lambda: failure(sent)) < 5
+        assert measure_s(lambda: failure(sent)) < 5
         assert failure(sent).startswith(f"{address}: ")
 
 
 def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
     sent = way(command=f"sh -c 'sleep 30 & echo $! > {tmp_path}/pid; wait'", timeout_s=1)
 
-    assert took(lambda: failure(sent)) < 10
+    assert measure_s(lambda: failure(sent)) < 10
 
     child = int((tmp_path / "pid").read_text())
     for _ in range(100):

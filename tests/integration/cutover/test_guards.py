@@ -185,10 +185,10 @@ def test_people_who_write_are_named_also_if_every_look_meets_a_half_message(
 
 
 def test_a_kill_after_the_mark_is_finished_by_the_next_run(way: WholeWay, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: Any, **__: Any) -> Any:
+    def interrupt(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(guarantees, "recreate_references", killed)
+    monkeypatch.setattr(guarantees, "recreate_references", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_cutover(way.settings, "main", wish())
     assert query(way.target, "SELECT state FROM venus.cutover") == [("CUT",)]

@@ -186,7 +186,7 @@ def test_a_group_that_is_connected_is_not_forgotten(tmp_path: Path, clock: Clock
 
 
 @dataclass(frozen=True, slots=True)
-class Hindered(StandaloneLog):
+class HinderedLog(StandaloneLog):
     """A leader that can propose nothing while `held` says so."""
 
     held: tuple[list[str], ...] = ()
@@ -199,7 +199,7 @@ class Hindered(StandaloneLog):
 
 def test_a_new_group_that_was_refused_is_on_disk_before_the_next_answer(tmp_path: Path, clock: Clock) -> None:
     why: list[str] = []
-    engine = engines.make(tmp_path / "a", clock, shared=Hindered(held=(why,)))
+    engine = engines.make(tmp_path / "a", clock, shared=HinderedLog(held=(why,)))
     Producer(engine).commit(engines.rows(0, 10))
     why.append("1 of 3 replicas is in sync")
     with pytest.raises(Unavailable, match="1 of 3"):

@@ -50,11 +50,11 @@ def test_what_rocksdb_has_still_to_do_is_seen_and_waited_for(
     found = {"now": most}
     looks = threading.Semaphore(0)
 
-    def seen(_store: Store, family: str) -> int:
+    def read_size(_store: Store, family: str) -> int:
         looks.release()
         return found["now"] if family == keys.ROW else 0
 
-    monkeypatch.setattr(Store, what, seen)
+    monkeypatch.setattr(Store, what, read_size)
     monkeypatch.setattr(materialiser, "FLUSH_LOOKS_MAX", 10**9)
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 3))

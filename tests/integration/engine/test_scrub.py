@@ -45,11 +45,11 @@ def fill_store(path: Path, clock: Clock) -> Core:
         producer.commit(engines.rows(n * 10, 10, b"first"))
     producer.commit(engines.rows(0, 40, b"second"))
 
-    def trimmed() -> bool:
+    def is_trimmed() -> bool:
         clock.now_s += 1
         return engines.status(engine).log_start == 140
 
-    eventually(trimmed)
+    eventually(is_trimmed)
     return engine
 
 

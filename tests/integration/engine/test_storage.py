@@ -96,12 +96,12 @@ def test_nothing_is_answered_before_the_fsync(tmp_path: Path) -> None:
     notified = threading.Event()
     at: list[int] = []
 
-    def answered(_future: object) -> None:
+    def on_answer(_future: object) -> None:
         at.append(len(steps))
         notified.set()
 
     before = len(steps)
-    engine.producers.take_halves(BUSINESS, producer.epoch, [message]).add_done_callback(answered)
+    engine.producers.take_halves(BUSINESS, producer.epoch, [message]).add_done_callback(on_answer)
     assert notified.wait(WAIT_S)
 
     assert steps[before : at[0]].count("flushed") == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, Feed, column, gone, items, put, table
+from tests.support.brokers.feed import INT, Feed, column, deletion, items, put, table
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status
 from tests.support.pipelines import lakes
@@ -33,7 +33,7 @@ INT4 = LogicalType(kind=Kind.INT, length=4)
 def live(feed: Feed, rng: random.Random, cuts: int) -> None:
     for n in range(cuts):
         keys = rng.sample(range(1, 300), 20)
-        changes = [gone(k) if rng.random() < 0.3 else put(k, f"{n} {k}", n) for k in keys]
+        changes = [deletion(k) if rng.random() < 0.3 else put(k, f"{n} {k}", n) for k in keys]
         feed.cut(*changes, put(n % 40, "o", n, table=2), batch_rows=7)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, gone, items, put
+from tests.support.brokers.feed import Feed, deletion, items, put
 from tests.support.pipelines import lakes
 from venus.adapters.targets.parquet import lake_stream, refresh
 from venus.adapters.targets.parquet.lake_stream import PendingCommit
@@ -89,7 +89,7 @@ def test_a_state_behind_which_there_are_too_many_changes_is_read_again(
     feed.cut(*(put(n, "old", n) for n in range(50)))
     lakes.load(settings)
     with lakes.following(settings):
-        feed.cut(*(put(n, "new", n) for n in range(30, 500)), *(gone(n) for n in range(10)))
+        feed.cut(*(put(n, "new", n) for n in range(30, 500)), *(deletion(n) for n in range(10)))
         lakes.is_at(settings, broker.next_offset)
         lakes.all_fresh(settings)
 

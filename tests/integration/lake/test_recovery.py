@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, column, gone, items, put, table
+from tests.support.brokers.feed import Feed, column, deletion, items, put, table
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.masked_values import SECRET
 from tests.support.pipelines import lakes
@@ -30,7 +30,7 @@ from venus.errors import ProtocolError
 pytestmark = pytest.mark.integration
 
 
-class Killed(BaseException):
+class ProcessKilled(BaseException):
     """Stands for the end of the process."""
 
 
@@ -63,24 +63,24 @@ def test_nothing_is_seen_before_the_manifest_names_it(
     save = LakeManifest.save
 
     def kill_here(_: LakeManifest, path: Path) -> None:
-        raise Killed
+        raise ProcessKilled
 
     def killed_at_a_state(manifest: LakeManifest, path: Path) -> None:
         if any(t.base.offset == manifest.offset for t in manifest.tables.values()):
-            raise Killed
+            raise ProcessKilled
         save(manifest, path)
 
     def left_by(saving: Callable[[LakeManifest, Path], None]) -> dict[str, str]:
         """Return what is seen behind a kill in here; then continue."""
         with monkeypatch.context() as patch:
             patch.setattr(LakeManifest, "save", saving)
-            with pytest.raises(Killed):
+            with pytest.raises(ProcessKilled):
                 run_lake(settings, "lake", threading.Event())
         left = read_links(root)
         follow(settings, broker.next_offset)
         return left
 
-    feed.cut(put(1, "new", 1), gone(2))
+    feed.cut(put(1, "new", 1), deletion(2))
     at_the_commit = left_by(kill_here)
     after = read_links(root)
     feed.cut(put(3, "three", 3))
@@ -97,7 +97,7 @@ def test_what_the_manifest_names_is_put_in_its_place(
 ) -> None:
     """As after a kill behind the manifest's renaming: files hidden yet, the link still leading to the state before."""
     root, target = tmp_path / "lake", ParquetFolder(settings, "lake")
-    feed.cut(put(1, "new", 1), gone(2))
+    feed.cut(put(1, "new", 1), deletion(2))
     follow(settings, broker.next_offset)
     manifest = lakes.manifest_of(settings)
     table = manifest.tables[1]
@@ -133,11 +133,11 @@ def test_the_plan_of_an_interrupted_load_has_no_plain_keys(
     made = made.model_copy(update={"targets": {"lake": TargetSettings.model_validate(target)}})
 
     def kill(*_: object) -> None:
-        raise Killed
+        raise ProcessKilled
 
     with monkeypatch.context() as patch:
         patch.setattr(load.StateLoad, "run", kill)
-        with pytest.raises(Killed):
+        with pytest.raises(ProcessKilled):
             lakes.load(made)
     plan = json.loads(ParquetFolder(made, "lake").layout.load.read_text(encoding="utf-8"))["snapshot"]
     assert b"people" in base64.b64decode(plan), "it is there to be looked at"
@@ -181,7 +181,7 @@ def test_a_load_continues_with_the_splits_it_has_not(
 
     def killed_in_the_middle(job: Any) -> int:
         if len(finished) == 2:
-            raise Killed
+            raise ProcessKilled
         rows = read_split(job)
         finished.append(job.path.name)
         return rows
@@ -190,7 +190,7 @@ def test_a_load_continues_with_the_splits_it_has_not(
     settings = settings.model_copy(update={"apply": settings.apply.model_copy(update={"load_workers": 1})})
     monkeypatch.setattr(load, "SPLITS_PER_WORKER", 4)
     monkeypatch.setattr("venus.adapters.targets.parquet.load.SPLITS_PER_WORKER", 4)
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessKilled):
         lakes.load(settings)
     read = broker.splits_read
     (folder,) = (tmp_path / "lake/versions/shop.items").iterdir()
@@ -219,10 +219,10 @@ def test_a_load_that_cannot_continue_starts_over_at_once(
     feed.cut(*(put(i, f"label {i}", i) for i in range(100)))
 
     def kill_here(_: object) -> None:
-        raise Killed
+        raise ProcessKilled
 
     monkeypatch.setattr(load, "publish", kill_here)
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessKilled):
         lakes.load(settings)
     monkeypatch.undo()
     feed.cut(put(1, "behind that cut", 1))
@@ -262,10 +262,10 @@ def test_a_split_that_was_half_written_is_read_again(
     feed.cut(*(put(i, f"label {i}", i) for i in range(1000)))
 
     def kill_here(_: object) -> None:
-        raise Killed
+        raise ProcessKilled
 
     monkeypatch.setattr(load, "publish", kill_here)
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessKilled):
         lakes.load(settings)
     left = [path.name for path in (tmp_path / "lake/versions").rglob("*") if path.is_file()]
     monkeypatch.undo()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, TEXT, Feed, column, gone, items, put, table
+from tests.support.brokers.feed import INT, TEXT, Feed, column, deletion, items, put, table
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.pipelines import lakes
 from venus.model import Kind, LogicalType
@@ -75,7 +75,7 @@ def test_a_wider_key_finds_the_rows_of_the_narrower_one(
         lakes.load(settings)
         feed.cut(put("2", "before"))
     feed.describe(second)
-    feed.cut(put(beyond, "wide"), put("2", "changed"), gone("1"))
+    feed.cut(put(beyond, "wide"), put("2", "changed"), deletion("1"))
     if not loaded:
         lakes.load(settings)
     with lakes.following(settings):
@@ -115,7 +115,7 @@ def test_a_value_that_no_type_holds_turns_its_column_into_text(when: str, real: 
     with lakes.following(settings):
         if when == "stream":
             feed.cut(put(77, "0044-03-15 BC", "infinity"), put(78, "2001-01-01", None))
-        feed.cut(put(1, "1970-01-01", None), gone(2))
+        feed.cut(put(1, "1970-01-01", None), deletion(2))
         lakes.is_at(settings, real.next_offset)
         lakes.all_fresh(settings)
 
@@ -160,7 +160,7 @@ def test_composite_keys_of_other_types(broker: FakeDelivery, feed: Feed, tmp_pat
     with lakes.following(settings):
         changed = dict(list(model.items())[:5])
         feed.cut(*(replace(put(0, "new"), key=key) for key in changed))
-        feed.cut(replace(gone(0), key=("2026-01-19", "19.50")))
+        feed.cut(replace(deletion(0), key=("2026-01-19", "19.50")))
         lakes.is_at(settings, broker.next_offset)
         lakes.all_fresh(settings)
 
@@ -173,7 +173,7 @@ def test_every_reader_sees_the_same_types(broker: FakeDelivery, feed: Feed, tmp_
     feed.cut(put(1, "a", 1))
     lakes.load(settings)
     with lakes.following(settings):
-        feed.cut(put(1, "b", 2), gone(1))
+        feed.cut(put(1, "b", 2), deletion(1))
         lakes.is_at(settings, broker.next_offset)
 
     found = lakes.history(tmp_path / "lake", "shop.items").sort_by("_offset")

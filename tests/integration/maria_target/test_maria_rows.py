@@ -10,7 +10,7 @@ import pytest
 
 from tests.conformance.targets.places import MariaTargetPlace
 from tests.conformance.targets.playing import Stage
-from tests.support.brokers.feed import INT, TEXT, Row, column, gone, items, put, table, unique_label
+from tests.support.brokers.feed import INT, TEXT, Row, column, deletion, items, put, table, unique_label
 from tests.support.waiting import eventually
 from venus.adapters.dialects.verify_contract import Slice, Subject
 from venus.adapters.targets.mysql import rowsql
@@ -121,7 +121,7 @@ def test_keys_that_differ_only_in_case_or_blanks_are_different_rows(stage: Stage
     stage.feed.cut(*(put(key, key) for key in ("a", "A", "a ", "ä", "")))
     stage.target.load()
     with stage.following():
-        stage.feed.cut(put("A", "changed"), gone("a"))
+        stage.feed.cut(put("A", "changed"), deletion("a"))
         stage.reaches(stage.feed.broker.next_offset)
 
     stage.equal()
@@ -149,7 +149,7 @@ def test_a_cut_larger_than_memory_is_written_as_a_whole(stage: Stage) -> None:
     stage.target.load()
     with stage.following():
         moved = [put(i, f"label {(i + 1) % 300}", i) for i in range(300)]
-        stage.feed.cut(*moved, *(gone(i) for i in range(300, 400)), put(999, "new", 1), batch_rows=40)
+        stage.feed.cut(*moved, *(deletion(i) for i in range(300, 400)), put(999, "new", 1), batch_rows=40)
         eventually(lambda: stage.target.read_view().offset >= stage.feed.broker.next_offset, "the large cut")
 
     stage.equal()

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.service.test_listening import Reader
 from tests.support.brokers.broker_clusters import BrokerCluster
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.feed import Feed, gone, items, put
+from tests.support.brokers.feed import Feed, deletion, items, put
 from tests.support.brokers.overlays import BrokerOverlay, matching
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import settings
@@ -51,7 +51,7 @@ class LeadingBroker(RealBroker):
 
     def __init__(self, cluster: BrokerCluster) -> None:
         self._last_batch = self.next_offset = 0
-        self.name, self._producer, _ = cluster.connected()
+        self.name, self._producer, _ = cluster.connect_producer()
         self.address = cluster.brokers[self.name].address
 
 
@@ -70,7 +70,7 @@ class ChangingRows:
         for _ in range(cuts):
             number, row = chance.randrange(60), (chance.choice(["EU", "US"]), chance.randrange(450))
             if number in self._rows and chance.random() < 0.2:
-                self._feed.cut(gone(number))
+                self._feed.cut(deletion(number))
                 del self._rows[number]
             else:
                 self._feed.cut(put(number, *row))

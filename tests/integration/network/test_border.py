@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 
 from tests.support.brokers import networks
-from tests.support.brokers.feed import INT, Feed, caught_up, column, following, gone, put, rows_at, settings_for, table
+from tests.support.brokers.feed import (
+    INT,
+    Feed,
+    caught_up,
+    column,
+    deletion,
+    following,
+    put,
+    rows_at,
+    settings_for,
+    table,
+)
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status, take
 from tests.support.brokers.servers import settings as broker_settings
@@ -98,8 +109,8 @@ def person(n: int) -> tuple[str | None, ...]:
 
 
 def write(feed: Feed, first: int) -> None:
-    feed.cut(*(put(n, *person(n)) for n in range(first, first + 30)), gone(first))
-    feed.cut(*(put(n, *person(n + 1)) for n in range(5)), gone(7), put(2, "x", table=2))
+    feed.cut(*(put(n, *person(n)) for n in range(first, first + 30)), deletion(first))
+    feed.cut(*(put(n, *person(n + 1)) for n in range(5)), deletion(7), put(2, "x", table=2))
 
 
 def masked_rows(feed: Feed) -> dict[Any, Any]:

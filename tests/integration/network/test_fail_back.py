@@ -69,12 +69,12 @@ class Places:
     def pulls_from(self, name: str) -> broker_pb2.MirrorStatus:
         """Wait until lyon follows a set."""
 
-        def found() -> broker_pb2.MirrorStatus | None:
+        def find_mirror() -> broker_pb2.MirrorStatus | None:
             mirror = self.mirror
             at = self.tandems[name].address
             return mirror if (mirror.state, mirror.set, mirror.address) == ("following", name, at) else None
 
-        mirror: broker_pb2.MirrorStatus = eventually(found, timeout_s=SURE_S)
+        mirror: broker_pb2.MirrorStatus = eventually(find_mirror, timeout_s=SURE_S)
         return mirror
 
     def away_alarms(self) -> list[str]:
@@ -110,15 +110,15 @@ def writing(home: str) -> Iterator[Callable[[], int]]:
     thread = threading.Thread(target=work)
     thread.start()
 
-    def stopped() -> int:
+    def stop_writing() -> int:
         stop.set()
         thread.join()
         return end[0]
 
     try:
-        yield stopped
+        yield stop_writing
     finally:
-        stopped()
+        stop_writing()
 
 
 def test_a_set_continues_at_the_next_set_and_back_to_the_nearest_and_its_consumers_do_not_notice(

@@ -108,12 +108,12 @@ def test_a_set_that_is_cut_off_is_named_and_the_exit_code_says_so(
     network["europe"].stop()
     file = config(tmp_path, network["lyon"].address)
 
-    def seen() -> bool:
+    def shows_both() -> bool:
         code = run(["cluster", "topology", "-c", file])
         out = capsys.readouterr().out
         return code == 1 and "! set lyon: main is cut off" in out and "no answer: broker at" in out
 
-    eventually(seen)
+    eventually(shows_both)
 
 
 def test_two_sets_of_one_name_are_reported(

@@ -111,12 +111,12 @@ def test_bytes_that_are_no_character_halt_their_table_and_no_other(
 def test_a_large_text_that_is_no_unicode_names_its_row(
     shop: Follower, source: OracleSource, application: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: Any, offset: int = 1, amount: int | None = None) -> str:
+    def read_invalid_text(self: Any, offset: int = 1, amount: int | None = None) -> str:
         return b"\xed\xa0".decode()
 
     application.execute('INSERT INTO "DOC" VALUES (1, REPEAT(%s, %s), NULL)', ("x", 300_000))
     application.execute('INSERT INTO "OTHER" VALUES (1)')
-    monkeypatch.setattr(double.Lob, "read", broken)
+    monkeypatch.setattr(double.Lob, "read", read_invalid_text)
     shop.drain()
     name = "a CLOB has text that is not valid Unicode"
     assert standing(source)[0] == "PAUSED"
@@ -130,11 +130,11 @@ def test_a_lob_whose_row_has_gone_takes_the_cut_back_and_nothing_is_lost(
 ) -> None:
     application.execute('INSERT INTO "DOC" VALUES (1, NULL, REPEAT(%s, %s))', ("x", 3_000_000))
 
-    def gone(self: Any, offset: int = 1, amount: int | None = None) -> bytes:
+    def read_missing(self: Any, offset: int = 1, amount: int | None = None) -> bytes:
         raise StandInError("ORA-22922: nonexistent LOB value")
 
     with monkeypatch.context() as patched:
-        patched.setattr(double.Lob, "read", gone)
+        patched.setattr(double.Lob, "read", read_missing)
         cut = source.capture.open_cut([])
         assert cut is not None
         with pytest.raises(SnapshotLost, match="ORA-22922"):

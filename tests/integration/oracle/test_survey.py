@@ -30,7 +30,7 @@ DECLARED = (
 
 
 @pytest.fixture
-def declared(standin: StandIn) -> StandIn:
+def surveyed_standin(standin: StandIn) -> StandIn:
     for statement in DECLARED:
         standin.server.execute(statement, DICTIONARY)
     standin.server.execute('CREATE VIEW "BROKEN" AS SELECT 1 AS "A"', SCHEMA)
@@ -38,7 +38,7 @@ def declared(standin: StandIn) -> StandIn:
 
 
 @pytest.fixture
-def curious(declared: StandIn, mariadb_oracle_server: MariaServer) -> Iterator[StandIn]:
+def curious(surveyed_standin: StandIn, mariadb_oracle_server: MariaServer) -> Iterator[StandIn]:
     """Open a session of a user who may read no view of the server's own."""
     execute = mariadb_oracle_server.execute
     execute(f"CREATE USER {USER}")
@@ -59,8 +59,8 @@ def read_facts(standin: StandIn, version: str = "19c") -> OracleServerFacts:
     return found
 
 
-def test_version_patch_instances_role_and_code_are_named(declared: StandIn) -> None:
-    found = read_facts(declared)
+def test_version_patch_instances_role_and_code_are_named(surveyed_standin: StandIn) -> None:
+    found = read_facts(surveyed_standin)
 
     assert {fact.what: fact.value for fact in found.facts} == {
         "version": "19c",

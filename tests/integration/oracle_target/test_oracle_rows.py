@@ -14,7 +14,7 @@ import pytest
 from tests.conformance.targets.places import OracleTargetPlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, TEXT, Row, column, gone, items, put, table, unique_label
+from tests.support.brokers.feed import INT, TEXT, Row, column, deletion, items, put, table, unique_label
 from tests.support.oracle.standin import SCHEMA
 from tests.support.processes.forks import Victim
 from tests.support.waiting import eventually
@@ -144,7 +144,7 @@ def test_an_empty_key_and_an_empty_short_text_wait_and_a_clob_keeps_its_own(stag
         stage.reaches(stage.feed.broker.next_offset)
         waiting = {q.key: q for q in stage.target.open_quarantine().list()}
         stage.target.open_quarantine().skip([waiting['{"id": ""}'].id], reason="a test")
-        stage.feed.cut(gone(""), put("e", "x", "x"))  # the deleted row does not exist
+        stage.feed.cut(deletion(""), put("e", "x", "x"))  # the deleted row does not exist
         stage.reaches(stage.feed.broker.next_offset)
 
     assert set(waiting) == {'{"id": ""}', '{"id": "d"}'}
@@ -165,7 +165,7 @@ def test_a_cut_larger_than_memory_is_written_as_a_whole(stage: Stage) -> None:
             moved = [put(i, f"label {(i + shift) % 300}", i) for i in range(300)]
             stage.feed.cut(
                 *moved,
-                *(gone(i) for i in range(300, 400)),
+                *(deletion(i) for i in range(300, 400)),
                 put(999, "new", 1),
                 put(0, f"last {shift}", 1),
                 batch_rows=40,

@@ -94,14 +94,14 @@ def capture(source: PostgresSource) -> Callable[[], Follower]:
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Keep every statement of VENUS's sessions."""
-    said: list[str] = []
+    statements: list[str] = []
     run = connections.PostgresConnection.run
 
     def listening(self: connections.PostgresConnection, text: str, params: connections.Params = None) -> int:
-        said.append(text)
+        statements.append(text)
         return run(self, text, params)
 
     monkeypatch.setattr(connections.PostgresConnection, "run", listening)
-    return said
+    return statements

@@ -19,31 +19,31 @@ def marks(sql: Sql) -> list[int]:
     return sorted(table_id for (table_id,) in sql("SELECT table_id FROM venus.dirty"))
 
 
-def test_a_poll_costs_the_same_for_one_table_and_for_many(sql: Sql, capture: Start, said: list[str]) -> None:
+def test_a_poll_costs_the_same_for_one_table_and_for_many(sql: Sql, capture: Start, statements: list[str]) -> None:
     for n in range(30):
         sql(f"CREATE TABLE t{n} (id int PRIMARY KEY)")
     follower = capture()
-    said.clear()
+    statements.clear()
     assert follower.source.capture.open_cut([]) is None
-    assert said == ["EXECUTE venus_dirty"], "the marks, and no transaction around them"
+    assert statements == ["EXECUTE venus_dirty"], "the marks, and no transaction around them"
     sql("INSERT INTO t7 VALUES (1)")
-    said.clear()
+    statements.clear()
     follower.drain()
-    touched = {word for text in said for word in text.split() if word.startswith("venus.l_")}
+    touched = {word for text in statements for word in text.split() if word.startswith("venus.l_")}
     assert touched == {f"venus.l_{follower.table_id('t7'):05}"}
 
 
-def test_idling_does_not_read_the_dictionary_again(sql: Sql, capture: Start, said: list[str]) -> None:
+def test_idling_does_not_read_the_dictionary_again(sql: Sql, capture: Start, statements: list[str]) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     follower.source.capture.refresh_schemas()
     follower.source.capture.refresh_schemas()
-    said.clear()
+    statements.clear()
     sql("INSERT INTO item VALUES (1)")
     follower.drain()
-    said.clear()
+    statements.clear()
     assert follower.source.capture.refresh_schemas() == []
-    assert len(said) == 1, "the fingerprint, and nothing else"
+    assert len(statements) == 1, "the fingerprint, and nothing else"
     sql("ALTER TABLE item ADD COLUMN v text")
     assert [s.version for s in follower.source.capture.refresh_schemas()] == [2]
 
@@ -70,7 +70,7 @@ def test_idling_does_not_read_the_dictionary_again(sql: Sql, capture: Start, sai
     ],
 )
 def test_what_concerns_capture_changes_the_fingerprint(
-    statement: str, sql: Sql, capture: Start, said: list[str]
+    statement: str, sql: Sql, capture: Start, statements: list[str]
 ) -> None:
     sql("CREATE TYPE mood AS ENUM ('well')")
     sql("CREATE DOMAIN positive AS int CONSTRAINT is_positive CHECK (value > 0)")
@@ -80,10 +80,10 @@ def test_what_concerns_capture_changes_the_fingerprint(
     follower = capture()
     follower.source.capture.refresh_schemas()
     follower.source.capture.refresh_schemas()
-    said.clear()
+    statements.clear()
     sql(statement)
     follower.source.capture.refresh_schemas()
-    assert len(said) > 1
+    assert len(statements) > 1
 
 
 def test_a_mark_that_is_lost_costs_time_and_no_change(sql: Sql, database: str) -> None:
@@ -103,7 +103,7 @@ def test_a_mark_that_is_lost_costs_time_and_no_change(sql: Sql, database: str) -
 
 
 def test_the_look_into_every_log_opens_only_those_that_were_written_to(
-    sql: Sql, database: str, said: list[str]
+    sql: Sql, database: str, statements: list[str]
 ) -> None:
     for n in range(30):
         sql(f"CREATE TABLE t{n} (id int PRIMARY KEY)")
@@ -115,25 +115,25 @@ def test_the_look_into_every_log_opens_only_those_that_were_written_to(
     sql("INSERT INTO t7 VALUES (1)")
     sql("DELETE FROM venus.dirty")
     now[0] = sources.LOOK_S + 1
-    said.clear()
+    statements.clear()
     follower.drain()
-    touched = {word for text in said for word in text.split() if word.startswith("venus.l_")}
+    touched = {word for text in statements for word in text.split() if word.startswith("venus.l_")}
     assert touched == {f"venus.l_{follower.table_id('t7'):05}"}
     assert follower.rows("t7").keys() == {("1",)}
     source.close()
 
 
-def test_a_poll_behind_a_cut_reads_in_one_round_trip(sql: Sql, capture: Start, said: list[str]) -> None:
+def test_a_poll_behind_a_cut_reads_in_one_round_trip(sql: Sql, capture: Start, statements: list[str]) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     follower.drain()
     for row in (1, 2):
         sql(f"INSERT INTO item VALUES ({row})")
-        said.clear()
+        statements.clear()
         cut = follower.open([])
         assert cut is not None
         cut.rollback()
-    assert said[0].startswith("BEGIN"), "a cut that finds rows looks for more without a query before it"
+    assert statements[0].startswith("BEGIN"), "a cut that finds rows looks for more without a query before it"
 
 
 def test_writers_of_one_table_do_not_wait_for_each_other(sql: Sql, another: Callable[[], Sql], capture: Start) -> None:
@@ -203,7 +203,7 @@ def test_every_way_into_a_log_leaves_a_mark(change: str, sql: Sql, capture: Star
 
 
 def test_a_paused_table_keeps_few_marks_and_its_changes(
-    sql: Sql, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
+    sql: Sql, capture: Start, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("venus.adapters.dialects.postgresql.capture.cut_opening.MARKS_MAX", 3)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
@@ -214,9 +214,9 @@ def test_a_paused_table_keeps_few_marks_and_its_changes(
         sql(f"INSERT INTO item VALUES ({n})")
     assert follower.cut() is None
     assert marks(sql) == [table_id]
-    said.clear()
+    statements.clear()
     assert follower.source.capture.open_cut([]) is None
-    assert said == ["EXECUTE venus_dirty"], "a mark that has to stay costs nothing more"
+    assert statements == ["EXECUTE venus_dirty"], "a mark that has to stay costs nothing more"
     assert follower.source.capture.read_backlog()[table_id][0] == 6
     follower.source.registry.set_table_state(table_id, "ACTIVE", "")
     follower.drain()
@@ -238,7 +238,7 @@ def test_the_registry_is_loaded_again_when_another_process_has_changed_it(
 
 
 def test_what_cuts_have_deleted_does_not_pile_up(
-    sql: Sql, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
+    sql: Sql, capture: Start, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "TIDY_CUTS", 2)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
@@ -250,7 +250,7 @@ def test_what_cuts_have_deleted_does_not_pile_up(
         sql(f"INSERT INTO venus.dirty SELECT {table_id} FROM generate_series(1, 2000)")
         assert follower.cut() is not None
         follower.source.capture.write_heartbeat()
-    tidied = [text for text in said if text.startswith("VACUUM")]
+    tidied = [text for text in statements if text.startswith("VACUUM")]
     assert len(tidied) == 6
     assert f"venus.l_{table_id:05}" in tidied[0]
     ((pages,),) = sql("SELECT pg_relation_size('venus.dirty') / 8192")
@@ -258,7 +258,7 @@ def test_what_cuts_have_deleted_does_not_pile_up(
 
 
 def test_a_server_that_does_not_know_how_to_tidy_is_asked_once(
-    sql: Sql, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
+    sql: Sql, capture: Start, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "TIDY_CUTS", 1)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
@@ -272,4 +272,4 @@ def test_a_server_that_does_not_know_how_to_tidy_is_asked_once(
         sql(f"INSERT INTO item VALUES ({n})")
         follower.cut()
         follower.source.capture.write_heartbeat()
-    assert said.count("VACUUM (NO_SUCH_OPTION)") == 1
+    assert statements.count("VACUUM (NO_SUCH_OPTION)") == 1

@@ -91,7 +91,7 @@ LIMITS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_few_rows_of_many_tables_take_one_round_trip(
-    limit: str, sql: Sql, capture: Callable[[], Follower], said: list[str], monkeypatch: pytest.MonkeyPatch
+    limit: str, sql: Sql, capture: Callable[[], Follower], statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in LIMITS[limit].items():
         monkeypatch.setattr(cut, name, value)
@@ -105,10 +105,10 @@ def test_few_rows_of_many_tables_take_one_round_trip(
         many = f"INSERT INTO item_3 SELECT n, {values} FROM generate_series({1 + again}00, {1 + again}50) n"
         sql("; ".join(["BEGIN", *inserts, many, f"DELETE FROM item_4 WHERE id = {again}", "COMMIT"]))
         assert follower.source.capture.wait(0.001)
-        said.clear()
+        statements.clear()
         assert follower.cut() is not None
         # beside what the follower itself asks: the opening, what is prepared, the rows of few, and the end
-        asked = [t for t in said if "LOCK TABLE" in t or t.startswith(("PREPARE venus_read", "SELECT place"))]
+        asked = [t for t in statements if "LOCK TABLE" in t or t.startswith(("PREPARE venus_read", "SELECT place"))]
         if limit == "one or two at a time":
             assert sum(t.startswith("SELECT place") for t in asked) >= TABLES // 2 - 1, "what is at hand has no bound"
         else:
@@ -131,11 +131,11 @@ def test_a_table_that_was_emptied_is_read_with_the_others(sql: Sql, capture: Cal
     assert [len(follower.rows(f"item_{n}")) for n in range(3)] == [2, 0, 2]
 
 
-def test_few_and_many_rows_are_captured_alike(sql: Sql, capture: Callable[[], Follower], said: list[str]) -> None:
+def test_few_and_many_rows_are_captured_alike(sql: Sql, capture: Callable[[], Follower], statements: list[str]) -> None:
     columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(VALUES))
     sql(f"CREATE TABLE item (id int PRIMARY KEY, {columns})")
     follower = capture()
-    said.clear()
+    statements.clear()
     insert = f"INSERT INTO item SELECT n, {', '.join(f'{v}::{k}' for k, v in VALUES.items())} FROM generate_series"
     few = cut_statements.FEW_ROWS
     for first, last in ((1, 1), (11, 10 + few), (21, 21 + few), (31, 60)):
@@ -145,7 +145,7 @@ def test_few_and_many_rows_are_captured_alike(sql: Sql, capture: Callable[[], Fo
     sql("UPDATE item SET c1 = NULL, c6 = NULL WHERE id = 31")
     follower.drain()
 
-    assert not [t for t in said if "venus_read" in t], "the opening reads few rows"
+    assert not [t for t in statements if "venus_read" in t], "the opening reads few rows"
     assert not sql(f"SELECT FROM venus.l_{follower.table_id('item'):05}")
     rows = follower.rows("item")
     assert len(rows) == 1 + few + few + 1 + 30 - 2
@@ -169,20 +169,20 @@ def following(sql: Sql, capture: Callable[[], Follower]) -> Follower:
     return follower
 
 
-def test_it_takes_two_round_trips(sql: Sql, following: Follower, said: list[str]) -> None:
+def test_it_takes_two_round_trips(sql: Sql, following: Follower, statements: list[str]) -> None:
     sql("INSERT INTO item VALUES (3)")
-    said.clear()
+    statements.clear()
     assert following.source.capture.wait(0.001)
     assert following.cut(fill=False) is not None
-    opened, committed = said
+    opened, committed = statements
     assert "venus_wait" in opened
     assert "EXECUTE venus_open" in opened
     assert committed.endswith("COMMIT")
     assert len(following.rows("item")) == 3
 
 
-def test_it_sees_what_was_committed_while_it_waited(sql: Sql, following: Follower, said: list[str]) -> None:
-    said.clear()
+def test_it_sees_what_was_committed_while_it_waited(sql: Sql, following: Follower, statements: list[str]) -> None:
+    statements.clear()
     assert following.source.capture.wait(0.001)
     insert = threading.Timer(0.05, sql, ["INSERT INTO item VALUES (3)"])
     insert.start()

@@ -70,20 +70,20 @@ def test_an_installation_without_what_was_seen_continues_and_gets_it_with_the_ne
 
 
 def test_check_says_that_an_installation_lacks_what_was_seen(sql: Sql, capture: Start) -> None:
-    def found() -> list[Finding]:
+    def list_findings() -> list[Finding]:
         return [f for f in source.installer.check(["*"], []) if f.where == "installation"]
 
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     source = capture().source
-    assert found() == []
+    assert list_findings() == []
     sql("DROP TABLE venus.seen")
-    (finding,) = found()
+    (finding,) = list_findings()
     assert not finding.blocks
     assert "run `venus install-triggers`" in finding.remedy
     source.installer.install(["*"], [])
-    assert found() == []
+    assert list_findings() == []
     source.installer.uninstall()
-    assert found() == []
+    assert list_findings() == []
 
 
 def test_installing_again_is_no_reason_to_read_a_table_once_more(sql: Sql, capture: Start) -> None:

@@ -29,35 +29,35 @@ def looks(text: str) -> int:
 
 
 def test_a_change_ends_a_wait_and_the_cut_does_not_ask_again(
-    sql: Sql, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
+    sql: Sql, capture: Start, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "WAIT_S", 30.0)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     later = threading.Timer(0.3, sql, ["INSERT INTO item VALUES (1)"])
     later.start()
-    said.clear()
+    statements.clear()
     began = time.monotonic()
     assert follower.source.capture.wait(0.001)
     waited_s = time.monotonic() - began
     later.join()
     assert 0.2 < waited_s < 20
-    assert len(said) == 1, "one round trip, however many looks"
+    assert len(statements) == 1, "one round trip, however many looks"
     cut = follower.source.capture.open_cut([])
     assert cut is not None
-    assert "EXECUTE venus_dirty" not in said
+    assert "EXECUTE venus_dirty" not in statements
     cut.rollback()
 
 
-def test_a_small_cut_takes_few_round_trips(sql: Sql, capture: Start, said: list[str]) -> None:
+def test_a_small_cut_takes_few_round_trips(sql: Sql, capture: Start, statements: list[str]) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     for n in range(3):
         sql(f"INSERT INTO item VALUES ({n})")
         assert follower.source.capture.wait(0.001)
-        said.clear()
+        statements.clear()
         assert follower.cut() is not None
-    opening, ending = said[-2:]  # between them is the COPY; before them, the follower has read the registry
+    opening, ending = statements[-2:]  # between them is the COPY; before them, the follower has read the registry
     assert "BEGIN" in opening
     assert "LOCK TABLE" in opening
     assert "EXECUTE venus_open_0" in opening
@@ -65,7 +65,7 @@ def test_a_small_cut_takes_few_round_trips(sql: Sql, capture: Start, said: list[
 
 
 def test_where_no_temporary_function_may_be_made_a_block_waits(
-    sql: Sql, database: str, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
+    sql: Sql, database: str, capture: Start, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "WAIT_S", 30.0)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
@@ -76,10 +76,10 @@ def test_where_no_temporary_function_may_be_made_a_block_waits(
         assert source.capture.open_cut([]) is None
         later = threading.Timer(0.1, sql, ["INSERT INTO item VALUES (1)"])
         later.start()
-        said.clear()
+        statements.clear()
         assert source.capture.wait(0.001)
         later.join()
-        assert "1..looks LOOP" in said[0]
+        assert "1..looks LOOP" in statements[0]
         cut = source.capture.open_cut([])
         assert cut is not None
         cut.rollback()
@@ -101,7 +101,7 @@ def test_the_function_that_waits_is_of_this_session_alone(sql: Sql, capture: Sta
 
 
 def test_marks_that_have_to_stay_do_not_end_a_wait(
-    sql: Sql, capture: Start, said: list[str], monkeypatch: pytest.MonkeyPatch
+    sql: Sql, capture: Start, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "WAIT_S", 0.3)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
@@ -112,9 +112,9 @@ def test_marks_that_have_to_stay_do_not_end_a_wait(
     began = time.monotonic()
     assert follower.source.capture.wait(0.01)
     assert time.monotonic() - began > 0.25
-    said.clear()
+    statements.clear()
     assert follower.source.capture.open_cut([]) is None
-    assert said == [], "the wait has seen that there is nothing"
+    assert statements == [], "the wait has seen that there is nothing"
 
 
 def test_a_wait_ends_by_itself_and_long_pauses_are_left_to_the_caller(sql: Sql, capture: Start) -> None:
@@ -128,22 +128,22 @@ def test_a_wait_ends_by_itself_and_long_pauses_are_left_to_the_caller(sql: Sql, 
 
 
 def test_an_idle_source_is_asked_once_a_second_and_looked_at_twenty_times(
-    sql: Sql, capture: Start, said: list[str]
+    sql: Sql, capture: Start, statements: list[str]
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
-    said.clear()
+    statements.clear()
     began = time.monotonic()
     for _ in range(2):
         assert follower.source.capture.wait(0.05, 3.0)
     assert time.monotonic() - began > 1.75 * sources.REST_S
-    assert len(said) == 2, "one round trip each"
-    assert all(looks(text) == 20 for text in said)
+    assert len(statements) == 2, "one round trip each"
+    assert all(looks(text) == 20 for text in statements)
 
 
 @pytest.mark.parametrize(("logged", "count"), [("250ms", 4), ("1min", 20), ("0", 20), ("-1", 20)])
 def test_a_wait_is_not_logged_as_a_slow_statement(
-    sql: Sql, database: str, capture: Start, said: list[str], logged: str, count: int
+    sql: Sql, database: str, capture: Start, statements: list[str], logged: str, count: int
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     capture()
@@ -151,9 +151,9 @@ def test_a_wait_is_not_logged_as_a_slow_statement(
     sql(f"ALTER DATABASE {name} SET log_min_duration_statement = '{logged}'")
     with closing(PostgresSource(database)) as source:
         assert source.capture.open_cut([]) is None
-        said.clear()
+        statements.clear()
         assert source.capture.wait(0.05, 3.0)
-    assert looks(said[0]) == count
+    assert looks(statements[0]) == count
 
 
 def test_marks_are_only_read_where_a_transaction_has_ended(sql: Sql, database: str, capture: Start) -> None:
@@ -211,13 +211,13 @@ def test_a_transaction_that_began_before_others_and_ends_behind_them_ends_a_wait
     ("pause_s", "rest_s", "count"), [(0.05, 0.0, 2), (0.05, 0.16, 3), (0.001, 3.0, 100), (0.015, 3.0, 20)]
 )
 def test_a_wait_is_short_where_something_is_due_or_was_under_way(
-    sql: Sql, capture: Start, said: list[str], pause_s: float, rest_s: float, count: int
+    sql: Sql, capture: Start, statements: list[str], pause_s: float, rest_s: float, count: int
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
-    said.clear()
+    statements.clear()
     assert follower.source.capture.wait(pause_s, rest_s)
-    assert looks(said[0]) == count
+    assert looks(statements[0]) == count
 
 
 def test_a_table_that_the_application_has_to_itself_is_not_asked_for_without_a_pause(

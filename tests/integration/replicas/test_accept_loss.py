@@ -46,7 +46,7 @@ def test_what_may_be_lost_is_given_up_by_name(tmp_path: Path, etcd_server: EtcdC
         leader = after_an_unclean_election(cluster)
         (term,) = cluster.record().unclean_terms
         if measured:
-            _, producer, ack = cluster.connected(5)
+            _, producer, ack = cluster.connect_producer(5)
             assert ack.in_doubt
             producer.pass_over(5, 5 * ROWS + 1)
             producer.wait_until_decided(5)
@@ -83,7 +83,7 @@ def test_a_producer_that_comes_back_all_the_same_continues(tmp_path: Path, etcd_
         leader = after_an_unclean_election(cluster)
         cluster.venus("cluster", "accept-loss", BUSINESS, "--confirm", BUSINESS)
 
-        _, producer, ack = cluster.connected(5)
+        _, producer, ack = cluster.connect_producer(5)
         with producer:
             assert ack.in_doubt
             producer.pass_over(5, 5 * ROWS + 1)

@@ -88,13 +88,13 @@ class Place:
     def leader(self) -> str:
         """Return the leader that can write, once there is one."""
 
-        def found() -> str:
+        def find_leader() -> str:
             for name, broker in self.cluster.brokers.items():
                 if broker.process.poll() is None and self.status(name).replication.mode:
                     return name if not self.status(name).replication.refusal else ""
             return ""
 
-        return str(eventually(found, timeout_s=SURE_S))
+        return str(eventually(find_leader, timeout_s=SURE_S))
 
     def in_sync(self, name: str) -> set[str]:
         return {r.broker for r in self.status(name).replication.replicas if r.in_sync}

@@ -165,11 +165,11 @@ def test_an_old_copy_of_a_data_directory_overwrites_nothing(tmp_path: Path, etcd
         def trouble(name: str) -> str:
             return business_status(cluster.brokers[name].address).replication.trouble
 
-        def stopped(name: str) -> bool:
+        def has_stopped(name: str) -> bool:
             return "leads without what was acknowledged" in trouble(name)
 
         for name in (leader, other):
-            eventually(partial(stopped, name))
+            eventually(partial(has_stopped, name))
             assert "keeps what it has. If an old data directory was put in place" in trouble(name)
             found = business_status(cluster.brokers[name].address)
             assert found.next_offset == 7 * ROWS

@@ -89,7 +89,7 @@ def test_leaders_are_spread_and_balanced_after_a_broker_was_away(tmp_path: Path,
         assert leader_counts(cluster) == {"a": 8, "b": 8, "c": 8}
         moved = [move for move in done["moves"] if move["business"] == BUSINESS]
         assert len(moved) == 1, "the business of the writer has moved too"
-        assert steady.refused == []
+        assert steady.refusals == []
         assert sorted(steady.took_s)[-2] < WRITE_S
         shown = json.loads(cluster.venus("cluster", "status", "--json")[0])["brokers"]
         assert {one["broker"]: (one["leads"], one["follows"]) for one in shown} == dict.fromkeys("abc", (8, 16))
@@ -120,7 +120,7 @@ def test_replicas_are_at_different_sites_and_move_there_when_a_site_comes(
         with SteadyWriter(writer, ROWS) as steady:
             start_at(cluster, d="north")
             eventually(lambda: sites_of(cluster.record(), **where) == ["east", "north", "west"])
-        assert steady.refused == []
+        assert steady.refusals == []
         create(cluster, [f"x{n}" for n in range(4)])
         for known in records(cluster).values():
             assert sites_of(known, **where) == ["east", "north", "west"]

@@ -79,7 +79,7 @@ async def _leader(servicer: _Refusing | _Stopping | _Endless) -> AsyncIterator[L
 def test_a_leader_that_refuses_a_line_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "RECONNECT_S", 0.01)
 
-    async def refused() -> None:
+    async def fetch_from_refusing() -> None:
         async with _leader(_Refusing()) as leader:
             line, host = BrokerConnections("cluster", ME, NONE), _Host()
             line.host = cast(Host, host)
@@ -89,7 +89,7 @@ def test_a_leader_that_refuses_a_line_is_asked_again(monkeypatch: pytest.MonkeyP
                 await asyncio.wait_for(host.lost.wait(), 5.0)
             await line.close()
 
-    asyncio.run(refused())
+    asyncio.run(fetch_from_refusing())
 
 
 def test_a_line_that_was_ended_is_explained_in_words(
@@ -97,7 +97,7 @@ def test_a_line_that_was_ended_is_explained_in_words(
 ) -> None:
     monkeypatch.setattr(connections, "RECONNECT_S", 0.01)
 
-    async def ended() -> None:
+    async def fetch_from_stopping() -> None:
         async with _leader(_Stopping()) as leader:
             line, host = BrokerConnections("cluster", ME, NONE), _Host()
             line.host = cast(Host, host)
@@ -106,7 +106,7 @@ def test_a_line_that_was_ended_is_explained_in_words(
             await line.close()
 
     with caplog.at_level("WARNING"):
-        asyncio.run(ended())
+        asyncio.run(fetch_from_stopping())
     assert "it is stopping, or has another one from here" in caplog.text, "also if it ended while something was sent"
 
 

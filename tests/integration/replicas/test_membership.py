@@ -40,7 +40,7 @@ def test_leadership_moves_under_writes(tmp_path: Path, etcd_server: EtcdCluster)
                 assert found["leader"] == to
                 took.append(found["seconds"])
         print(f"hand-over: {sorted(took)} s; the longest write {max(steady.took_s):.2f} s")  # noqa: T201
-        assert steady.refused == []
+        assert steady.refusals == []
         assert sorted(took)[2] < HAND_OVER_S
         assert sorted(steady.took_s)[-2] < WRITE_S
         assert cluster.record().successor == ""
@@ -70,7 +70,7 @@ def test_a_broker_is_drained_and_stopped_under_writes(tmp_path: Path, etcd_serve
             assert set(record.replicas) == set("abcd") - {leader}
             eventually(lambda: has_nothing(cluster, leader))
             assert cluster.brokers[leader].stop() == 0
-        assert steady.refused == []
+        assert steady.refusals == []
         assert sorted(steady.took_s)[-2] < WRITE_S
         found_at = cluster.contents(writer.acknowledged * ROWS)
         assert set(found_at) == set("abcd") - {leader}

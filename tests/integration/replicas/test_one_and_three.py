@@ -66,7 +66,7 @@ def test_writes_continue_while_one_broker_becomes_three(tmp_path: Path, etcd_ser
             assert cluster.record().min_in_sync_wanted == 0
             cluster.start("c")
             eventually(lambda: cluster.in_sync() == set("abc"))
-        assert steady.refused == []
+        assert steady.refusals == []
         assert steady.took_s
         last = writer.acknowledged
         for name in sorted(set("abc") - {writer.leader}):

@@ -46,7 +46,7 @@ def test_a_cluster_is_promoted_by_any_of_its_brokers_and_stays_the_home(
             said, _ = cluster.venus_at(file, "cluster", "promote", "--yes")
             assert "main: set second is the home now, no longer hq (home term 1)" in said
 
-            name, producer, ack = cluster.connected(5)
+            name, producer, ack = cluster.connect_producer(5)
             with producer:
                 assert ack.in_doubt
                 producer.pass_over(5, 26)
@@ -55,7 +55,7 @@ def test_a_cluster_is_promoted_by_any_of_its_brokers_and_stays_the_home(
             for one in cluster.brokers:
                 eventually(partial(_is_measured, cluster, one, 27), timeout_s=SURE_S)
             cluster.brokers[name].kill()
-            successor, producer, ack = cluster.connected(5)
+            successor, producer, ack = cluster.connect_producer(5)
             with producer:
                 assert (successor != name, ack.in_doubt) == (True, False)
                 commit(producer, [half(6, rows=5)])
@@ -70,7 +70,7 @@ def test_a_cluster_is_promoted_by_any_of_its_brokers_and_stays_the_home(
 def test_a_home_of_three_brokers_comes_back_and_steps_down(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     ports = {name: free_port() for name in "abc"}
     with BrokerCluster(tmp_path, etcd_server, listen=ports, set="hq") as cluster, networks.starting(tmp_path) as start:
-        name, producer, ack = cluster.connected()
+        name, producer, ack = cluster.connect_producer()
         with producer:
             commit(producer, [half(n, rows=5) for n in range(1, 4)])
         eventually(lambda: cluster.in_sync() == set("abc"), timeout_s=SURE_S)

@@ -32,7 +32,7 @@ def test_a_follower_takes_an_entry_that_is_on_its_way_for_longer_than_a_silent_l
             tmp_path, etcd_server, "a", listen={"a": port}, broker={"address": line.address}, policy="availability"
         ) as cluster,
     ):
-        _, producer, _ = cluster.connected()
+        _, producer, _ = cluster.connect_producer()
         with producer:
             message = half(1, payload="x" * ENTRY_BYTES)
             producer.send_half(message)

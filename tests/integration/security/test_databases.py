@@ -25,7 +25,7 @@ Use = Callable[[str], bool]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("certs") / "certs", hosts=("127.0.0.1",))
 
 
@@ -35,14 +35,14 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def postgres(made: Authority) -> Iterator[int]:
-    with running_tls_postgres(made.folder / "broker.crt", made.folder / "broker.key") as port:
+def postgres(authority: Authority) -> Iterator[int]:
+    with running_tls_postgres(authority.folder / "broker.crt", authority.folder / "broker.key") as port:
         yield port
 
 
 @pytest.fixture(scope="module")
-def mariadb(made: Authority) -> Iterator[MariaServer]:
-    certificate = (f"--ssl-cert={made.folder}/broker.crt", f"--ssl-key={made.folder}/broker.key")
+def mariadb(authority: Authority) -> Iterator[MariaServer]:
+    certificate = (f"--ssl-cert={authority.folder}/broker.crt", f"--ssl-key={authority.folder}/broker.key")
     with running_mariadb(DEFAULT_MODE, *certificate) as server:
         server.execute("CREATE DATABASE shop")
         server.execute("CREATE TABLE shop.items (id int PRIMARY KEY)")
@@ -70,16 +70,16 @@ def target(url: str) -> bool:
 
 @pytest.mark.parametrize("use", [source, target])
 def test_postgresql_is_believed_by_its_authority_and_host(
-    postgres: int, made: Authority, stranger: Authority, use: Use
+    postgres: int, authority: Authority, stranger: Authority, use: Use
 ) -> None:
     def url(host: str, mode: str, ca: str) -> str:
         return f"postgresql://postgres@{host}:{postgres}/postgres?sslmode={mode}&sslrootcert={ca}"
 
-    assert use(url("127.0.0.1", "verify-full", made.ca))
+    assert use(url("127.0.0.1", "verify-full", authority.ca))
     for wrong, says in (
         (url("127.0.0.1", "verify-full", stranger.ca), "certificate verify failed"),
-        (url("localhost", "verify-full", made.ca), "does not match host name"),
-        (url("127.0.0.1", "disable", made.ca), "no encryption"),
+        (url("localhost", "verify-full", authority.ca), "does not match host name"),
+        (url("127.0.0.1", "disable", authority.ca), "no encryption"),
     ):
         with pytest.raises(VenusError) as caught:
             use(wrong)
@@ -87,22 +87,22 @@ def test_postgresql_is_believed_by_its_authority_and_host(
         assert "\n" not in str(caught.value)
 
 
-def test_a_connection_to_postgresql_is_encrypted(postgres: int, made: Authority) -> None:
+def test_a_connection_to_postgresql_is_encrypted(postgres: int, authority: Authority) -> None:
     assert target(f"postgresql://postgres@127.0.0.1:{postgres}/postgres?sslmode=require")
     with pytest.raises(psycopg2.OperationalError, match="no encryption"):
         psycopg2.connect(f"postgresql://postgres@127.0.0.1:{postgres}/postgres?sslmode=disable")
 
 
 def test_mariadb_is_believed_by_its_authority_and_host(
-    mariadb: MariaServer, made: Authority, stranger: Authority
+    mariadb: MariaServer, authority: Authority, stranger: Authority
 ) -> None:
     def url(host: str, ca: str) -> str:
         return f"mysql+pymysql://tls@{host}:{mariadb.port}/shop?ssl_ca={ca}"
 
-    assert source(url("127.0.0.1", made.ca))
+    assert source(url("127.0.0.1", authority.ca))
     for wrong, says in (
         (url("127.0.0.1", stranger.ca), "certificate verify failed"),
-        (url("localhost", made.ca), "certificate is not valid for 'localhost'"),
+        (url("localhost", authority.ca), "certificate is not valid for 'localhost'"),
     ):
         with pytest.raises(VenusError) as caught:
             source(wrong)

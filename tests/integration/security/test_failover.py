@@ -15,7 +15,7 @@ from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, caught_up, following, items, put
 from tests.support.brokers.servers import settings as broker_settings
 from tests.support.databases.postgres import Server, running_server
-from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.pipelines.applying import counters_close, equal, load_target
 from tests.support.waiting import eventually
 from venus.broker.service.process import start_in_thread
 from venus.config import Settings, SourceSettings
@@ -68,7 +68,7 @@ def test_capture_waits_for_a_standby_to_be_promoted(server: Server, tmp_path: Pa
 
 def test_a_target_waits_for_a_standby_to_be_promoted(server: Server, broker: FakeDelivery, feed: Feed) -> None:
     database = server.create_database()
-    settings = loaded(database, feed, items(), rows=5)
+    settings = load_target(database, feed, items(), rows=5)
     since = dict(feed.committed)
     with following(settings, "a") as reports:
         becomes_a_standby(server)

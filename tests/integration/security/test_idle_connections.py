@@ -43,11 +43,11 @@ class Idle:
             self.sockets.append(socket.create_connection((host, int(port)), timeout=10.0))
             self.sockets[-1].setblocking(False)
 
-    def closed(self) -> int:
+    def count_closed(self) -> int:
         """Return how many of them the broker has closed."""
         return sum(map(is_closed, self.sockets))
 
-    def served(self, before: int) -> int:
+    def count_open(self, before: int) -> int:
         """Return how many the broker has open: both ends are of this process."""
         return psutil.Process().num_fds() - before - len(self.sockets)
 
@@ -76,8 +76,8 @@ def test_https_closes_them_soon(secure: RunningBroker, idle: Idle) -> None:
     """Asyncio waits for a handshake for 60 s."""
     before = psutil.Process().num_fds()
     idle.open(secure.http_address, 20)
-    eventually(lambda: idle.closed() == 20)
-    eventually(lambda: idle.served(before) <= SLACK, timeout_s=10.0)
+    eventually(lambda: idle.count_closed() == 20)
+    eventually(lambda: idle.count_open(before) <= SLACK, timeout_s=10.0)
 
 
 def test_https_keeps_few_and_serves_others(
@@ -88,10 +88,10 @@ def test_https_keeps_few_and_serves_others(
     viewer = authority.proof("all", *EVERYTHING)
     before = psutil.Process().num_fds()
     idle.open(secure.http_address, 150)
-    eventually(lambda: idle.closed() >= 150 - HANDSHAKES_MAX)
-    eventually(lambda: idle.served(before) <= HANDSHAKES_MAX + SLACK, timeout_s=10.0)
+    eventually(lambda: idle.count_closed() >= 150 - HANDSHAKES_MAX)
+    eventually(lambda: idle.count_open(before) <= HANDSHAKES_MAX + SLACK, timeout_s=10.0)
     assert get(secure.http_address, "/health", viewer).text
-    assert idle.closed() < 150, "only as many as must make room"
+    assert idle.count_closed() < 150, "only as many as must make room"
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
@@ -99,8 +99,8 @@ def test_grpc_closes_them(tls: bool, start_secure: StartSecure, authority: Autho
     broker = start_secure() if tls else start_secure(certificate="", key="", ca="")
     before = psutil.Process().num_fds()
     idle.open(broker.address, 150)
-    eventually(lambda: idle.closed() == 150)
-    eventually(lambda: idle.served(before) <= SLACK, timeout_s=10.0)
+    eventually(lambda: idle.count_closed() == 150)
+    eventually(lambda: idle.count_open(before) <= SLACK, timeout_s=10.0)
     address = authority.address(broker.address, "all", *EVERYTHING) if tls else broker.address
     with AdminClient(address) as admin:
         assert not admin.status().alarms
@@ -118,7 +118,7 @@ def interrupt_handshakes(settings_json: str) -> None:
         idle = Idle()
         for _ in range(10):
             idle.open(f"127.0.0.1:{port}", 150)
-            await asyncio.to_thread(eventually, lambda: idle.closed() == len(idle.sockets))
+            await asyncio.to_thread(eventually, lambda: idle.count_closed() == len(idle.sockets))
         await server.stop(0)
 
     asyncio.run(serve())

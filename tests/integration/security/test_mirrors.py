@@ -62,12 +62,12 @@ def mirror_of(address: BrokerAddress) -> broker_pb2.MirrorStatus:
 def says(address: BrokerAddress | str, words: str) -> None:
     """Wait until the mirror's status has these words, as its only line, while it follows nothing."""
 
-    def said() -> bool:
+    def is_reported() -> bool:
         with AdminClient(address) as admin:
             status = admin.status()
         return [alarm for alarm in status.alarms if "until" not in alarm] == [words] and not status.businesses
 
-    eventually(said)
+    eventually(is_reported)
 
 
 @pytest.mark.parametrize("role", ["consumer(*, *)", "consumer(mirror/eu, *)"])

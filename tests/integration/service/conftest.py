@@ -28,7 +28,7 @@ def producer(broker: RunningBroker, name: str = "test", **options: Any) -> Produ
 
 
 @contextmanager
-def connected(broker: RunningBroker, business: str = BUSINESS, name: str = "test") -> Iterator[Producer]:
+def open_producer(broker: RunningBroker, business: str = BUSINESS, name: str = "test") -> Iterator[Producer]:
     with Producer(broker.address, business, name, window_bytes_max=8 << 20) as sender:
         sender.connect(0, 0)
         yield sender
@@ -39,7 +39,7 @@ def brake(broker: RunningBroker, name: str, business: str = BUSINESS) -> broker_
     return next(found, None)
 
 
-def committed(sender: Producer, number: int, **options: Any) -> float:
+def time_commit(sender: Producer, number: int, **options: Any) -> float:
     """Commit a batch; return how long it took."""
     began = time.monotonic()
     commit(sender, [half(number, **options)])

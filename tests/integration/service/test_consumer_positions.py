@@ -127,12 +127,12 @@ def test_acknowledgements_are_put_together_and_the_last_one_arrives(
     heard: list[int] = []
     take_frame = ConsumerStream._on_frame
 
-    def kept(self: ConsumerStream, frame: broker_pb2.ConsumerFrame) -> None:
+    def keep_acknowledgement(self: ConsumerStream, frame: broker_pb2.ConsumerFrame) -> None:
         if frame.acknowledge:
             heard.append(frame.acknowledge)
         take_frame(self, frame)
 
-    monkeypatch.setattr(ConsumerStream, "_on_frame", kept)
+    monkeypatch.setattr(ConsumerStream, "_on_frame", keep_acknowledgement)
     monkeypatch.setattr(subscribers, "ACKNOWLEDGE_EVERY_S", 0.5)
     fill(broker.address, 1, 200)
     with subscriber(broker) as reader:

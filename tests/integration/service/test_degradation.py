@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, committed, connected
+from tests.integration.service.conftest import StartBroker, open_producer, time_commit
 from tests.support.brokers.servers import BUSINESS, BrokerProcess, settings, take, traffic
 from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
@@ -49,8 +49,8 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
         free_bytes_min=MIB, degrade=DegradeSettings(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=2, restore_s=1)
     )
     monkeypatch.setattr(connection, "OVERLOADED_S", 0.5)
-    with connected(broker) as sender, SnapshotClient(broker.address) as snapshots:
-        committed(sender, 1)
+    with open_producer(broker) as sender, SnapshotClient(broker.address) as snapshots:
+        time_commit(sender, 1)
         assert degraded_lanes(broker) == []
         assert "venus_table_changes" in metrics(broker)
         free["bytes"] = MIB + MIB // 2  # writes are refused below 1 MiB, space is short below 2
@@ -67,7 +67,7 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
         eventually(lambda: degraded_lanes(broker) == [1, 2, 3, 4])
         assert 'venus_lane_degraded{lane="halves"} 1.0' in metrics(broker)
         assert get(broker, "/health").startswith("degraded\nlane 4")
-        committed(sender, 2)
+        time_commit(sender, 2)
         assert sender.throttles >= 1
         with Subscriber(broker.address, BUSINESS, "g", credit_bytes=MIB) as reader:
             reader.open(0, 0)
@@ -77,7 +77,7 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
         assert "venus_table_changes" in metrics(broker)
         with AdminClient(broker.address) as admin:
             assert list(admin.status().alarms) == []
-        committed(sender, 3)
+        time_commit(sender, 3)
 
 
 def test_a_busy_processor_takes_the_details_and_nothing_else(
@@ -87,8 +87,8 @@ def test_a_busy_processor_takes_the_details_and_nothing_else(
     monkeypatch.setattr(TrafficWatch, "_own_cpu_percent", lambda self, rested_s: busy["percent"])
     only_cpu = DegradeSettings(memory_percent=0, lag_ms=0, cpu_sustain_s=1, sustain_s=1, restore_s=1)
     broker = start_broker(degrade=only_cpu)
-    with connected(broker) as sender, SnapshotClient(broker.address) as snapshots:
-        committed(sender, 1)
+    with open_producer(broker) as sender, SnapshotClient(broker.address) as snapshots:
+        time_commit(sender, 1)
         eventually(lambda: degraded_lanes(broker) == [4])
         assert "venus_table_changes" not in metrics(broker)
         with AdminClient(broker.address) as admin:
@@ -98,7 +98,7 @@ def test_a_busy_processor_takes_the_details_and_nothing_else(
         number, since = 1, time.monotonic()
         while time.monotonic() < since + 4:  # long enough to take the next lanes, if it took any
             number += 1
-            committed(sender, number)
+            time_commit(sender, number)
         assert (degraded_lanes(broker), sender.throttles) == ([4], 0)
         snapshots.open(BUSINESS, holder="load")
         busy["percent"] = 10.0

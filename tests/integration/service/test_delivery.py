@@ -116,13 +116,13 @@ def test_a_body_that_is_not_the_producers_is_never_handed_out(
     fill(broker.address, 1, 3)
     read = Subscriptions.read
 
-    def damaged(*arguments: Any) -> ReadResult:
+    def read_damaged(*arguments: Any) -> ReadResult:
         result = read(*arguments)
         for increment in result.increments:
             increment.body = increment.body[:-1] + b"?"
         return result
 
-    monkeypatch.setattr(Subscriptions, "read", damaged)
+    monkeypatch.setattr(Subscriptions, "read", read_damaged)
     with subscriber(broker) as reader:
         reader.open(0, 0)
         with pytest.raises(DigestMismatch):

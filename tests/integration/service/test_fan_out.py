@@ -93,12 +93,12 @@ class Encodings:
         self.count = 0
         original = sealed.seal
 
-        def counted(message: Any) -> bytes:
+        def count_and_seal(message: Any) -> bytes:
             self.count += isinstance(message, broker_pb2.DeliveryFrame) and bool(message.increments)
             return original(message)
 
-        monkeypatch.setattr(sealed, "seal", counted)
-        monkeypatch.setattr(shared_frames, "seal", counted)
+        monkeypatch.setattr(sealed, "seal", count_and_seal)
+        monkeypatch.setattr(shared_frames, "seal", count_and_seal)
 
 
 def test_many_consumers_at_the_tail_share_one_encoding(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:

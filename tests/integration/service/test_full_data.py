@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.brokers.consumers import (
     Rows,
-    materialised,
+    is_materialised,
     rows_in,
     rows_in_chunk,
     subscriber,
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.integration
 
 def test_full_data_and_then_increments_are_everything_once(broker: RunningBroker) -> None:
     halves = fill(broker.address, 1, 40, rows=25)
-    eventually(lambda: materialised(broker, 1000))
+    eventually(lambda: is_materialised(broker, 1000))
     later = [half(n, rows=25) for n in range(41, 81)]
     with (
         Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender,
@@ -73,7 +73,7 @@ def test_full_data_of_several_tables_arrives_with_little_credit(broker: RunningB
 
 def test_splits_read_side_by_side_are_the_full_data(broker: RunningBroker) -> None:
     halves = fill(broker.address, 1, 40, rows=500)
-    eventually(lambda: materialised(broker, 20_000))
+    eventually(lambda: is_materialised(broker, 20_000))
     with SnapshotClient(broker.address) as snapshots, ThreadPoolExecutor(4) as pool:
         snapshot = snapshots.open(BUSINESS, splits=4, holder="test")
 
@@ -101,7 +101,7 @@ def test_a_split_that_arrives_with_other_rows_is_refused(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker.address, 1, 2, rows=500)
-    eventually(lambda: materialised(broker, 1_000))
+    eventually(lambda: is_materialised(broker, 1_000))
 
     class Other(RowTotals):
         def add(self, rows: StoredRows) -> None:
@@ -118,7 +118,7 @@ def test_a_chunk_that_arrives_damaged_is_asked_for_again(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     halves = fill(broker.address, 1, 2, rows=500)
-    eventually(lambda: materialised(broker, 1_000))
+    eventually(lambda: is_materialised(broker, 1_000))
     flips = iter([1])
 
     class Damaging(SealedChunk):
@@ -140,7 +140,7 @@ def test_a_chunk_that_arrives_damaged_is_asked_for_again(
 
 def test_a_split_continues_after_its_connection_was_cut(broker: RunningBroker) -> None:
     halves = fill(broker.address, 1, 40, rows=500)
-    eventually(lambda: materialised(broker, 20_000))
+    eventually(lambda: is_materialised(broker, 20_000))
     with Proxy(broker.address) as proxy, SnapshotClient(proxy.address) as snapshots:
         snapshot = snapshots.open(BUSINESS, splits=1)
         found: Rows = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.service.conftest import committed, connected
+from tests.integration.service.conftest import open_producer, time_commit
 from tests.support.brokers.servers import BUSINESS
 from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
@@ -44,8 +44,8 @@ def is_idle() -> bool:
 
 
 def test_threads_of_an_idle_broker_and_of_its_clients_sleep(broker: RunningBroker) -> None:
-    with connected(broker) as sender, Subscriber(broker.address, BUSINESS, "test", credit_bytes=1 << 20) as reader:
-        committed(sender, 1)
+    with open_producer(broker) as sender, Subscriber(broker.address, BUSINESS, "test", credit_bytes=1 << 20) as reader:
+        time_commit(sender, 1)
         reader.open(0, 0)
         increment, *_ = reader.increments(10.0)
         reader.acknowledge(increment.base_offset + increment.count)

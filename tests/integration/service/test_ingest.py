@@ -80,7 +80,7 @@ def test_a_number_is_not_used_again_before_its_rollback_is_answered(
     answer: Future[Any] = Future()
     decide, arrived = Producers.decide, threading.Event()
 
-    def held(*arguments: Any) -> Future[Any]:
+    def hold_answer(*arguments: Any) -> Future[Any]:
         decide(*arguments).add_done_callback(lambda _: arrived.set())
         return answer
 
@@ -88,7 +88,7 @@ def test_a_number_is_not_used_again_before_its_rollback_is_answered(
         sender.connect(0, 0)
         sender.send_half(half(1))
         sender.wait_until_persisted(1)
-        monkeypatch.setattr(Producers, "decide", held)
+        monkeypatch.setattr(Producers, "decide", hold_answer)
         sender.decide(1, half(1).digest, Verdict.ROLLBACK)
         assert arrived.wait(30)
         with pytest.raises(Overloaded):
@@ -102,11 +102,11 @@ def test_answers_to_small_batches_are_coalesced(broker: RunningBroker, monkeypat
     frames: list[int] = []
     take_frame = Producer.on_frame
 
-    def counted(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
+    def count_frame(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
         frames.append(1)
         take_frame(self, frame)
 
-    monkeypatch.setattr(Producer, "on_frame", counted)
+    monkeypatch.setattr(Producer, "on_frame", count_frame)
     with producer(broker) as sender:
         sender.connect(0, 0)
         commit(sender, [half(n) for n in range(1, 2001)])
@@ -220,11 +220,11 @@ def test_an_answer_that_is_not_waited_for_is_sent_with_the_next(
     frames: list[broker_pb2.BrokerFrame] = []
     take_frame = Producer.on_frame
 
-    def kept(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
+    def keep_frame(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
         frames.append(frame)
         take_frame(self, frame)
 
-    monkeypatch.setattr(Producer, "on_frame", kept)
+    monkeypatch.setattr(Producer, "on_frame", keep_frame)
     monkeypatch.setattr(producer_stream, "ANSWER_WITHIN_S", 60.0)  # nothing but the next frame brings it
     with producer(broker) as sender, Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader:
         sender.connect(0, 0)

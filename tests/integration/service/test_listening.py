@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.brokers.feed import Feed, gone, items, put
+from tests.support.brokers.feed import Feed, deletion, items, put
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -96,7 +96,7 @@ def test_rows_then_every_change_that_concerns_them(feed: Feed, subscribe: Subscr
     reader = subscribe(EU).until(3)
     assert reader.rows == {2: {"id": 2, "label": "EU", "amount": 150}}
     feed.cut(put(1, "EU", 100), put(2, "EU", 151), put(3, "US", 201))
-    feed.cut(put(1, "US", 100), gone(2), put(4, "EU", 99))
+    feed.cut(put(1, "US", 100), deletion(2), put(4, "EU", 99))
     reader.until(9)
     assert reader.operations == ["insert", "insert", "update", "delete", "delete"]
     assert reader.rows == {}
@@ -192,7 +192,7 @@ def _int(value: Any) -> int | None:
 
 def _changes(rng: random.Random) -> list[Any]:
     return [
-        gone(key)
+        deletion(key)
         if rng.random() < 0.2
         else put(key, rng.choice(["EU", "US", None]), rng.choice([None, 99, 100, 200, 400]))
         for key in rng.sample(range(1, 12), 4)
@@ -241,7 +241,7 @@ def test_server_sent_events_continue_after_the_last_one(broker: RealBroker, feed
     ]
     events.close()
     assert events.last == f"{broker.next_offset}-{events.last.partition('-')[2]}"
-    feed.cut(gone(4))
+    feed.cut(deletion(4))
     again = Events(broker, where=EU, last=events.last)
     assert [(name, line["row"]) for name, line in again.until(1)] == [("delete", {"id": 4})]
     again.close()
@@ -426,7 +426,7 @@ def test_a_browser_shows_rows_and_connects_again_by_itself(tmp_path: Path, brows
         EU,
     )
     eventually(lambda: page.evaluate("window.rows") == {"1": 500})
-    feed.cut(gone(1), put(2, "EU", 200))
+    feed.cut(deletion(1), put(2, "EU", 200))
     eventually(lambda: page.evaluate("window.rows") == {"2": 200})
     broker.stop()
     broker.start()

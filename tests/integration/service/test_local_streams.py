@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, connected, each_transport, local_address, producer
+from tests.integration.service.conftest import StartBroker, each_transport, local_address, open_producer, producer
 from tests.support.brokers.certificates import Authority
 from tests.support.brokers.consumers import subscriber
 from tests.support.brokers.servers import business_status, commit, settings, take
@@ -113,7 +113,7 @@ OPEN = build_piece(PieceKind.OPEN, PRODUCE.encode())
     ],
 )
 def test_a_bad_piece_ends_the_connection_of_its_sender_alone(broker: RunningBroker, sent: bytes, said: str) -> None:
-    with connected(broker) as sender, raw(broker) as bad:
+    with open_producer(broker) as sender, raw(broker) as bad:
         bad.sendall(sent)
         *_, (kind, content) = pieces(bad)
         assert kind is PieceKind.ERROR
@@ -144,7 +144,7 @@ def test_a_process_of_another_user_is_not_served(
 
 @LOCAL
 def test_a_client_that_is_killed_leaves_at_once(broker: RunningBroker) -> None:
-    with connected(broker) as before:
+    with open_producer(broker) as before:
         commit(before, [half(1)])
     with raw(broker) as killed:
         killed.sendall(OPEN + build_piece(PieceKind.FRAME, seal(INIT)))
@@ -157,12 +157,12 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> list[local_streams.LocalContext
     """Collect the broker's ends of all connections."""
     found: list[local_streams.LocalContext] = []
 
-    class Recorded(local_streams.LocalContext):
+    class RecordedContext(local_streams.LocalContext):
         def __init__(self, server: local_streams.LocalServer) -> None:
             super().__init__(server)
             found.append(self)
 
-    monkeypatch.setattr(local_streams, "LocalContext", Recorded)
+    monkeypatch.setattr(local_streams, "LocalContext", RecordedContext)
     return found
 
 
@@ -174,7 +174,7 @@ def test_frames_that_wait_for_their_handler_are_bounded_also_without_content(
     quick_keepalive: RunningBroker, contexts: list[local_streams.LocalContext]
 ) -> None:
     """While the broker does not read, it says that it is alive, and the silence of the client means nothing."""
-    with connected(quick_keepalive), raw(quick_keepalive) as second:  # which waits for the first one
+    with open_producer(quick_keepalive), raw(quick_keepalive) as second:  # which waits for the first one
         second.sendall(OPEN + build_piece(PieceKind.FRAME, seal(INIT)) + MANY)
         eventually(lambda: not contexts[-1]._transport.is_reading())
         *alive, (last, error) = pieces(second)
@@ -188,7 +188,7 @@ def test_a_consumer_that_reads_nothing_fills_no_memory_of_the_broker(
     broker: RunningBroker, contexts: list[local_streams.LocalContext]
 ) -> None:
     wanted = broker_pb2.Open(business="main", group="frozen", credit_bytes=1 << 30)
-    with connected(broker) as sender, raw(broker) as frozen:
+    with open_producer(broker) as sender, raw(broker) as frozen:
         for number in range(1, 5):
             commit(sender, [half(number, payload="x" * FRAME_BYTES)])
         frozen.sendall(build_piece(PieceKind.OPEN, SUBSCRIBE.encode()))
@@ -330,7 +330,7 @@ def test_a_broker_that_says_that_it_serves_has_local_streams(tmp_path: Path, mon
 
 @each_transport
 def test_the_status_counts_local_streams(broker: RunningBroker, transport: str) -> None:
-    with connected(broker), AdminClient(broker.address) as admin:
+    with open_producer(broker), AdminClient(broker.address) as admin:
         gauges = {gauge.name: gauge.value for gauge in admin.status().traffic.gauges}
     assert gauges["local streams"] == (1 if transport == "local socket" else 0)
 

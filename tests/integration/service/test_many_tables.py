@@ -37,7 +37,7 @@ def long_name(number: int) -> str:
 
 
 @pytest.fixture
-def crowded(start_broker: StartBroker, tmp_path: Path) -> RunningBroker:
+def crowded_broker(start_broker: StartBroker, tmp_path: Path) -> RunningBroker:
     """Return a broker with many tables, of which a target has halted one of the last."""
     first = start_broker()
     fill(first.address, 1, 1)
@@ -59,8 +59,8 @@ def halt_table(broker: RunningBroker) -> Subscriber:
     return reader
 
 
-def test_what_halts_is_seen_everywhere_and_every_answer_is_short(crowded: RunningBroker) -> None:
-    with halt_table(crowded), AdminClient(crowded.address) as admin:
+def test_what_halts_is_seen_everywhere_and_every_answer_is_short(crowded_broker: RunningBroker) -> None:
+    with halt_table(crowded_broker), AdminClient(crowded_broker.address) as admin:
         found = admin.status()
         (entry,) = found.businesses
         assert len(entry.tables) == SHOWN_MAX
@@ -68,9 +68,9 @@ def test_what_halts_is_seen_everywhere_and_every_answer_is_short(crowded: Runnin
         assert entry.tables_total > MANY
         assert found.ByteSize() < MESSAGE_BYTES_MAX / 16
         assert any("far.behind is HALTED" in alarm for alarm in entry.alarms)
-        page = json.loads(get(crowded, "/status.json"))
+        page = json.loads(get(crowded_broker, "/status.json"))
         assert len(page["businesses"][0]["tables"]) == SHOWN_MAX
-        metrics = get(crowded, "/metrics")
+        metrics = get(crowded_broker, "/metrics")
         assert metric(metrics, f'venus_tables{{business="{BUSINESS}"}}') == entry.tables_total
         assert len(re.findall("^venus_table_changes_total", metrics, re.MULTILINE)) == SHOWN_MAX
 
@@ -80,16 +80,16 @@ def test_what_halts_is_seen_everywhere_and_every_answer_is_short(crowded: Runnin
         assert broker_pb2.BusinessStatus(tables=whole.tables).ByteSize() > MESSAGE_BYTES_MAX, "one answer holds it"
 
 
-def test_an_older_client_and_one_that_knows_names_are_answered(crowded: RunningBroker) -> None:
+def test_an_older_client_and_one_that_knows_names_are_answered(crowded_broker: RunningBroker) -> None:
     name = long_name(HALTED)
-    with AdminClient(crowded.address) as admin:
+    with AdminClient(crowded_broker.address) as admin:
         answer = admin._ask("", "Status", broker_pb2.StatusRequest(), broker_pb2.BrokerStatus)
         assert SHOWN_MAX < len(answer.businesses[0].tables) < MANY
 
         (entry,) = admin.status(named=[name, "t1000.none"]).businesses
         assert [table.table_id for table in entry.tables] == [HALTED]
 
-    options = DataSourceOptions(address=crowded.address, business=BUSINESS, table=f"{name}?")
+    options = DataSourceOptions(address=crowded_broker.address, business=BUSINESS, table=f"{name}?")
     with pytest.raises(ConfigError, match=r"no table is called") as caught:
         datasource_options.find_table(options)
     assert caught.value.hint.startswith("there are: ")

@@ -28,7 +28,7 @@ MIB = 1 << 20
 NO_LANE = DegradeSettings(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=600, restore_s=1)
 
 
-class Said:
+class CapturedErrors:
     """Everything that was written to stderr so far."""
 
     def __init__(self, captured: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +89,7 @@ def test_a_full_disk_is_named_while_it_lasts(
 ) -> None:
     free["bytes"] = MIB // 2
     broker = start_broker(free_bytes_min=MIB, degrade=NO_LANE)
-    file, said = configure(tmp_path, broker, database), Said(capsys)
+    file, said = configure(tmp_path, broker, database), CapturedErrors(capsys)
     with migrating(file, free) as command:
         shown = said.until("continues by itself", command)
         data = tmp_path / "data"
@@ -109,7 +109,7 @@ def test_a_degraded_lane_is_named_while_it_lasts(
     free["bytes"] = 3 * MIB // 2  # writes are taken, and space is short
     broker = start_broker(free_bytes_min=MIB, degrade=NO_LANE.model_copy(update={"sustain_s": 0.1}))
     eventually(lambda: {lane.name for lane in traffic(broker.address).lanes if lane.degraded_since_us} >= {"full data"})
-    file, said = configure(tmp_path, broker, database), Said(capsys)
+    file, said = configure(tmp_path, broker, database), CapturedErrors(capsys)
     with migrating(file, free) as command:
         shown = said.until("the lane recovers by itself well below the limit", command)
         assert "waits: broker: lane 3 (full data) is degraded since" in shown

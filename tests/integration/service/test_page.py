@@ -15,7 +15,7 @@ from tests.support.brokers.broker_clusters import BrokerCluster
 from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.page_brokers import HALTED, NOT_KNOWN, REASON, ROWS, Place
 from tests.support.brokers.servers import BUSINESS, commit, take
-from tests.support.browsers import opened
+from tests.support.browsers import open_page
 from tests.support.engines.batches import half, other_table
 from venus.broker.store.files import FreeSpace
 from venus.config import DegradeSettings, LimitsSettings
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 def test_a_healthy_pipeline_is_one_green_sentence_a_picture_and_charts(place: Place, browser: Browser) -> None:
-    with opened(browser, place.url) as seen:
+    with open_page(browser, place.url) as seen:
         page = seen.page
         page.wait_for_selector(".verdict.is-good")
         assert page.get_by_role("status").inner_text() == "Nothing needs you"
@@ -48,7 +48,7 @@ def test_a_healthy_pipeline_is_one_green_sentence_a_picture_and_charts(place: Pl
 
 
 def test_what_is_wrong_comes_first_with_since_when_and_what_to_type(place: Place, browser: Browser) -> None:
-    with opened(browser, place.url, width=400) as seen:
+    with open_page(browser, place.url, width=400) as seen:
         page = seen.page
         page.wait_for_selector(".verdict.is-good")
         place.target.report(HALTED)
@@ -86,7 +86,7 @@ def test_where_databases_are_how_many_rows_they_have_and_the_last_comparison(pla
     target = AdapterFigures(place="shop at pg:5432", rows={1: 2_999_999}, counted_at_us=1, compared=compared)
     place.producer.report(AdapterCondition(figures=source))
     place.target.report(AdapterCondition(figures=target))
-    with opened(browser, place.url) as seen:
+    with open_page(browser, place.url) as seen:
         page = seen.page
         page.locator(".hop", has_text="Target eu").get_by_text("same, 2 h ago").wait_for()
         page.locator(".hop", has_text="Source").get_by_text("<b>shop</b> at db:1521").wait_for()
@@ -115,7 +115,7 @@ def test_a_load_that_is_under_way_shows_its_rows_and_the_time_left(place: Place,
         reading = TableFillFigures(table_id=1, name="shop.items", rows=rows, rows_expected=1_000_000)
         return AdapterCondition(figures=AdapterFigures(place="shop at db", fills=(reading,)))
 
-    with opened(browser, place.url, width=390) as seen, SnapshotClient(place.broker.address) as snapshots:
+    with open_page(browser, place.url, width=390) as seen, SnapshotClient(place.broker.address) as snapshots:
         page, loads = seen.page, seen.page.get_by_role("list", name="Loads under way")
         assert loads.count() == 0
         snapshot = snapshots.open(BUSINESS, holder=f"{BUSINESS}/us")
@@ -138,7 +138,7 @@ def test_a_load_that_is_under_way_shows_its_rows_and_the_time_left(place: Place,
 
 
 def test_the_figures_of_the_traffic_are_folded(place: Place, browser: Browser) -> None:
-    with opened(browser, place.url) as seen:
+    with open_page(browser, place.url) as seen:
         figure = seen.page.get_by_text("full data behind", exact=True)
         figure.wait_for(state="attached")
         assert not figure.is_visible()
@@ -149,7 +149,7 @@ def test_the_figures_of_the_traffic_are_folded(place: Place, browser: Browser) -
 
 
 def test_nothing_is_green_while_a_part_is_away_though_that_is_no_alarm_yet(place: Place, browser: Browser) -> None:
-    with opened(browser, place.url) as seen:
+    with open_page(browser, place.url) as seen:
         verdict = seen.page.locator(".verdict.is-warn [role=status]")
         seen.page.wait_for_selector(".verdict.is-good")
         place.producer.close()
@@ -163,7 +163,7 @@ def test_nothing_is_green_while_a_part_is_away_though_that_is_no_alarm_yet(place
 def test_a_table_that_was_taken_out_of_capture_is_nothing_bad(place: Place, browser: Browser) -> None:
     out = TableCondition(table_id=1, name="shop.items", state="RELEASED", reason="taken out by an operator")
     place.producer.report(AdapterCondition.of([out]))
-    with opened(browser, place.url) as seen:
+    with open_page(browser, place.url) as seen:
         said = seen.page.locator("table[aria-label=Tables] td .soft")
         said.filter(has_text="not captured any more at source: taken out by an operator").wait_for()
         seen.page.wait_for_selector(".verdict.is-good")
@@ -172,7 +172,7 @@ def test_a_table_that_was_taken_out_of_capture_is_nothing_bad(place: Place, brow
 
 def test_a_target_that_was_cut_over_is_as_it_should_be(place: Place, browser: Browser) -> None:
     place.target.report(AdapterCondition.of([], paused=True, cut_over="2026-11-25 19:27:48 UTC"))
-    with opened(browser, place.url) as seen:
+    with open_page(browser, place.url) as seen:
         hop = seen.page.locator(".hop.is-soft", has_text="cut over")
         hop.wait_for()
         assert "2026-11-25 19:27:48 UTC" in hop.inner_text()
@@ -190,7 +190,7 @@ def test_many_tables_that_follow_are_folded_and_what_does_not_stands_above_them(
     place.more_tables(35)
     place.follow()
     place.target.report(HALTED)
-    with opened(browser, place.url) as seen:
+    with open_page(browser, place.url) as seen:
         page = seen.page
         page.wait_for_selector("summary:has-text('35 tables follow')")
         (row,) = page.locator("table[aria-label=Tables] tbody tr").all_inner_texts()
@@ -219,7 +219,7 @@ def test_what_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
     }
     place = Place(tmp_path, **chosen)
     try:
-        with opened(browser, place.url, width=400) as seen:
+        with open_page(browser, place.url, width=400) as seen:
             page = seen.page
             place.more(1)  # over the limit, like the first one
             now = page.get_by_label("Traffic now")
@@ -257,7 +257,7 @@ def test_a_replica_that_starts_over_is_shown_though_its_business_is_not_there_ye
     def answer(route: Route) -> None:
         route.fulfill(json={**route.fetch().json(), "businesses": [], "installations": [installed]})
 
-    with opened(browser, place.url) as seen:
+    with open_page(browser, place.url) as seen:
         seen.page.route("**/status.json", answer)
         row = seen.page.locator("table[aria-label='Replicas being installed'] tbody tr")
         row.wait_for()
@@ -279,7 +279,7 @@ def test_ages_are_those_of_the_broker_s_clock(place: Place, browser: Browser) ->
         status = route.fetch().json()
         route.fulfill(json={**status, "now_us": str(int(status["started_at_us"]) + 3 * 3_600_000_000)})
 
-    with opened(browser, place.url) as seen:
+    with open_page(browser, place.url) as seen:
         seen.page.route("**/status.json", answer)
         seen.page.get_by_text("3 h", exact=True).wait_for()
 
@@ -288,7 +288,7 @@ def test_quiet_traffic_is_one_sentence(tmp_path: Path, browser: Browser) -> None
     quiet = HealthSettings(cpu_percent=0, memory_percent=0, disk_percent=0, clients_max=0, latency_s=0, silent_s=0)
     place = Place(tmp_path, health=quiet, degrade=DegradeSettings(cpu_percent=0, memory_percent=0, lag_ms=0))
     try:
-        with opened(browser, place.url) as seen:
+        with open_page(browser, place.url) as seen:
             seen.page.get_by_text("No client is delayed, every lane is served fully.").wait_for()
             assert seen.page.get_by_label("Traffic now").count() == 0
     finally:
@@ -299,11 +299,11 @@ def test_a_lost_broker_of_a_cluster_is_seen_at_the_leader(
     tmp_path: Path, etcd_server: EtcdCluster, browser: Browser
 ) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:
-        leader, producer, _ = cluster.connected()
+        leader, producer, _ = cluster.connect_producer()
         with producer:
             commit(producer, [half(n, rows=2) for n in range(1, 4)])
             lost = next(name for name in cluster.brokers if name != leader)
-            with opened(browser, f"http://{cluster.brokers[leader].http_address}/", width=400) as seen:
+            with open_page(browser, f"http://{cluster.brokers[leader].http_address}/", width=400) as seen:
                 page = seen.page
                 page.get_by_text("leads, sync").wait_for(timeout=60_000)
                 rows = page.locator("table[aria-label='Brokers of this business'] tbody tr")
@@ -313,7 +313,7 @@ def test_a_lost_broker_of_a_cluster_is_seen_at_the_leader(
                 page.get_by_text(f"its replica at broker {lost} is gone").wait_for(timeout=60_000)
                 assert page.evaluate("document.documentElement.scrollWidth") <= 400
             follower = next(name for name in cluster.brokers if name not in (leader, lost))
-            with opened(browser, f"http://{cluster.brokers[follower].http_address}/") as seen:
+            with open_page(browser, f"http://{cluster.brokers[follower].http_address}/") as seen:
                 page = seen.page
                 page.get_by_text(f"Broker {lost} gone").wait_for(timeout=60_000)
                 assert page.locator(".verdict.is-good").count() == 0, "green, and a broker is lost"

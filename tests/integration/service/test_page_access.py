@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.support.brokers.page_brokers import HALTED, Place
-from tests.support.browsers import find_low_contrasts, opened
+from tests.support.browsers import find_low_contrasts, open_page
 from tests.support.waiting import eventually
 from venus.rpc.conditions import AdapterCondition, TableCondition
 
@@ -21,7 +21,7 @@ def test_nothing_is_wider_than_the_screen(place: Place, browser: Browser, width:
     name = "a_schema_of_users_with_long_names." + "x" * 200
     tables = [TableCondition(table_id=n, name=name + str(n), state="HALTED", reason="r" * 400) for n in range(5)]
     place.target.report(AdapterCondition.of(tables, quarantined=10**9))
-    with opened(browser, place.url, width=width) as seen:
+    with open_page(browser, place.url, width=width) as seen:
         seen.page.wait_for_selector("[role=alert]")
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
         assert len(seen.alarms()) == 6
@@ -31,7 +31,7 @@ def test_dark_and_light_can_be_read(place: Place, browser: Browser) -> None:
     """Every text has at least the contrast that WCAG AA asks for, in both schemes."""
     place.target.report(HALTED)
     for dark in (False, True):
-        with opened(browser, place.url, dark=dark) as seen:
+        with open_page(browser, place.url, dark=dark) as seen:
             seen.page.wait_for_selector("[role=alert]")
             assert find_low_contrasts(seen.page) == []
             background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -39,7 +39,7 @@ def test_dark_and_light_can_be_read(place: Place, browser: Browser) -> None:
 
 
 def test_a_keyboard_reaches_everything_and_a_refresh_takes_nothing_away(place: Place, browser: Browser) -> None:
-    with opened(browser, place.url) as seen:
+    with open_page(browser, place.url) as seen:
         page = seen.page
         page.wait_for_selector(".verdict")
         page.keyboard.press("Tab")
@@ -59,7 +59,7 @@ def test_a_keyboard_reaches_everything_and_a_refresh_takes_nothing_away(place: P
 
 
 def test_a_broker_that_is_gone_is_said_and_the_old_picture_stays(place: Place, browser: Browser) -> None:
-    with opened(browser, place.url) as seen:
+    with open_page(browser, place.url) as seen:
         page = seen.page
         page.wait_for_selector(".verdict")
         place.broker.stop()
@@ -75,7 +75,7 @@ def test_the_policy_of_the_page_is_strict(place: Place, browser: Browser) -> Non
         policy = answer.headers["Content-Security-Policy"]
     assert "unsafe" not in policy
     assert "default-src 'none'" in policy
-    with opened(browser, place.url) as seen:
+    with open_page(browser, place.url) as seen:
         seen.page.evaluate(
             "() => { const s = document.createElement('script'); s.textContent = 'window.broken = 1';"
             " document.body.append(s); const i = new Image(); i.src = 'http://127.0.0.1:9/x';"

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.support.brokers import networks
 from tests.support.brokers.servers import BUSINESS, commit, take
-from tests.support.browsers import find_low_contrasts, opened
+from tests.support.browsers import find_low_contrasts, open_page
 from tests.support.engines.batches import half, other_table
 from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker
@@ -75,7 +75,7 @@ def hops(page: Page) -> list[str]:
 
 
 def test_each_set_shows_its_place_the_set_above_and_those_below(sets: Sets, browser: Browser) -> None:
-    with opened(browser, url(sets.europe)) as seen:
+    with open_page(browser, url(sets.europe)) as seen:
         page = seen.page
         page.wait_for_selector(".verdict.is-good")
         assert page.locator(".way").inner_text() == "hq → europe"
@@ -97,7 +97,7 @@ def test_each_set_shows_its_place_the_set_above_and_those_below(sets: Sets, brow
         assert hops(page) == ["Set hq following", "Broker serves", "Set lyon level"]
         assert "set europe" in page.locator("#who").inner_text()
         assert seen.complaints == []
-    with opened(browser, url(sets.lyon), width=400) as seen:
+    with open_page(browser, url(sets.lyon), width=400) as seen:
         page = seen.page
         page.wait_for_selector(".verdict.is-good")
         assert page.locator(".way").inner_text() == "hq → europe → lyon"
@@ -106,7 +106,7 @@ def test_each_set_shows_its_place_the_set_above_and_those_below(sets: Sets, brow
         assert hops(page) == ["Set europe following", "Broker serves", "Target shop up to date"]
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         assert seen.complaints == []
-    with opened(browser, url(sets.hq)) as seen:
+    with open_page(browser, url(sets.hq)) as seen:
         seen.page.wait_for_selector(".verdict.is-good")
         assert facts(seen.page)["Set above"] == "none: this is the home"
         assert hops(seen.page)[-1] == "Set europe level"
@@ -116,7 +116,7 @@ def test_a_set_that_is_cut_off_is_red_with_the_reason(sets: Sets, browser: Brows
     sets.europe.stop()
     networks.says(sets.lyon.address, "cut off")
     for dark in (False, True):
-        with opened(browser, url(sets.lyon), width=400, dark=dark) as seen:
+        with open_page(browser, url(sets.lyon), width=400, dark=dark) as seen:
             page = seen.page
             page.wait_for_selector("[role=alert]")
             assert any("set europe does not answer" in text for text in seen.alarms())
@@ -147,7 +147,7 @@ def test_a_set_that_is_away_from_the_nearest_says_so_and_why(tmp_path: Path, bro
         tandems[0].stop()
         eventually(lambda: networks.says(lyon.address, "following").set == "south")
         for dark in (False, True):
-            with opened(browser, url(lyon), width=400, dark=dark) as seen:
+            with open_page(browser, url(lyon), width=400, dark=dark) as seen:
                 page = seen.page
                 page.locator("section[aria-label=Network] dd.warn").wait_for()
                 eventually(partial(_names_a_silence, page))  # at its next look
@@ -167,7 +167,7 @@ def test_a_set_below_that_is_away_is_named_as_a_set(
 ) -> None:
     monkeypatch.setattr("venus.text.alarm_rules._LASTS_S", {rule.name: 0.0 for rule in RULES})
     sets.europe.stop()
-    with opened(browser, url(sets.hq)) as seen:
+    with open_page(browser, url(sets.hq)) as seen:
         page = seen.page
         page.get_by_text("broker -> set europe: it does not pull; the queue is kept for it").wait_for()
         page.locator("table[aria-label='Sets that pull from here'] .bad").wait_for()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, brake, committed, connected, each_transport
+from tests.integration.service.conftest import StartBroker, brake, each_transport, open_producer, time_commit
 from tests.support.brokers.servers import BUSINESS, commit, take
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
@@ -32,7 +32,7 @@ def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_
     start_broker: StartBroker,
 ) -> None:
     broker = start_broker(limits=LimitsSettings(slow_consumer_s=0.3))
-    with connected(broker) as sender:
+    with open_producer(broker) as sender:
         for n in range(1, 41):
             sender.send_half(half(n, payload="x" * 100_000))
         commit(sender, [half(41)])
@@ -62,13 +62,13 @@ def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_
 
 def test_one_that_polls_without_ever_waiting_is_not_taken_for_slow(start_broker: StartBroker) -> None:
     broker = start_broker(limits=LimitsSettings(slow_consumer_s=1.5))
-    with connected(broker) as sender, Subscriber(broker.address, BUSINESS, "g", credit_bytes=16 * MIB) as reader:
-        committed(sender, 1)
+    with open_producer(broker) as sender, Subscriber(broker.address, BUSINESS, "g", credit_bytes=16 * MIB) as reader:
+        time_commit(sender, 1)
         reader.open(0, 0)
         end, n, got = time.monotonic() + 5, 1, 0
         while time.monotonic() < end:
             n += 1
-            committed(sender, n)
+            time_commit(sender, n)
             got += len(reader.increments(0.001))
             time.sleep(0.05)
         assert window(broker, "g").window_bytes == 16 * MIB

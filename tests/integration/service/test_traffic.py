@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, brake, committed, connected, each_transport
+from tests.integration.service.conftest import StartBroker, brake, each_transport, open_producer, time_commit
 from tests.support.brokers.servers import BUSINESS, commit
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
@@ -25,12 +25,12 @@ pytestmark = [pytest.mark.integration, each_transport]
 
 def test_a_business_over_its_rate_is_slowed_to_it_by_name_and_no_other(start_broker: StartBroker) -> None:
     broker = start_broker(limits=LimitsSettings(rows_per_s=200, burst_s=1))
-    with connected(broker, name="flood:1") as flood, connected(broker, "other") as other:
+    with open_producer(broker, name="flood:1") as flood, open_producer(broker, "other") as other:
         began = time.monotonic()
         for n in range(1, 61):
-            committed(flood, n, rows=10)  # each is a frame of its own
-        assert committed(other, 1) < 1, "it has a bucket of its own"
-        committed(flood, 61, rows=10)
+            time_commit(flood, n, rows=10)  # each is a frame of its own
+        assert time_commit(other, 1) < 1, "it has a bucket of its own"
+        time_commit(flood, 61, rows=10)
         took = time.monotonic() - began
         assert 1.1 * 200 * took >= 610 - 200 - 20, "200 at once, then 200 a second, 10 % more at most"
         assert took < 10
@@ -57,7 +57,7 @@ def test_a_producer_that_does_not_pause_is_refused_and_loses_nothing(
 
     monkeypatch.setattr(Producer, "on_frame", hasty)
     broker = start_broker(limits=LimitsSettings(bytes_per_s=200_000, burst_s=0.1))
-    with connected(broker) as sender:
+    with open_producer(broker) as sender:
         for n in range(1, 51):
             sender.send_half(half(n, payload="x" * 4000))
         assert commit(sender, [half(51)]).next_offset == 51
@@ -66,7 +66,7 @@ def test_a_producer_that_does_not_pause_is_refused_and_loses_nothing(
 
 def test_decisions_continue_while_half_messages_pause(start_broker: StartBroker) -> None:
     broker = start_broker(limits=LimitsSettings(bytes_per_s=100_000, burst_s=0.01))
-    with connected(broker) as sender:
+    with open_producer(broker) as sender:
         first = half(1, payload="x" * 300_000)
         sender.send_half(first)
         sender.wait_until_persisted(1)
@@ -90,14 +90,14 @@ def test_full_data_that_is_behind_slows_its_producer_and_no_decision(
 
     monkeypatch.setattr(MaterialiserStep, "take", slow)
     broker = start_broker(buffer_bytes_max=200_000)
-    with connected(broker) as flood, connected(broker, "other") as other:
+    with open_producer(broker) as flood, open_producer(broker, "other") as other:
         for n in range(1, 6):
-            committed(flood, n, payload="x" * 50_000)
+            time_commit(flood, n, payload="x" * 50_000)
         before = flood.throttles
         time.sleep(BEHIND_EVERY_S)  # how far the full data is behind is not summed for every frame
         flood.send_half(half(6))
         eventually(lambda: flood.throttles > before)
-        took = [committed(other, n) for n in range(1, 4)]
+        took = [time_commit(other, n) for n in range(1, 4)]
         assert min(took) < 1, f"each of them was held for 2 s: {took}"
         found = brake(broker, "full data behind")
         assert found is not None

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, brake, connected
+from tests.integration.service.conftest import StartBroker, brake, open_producer
 from tests.support.brokers.servers import BUSINESS, commit, fill
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
@@ -26,10 +26,10 @@ def test_a_stream_too_many_waits_and_comes_in_by_itself(start_broker: StartBroke
     entered = threading.Event()
 
     def enter() -> None:
-        with connected(broker, "other"):
+        with open_producer(broker, "other"):
             entered.set()
 
-    with connected(broker):
+    with open_producer(broker):
         late = threading.Thread(target=enter)
         late.start()
         eventually(lambda: brake(broker, "streams", "other") is not None)
@@ -44,7 +44,7 @@ def test_a_stream_too_many_is_refused_in_one_line_after_a_while(
     monkeypatch.setattr(connection, "OVERLOADED_S", 0.5)
     broker = start_broker(limits=LimitsSettings(streams=1))
     too_many = pytest.raises(Overloaded, match="1 producers and consumers are connected")
-    with connected(broker), too_many as refused, connected(broker, "other"):
+    with open_producer(broker), too_many as refused, open_producer(broker, "other"):
         pass
     assert refused.value.retry_after_s > 0
     assert "[broker.limits] streams" in refused.value.hint
@@ -68,7 +68,7 @@ def test_a_snapshot_too_many_waits_for_a_slot(start_broker: StartBroker, monkeyp
 
 def test_full_data_leaves_at_its_rate_and_in_its_turn(start_broker: StartBroker) -> None:
     broker = start_broker(limits=LimitsSettings(full_data_bytes_per_s=400_000, loads=1))
-    with connected(broker) as sender:
+    with open_producer(broker) as sender:
         commit(sender, [half(n, payload="x" * 50_000) for n in range(1, 17)])
     with SnapshotClient(broker.address) as snapshots:
         snapshot = snapshots.open(BUSINESS, splits=4)

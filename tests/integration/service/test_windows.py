@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.integration.service.conftest import committed
+from tests.integration.service.conftest import time_commit
 from tests.support.brokers.servers import BUSINESS
 from tests.support.faults.proxy import Proxy, Way
 from venus.broker.service.process import RunningBroker
@@ -33,7 +33,7 @@ class Recorder(Proxy):
         self.kept = {way: bytearray() for way in Way}
         super().__init__(target)
 
-    def _damaged(self, data: bytes, way: Way) -> bytes:
+    def _damage_data(self, data: bytes, way: Way) -> bytes:
         self.kept[way] += data
         return data
 
@@ -67,7 +67,7 @@ def test_windows_are_wide_from_the_start_and_no_ping_follows_data(broker: Runnin
         Subscriber(down.address, BUSINESS, "test", credit_bytes=1 << 20) as reader,
     ):
         sender.connect(0, 0)
-        committed(sender, 1, rows=1000)
+        time_commit(sender, 1, rows=1000)
         reader.open(0, 0)
         assert next(iter(reader.increments(10.0))).count == 1000
         time.sleep(QUIET_S)

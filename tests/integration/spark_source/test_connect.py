@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.brokers.feed import Feed, gone, items, put
+from tests.support.brokers.feed import Feed, deletion, items, put
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.spark.spark_connect import connect_server
 
@@ -69,7 +69,7 @@ def test_full_data_and_streams_through_spark_connect(broker: RealBroker, tmp_pat
     with connect_server(paths) as remote:
         first = run_job(environ, remote, broker.address, str(tmp_path))
         model = dict(feed.model[1])
-        feed.cut(gone(3), put(4, "four", 4), put(400, "new", None))
+        feed.cut(deletion(3), put(4, "four", 4), put(400, "new", None))
         second = run_job(environ, remote, broker.address, str(tmp_path))
 
     assert first["offsets"] == list(range(400))

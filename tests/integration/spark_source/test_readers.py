@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, gone, items, put
+from tests.support.brokers.feed import Feed, deletion, items, put
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status
 from tests.support.waiting import eventually
@@ -27,7 +27,7 @@ from venus.wire import broker_pb2
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
 
-class Flooded:
+class FloodedBroker:
     """A broker that has ten times of what it keeps."""
 
     def __init__(self, broker: RealBroker) -> None:
@@ -147,7 +147,7 @@ def test_every_change_is_in_one_piece_of_a_micro_batch(broker: RealBroker, monke
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(i, "x", i) for i in range(50)), put(1, "other", 1, table=2), batch_rows=30)
     feed.truncate(1, put(3, "behind", 3))
-    feed.cut(*(gone(i) for i in range(20)), *(put(i, "y", i) for i in range(20, 60)), batch_rows=35)
+    feed.cut(*(deletion(i) for i in range(20)), *(put(i, "y", i) for i in range(20, 60)), batch_rows=35)
     reader = changes_reader(broker, splits=7)
     start = reader.initialOffset()
 
@@ -170,15 +170,15 @@ def test_a_group_holds_back_what_is_not_committed(broker: RealBroker) -> None:
     feed.cut(*(put(i, "x", i) for i in range(30)))
     reader = changes_reader(broker, group="lab")
 
-    def acknowledged() -> int:
+    def acknowledged_offset() -> int:
         return next(c.acknowledged for c in business_status(broker.address).consumers if c.group == "lab")
 
     start = reader.initialOffset()
     feed.cut(put(1, "y", 1))
     (end,) = ends(start, reader.latestOffset, ReadMaxRows(5), broker.next_offset)[-1:]
-    before = acknowledged()
+    before = acknowledged_offset()
     reader.commit({"offset": end, "epoch": 1})
-    eventually(lambda: acknowledged() == end, "the acknowledgement")
+    eventually(lambda: acknowledged_offset() == end, "the acknowledgement")
     reader.stop()
     feed.cut(put(2, "z", 2))
     restarted = changes_reader(broker, group="lab", starting="latest").initialOffset()
@@ -188,9 +188,9 @@ def test_a_group_holds_back_what_is_not_committed(broker: RealBroker) -> None:
 
 
 @pytest.fixture
-def flooded(tmp_path: Path) -> Iterator[Flooded]:
+def flooded_feed(tmp_path: Path) -> Iterator[FloodedBroker]:
     """Start a broker that keeps a tenth of what it has."""
-    made = Flooded(RealBroker(tmp_path / "flooded", retain_bytes=1_000))
+    made = FloodedBroker(RealBroker(tmp_path / "flooded", retain_bytes=1_000))
     made.feed.describe(items())
     made.flood()
     yield made
@@ -215,10 +215,10 @@ def looks(broker: RealBroker, monkeypatch: pytest.MonkeyPatch, stale: int) -> li
 
 @pytest.mark.parametrize("group", ["", "lab"])
 def test_the_earliest_offset_is_looked_for_again_if_the_broker_trims_in_between(
-    flooded: Flooded, group: str, monkeypatch: pytest.MonkeyPatch
+    flooded_feed: FloodedBroker, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = looks(flooded.broker, monkeypatch, stale=2)
-    reader = changes_reader(flooded.broker, **{"group": group} if group else {})
+    found = looks(flooded_feed.broker, monkeypatch, stale=2)
+    reader = changes_reader(flooded_feed.broker, **{"group": group} if group else {})
     start = reader.initialOffset()
 
     end = reader.latestOffset(start, ReadMaxRows(1))
@@ -232,9 +232,11 @@ def test_the_earliest_offset_is_looked_for_again_if_the_broker_trims_in_between(
     assert min(row["_offset"] for row in rows) == found[2]
 
 
-def test_a_reader_that_always_comes_too_late_gets_the_reason(flooded: Flooded, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looks(flooded.broker, monkeypatch, stale=1_000)
-    reader = changes_reader(flooded.broker)
+def test_a_reader_that_always_comes_too_late_gets_the_reason(
+    flooded_feed: FloodedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = looks(flooded_feed.broker, monkeypatch, stale=1_000)
+    reader = changes_reader(flooded_feed.broker)
     start = reader.initialOffset()
     with pytest.raises(OffsetTrimmed):
         reader.latestOffset(start, ReadMaxRows(1))
@@ -243,17 +245,17 @@ def test_a_reader_that_always_comes_too_late_gets_the_reason(flooded: Flooded, m
 
 
 def test_what_is_trimmed_behind_the_first_look_is_not_passed_over(
-    flooded: Flooded, monkeypatch: pytest.MonkeyPatch
+    flooded_feed: FloodedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A query that has found its beginning, and has nothing yet, may be away while its table's changes are trimmed."""
-    looks(flooded.broker, monkeypatch, stale=0)
-    reader = changes_reader(flooded.broker)
-    start = {"offset": flooded.broker.next_offset, "epoch": 0}  # nothing yet
+    looks(flooded_feed.broker, monkeypatch, stale=0)
+    reader = changes_reader(flooded_feed.broker)
+    start = {"offset": flooded_feed.broker.next_offset, "epoch": 0}  # nothing yet
     assert reader.latestOffset(start, ReadMaxRows(1)) == start
-    flooded.broker.stop()
-    flooded.broker.start()
-    flooded.flood()
-    eventually(lambda: business_status(flooded.broker.address).log_start > start["offset"], "the trimming")
+    flooded_feed.broker.stop()
+    flooded_feed.broker.start()
+    flooded_feed.flood()
+    eventually(lambda: business_status(flooded_feed.broker.address).log_start > start["offset"], "the trimming")
     with pytest.raises(OffsetTrimmed):  # the first attempt notices that its stream has ended
         eventually(lambda: reader.latestOffset(start, ReadMaxRows(1)) != start, "an answer")
     reader.stop()

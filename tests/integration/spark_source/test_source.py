@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.brokers.feed import INT, Feed, column, gone, items, put, table
+from tests.support.brokers.feed import INT, Feed, column, deletion, items, put, table
 from tests.support.brokers.real_broker import KillableBroker
 from tests.support.brokers.servers import business_status
 from tests.support.pipelines import lakes
-from tests.support.spark.collected import WAIT_S, Collected, applied
+from tests.support.spark.collected import WAIT_S, CollectedQuery, apply_rows
 from tests.support.waiting import eventually
 from venus.model import Kind, LogicalType
 from venus.spark.session import last_cause
@@ -56,7 +56,7 @@ def full(spark: SparkSession, broker: KillableBroker, name: str = "shop.items", 
 def test_the_full_data_at_a_cut_in_many_partitions(spark: SparkSession, broker: KillableBroker, feed: Feed) -> None:
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(i, f"label {i}", i) for i in range(2000)), put(1, "o", 1, table=2), batch_rows=300)
-    feed.cut(gone(5), put(7, "seven", None))
+    feed.cut(deletion(5), put(7, "seven", None))
 
     frame = full(spark, broker, splits=4)
     rows = {(str(r["id"]),): (r["label"], r["amount"]) for r in frame.collect()}
@@ -141,7 +141,7 @@ def test_a_lake_is_read_by_spark(spark: SparkSession, broker: KillableBroker, fe
     feed.cut(*(put(i, f"label {i}", i) for i in range(50)))
     lakes.load(settings)
     with lakes.following(settings):
-        feed.cut(put(1, "one", None), gone(2))
+        feed.cut(put(1, "one", None), deletion(2))
         feed.describe(replace(items(), version=2, columns=(*items().columns, column(4, "new"))))
         feed.cut(put(60, "sixty", 6, "n"))
         lakes.is_at(settings, broker.next_offset)
@@ -235,25 +235,25 @@ def test_a_stream_survives_stops_failures_and_the_brokers_death(
     rng = random.Random(1)
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(i, f"label {i}", i) for i in range(300)), batch_rows=40)
-    stream = Collected(spark, broker, tmp_path, starting="earliest", max_rows=200, splits=3)
+    stream = CollectedQuery(spark, broker, tmp_path, starting="earliest", max_rows=200, splits=3)
 
     def live(cuts: int) -> None:
         for n in range(cuts):
             keys = rng.sample(range(300), 30)
             feed.cut(
                 put(1, "other", n, table=2),
-                *(gone(k) if rng.random() < 0.3 else put(k, "x", n) for k in keys),
+                *(deletion(k) if rng.random() < 0.3 else put(k, "x", n) for k in keys),
                 batch_rows=7,
             )
 
     with stream:
         live(4)
-        stream.reached(broker.next_offset)
+        stream.wait_for(broker.next_offset)
         broker.kill()
         broker.start()
         feed.truncate(1, put(3, "behind", 3))
         live(3)
-        stream.reached(broker.next_offset)
+        stream.wait_for(broker.next_offset)
     stream.fails = True
     live(3)
     stream.start()
@@ -261,12 +261,12 @@ def test_a_stream_survives_stops_failures_and_the_brokers_death(
     stream.fails = False
     with stream:
         live(3)
-        stream.reached(broker.next_offset)
+        stream.wait_for(broker.next_offset)
 
     assert not stream.different
     assert len(set(stream.offsets)) == len(stream.offsets), "a change is there twice"
     assert len(stream.offsets) == feed.committed[1]
-    assert applied(stream.rows, items()) == feed.model[1]
+    assert apply_rows(stream.rows, items()) == feed.model[1]
     for batch in stream.batches[1:]:
         assert len(batch) <= 200
 
@@ -280,8 +280,8 @@ def test_micro_batches_end_where_cuts_end(
     for n in range(6):
         feed.cut(*(put(i, "x", n) for i in range(40)), batch_rows=9)
         ends.append(broker.next_offset)
-    whole = Collected(spark, broker, tmp_path / "whole", starting="earliest", max_rows=90)
-    parts = Collected(spark, broker, tmp_path / "parts", starting="earliest", max_rows=15, whole_cuts="false")
+    whole = CollectedQuery(spark, broker, tmp_path / "whole", starting="earliest", max_rows=90)
+    parts = CollectedQuery(spark, broker, tmp_path / "parts", starting="earliest", max_rows=15, whole_cuts="false")
 
     for stream in (whole, parts):
         stream.start(availableNow=True).query.awaitTermination(int(WAIT_S))
@@ -297,20 +297,20 @@ def test_the_full_data_first_and_then_what_follows_it(
 ) -> None:
     feed.describe(items())
     feed.cut(*(put(i, "x", i) for i in range(500)), batch_rows=100)
-    feed.cut(gone(3), put(4, "four", 4))
-    with Collected(spark, broker, tmp_path, starting="full", group="lab", splits=2) as stream:
+    feed.cut(deletion(3), put(4, "four", 4))
+    with CollectedQuery(spark, broker, tmp_path, starting="full", group="lab", splits=2) as stream:
         eventually(lambda: len(stream.batches) == 1, "the full data", timeout_s=WAIT_S)
-        feed.cut(put(5, "five", 5), gone(4))
-        stream.reached(broker.next_offset)
+        feed.cut(put(5, "five", 5), deletion(4))
+        stream.wait_for(broker.next_offset)
         feed.cut(put(6, "six", 6))  # the commit of the one before comes with this one
-        stream.reached(broker.next_offset)
+        stream.wait_for(broker.next_offset)
         pinned = next(c for c in business_status(broker.address).consumers if c.group == "lab")
 
     assert len(stream.batches[0]) == 499
     assert stream.offsets == [502, 503, 504]
-    assert applied(stream.rows, items()) == feed.model[1]
+    assert apply_rows(stream.rows, items()) == feed.model[1]
     assert pinned.acknowledged == 504
-    again = Collected(spark, broker, tmp_path / "lost", starting="full", group="lab")  # its checkpoint is lost
+    again = CollectedQuery(spark, broker, tmp_path / "lost", starting="full", group="lab")  # its checkpoint is lost
     feed.cut(put(7, "seven", 7))
     again.start(availableNow=True).query.awaitTermination(int(WAIT_S))
     assert again.offsets == [504, 505], "it continues where the group is"
@@ -323,11 +323,11 @@ def test_columns_that_come_and_go_under_a_running_stream(
     feed.describe(items())
     feed.cut(put(1, "a", 1))
     newer = replace(items(), version=2, columns=(column(1, "id", INT), column(3, "amount", INT), column(4, "new")))
-    with Collected(spark, broker, tmp_path, starting="earliest") as stream:
-        stream.reached(broker.next_offset)
+    with CollectedQuery(spark, broker, tmp_path, starting="earliest") as stream:
+        stream.wait_for(broker.next_offset)
         feed.describe(newer)
         feed.cut(put(2, 2, "n"))
-        stream.reached(broker.next_offset)
+        stream.wait_for(broker.next_offset)
 
     assert [(r["id"], r["label"], r["amount"]) for r in stream.rows] == [(1, "a", 1), (2, None, 2)]
     assert full(spark, broker).columns == ["id", "amount", "new"]
@@ -337,7 +337,7 @@ def test_columns_that_come_and_go_under_a_running_stream(
 def test_sync_with_spark_applies_exactly_and_outlives_the_broker(
     spark: SparkSession, broker: KillableBroker, feed: Feed, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.support.brokers.feed import applied as applied_offset
+    from tests.support.brokers.feed import applied_offset as applied_offset
     from tests.support.brokers.feed import rows_at, settings_for
     from venus.adapters.targets.postgresql.apply.staged_apply import StagedApply
     from venus.adapters.targets.relational.control import read_progress
@@ -367,7 +367,7 @@ def test_sync_with_spark_applies_exactly_and_outlives_the_broker(
     try:
         for n in range(3):
             feed.cut(
-                *(gone(k) if rng.random() < 0.2 else put(k, f"{n}", n) for k in rng.sample(range(2000), 900)),
+                *(deletion(k) if rng.random() < 0.2 else put(k, f"{n}", n) for k in rng.sample(range(2000), 900)),
                 batch_rows=100,
             )
             eventually(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases.sqlite import opened
+from tests.support.databases.sqlite import open_shop
 
 pytestmark = pytest.mark.integration
 
@@ -15,7 +15,7 @@ PERSON = "CREATE TABLE person (id INTEGER PRIMARY KEY, email TEXT UNIQUE, name T
 
 
 def test_insert_update_delete_and_reinsert(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON) as shop:
+    with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada'), (2, 'b', 'Bob'), (3, 'c', 'Cyd')")
         shop.copy.catch_up()
         shop.run("UPDATE person SET name = 'Bo' WHERE id = 2; DELETE FROM person WHERE id = 3")
@@ -26,7 +26,7 @@ def test_insert_update_delete_and_reinsert(tmp_path: Path) -> None:
 
 
 def test_rows_that_were_there_before_are_filled_in_chunks(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON, install=False) as shop:
+    with open_shop(tmp_path / "a.db", PERSON, install=False) as shop:
         shop.app.executemany("INSERT INTO person VALUES (?, ?, ?)", ((n, f"e{n}", "x" * n) for n in range(1, 101)))
         shop.source.installer.install(["*"], [])
         shop.copy.chunk_rows = 7
@@ -38,7 +38,7 @@ def test_rows_that_were_there_before_are_filled_in_chunks(tmp_path: Path) -> Non
 
 
 def test_rolled_back_changes_leave_nothing_and_their_numbers_are_used_again(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON) as shop:
+    with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.copy.catch_up()
         shop.run(
             "BEGIN; INSERT INTO person VALUES (1, 'a', 'gone'); SAVEPOINT s; INSERT INTO person VALUES (2, 'b', '')"
@@ -51,7 +51,7 @@ def test_rolled_back_changes_leave_nothing_and_their_numbers_are_used_again(tmp_
 
 
 def test_numbers_are_not_given_twice_after_the_log_was_purged(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON) as shop:
+    with open_shop(tmp_path / "a.db", PERSON) as shop:
         for batch in range(4):
             values = ((n, f"{batch}-{n}") for n in range(800))
             shop.app.executemany("INSERT OR REPLACE INTO person (id, email) VALUES (?, ?)", values)
@@ -67,7 +67,7 @@ def test_numbers_are_not_given_twice_after_the_log_was_purged(tmp_path: Path) ->
 
 
 def test_a_log_that_was_emptied_by_hand_is_noticed(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON) as shop:
+    with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada'), (2, 'b', 'Bob')")
         shop.copy.catch_up()
         shop.run(
@@ -85,7 +85,7 @@ def test_a_log_that_was_emptied_by_hand_is_noticed(tmp_path: Path) -> None:
 
 
 def test_delete_without_where_and_key_shifts(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON) as shop:
+    with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.app.executemany("INSERT INTO person (id, email) VALUES (?, ?)", ((n, f"e{n}") for n in range(1, 51)))
         shop.copy.catch_up()
         shop.run("UPDATE person SET id = id + 1000")
@@ -108,7 +108,7 @@ def test_triggers_of_the_application_are_followed(tmp_path: Path) -> None:
         END;
     """
     )
-    with opened(tmp_path / "a.db", ddl) as shop:
+    with open_shop(tmp_path / "a.db", ddl) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
         for name in ("one", "two", "one"):
             shop.run(f"UPDATE person SET name = '{name}'")
@@ -126,7 +126,7 @@ def test_odd_names(tmp_path: Path) -> None:
     columns = f'{quoted[1]} TEXT NOT NULL, "group" INT, "k1" TEXT, PRIMARY KEY ({quoted[1]}, "group")'
     ddl = f"CREATE TABLE {quoted[0]} ({columns});"
     ddl += f'CREATE UNIQUE INDEX "in dex" ON {quoted[0]} ("k1", {quoted[1]});'
-    with opened(tmp_path / "a.db", ddl) as shop:
+    with open_shop(tmp_path / "a.db", ddl) as shop:
         shop.app.execute(f"INSERT INTO {quoted[0]} VALUES ('a', 1, 'x'), ('b', 2, 'y')")
         shop.app.execute(f"UPDATE {quoted[0]} SET {quoted[1]} = 'c' WHERE \"group\" = 1")
         shop.app.execute(f"INSERT OR REPLACE INTO {quoted[0]} VALUES ('b', 3, 'y')")
@@ -137,7 +137,7 @@ def test_odd_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("declared", ["", "ANY", "STRING"])
 def test_keys_without_a_type_keep_their_storage_class(tmp_path: Path, declared: str) -> None:
-    with opened(
+    with open_shop(
         tmp_path / "a.db", f"CREATE TABLE t (id {declared} PRIMARY KEY, v TEXT) WITHOUT ROWID;", install=False
     ) as shop:
         shop.run("INSERT INTO t VALUES ('a', 'x'), ('b', 'y')")
@@ -150,7 +150,7 @@ def test_keys_without_a_type_keep_their_storage_class(tmp_path: Path, declared: 
 
 
 def test_one_and_one_point_zero_are_two_keys_where_there_is_no_type(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", "CREATE TABLE t (id PRIMARY KEY NOT NULL, v TEXT);", install=False) as shop:
+    with open_shop(tmp_path / "a.db", "CREATE TABLE t (id PRIMARY KEY NOT NULL, v TEXT);", install=False) as shop:
         shop.run("INSERT INTO t VALUES (1, 'x'), (2.5, 'z')")
         shop.source.installer.install(["*"], [])
         shop.copy.catch_up()
@@ -170,7 +170,7 @@ def test_one_and_one_point_zero_are_two_keys_where_there_is_no_type(tmp_path: Pa
 
 def test_strict_tables(tmp_path: Path) -> None:
     ddl = "CREATE TABLE t (id INT PRIMARY KEY, r REAL, b BLOB, t TEXT UNIQUE) STRICT;"
-    with opened(tmp_path / "a.db", ddl) as shop:
+    with open_shop(tmp_path / "a.db", ddl) as shop:
         shop.run("INSERT INTO t VALUES (1, 1, x'00ff', 'a'); INSERT OR REPLACE INTO t VALUES (2, 2.5, x'', 'a')")
         shop.copy.catch_up()
 
@@ -179,7 +179,7 @@ def test_strict_tables(tmp_path: Path) -> None:
 
 def test_a_key_that_is_a_unique_index_over_required_columns(tmp_path: Path) -> None:
     ddl = "CREATE TABLE t (a TEXT NOT NULL, b INT NOT NULL, c TEXT); CREATE UNIQUE INDEX u ON t (b, a COLLATE NOCASE);"
-    with opened(tmp_path / "a.db", ddl, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ddl, install=False) as shop:
         shop.run("INSERT INTO t VALUES ('x', 1, 'p'), ('y', 1, 'q'), ('z', 2, 'r')")
         shop.source.installer.install(["*"], [])
         shop.copy.chunk_rows = 1
@@ -190,7 +190,7 @@ def test_a_key_that_is_a_unique_index_over_required_columns(tmp_path: Path) -> N
 
 
 def test_the_rollback_journal_works_too(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON, wal=False) as shop:
+    with open_shop(tmp_path / "a.db", PERSON, wal=False) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
         shop.source.capture.write_heartbeat()
         shop.copy.catch_up()
@@ -200,7 +200,7 @@ def test_the_rollback_journal_works_too(tmp_path: Path) -> None:
 
 
 def test_a_wide_row_is_a_section_of_its_own_and_reading_stays_within_bounds(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", "CREATE TABLE t (id INTEGER PRIMARY KEY, b BLOB);") as shop:
+    with open_shop(tmp_path / "a.db", "CREATE TABLE t (id INTEGER PRIMARY KEY, b BLOB);") as shop:
         shop.copy.catch_up()
         sizes = [10, 3_000_000, 10, 400_000, 400_000, 400_000, 10]
         shop.app.executemany("INSERT INTO t VALUES (?, zeroblob(?))", enumerate(sizes, 1))
@@ -215,7 +215,7 @@ def test_a_wide_row_is_a_section_of_its_own_and_reading_stays_within_bounds(tmp_
 
 
 def test_last_insert_rowid_and_changes_are_those_of_the_application(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON) as shop:
+    with open_shop(tmp_path / "a.db", PERSON) as shop:
         cursor = shop.app.execute("INSERT INTO person (id, email) VALUES (77, 'a')")
         assert (cursor.lastrowid, cursor.rowcount) == (77, 1)
         assert shop.app.execute("UPDATE person SET name = 'x'").rowcount == 1
@@ -233,7 +233,7 @@ def test_last_insert_rowid_and_changes_are_those_of_the_application(tmp_path: Pa
     ],
 )
 def test_every_statement_finds_its_rows_through_the_key(tmp_path: Path, ddl: str) -> None:
-    with opened(tmp_path / "a.db", ddl.replace(", y);", ", y INT);")) as shop:
+    with open_shop(tmp_path / "a.db", ddl.replace(", y);", ", y INT);")) as shop:
         shop.copy.catch_up()
         access = shop.source.capture._accesses[shop.copy.id_of("t")]
         for sql in (access.changes_sql, access.fill_next_sql):
@@ -250,7 +250,7 @@ def test_a_fill_skips_nothing_where_the_key_orders_otherwise_than_its_columns(tm
         CREATE UNIQUE INDEX k ON t (b COLLATE NOCASE, a COLLATE BINARY);
         INSERT INTO t VALUES ('a', 'x'), ('A', 'x'), ('b', 'x'), ('B', 'X'), ('B', 'y'), ('b', 'Y');
     """
-    with opened(tmp_path / "a.db", ddl) as shop:
+    with open_shop(tmp_path / "a.db", ddl) as shop:
         shop.copy.chunk_rows = 1
         shop.copy.catch_up()
 

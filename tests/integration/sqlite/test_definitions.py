@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases.sqlite import Shop, opened
+from tests.support.databases.sqlite import Shop, open_shop
 from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.sqlite.capture import capture
 from venus.adapters.dialects.sqlite.connection import write_transaction
@@ -97,7 +97,7 @@ def is_same(shop: Shop) -> bool:
 
 @pytest.mark.parametrize("script", REFILLED)
 def test_values_that_alter_table_has_changed_are_read_again(tmp_path: Path, script: str) -> None:
-    with opened(tmp_path / "a.db", ITEM + LOOSE, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ITEM + LOOSE, install=False) as shop:
         follow(shop)
         run(shop, script)
         assert is_same(shop)
@@ -105,7 +105,7 @@ def test_values_that_alter_table_has_changed_are_read_again(tmp_path: Path, scri
 
 @pytest.mark.parametrize("script", LEFT_ALONE)
 def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(tmp_path: Path, script: str) -> None:
-    with opened(tmp_path / "a.db", ITEM + LOOSE, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ITEM + LOOSE, install=False) as shop:
         follow(shop)
         run(shop, script)
         shop.source.capture.refresh_schemas()
@@ -126,7 +126,7 @@ def test_a_key_that_becomes_wider_is_followed(
     style: str, before: str, now: str, beyond: object, tmp_path: Path
 ) -> None:
     made = f"CREATE TABLE item (id {before} NOT NULL PRIMARY KEY, a INT, b INT); INSERT INTO item VALUES (1, 5, 50);"
-    with opened(tmp_path / "a.db", made + LOOSE, install=False) as shop:
+    with open_shop(tmp_path / "a.db", made + LOOSE, install=False) as shop:
         follow(shop)
         if style == "by hand":
             (version,) = shop.app.execute("PRAGMA schema_version").fetchone()
@@ -151,7 +151,7 @@ def test_a_key_that_becomes_wider_is_followed(
 
 
 def test_a_text_that_was_edited_by_hand_is_read_again(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         (version,) = shop.app.execute("PRAGMA schema_version").fetchone()
         shop.app.execute("PRAGMA writable_schema = ON")
@@ -164,7 +164,7 @@ def test_a_text_that_was_edited_by_hand_is_read_again(tmp_path: Path) -> None:
 
 
 def test_what_is_noted_of_the_dictionary_is_no_news_of_a_table(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         before = shop.source.registry.read_registry_fingerprint()
         run(shop, "VACUUM")
@@ -173,7 +173,7 @@ def test_what_is_noted_of_the_dictionary_is_no_news_of_a_table(tmp_path: Path) -
 
 
 def test_a_registry_that_has_no_place_for_it_is_captured_as_ever(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         shop.run("DELETE FROM venus_captured_table WHERE name = 'venus_heartbeat'")
         run(shop, "ALTER TABLE item ADD COLUMN d INT DEFAULT 1")
@@ -181,7 +181,7 @@ def test_a_registry_that_has_no_place_for_it_is_captured_as_ever(tmp_path: Path)
 
 
 def test_only_the_table_that_was_altered_is_read_again(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         run(shop, "ALTER TABLE item ADD COLUMN d INT DEFAULT 1; CREATE INDEX by_n ON other (n)")
         shop.source.capture.refresh_schemas()
@@ -189,7 +189,7 @@ def test_only_the_table_that_was_altered_is_read_again(tmp_path: Path) -> None:
 
 
 def test_an_installation_explains_what_it_makes(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         shop.source.installer.install(["item"], [])
         shop.copy.catch_up()
         shop.source.capture.refresh_schemas()
@@ -200,7 +200,7 @@ def test_an_installation_explains_what_it_makes(tmp_path: Path) -> None:
 
 def test_triggers_that_are_made_again_are_no_reason_to_read_the_other_tables(tmp_path: Path) -> None:
     ddl = ITEM + "CREATE UNIQUE INDEX last ON other (n);"
-    with opened(tmp_path / "a.db", ddl, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ddl, install=False) as shop:
         follow(shop)
         run(shop, "CREATE UNIQUE INDEX first ON other (item)")
         shop.source.capture.refresh_schemas()
@@ -211,7 +211,7 @@ def test_triggers_that_are_made_again_are_no_reason_to_read_the_other_tables(tmp
 
 
 def test_an_installation_hides_nothing_that_came_before(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         run(shop, ANEW)
         shop.source.installer.install(["*"], [])
@@ -219,7 +219,7 @@ def test_an_installation_hides_nothing_that_came_before(tmp_path: Path) -> None:
 
 
 def test_what_happened_while_capture_was_away_is_noticed(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         run(shop, ANEW)
         later = SqliteSource(shop.file)
@@ -235,7 +235,7 @@ def test_what_happened_while_capture_was_away_is_noticed(tmp_path: Path) -> None
 def test_what_is_altered_right_behind_a_comparison_is_not_taken_for_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
 
         @contextmanager
@@ -254,7 +254,7 @@ def test_what_is_altered_right_behind_a_comparison_is_not_taken_for_compared(
 
 
 def test_a_paused_table_is_read_again_when_it_continues(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         shop.source.registry.set_table_state(shop.copy.id_of("item"), "PAUSED", "")
         run(shop, ANEW)
@@ -264,7 +264,7 @@ def test_a_paused_table_is_read_again_when_it_continues(tmp_path: Path) -> None:
 
 
 def test_an_installation_of_an_older_version_notes_what_there_is(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         shop.run(
             "UPDATE venus_captured_table SET fingerprint = substr(fingerprint, 1, instr(fingerprint, ' ') - 1)"
@@ -279,7 +279,7 @@ def test_an_installation_of_an_older_version_notes_what_there_is(tmp_path: Path)
 
 
 def test_a_file_that_went_back_is_read_again(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", ITEM, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         shop.run("PRAGMA schema_version = 3")
         shop.source.capture.refresh_schemas()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases.sqlite import Copy, application, opened
+from tests.support.databases.sqlite import Copy, application, open_shop
 from venus.adapters.dialects.sqlite.source import SqliteSource
 from venus.errors import DatabaseUnavailable, NotInstalled, Refused, SourceError
 
@@ -41,7 +41,7 @@ def dictionary(file: Path) -> list[object]:
 
 @pytest.mark.parametrize("ddl", [SHOP, "CREATE TABLE t (id INTEGER PRIMARY KEY);"])
 def test_uninstalling_leaves_the_file_as_it_was(tmp_path: Path, ddl: str) -> None:
-    with opened(tmp_path / "a.db", ddl, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ddl, install=False) as shop:
         before = dictionary(shop.file)
         shop.source.installer.install(["*"], [])
         shop.copy.catch_up()
@@ -55,7 +55,7 @@ def test_uninstalling_leaves_the_file_as_it_was(tmp_path: Path, ddl: str) -> Non
 
 
 def test_the_plans_are_what_is_executed(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", SHOP, install=False) as shop:
+    with open_shop(tmp_path / "a.db", SHOP, install=False) as shop:
         before = dictionary(shop.file)
         plan = shop.source.installer.plan_install(["*"], [])
         assert dictionary(shop.file) == before, "a plan only reads"
@@ -74,7 +74,7 @@ def test_the_plans_are_what_is_executed(tmp_path: Path) -> None:
 
 
 def test_a_plan_run_by_hand_is_an_installation(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", SHOP, install=False) as shop:
+    with open_shop(tmp_path / "a.db", SHOP, install=False) as shop:
         for step in shop.source.installer.plan_install(["*"], []):
             shop.app.execute(step.sql).fetchall()
         shop.copy.catch_up()
@@ -84,7 +84,7 @@ def test_a_plan_run_by_hand_is_an_installation(tmp_path: Path) -> None:
 
 
 def test_installing_twice_changes_nothing_and_a_lost_trigger_is_made_again(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", SHOP) as shop:
+    with open_shop(tmp_path / "a.db", SHOP) as shop:
         shop.copy.catch_up()
         assert [s.what for s in shop.source.installer.install(["*"], []) if not s.exists] == []
         shop.run("DROP TRIGGER venus_d_00002; DELETE FROM person; INSERT INTO person VALUES (5, 'b')")
@@ -106,7 +106,7 @@ def test_installing_twice_changes_nothing_and_a_lost_trigger_is_made_again(tmp_p
 
 
 def test_a_lost_log_table_is_made_again_from_the_start(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", SHOP) as shop:
+    with open_shop(tmp_path / "a.db", SHOP) as shop:
         shop.run("INSERT INTO person VALUES (5, 'b')")
         shop.copy.catch_up()
         shop.run("DROP TABLE venus_l_00002")
@@ -121,7 +121,7 @@ def test_a_lost_log_table_is_made_again_from_the_start(tmp_path: Path) -> None:
 
 
 def test_tables_chosen_later_join(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", SHOP, install=False) as shop:
+    with open_shop(tmp_path / "a.db", SHOP, install=False) as shop:
         shop.source.installer.install(["person"], [])
         shop.copy.catch_up()
         other = SqliteSource(shop.file)
@@ -139,7 +139,7 @@ def test_tables_chosen_later_join(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_is_active_during_the_installation_loses_nothing(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", SHOP, install=False) as shop:
+    with open_shop(tmp_path / "a.db", SHOP, install=False) as shop:
         shop.run("BEGIN IMMEDIATE; INSERT INTO person VALUES (5, 'open')")
         installing = threading.Thread(target=shop.source.installer.install, args=(["*"], []))
         installing.start()
@@ -179,7 +179,7 @@ def test_a_writer_that_is_active_during_the_installation_loses_nothing(tmp_path:
 def test_what_cannot_be_carried_is_refused_and_nothing_is_installed(
     tmp_path: Path, ddl: str, says: str, way_out: str
 ) -> None:
-    with opened(tmp_path / "a.db", ddl, install=False) as shop:
+    with open_shop(tmp_path / "a.db", ddl, install=False) as shop:
         with pytest.raises(Refused, match=says) as refused:
             shop.source.installer.install(["*"], [])
 
@@ -189,7 +189,7 @@ def test_what_cannot_be_carried_is_refused_and_nothing_is_installed(
 
 
 def test_a_check_only_reads_and_names_what_it_leaves_out(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", SHOP + "INSERT INTO person (email) VALUES ('nul' || char(0) || '!');") as shop:
+    with open_shop(tmp_path / "a.db", SHOP + "INSERT INTO person (email) VALUES ('nul' || char(0) || '!');") as shop:
         before = dictionary(shop.file)
         version = shop.app.execute("PRAGMA data_version").fetchone()
         findings = {f.where: f.message for f in shop.source.installer.check(["*"], [])}
@@ -231,7 +231,7 @@ def test_a_file_that_is_not_there_or_is_no_database_is_one_clear_line(tmp_path: 
 
 def test_capturing_without_an_installation_is_one_clear_line(tmp_path: Path) -> None:
     with (
-        opened(tmp_path / "a.db", SHOP, install=False) as shop,
+        open_shop(tmp_path / "a.db", SHOP, install=False) as shop,
         pytest.raises(NotInstalled, match="not installed") as e,
     ):
         shop.source.registry.read_state()

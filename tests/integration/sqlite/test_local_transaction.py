@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases.sqlite import Copy, Shop, opened
+from tests.support.databases.sqlite import Copy, Shop, open_shop
 from tests.support.processes.forks import Victim
 from venus.adapters.dialects.sqlite import connection as locks
 from venus.adapters.dialects.sqlite.source import SqliteSource
@@ -37,7 +37,7 @@ def everything(shop: Shop) -> list[object]:
 
 
 def test_a_raised_epoch_fences_the_cut_that_is_open(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", DDL) as shop:
+    with open_shop(tmp_path / "a.db", DDL) as shop:
         shop.run("INSERT INTO t VALUES (1, 'a')")
         cut = shop.source.capture.open_cut([])
         assert cut is not None
@@ -58,7 +58,7 @@ def test_a_raised_epoch_fences_the_cut_that_is_open(tmp_path: Path) -> None:
 
 
 def test_a_cut_that_was_not_read_to_its_end_cannot_be_committed(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", DDL) as shop:
+    with open_shop(tmp_path / "a.db", DDL) as shop:
         shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(20)))
         cut = shop.source.capture.open_cut([])
         assert cut is not None
@@ -73,7 +73,7 @@ def test_a_cut_that_was_not_read_to_its_end_cannot_be_committed(tmp_path: Path) 
 
 
 def test_what_is_written_while_a_cut_is_open_belongs_to_the_next(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", DDL) as shop:
+    with open_shop(tmp_path / "a.db", DDL) as shop:
         shop.copy.catch_up()
         shop.run("INSERT INTO t VALUES (1, 'old')")
         follower = shop.copy.follower
@@ -90,7 +90,7 @@ def test_what_is_written_while_a_cut_is_open_belongs_to_the_next(tmp_path: Path)
 
 
 def test_batches_are_answered_and_forgotten(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", DDL) as shop:
+    with open_shop(tmp_path / "a.db", DDL) as shop:
         for n in range(3):
             shop.run(f"INSERT INTO t VALUES ({n}, 'x')")
             assert shop.copy.follow()
@@ -108,7 +108,7 @@ def test_batches_are_answered_and_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_review_waits_for_the_local_transaction_that_is_just_committing(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", DDL) as shop:
+    with open_shop(tmp_path / "a.db", DDL) as shop:
         shop.run("BEGIN IMMEDIATE; INSERT INTO venus_batch VALUES (7, 1, 1, 1, 'ff')")
         child = subprocess.Popen(
             [sys.executable, "-c", _REVIEW, str(shop.file)], stdout=subprocess.PIPE, text=True, env=_environment()
@@ -125,7 +125,7 @@ def test_a_review_waits_for_the_local_transaction_that_is_just_committing(tmp_pa
 def test_waiting_for_the_lock_ends_with_an_error_that_may_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(tmp_path / "a.db", DDL) as shop:
+    with open_shop(tmp_path / "a.db", DDL) as shop:
         monkeypatch.setattr(locks, "LOCK_WAIT_S", 0.1)
         shop.run("BEGIN IMMEDIATE")
         with pytest.raises(DatabaseUnavailable, match="locked"):
@@ -139,7 +139,7 @@ def test_waiting_for_the_lock_ends_with_an_error_that_may_be_tried_again(
 def test_a_process_killed_at_any_statement_of_the_local_transaction_loses_and_doubles_nothing(
     tmp_path: Path, victim: Victim, statement: int
 ) -> None:
-    with opened(tmp_path / "a.db", DDL, install=False) as shop:
+    with open_shop(tmp_path / "a.db", DDL, install=False) as shop:
         shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(50)))
         shop.source.installer.install(["*"], [])
         shop.copy.catch_up()
@@ -175,7 +175,7 @@ print(list(source.registry.read_batches([7, 8])))
 
 
 def test_an_open_snapshot_ends_with_the_cut_even_if_rows_were_left_unread(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", DDL) as shop:
+    with open_shop(tmp_path / "a.db", DDL) as shop:
         shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(100)))
         cut = shop.source.capture.open_cut([])
         assert cut is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases.sqlite import Shop, application, opened
+from tests.support.databases.sqlite import Shop, application, open_shop
 from venus.adapters.dialects.sqlite.connection import translate_errors
 from venus.adapters.dialects.sqlite.source import SqliteSource
 from venus.adapters.dialects.sqlite.verify import SqliteReader
@@ -26,7 +26,7 @@ HELD_S, FREE_S = 0.03, 0.003
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    with opened(tmp_path / "a.db", DDL, wal=False) as shop:
+    with open_shop(tmp_path / "a.db", DDL, wal=False) as shop:
         shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(50)))
         shop.copy.catch_up()
         shop.source.registry.set_table_state(shop.copy.id_of("u"), "PAUSED", "by hand")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases.sqlite import Shop, opened
+from tests.support.databases.sqlite import Shop, open_shop
 from venus.adapters.dialects.contract import RegisteredTable, SchemaChanged
 from venus.model import BatchNo
 
@@ -20,7 +20,7 @@ def table(shop: Shop, name: str = "person") -> RegisteredTable:
 
 
 def test_a_cut_never_reads_by_an_old_dictionary(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON) as shop:
+    with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
         shop.copy.catch_up()
         shop.run("ALTER TABLE person ADD COLUMN age INT DEFAULT 7; UPDATE person SET name = 'x'")
@@ -31,7 +31,7 @@ def test_a_cut_never_reads_by_an_old_dictionary(tmp_path: Path) -> None:
 
 
 def test_a_new_column_makes_a_new_version_and_is_filled(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON) as shop:
+    with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada'), (2, 'b', 'Bob')")
         shop.copy.catch_up()
         shop.run("ALTER TABLE person ADD COLUMN age INT DEFAULT 7; UPDATE person SET name = 'x' WHERE id = 1")
@@ -45,7 +45,7 @@ def test_a_new_column_makes_a_new_version_and_is_filled(tmp_path: Path) -> None:
 
 
 def test_a_dropped_columns_number_is_never_given_again(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON) as shop:
+    with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.copy.catch_up()
         shop.run("ALTER TABLE person DROP COLUMN name")
         (dropped,) = shop.source.capture.refresh_schemas()
@@ -58,7 +58,7 @@ def test_a_dropped_columns_number_is_never_given_again(tmp_path: Path) -> None:
 
 
 def test_renamed_columns_keep_their_number_the_key_too(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON) as shop:
+    with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
         shop.copy.catch_up()
         shop.run("ALTER TABLE person RENAME COLUMN id TO number; ALTER TABLE person RENAME COLUMN email TO mail")
@@ -74,7 +74,7 @@ def test_renamed_columns_keep_their_number_the_key_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", ["DROP TABLE person", "ALTER TABLE person RENAME TO people"])
 def test_a_table_that_is_gone_waits_for_an_operator_and_the_others_continue(tmp_path: Path, script: str) -> None:
-    with opened(tmp_path / "a.db", PERSON + "CREATE TABLE other (id INTEGER PRIMARY KEY);") as shop:
+    with open_shop(tmp_path / "a.db", PERSON + "CREATE TABLE other (id INTEGER PRIMARY KEY);") as shop:
         shop.copy.catch_up()
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
         shop.run(script)
@@ -89,7 +89,7 @@ def test_a_table_that_is_gone_waits_for_an_operator_and_the_others_continue(tmp_
 
 
 def test_a_table_rebuilt_by_a_migration_tool_has_lost_its_triggers_and_says_so(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON) as shop:
+    with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
         shop.copy.catch_up()
         shop.run("BEGIN; CREATE TABLE new (id INTEGER PRIMARY KEY, email TEXT UNIQUE, name TEXT NOT NULL, n INT)")
@@ -108,7 +108,7 @@ def test_a_table_rebuilt_by_a_migration_tool_has_lost_its_triggers_and_says_so(t
 
 
 def test_another_key_is_captured_after_the_next_installation(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON) as shop:
+    with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
         shop.copy.catch_up()
         shop.run("DROP TABLE person; CREATE TABLE person (email TEXT NOT NULL PRIMARY KEY, name TEXT)")
@@ -127,7 +127,7 @@ def test_another_key_is_captured_after_the_next_installation(tmp_path: Path) -> 
 
 
 def test_a_new_unique_index_needs_its_own_trigger(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON) as shop:
+    with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.copy.catch_up()
         shop.run("CREATE UNIQUE INDEX names ON person (name)")
         shop.copy.catch_up()
@@ -141,7 +141,7 @@ def test_a_new_unique_index_needs_its_own_trigger(tmp_path: Path) -> None:
 
 
 def test_a_restart_ordered_while_a_chunk_is_under_way_stands(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", PERSON, install=False) as shop:
+    with open_shop(tmp_path / "a.db", PERSON, install=False) as shop:
         shop.app.executemany("INSERT INTO person (email) VALUES (?)", ((str(n),) for n in range(10)))
         shop.source.installer.install(["*"], [])
         shop.copy.chunk_rows = 4

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases.sqlite import Shop, opened
+from tests.support.databases.sqlite import Shop, open_shop
 from venus.adapters.dialects.contract import FillState
 
 pytestmark = pytest.mark.integration
@@ -27,7 +27,7 @@ def fill(shop: Shop) -> FillState:
     [("'soon'", "d"), ("20260101", "d"), ("x'ff'", "d"), ("CAST(x'ff' AS TEXT)", "n"), ("1.5", "n")],
 )
 def test_the_table_halts_with_the_row_named_and_the_others_continue(tmp_path: Path, value: str, column: str) -> None:
-    with opened(tmp_path / "a.db", DDL) as shop:
+    with open_shop(tmp_path / "a.db", DDL) as shop:
         shop.copy.catch_up()
         shop.run(f"INSERT INTO t (id, {column}) VALUES (7, {value}); INSERT INTO other VALUES (1)")
         shop.run("INSERT INTO t VALUES (8, '2026-11-20', 8)")
@@ -49,7 +49,7 @@ def test_the_table_halts_with_the_row_named_and_the_others_continue(tmp_path: Pa
 
 
 def test_a_fill_halts_too_and_continues_where_it_was(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", DDL, install=False) as shop:
+    with open_shop(tmp_path / "a.db", DDL, install=False) as shop:
         shop.app.executemany("INSERT INTO t (id, n) VALUES (?, 1)", ((n,) for n in range(30)))
         shop.source.installer.install(["*"], [])
         shop.copy.chunk_rows = 10
@@ -68,7 +68,7 @@ def test_a_fill_halts_too_and_continues_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_null_in_a_key_halts_the_table(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", "CREATE TABLE t (id TEXT PRIMARY KEY, v TEXT);") as shop:
+    with open_shop(tmp_path / "a.db", "CREATE TABLE t (id TEXT PRIMARY KEY, v TEXT);") as shop:
         shop.run("INSERT INTO t VALUES ('a', 'x'), (NULL, 'y')")
         shop.copy.catch_up()
         assert state(shop)[0] == "PAUSED"
@@ -82,7 +82,7 @@ def test_a_null_in_a_key_halts_the_table(tmp_path: Path) -> None:
 
 
 def test_a_row_that_no_message_can_carry_halts_its_table(tmp_path: Path) -> None:
-    with opened(tmp_path / "a.db", DDL + "CREATE TABLE doc (id INTEGER PRIMARY KEY, body BLOB);") as shop:
+    with open_shop(tmp_path / "a.db", DDL + "CREATE TABLE doc (id INTEGER PRIMARY KEY, body BLOB);") as shop:
         shop.copy.catch_up()
         shop.run("INSERT INTO doc VALUES (7, zeroblob(16000000)), (8, x'00'); INSERT INTO other VALUES (1)")
         shop.copy.catch_up()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases.sqlite import opened
+from tests.support.databases.sqlite import open_shop
 
 
 @pytest.mark.parametrize("recursive", [0, 1])
@@ -81,7 +81,7 @@ from tests.support.databases.sqlite import opened
 def test_rows_that_a_conflict_removes_are_noticed(
     tmp_path: Path, recursive: int, ddl: str, before: str, statement: str
 ) -> None:
-    with opened(
+    with open_shop(
         tmp_path / "a.db", f"CREATE TABLE t ({ddl}\n);" if "--" not in ddl else f"CREATE TABLE t ({ddl}"
     ) as shop:
         shop.app.execute(f"PRAGMA recursive_triggers = {recursive}")
@@ -110,7 +110,7 @@ def test_rows_that_a_conflict_removes_are_noticed(
 )
 def test_victims_are_found_through_every_kind_of_unique_index(tmp_path: Path, recursive: int, index: str) -> None:
     ddl = f"CREATE TABLE t (id INTEGER PRIMARY KEY, u TEXT, n INT); CREATE UNIQUE INDEX odd {index};"
-    with opened(tmp_path / "a.db", ddl) as shop:
+    with open_shop(tmp_path / "a.db", ddl) as shop:
         shop.app.execute(f"PRAGMA recursive_triggers = {recursive}")
         shop.run(
             "INSERT INTO t VALUES (1, 'abc', 1), (2, 'xyz', 1), (3, NULL, 1), (4, 'abc', 0), (5, 'q', NULL)"
@@ -129,7 +129,7 @@ def test_victims_are_found_through_every_kind_of_unique_index(tmp_path: Path, re
 
 def test_victims_through_a_generated_column(tmp_path: Path) -> None:
     ddl = "CREATE TABLE t (id INTEGER PRIMARY KEY, a INT, g INT GENERATED ALWAYS AS (a % 3) VIRTUAL UNIQUE);"
-    with opened(tmp_path / "a.db", ddl) as shop:
+    with open_shop(tmp_path / "a.db", ddl) as shop:
         shop.run("INSERT INTO t (id, a) VALUES (1, 1), (2, 2)")
         shop.copy.catch_up()
         shop.run("INSERT OR REPLACE INTO t (id, a) VALUES (3, 4); UPDATE OR REPLACE t SET a = 7 WHERE id = 2")
@@ -144,7 +144,7 @@ def test_foreign_key_cascades_are_captured_also_behind_a_victim(tmp_path: Path) 
         CREATE TABLE child (id INTEGER PRIMARY KEY, p INT REFERENCES parent ON DELETE CASCADE ON UPDATE CASCADE);
         CREATE TABLE loose (id INTEGER PRIMARY KEY, p INT REFERENCES parent ON DELETE SET NULL);
     """
-    with opened(tmp_path / "a.db", ddl) as shop:
+    with open_shop(tmp_path / "a.db", ddl) as shop:
         shop.run("INSERT INTO parent VALUES (1, 'a'), (2, 'b'), (3, 'c')")
         shop.run("INSERT INTO child VALUES (1, 1), (2, 2), (3, 3); INSERT INTO loose VALUES (1, 1), (2, 2)")
         shop.copy.catch_up()

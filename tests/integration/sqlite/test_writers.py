@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases.sqlite import Shop, application, opened
+from tests.support.databases.sqlite import Shop, application, open_shop
 from venus.adapters.dialects.sqlite import registry
 from venus.adapters.dialects.sqlite.capture import capture, cut
 from venus.adapters.dialects.sqlite.capture.cut import PIECE_ROWS, SLACK_ROWS
@@ -90,14 +90,14 @@ def race(shop: Shop, seconds: float, monkeypatch: pytest.MonkeyPatch) -> tuple[l
 
 def _measure_locks(held: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def measured(connection: sqlite3.Connection, what: object) -> Iterator[None]:
+    def measure(connection: sqlite3.Connection, what: object) -> Iterator[None]:
         with write_transaction(connection, what):
             start = time.monotonic()
             yield
         held.append(time.monotonic() - start)
 
     for module in (cut, capture, registry):
-        monkeypatch.setattr(module, "write_transaction", measured)
+        monkeypatch.setattr(module, "write_transaction", measure)
 
 
 def log_length(shop: Shop) -> int:
@@ -108,7 +108,7 @@ def log_length(shop: Shop) -> int:
 def test_four_writers_lose_nothing_and_do_not_wait(
     tmp_path: Path, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(tmp_path / "a.db", DDL) as shop:
+    with open_shop(tmp_path / "a.db", DDL) as shop:
         shop.app.executemany("INSERT INTO account VALUES (?, 1, 100)", ((n,) for n in range(10)))
         waits, held, cuts = race(shop, seconds, monkeypatch)
 
@@ -125,7 +125,7 @@ def test_four_writers_lose_nothing_and_do_not_wait(
 
 
 def test_the_lock_is_held_briefly_however_much_was_consumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(tmp_path / "a.db", DDL) as shop:
+    with open_shop(tmp_path / "a.db", DDL) as shop:
         shop.app.execute("BEGIN")
         shop.app.executemany("INSERT INTO a (id, v) VALUES (?, 1)", ((n,) for n in range(100_000)))
         shop.app.execute("COMMIT")
@@ -145,7 +145,7 @@ def test_the_lock_is_held_briefly_however_much_was_consumed(tmp_path: Path, monk
 
 def test_a_commit_that_locks_all_others_out_is_waited_for(tmp_path: Path) -> None:
     """Without WAL; a reconnection for each would carry large rows again."""
-    with opened(tmp_path / "a.db", DDL, wal=False) as shop:
+    with open_shop(tmp_path / "a.db", DDL, wal=False) as shop:
         shop.copy.catch_up()
         shop.source.capture.write_heartbeat()  # behind a transaction of its own
 

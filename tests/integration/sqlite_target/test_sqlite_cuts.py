@@ -14,7 +14,7 @@ import pytest
 from tests.conformance.targets.places import SqlitePlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, TEXT, column, gone, items, put, refers, table
+from tests.support.brokers.feed import INT, TEXT, column, deletion, items, put, refers, table
 from tests.support.processes.forks import Victim
 from tests.support.waiting import eventually
 from venus.adapters.targets.sqlite import session as sessions
@@ -221,8 +221,8 @@ def test_foreign_keys_act_for_the_application_and_not_for_venus(stage: Stage) ->
     stage.feed.cut(put(1, "a", 1), put(1, "child", 1, table=2))
     stage.target.load()
     with stage.following():
-        stage.feed.cut(gone(1))  # before its child, in a cut of its own
-        stage.feed.cut(gone(1, table=2))
+        stage.feed.cut(deletion(1))  # before its child, in a cut of its own
+        stage.feed.cut(deletion(1, table=2))
         stage.reaches(stage.feed.broker.next_offset)
     stage.equal()
 
@@ -251,7 +251,7 @@ def test_keys_that_differ_only_in_case_or_blanks_are_different_rows(stage: Stage
     stage.feed.cut(*(put(key, key) for key in ("a", "A", "a ", "ä", "", "1", "01", "1e0")))
     stage.target.load()
     with stage.following():
-        stage.feed.cut(put("A", "changed"), gone("a"), gone("1"))
+        stage.feed.cut(put("A", "changed"), deletion("a"), deletion("1"))
         stage.reaches(stage.feed.broker.next_offset)
 
     stage.equal()

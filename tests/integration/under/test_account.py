@@ -15,11 +15,11 @@ from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import (
     INT,
     Feed,
-    applied,
+    applied_offset,
     caught_up,
     column,
+    deletion,
     following,
-    gone,
     items,
     put,
     query,
@@ -74,7 +74,7 @@ def live(feed: Feed, cuts: int, seed: int = 3) -> None:
     rng = random.Random(seed)
     for n in range(cuts):
         keys = rng.choices(range(1, 40), k=8)
-        changes = [gone(k) if rng.random() < 0.3 else put(k, f"{seed} {n} {i}", n) for i, k in enumerate(keys)]
+        changes = [deletion(k) if rng.random() < 0.3 else put(k, f"{seed} {n} {i}", n) for i, k in enumerate(keys)]
         feed.cut(*changes, put(n % 7, "o", n, table=2), put(1, 1_700_000_000_000_000 + n, table=9))
     feed.cut()
 
@@ -209,7 +209,7 @@ def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
         query(database, NO_CHECK)
         request_resync(settings, "a", "items")
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
-        assert behind_cut[0] < applied(database)
+        assert behind_cut[0] < applied_offset(database)
         assert read_progress(settings, "a").unaccounted == 0
         if held == "paused":
             first = read_table_states(settings, "a")[0]
@@ -307,7 +307,7 @@ def test_changes_below_the_cut_of_a_resync_that_is_ahead_of_the_stream_are_conta
         feed.cut(put(2, "contained", 2), put(1, "o", 1, table=2))
         request_resync(settings, "a", "items")
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
-        assert read_table_states(settings, "a")[0].held_from == broker.next_offset > applied(database)
+        assert read_table_states(settings, "a")[0].held_from == broker.next_offset > applied_offset(database)
         assert read_progress(settings, "a").unaccounted == 0
         broker.release()
         feed.cut(put(3, "behind", 3))

@@ -14,11 +14,11 @@ import pytest
 from tests.support.brokers.feed import (
     Change,
     Feed,
-    applied,
+    applied_offset,
     caught_up,
     column,
+    deletion,
     following,
-    gone,
     items,
     put,
     query,
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.integration
 LONG = "x" * 1000
 
 
-class Undecided(RealBroker):
+class UndecidedBroker(RealBroker):
     """A broker whose producer leaves cuts undecided on demand."""
 
     hold = False
@@ -65,18 +65,18 @@ class Undecided(RealBroker):
 
 
 @pytest.fixture
-def real(tmp_path: Path) -> Iterator[Undecided]:
-    broker = Undecided(tmp_path)
+def real(tmp_path: Path) -> Iterator[UndecidedBroker]:
+    broker = UndecidedBroker(tmp_path)
     yield broker
     broker.stop()
 
 
 @pytest.fixture
-def feed(real: Undecided) -> Feed:
+def feed(real: UndecidedBroker) -> Feed:
     return Feed(real)
 
 
-def load(real: Undecided, feed: Feed, url: str, schema: TableSchema, rows: int = 1500) -> Settings:
+def load(real: UndecidedBroker, feed: Feed, url: str, schema: TableSchema, rows: int = 1500) -> Settings:
     feed.describe(schema)
     feed.cut(*(put(i, f"label {i}", i) for i in range(rows)), inserts_only=True)
     settings = settings_for(real.address, {"a": url}, apply={"cut_group_rows_max": 300})
@@ -99,7 +99,7 @@ def wait_for_writing(url: str, rows: int = 1) -> None:
     eventually(lambda: writing(url), "the writing ahead")
 
 
-def half_cut(real: Undecided, feed: Feed, changes: Sequence[Change]) -> None:
+def half_cut(real: UndecidedBroker, feed: Feed, changes: Sequence[Change]) -> None:
     """Ship a cut, all of it, and leave it undecided."""
     real.hold = True
     feed.cut(*changes, batch_rows=200)
@@ -107,16 +107,16 @@ def half_cut(real: Undecided, feed: Feed, changes: Sequence[Change]) -> None:
 
 @pytest.mark.parametrize("indexed", [False, True], ids=["by key", "unique label"])
 def test_a_cut_is_written_before_its_decision_and_seen_after_it(
-    indexed: bool, database: str, real: Undecided, feed: Feed
+    indexed: bool, database: str, real: UndecidedBroker, feed: Feed
 ) -> None:
     schema = unique_label(items()) if indexed else items()
     settings = load(real, feed, database, schema)
     before = copy.deepcopy(feed.model[1])
     with following(settings, "a") as reports:
-        half_cut(real, feed, [*large(500, 2500, "new"), *(gone(i) for i in range(100))])
+        half_cut(real, feed, [*large(500, 2500, "new"), *(deletion(i) for i in range(100))])
         wait_for_writing(database)
         assert rows_at(database, schema) == before
-        assert applied(database) < real.next_offset + 1
+        assert applied_offset(database) < real.next_offset + 1
         transactions = max((r.transactions for r in reports), default=0)
         real.decide(Verdict.COMMIT)
         caught_up(database, real)
@@ -124,7 +124,7 @@ def test_a_cut_is_written_before_its_decision_and_seen_after_it(
     assert rows_at(database, schema) == feed.model[1]
 
 
-def test_what_is_written_ahead_is_not_kept_in_memory(database: str, real: Undecided, feed: Feed) -> None:
+def test_what_is_written_ahead_is_not_kept_in_memory(database: str, real: UndecidedBroker, feed: Feed) -> None:
     settings = load(real, feed, database, items())
     with following(settings, "a"):
         half_cut(real, feed, large(0, 3000, "kept at the target alone"))
@@ -146,7 +146,7 @@ def pieces() -> list[CutPiece]:
     return [found for found in gc.get_objects() if isinstance(found, CutPiece)]
 
 
-def test_a_cut_that_is_rolled_back_was_never_there(database: str, real: Undecided, feed: Feed) -> None:
+def test_a_cut_that_is_rolled_back_was_never_there(database: str, real: UndecidedBroker, feed: Feed) -> None:
     settings = load(real, feed, database, items())
     with following(settings, "a"):
         for word in ("wrong", "wrong again"):
@@ -158,12 +158,12 @@ def test_a_cut_that_is_rolled_back_was_never_there(database: str, real: Undecide
                 refs = {h.batch_no: h.digest for b in admin.status("main").businesses for h in b.halves}
             real.decide(Verdict.ROLLBACK, first, refs[first])
             feed.model, feed.batch_no, feed.sequence, feed.committed = was
-        feed.cut(*large(700, 2000, "right"), *(gone(i) for i in range(5)), batch_rows=200)
+        feed.cut(*large(700, 2000, "right"), *(deletion(i) for i in range(5)), batch_rows=200)
         caught_up(database, real)
     assert rows_at(database, items()) == feed.model[1]
 
 
-def test_values_that_change_places_across_the_pieces_of_a_cut(database: str, real: Undecided, feed: Feed) -> None:
+def test_values_that_change_places_across_the_pieces_of_a_cut(database: str, real: UndecidedBroker, feed: Feed) -> None:
     """The source's dictionary shows no unique index, but the target has one: only the whole cut can be merged."""
     settings = load(real, feed, database, items(), rows=1500)
     query(database, "CREATE UNIQUE INDEX ON shop.items (label)")
@@ -179,7 +179,7 @@ def test_values_that_change_places_across_the_pieces_of_a_cut(database: str, rea
 
 @pytest.mark.parametrize("what", ["new column", "truncate"])
 def test_what_locks_or_alters_a_table_waits_for_the_decision(
-    what: str, database: str, real: Undecided, feed: Feed
+    what: str, database: str, real: UndecidedBroker, feed: Feed
 ) -> None:
     settings = load(real, feed, database, items())
     with following(settings, "a"):
@@ -202,7 +202,7 @@ def test_what_locks_or_alters_a_table_waits_for_the_decision(
 
 
 def test_a_silent_producer_does_not_hold_locks_at_the_target(
-    database: str, real: Undecided, feed: Feed, monkeypatch: pytest.MonkeyPatch
+    database: str, real: UndecidedBroker, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apply_loop, "DECISION_WAIT_S", 0.2)
     settings = load(real, feed, database, items())
@@ -216,7 +216,9 @@ def test_a_silent_producer_does_not_hold_locks_at_the_target(
     assert rows_at(database, items()) == feed.model[1]
 
 
-def test_a_row_that_the_target_refuses_is_judged_after_the_decision(database: str, real: Undecided, feed: Feed) -> None:
+def test_a_row_that_the_target_refuses_is_judged_after_the_decision(
+    database: str, real: UndecidedBroker, feed: Feed
+) -> None:
     settings = load(real, feed, database, items())
     query(database, "ALTER TABLE shop.items ADD CHECK (amount <> 1700)")
     with following(settings, "a"):
@@ -230,7 +232,7 @@ def test_a_row_that_the_target_refuses_is_judged_after_the_decision(database: st
 
 
 def test_a_refused_row_that_is_rolled_back_halts_nothing(
-    database: str, real: Undecided, feed: Feed, caplog: pytest.LogCaptureFixture
+    database: str, real: UndecidedBroker, feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     settings = load(real, feed, database, items())

@@ -14,11 +14,11 @@ from tests.support.brokers.feed import (
     TEXT,
     Change,
     Feed,
-    applied,
+    applied_offset,
     caught_up,
     column,
+    deletion,
     following,
-    gone,
     items,
     put,
     query,
@@ -28,7 +28,7 @@ from tests.support.brokers.feed import (
     table,
     unique_label,
 )
-from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.pipelines.applying import counters_close, equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.postgresql.rows.at_once import apply_at_once
@@ -58,7 +58,7 @@ def test_random_histories_fold_to_the_same_rows_by_every_way(
     way: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     first, second = unique_label(items()), items(2, "others")
-    settings = loaded(database, feed, first, second, rows=20, apply=WAYS[way])
+    settings = load_target(database, feed, first, second, rows=20, apply=WAYS[way])
     since = dict(feed.committed)
     rng = random.Random(7)
     with following(settings, "a"):
@@ -78,7 +78,7 @@ def _random_cut(rng: random.Random, feed: Feed) -> None:
     pool = [labels[k,] for k in keys if (k,) in labels] + [f"new {rng.random()}" for _ in live]
     rng.shuffle(pool)
     for key in keys:
-        changes.append(put(key, pool.pop(), rng.randint(0, 9)) if key in live else gone(key))
+        changes.append(put(key, pool.pop(), rng.randint(0, 9)) if key in live else deletion(key))
     changes += [put(rng.randint(1, 9), None if rng.random() < 0.5 else "x\t\\N'", 1, table=2)]
     if rng.random() < 0.3:
         fresh = 1000 + feed.sequence
@@ -105,21 +105,21 @@ def test_keys_rotate_and_unique_values_are_swapped_and_children_survive(
     )
     with following(settings, "a"):
         # UPDATE items SET id = id + 1: key 1 is gone, every other key has its predecessor's row.
-        feed.cut(gone(1), *(put(i + 1, f"label {i}", i) for i in range(1, 1001)))
+        feed.cut(deletion(1), *(put(i + 1, f"label {i}", i) for i in range(1, 1001)))
         feed.cut(put(2, "label 2", 1), put(3, "label 1", 2))
         caught_up(database, broker)
     equal(database, feed)
 
 
 def test_a_cut_is_never_half_visible(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=100, apply={"cut_group_rows_max": 50})
+    settings = load_target(database, feed, items(), rows=100, apply={"cut_group_rows_max": 50})
     with following(settings, "a"):
         start = broker.next_offset
         broker.hold_from = start + 150
         feed.cut(*(put(i, "second", i) for i in range(1, 401)), batch_rows=50)
         eventually(lambda: _busy(database), "the transaction's start")
         assert query(database, "SELECT count(*) FROM shop.items WHERE label = 'second'") == [(0,)]
-        assert applied(database) == start
+        assert applied_offset(database) == start
         broker.release()
         caught_up(database, broker)
     equal(database, feed)
@@ -129,7 +129,7 @@ def test_keys_to_delete_wait_for_rows_and_go_in_one_pass(
     monkeypatch: pytest.MonkeyPatch, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     """A DELETE may be a pass over the whole table: one for all keys, but before the rows that follow them."""
-    settings = loaded(database, feed, items(), rows=100, apply={"keyed_rows_max": 0, "cut_group_rows_max": 10})
+    settings = load_target(database, feed, items(), rows=100, apply={"keyed_rows_max": 0, "cut_group_rows_max": 10})
     ran: list[str] = []
     run = TargetSession.run
 
@@ -141,7 +141,7 @@ def test_keys_to_delete_wait_for_rows_and_go_in_one_pass(
     with following(settings, "a"):
         back = [put(i, "back", i) for i in range(1, 21)]
         broker.hold_from = broker.next_offset + 50  # what has come in one piece is merged in one
-        feed.cut(*(gone(i) for i in range(1, 41)), *back, *(gone(i) for i in range(51, 91)), batch_rows=10)
+        feed.cut(*(deletion(i) for i in range(1, 41)), *back, *(deletion(i) for i in range(51, 91)), batch_rows=10)
         eventually(lambda: any("venus_d_" in text for text in ran))
         broker.release()
         caught_up(database, broker)
@@ -157,7 +157,7 @@ def _busy(database: str) -> bool:
 def test_truncate_is_applied_in_order_even_under_a_foreign_key(database: str, broker: FakeDelivery, feed: Feed) -> None:
     parent = items()
     child = refers(table(2, "lines", column(1, "id", INT), column(2, "item", INT)), "item", parent)
-    settings = loaded(database, feed, parent, child, rows=50)
+    settings = load_target(database, feed, parent, child, rows=50)
     with following(settings, "a"):
         feed.cut(put(60, "before", 1))
         feed.truncate(1, put(5, "after", 1))
@@ -170,7 +170,7 @@ def test_truncate_is_applied_in_order_even_under_a_foreign_key(database: str, br
 def test_a_truncate_empties_no_table_for_those_who_read_an_older_snapshot(
     empty_by: str, seen: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = loaded(database, feed, items(), rows=3, empty_by=empty_by)
+    settings = load_target(database, feed, items(), rows=3, empty_by=empty_by)
     reader = PostgresDatabase(settings, "a").connect("reader")
     reader.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     assert reader.row("SELECT 1") == (1,)  # the snapshot; the table itself is not locked yet
@@ -185,14 +185,14 @@ def test_a_truncate_empties_no_table_for_those_who_read_an_older_snapshot(
 
 
 def test_a_sweep_removes_what_it_did_not_meet(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=100, apply={"keyed_rows_max": 2})
+    settings = load_target(database, feed, items(), rows=100, apply={"keyed_rows_max": 2})
     with following(settings, "a"):
         before = feed.sweep_begin(1)
         feed.cut(*(put(i, "met", i) for i in range(1, 91)))
         caught_up(database, broker)
     with following(settings, "a"):  # a restart in the middle forgets nothing
         feed.cut(put(95, "touched", 1))
-        feed.cut(gone(3))
+        feed.cut(deletion(3))
         feed.sweep_end(1, before)
         caught_up(database, broker)
     for key in (*range(91, 95), *range(96, 101)):
@@ -221,7 +221,7 @@ def test_new_columns_and_tables_arrive_and_dropped_columns_stay(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     old = items()
-    settings = loaded(database, feed, old, rows=3)
+    settings = load_target(database, feed, old, rows=3)
     small = LogicalType(kind=Kind.TEXT, length=20)
     wider = replace(
         old, version=2, columns=(*old.columns, column(4, "extra", small), column(5, "n", INT, default_sql="7"))
@@ -249,7 +249,7 @@ def test_a_change_of_type_that_is_no_widening_halts_the_table_until_it_is_altere
     by: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     old = items()
-    settings = loaded(database, feed, old, items(2, "others"), rows=3)
+    settings = load_target(database, feed, old, items(2, "others"), rows=3)
     shrunk = replace(old, version=2, columns=(*old.columns[:2], column(3, "amount", replace(INT, length=2))))
     with following(settings, "a"):
         feed.describe(shrunk)
@@ -280,7 +280,7 @@ def test_the_heartbeat_goes_to_the_applied_row(database: str, broker: FakeDelive
         key=("id",),
         columns=(column(1, "id", INT), column(2, "beat_at", INT)),
     )
-    settings = loaded(database, feed, items(), beat, rows=1)
+    settings = load_target(database, feed, items(), beat, rows=1)
     with following(settings, "a"):
         feed.cut(put(1, 1_700_000_000_123_456, table=9))
         caught_up(database, broker)
@@ -301,7 +301,7 @@ def test_two_targets_follow_with_offsets_of_their_own(
     with following(settings, "a"):
         feed.cut(put(1, "a only", 1))
         caught_up(database, broker)
-        assert applied(second_database, "main/b") < applied(database)
+        assert applied_offset(second_database, "main/b") < applied_offset(database)
         with following(settings, "b"):
             feed.cut(put(2, "both", 1))
             caught_up(second_database, broker, "main/b")
@@ -321,7 +321,7 @@ def test_two_targets_in_two_schemas_of_one_database(database: str, broker: FakeD
     for name, own in zip("ab", settings, strict=True):
         full_sync(own, name)
     with following(settings[0], "a"), following(settings[1], "b"):
-        feed.cut(put(1, "both", 1), gone(2))
+        feed.cut(put(1, "both", 1), deletion(2))
         caught_up(database, broker, "main/a")
         caught_up(database, broker, "main/b")
     equal(database, feed, namespace="copy_a")
@@ -342,7 +342,7 @@ def test_a_role_without_the_replica_right_defers_constraints(
     settings = settings_for(broker.address, {"a": url})
     full_sync(settings, "a")
     with following(settings, "a") as reports:
-        feed.cut(gone(1), gone(1, table=2), *(put(i + 1, f"label {i}", i) for i in range(1, 31)))
+        feed.cut(deletion(1), deletion(1, table=2), *(put(i + 1, f"label {i}", i) for i in range(1, 31)))
         feed.cut(put(50, 60, table=2), put(60, "label 60", 1))
         caught_up(database, broker)
     equal(database, feed)
@@ -353,7 +353,7 @@ def test_a_role_without_the_replica_right_defers_constraints(
 def test_inserts_that_are_not_new_after_all_are_upserted(
     way: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = loaded(database, feed, items(), rows=30, apply=WAYS[way])
+    settings = load_target(database, feed, items(), rows=30, apply=WAYS[way])
     with following(settings, "a"):
         feed.cut(*(put(i, "again", i) for i in range(20, 60)), inserts_only=True)
         caught_up(database, broker)
@@ -361,7 +361,7 @@ def test_inserts_that_are_not_new_after_all_are_upserted(
 
 
 def test_a_transaction_notices_commands_and_rivals(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=1)
+    settings = load_target(database, feed, items(), rows=1)
     target = PostgresDatabase(settings, "a")
     feed.cut(put(1, "new", 2))
     pieces = [decode_piece(broker.increments[-1])]
@@ -382,7 +382,7 @@ def test_a_transaction_notices_commands_and_rivals(database: str, broker: FakeDe
 def test_a_single_row_is_upserted_by_a_statement_that_is_planned_once(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = loaded(database, feed, items(), rows=2)
+    settings = load_target(database, feed, items(), rows=2)
     target = PostgresDatabase(settings, "a")
     session = target.connect()
     known = catalogues.read_catalogue(target, session)
@@ -401,7 +401,7 @@ def test_a_single_row_is_upserted_by_a_statement_that_is_planned_once(
     assert apply(put(1, "it's \\ one", 1))
     assert apply(put(3, "three", 3))
     assert len(read_plans()) == 1
-    assert apply(put(4, "four", 4), put(5, "five", 5), gone(2))
+    assert apply(put(4, "four", 4), put(5, "five", 5), deletion(2))
     assert len(read_plans()) == 1
     query(database, "ALTER TABLE shop.items ALTER COLUMN amount TYPE numeric")
     feed.cut(put(1, "larger than before", 10**30))
@@ -420,7 +420,7 @@ def _set_offset(database: str) -> None:
 def test_values_that_exclude_each_other_are_swapped(
     keyed_rows_max: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = loaded(database, feed, items(), rows=100, apply={"keyed_rows_max": keyed_rows_max})
+    settings = load_target(database, feed, items(), rows=100, apply={"keyed_rows_max": keyed_rows_max})
     query(database, "ALTER TABLE shop.items ADD CONSTRAINT apart EXCLUDE USING hash (label WITH =)")
     first, second = (feed.model[1][key,][0] for key in ("1", "2"))
     with following(settings, "a"):

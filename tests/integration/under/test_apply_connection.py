@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, applied, caught_up, following, items, put, query, settings_for
+from tests.support.brokers.feed import Feed, applied_offset, caught_up, following, items, put, query, settings_for
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.applying import equal, loaded
+from tests.support.pipelines.applying import equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.under import circuit
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_a_lost_connection_is_made_again_and_the_circuit_tells(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=1)
+    settings = load_target(database, feed, items(), rows=1)
     kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'venus apply%'"
     with following(settings, "a") as reports:
         for n in range(5):
@@ -55,7 +55,7 @@ def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
     clock = StoppableClock()
     monkeypatch.setattr(circuit, "time", clock)
     monkeypatch.setattr(circuit, "SLOW_CLASSES", ((3.0, 2.0),))
-    loaded(database, feed, items(), rows=1)
+    load_target(database, feed, items(), rows=1)
     other = postgres_server.create_database()
     settings = settings_for(broker.address, {"a": database, "b": other})
     full_sync(settings, "b")
@@ -76,7 +76,7 @@ def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
         query(database, "DROP TRIGGER slow ON shop.items")
         feed.cut(put(1, "again", 2))
         caught_up(other, broker, "main/b")
-        assert applied(database) < broker.next_offset, "the other target does not wait for the slow one"
+        assert applied_offset(database) < broker.next_offset, "the other target does not wait for the slow one"
         clock.start()
         caught_up(database, broker)
         feed.cut(put(1, "quickly", 3))
@@ -102,7 +102,7 @@ def test_a_login_that_is_refused_for_a_while_is_waited_for(
     query(database, "CREATE ROLE renamed LOGIN SUPERUSER")
     try:
         url = postgres_server.url(str(sqlalchemy.make_url(database).database), user="renamed")
-        settings = loaded(url, feed, items(), rows=3)
+        settings = load_target(url, feed, items(), rows=3)
         with following(settings, "a") as reports:
             feed.cut(put(1, "before", 1))
             caught_up(database, broker)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, caught_up, following, items, put, query
-from tests.support.pipelines.applying import equal, loaded
+from tests.support.pipelines.applying import equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.relational.control import read_table_states
@@ -21,24 +21,24 @@ TABLES = 30
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Keep every statement of the sessions with targets."""
-    said: list[str] = []
+    statements: list[str] = []
     run = TargetSession.run
 
     def listening(self: TargetSession, text: str, params: Params = None) -> int:
-        said.append(text)
+        statements.append(text)
         return run(self, text, params)
 
     monkeypatch.setattr(TargetSession, "run", listening)
-    return said
+    return statements
 
 
 def test_a_small_cut_is_one_round_trip_of_what_was_planned_once_in_a_session(
-    database: str, broker: FakeDelivery, feed: Feed, said: list[str]
+    database: str, broker: FakeDelivery, feed: Feed, statements: list[str]
 ) -> None:
-    settings = loaded(database, feed, items(), rows=1)
-    said.clear()
+    settings = load_target(database, feed, items(), rows=1)
+    statements.clear()
     with following(settings, "a"):
         for n in range(5):
             feed.cut(put(1, "again", n))
@@ -47,30 +47,30 @@ def test_a_small_cut_is_one_round_trip_of_what_was_planned_once_in_a_session(
         query(database, kill)
         feed.cut(put(1, "last", 9))
         caught_up(database, broker)
-    cuts = [text for text in said if "advance" in text and not text.startswith("PREPARE")]
+    cuts = [text for text in statements if "advance" in text and not text.startswith("PREPARE")]
     assert len(cuts) >= 6
     assert all(
         text.startswith("BEGIN") and "EXECUTE venus_advance (" in text and "EXECUTE venus_count (" in text
         for text in cuts
     )
-    assert sum(text.startswith("PREPARE") for text in said) == 6, (
+    assert sum(text.startswith("PREPARE") for text in statements) == 6, (
         "three for each session: the counters, the position, the row"
     )
     equal(database, feed)
 
 
 def test_a_cut_of_many_tables_is_one_round_trip(
-    database: str, broker: FakeDelivery, feed: Feed, said: list[str]
+    database: str, broker: FakeDelivery, feed: Feed, statements: list[str]
 ) -> None:
     schemas = [items(n, f"items_{n}") for n in range(1, TABLES + 1)]
-    settings = loaded(database, feed, *schemas, rows=1, apply={"keyed_rows_max": 3})
+    settings = load_target(database, feed, *schemas, rows=1, apply={"keyed_rows_max": 3})
     before = sum(state.rows_applied for state in read_table_states(settings, "a"))
-    said.clear()
+    statements.clear()
     with following(settings, "a"):
         for n in range(3):
             feed.cut(*(put(key, "new", n, table=t) for t in range(1, TABLES + 1) for key in (n, n + 1)))
             caught_up(database, broker)
-    written = [text for text in said if "INSERT INTO" in text]
+    written = [text for text in statements if "INSERT INTO" in text]
     assert len(written) == 3, "one string for a cut"
     assert all(text.count("INSERT INTO") == TABLES and text.count("EXECUTE venus_count_all (") == 1 for text in written)
     assert sum(state.rows_applied for state in read_table_states(settings, "a")) == before + 3 * 2 * TABLES
@@ -79,17 +79,17 @@ def test_a_cut_of_many_tables_is_one_round_trip(
 
 @pytest.mark.slow
 def test_a_quiet_target_is_asked_about_once_a_second(
-    database: str, broker: FakeDelivery, feed: Feed, said: list[str]
+    database: str, broker: FakeDelivery, feed: Feed, statements: list[str]
 ) -> None:
-    settings = loaded(database, feed, items(), rows=1)
+    settings = load_target(database, feed, items(), rows=1)
     with following(settings, "a"):
         feed.cut(put(1, "once", 1))
         caught_up(database, broker)
-        said.clear()
+        statements.clear()
         began = time.monotonic()
-        eventually(lambda: len(said) >= 5)
-        assert time.monotonic() - began > 2.5, said
-        assert sum("rows_repaired" in text for text in said) <= 1, "what has not moved is not added up again"
+        eventually(lambda: len(statements) >= 5)
+        assert time.monotonic() - began > 2.5, statements
+        assert sum("rows_repaired" in text for text in statements) <= 1, "what has not moved is not added up again"
         feed.cut(put(1, "twice", 2))
         caught_up(database, broker)
-        eventually(lambda: sum("rows_repaired" in text for text in said) >= 2)
+        eventually(lambda: sum("rows_repaired" in text for text in statements) >= 2)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, rows_at
-from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.pipelines.applying import counters_close, equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational.control import read_table_states, retry_quarantine
 from venus.config import Settings
@@ -45,7 +45,7 @@ def states(settings: Settings) -> list[str]:
 def test_a_trigger_that_raises_at_commit_halts_its_table_alone(
     way: dict[str, int], code: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = loaded(database, feed, items(), items(2, "others"), items(3, "third"), rows=3, apply=way)
+    settings = load_target(database, feed, items(), items(2, "others"), items(3, "third"), rows=3, apply=way)
     since = dict(feed.committed)
     query(database, RAISES.format(code=code))
     for table in ("items", "others"):
@@ -76,7 +76,7 @@ def test_a_trigger_that_raises_at_commit_halts_its_table_alone(
 def test_a_trigger_of_a_foreign_table_halts_what_was_written_and_no_more(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = loaded(database, feed, items(), items(2, "others"), rows=3)
+    settings = load_target(database, feed, items(), items(2, "others"), rows=3)
     since = dict(feed.committed)
     query(database, RAISES.format(code="P0001") + ";" + COPIES)
     query(database, TRIGGER.format(table="copied"))

@@ -15,8 +15,8 @@ from tests.support.brokers.feed import (
     Feed,
     caught_up,
     column,
+    deletion,
     following,
-    gone,
     put,
     query,
     refers,
@@ -116,7 +116,7 @@ def test_micro_batches_are_masked_too(database: str, feed: Feed, key_file: Path)
     settings = begin(feed, database, key_file)
     settings = settings.model_copy(update={"spark": SparkSettings(stage_rows_min=1)})
     feed.cut(*(put(f"plain{n}", f"plain{n}@5", "a plain note", "2001-12-31", "plain") for n in range(40, 80)))
-    feed.cut(gone("plain1"), put("plain2", "plain2@5", None, None, None))
+    feed.cut(deletion("plain1"), put("plain2", "plain2@5", None, None, None))
     applies = StagedApply(settings, "a", LocalRunner(2), threading.Event())
     applies.start()
     applies.apply_up_to(feed.broker.next_offset)

@@ -18,11 +18,11 @@ from tests.support.brokers.feed import (
     Feed,
     Key,
     Row,
-    applied,
+    applied_offset,
     caught_up,
     column,
+    deletion,
     following,
-    gone,
     items,
     put,
     rows_at,
@@ -66,7 +66,7 @@ def narrow(row: Row) -> bool:
 def some(rng: random.Random, table: int = 1) -> Change:
     key = rng.randint(1, 120)
     if rng.random() < 0.2:
-        return gone(key, table=table)
+        return deletion(key, table=table)
     return put(key, rng.choice(("EU", "US", "ASIA")), rng.randint(0, 80), table=table)
 
 
@@ -119,7 +119,7 @@ def test_sets_and_targets_have_the_rows_inside(
         assert rows_at(url, items()) == inside(feed, is_inside)
         assert rows_at(url, items(2, "others")) == feed.model[2]
         assert full_data(broker.address)[1].keys() == inside(feed, is_inside).keys()
-        assert applied(url) == real.next_offset
+        assert applied_offset(url) == real.next_offset
         with AdminClient(broker.address) as admin:
             status = admin.status()
         assert [*status.alarms, *status.businesses[0].alarms] == []
@@ -186,7 +186,7 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
         feed.cut(*(some(rng) for _ in range(20)))
         caught_up(database, real)
     networks.has(access.address, real.next_offset)
-    position = applied(database)
+    position = applied_offset(database)
     port = access.address.rpartition(":")[2]
     access.stop()
 

@@ -14,11 +14,11 @@ from tests.support.brokers.feed import (
     INT,
     TEXT,
     Feed,
-    applied,
+    applied_offset,
     caught_up,
     column,
+    deletion,
     following,
-    gone,
     items,
     put,
     query,
@@ -65,9 +65,11 @@ def test_a_load_beside_the_read_ends_behind_it(database: str, broker: FakeDelive
     progress: list[LoadProgress] = []
     steps: Steps = iter(
         [
-            lambda: feed.cut(put(700, "changed before it is read", 1), gone(3), put(4, "changed after it was read", 1)),
+            lambda: feed.cut(
+                put(700, "changed before it is read", 1), deletion(3), put(4, "changed after it was read", 1)
+            ),
             lambda: send(feed, 500, 900),
-            lambda: feed.cut(put(700, "changed after it was read", 2), gone(701)),
+            lambda: feed.cut(put(700, "changed after it was read", 2), deletion(701)),
         ]
     )
     seen: list[object] = []
@@ -76,7 +78,7 @@ def test_a_load_beside_the_read_ends_behind_it(database: str, broker: FakeDelive
         """Look from outside each time, and send the next cut."""
         if step := next(steps, None):
             seen.append([state.state for state in read_table_states(settings, "a")] or ["none"])
-            seen.append(query(database, INDEXES) if applied(database) > 0 else [])
+            seen.append(query(database, INDEXES) if applied_offset(database) > 0 else [])
             step()
             return None
         return broker.next_offset
@@ -104,13 +106,13 @@ def test_a_target_whose_first_load_has_not_ended_counts_as_not_loaded(
     settings = settings_for(broker.address, {"a": database})
 
     def stop() -> int | None:
-        if applied(database) < 0:
+        if applied_offset(database) < 0:
             return None
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         full_sync(settings, "a", fill_end=stop)
-    assert applied(database) == 50
+    assert applied_offset(database) == 50
     splits_read = broker.splits_read
     send(feed, 50, 100)
     assert read_progress(settings, "a").position is None
@@ -134,7 +136,7 @@ def test_rows_of_the_first_read_are_copied_without_a_stage(
         stage(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(RowMerger, "_stage", count)
-    steps: Steps = iter([plan, lambda: feed.cut(put(600, "x", 1), gone(3)), lambda: send(feed, 10, 1000)])
+    steps: Steps = iter([plan, lambda: feed.cut(put(600, "x", 1), deletion(3)), lambda: send(feed, 10, 1000)])
 
     def end() -> int | None:
         if step := next(steps, None):
@@ -218,7 +220,7 @@ def test_rows_are_counted_exactly_at_a_snapshot(database: str, broker: FakeDeliv
             feed.cut(put(9000 + 10 * broker.snapshots_opened + n, "behind a snapshot", 1))
 
     def end() -> int | None:
-        if not applied(database) > 0:
+        if not applied_offset(database) > 0:
             return None
         if not ends:
             broker.after_snapshot = write
@@ -354,7 +356,7 @@ def test_empty_meanwhile_begins_a_load_that_has_not_ended_again(
     settings = settings_for(broker.address, {"a": database})
 
     def stop() -> int | None:
-        if applied(database) < 0:
+        if applied_offset(database) < 0:
             return None
         raise KeyboardInterrupt
 

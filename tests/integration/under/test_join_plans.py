@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, gone, items, query
-from tests.support.pipelines.applying import equal, loaded
+from tests.support.brokers.feed import Feed, caught_up, deletion, following, items, query
+from tests.support.pipelines.applying import equal, load_target
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import TargetSession
@@ -23,7 +23,7 @@ BOUND = "SET LOCAL statement_timeout = '4s'"
 @pytest.fixture
 def table(database: str, broker: FakeDelivery, feed: Feed) -> Iterator[tuple[TargetSession, RowSql]]:
     """Open a session like the one that applies; its table was analysed while its rows came."""
-    settings = loaded(database, feed, items(), rows=1)
+    settings = load_target(database, feed, items(), rows=1)
     query(database, f"INSERT INTO shop.items (id, label, amount) SELECT g, 'x', g FROM generate_series(2, {ROWS}) g")
     query(database, "ANALYZE shop.items; UPDATE pg_class SET reltuples = 0 WHERE oid = 'shop.items'::regclass")
     target = PostgresDatabase(settings, "a")
@@ -99,11 +99,11 @@ def test_many_keys_of_a_large_table_are_joined_in_one_pass(table: tuple[TargetSe
 
 
 def test_a_large_cut_of_deletions_is_applied_to_such_a_table(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=3_000)
+    settings = load_target(database, feed, items(), rows=3_000)
     query(database, "ANALYZE shop.items; UPDATE pg_class SET reltuples = 0 WHERE oid = 'shop.items'::regclass")
 
     with following(settings, "a"):
-        feed.cut(*(gone(n) for n in range(1, 2_000)))
+        feed.cut(*(deletion(n) for n in range(1, 2_000)))
         caught_up(database, broker)
 
     equal(database, feed)

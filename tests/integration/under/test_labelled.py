@@ -10,10 +10,10 @@ import pytest
 from tests.support.brokers import networks
 from tests.support.brokers.feed import (
     Feed,
-    applied,
+    applied_offset,
     caught_up,
+    deletion,
     following,
-    gone,
     items,
     put,
     query,
@@ -44,7 +44,7 @@ def test_a_target_below_a_labelled_set(database: str, tmp_path: Path, real: Real
             for n in range(30):
                 tables = [(1,), (2,), (1, 2), (2, 1, 2)][n % 4]
                 changes = [
-                    gone(k, table=t) if rng.random() < 0.2 else put(k, f"{rng.random()}", n, table=t)
+                    deletion(k, table=t) if rng.random() < 0.2 else put(k, f"{rng.random()}", n, table=t)
                     for t in tables
                     for k in rng.sample(range(1, 60), 4)
                 ]
@@ -60,4 +60,4 @@ def test_a_target_below_a_labelled_set(database: str, tmp_path: Path, real: Real
     assert query(database, "SELECT count(*) FROM information_schema.tables WHERE table_name = 'others'") == [(0,)]
     assert read_table_states(settings, "a")[0].rows_applied == feed.committed[1] - since
     assert read_progress(settings, "a").unaccounted == 0
-    assert applied(database) == real.next_offset
+    assert applied_offset(database) == real.next_offset

@@ -172,17 +172,17 @@ def test_only_some_tables_catch_up_at_once(
     most: list[int] = []
     step, close = CatchUp.step, CatchUp.close
 
-    def stepped(self: CatchUp, *args: object, **options: object) -> bool:
+    def record_step(self: CatchUp, *args: object, **options: object) -> bool:
         now.add(self)
         most.append(len(now))
         return step(self, *args, **options)  # type: ignore[arg-type]
 
-    def closed(self: CatchUp) -> None:
+    def record_close(self: CatchUp) -> None:
         now.discard(self)
         close(self)
 
-    monkeypatch.setattr(CatchUp, "step", stepped)
-    monkeypatch.setattr(CatchUp, "close", closed)
+    monkeypatch.setattr(CatchUp, "step", record_step)
+    monkeypatch.setattr(CatchUp, "close", record_close)
     names = [f"t{n}" for n in range(1, 9)]
     pause(settings, "a", names)
     with following(settings, "a"):

@@ -12,7 +12,7 @@ import sqlalchemy
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, caught_up, following, items, put, query
 from tests.support.databases.postgres import Server, libpq
-from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.pipelines.applying import counters_close, equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.session import TargetSession, try_replica_role
 from venus.adapters.targets.relational.control import read_table_states, request_resync
@@ -45,7 +45,7 @@ def test_a_target_is_loaded_applied_and_made_equal_whatever_is_set(
     if name not in settings_here:
         pytest.skip(f"this server has no {name}")
     query(database, f"ALTER DATABASE {sqlalchemy.make_url(database).database} SET {name} = {settings_here[name]}")
-    settings = loaded(database, feed, items(), items(2, "others"), rows=5)
+    settings = load_target(database, feed, items(), items(2, "others"), rows=5)
     since = dict(feed.committed)
     with following(settings, "a") as reports:
         feed.cut(put(1, "new", 1), put(1, "new", 1, table=2))
@@ -72,7 +72,7 @@ def test_a_target_is_loaded_applied_and_made_equal_whatever_is_set(
 def test_a_target_that_is_read_only_is_waited_for_and_says_what_to_do(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = loaded(database, feed, items(), rows=5)
+    settings = load_target(database, feed, items(), rows=5)
     name = sqlalchemy.make_url(database).database
     query(database, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     with following(settings, "a") as reports:

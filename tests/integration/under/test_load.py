@@ -10,7 +10,7 @@ from tests.support.brokers.feed import (
     TEXT,
     Change,
     Feed,
-    applied,
+    applied_offset,
     caught_up,
     column,
     following,
@@ -46,7 +46,7 @@ def test_a_target_is_loaded_and_then_follows(database: str, broker: FakeDelivery
     report = full_sync(settings, "a", reports.append)
     assert report.rows == {"shop.items": 1200}
     assert rows_at(database, items()) == feed.model[1]
-    assert applied(database) == 1200
+    assert applied_offset(database) == 1200
     assert (reports[0].phase, reports[-1].phase, reports[-1].rows) == ("planning", "done", 1200)
     with following(settings, "a"):
         feed.cut(put(1, "changed", 5), put(5000, "new", None))
@@ -143,7 +143,7 @@ def test_a_load_that_is_not_what_the_broker_counts_is_no_load(
     with pytest.raises(ProtocolError, match=f"shop.items: {says}"):
         full_sync(settings, "a")
     assert [found.state for found in read_table_states(settings, "a")] == ["LOADING"]
-    assert applied(database) == -1
+    assert applied_offset(database) == -1
     broker.sums_off = (0, 0)
     assert full_sync(settings, "a").rows == {"shop.items": 3}
     assert read_table_states(settings, "a")[0].state == "ACTIVE"

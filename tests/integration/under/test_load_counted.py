@@ -21,7 +21,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Meddled:
+class MeddledLoad:
     """Loads in this process, before another session changes the target."""
 
     def __init__(self, database: str, text: str) -> None:
@@ -52,7 +52,7 @@ def test_a_table_with_rows_of_another_writer_is_not_loaded(
     settings = describe(database, feed)
 
     with pytest.raises(TargetError, match=f"shop.items has {rows} rows after 10 were loaded"):
-        full_sync(settings, "a", runner=Meddled(database, meddling))
+        full_sync(settings, "a", runner=MeddledLoad(database, meddling))
     assert query(database, "SELECT count(*) FROM venus.applied") == [(0,)]
 
     full_sync(settings, "a")

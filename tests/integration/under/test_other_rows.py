@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from tests.support.brokers import networks
-from tests.support.brokers.feed import Feed, applied, caught_up, following, items, put, query, rows_at, settings_for
+from tests.support.brokers.feed import (
+    Feed,
+    applied_offset,
+    caught_up,
+    following,
+    items,
+    put,
+    query,
+    rows_at,
+    settings_for,
+)
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status
 from tests.support.ports import free_port
@@ -76,7 +86,7 @@ def test_a_target_takes_nothing_of_a_set_with_other_rows(
     settings = settings_for(sets["eu"].address, {"a": database})
     full_sync(settings, "a")
     for name, there in (("us", "label = 'US'"), ("whole", "every row")):
-        offset = applied(database)
+        offset = applied_offset(database)
         with pytest.raises(OtherRows) as caught:
             follow_once(at(settings, sets[name].address))
         assert str(caught.value) == (
@@ -84,7 +94,7 @@ def test_a_target_takes_nothing_of_a_set_with_other_rows(
             "now label = 'EU'); nothing is read from it"
         )
         assert caught.value.hint.startswith("give that set the same predicates; or `venus resync --all --target a`")
-        assert applied(database) == offset
+        assert applied_offset(database) == offset
     feed.cut(put(3, "EU", 30), put(4, "US", 40))
     with following(at(settings, sets["twin"].address), "a"):  # says the same in other words
         caught_up(database, real)
@@ -115,7 +125,7 @@ def test_a_target_waits_for_a_set_with_its_rows_if_there_is_one(
         Subscriber(both.broker.reach, "main", "main/a", credit_bytes=1 << 20) as subscriber,
         pytest.raises(Unavailable, match=r"set us has other rows than set eu .*another set may have these rows"),
     ):
-        subscriber.open(applied(database), 0, rows=position(database))
+        subscriber.open(applied_offset(database), 0, rows=position(database))
     with following(both, "a"):
         eu = start("eu", real.address, where=EU, listen=f"127.0.0.1:{port}")
         networks.has(eu.address, real.next_offset)

@@ -13,15 +13,15 @@ from tests.support.brokers.feed import (
     Change,
     Feed,
     caught_up,
+    deletion,
     following,
-    gone,
     items,
     put,
     query,
     section,
     unique_label,
 )
-from tests.support.pipelines.applying import equal, loaded
+from tests.support.pipelines.applying import equal, load_target
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.relational.control import list_quarantine, read_progress, read_table_states
 from venus.config import Settings
@@ -66,7 +66,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def load_streamed(database: str, feed: Feed, schema: TableSchema, **options: object) -> Settings:
     """Load a target whose cuts are streamed."""
-    return loaded(database, feed, schema, rows=100, apply={"cut_group_rows_max": GROUP}, **options)
+    return load_target(database, feed, schema, rows=100, apply={"cut_group_rows_max": GROUP}, **options)
 
 
 def cut(feed: Feed, *runs: tuple[Sequence[Change], bool]) -> None:
@@ -90,7 +90,7 @@ def new(keys: Sequence[int], word: str = "new") -> tuple[list[Change], bool]:
 
 
 def deletions(keys: Sequence[int]) -> tuple[list[Change], bool]:
-    return [gone(k) for k in keys], False
+    return [deletion(k) for k in keys], False
 
 
 def check_applied(database: str, feed: Feed, settings: Settings) -> None:

@@ -15,8 +15,8 @@ from tests.support.brokers.feed import (
     Feed,
     caught_up,
     column,
+    deletion,
     following,
-    gone,
     items,
     put,
     query,
@@ -75,7 +75,7 @@ def writers(feed: Feed, cuts: int, seed: int) -> None:
     for n in range(cuts):
         keys = rng.choices(range(1, 260), k=12)
         changes = [
-            gone(k) if rng.random() < 0.2 else put(k, rng.choice(REGIONS), rng.choice((None, 0, 100, 500)))
+            deletion(k) if rng.random() < 0.2 else put(k, rng.choice(REGIONS), rng.choice((None, 0, 100, 500)))
             for k in keys
         ]
         feed.cut(*changes, put(n % 5, "o", n, table=2))
@@ -122,7 +122,7 @@ def test_a_target_gets_the_rows_in_range(database: str, feed: Feed, way: str) ->
         caught_up(database, feed.broker)
         assert (left["id"],) not in rows_at(database, items())
         feed.cut(put(left["id"], "EU", None))  # NULL is not in
-        feed.cut(put(left["id"], "EU", 100), gone(left["id"]), put("5001", "EU", 100))  # another key
+        feed.cut(put(left["id"], "EU", 100), deletion(left["id"]), put("5001", "EU", 100))  # another key
         writers(feed, 30, seed=7)
         caught_up(database, feed.broker)
 
@@ -271,7 +271,7 @@ def test_tasks_of_a_scale_out_apply_judge_as_well(database: str, feed: Feed, mon
         rng = random.Random(seed)
         feed.cut(
             *(
-                gone(k) if rng.random() < 0.2 else put(k, rng.choice(REGIONS), rng.choice((None, 0, 100, 500)))
+                deletion(k) if rng.random() < 0.2 else put(k, rng.choice(REGIONS), rng.choice((None, 0, 100, 500)))
                 for k in keys
             )
         )

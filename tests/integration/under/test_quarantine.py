@@ -8,8 +8,19 @@ import threading
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, applied, caught_up, following, gone, items, put, query, refers, rows_at
-from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.brokers.feed import (
+    Feed,
+    applied_offset,
+    caught_up,
+    deletion,
+    following,
+    items,
+    put,
+    query,
+    refers,
+    rows_at,
+)
+from tests.support.pipelines.applying import counters_close, equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.relational import catalogue as catalogues
@@ -40,7 +51,7 @@ def test_a_refused_row_halts_its_table_alone_and_retry_continues_in_order(
     keyed_rows_max: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     child = refers(items(2, "others"), "amount", items())
-    settings = loaded(database, feed, items(), child, rows=50, apply={"keyed_rows_max": keyed_rows_max})
+    settings = load_target(database, feed, items(), child, rows=50, apply={"keyed_rows_max": keyed_rows_max})
     since = dict(feed.committed)
     query(database, CHECK)
     with following(settings, "a"):
@@ -80,7 +91,7 @@ def test_a_refused_row_halts_its_table_alone_and_retry_continues_in_order(
 
 
 def test_a_halting_row_can_be_skipped_for_a_reason(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=5)
+    settings = load_target(database, feed, items(), rows=5)
     since = dict(feed.committed)
     query(database, CHECK)
     with following(settings, "a"):
@@ -104,14 +115,14 @@ def test_a_halting_row_can_be_skipped_for_a_reason(database: str, broker: FakeDe
 def test_only_the_row_waits_in_quarantine_with_later_changes_of_its_key_behind_it(
     bad: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = loaded(database, feed, items(), rows=200, on_error="quarantine", apply={"keyed_rows_max": 3})
+    settings = load_target(database, feed, items(), rows=200, on_error="quarantine", apply={"keyed_rows_max": 3})
     since = dict(feed.committed)
     query(database, CHECK)
     row = {"check": ("bad", 666), "nul": ("a\0b", 1), "range": ("bad", 2**70)}[bad]
     with following(settings, "a"):
         feed.cut(*(put(i, *(row if i in (7, 120) else ("second", i))) for i in range(1, 151)))
         caught_up(database, broker)  # else the cuts may be applied together
-        feed.cut(put(7, "third", 3), put(8, "third", 3), gone(120))
+        feed.cut(put(7, "third", 3), put(8, "third", 3), deletion(120))
         feed.cut(put(9, "fourth", 4))
         caught_up(database, broker)
         state = read_table_states(settings, "a")[0]
@@ -136,7 +147,7 @@ def test_only_the_row_waits_in_quarantine_with_later_changes_of_its_key_behind_i
 
 
 def test_what_waited_behind_a_skipped_row_is_applied(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=3, on_error="quarantine")
+    settings = load_target(database, feed, items(), rows=3, on_error="quarantine")
     since = dict(feed.committed)
     query(database, CHECK)
     with following(settings, "a"):
@@ -152,7 +163,7 @@ def test_what_waited_behind_a_skipped_row_is_applied(database: str, broker: Fake
 
 
 def test_a_paused_table_keeps_its_backlog_and_drains_in_order(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), items(2, "others"), rows=20, apply={"cut_group_rows_max": 40})
+    settings = load_target(database, feed, items(), items(2, "others"), rows=20, apply={"cut_group_rows_max": 40})
     since = dict(feed.committed)
     rng = random.Random(3)
     with following(settings, "a"):
@@ -174,20 +185,20 @@ def test_a_paused_table_keeps_its_backlog_and_drains_in_order(database: str, bro
 
 
 def test_a_paused_target_waits_and_resumes(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=2)
+    settings = load_target(database, feed, items(), rows=2)
     pause(settings, "a")
     with following(settings, "a") as reports:
-        start = applied(database)
+        start = applied_offset(database)
         feed.cut(put(1, "waits", 1))
         eventually(lambda: len(reports) > 0, "a report")
-        assert applied(database) == start
+        assert applied_offset(database) == start
         resume(settings, "a")
         caught_up(database, broker)
     equal(database, feed)
 
 
 def test_a_table_is_resynced_while_the_others_stream(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), items(2, "others"), rows=300)
+    settings = load_target(database, feed, items(), items(2, "others"), rows=300)
     query(database, "UPDATE shop.items SET label = 'edited' WHERE id <= 20")
     query(database, "DELETE FROM shop.items WHERE id BETWEEN 30 AND 40")
     query(database, "INSERT INTO shop.items SELECT 10000 + n, 'stranger', 1 FROM generate_series(1, 9) n")
@@ -196,9 +207,9 @@ def test_a_table_is_resynced_while_the_others_stream(database: str, broker: Fake
         n = 0
         while read_progress(settings, "a").resyncing:
             n += 1
-            feed.cut(put(n % 50 + 1, f"live {n}", n), gone(n % 30 + 200), put(n, "o", n, table=2))
+            feed.cut(put(n % 50 + 1, f"live {n}", n), deletion(n % 30 + 200), put(n, "o", n, table=2))
             feed.cut(put(n % 30 + 200, f"again {n}", n))
-            eventually(lambda: broker.next_offset - applied(database) < 50, "the stream to continue")
+            eventually(lambda: broker.next_offset - applied_offset(database) < 50, "the stream to continue")
             assert query(database, "SELECT count(*) > 250 FROM shop.items") == [(True,)]
             assert n < 2000
         caught_up(database, broker)
@@ -208,7 +219,7 @@ def test_a_table_is_resynced_while_the_others_stream(database: str, broker: Fake
 
 
 def test_a_halted_table_is_mended_by_resync(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=30)
+    settings = load_target(database, feed, items(), rows=30)
     query(database, CHECK)
     with following(settings, "a"):
         feed.cut(put(1, "bad", 666))
@@ -225,13 +236,13 @@ def test_a_halted_table_is_mended_by_resync(database: str, broker: FakeDelivery,
 
 
 def test_an_unknown_table_is_named(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=1)
+    settings = load_target(database, feed, items(), rows=1)
     with pytest.raises(Refused, match="no table nonsense"):
         pause(settings, "a", ["nonsense"])
 
 
 def test_a_truncate_settles_what_waited_before_it(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=5, on_error="quarantine")
+    settings = load_target(database, feed, items(), rows=5, on_error="quarantine")
     since = dict(feed.committed)
     query(database, CHECK)
     with following(settings, "a"):
@@ -252,14 +263,16 @@ def test_only_refused_rows_are_parked_when_values_change_places_around_them(
     constraint: str, rows_max: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     apply = {"keyed_rows_max": 0, "cut_group_rows_max": rows_max}
-    settings = loaded(database, feed, items(), rows=60, on_error="quarantine", apply=apply)
+    settings = load_target(database, feed, items(), rows=60, on_error="quarantine", apply=apply)
     since = dict(feed.committed)
     query(database, CHECK)
     query(database, constraint)
     with following(settings, "a"):
         # Every label moves one key on, key 60 is gone, key 61 is refused and key 62 has a value that does not fit.
         moved = [put(i + 1, f"label {i}", i) for i in range(1, 59)]
-        feed.cut(put(61, "bad", 666), *moved, gone(60), put(1, "label 60", 1), put(62, "no number", "x"), batch_rows=5)
+        feed.cut(
+            put(61, "bad", 666), *moved, deletion(60), put(1, "label 60", 1), put(62, "no number", "x"), batch_rows=5
+        )
         caught_up(database, broker)
         waiting = {q.key for q in list_quarantine(settings, "a")}
         assert waiting == {'{"id": "61"}', '{"id": "62"}'}
@@ -269,7 +282,7 @@ def test_only_refused_rows_are_parked_when_values_change_places_around_them(
 
 
 def test_a_row_refused_while_catching_up_halts_at_its_own_cut(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=5)
+    settings = load_target(database, feed, items(), rows=5)
     since = dict(feed.committed)
     query(database, CHECK)
     pause(settings, "a", ["items"])
@@ -292,7 +305,7 @@ def test_a_row_refused_while_catching_up_halts_at_its_own_cut(database: str, bro
 
 
 def test_a_catch_up_that_is_cut_short_continues_where_it_was(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=5, apply={"cut_group_rows_max": 10})
+    settings = load_target(database, feed, items(), rows=5, apply={"cut_group_rows_max": 10})
     since = dict(feed.committed)
     pause(settings, "a", ["items"])
     with following(settings, "a"):
@@ -320,7 +333,7 @@ def test_a_catch_up_that_is_cut_short_continues_where_it_was(database: str, brok
 def test_changes_behind_the_cut_of_a_resync_are_newer_than_it(
     database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = loaded(database, feed, items(), rows=50)
+    settings = load_target(database, feed, items(), rows=50)
     query(database, "UPDATE shop.items SET label = 'edited' WHERE id > 40")
     loaded_side, resume = threading.Event(), threading.Event()
 
@@ -334,7 +347,7 @@ def test_changes_behind_the_cut_of_a_resync_are_newer_than_it(
     with following(settings, "a"):
         request_resync(settings, "a", "items")
         assert loaded_side.wait(60)
-        feed.cut(put(1, "newer", 1), gone(2), put(999, "new", 1))
+        feed.cut(put(1, "newer", 1), deletion(2), put(999, "new", 1))
         caught_up(database, broker)
         resume.set()
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")

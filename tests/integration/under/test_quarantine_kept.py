@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, caught_up, following, items, put, query
-from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.pipelines.applying import counters_close, equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.relational.apply_loop import (
@@ -40,7 +40,7 @@ def read_quarantine(settings: Settings) -> list[tuple[str, str]]:
 
 
 def test_what_was_decided_long_ago_goes_and_what_waits_stays(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=9, on_error="quarantine")
+    settings = load_target(database, feed, items(), rows=9, on_error="quarantine")
     since = dict(feed.committed)
     query(database, CHECK.format("items"))
     with following(settings, "a"):
@@ -66,7 +66,7 @@ def test_what_was_decided_long_ago_goes_and_what_waits_stays(database: str, brok
 def test_a_skipped_change_stays_while_its_table_meets_it_once_more(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = loaded(database, feed, items(), items(2, "others"), rows=5)
+    settings = load_target(database, feed, items(), items(2, "others"), rows=5)
     since = dict(feed.committed)
     for name in ("items", "others"):
         query(database, CHECK.format(name))
@@ -98,7 +98,7 @@ def test_a_skipped_change_stays_while_its_table_meets_it_once_more(
 
 
 def test_it_is_cleared_in_pieces_with_pauses(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), quarantine_keep_s=3600)
+    settings = load_target(database, feed, items(), quarantine_keep_s=3600)
     query(
         database,
         'INSERT INTO venus.quarantine (group_name, business, table_id, schema_version, record_id, key, "offset", '
@@ -111,16 +111,16 @@ def test_it_is_cleared_in_pieces_with_pauses(database: str, broker: FakeDelivery
     session = target.connect()
     clearing = QuarantineCleanup(lambda: now)
 
-    def left() -> int:
+    def count_rows() -> int:
         return int(query(database, "SELECT count(*) FROM venus.quarantine")[0][0])
 
-    counts = [left()]
+    counts = [count_rows()]
     while True:
         clearing.step(target, session)
         clearing.step(target, session)  # too early
-        if left() == counts[-1]:
+        if count_rows() == counts[-1]:
             break
-        counts.append(left())
+        counts.append(count_rows())
         now += PIECE_EVERY_S
     assert [before - after for before, after in pairwise(counts)] == [PIECE_ROWS // 2] * 4
     assert query(database, "SELECT DISTINCT group_name FROM venus.quarantine") == [("main/b",)]
@@ -128,8 +128,8 @@ def test_it_is_cleared_in_pieces_with_pauses(database: str, broker: FakeDelivery
     query(database, "UPDATE venus.quarantine SET group_name = 'main/a'")
     now += ROUND_EVERY_S - PIECE_EVERY_S
     clearing.step(target, session)
-    assert left() == counts[-1], "the round has ended, the next one is not due"
+    assert count_rows() == counts[-1], "the round has ended, the next one is not due"
     now += PIECE_EVERY_S
     clearing.step(target, session)
-    assert left() == counts[-1] - PIECE_ROWS
+    assert count_rows() == counts[-1] - PIECE_ROWS
     session.close()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.support.brokers.feed import Feed, caught_up, following, gone, items, put, query, rows_at, settings_for
+from tests.support.brokers.feed import Feed, caught_up, deletion, following, items, put, query, rows_at, settings_for
 from tests.support.brokers.real_broker import RealBroker as RealBroker  # others take it from here
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational.control import pause, read_progress, read_table_states, request_resync, resume
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 def _live(feed: Feed, rng: random.Random, cuts: int) -> None:
     for n in range(cuts):
         keys = rng.sample(range(1, 300), 20)
-        changes = [gone(k) if rng.random() < 0.2 else put(k, f"{n} {k}", n) for k in keys]
+        changes = [deletion(k) if rng.random() < 0.2 else put(k, f"{n} {k}", n) for k in keys]
         feed.cut(*changes, put(n % 40, "o", n, table=2), batch_rows=7)
 
 

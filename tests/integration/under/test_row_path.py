@@ -12,8 +12,8 @@ from tests.support.brokers.feed import (
     Feed,
     caught_up,
     column,
+    deletion,
     following,
-    gone,
     items,
     put,
     query,
@@ -80,7 +80,7 @@ def ddl(database: str) -> list[tuple[str, str]]:
 def test_rows_run_no_ddl_whichever_way_they_take(way: str, database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = load(database, feed, **WAYS[way])
     with following(settings, "a"):
-        feed.cut(*(put(i, "again", i) for i in range(12)), gone(20), put(1, "swapped", 2, table=2), batch_rows=4)
+        feed.cut(*(put(i, "again", i) for i in range(12)), deletion(20), put(1, "swapped", 2, table=2), batch_rows=4)
         feed.cut(*(put(100 + i, "new", i) for i in range(12)), inserts_only=True, batch_rows=4)
         caught_up(database, broker)
 

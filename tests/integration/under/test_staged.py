@@ -14,9 +14,9 @@ from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import (
     INT,
     Feed,
-    applied,
+    applied_offset,
     column,
-    gone,
+    deletion,
     items,
     put,
     query,
@@ -78,7 +78,7 @@ def live(feed: Feed, rng: random.Random, cuts: int) -> None:
     for n in range(cuts):
         keys = rng.sample(range(1, 80), 20)
         feed.cut(
-            *(gone(k) if rng.random() < 0.3 else put(k, f"{n} {k}", n) for k in keys),
+            *(deletion(k) if rng.random() < 0.3 else put(k, f"{n} {k}", n) for k in keys),
             put(n % 7, "o", n, table=2),
             batch_rows=6,
         )
@@ -104,7 +104,7 @@ def test_micro_batches_are_staged_and_taken_over(database: str, broker: FakeDeli
     assert runner.tasks == 12
     for table_id, schema in feed.schemas.items():
         assert rows_at(database, schema) == feed.model[table_id]
-    assert applied(database) == broker.next_offset
+    assert applied_offset(database) == broker.next_offset
     assert read_progress(settings, "a").unaccounted == 0
     assert {t.rows_applied for t in read_table_states(settings, "a")} == {feed.committed[1] - 1, feed.committed[2] - 1}
     assert broker.acknowledged["main/a"] == broker.next_offset
@@ -130,7 +130,7 @@ def test_what_was_applied_is_not_applied_again(database: str, broker: FakeDelive
     restarted.apply_up_to(middle)
 
     assert {row[0] for row in rows_at(database, items()).values()} == {"mine"}
-    assert applied(database) == middle
+    assert applied_offset(database) == middle
     assert (applies.staged, restarted.staged) == (1, 0)
     assert (applies.ordinary, restarted.ordinary) == (0, 0)
     applies.close()
@@ -210,7 +210,7 @@ def test_a_paused_target_waits(database: str, broker: FakeDelivery, feed: Feed) 
     thread.start()
     eventually(lambda: broker.acknowledged.get("main/a") == 1, "the first look")
 
-    before = applied(database)
+    before = applied_offset(database)
     resume(settings, "a")
     thread.join(60)
 
@@ -238,13 +238,13 @@ def test_an_operator_is_heard_while_tasks_stage(database: str, broker: FakeDeliv
     thread = threading.Thread(target=applies.apply_up_to, args=[broker.next_offset])
     thread.start()
     eventually(lambda: any("operator" in report.error for report in reports) or not thread.is_alive(), "a second look")
-    paused_at = applied(database)
+    paused_at = applied_offset(database)
     resume(settings, "a")
     thread.join(60)
     applies.close()
 
     assert paused_at == before
-    assert applied(database) == broker.next_offset
+    assert applied_offset(database) == broker.next_offset
     assert applies.staged == 1
     assert rows_at(database, items()) == feed.model[1]
     assert not stages(database)
@@ -264,7 +264,7 @@ def test_changes_that_no_task_has_laid_down_are_noticed(database: str, broker: F
         applies.apply_up_to(broker.next_offset)
     applies.close()
 
-    assert applied(database) == before
+    assert applied_offset(database) == before
     assert len(rows_at(database, items())) == 1
 
 
@@ -342,7 +342,7 @@ def test_a_target_whose_increments_are_gone_continues_from_the_full_data(
     feed.cut(*(put(k, "first", 0) for k in range(1, 40)))
     settings = staging(broker, database)
     full_sync(settings, "a")
-    feed.cut(gone(3), put(4, "changed", 1))
+    feed.cut(deletion(3), put(4, "changed", 1))
     broker.log_start = broker.next_offset
     applies = applying(settings)
     try:
@@ -374,5 +374,5 @@ def test_each_lost_offset_is_accounted_for(database: str, broker: FakeDelivery, 
     applies.close()
 
     assert (applies.staged, applies.ordinary) == (1, 0)
-    assert applied(database) == broker.next_offset
+    assert applied_offset(database) == broker.next_offset
     assert read_progress(settings, "a").unaccounted == 0

@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, gone, items, put, query, refers, rows_at
+from tests.support.brokers.feed import Feed, caught_up, deletion, following, items, put, query, refers, rows_at
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.applying import counters_close, equal, loaded
+from tests.support.pipelines.applying import counters_close, equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.relational.control import (
@@ -32,7 +32,7 @@ NO_CHECK = "ALTER TABLE shop.items DROP CONSTRAINT not_odd"
 
 
 @pytest.fixture
-def unprivileged(postgres_server: Server, database: str) -> Iterator[str]:
+def unprivileged_url(postgres_server: Server, database: str) -> Iterator[str]:
     """Give the URL of a role that owns the database's tables and may not set session_replication_role."""
     name = sqlalchemy.make_url(database).database
     query(database, f"CREATE ROLE applier LOGIN; GRANT ALL ON DATABASE {name} TO applier")
@@ -64,12 +64,12 @@ def test_a_table_that_does_not_fit_any_more_halts_alone_and_says_the_way_out(
     code: str,
     way: dict[str, int],
     database: str,
-    unprivileged: str,
+    unprivileged_url: str,
     broker: FakeDelivery,
     feed: Feed,
 ) -> None:
     others = items(2, "others")
-    settings = loaded(unprivileged, feed, items(), others, rows=5, apply=way)
+    settings = load_target(unprivileged_url, feed, items(), others, rows=5, apply=way)
     since = dict(feed.committed)
     with following(settings, "a"):
         feed.cut(put(5, "before", 5))
@@ -97,7 +97,7 @@ def test_a_table_that_does_not_fit_any_more_halts_alone_and_says_the_way_out(
 def test_a_resync_that_fails_ends_alone_and_is_reported_until_one_succeeds(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = loaded(database, feed, items(), items(2, "others"), rows=5)
+    settings = load_target(database, feed, items(), items(2, "others"), rows=5)
     with following(settings, "a"):
         query(database, "ALTER TABLE shop.items RENAME TO mine")
         request_resync(settings, "a", "items")
@@ -115,13 +115,13 @@ def test_a_resync_that_fails_ends_alone_and_is_reported_until_one_succeeds(
 
 
 def test_a_table_that_a_foreign_table_refers_to_halts_alone(
-    database: str, unprivileged: str, broker: FakeDelivery, feed: Feed
+    database: str, unprivileged_url: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = loaded(unprivileged, feed, items(), items(2, "others"), rows=5)
+    settings = load_target(unprivileged_url, feed, items(), items(2, "others"), rows=5)
     since = dict(feed.committed)
     query(database, "CREATE TABLE mine (item int REFERENCES shop.items DEFERRABLE); INSERT INTO mine VALUES (3)")
     with following(settings, "a"):
-        feed.cut(gone(3), put(1, "x", 1, table=2))
+        feed.cut(deletion(3), put(1, "x", 1, table=2))
         caught_up(database, broker)
         assert states(settings) == ["HALTED", "ACTIVE"]
         assert "mine_item_fkey" in read_table_states(settings, "a")[0].reason
@@ -134,9 +134,9 @@ def test_a_table_that_a_foreign_table_refers_to_halts_alone(
 
 @pytest.mark.parametrize("on_error", ["halt", "quarantine"])
 def test_a_retry_needs_no_right_to_switch_triggers_off(
-    on_error: str, database: str, unprivileged: str, broker: FakeDelivery, feed: Feed
+    on_error: str, database: str, unprivileged_url: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings = loaded(unprivileged, feed, items(), rows=5, on_error=on_error)
+    settings = load_target(unprivileged_url, feed, items(), rows=5, on_error=on_error)
     since = dict(feed.committed)
     query(database, CHECK)
     with following(settings, "a"):
@@ -151,10 +151,10 @@ def test_a_retry_needs_no_right_to_switch_triggers_off(
 
 
 def test_a_reload_that_foreign_keys_forbid_says_what_lets_it_continue(
-    database: str, unprivileged: str, broker: FakeDelivery, feed: Feed
+    database: str, unprivileged_url: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     child = refers(items(2, "others"), "amount", items())
-    settings = loaded(unprivileged, feed, items(), child, rows=5)
+    settings = load_target(unprivileged_url, feed, items(), child, rows=5)
     with following(settings, "a"):
         feed.cut(put(1, "child", 1, table=2))
         caught_up(database, broker)

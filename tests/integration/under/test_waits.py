@@ -14,7 +14,7 @@ import pytest
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, settings_for
 from tests.support.databases.postgres import libpq
-from tests.support.pipelines.applying import equal, loaded
+from tests.support.pipelines.applying import equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.relational import lock_waits
@@ -61,7 +61,7 @@ def test_a_session_with_a_lock_is_named(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings = loaded(database, feed, items(), rows=3)
+    settings = load_target(database, feed, items(), rows=3)
     counts: list[int] = []
     report = ApplyStream.report
 
@@ -94,7 +94,7 @@ def test_a_session_with_a_lock_is_named(
 
 
 def test_a_prepared_transaction_is_named(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = loaded(database, feed, items(), rows=3)
+    settings = load_target(database, feed, items(), rows=3)
     query(database, "BEGIN; LOCK TABLE shop.items; PREPARE TRANSACTION 'left behind'")
     try:
         with following(settings, "a"):

@@ -42,7 +42,7 @@ def shop(database: str) -> Shop:
 
 
 @pytest.fixture
-def chosen(shop: Shop, broker: RunningBroker) -> Settings:
+def shop_settings(shop: Shop, broker: RunningBroker) -> Settings:
     made = settings(Path("unused"), address=broker.address)
     source = SourceSettings.model_validate({"url": shop.url})
     return made.model_copy(update={"source": source, "capture": CaptureSettings(fill_chunk_rows=10)})
@@ -53,30 +53,30 @@ def lock(shop: Shop) -> Iterator[Callable[[], Callable[[], None]]]:
     """Give what locks `customer`, which gives what lets it go."""
     with closing(psycopg2.connect(shop.url.replace("+psycopg2", ""), application_name="nightly job")) as session:
 
-        def locked() -> Callable[[], None]:
+        def lock_table() -> Callable[[], None]:
             session.cursor().execute("LOCK TABLE customer IN ACCESS EXCLUSIVE MODE")
             return session.rollback
 
-        yield locked
+        yield lock_table
 
 
 def test_a_session_that_locks_a_table_with_changes_is_reported_to_the_broker(
-    shop: Shop, broker: RunningBroker, chosen: Settings, lock: Callable[[], Callable[[], None]]
+    shop: Shop, broker: RunningBroker, shop_settings: Settings, lock: Callable[[], Callable[[], None]]
 ) -> None:
     shop.fill(20)
-    shop.install(chosen)
-    with running(chosen):
+    shop.install(shop_settings)
+    with running(shop_settings):
         until_equal(shop, broker)
     shop.write_alike()
     let_go = lock()
-    with running(chosen) as adapter:
+    with running(shop_settings) as adapter:
         (said,) = eventually(lambda: problems(broker))
         assert said.startswith("source: public.customer is WAITING (for a lock of session ")
         assert "(user postgres, nightly job, transaction open since " in said
         assert classify_sentence(said) == (classify_sentence(said)[0], "source: public.customer")
         assert classify_sentence(said)[0].name == "table_waits"
         assert said in business_status(broker.address).alarms
-        assert [p for p in read_overview(chosen).problems if p == said]
+        assert [p for p in read_overview(shop_settings).problems if p == said]
         let_go()
         until_equal(shop, broker)
         eventually(lambda: not problems(broker))
@@ -85,13 +85,13 @@ def test_a_session_that_locks_a_table_with_changes_is_reported_to_the_broker(
 
 @pytest.mark.timeout(60)
 def test_status_does_not_wait_for_locks_and_says_what_they_hide(
-    shop: Shop, chosen: Settings, lock: Callable[[], Callable[[], None]]
+    shop: Shop, shop_settings: Settings, lock: Callable[[], Callable[[], None]]
 ) -> None:
     shop.fill(5)
-    shop.install(chosen)
+    shop.install(shop_settings)
     let_go = lock()
     began = time.monotonic()
-    found = read_source(chosen)
+    found = read_source(shop_settings)
     assert (found.error, found.busy) == ("", ""), "nothing that a lock on a captured table hides is read"
     assert sum(table.log_rows for table in found.tables) == 0
     let_go()
@@ -99,30 +99,30 @@ def test_status_does_not_wait_for_locks_and_says_what_they_hide(
     logs = [f"venus.l_{table.table_id:05}" for table in found.tables]
     with closing(psycopg2.connect(shop.url.replace("+psycopg2", ""))) as capture:
         capture.cursor().execute(f"LOCK TABLE {', '.join(logs)} IN ACCESS EXCLUSIVE MODE")
-        found = read_source(chosen)
+        found = read_source(shop_settings)
         assert found.error == ""
         assert "lock timeout" in found.busy
         assert {table.name for table in found.tables} >= {"public.customer", "public.line"}
         assert format_log(found) == f"busy: {found.busy}"
     assert time.monotonic() - began < 8.0, "it would wait for 10 s"
-    found = read_source(chosen)
+    found = read_source(shop_settings)
     assert found.busy == ""
     assert sum(table.log_rows for table in found.tables) > 0
 
 
 def test_a_transaction_of_two_tables_waits_as_a_whole_until_one_is_paused(
-    shop: Shop, broker: RunningBroker, chosen: Settings, lock: Callable[[], Callable[[], None]]
+    shop: Shop, broker: RunningBroker, shop_settings: Settings, lock: Callable[[], Callable[[], None]]
 ) -> None:
     shop.fill(20)
-    shop.install(chosen)
-    with running(chosen):
+    shop.install(shop_settings)
+    with running(shop_settings):
         until_equal(shop, broker)
     shop.write_alike()
     let_go = lock()
-    with running(chosen):
+    with running(shop_settings):
         eventually(lambda: problems(broker))
         assert not others_arrive(shop, broker)
-        with closing(open_source(chosen)) as operator:
+        with closing(open_source(shop_settings)) as operator:
             number = next(
                 t.schema.table_id for t in operator.registry.read_registered_tables() if t.schema.name == "customer"
             )
@@ -136,21 +136,21 @@ def test_a_transaction_of_two_tables_waits_as_a_whole_until_one_is_paused(
 @pytest.mark.slow
 @pytest.mark.parametrize("swept", [False, True])
 def test_a_table_that_is_filled_and_locked_keeps_no_other_table_waiting(
-    shop: Shop, broker: RunningBroker, chosen: Settings, lock: Callable[[], Callable[[], None]], swept: bool
+    shop: Shop, broker: RunningBroker, shop_settings: Settings, lock: Callable[[], Callable[[], None]], swept: bool
 ) -> None:
     shop.fill(50)
-    shop.install(chosen)
+    shop.install(shop_settings)
     if swept:
-        with running(chosen):
+        with running(shop_settings):
             until_equal(shop, broker)
-        with closing(open_source(chosen)) as operator:
+        with closing(open_source(shop_settings)) as operator:
             operator.capture.restart_fill(
                 next(
                     t.schema.table_id for t in operator.registry.read_registered_tables() if t.schema.name == "customer"
                 )
             )
     let_go = lock()
-    with running(chosen) as adapter:
+    with running(shop_settings) as adapter:
         for n in range(3):
             shop.run(f"UPDATE line SET amount = {n} WHERE order_no = 1")
             eventually(lambda: others_arrive(shop, broker))

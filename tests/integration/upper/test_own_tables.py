@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 import sqlalchemy
 
-from tests.integration.upper.test_privileges import USER, Limited, chosen_for, problems
+from tests.integration.upper.test_privileges import USER, LimitedSource, chosen_for, problems
 from tests.integration.upper.test_privileges import mariadb as mariadb
 from tests.integration.upper.test_privileges import often as often
 from tests.integration.upper.test_privileges import postgres as postgres
@@ -33,7 +33,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(periodic, "LOOK_S", 0.2)
 
 
-def check_alarm(source: Limited, broker: RunningBroker, harm: str, table: str) -> None:
+def check_alarm(source: LimitedSource, broker: RunningBroker, harm: str, table: str) -> None:
     """Take something away while capture runs, and give it back as the alarm says."""
     shop, chosen = source.shop, chosen_for(source, broker)
     shop.fill(5)
@@ -77,7 +77,7 @@ def check_alarm(source: Limited, broker: RunningBroker, harm: str, table: str) -
         ("USAGE ON SCHEMA venus", "venus"),
     ],
 )
-def test_postgresql(postgres: Limited, broker: RunningBroker, lost: str, table: str) -> None:
+def test_postgresql(postgres: LimitedSource, broker: RunningBroker, lost: str, table: str) -> None:
     check_alarm(postgres, broker, f"REVOKE {lost} FROM {USER}", re.escape(table))
 
 
@@ -93,14 +93,14 @@ def test_postgresql(postgres: Limited, broker: RunningBroker, lost: str, table: 
         ("SELECT", "venus_innodb_table"),
     ],
 )
-def test_mariadb(mariadb: Limited, broker: RunningBroker, lost: str, table: str) -> None:
+def test_mariadb(mariadb: LimitedSource, broker: RunningBroker, lost: str, table: str) -> None:
     if not mariadb.is_narrow:
         pytest.skip("it has these privileges for the whole database")
     place = f"{sqlalchemy.make_url(mariadb.url).database}.{table}"
     check_alarm(mariadb, broker, f"REVOKE {lost} ON {place} FROM '{USER}'@'127.0.0.1'", re.escape(place))
 
 
-def known_to_the_broker(source: Limited, broker: RunningBroker) -> Settings:
+def known_to_the_broker(source: LimitedSource, broker: RunningBroker) -> Settings:
     """Capture once; the broker knows nothing of a business before its first half message."""
     chosen = chosen_for(source, broker)
     source.shop.fill(5)
@@ -119,7 +119,7 @@ def find_alarms(broker: RunningBroker) -> list[str]:
     ("lost", "table"), [("CREATE TEMPORARY TABLES", "venus_claimed"), ("DELETE", "venus_innodb_table")]
 )
 def test_what_is_missing_at_the_start_of_mariadb_is_named(
-    mariadb: Limited, broker: RunningBroker, lost: str, table: str
+    mariadb: LimitedSource, broker: RunningBroker, lost: str, table: str
 ) -> None:
     """To a session that is there it says nothing of what was taken or given back of a whole database."""
     if not mariadb.is_narrow:
@@ -140,7 +140,7 @@ def test_what_is_missing_at_the_start_of_mariadb_is_named(
         eventually(lambda: not problems(broker))
 
 
-def test_what_is_missing_at_the_start_of_postgresql_is_named(postgres: Limited, broker: RunningBroker) -> None:
+def test_what_is_missing_at_the_start_of_postgresql_is_named(postgres: LimitedSource, broker: RunningBroker) -> None:
     chosen = known_to_the_broker(postgres, broker)
     postgres.administer(f"REVOKE SELECT ON venus.checkpoint, venus.captured_table FROM {USER}")
     with running(chosen):
@@ -153,7 +153,9 @@ def test_what_is_missing_at_the_start_of_postgresql_is_named(postgres: Limited, 
         eventually(lambda: not problems(broker))
 
 
-def test_what_is_missing_before_anything_was_shipped_is_reported(postgres: Limited, broker: RunningBroker) -> None:
+def test_what_is_missing_before_anything_was_shipped_is_reported(
+    postgres: LimitedSource, broker: RunningBroker
+) -> None:
     """The broker has no such business before the first half message, and none any more when the adapter has gone."""
     chosen = chosen_for(postgres, broker)
     postgres.shop.fill(5)
@@ -178,7 +180,7 @@ def test_what_is_missing_before_anything_was_shipped_is_reported(postgres: Limit
         eventually(lambda: not alarms())
 
 
-def test_an_adapter_that_takes_over_meanwhile_is_given_way(postgres: Limited, broker: RunningBroker) -> None:
+def test_an_adapter_that_takes_over_meanwhile_is_given_way(postgres: LimitedSource, broker: RunningBroker) -> None:
     chosen = known_to_the_broker(postgres, broker)
     postgres.administer(f"REVOKE SELECT ON venus.checkpoint FROM {USER}")
     waiting = Running(chosen)

@@ -31,7 +31,7 @@ USER = "capturer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limited:
+class LimitedSource:
     """A source, as an administrator has it and as VENUS's user reaches it."""
 
     shop: Shop
@@ -49,7 +49,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def postgres(postgres_server: Server, database: str) -> Iterator[Limited]:
+def postgres(postgres_server: Server, database: str) -> Iterator[LimitedSource]:
     shop = Shop(database)
     name = sqlalchemy.make_url(database).database
     for statement in (
@@ -60,7 +60,7 @@ def postgres(postgres_server: Server, database: str) -> Iterator[Limited]:
         f"GRANT SELECT, TRIGGER ON customer, line TO {USER}",
     ):
         shop.run(statement)
-    yield Limited(shop=shop, url=postgres_server.url(str(name), USER), administer=shop.run)
+    yield LimitedSource(shop=shop, url=postgres_server.url(str(name), USER), administer=shop.run)
     shop.run(f"DROP OWNED BY {USER} CASCADE")
     shop.run(f"DROP ROLE {USER}")
 
@@ -68,7 +68,7 @@ def postgres(postgres_server: Server, database: str) -> Iterator[Limited]:
 @pytest.fixture(params=["wide", "narrow"])
 def mariadb(
     request: pytest.FixtureRequest, mariadb_server: MariaServer, mariadb_exact_database: str
-) -> Iterator[Limited]:
+) -> Iterator[LimitedSource]:
     """`narrow` = information_schema does not even show a table whose SELECT is gone."""
     url = mariadb_exact_database
     name = sqlalchemy.make_url(url).database
@@ -93,7 +93,7 @@ def mariadb(
             own = "SELECT, INSERT, UPDATE, DELETE, TRIGGER" if table.startswith("venus_") else "SELECT, TRIGGER"
             administer(f"GRANT {own} ON {name}.{table} TO {user}")
 
-    yield Limited(
+    yield LimitedSource(
         shop=shop,
         url=mariadb_server.url(str(name), USER),
         administer=administer,
@@ -103,7 +103,7 @@ def mariadb(
     mariadb_server.execute(f"DROP USER {USER}@'127.0.0.1'")
 
 
-def chosen_for(source: Limited, broker: RunningBroker) -> Settings:
+def chosen_for(source: LimitedSource, broker: RunningBroker) -> Settings:
     chosen = settings(Path("unused"), address=broker.address)
     return chosen.model_copy(
         update={"source": SourceSettings.model_validate({"url": source.url}), "capture": CaptureSettings()}
@@ -122,7 +122,7 @@ def others_arrive(shop: Shop, broker: RunningBroker) -> bool:
 
 
 def halts_alone(
-    source: Limited, broker: RunningBroker, harm: str, cure: str, *, filled: bool, begun: bool = False
+    source: LimitedSource, broker: RunningBroker, harm: str, cure: str, *, filled: bool, begun: bool = False
 ) -> None:
     """`{log}` in a statement stands for the log's number."""
     shop, chosen = source.shop, chosen_for(source, broker)
@@ -172,7 +172,7 @@ def halts_alone(
     ids=["table", "log", "emptying the log", "rows"],
 )
 def test_a_table_of_postgresql_that_may_not_be_read_halts_alone(
-    postgres: Limited, broker: RunningBroker, harm: str, cure: str, filled: bool
+    postgres: LimitedSource, broker: RunningBroker, harm: str, cure: str, filled: bool
 ) -> None:
     if "{log}" in harm and not filled:
         pytest.skip("a fill reads no log")
@@ -180,7 +180,9 @@ def test_a_table_of_postgresql_that_may_not_be_read_halts_alone(
 
 
 @pytest.mark.slow
-def test_a_log_of_mariadb_that_may_not_be_read_halts_its_table_alone(mariadb: Limited, broker: RunningBroker) -> None:
+def test_a_log_of_mariadb_that_may_not_be_read_halts_its_table_alone(
+    mariadb: LimitedSource, broker: RunningBroker
+) -> None:
     name = sqlalchemy.make_url(mariadb.url).database
     user, log = f"'{USER}'@'127.0.0.1'", f"{name}.venus_{{log}}"
     cure = f"GRANT SELECT, DELETE ON {log} TO {user}"
@@ -189,7 +191,7 @@ def test_a_log_of_mariadb_that_may_not_be_read_halts_its_table_alone(mariadb: Li
         halts_alone(mariadb, broker, f"REVOKE DELETE ON {log} FROM {user}", cure, filled=True, begun=True)
 
 
-def by_column(source: Limited) -> Limited:
+def by_column(source: LimitedSource) -> LimitedSource:
     """Have the columns of `customer` granted one by one."""
     name = sqlalchemy.make_url(source.url).database
     user = f"'{USER}'@'127.0.0.1'"
@@ -205,7 +207,7 @@ def by_column(source: Limited) -> Limited:
 @pytest.mark.slow
 @pytest.mark.parametrize("filled", [True, False])
 def test_a_column_of_mariadb_that_may_not_be_read_is_not_taken_for_dropped(
-    mariadb: Limited, broker: RunningBroker, filled: bool
+    mariadb: LimitedSource, broker: RunningBroker, filled: bool
 ) -> None:
     """`wide`: information_schema shows it, for there is INSERT; `narrow`: it does not."""
     name = sqlalchemy.make_url(mariadb.url).database
@@ -220,7 +222,7 @@ def test_a_column_of_mariadb_that_may_not_be_read_is_not_taken_for_dropped(
 @pytest.mark.parametrize("filled", [True, False])
 @pytest.mark.parametrize("lost", ["SELECT", "SELECT (id)", "INSERT"])
 def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
-    mariadb: Limited, broker: RunningBroker, lost: str, filled: bool
+    mariadb: LimitedSource, broker: RunningBroker, lost: str, filled: bool
 ) -> None:
     """Triggers run with their definer's privileges, and need SELECT for what they look at, INSERT for the log."""
     if lost == "INSERT" and not mariadb.is_narrow:
@@ -275,7 +277,7 @@ def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
 
 
 @pytest.mark.slow
-def test_a_trigger_of_mariadb_that_may_not_fire_is_named(mariadb: Limited, broker: RunningBroker) -> None:
+def test_a_trigger_of_mariadb_that_may_not_fire_is_named(mariadb: LimitedSource, broker: RunningBroker) -> None:
     """Without TRIGGER for their definer they fail the application's statements, and cannot be taken away."""
     if not mariadb.is_narrow:
         pytest.skip("it has TRIGGER for the whole database")
@@ -301,7 +303,7 @@ def test_a_trigger_of_mariadb_that_may_not_fire_is_named(mariadb: Limited, broke
     assert adapter.reports[-1].connections == 1
 
 
-def test_checks_that_a_user_of_mariadb_is_not_shown_are_not_taken_for_dropped(mariadb: Limited) -> None:
+def test_checks_that_a_user_of_mariadb_is_not_shown_are_not_taken_for_dropped(mariadb: LimitedSource) -> None:
     mariadb.administer("ALTER TABLE line ADD CONSTRAINT fine CHECK (amount >= 0), ADD CHECK (item <> 'x')")
     mariadb.administer("ALTER TABLE customer COMMENT = 'no CHECK (it)'")
     chosen = settings(Path("unused")).model_copy(update={"source": SourceSettings.model_validate({"url": mariadb.url})})

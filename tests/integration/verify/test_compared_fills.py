@@ -36,10 +36,12 @@ BUSY = "mod(id, 10) = 1"
 
 
 @pytest.fixture(scope="module", params=["postgresql", "oracle-standin", "mariadb"])
-def parted_table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parted]:
+def parted_table(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PartitionedTable]:
     server: Server = request.getfixturevalue("postgres_server")
     target = server.create_database()
-    made: Parted
+    made: PartitionedTable
     if request.param == "mariadb":
         maria: MariaServer = request.getfixturevalue("mariadb_server")
         made = MariaParted(maria.create_database(), maria)
@@ -60,7 +62,7 @@ def parted_table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     server.drop_database(target)
 
 
-class Parted:
+class PartitionedTable:
     """A source with a table t of partitions by its column p."""
 
     way: WholeWay
@@ -125,7 +127,7 @@ class Parted:
         assert found.verdict is ComparisonVerdict.SAME, (found.differences, found.undecided)
 
 
-class MariaParted(Parted):
+class MariaParted(PartitionedTable):
     """MariaDB: TRUNCATE, DROP and EXCHANGE PARTITION; nothing names the statement."""
 
     knows = False
@@ -205,7 +207,7 @@ class OracleParted(MariaParted):
             app.commit()
 
 
-class PostgresParted(Parted):
+class PostgresParted(PartitionedTable):
     """PostgreSQL: DROP and DETACH of a partition. TRUNCATE of one is captured like any other."""
 
     def create(self) -> None:
@@ -235,7 +237,7 @@ def find_table(source: Source) -> RegisteredTable:
 class BusyRows:
     """An application that changes rows of all partitions while the block runs."""
 
-    def __init__(self, parted_table: Parted) -> None:
+    def __init__(self, parted_table: PartitionedTable) -> None:
         self._parted = parted_table
         self._loop: Loop
 
@@ -253,7 +255,7 @@ class BusyRows:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_only_what_a_statement_on_a_partition_changed_is_shipped(parted_table: Parted, seed: int) -> None:
+def test_only_what_a_statement_on_a_partition_changed_is_shipped(parted_table: PartitionedTable, seed: int) -> None:
     rng = random.Random(seed)
     parted_table.start_over(f"v{seed}")
     before = parted_table.versions()
@@ -274,7 +276,7 @@ def test_only_what_a_statement_on_a_partition_changed_is_shipped(parted_table: P
     assert (table.state, table.reason) == ("ACTIVE", "")
 
 
-def test_a_stop_in_the_middle_loses_nothing(parted_table: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_in_the_middle_loses_nothing(parted_table: PartitionedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Capture stops after each portion of keys in the log, as if it were killed there."""
     parted_table.start_over("stopped")
     monkeypatch.setattr(differences, "KEYS_AT_ONCE", 3)
@@ -305,7 +307,9 @@ def test_a_stop_in_the_middle_loses_nothing(parted_table: Parted, monkeypatch: p
     parted_table.assert_equal()
 
 
-def test_what_is_lost_meanwhile_is_compared_as_well(parted_table: Parted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_lost_meanwhile_is_compared_as_well(
+    parted_table: PartitionedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second statement runs when the first comparison has read everything, and before it ends."""
     parted_table.start_over("twice")
     advance, ends, first = ComparedFill._advance, list[bool](), [True]
@@ -329,7 +333,7 @@ def test_what_is_lost_meanwhile_is_compared_as_well(parted_table: Parted, monkey
 
 
 def test_differences_beyond_the_limit_of_a_slice_make_capture_read_the_table(
-    parted_table: Parted, monkeypatch: pytest.MonkeyPatch
+    parted_table: PartitionedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parted_table.start_over("many")
     monkeypatch.setattr(slice_tasks, "SUSPECT_BYTES_MAX", 1)
@@ -346,7 +350,7 @@ def test_differences_beyond_the_limit_of_a_slice_make_capture_read_the_table(
 
 
 def test_differences_are_shipped_while_the_table_is_compared(
-    parted_table: Parted, monkeypatch: pytest.MonkeyPatch
+    parted_table: PartitionedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slices of few rows, and a portion of suspects behind each."""
     parted_table.start_over("portions")

@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.whole_way import WholeWay, difference_keys, numbered, run_at, values
+from tests.support.pipelines.whole_way import WholeWay, difference_keys, run_at, start_numbered, values
 from venus.adapters.dialects.postgresql import verify as postgresql
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.relational.control import pause, resume
@@ -33,7 +33,9 @@ NAMES = ("behind", "logged", "sharing", "emptied", "racing", "refused", "paused"
 
 @pytest.fixture(scope="module")
 def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[WholeWay]:
-    with numbered(tmp_path_factory.mktemp("way"), postgres_server, NAMES, rows=200, on_error="quarantine") as made:
+    with start_numbered(
+        tmp_path_factory.mktemp("way"), postgres_server, NAMES, rows=200, on_error="quarantine"
+    ) as made:
         yield made
 
 

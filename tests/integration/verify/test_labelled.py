@@ -47,14 +47,14 @@ class Region:
     def level(self) -> None:
         """Wait until the target has everything that there is."""
 
-        def reached() -> bool:
+        def has_arrived() -> bool:
             if self.way.log_rows():
                 return False
             offset = business_status(self.way.broker.address).next_offset
             position = read_progress(self.settings, "main").position
             return position is not None and position.offset >= offset
 
-        self.way.until(reached, "the region's target")
+        self.way.until(has_arrived, "the region's target")
 
     def compare(self, runner: Runner | None = None, **options: object) -> VerifyResult:
         chosen = VerifyOptions(**{"target": "main", "slice_rows": 200, **options})  # type: ignore[arg-type]

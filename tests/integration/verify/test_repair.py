@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.whole_way import WholeWay, numbered, run_at
+from tests.support.pipelines.whole_way import WholeWay, run_at, start_numbered
 from venus.adapters.verify.findings import ComparisonVerdict, VerifyResult
 from venus.adapters.verify.repair import run_repair
 
@@ -19,7 +19,7 @@ NAMES = ("waiting", "unapplied", "halfway", "shipped", "many", "parent")
 
 @pytest.fixture(scope="module")
 def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[WholeWay]:
-    with numbered(tmp_path_factory.mktemp("way"), postgres_server, NAMES, rows=100) as made:
+    with start_numbered(tmp_path_factory.mktemp("way"), postgres_server, NAMES, rows=100) as made:
         yield made
 
 

@@ -76,7 +76,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def zoned(database: str, second_database: str) -> tuple[str, str]:
+def zoned_databases(database: str, second_database: str) -> tuple[str, str]:
     """Give source and target databases settings of their own."""
     places = {database: ("Australia/Lord_Howe", "SQL, DMY"), second_database: ("Asia/Kathmandu", "German")}
     for url, (zone, style) in places.items():
@@ -103,8 +103,8 @@ def damaged_and_repaired(way: WholeWay, table: str, keys: int) -> None:
 
 
 @pytest.mark.parametrize("kind", POSTGRESQL)
-def test_postgresql_keys(kind: str, zoned: tuple[str, str], tmp_path: Path) -> None:
-    source, target = zoned
+def test_postgresql_keys(kind: str, zoned_databases: tuple[str, str], tmp_path: Path) -> None:
+    source, target = zoned_databases
     values = POSTGRESQL[kind]
     with whole_way(tmp_path, source, target) as way:
         run_at(source, f"CREATE TABLE moment (k {kind} PRIMARY KEY, v int, c {kind})")

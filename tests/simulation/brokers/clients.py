@@ -43,21 +43,21 @@ class Clients:
         if not standing.leads:
             raise write_refusal(BUSINESS, standing)
 
-    def _settled(self, stream: Stream, tell: Callable[[Any], None]) -> Callable[[Future[Any]], None]:
+    def _settle(self, stream: Stream, tell: Callable[[Any], None]) -> Callable[[Future[Any]], None]:
         """Return what takes the core's answer: it runs in the process's loop, or the stream ends with the error."""
         term = self._host.acknowledges_in
 
-        def settled(done: Future[Any]) -> None:
+        def on_settled(done: Future[Any]) -> None:
             error = done.exception()
             if error is None:
-                self._host.world.judge.answered(self._host, term)
+                self._host.world.judge.on_answer(self._host, term)
                 self._host.soon(0.0002, tell, done.result())
             elif isinstance(error, VenusError):
                 self._host.soon(0.0002, stream.end, error)
             else:
                 raise error
 
-        return settled
+        return on_settled
 
     # -- producers -------------------------------------------------------------------------------------------------
 
@@ -72,14 +72,14 @@ class Clients:
             return
         stream.on_end = lambda: self._producer_left(stream)
         if not stream.open:  # it broke while this process was paused
-            stream._left()
+            stream._leave()
             return
 
         def tell(ack: broker_pb2.InitAck) -> None:
             self.producers[stream] = ack.epoch
             stream.down("ack", ack)
 
-        found.add_done_callback(self._settled(stream, tell))
+        found.add_done_callback(self._settle(stream, tell))
 
     def _producer_left(self, stream: Stream) -> None:
         self.producers.pop(stream, None)
@@ -106,7 +106,7 @@ class Clients:
         except VenusError as error:
             stream.end(error)
             return
-        found.add_done_callback(self._settled(stream, lambda result: stream.down(word, result)))
+        found.add_done_callback(self._settle(stream, lambda result: stream.down(word, result)))
 
     def tick(self) -> None:
         """Ask producers about undecided half messages, if it is time; let readers have what there is."""
@@ -155,7 +155,7 @@ class Clients:
         stream.on_end = lambda: self._consumer_left(stream)
         self.consumers[stream] = Reading(group, token, offset)
         if not stream.open:
-            stream._left()
+            stream._leave()
             return
         self._answer(stream, opened, snapshot, rows)
         self.deliver()

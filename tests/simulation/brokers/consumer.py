@@ -59,11 +59,11 @@ class Consumer:
         self._hint = ""
         if not host.up:
             return
-        stream = self._stream = Stream(host, self._taken, lambda error: self._ended(stream, error))
+        stream = self._stream = Stream(host, self._on_message, lambda error: self._on_end(stream, error))
         self._heard_at = self._loop.now
         stream.up(host.clients.open, stream, self._group, self.offset, self.epoch, self._transient)
 
-    def _ended(self, stream: Stream, error: VenusError) -> None:
+    def _on_end(self, stream: Stream, error: VenusError) -> None:
         if stream is not self._stream:
             return
         self.stop(0.5 * self._random.random())
@@ -78,16 +78,16 @@ class Consumer:
             case _:
                 self._loop.counts[f"consumer lost its broker: {type(error).__name__}"] += 1
 
-    def _taken(self, word: str, *what: Any) -> None:
+    def _on_message(self, word: str, *what: Any) -> None:
         if self._stream is None:
             return
         self._heard_at = self._loop.now
         if word == "opened":
-            self._opened(*what)
+            self._on_open(*what)
         elif word == "increments":
             self._increments(what[0])
 
-    def _opened(self, _: Any, snapshot: broker_pb2.Snapshot | None, rows: Rows | None) -> None:
+    def _on_open(self, _: Any, snapshot: broker_pb2.Snapshot | None, rows: Rows | None) -> None:
         if snapshot is None or rows is None:
             return
         self._loop.counts["full data read"] += 1

@@ -28,7 +28,7 @@ SETTINGS = BrokerSettings(
 PATIENCE_S = 3.0
 
 
-class Killed(BaseException):
+class ProcessKilled(BaseException):
     """The process of a waiting caller has ended."""
 
 
@@ -90,22 +90,22 @@ class SimulatedCore(Core):
         super()._make_pipeline()
         submit = self._patient(self.commits.submit)
 
-        def submitted(*arguments: Any, **named: Any) -> Any:
+        def submit_and_write(*arguments: Any, **named: Any) -> Any:
             future = submit(*arguments, **named)
             self._schedule_write()
             return future
 
-        self.commits.submit = submitted  # type: ignore[method-assign]
+        self.commits.submit = submit_and_write  # type: ignore[method-assign]
 
     def _patient(self, call: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
-        def wrapped(*arguments: Any, **named: Any) -> Future[Any]:
+        def call_patiently(*arguments: Any, **named: Any) -> Future[Any]:
             future = call(*arguments, **named)
             future.__class__ = Patient
             assert isinstance(future, Patient)
             future.host = self._host
             return future
 
-        return wrapped
+        return call_patiently
 
     # -- the threads -----------------------------------------------------------------------------------------------
 

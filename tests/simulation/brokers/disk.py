@@ -42,9 +42,9 @@ class BrokerDisk:
         if business is not None:
             log = business.log
             return Log(number=business.number, start=log.start, end=log.end, applied=range(log.applied))
-        return self._stored()
+        return self._read_log()
 
-    def _stored(self) -> Log:
+    def _read_log(self) -> Log:
         state, rlog = self.memory.families[keys.STATE], self.memory.families[keys.RLOG]
         for key in state.between(keys.CORE, keys.after_prefix(keys.CORE)):
             record = json.loads(state.values[key])

@@ -21,10 +21,10 @@ def disk_full(world: BrokerWorld, seconds: float) -> None:
     host = common.some(world)
     host.free_bytes = world.loop.random.choice((0, 1 << 19))
 
-    def freed() -> None:
+    def free_space() -> None:
         host.free_bytes = 1 << 30
 
-    world.loop.after(seconds, freed)
+    world.loop.after(seconds, free_space)
 
 
 def failing_write(world: BrokerWorld, _: float) -> None:

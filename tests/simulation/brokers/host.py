@@ -73,14 +73,14 @@ class BrokerHost(ThreadedProcess, Host):
             if self.world.damaged == self.disk.store:
                 self._scrub()
         except Corruption as error:
-            self._damaged(error)
+            self._on_damage(error)
             return
         self.disk.host = self
         self._make_host(begins)
         self.registered = self.stopping = self.draining = False
         self.living_at = float("-inf")
         self.loop.say(f"{self.me} starts: {self.disk.content}")
-        self.world.judge.started(self)
+        self.world.judge.on_start(self)
         self.every(self.world.tick_s, self._tick)
         self.every(1.0, self._keep_lease)
         self.every(0.3, self.clients.tick)
@@ -118,7 +118,7 @@ class BrokerHost(ThreadedProcess, Host):
         self.loop.counts["the store failed"] += 1
         self.loop.say(f"{self.me} fails: {error}")
         if isinstance(error, Corruption):
-            self._damaged(error)
+            self._on_damage(error)
         elif self.up:
             self.end()
             self.disk.memory.fails_after = None
@@ -128,7 +128,7 @@ class BrokerHost(ThreadedProcess, Host):
         if not self.up and self.life == life:
             self.start()
 
-    def _damaged(self, error: Corruption) -> None:
+    def _on_damage(self, error: Corruption) -> None:
         """Replace a store that is damaged: the broker comes back empty, as another member."""
         if self.world.damaged != self.disk.store:
             raise Violation("damage is found where it was done", f"{self.me}: {error}")
@@ -153,11 +153,11 @@ class BrokerHost(ThreadedProcess, Host):
         """Send something to another broker."""
         target = self.world.hosts[to.broker]
 
-        def arrived() -> None:
+        def on_arrival() -> None:
             if target.up:
                 target.run(target.life, call, (target,))
 
-        self.world.network.send(self.name, to.broker, arrived)
+        self.world.network.send(self.name, to.broker, on_arrival)
 
     def _tick(self) -> None:
         self.product.tick()
@@ -171,7 +171,7 @@ class BrokerHost(ThreadedProcess, Host):
             return
         coordinator = self.world.coordinator
 
-        def found(record: Leadership, answered: bool, _: float) -> None:
+        def on_record(record: Leadership, answered: bool, _: float) -> None:
             if answered:
                 self.ask(self.records, living, lambda live, heard, _: both(record, live) if heard else None)
 
@@ -182,7 +182,7 @@ class BrokerHost(ThreadedProcess, Host):
             brokers, self.living_at = live
             self.product.on_topology((record,), brokers.values())
 
-        self.ask(self.records, coordinator.read, found)
+        self.ask(self.records, coordinator.read, on_record)
 
     # -- the replica -----------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class _JudgedHost(ReplicaHost):
                 host.loop.say(f"{host.me} {describe_message(event)}")
         super().handle(business, event)
         if business in self.replicas and host.up:
-            host.world.judge.stepped(host)
+            host.world.judge.on_step(host)
 
     def drop(self, business: str, why: str) -> None:
         super().drop(business, why)
@@ -297,11 +297,11 @@ class _Lines:
 
     def reply(self, to: Member, business: str, answer: m.Answer) -> None:
         if isinstance(answer, m.Entries):
-            answer = self._mangled(answer)
+            answer = self._mangle(answer)
         event = m.FetchReply(leader=self._host.me, answer=answer)
         self._send(to, lambda other: other.product.on_fetch_reply(business, event))
 
-    def _mangled(self, answer: m.Entries) -> m.Entries:
+    def _mangle(self, answer: m.Entries) -> m.Entries:
         """Send a part of what there is, now and then with a flipped bit."""
         random, world = self._host.loop.random, self._world
         entries = list(answer.entries[: random.randint(1, world.frame)])

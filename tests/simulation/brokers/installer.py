@@ -71,7 +71,7 @@ class _Source:
         copy = BusinessCopy(
             name=f"{host.name}{host.loop.now}",
             path=Path("/simulated/copy"),
-            store=only_read(source.core.memory.frozen()),
+            store=only_read(source.core.memory.freeze()),
             number=held.number,
             log_stop=keys.log_key(held.number, held.log.applied + 1),
             records_expected=0,

@@ -31,8 +31,8 @@ class BrokerJudge(Judge):
 
     # -- after every step ------------------------------------------------------------------------------------------
 
-    def started(self, host: Any) -> None:
-        super().started(host)
+    def on_start(self, host: Any) -> None:
+        super().on_start(host)
         self._judged[host.name] = len(host.disk.content.applied)
         self._offsets.pop(host.name, None)
 
@@ -41,7 +41,7 @@ class BrokerJudge(Judge):
         self._judged[host.name] = 0
         self._offsets.pop(host.name, None)
 
-    def stepped(self, host: Any) -> None:
+    def on_step(self, host: Any) -> None:
         self._record_moves(host)
         business, position = cast("BrokerHost", host).business, host.replica.position
         if business is None or not position.whole:
@@ -78,17 +78,17 @@ class BrokerJudge(Judge):
         self._judged[host.name] = max(self._judged[host.name], high)
         self._is_safe(host, high)
 
-    def answered(self, host: Any, term: int | None) -> None:
+    def on_answer(self, host: Any, term: int | None) -> None:
         """Judge an answer to a producer: something of this term is acknowledged."""
         process = (host.name, host.life)
         if term is not None and self._acknowledges.setdefault(term, process) != process:
             raise Violation("one process acknowledges in a term", f"{host.me} in term {term}")
 
-    def committed(self, cut: Cut) -> None:
+    def on_commit(self, cut: Cut) -> None:
         """Note that the source has committed a cut: its halves were acknowledged, so they must never get lost."""
         self.committed_through = cut.records[-1].batch_no
 
-    def decided(self, batch_no: int) -> None:
+    def on_decision(self, batch_no: int) -> None:
         """Note that a COMMIT was acknowledged."""
         self.decided_through = max(self.decided_through, batch_no)
         if batch_no > self.committed_through:
@@ -99,9 +99,9 @@ class BrokerJudge(Judge):
 
     # -- at the end ------------------------------------------------------------------------------------------------
 
-    def converged(self) -> bool:
+    def has_converged(self) -> bool:
         world, record = self._world, self._world.coordinator.record
-        if not world.source.drained or not super().converged():
+        if not world.source.is_drained or not super().has_converged():
             return False
         for name in record.replicas:
             host = world.hosts[name]

@@ -179,9 +179,9 @@ class MemoryStore(Store):
         pass
 
     def checkpoint(self, path: Path) -> None:
-        self.checkpoints[path.name] = self.frozen()
+        self.checkpoints[path.name] = self.freeze()
 
-    def frozen(self) -> Families:
+    def freeze(self) -> Families:
         """Return a copy of everything."""
         return {name: family.copy() for name, family in self._now.items()}
 

@@ -86,11 +86,11 @@ class Producer:
         if self._claimed is not None and self._source.epoch > self._claimed:
             self.end()  # another one has taken over
             return
-        stream = self._stream = Stream(host, self._taken, lambda error: self._ended(stream, error))
+        stream = self._stream = Stream(host, self._on_message, lambda error: self._on_end(stream, error))
         self._does, self._heard_at = Does.CONNECTING, self._loop.now
         stream.up(host.clients.init, stream, self._source.epoch, self._source.last_batch)
 
-    def _ended(self, stream: Stream, error: VenusError) -> None:
+    def _on_end(self, stream: Stream, error: VenusError) -> None:
         if stream is not self._stream or not self.alive:
             return
         if isinstance(error, Diverged):
@@ -103,7 +103,7 @@ class Producer:
         self._hint = error.leader if isinstance(error, NotLeader) else ""
         self._again()
 
-    def _taken(self, word: str, what: Any) -> None:
+    def _on_message(self, word: str, what: Any) -> None:
         if not self.alive or self._stream is None:
             return
         self._heard_at = self._loop.now
@@ -111,12 +111,12 @@ class Producer:
             case "ack":
                 self._begin(what)
             case "halves":
-                self._persisted(what)
+                self._on_persisted(what)
             case "decided":
                 if what.verdict == broker_pb2.COMMIT:
-                    self._world.judge.decided(what.batch_no)
+                    self._world.judge.on_decision(what.batch_no)
             case "review":
-                self._reviewed(what)
+                self._on_review(what)
 
     # -- a session -------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Producer:
         for part in [halves] if self._random.random() < 0.5 else [[half] for half in halves]:
             stream.up(stream.host.clients.halves, stream, self._epoch, part)
 
-    def _persisted(self, result: Any) -> None:
+    def _on_persisted(self, result: Any) -> None:
         cut = self._cut
         if cut is None or self._does is not Does.SHIPPING:
             return
@@ -185,7 +185,7 @@ class Producer:
             self._loop.counts["a fenced producer could not commit"] += 1
             self.end()
             return
-        self._world.judge.committed(cut)
+        self._world.judge.on_commit(cut)
         self._next_batch, self._next_sequence = last.batch_no + 1, last.last_sequence + 1
         self._described = True
         if fate < 0.7:
@@ -200,7 +200,7 @@ class Producer:
         self._loop.counts[f"a producer {how}"] += 1
         self.end()
 
-    def _reviewed(self, halves: Sequence[broker_pb2.HalfRef]) -> None:
+    def _on_review(self, halves: Sequence[broker_pb2.HalfRef]) -> None:
         if self._does is Does.CONNECTING:
             return
         in_flight = self._cut.records[0].batch_no if self._cut is not None else None

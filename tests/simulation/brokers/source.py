@@ -67,7 +67,7 @@ class Source:
         self._log.append((self._changes, key))
 
     @property
-    def drained(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether everything that was changed is in a batch that is committed here."""
         return not self._log
 
@@ -97,7 +97,7 @@ class Source:
                 cut_end=i + 1 == len(parts),
             )
             if described and i == 0:
-                message.schemas.extend(self.described(table) for table in self.tables)
+                message.schemas.extend(self.table_schema(table) for table in self.tables)
             self._fill(message, part, truncates=bool(markers))
             bodies.append(message.SerializeToString())
             record = BatchRecord(
@@ -142,7 +142,7 @@ class Source:
         """Return the row that the application writes as its n-th."""
         return b"v%d" % number
 
-    def described(self, table: int) -> change_pb2.TableSchema:
+    def table_schema(self, table: int) -> change_pb2.TableSchema:
         """Return how a table is described to the broker."""
         return change_pb2.TableSchema(table_id=table, version=1, namespace="shop", name=NAMES[table])
 

@@ -67,22 +67,22 @@ class Stream:
         if self.open:
             self.open = False
             self._loop.after(NOTICED_S * self._loop.random.random(), self._ended, Unavailable("the connection is lost"))
-            self._loop.after(NOTICED_S * self._loop.random.random(), self._left)
+            self._loop.after(NOTICED_S * self._loop.random.random(), self._leave)
 
     def end(self, error: VenusError) -> None:
         """End it at the broker; the client learns the reason, if it arrives."""
         if self.open:
             self.open = False
-            self._left()
+            self._leave()
             self._loop.after(self._network.delay(), self._ended, error)
 
     def close(self) -> None:
         """End it at the client."""
         if self.open:
             self.open = False
-            self._loop.after(self._network.delay(), self._left)
+            self._loop.after(self._network.delay(), self._leave)
 
-    def _left(self) -> None:
+    def _leave(self) -> None:
         leave, self.on_end = self.on_end, lambda: None
         if self.host.life == self.life:
             self.host.run(self.life, leave, ())

@@ -36,7 +36,7 @@ CONTINUE = "a load whose tables follow already continues"
 NOT_LOADED = "a target whose first load has not ended does not follow"
 
 
-class Killed(Exception):
+class ProcessKilled(Exception):
     """The process was killed."""
 
 
@@ -138,7 +138,7 @@ class Target:
 
     def _live(self) -> None:
         if self._random.random() < self.kills:
-            raise Killed
+            raise ProcessKilled
 
     @contextmanager
     def _transaction(self) -> Iterator[Durable]:

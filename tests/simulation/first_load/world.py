@@ -20,7 +20,7 @@ from tests.simulation.first_load.target import (
     ROWS_AND_MANIFEST,
     ROWS_AND_POSITION,
     Broker,
-    Killed,
+    ProcessKilled,
     Target,
     Violation,
     fold,
@@ -91,7 +91,7 @@ class World:
         elif can_load:
             try:
                 self._load()
-            except Killed:
+            except ProcessKilled:
                 self.counts["killed"] += 1
                 self._target.restart()
                 self._end = self._seen_last_batch = None

@@ -24,7 +24,7 @@ _DRAIN_TRIES = 200
 BEAT = "heartbeat"
 
 
-class Killed(BaseException):
+class ProcessKilled(BaseException):
     """The process that switches was killed."""
 
 
@@ -118,14 +118,14 @@ class World:
     def call(self) -> None:
         """Let other processes run, and end this one if its time has come."""
         if self._is_dead:
-            raise Killed
+            raise ProcessKilled
         for _ in range(self._random.randrange(_BETWEEN)):
             self._tick()
         self._maybe_undo()
         self._fuse -= 1
         if self._fuse == 0:
             self._is_dead, self._holder = True, None
-            raise Killed
+            raise ProcessKilled
 
     def _tick(self) -> None:
         self._random.choice((self._write, self._capture, self._capture, self._apply, self._apply, self._restart))()
@@ -218,7 +218,7 @@ class World:
     def _command(self, name: str, *, crashes: bool) -> None:
         self._fuse = self._random.randrange(1, 60) if crashes else -1
         self._is_dead, self._process, self._quiet = False, object(), self._random.random() < 0.85
-        with suppress(Killed, VenusError):
+        with suppress(ProcessKilled, VenusError):
             self._switch(name)
         if self._holder is self._process:
             self._holder = None

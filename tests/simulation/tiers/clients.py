@@ -54,7 +54,7 @@ class TierClients(Clients):
         stream.on_end = lambda: self._consumer_left(stream)
         self.consumers[stream] = TierReading(group, token, offset, only, where)
         if not stream.open:
-            stream._left()
+            stream._leave()
             return
         self._answer(stream, opened)
         self.deliver()
@@ -110,7 +110,7 @@ def request(
             done = True
             client.run(life, answered, (answer, error))
 
-    def arrived() -> None:
+    def on_arrival() -> None:
         if not upper.up:
             return
         upper.run(upper.life, at_upper, ())
@@ -125,7 +125,7 @@ def request(
             loop.after(network.delay(), finish, answer, error)
 
     if network.passes(client.name, upper.name):
-        loop.after(network.delay(), arrived)
+        loop.after(network.delay(), on_arrival)
     loop.after(4.0 + loop.random.random(), finish, None, Unavailable("no answer"))
     if not upper.up:
         loop.after(0.1 * loop.random.random(), finish, None, Unavailable("the connection is refused"))

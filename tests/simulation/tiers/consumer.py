@@ -57,13 +57,13 @@ class Consumer:
         self._stream = None
         self._later_at = self._loop.now + seconds
 
-    def forked(self, timeline: Timeline) -> None:
+    def on_fork(self, timeline: Timeline) -> None:
         """Record another history. A consumer that has read only what both share may continue in it."""
-        if self._shown(timeline) == self.rows:
+        if self._find_rows(timeline) == self.rows:
             self._may_be.append(timeline)
 
-    def _shown(self, timeline: Timeline) -> Rows | None:
-        found = timeline.source.shown(self.sequence, self.tables)
+    def _find_rows(self, timeline: Timeline) -> Rows | None:
+        found = timeline.source.rows_at(self.sequence, self.tables)
         return None if found is None else visible_rows(found, self.admits)
 
     def _tick(self) -> None:
@@ -86,7 +86,7 @@ class Consumer:
         if not host.up:
             self._sets.record_failure(host.name)
             return
-        stream = self._stream = Stream(host, self._taken, lambda error: self._ended(stream, host, error))  # type: ignore[arg-type]
+        stream = self._stream = Stream(host, self._on_message, lambda error: self._on_end(stream, host, error))  # type: ignore[arg-type]
         wanted = broker_pb2.Open(group=self.group, rows=self.said if self._says_rows else None)
         stream.up(host.clients.open, stream, self.group, self.offset, self.epoch, False, wanted)
 
@@ -94,7 +94,7 @@ class Consumer:
     def _says_rows(self) -> bool:
         return self.offset != FULL and not self._is_older
 
-    def _ended(self, stream: Stream, host: TierHost, error: VenusError) -> None:
+    def _on_end(self, stream: Stream, host: TierHost, error: VenusError) -> None:
         if stream is not self._stream:
             return
         self.stop(0.5 * self._random.random())
@@ -120,16 +120,16 @@ class Consumer:
             self._apart.clear()
             self.offset, self.epoch = FULL, 0
 
-    def _taken(self, word: str, *what: Any) -> None:
+    def _on_message(self, word: str, *what: Any) -> None:
         if self._stream is None:
             return
         self._heard_at = self._loop.now
         if word == "opened":
-            self._opened(*what)
+            self._on_open(*what)
         else:
             self._increments(what[0], what[1])
 
-    def _opened(
+    def _on_open(
         self, opened: broker_pb2.Opened, snapshot: broker_pb2.Snapshot | None, rows: Rows | None, admits: Admits
     ) -> None:
         if snapshot is None and self.offset:
@@ -146,7 +146,7 @@ class Consumer:
 
     def _agrees(self, invariant: str) -> None:
         """Raise Violation unless the rows are those of one history, the same as before."""
-        may_be = [line for line in self._may_be if self._shown(line) == self.rows]
+        may_be = [line for line in self._may_be if self._find_rows(line) == self.rows]
         if not may_be:
             raise Violation(invariant, f"{self.group} at Sequence {self.sequence}: {self.rows}")
         self._may_be = may_be

@@ -159,7 +159,7 @@ def dead_consumer(world: TierWorld, seconds: float) -> None:
 def backup(world: TierWorld, _: float) -> None:
     """Keep what the home is now, and its source."""
     if world.home.up and world.foreign is None:
-        world.backup = (world.home.core.memory.frozen(), world.timeline.source.fork(), world.timeline)
+        world.backup = (world.home.core.memory.freeze(), world.timeline.source.fork(), world.timeline)
 
 
 def restore(world: TierWorld, _: float) -> None:

@@ -94,10 +94,10 @@ class TierHost(ThreadedProcess):
         self.disk.host = self  # type: ignore[assignment]
         self.network = self._place()
         self.loop.say(f"{self.name} starts: {self.disk.content}")
-        self.world.judge.started(self)
+        self.world.judge.on_start(self)
         self.every(0.1, self.core.tick)
         self.every(0.3, self.clients.tick)
-        self.core.publisher.add_listener(lambda _b, _o: self._committed())
+        self.core.publisher.add_listener(lambda _b, _o: self._on_commit())
 
     def _place(self) -> NetworkMembership:
         cluster: dict[str, Any] = {"set": self.name, "tier": self.tier, "level": self.level}
@@ -120,7 +120,7 @@ class TierHost(ThreadedProcess):
             network.set_network_ids(identity.home_network_ids(self.core))
         return network
 
-    def _committed(self) -> None:
+    def _on_commit(self) -> None:
         try:
             self.world.judge.committed_at(self)
         except Exception as found:  # a listener to commits may fail, and the broker continues

@@ -45,7 +45,7 @@ class Timeline:
 
 
 @dataclass
-class Mirrored:
+class MirrorHistory:
     """What is known of a set since it began its full data."""
 
     begin: int = 0
@@ -66,41 +66,41 @@ class TierJudge:
 
     def __init__(self, world: TierWorld) -> None:
         self._world = world
-        self._known: dict[str, Mirrored] = {}
+        self._known: dict[str, MirrorHistory] = {}
         self.rows = RowJudge()
 
     # -- producers -------------------------------------------------------------------------------------------------
 
-    def answered(self, host: Any, term: int | None) -> None:
+    def on_answer(self, host: Any, term: int | None) -> None:
         """Nothing is to be said of answers."""
 
-    def committed(self, cut: Cut) -> None:
+    def on_commit(self, cut: Cut) -> None:
         """Nothing is to be said of the source."""
 
-    def decided(self, batch_no: int) -> None:
+    def on_decision(self, batch_no: int) -> None:
         """Nothing is to be said of decisions."""
 
     # -- sets ------------------------------------------------------------------------------------------------------
 
-    def _of(self, host: TierHost) -> Mirrored:
+    def _of(self, host: TierHost) -> MirrorHistory:
         business = host.business
         mirror = business.committed.mirror if business is not None else None
         begin = mirror.begin if mirror is not None else 0
         known = self._known.get(host.name)
         if known is None or known.begin != begin:
-            known = self._known[host.name] = Mirrored(begin, may_be=list(self._world.timelines))
+            known = self._known[host.name] = MirrorHistory(begin, may_be=list(self._world.timelines))
         return known
 
-    def forked(self, timeline: Timeline) -> None:
+    def on_fork(self, timeline: Timeline) -> None:
         """Record another history. A reader that has read only what both share may continue in it."""
         end = max((offset + batch[0] for offset, batch in timeline.book.items()), default=0)
         for known in self._known.values():
             if known.judged is None or known.judged <= end:
                 known.may_be.append(timeline)
 
-    def started(self, host: TierHost) -> None:
+    def on_start(self, host: TierHost) -> None:
         """Judge a process that has begun: what it acknowledged must be on its disk."""
-        self.rows.began(host)
+        self.rows.on_full_data(host)
         business = host.business
         if business is None or business.committed.mirror is None:
             self._known.pop(host.name, None)
@@ -115,7 +115,7 @@ class TierJudge:
                 f"{host.name} has {business.committed.next_offset} and acknowledged {known.acknowledged}",
             )
 
-    def acknowledged(self, host: TierHost, offset: int) -> None:
+    def on_acknowledgement(self, host: TierHost, offset: int) -> None:
         """Judge what a mirror tells the set above to be safe."""
         business = host.business
         assert business is not None
@@ -154,9 +154,9 @@ class TierJudge:
                     )
         known.judged = at
         known.ends.append((self._world.loop.now, business.committed.next_offset))
-        self.rows.committed(host, known)
+        self.rows.on_judged(host, known)
 
-    def _others(self, known: Mirrored) -> list[Timeline]:
+    def _others(self, known: MirrorHistory) -> list[Timeline]:
         """Return the histories that have everything a set has, though the set was beyond the point where they began.
 
         A source that was set back may commit again what is there, and then something else.
@@ -167,7 +167,7 @@ class TierJudge:
             if all(_is_the_same(found.book.get(offset), batch) for offset, batch in known.book.items())
         ]
 
-    def moved(self, host: TierHost, upper: TierHost) -> None:
+    def on_move(self, host: TierHost, upper: TierHost) -> None:
         """Judge a set that left one that served: the other one must have what was here when it was looked at."""
         business, there = host.business, upper.business
         if business is None or there is None or len(self._world.timelines) > 1 or self._world.foreign is not None:
@@ -183,11 +183,11 @@ class TierJudge:
 
     # -- at the end ------------------------------------------------------------------------------------------------
 
-    def converged(self) -> bool:
+    def has_converged(self) -> bool:
         """Whether every set has everything."""
         world = self._world
         home = world.home.business
-        if home is None or not world.source.drained or home.committed.halves:
+        if home is None or not world.source.is_drained or home.committed.halves:
             return False
         if home.committed.last_batch != world.source.last_batch:
             return False
@@ -222,14 +222,14 @@ class TierJudge:
             return False  # a cut may be waited for
         return home is not None and home.committed.next_offset >= max(found)
 
-    def consumed(self) -> bool:
+    def have_consumers_all_rows(self) -> bool:
         """Whether every target has everything as well."""
         home = self._world.home.business
         assert home is not None
         end = home.committed.next_offset
         consumers = self._world.consumers
         return all(
-            found.offset == end and found.rows == self._wanted(found.tables, found.admits) for found in consumers
+            found.offset == end and found.rows == self._expected_rows(found.tables, found.admits) for found in consumers
         )
 
     def whole(self) -> bool:
@@ -242,12 +242,12 @@ class TierJudge:
             if (rows := full_data(host)) != self._wanted_of(host):  # type: ignore[arg-type]
                 raise Violation("every set's full data is the source", f"{host.name}: {rows}")
         for consumer in self._world.consumers:
-            if consumer.rows != self._wanted(consumer.tables, consumer.admits):
+            if consumer.rows != self._expected_rows(consumer.tables, consumer.admits):
                 raise Violation("every target is the source", f"{consumer.group}: {consumer.rows}")
 
     def _wanted_of(self, host: TierHost) -> Rows:
-        return self._wanted(host.tables, self.rows.at(host))
+        return self._expected_rows(host.tables, self.rows.at(host))
 
-    def _wanted(self, tables: frozenset[int], admits: Admits) -> Rows:
+    def _expected_rows(self, tables: frozenset[int], admits: Admits) -> Rows:
         rows = {key: row for key, row in self._world.source.rows.items() if table_of(key) in tables}
         return columned.visible_rows(rows, admits)

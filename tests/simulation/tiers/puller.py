@@ -99,11 +99,11 @@ class SimulatedPuller:
         try:
             call = step()
         except VenusError as error:
-            self._failed(error)
+            self._on_failure(error)
             return
         self._ask(call)
 
-    def _failed(self, error: VenusError) -> None:
+    def _on_failure(self, error: VenusError) -> None:
         counts, world = self.host.loop.counts, self.host.world
         if isinstance(error, OffsetDiverged) and len(world.timelines) == 1 and not counts["fault: other network"]:
             raise Violation("no consumer is refused as diverged within one history", f"{self.host.name}: {error}")
@@ -169,10 +169,10 @@ class SimulatedPuller:
                 if self._arrived or self._error is not None or not call.wait_s:
                     self._hand_out()
                 else:
-                    self.host.soon(call.wait_s, self._waited, self._waits)
+                    self.host.soon(call.wait_s, self._on_wait_end, self._waits)
             case session_requests.Acknowledge():
                 assert self._stream is not None
-                self.host.world.judge.acknowledged(self.host, call.offset)
+                self.host.world.judge.on_acknowledgement(self.host, call.offset)
                 self._stream.up(self._upper_of_stream.clients.acknowledge, self._stream, call.offset)
                 self._soon()
             case _:
@@ -181,14 +181,14 @@ class SimulatedPuller:
     def _settle(self, future: Future[Any]) -> None:
         ticket = self._waits
 
-        def settled(done: Future[Any]) -> None:
+        def on_settled(done: Future[Any]) -> None:
             error = done.exception()
             if self._began and error is None:
-                self.host.world.judge.rows.began(self.host)
+                self.host.world.judge.rows.on_full_data(self.host)
             self._began = False
             self.host.soon(0.0001, self._answer, ticket, None if error else done.result(), error)
 
-        future.add_done_callback(settled)
+        future.add_done_callback(on_settled)
 
     def _request(self, call: session_requests.Call) -> None:
         ticket, upper = self._waits, self._upper
@@ -198,7 +198,7 @@ class SimulatedPuller:
             if self.host.life != life:
                 return
 
-        def answered(answer: Any, error: VenusError | None) -> None:
+        def on_answer(answer: Any, error: VenusError | None) -> None:
             if isinstance(call, session_requests.NextChunk) and answer is not None:
                 try:
                     call.at.take(answer)
@@ -206,7 +206,7 @@ class SimulatedPuller:
                     answer, error = None, wrong
             self._answer(ticket, answer, error)
 
-        request(self.host, upper, lambda found: self._at_upper(found, call), answered)
+        request(self.host, upper, lambda found: self._at_upper(found, call), on_answer)
 
     def _at_upper(self, upper: TierHost, call: session_requests.Call) -> Any:
         match call:
@@ -221,7 +221,7 @@ class SimulatedPuller:
                     where=filters_to_wire(call.where),
                 )
                 snapshot = upper.clients.open_snapshot(asked)
-                self.host.world.judge.rows.asked(self.host, self._own, upper, snapshot.snapshot_id)
+                self.host.world.judge.rows.on_choice(self.host, self._own, upper, snapshot.snapshot_id)
                 self._began = True
                 if self.host.stale_where:
                     self.host.loop.counts["full data by other predicates"] += 1
@@ -255,19 +255,19 @@ class SimulatedPuller:
 
         life = self.host.life
 
-        def taken(word: str, *what: Any) -> None:
+        def on_message(word: str, *what: Any) -> None:
             if stream is not self._stream:
                 return
             if word == "opened":
                 self._position = call.offset
-                self._followed(upper, what[1])
+                self._on_follow(upper, what[1])
                 self.host.run(life, self._answer, (ticket, (upper.name, what[0]), None))
             else:
                 self._arrived.extend(what[0])
                 self._position = what[1]
                 self.host.run(life, self._hand_out, ())
 
-        def ended(error: VenusError) -> None:
+        def on_end(error: VenusError) -> None:
             if stream is self._stream:
                 self._error = error
                 if self._waits == ticket:
@@ -275,7 +275,7 @@ class SimulatedPuller:
                 else:
                     self.host.run(life, self._hand_out, ())
 
-        stream: Stream = Stream(upper, taken, ended, self.host.name)  # type: ignore[arg-type]
+        stream: Stream = Stream(upper, on_message, on_end, self.host.name)  # type: ignore[arg-type]
         self._stream, self._error = stream, None
         self.host.soon(ANSWERED_S, self._answer, ticket, None, Unavailable("no answer"))
         wanted = broker_pb2.Open(
@@ -289,7 +289,7 @@ class SimulatedPuller:
         )
         stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only, call.where, wanted)
 
-    def _followed(self, upper: TierHost, above: Admits) -> None:
+    def _on_follow(self, upper: TierHost, above: Admits) -> None:
         """Judge which rows come from here on."""
         host, rows = self.host, self.host.world.judge.rows
         rows.follows(host, above)
@@ -309,10 +309,10 @@ class SimulatedPuller:
             host.loop.counts[f"a set {did} set above"] += 1
             if self._moves:
                 host.loop.counts["a set left one that served"] += 1
-                host.world.judge.moved(host, upper)
+                host.world.judge.on_move(host, upper)
         self._last, self._moves = upper.name, False
 
-    def _waited(self, ticket: int) -> None:
+    def _on_wait_end(self, ticket: int) -> None:
         stream = self._stream
         if ticket != self._waits or stream is None:
             return

@@ -11,7 +11,7 @@ from tests.simulation.tiers.rows import EVERY, Admits, both, visible_rows
 
 if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
-    from tests.simulation.tiers.judge import Mirrored, Timeline
+    from tests.simulation.tiers.judge import MirrorHistory, Timeline
 
 OTHERS = "no consumer continues at a set with other rows"
 #: Tables that are described nowhere yet have no rows that could be others.
@@ -19,7 +19,7 @@ NOTHING = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RowChoice:
     """By what a set chooses itself, and what comes through to it."""
 
     own: Admits
@@ -30,14 +30,14 @@ class RowJudge:
     """Raises Violation. It knows what a set asked for and where, not what the product makes of it."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[str, str], Chosen] = {}  # by set and snapshot above
-        self._here: dict[tuple[str, int], Chosen] = {}  # by set and where its full data began
+        self._asked: dict[tuple[str, str], RowChoice] = {}  # by set and snapshot above
+        self._here: dict[tuple[str, int], RowChoice] = {}  # by set and where its full data began
 
-    def asked(self, host: TierHost, own: Admits, upper: TierHost, snapshot: str) -> None:
+    def on_choice(self, host: TierHost, own: Admits, upper: TierHost, snapshot: str) -> None:
         """Note by what a set chooses in a snapshot of the one above."""
-        self._asked[host.name, snapshot] = Chosen(own, both(own, self.at(upper)))
+        self._asked[host.name, snapshot] = RowChoice(own, both(own, self.at(upper)))
 
-    def began(self, host: TierHost) -> None:
+    def on_full_data(self, host: TierHost) -> None:
         """Note that full data has begun, by the log or what is left of it."""
         business = host.business
         mirror = business.proposed.mirror if business is not None else None
@@ -48,13 +48,13 @@ class RowJudge:
         """Return which rows a set should have."""
         return self._of(host).all
 
-    def _of(self, host: TierHost) -> Chosen:
+    def _of(self, host: TierHost) -> RowChoice:
         business = host.business
         mirror = business.committed.mirror if business is not None else None
         if mirror is None:
-            return Chosen(EVERY, EVERY)
+            return RowChoice(EVERY, EVERY)
         if (host.name, mirror.begin) not in self._here:
-            self.began(host)  # it is committed a moment before its client hears of that
+            self.on_full_data(host)  # it is committed a moment before its client hears of that
         return self._here[host.name, mirror.begin]
 
     def follows(self, host: TierHost, above: Admits) -> None:
@@ -66,7 +66,7 @@ class RowJudge:
         found = both(known.own, above)
         if business.committed.next_offset > NOTHING:
             agree(f"{host.name}", known.all, found, host.tables)
-        self._here[host.name, mirror.begin] = Chosen(known.own, found)
+        self._here[host.name, mirror.begin] = RowChoice(known.own, found)
 
     def would_do(self, host: TierHost, upper: TierHost) -> bool:
         """Whether a set above has the rows that a set has."""
@@ -74,7 +74,7 @@ class RowJudge:
         found = both(known.own, self.at(upper))
         return all(known.all[table] == found[table] for table in host.tables)
 
-    def committed(self, host: TierHost, known: Mirrored) -> None:
+    def on_judged(self, host: TierHost, known: MirrorHistory) -> None:
         """Compare the full data of a set with the home's rows at its offset."""
         business = host.business
         if business is None or business.committed.mirror is None or not business.is_filled:
@@ -99,5 +99,5 @@ def agree(who: str, before: Admits, here: Admits, tables: frozenset[int]) -> Non
 
 
 def _shows(line: Timeline, offset: int, tables: frozenset[int], admits: Admits) -> object:
-    found = line.source.shown(line.sequence_at(offset), tables)
+    found = line.source.rows_at(line.sequence_at(offset), tables)
     return None if found is None else visible_rows(found, admits)

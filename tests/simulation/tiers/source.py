@@ -26,7 +26,7 @@ class TieredSource(Source):
             setattr(twin, name, copy(getattr(self, name)))
         return twin
 
-    def shown(self, sequence: int, tables: frozenset[int]) -> Rows | None:
+    def rows_at(self, sequence: int, tables: frozenset[int]) -> Rows | None:
         """Return the rows of some tables as of a Sequence, None if no batch ends there."""
         if not sequence:
             return {}
@@ -43,7 +43,7 @@ class ColumnedSource(TieredSource):
     def value(self, number: int) -> bytes:
         return columned.row_of(number)
 
-    def described(self, table: int) -> change_pb2.TableSchema:
+    def table_schema(self, table: int) -> change_pb2.TableSchema:
         return schemas_codec.to_wire(columned.SCHEMAS[table])
 
 

@@ -56,7 +56,7 @@ class SimulatedLook(UpstreamPoller):
         upper = host.world.hosts[self.reach.partition(":")[0]]
         self._asking, self._again = True, False
 
-        def answered(status: broker_pb2.BrokerStatus | None, error: VenusError | None) -> None:
+        def on_status(status: broker_pb2.BrokerStatus | None, error: VenusError | None) -> None:
             self._asking, self.has_looked = False, True
             self.answered_by = f"{upper.name}:1" if status is not None else ""
             if status is not None:
@@ -67,7 +67,7 @@ class SimulatedLook(UpstreamPoller):
                 self._looked(self)
                 self._plan(0.0 if self._again else self._pace(self))
 
-        request(host, upper, lambda found: found.status(), answered)
+        request(host, upper, lambda found: found.status(), on_status)
 
     def poll(self) -> UpstreamStatus:
         raise AssertionError("nothing may wait here")

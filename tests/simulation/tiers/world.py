@@ -113,9 +113,9 @@ class TierWorld:
         self.end_producers()
         self.timeline = timeline
         self.timelines.append(timeline)
-        self.judge.forked(timeline)
+        self.judge.on_fork(timeline)
         for consumer in self.consumers:
-            consumer.forked(timeline)
+            consumer.on_fork(timeline)
 
     def end_producers(self) -> None:
         """Kill every upper adapter."""
@@ -156,9 +156,9 @@ class TierWorld:
         self.rate = 3.0  # a set that is ahead of the home finds out once the home has come so far
         self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.came_past)
         self.rate = 0.0
-        if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.converged):
+        if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.has_converged):
             raise Violation("all sets are complete within 60 s", self._standing())
-        if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.consumed):
+        if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.have_consumers_all_rows):
             raise Violation("all targets are complete within 60 s", self._standing())
         if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.at_nearest):
             raise Violation("every set returns to the nearest upstream set", self._standing())

@@ -117,7 +117,7 @@ class BrokerCluster:
         text = ",".join(addresses)
         return text if self._authority is None else self._authority.address(text, "all", *EVERYTHING)
 
-    def connected(self, last_batch: int = 0) -> tuple[str, Producer, broker_pb2.InitAck]:
+    def connect_producer(self, last_batch: int = 0) -> tuple[str, Producer, broker_pb2.InitAck]:
         """Return the leader's name and a producer there, as soon as one lets it in."""
         end, error = time.monotonic() + FAIL_OVER_S, ""
         while time.monotonic() < end:
@@ -163,7 +163,7 @@ class Writer:
         self.cluster = cluster
         self.acknowledged = 0
         self.errors: list[str] = []
-        self.leader, self.producer, _ = cluster.connected()
+        self.leader, self.producer, _ = cluster.connect_producer()
 
     def reconnect(self) -> None:
         """Find the leader, and decide what is undecided, as the upper adapter does: again if the leader moves again."""
@@ -181,7 +181,7 @@ class Writer:
     def _reconnect(self) -> None:
         with contextlib.suppress(VenusError):
             self.producer.close()
-        self.leader, self.producer, ack = self.cluster.connected(self.acknowledged)
+        self.leader, self.producer, ack = self.cluster.connect_producer(self.acknowledged)
         assert ack.last_batch >= self.acknowledged, "an acknowledged batch is gone"
         for found in ack.undecided:
             self.producer.decide(found.batch_no, found.digest, Verdict.COMMIT)
@@ -215,7 +215,7 @@ class SteadyWriter:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     @property
-    def refused(self) -> list[str]:
+    def refusals(self) -> list[str]:
         """Return the errors that say that too few replicas are in sync."""
         return [error for error in self._writer.errors if "are needed" in error]
 

@@ -50,7 +50,7 @@ def rows_in(bodies: list[bytes]) -> Rows:
     return found
 
 
-def materialised(broker: RunningBroker, offset: int) -> bool:
+def is_materialised(broker: RunningBroker, offset: int) -> bool:
     """Whether the full data has everything before an offset."""
     return business_status(broker.address).materialised_offset >= offset
 

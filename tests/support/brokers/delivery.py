@@ -31,7 +31,7 @@ CHUNK_ROWS = 500
 
 
 @dataclass
-class Pinned:
+class PinnedSnapshot:
     offset: int
     rows: Rows
     sequence: int
@@ -46,7 +46,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
     sequence: int = 0
     log_start: int = 0
     acknowledged: dict[str, int] = field(default_factory=dict)
-    pinned: dict[str, Pinned] = field(default_factory=dict)
+    pinned: dict[str, PinnedSnapshot] = field(default_factory=dict)
     splits_read: int = 0
     #: How much SumSnapshot is wrong: rows too many, bits of the digest.
     sums_off: tuple[int, int] = (0, 0)
@@ -194,7 +194,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
             wanted = set(request.table_ids)
             rows = {t: dict(r) for t, r in self.rows.items() if not wanted or t in wanted}
             name = f"s{self.snapshots_opened}"
-            self.pinned[name] = Pinned(offset=self.next_offset, rows=rows, sequence=self.sequence)
+            self.pinned[name] = PinnedSnapshot(offset=self.next_offset, rows=rows, sequence=self.sequence)
             snapshot = broker_pb2.Snapshot(
                 snapshot_id=name, offset=self.next_offset, epoch=self.epoch, sequence=self.sequence, lease_s=60
             )
@@ -209,7 +209,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
     def ReadSplit(  # noqa: N802
         self, request: broker_pb2.ReadSplitRequest, context: grpc.ServicerContext
     ) -> Iterator[broker_pb2.SnapshotChunk]:
-        pinned = self._pinned(request.snapshot_id, context)
+        pinned = self._find_pinned(request.snapshot_id, context)
         self.splits_read += 1
         split = request.split
         table = pinned.rows.get(split.table_id, {})
@@ -224,7 +224,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
         self, request: broker_pb2.SnapshotRef, context: grpc.ServicerContext
     ) -> broker_pb2.SnapshotTotals:
         found = broker_pb2.SnapshotTotals()
-        for table_id, table in self._pinned(request.snapshot_id, context).rows.items():
+        for table_id, table in self._find_pinned(request.snapshot_id, context).rows.items():
             totals = RowTotals()
             totals.add(stored_rows((row[0], row[1], k, row[2]) for k, row in table.items()))
             rows, digest = totals.rows + self.sums_off[0], totals.digest ^ self.sums_off[1]
@@ -234,7 +234,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
     def RenewSnapshot(  # noqa: N802
         self, request: broker_pb2.SnapshotRef, context: grpc.ServicerContext
     ) -> broker_pb2.Snapshot:
-        self._pinned(request.snapshot_id, context)
+        self._find_pinned(request.snapshot_id, context)
         return broker_pb2.Snapshot(snapshot_id=request.snapshot_id, lease_s=60)
 
     def CloseSnapshot(  # noqa: N802
@@ -243,7 +243,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
         self.pinned.pop(request.snapshot_id, None)
         return broker_pb2.Empty()
 
-    def _pinned(self, name: str, context: grpc.ServicerContext) -> Pinned:
+    def _find_pinned(self, name: str, context: grpc.ServicerContext) -> PinnedSnapshot:
         if name not in self.pinned:
             _abort(context, SnapshotExpired(f"snapshot {name} has expired"))
         return self.pinned[name]

@@ -193,7 +193,7 @@ def put(key: int | str, *row: object, table: int = 1) -> Change:
     return Change(table, (str(key),), tuple(v if v is None or isinstance(v, bytes) else str(v) for v in row))
 
 
-def gone(key: int | str, *, table: int = 1) -> Change:
+def deletion(key: int | str, *, table: int = 1) -> Change:
     return Change(table, (str(key),), None)
 
 
@@ -235,11 +235,11 @@ def following(settings: Settings, name: str) -> AbstractContextManager[list[Appl
     return looping(lambda stop, report: run_apply(settings, name, stop, report))
 
 
-def applied(url: str, group: str = "main/a") -> int:
+def applied_offset(url: str, group: str = "main/a") -> int:
     found = query(url, 'SELECT "offset" FROM venus.applied WHERE group_name = %s', [group])
     return int(found[0][0]) if found else -1
 
 
 def caught_up(url: str, broker: Broker, group: str = "main/a") -> None:
     """Wait until a target has applied everything."""
-    eventually(lambda: applied(url, group) == broker.next_offset, "the target's catching up")
+    eventually(lambda: applied_offset(url, group) == broker.next_offset, "the target's catching up")

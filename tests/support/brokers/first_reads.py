@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tests.support.brokers.feed import Change, Feed, Key, Row, gone, put, section
+from tests.support.brokers.feed import Change, Feed, Key, Row, deletion, put, section
 from venus.codec.batch import marker
 from venus.model import ChangeKind
 
@@ -59,7 +59,7 @@ class FirstRead:
         key = self._random.randrange(self._end + 20)
         if self._random.random() < 0.3:
             self._source.pop((str(key),), None)
-            return gone(key)
+            return deletion(key)
         row: Row = (f"changed {self._random.randrange(10**6)}", str(key))
         self._source[str(key),] = row
         return put(key, *row)

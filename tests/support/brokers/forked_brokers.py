@@ -58,7 +58,7 @@ class ForkedBroker:
             self.address, self.http_address = said.recv()
         except EOFError:
             self._process.join(STOP_S)
-            raise DidNotStart(self.said(), self.exit_code) from None
+            raise DidNotStart(self.output(), self.exit_code) from None
         finally:
             said.close()
 
@@ -78,7 +78,7 @@ class ForkedBroker:
         """How it ended."""
         return self._process.exitcode
 
-    def said(self, nbytes: int = 4000) -> str:
+    def output(self, nbytes: int = 4000) -> str:
         """Return the end of what it said, and those who wrote to this log before it."""
         return self.log.read_text("utf-8", "replace")[-nbytes:] if self.log.exists() else ""
 
@@ -97,7 +97,7 @@ class ForkedBroker:
         if self.alive:
             self.send(signal.SIGTERM)
         self._process.join(STOP_S)
-        assert not self.alive, f"it does not end: {self.said()}"
+        assert not self.alive, f"it does not end: {self.output()}"
         return self.exit_code
 
     def limit_files(self, nbytes: int | None) -> None:
@@ -106,7 +106,7 @@ class ForkedBroker:
         psutil.Process(self.pid).rlimit(psutil.RLIMIT_FSIZE, (most if nbytes is None else nbytes, most))
 
 
-def supervised(*arguments: Any) -> ForkedBroker:
+def start_supervised(*arguments: Any) -> ForkedBroker:
     """Start a broker until it is up, as a supervisor does: one that finds no etcd ends and asks to be tried again."""
     end = time.monotonic() + SUPERVISED_S
     while True:

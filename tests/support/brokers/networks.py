@@ -79,22 +79,22 @@ def mirror_of(address: str, business: str = BUSINESS) -> broker_pb2.MirrorStatus
 def has(address: str, offset: int, business: str = BUSINESS, timeout_s: float = 60.0) -> None:
     """Wait until a mirror has, and serves, everything below an offset."""
 
-    def reached() -> bool:
+    def has_arrived() -> bool:
         try:
             found = business_status(address, business)
         except (StopIteration, VenusError):
             return False
         return found.next_offset >= offset and found.materialised_offset >= offset and found.mirror.state == "following"
 
-    eventually(reached, timeout_s=timeout_s)
+    eventually(has_arrived, timeout_s=timeout_s)
 
 
 def says(address: str, state: str, timeout_s: float = 30.0, business: str = BUSINESS) -> broker_pb2.MirrorStatus:
     """Wait until a mirror is in a state."""
 
-    def found() -> broker_pb2.MirrorStatus | None:
+    def find_mirror() -> broker_pb2.MirrorStatus | None:
         mirror = mirror_of(address, business)
         return mirror if mirror is not None and mirror.state == state else None
 
-    mirror: broker_pb2.MirrorStatus = eventually(found, timeout_s=timeout_s)
+    mirror: broker_pb2.MirrorStatus = eventually(find_mirror, timeout_s=timeout_s)
     return mirror

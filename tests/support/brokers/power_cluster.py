@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.forked_brokers import ForkedBroker, supervised
+from tests.support.brokers.forked_brokers import ForkedBroker, start_supervised
 from tests.support.brokers.servers import BUSINESS, settings, take
 from tests.support.engines import engines, power
 from tests.support.engines.stored import plain_rows
@@ -52,7 +52,7 @@ class PowerCluster:
         )
         note = partial(power.note_what_is_synced, self._note(name))
         chosen = chosen.model_copy(update={"cluster": cluster})
-        return supervised(chosen, self.folder / f"{name}.log", [note])
+        return start_supervised(chosen, self.folder / f"{name}.log", [note])
 
     def _note(self, name: str) -> Path:
         return self.folder / f"{name}.note"

@@ -210,20 +210,20 @@ def _install(installer: str, data: Path, user: str) -> None:
 
 
 def _wait_for(server: MariaServer) -> None:
-    def ended() -> bool:
+    def has_ended() -> bool:
         return server.process.poll() is not None
 
     for attempt in tenacity.Retrying(
         stop=tenacity.stop_after_delay(_START_S),
         wait=tenacity.wait_fixed(0.1),
-        retry=tenacity.retry_if_exception(lambda error: isinstance(error, pymysql.Error) and not ended()),
+        retry=tenacity.retry_if_exception(lambda error: isinstance(error, pymysql.Error) and not has_ended()),
         reraise=True,
     ):
         with attempt:
             try:
                 server.execute("SELECT 1")
             except pymysql.Error as error:
-                text = (server.home / "server.log").read_text(errors="replace") if ended() else ""
+                text = (server.home / "server.log").read_text(errors="replace") if has_ended() else ""
                 raise type(error)(*error.args, text[-2000:]) from error
 
 

@@ -59,15 +59,15 @@ class Pooler:
         server: socket.socket | None = None
         with client, suppress(*_FATAL):
             startup = self._startup(client)
-            server = self._taken(startup)
+            server = self._take_server(startup)
             client.sendall(self._greeting + b"K" + struct.pack("!III", 12, 4711, 0) + b"Z\0\0\0\5I")
             while True:
                 kind, data = _message(client)
                 if kind == b"X":
                     break
-                server = server or self._taken(startup)
+                server = server or self._take_server(startup)
                 server.sendall(data)
-                if kind != b"d" and self._answered(server, client) and self._by_transaction:
+                if kind != b"d" and self._relay(server, client) and self._by_transaction:
                     self._idle.append(server)
                     server = None
         if server is not None:
@@ -85,7 +85,7 @@ class Pooler:
                 return size + body
             client.sendall(b"N")
 
-    def _taken(self, startup: bytes) -> socket.socket:
+    def _take_server(self, startup: bytes) -> socket.socket:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
@@ -100,7 +100,7 @@ class Pooler:
             return server
 
     @staticmethod
-    def _answered(server: socket.socket, client: socket.socket) -> bool:
+    def _relay(server: socket.socket, client: socket.socket) -> bool:
         """Pass on what the server says; return whether its transaction is over."""
         while True:
             kind, data = _message(server)

@@ -81,7 +81,7 @@ def application(file: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def opened(file: Path, ddl: str = "", *, install: bool = True, wal: bool = True) -> Iterator[Shop]:
+def open_shop(file: Path, ddl: str = "", *, install: bool = True, wal: bool = True) -> Iterator[Shop]:
     """Make a file with these tables and capture all of them."""
     app = application(file)
     app.execute(f"PRAGMA journal_mode = {'WAL' if wal else 'DELETE'}")

@@ -120,7 +120,7 @@ class ScriptedProducer:
 
     def send_half(self, half: Half, *, timeout_s: float) -> None:
         self._check()
-        if self._lost("send_half"):
+        if self._loses("send_half"):
             return
         self.broker.half(half)
         self._step("send_half.after")
@@ -137,7 +137,7 @@ class ScriptedProducer:
 
     def decide(self, batch_no: int, digest: int, verdict: Verdict, *, can_wait: bool = False) -> None:
         self._check()
-        if self._lost(f"decide.{verdict.name}"):
+        if self._loses(f"decide.{verdict.name}"):
             return
         self.broker.decide(batch_no, digest, verdict)
         self._step(f"decide.{verdict.name}.after")
@@ -185,7 +185,7 @@ class ScriptedProducer:
             self.broken = e
             raise
 
-    def _lost(self, name: str) -> bool:
+    def _loses(self, name: str) -> bool:
         if self.script.loses(f"broker.{name}.lost"):
             self.broken = Unavailable("the stream broke")
             return True

@@ -120,7 +120,7 @@ def leader_paused(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
 def rolling_restart(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
     """Stop and start one broker after the other, each once the one before is back."""
     for name in rng.sample(NAMES, len(NAMES)):
-        assert cluster.brokers[name].stop() == 0, cluster.brokers[name].said()
+        assert cluster.brokers[name].stop() == 0, cluster.brokers[name].output()
         cluster.start(name)
         cluster.until(cluster.in_sync, f"{name} to be in sync again")
 
@@ -129,7 +129,7 @@ def replica_restarted(cluster: FaultCluster, rng: random.Random, _: Wait) -> Non
     """Stop and start a follower twice while the others work."""
     name = rng.choice(_followers(cluster))
     for _round in range(2):
-        assert cluster.brokers[name].stop() == 0, cluster.brokers[name].said()
+        assert cluster.brokers[name].stop() == 0, cluster.brokers[name].output()
         time.sleep(rng.uniform(0, 1.0))
         cluster.start(name)
 
@@ -243,7 +243,7 @@ def disk_full(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
     newest = max((file.stat().st_size for file in (cluster.data(name) / "db").glob("*.log")), default=0)
     broker.limit_files(newest + rng.randrange(1, 20_000))
     cluster.until(lambda: not broker.alive, "the broker with the full disk to end itself")
-    assert broker.exit_code == 12, broker.said()
+    assert broker.exit_code == 12, broker.output()
     _restart(cluster, rng, name)
 
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from tests.support.brokers.certificates import EVERYTHING, HOSTS, Authority
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.forked_brokers import DidNotStart, ForkedBroker, supervised
+from tests.support.brokers.forked_brokers import DidNotStart, ForkedBroker, start_supervised
 from tests.support.brokers.ledger import Ledger, read_ledger
 from tests.support.brokers.servers import business_status, settings
 from tests.support.databases.postgres import Server
@@ -61,7 +61,7 @@ ALTER TABLE item ENABLE ALWAYS TRIGGER note_written
 """
 
 
-class Acknowledged:
+class AcknowledgedBatches:
     """What brokers said is committed: the digest of each batch."""
 
     def __init__(self) -> None:
@@ -70,9 +70,9 @@ class Acknowledged:
 
     def watch(self, producer: IngestClient) -> IngestClient:
         """Return a producer whose acknowledgements are noted."""
-        return cast(IngestClient, _Watched(producer, self))
+        return cast(IngestClient, _WatchedClient(producer, self))
 
-    def sent(self, half: broker_pb2.Half) -> None:
+    def record_sent(self, half: broker_pb2.Half) -> None:
         """Note a half message on its way."""
         self._sent[half.batch_no] = half.digest
 
@@ -83,12 +83,12 @@ class Acknowledged:
                 self.digests[number] = self._sent[number]
 
 
-class _Watched:
-    def __init__(self, inner: IngestClient, noted: Acknowledged) -> None:
+class _WatchedClient:
+    def __init__(self, inner: IngestClient, noted: AcknowledgedBatches) -> None:
         self._inner, self._noted = inner, noted
 
     def send_half(self, half: broker_pb2.Half, **options: Any) -> None:
-        self._noted.sent(half)
+        self._noted.record_sent(half)
         self._inner.send_half(half, **options)
 
     def wait_until_decided(self, batch_no: int, *args: Any, **options: Any) -> broker_pb2.Decided:
@@ -127,7 +127,7 @@ class FaultCluster:
             self.links.relay(name)
         for name in NAMES:
             self.start(name)
-        self.acknowledged = Acknowledged()
+        self.acknowledged = AcknowledgedBatches()
         self._owed: dict[int, int] = {}
         self.settings = Settings(
             source=SourceSettings.model_validate({"url": source}),
@@ -155,8 +155,8 @@ class FaultCluster:
         relay = self.links.relays[name]
         chosen = settings(self.data(name), address=relay.address, http="", free_bytes_min=1 << 20, cache_bytes=16 << 20)
         chosen = chosen.model_copy(update={"cluster": cluster, "security": self._security("member")})
-        follow, begun = self.clocks[name].follow, partial(self._begun, name)
-        broker = supervised(chosen, self.folder / f"{name}.log", [follow], begun)
+        follow, begun = self.clocks[name].follow, partial(self._on_start, name)
+        broker = start_supervised(chosen, self.folder / f"{name}.log", [follow], begun)
         relay.target = broker.address
         self.brokers[name] = broker
         return broker
@@ -169,7 +169,7 @@ class FaultCluster:
         text = self.brokers[name].address
         return text if self._authority is None else self._authority.address(text, "all", *EVERYTHING)
 
-    def _begun(self, name: str, pid: int) -> None:
+    def _on_start(self, name: str, pid: int) -> None:
         self._pids[name] = pid
 
     def refusal_of(self, name: str) -> str:
@@ -205,7 +205,7 @@ class FaultCluster:
             return
         broker = self.brokers[name]
         self.until(lambda: not broker.alive, f"{name}, whose store is damaged, to end itself")
-        assert broker.exit_code == 12, broker.said()
+        assert broker.exit_code == 12, broker.output()
         self.lose_disk(name)
         self.start(name)
 
@@ -213,7 +213,7 @@ class FaultCluster:
         broker = self.brokers[name]
         end = time.monotonic() + HEALED_S
         while broker.alive:
-            assert time.monotonic() < end, broker.said()
+            assert time.monotonic() < end, broker.output()
             try:
                 read_ledger(self.address(name), holder="")
             except Unavailable:
@@ -273,7 +273,7 @@ class FaultCluster:
             if broker.alive:
                 with contextlib.suppress(VenusError, StopIteration):
                     lines.append(f"{name}: {business_status(self.address(name))}")
-            lines.append(f"{name} said:\n{broker.said()}")
+            lines.append(f"{name} said:\n{broker.output()}")
         return "\n".join(lines)
 
     # -- what must be true after each fault ----------------------------------------------------------------------
@@ -281,11 +281,11 @@ class FaultCluster:
     def settle(self) -> None:
         """Wait until the source's log is empty, every replica is in sync, and every broker has everything."""
         self.replace_damaged()
-        self.until(self._captured, "the source's log to be empty")
+        self.until(self._is_captured, "the source's log to be empty")
         self._owed = dict(self.acknowledged.digests)  # later ones are the source's heartbeat
         self.until(self._level, "the replicas and the target to have everything")
 
-    def _captured(self) -> bool:
+    def _is_captured(self) -> bool:
         with contextlib.closing(open_source(self.settings)) as opened:
             return not sum(rows for rows, _ in opened.capture.read_backlog().values())
 

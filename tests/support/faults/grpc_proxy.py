@@ -47,11 +47,11 @@ class GrpcProxy(grpc.GenericRpcHandler):
     def _through(self, method: str, way: Way, messages: Iterator[bytes]) -> Iterator[bytes]:
         for number, message in enumerate(messages):
             if number == 0 and method.endswith(self._method) and way is self._way and self._method:
-                yield self._damaged(message)
+                yield self._damage_message(message)
             else:
                 yield message
 
-    def _damaged(self, message: bytes) -> bytes:
+    def _damage_message(self, message: bytes) -> bytes:
         self.seen = message
         if self._bit is None:
             return message

@@ -22,7 +22,7 @@ def kill_at(step: int, moment: str) -> None:
     """Die just before or just after the `step`-th call that the disk will remember."""
     lock, steps = threading.Lock(), 0
 
-    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+    def watch(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             nonlocal steps
             with lock:
@@ -37,9 +37,9 @@ def kill_at(step: int, moment: str) -> None:
 
         return call
 
-    os.fsync, os.link = watched(os.fsync), watched(os.link)
+    os.fsync, os.link = watch(os.fsync), watch(os.link)
     for name in ("rename", "replace", "unlink"):
-        setattr(Path, name, watched(getattr(Path, name)))
+        setattr(Path, name, watch(getattr(Path, name)))
 
 
 def run(broker: str, root: Path, mode: str, goal: int) -> None:

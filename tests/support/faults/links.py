@@ -120,7 +120,7 @@ class Links:
         with self._changed:
             self._changed.wait_for(lambda: self._cut.isdisjoint(links))
 
-    def damaged(self, link: Link, data: bytes) -> bytes:
+    def damage_data(self, link: Link, data: bytes) -> bytes:
         """Return what arrives."""
         if link not in self._flip:
             return data
@@ -206,7 +206,7 @@ class Relay:
                 break
             time.sleep(took_s)
             try:
-                sink.sendall(self._links.damaged(link, data))
+                sink.sendall(self._links.damage_data(link, data))
             except OSError:
                 break
         self._links.wait_open(link)

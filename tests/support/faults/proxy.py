@@ -126,7 +126,7 @@ class Proxy:
             if self.bytes_per_s:
                 time.sleep(len(data) / self.bytes_per_s)
             self._flowing.wait()
-            data = self._damaged(data, way)
+            data = self._damage_data(data, way)
             self.passed[way] += len(data)
             try:
                 sink.sendall(data)
@@ -135,7 +135,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 
-    def _damaged(self, data: bytes, way: Way) -> bytes:
+    def _damage_data(self, data: bytes, way: Way) -> bytes:
         wish = self._damage.get(way)
         if isinstance(wish, bytes):
             found = data.find(wish)

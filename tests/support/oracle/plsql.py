@@ -33,9 +33,9 @@ class Grammar:
     def problem(self, statement: str) -> str:
         """Return what is wrong with a statement, empty if it can be read to its end."""
         # the quick way to predict refuses more than the exact one, never less: what it takes needs no second look
-        return self._said("SLL", statement) and self._said("LL", statement)
+        return self._find_error("SLL", statement) and self._find_error("LL", statement)
 
-    def _said(self, prediction: str, statement: str) -> str:
+    def _find_error(self, prediction: str, statement: str) -> str:
         jvm = self.gateway.jvm
         antlr, oracle = jvm.org.antlr.v4.runtime, jvm.io.github.melin.superior.parser.oracle.antlr4
         text = statement.upper()  # its keywords are in upper case only
@@ -49,10 +49,10 @@ class Grammar:
         parser.removeErrorListeners()
         parser.getInterpreter().setPredictionMode(getattr(antlr.atn.PredictionMode, prediction))
         parser.setErrorHandler(antlr.BailErrorStrategy())
-        return self._parsed(parser)
+        return self._parse(parser)
 
     @staticmethod
-    def _parsed(parser: Any) -> str:
+    def _parse(parser: Any) -> str:
         from py4j.protocol import Py4JJavaError
 
         try:

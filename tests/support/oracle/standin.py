@@ -141,10 +141,6 @@ class Cursor:
     prefetchrows: int = 2
 
     @property
-    def said(self) -> list[str]:
-        return self.session.said
-
-    @property
     def rowcount(self) -> int:
         return int(self.raw.rowcount)
 
@@ -152,7 +148,7 @@ class Cursor:
         """Take the types of binds: MariaDB's driver needs none."""
 
     def execute(self, text: str, binds: Mapping[str, Any] | Sequence[Any] | None = None) -> None:
-        self.said.append(text)
+        self.session.said.append(text)
         _check_binds(text, binds)
         if isinstance(binds, Mapping):
             binds = {name: _bind_value(value) for name, value in binds.items()}
@@ -164,12 +160,12 @@ class Cursor:
                 self.raw.execute(_place(adapt(text)), binds)
             else:
                 self.raw.execute(adapt(text))
-            self.session.executed(text)
+            self.session.on_executed(text)
         except pymysql.Error as e:
             raise _error(e) from e
 
     def executemany(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
-        self.said.append(text)
+        self.session.said.append(text)
         self.session.is_open = True
         self.session.written |= set(_TEMPORARY.findall(text))
         try:
@@ -178,12 +174,12 @@ class Cursor:
             raise _error(e) from e
 
     def fetchall(self) -> list[Any]:
-        return self.fetched(self.raw.fetchall())
+        return self.add_locators(self.raw.fetchall())
 
     def fetchmany(self, size: int) -> list[Any]:
-        return self.fetched(self.raw.fetchmany(size))
+        return self.add_locators(self.raw.fetchmany(size))
 
-    def fetched(self, rows: Sequence[Any]) -> list[Any]:
+    def add_locators(self, rows: Sequence[Any]) -> list[Any]:
         """Give locators where an Oracle would, with their lengths as an Oracle counts them."""
         named = [column[0] for column in self.raw.description or ()]
         located = [n for n, name in enumerate(named) if name.startswith(LOCATOR)]
@@ -244,7 +240,7 @@ class Connection:
     def cursor(self) -> Cursor:
         return Cursor(self.raw.cursor(), self)
 
-    def executed(self, text: str) -> None:
+    def on_executed(self, text: str) -> None:
         """Let go of what MariaDB holds behind a query: at an Oracle it begins no transaction."""
         passes = text.startswith(("SELECT", "ALTER SESSION", "BEGIN EXECUTE IMMEDIATE 'ALTER SESSION"))
         self.is_open = self.is_open or not passes or "FOR UPDATE" in text

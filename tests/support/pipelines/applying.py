@@ -14,7 +14,7 @@ from venus.config import Settings
 from venus.model import TableSchema
 
 
-def loaded(database: str, feed: Feed, *schemas: TableSchema, rows: int = 0, **options: object) -> Settings:
+def load_target(database: str, feed: Feed, *schemas: TableSchema, rows: int = 0, **options: object) -> Settings:
     """Load a target with `rows` rows in the first table."""
     feed.describe(*schemas)
     feed.cut(*(put(i, f"label {i}", i, table=schemas[0].table_id) for i in range(1, rows + 1)))

@@ -194,7 +194,7 @@ def whole_way(folder: Path, source: str, target: str, *, on_error: str = "halt",
 
 
 @contextmanager
-def numbered(
+def start_numbered(
     folder: Path, server: Server, tables: Sequence[str], *, rows: int, on_error: str = "halt"
 ) -> Iterator[WholeWay]:
     """Make one between two databases of a server, at work, with tables (id, v) of so many rows."""

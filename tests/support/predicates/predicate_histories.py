@@ -236,12 +236,12 @@ class History:
                 parts.clear()
                 if self.fault != "a resync continues when its table is emptied":
                     self.recorded_from, self.side = None, None
-            parts.append(self._judged(number))
+            parts.append(self._judge(number))
         self.applied = end
         if parts:
             self._merge(net_changes(join_changes(parts)))
 
-    def _judged(self, number: int) -> RowChanges:
+    def _judge(self, number: int) -> RowChanges:
         changes = self.cuts[number].changes
         rows = RowChanges(
             record_ids=PackedBytes.of([IDS[k] for k, _ in changes]),

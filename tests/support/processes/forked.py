@@ -43,7 +43,7 @@ class _Server:
         """Return the process id, and the socket that will receive its exit status."""
         receiver, tells = socket.socketpair()
         with tells, self._lock:
-            control = self._control or self._started()
+            control = self._control or self._start_server()
             socket.send_fds(control, [json.dumps(asked).encode()], [*streams, tells.fileno()])
         return int(receiver.makefile("rb", buffering=0).readline()), receiver
 
@@ -51,7 +51,7 @@ class _Server:
         """Ask the server that runs already."""
         self._control = control
 
-    def _started(self) -> socket.socket:
+    def _start_server(self) -> socket.socket:
         theirs, self._control = control()
         atexit.register(self._control.close)
         with theirs:

@@ -18,7 +18,7 @@ from pathlib import Path
 _GRACES_S = ((signal.SIGTERM, 2.0), (signal.SIGQUIT, 1.0), (signal.SIGKILL, 10.0))
 
 
-def marked(mark: str) -> list[int]:
+def find_marked(mark: str) -> list[int]:
     """Return the processes that were started with `mark` (NAME=value) in their environment."""
     sought, found = mark.encode(), []
     for entry in Path("/proc").iterdir():
@@ -38,7 +38,7 @@ def end_all(mark: str) -> None:
     for number, grace_s in _GRACES_S:
         until = time.monotonic() + grace_s
         named: set[int] = set()
-        while left := marked(mark):
+        while left := find_marked(mark):
             for pid in set(left) - named:
                 named.add(pid)
                 try:

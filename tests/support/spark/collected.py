@@ -18,7 +18,7 @@ Rows = list[dict[str, Any]]
 WAIT_S = 240.0
 
 
-class Collected:
+class CollectedQuery:
     """A query that keeps what it has seen, by micro-batch; the same checkpoint is used again after a stop."""
 
     def __init__(self, spark: SparkSession, broker: KillableBroker, folder: Path, **options: object) -> None:
@@ -30,7 +30,7 @@ class Collected:
         self.fails = False
         self.query: StreamingQuery
 
-    def start(self, **trigger: Any) -> Collected:
+    def start(self, **trigger: Any) -> CollectedQuery:
         def keep(frame: DataFrame, number: int) -> None:
             rows = sorted((row.asDict() for row in frame.collect()), key=lambda row: row["_sequence"])
             if self.fails and number not in self._by_number:
@@ -55,17 +55,17 @@ class Collected:
     def offsets(self) -> list[int]:
         return sorted(row["_offset"] for row in self.rows if row["_offset"] is not None)
 
-    def reached(self, offset: int) -> None:
+    def wait_for(self, offset: int) -> None:
         eventually(lambda: bool(self.offsets) and self.offsets[-1] >= offset - 1, f"offset {offset}", timeout_s=WAIT_S)
 
-    def __enter__(self) -> Collected:
+    def __enter__(self) -> CollectedQuery:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.query.stop()
 
 
-def applied(rows: Rows, schema: TableSchema) -> dict[Any, Any]:
+def apply_rows(rows: Rows, schema: TableSchema) -> dict[Any, Any]:
     """Apply what a stream has delivered, as a reader of the documentation would."""
     state: dict[Any, tuple[int, Any]] = {}
     names = [c.name for c in schema.wire_columns]

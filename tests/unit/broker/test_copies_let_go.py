@@ -32,12 +32,10 @@ class _Line:
 
     def __init__(self) -> None:
         self.frames: list[replica_pb2.CopyFrame] = []
+        self.done = lambda: False
 
     async def write(self, frame: replica_pb2.CopyFrame) -> None:
         self.frames.append(frame)
-
-    def done(self) -> bool:
-        return False
 
 
 class _Traffic:
@@ -45,7 +43,7 @@ class _Traffic:
         """Let everything go."""
 
 
-class _Held:
+class _Gate:
     """Holds its caller, in a thread, until it is let go."""
 
     def __init__(self) -> None:
@@ -113,7 +111,7 @@ def test_a_copy_whose_replica_has_hung_up_before_it_was_made_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four of these, and no replica was ever installed again: a copy in use is never removed."""
-    made, make = _Held(), Store.checkpoint
+    made, make = _Gate(), Store.checkpoint
 
     def slow(store: Store, path: Path) -> None:
         made()
@@ -139,7 +137,7 @@ def test_a_copy_is_released_after_its_last_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung_up_at: int
 ) -> None:
     """What is let go may be removed at once, under a thread that still reads it."""
-    reading, after, reads = _Held(), BusinessCopy.read_after, [0]
+    reading, after, reads = _Gate(), BusinessCopy.read_after, [0]
 
     def slow(copy: BusinessCopy, place: CopyPlace) -> CopyPiece | None:
         reads[0] += 1
@@ -180,7 +178,7 @@ def test_a_copy_that_cannot_be_made_leaves_nothing_on_the_disk(
         if step == "checkpoint":  # as when there is no room for the seal
             raise broken
 
-    def opened(store: Store, path: Path, **options: Any) -> None:
+    def open_store(store: Store, path: Path, **options: Any) -> None:
         if step == "open":
             raise broken
         begin(store, path, **options)
@@ -194,7 +192,7 @@ def test_a_copy_that_cannot_be_made_leaves_nothing_on_the_disk(
         copies = CopyPool(engine, time.monotonic)
         with monkeypatch.context() as patched:
             patched.setattr(Store, "checkpoint", checkpoint)
-            patched.setattr(Store, "__init__", opened)
+            patched.setattr(Store, "__init__", open_store)
             patched.setattr(Store, "get", read)
             with pytest.raises(StorageError, match="bad block"):
                 copies.acquire(engines.the_business(engine), "")

@@ -63,7 +63,7 @@ class Log:
         group.allow(self.business, 0)
         return group
 
-    def known(self) -> set[int]:
+    def known_versions(self) -> set[int]:
         return {version for _, versions in self.live for _, version in versions}
 
 
@@ -75,7 +75,7 @@ def test_what_is_described_against_a_model() -> None:
         for _ in range(60):
             one_step(rng, log, undo)
             content, _ = log.arriving(version := rng.randrange(6), described=False)
-            wanted = set() if version in log.known() else {(1, version)}
+            wanted = set() if version in log.known_versions() else {(1, version)}
             assert described_versions.find_missing_versions(log.business, content) == wanted, seed
 
 

@@ -48,7 +48,7 @@ class Copying(ReplicaInstaller):
     def asks(self, leader: LiveBroker, name: str) -> None:
         self.begin("shop", leader, lambda _: self.begun.append(name))
 
-    def ended(self) -> None:
+    def join(self) -> None:
         thread = self._thread
         if thread is not None:
             thread.join(WAIT_S)
@@ -61,7 +61,7 @@ def test_a_second_wish_for_the_same_copy_gets_the_one_under_way() -> None:
     assert installer.under_way.acquire(timeout=WAIT_S)
     installer.asks(A, "second")
     installer.let_through.release(2)
-    installer.ended()
+    installer.join()
 
     assert installer.copied == ["a"]  # a second copy would replace the log that the replica follows by now
     assert installer.begun == ["second"]
@@ -73,7 +73,7 @@ def test_who_wants_another_leaders_copy_hears_of_that_alone() -> None:
     assert installer.under_way.acquire(timeout=WAIT_S)
     installer.asks(B, "second")
     installer.let_through.release(2)
-    installer.ended()
+    installer.join()
 
     assert installer.copied == ["a", "b"]
     assert installer.begun == ["second"]
@@ -86,7 +86,7 @@ def test_a_broker_that_removes_a_business_gets_no_copy() -> None:
     removed: list[bool] = []
     installer.remove("shop", lambda: removed.append(True))
     installer.let_through.release()
-    installer.ended()
+    installer.join()
 
     assert (installer.begun, removed) == ([], [True])
 
@@ -96,7 +96,7 @@ def test_a_copy_is_wanted_again_after_it_is_there() -> None:
     installer.let_through.release(2)
     for name in ("first", "second"):
         installer.asks(A, name)
-        installer.ended()
+        installer.join()
 
     assert installer.copied == ["a", "a"]
     assert installer.begun == ["first", "second"]
@@ -115,7 +115,7 @@ def test_a_copy_that_fails_keeps_no_other_business_waiting(monkeypatch: pytest.M
     assert installer.under_way.acquire(timeout=WAIT_S)
     installer.fails.clear()
     installer.let_through.release(2)
-    installer.ended()
+    installer.join()
 
     assert installer.begun == ["shop", "stuck"]
 

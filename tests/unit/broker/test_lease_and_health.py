@@ -25,7 +25,7 @@ RECORD = Leadership(business="main", term=1, leader=ME.member, in_sync=frozenset
 MIB = 1 << 20
 
 
-class Stuck(MemoryCoordinator):
+class StuckCoordinator(MemoryCoordinator):
     """A coordinator whose swaps do not end until they are let go."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
@@ -55,7 +55,7 @@ class Host:
 
 def test_a_swap_that_is_not_answered_does_not_cost_the_lease() -> None:
     cluster = MemoryCluster(time.monotonic)
-    coordinator, host = Stuck(cluster), Host()
+    coordinator, host = StuckCoordinator(cluster), Host()
     stored = coordinator.create(RECORD)
     assert stored is not None
     thread = CoordinatorThread(coordinator, lease_s=LEASE_S, monotonic=time.monotonic, post=lambda call: call())

@@ -67,11 +67,11 @@ def status_of(*businesses: Business) -> broker_pb2.BrokerStatus:
 
 
 @pytest.fixture
-def _placed(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "find_batch", lambda *_: None)
 
 
-@pytest.mark.usefixtures("_placed")
+@pytest.mark.usefixtures("_without_batches")
 def test_the_oldest_half_messages_are_named_and_all_are_counted() -> None:
     (entry,) = status_of(business_of(MANY)).businesses
 
@@ -80,7 +80,7 @@ def test_the_oldest_half_messages_are_named_and_all_are_counted() -> None:
     assert any(f"undecided for {MANY} s ({MANY - 60} of them)" in alarm for alarm in entry.alarms)
 
 
-@pytest.mark.usefixtures("_placed")
+@pytest.mark.usefixtures("_without_batches")
 def test_consumers_that_need_an_operator_are_named() -> None:
     business = business_of(MANY)
     away = f"{LONG}{7:06d}"
@@ -98,7 +98,7 @@ def test_consumers_that_need_an_operator_are_named() -> None:
     assert len(named) == NAMED_MAX
 
 
-@pytest.mark.usefixtures("_placed")
+@pytest.mark.usefixtures("_without_batches")
 def test_all_businesses_share_what_one_answer_holds() -> None:
     few = business_of(3, "few")
     status = status_of(*(business_of(2 * NAMED_MAX, f"b{n}") for n in range(12)), few)

@@ -30,7 +30,7 @@ BUSINESS = Business(1, "main", ReviewSchedule(first_s=1.0))
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+def decoded_batches(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Return the batches that were decoded, in order."""
     found: list[bytes] = []
     begin = OpenBatch.__init__
@@ -87,11 +87,11 @@ def place(number: int, whole: bytes) -> QueuedBatch:
 PARTS = [part(f"region = '{region}' and amount > {n}") for region in ("EU", "US", "eu") for n in (5, 50)]
 
 
-def test_it_is_opened_once_for_all_and_each_gets_its_own(opened: list[bytes]) -> None:
+def test_it_is_opened_once_for_all_and_each_gets_its_own(decoded_batches: list[bytes]) -> None:
     cut, wholes = ReducedBatchCache(), [body(n) for n in range(1, 20)]
     found = [cut.body(BUSINESS, place(n, whole), whole, one)[1] for n, whole in enumerate(wholes, 1) for one in PARTS]
     # the first is opened twice: the others were still unknown
-    assert len(opened) == len(wholes) + 1
+    assert len(decoded_batches) == len(wholes) + 1
     assert found == [OpenBatch(whole).reduce(one).body for whole in wholes for one in PARTS]
 
 
@@ -104,7 +104,7 @@ def test_it_is_made_once_for_all_that_want_the_same_of_it() -> None:
     assert cut.open_nbytes > OPEN_BYTES + OPEN_PRICE * len(whole), "what was made counts"
 
 
-def test_another_batch_at_the_same_index_is_opened_itself(opened: list[bytes]) -> None:
+def test_another_batch_at_the_same_index_is_opened_itself(decoded_batches: list[bytes]) -> None:
     cut, one, other = ReducedBatchCache(), body(1), body(9)
     for whole in (one, other):
         here = replace(place(1, whole), base_offset=4)
@@ -112,7 +112,7 @@ def test_another_batch_at_the_same_index_is_opened_itself(opened: list[bytes]) -
         assert found == [OpenBatch(whole).reduce(part).body for part in PARTS]
 
 
-def test_a_single_set_keeps_nothing_open_and_no_more_is_kept_than_allowed(opened: list[bytes]) -> None:
+def test_a_single_set_keeps_nothing_open_and_no_more_is_kept_than_allowed(decoded_batches: list[bytes]) -> None:
     wholes = [body(n) for n in range(1, 10)]
     two = 2 * (OPEN_BYTES + OPEN_PRICE * len(wholes[0]) + ENTRY_BYTES) + 20
     cut = ReducedBatchCache(open_bytes_max=two)
@@ -124,7 +124,7 @@ def test_a_single_set_keeps_nothing_open_and_no_more_is_kept_than_allowed(opened
             cut.body(BUSINESS, place(n, whole), whole, one)
             assert cut.open_nbytes <= two
     assert cut.open_nbytes > 0
-    assert len(opened) == 3 * len(wholes), "those of a whole pass do not fit"
+    assert len(decoded_batches) == 3 * len(wholes), "those of a whole pass do not fit"
     tight = ReducedBatchCache(open_bytes_max=10)
     for one in PARTS:
         tight.body(BUSINESS, place(1, wholes[0]), wholes[0], one)

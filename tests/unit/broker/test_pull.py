@@ -10,7 +10,7 @@ from venus.broker.mirrors.upstream_selection import TIMES, Fitness, FitnessKind,
 from venus.errors import OtherRows
 
 
-class Pulled:
+class PulledBusiness:
     """A business whose queue grows; it is pulled from one of two sets."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Pulled:
 
 
 def test_a_queue_above_is_compared_with_what_is_here_now_and_its_end_with_what_was_a_moment_ago() -> None:
-    pulled = Pulled()
+    pulled = PulledBusiness()
     assert pulled.pull.local_position() == LocalPosition(end=10, epoch=7, next=10)
     pulled.now, pulled.end = pulled.now + ON_THE_WAY_S / 2, 90
     assert pulled.pull.local_position() == LocalPosition(end=10, epoch=7, next=90)
@@ -51,7 +51,7 @@ def test_a_queue_above_is_compared_with_what_is_here_now_and_its_end_with_what_w
 
 
 def test_a_set_with_other_rows_is_left_for_one_that_may_have_them() -> None:
-    pulled = Pulled()
+    pulled = PulledBusiness()
     pull, found = pulled.pull, []
     for _ in range(8):
         pulled.now += 1.0

@@ -33,7 +33,7 @@ def result(first: int, count: int, nbytes: int = 100) -> ReadResult:
     return ReadResult(increments=increments(first, count, nbytes), next_offset=first + count)
 
 
-class Shared:
+class SharedBusiness:
     """Frames of one business with a thread pool behind them; counts the reads."""
 
     def __init__(self, **options: Any) -> None:
@@ -83,7 +83,7 @@ def test_rooms_of_about_the_same_size_are_one(room: int, found: int) -> None:
 
 def test_a_frame_at_the_tail_is_kept_until_the_tail_moves() -> None:
     async def test() -> None:
-        shared = Shared()
+        shared = SharedBusiness()
         first = await shared.take()
         assert await shared.take() is first
         shared.frames.on_tail_moved("main", 1)
@@ -99,7 +99,7 @@ def test_a_frame_at_the_tail_is_kept_until_the_tail_moves() -> None:
 
 def test_a_full_frame_outlives_the_tail_and_goes_for_newer_ones() -> None:
     async def test() -> None:
-        shared = Shared(bytes_max=100_000)
+        shared = SharedBusiness(bytes_max=100_000)
         shared.business.visible_offset = 1000
         await shared.take(0, nbytes=30_000)
         shared.frames.on_tail_moved("main", 2000)
@@ -118,7 +118,7 @@ def test_a_full_frame_outlives_the_tail_and_goes_for_newer_ones() -> None:
 
 def test_consumers_that_come_while_one_is_read_wait_for_it_also_if_the_first_one_leaves() -> None:
     async def test() -> None:
-        shared = Shared()
+        shared = SharedBusiness()
         tasks = [asyncio.create_task(shared.take(memory=False)) for _ in range(10)]
         await asyncio.sleep(0)
         tasks[0].cancel()
@@ -131,7 +131,7 @@ def test_consumers_that_come_while_one_is_read_wait_for_it_also_if_the_first_one
 
 def test_a_failed_read_fails_for_all_who_wait_and_is_not_kept() -> None:
     async def test() -> None:
-        shared = Shared()
+        shared = SharedBusiness()
 
         def fails() -> ReadResult:
             raise Unavailable("not now")
@@ -146,7 +146,7 @@ def test_a_failed_read_fails_for_all_who_wait_and_is_not_kept() -> None:
 
 def test_a_business_that_was_replaced_shares_nothing_with_its_predecessor() -> None:
     async def test() -> None:
-        shared = Shared()
+        shared = SharedBusiness()
         await shared.take()
         shared.business = Business(2, "main", ReviewSchedule(first_s=1.0))
         await shared.take()
@@ -157,7 +157,7 @@ def test_a_business_that_was_replaced_shares_nothing_with_its_predecessor() -> N
 
 def test_the_last_but_one_consumer_takes_the_frames_with_it() -> None:
     async def test() -> None:
-        shared = Shared()
+        shared = SharedBusiness()
         await shared.take()
         assert shared.frames.nbytes
         shared.frames.remove_stream("main")
@@ -173,7 +173,7 @@ def test_the_last_but_one_consumer_takes_the_frames_with_it() -> None:
 
 def test_few_consumers_are_not_paced_and_many_wait_for_the_same_moment() -> None:
     async def test() -> None:
-        frames = Shared().frames
+        frames = SharedBusiness().frames
         assert frames.pause_s("main", 7.3) == 0
         for _ in range(998):
             frames.add_stream("main")

@@ -56,14 +56,14 @@ class Disk:
         self.waiting: deque[tuple[Future[Any], Any, bool]] = deque()
 
     def take_halves(self, business: str, epoch: int, halves: list[ShippedHalf]) -> Future[Any]:
-        return self._queued(partial(self._take, epoch, halves), can_be_refused=True)
+        return self._queue(partial(self._take, epoch, halves), can_be_refused=True)
 
     def decide(self, business: str, epoch: int, batch_no: int, digest: int, verdict: int) -> Future[Any]:
-        return self._queued(partial(self._decide, epoch, batch_no, digest, Verdict(verdict)))
+        return self._queue(partial(self._decide, epoch, batch_no, digest, Verdict(verdict)))
 
     def count(self, *_: Any) -> None: ...
 
-    def _queued(self, work: Any, *, can_be_refused: bool = False) -> Future[Any]:
+    def _queue(self, work: Any, *, can_be_refused: bool = False) -> Future[Any]:
         answer: Future[Any] = Future()
         self.waiting.append((answer, work, can_be_refused))
         return answer
@@ -241,18 +241,18 @@ class History:
             self.roll_back,
             self.rival,
         ]
-        await self._settled()
+        await self._settle()
         self.answer()  # to init
         for _ in range(STEPS):
             self.rng.choice(steps)()
-            await self._settled()
+            await self._settle()
         self.traffic.refuses = False
         for _ in range(CALM_STEPS):
             if self.is_done():
                 break
             for step in (self.say, self.write, self.carry, self.settle, self.answer, self.commit, self.rival_leaves):
                 step()
-            await self._settled()
+            await self._settle()
         done = self.is_done()
         await self._end()
         return done
@@ -260,7 +260,7 @@ class History:
     def is_done(self) -> bool:
         return self.disk.state.last_batch == self.producer.decided_through == BATCHES and not self.rivals
 
-    async def _settled(self) -> None:
+    async def _settle(self) -> None:
         for _ in range(SETTLED):
             await asyncio.sleep(0)
         self.has_waited |= self.traffic.admission.write_queue.waiting > sum(not rival.done() for rival in self.rivals)
@@ -272,10 +272,10 @@ class History:
         if self.direct is not None:
             self.producer._closing = True
             self.direct.wake()
-        await self._settled()
+        await self._settle()
         while self.disk.waiting:
             self.settle()
-            await self._settled()
+            await self._settle()
         self.serving.cancel()
         await asyncio.gather(self.serving, return_exceptions=True)
 

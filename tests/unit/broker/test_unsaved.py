@@ -30,10 +30,10 @@ def build_unsaved(limit: int = 8 * MIB, window: int = 4 * MIB) -> tuple[UnsavedB
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
+    async def run_bounded() -> None:
         await asyncio.wait_for(test(), 30)
 
-    asyncio.run(bounded())
+    asyncio.run(run_bounded())
 
 
 def test_a_stream_that_ends_in_line_leaves_nothing_behind() -> None:

@@ -13,7 +13,7 @@ NAMES = ("north", "south", "east")
 FIT = Fitness(FitnessKind.FIT)
 
 
-class Watched:
+class WatchedChoice:
     """A choice that is looked at each second."""
 
     def __init__(self, *names: str) -> None:
@@ -46,7 +46,7 @@ class Watched:
 
 
 def test_who_loses_the_nearest_continues_at_the_next_at_once_and_back_after_a_minute() -> None:
-    watched = Watched()
+    watched = WatchedChoice()
     watched.loses("north")
     assert watched.wait(1) == ["south"]
     watched.uppers.record_success()
@@ -66,7 +66,7 @@ def test_who_loses_the_nearest_continues_at_the_next_at_once_and_back_after_a_mi
 
 
 def test_a_nearest_set_that_flaps_starts_its_minute_over() -> None:
-    watched = Watched()
+    watched = WatchedChoice()
     watched.loses("north")
     watched.wait(1)
     watched.uppers.record_success()
@@ -78,7 +78,7 @@ def test_a_nearest_set_that_flaps_starts_its_minute_over() -> None:
 
 
 def test_a_minute_without_a_look_is_none() -> None:
-    watched = Watched()
+    watched = WatchedChoice()
     watched.loses("north")
     watched.wait(1)
     watched.uppers.record_success()
@@ -92,7 +92,7 @@ def test_a_minute_without_a_look_is_none() -> None:
     "kind", [FitnessKind.LATE, FitnessKind.CUT_OFF, FitnessKind.APART, FitnessKind.SILENT, FitnessKind.UNKNOWN]
 )
 def test_no_consumer_returns_to_a_set_that_is_not_fit(kind: FitnessKind) -> None:
-    watched = Watched()
+    watched = WatchedChoice()
     watched.loses("north")
     watched.wait(1)
     watched.uppers.record_success()
@@ -101,7 +101,7 @@ def test_no_consumer_returns_to_a_set_that_is_not_fit(kind: FitnessKind) -> None
 
 
 def test_a_set_that_is_cut_off_itself_is_left_for_the_nearest_that_is_not() -> None:
-    watched = Watched()
+    watched = WatchedChoice()
     watched.kinds |= {"north": FitnessKind.CUT_OFF, "south": FitnessKind.CUT_OFF}
     found = watched.wait(30)
     assert set(found) == {"north", "east"}
@@ -113,7 +113,7 @@ def test_a_set_that_is_cut_off_itself_is_left_for_the_nearest_that_is_not() -> N
 
 
 def test_a_set_that_is_cut_off_for_a_moment_is_not_left_and_where_all_are_no_consumer_moves() -> None:
-    watched = Watched()
+    watched = WatchedChoice()
     for _ in range(5):
         watched.kinds["north"] = FitnessKind.CUT_OFF
         assert set(watched.wait(9)) == {"north"}
@@ -124,7 +124,7 @@ def test_a_set_that_is_cut_off_for_a_moment_is_not_left_and_where_all_are_no_con
 
 
 def test_a_set_that_has_just_come_back_is_not_gone_to_in_place_of_one_that_answers() -> None:
-    watched = Watched()
+    watched = WatchedChoice()
     watched.kinds = dict.fromkeys(NAMES, FitnessKind.CUT_OFF)
     watched.wait(30)
     for _ in range(5):
@@ -137,7 +137,7 @@ def test_a_set_that_has_just_come_back_is_not_gone_to_in_place_of_one_that_answe
 
 
 def test_sets_that_come_and_go_in_turns_do_not_pull_a_consumer_back_and_forth() -> None:
-    watched = Watched("north", "south")
+    watched = WatchedChoice("north", "south")
     found = []
     for n in range(120):
         lost, there = ("north", "south") if n % 2 else ("south", "north")
@@ -149,13 +149,13 @@ def test_sets_that_come_and_go_in_turns_do_not_pull_a_consumer_back_and_forth() 
 
 
 def test_a_set_that_is_silent_while_changes_come_from_it_is_not_left() -> None:
-    watched = Watched()
+    watched = WatchedChoice()
     watched.kinds["north"] = FitnessKind.SILENT
     assert set(watched.wait(100)) == {"north"}
 
 
 def test_who_proves_to_have_another_history_is_left_at_once_and_not_tried_for_two_minutes() -> None:
-    watched = Watched()
+    watched = WatchedChoice()
     watched.loses("north")
     watched.wait(1)
     watched.uppers.record_success()
@@ -174,7 +174,7 @@ def test_who_proves_to_have_another_history_is_left_at_once_and_not_tried_for_tw
 
 
 def test_who_is_where_other_rows_are_continues_at_the_next_set_until_one_has_his() -> None:
-    watched = Watched()
+    watched = WatchedChoice()
     watched.wait(10)
     found = []
     for _ in range(20):
@@ -194,14 +194,14 @@ def test_who_is_where_other_rows_are_continues_at_the_next_set_until_one_has_his
 
 
 def test_who_has_no_other_set_stays_where_other_rows_are() -> None:
-    watched = Watched("north")
+    watched = WatchedChoice("north")
     for _ in range(100):
         watched.uppers.record_other_rows(watched.now, "other rows")
         assert watched.wait(1) == ["north"]
 
 
 def test_a_set_that_is_tried_may_need_a_moment() -> None:
-    watched = Watched()
+    watched = WatchedChoice()
     watched.loses("north")
     watched.wait(1)
     watched.uppers.record_success()
@@ -216,7 +216,7 @@ def test_a_set_that_is_tried_may_need_a_moment() -> None:
 
 
 def test_full_data_that_comes_is_not_given_up_for_a_nearer_set() -> None:
-    watched = Watched()
+    watched = WatchedChoice()
     watched.loses("north")
     watched.wait(1)
     watched.uppers.record_success()

@@ -19,7 +19,7 @@ ESCAPE_TABLE = str.maketrans(ESCAPES)
 UNESCAPES = {ord(e[1]): c for c, e in ESCAPES.items()}
 
 
-class Malformed(Exception):
+class MalformedText(Exception):
     """The yardstick does not accept this either."""
 
 
@@ -45,27 +45,27 @@ def parse_field(field: bytes, binary: bool) -> Value:
         else:
             letter = next(octets, -1)
             if letter not in UNESCAPES:
-                raise Malformed(field)
+                raise MalformedText(field)
             out += UNESCAPES[letter].encode()
     if not binary:
         return bytes(out).decode()
     if out[:2] != b"\\x" or any(c not in b"0123456789abcdefABCDEF" for c in out[2:]) or len(out) % 2:
-        raise Malformed(field)
+        raise MalformedText(field)
     return bytes.fromhex(out[2:].decode())
 
 
 def parse_lines(text: bytes, binary: Seq[bool]) -> list[Row]:
     if text and not text.endswith(b"\n"):
-        raise Malformed(text)
+        raise MalformedText(text)
     rows: list[Row] = []
     for line in text.split(b"\n")[:-1]:
         fields = line.split(b"\t")
         if len(fields) != len(binary):
-            raise Malformed(line)
+            raise MalformedText(line)
         try:
             rows.append([parse_field(f, b) for f, b in zip(fields, binary, strict=True)])
         except UnicodeDecodeError as e:
-            raise Malformed(line) from e
+            raise MalformedText(line) from e
     return rows
 
 
@@ -93,21 +93,21 @@ def decode_row(data: bytes, numbers: Seq[int], binary: Seq[bool]) -> Row:
         length = shift = 0
         while True:
             if not data or shift > 28:
-                raise Malformed(data)
+                raise MalformedText(data)
             octet, data = data[0], data[1:]
             length += octet % 128 << shift
             shift += 7
             if octet < 128:
                 break
         if length > len(data):
-            raise Malformed(data)
+            raise MalformedText(data)
         raw, data = data[:length], data[length:]
         try:
             row.append(raw if is_binary else raw.decode())
         except UnicodeDecodeError as e:
-            raise Malformed(raw) from e
+            raise MalformedText(raw) from e
     if data:
-        raise Malformed(data)
+        raise MalformedText(data)
     return row
 
 

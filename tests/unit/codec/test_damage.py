@@ -54,8 +54,8 @@ def test_damaged_copy_text_is_refused_or_read_as_plain_code_reads_it(
     try:
         expected = plain.parse_lines(text, layout.binary)
         if any(None in row[:k] for row in expected):
-            raise plain.Malformed
-    except plain.Malformed:
+            raise plain.MalformedText
+    except plain.MalformedText:
         with pytest.raises(ProtocolError, match=r"shop\.orders version 1"):
             from_copy(text, layout, flagged=False)
         return
@@ -87,8 +87,8 @@ def test_damaged_rows_are_refused_or_read_as_plain_code_reads_them(
             for key, other in zip(keys, others, strict=True)
         ]
         if any(None in row[:k] for row in expected):
-            raise plain.Malformed
-    except plain.Malformed:
+            raise plain.MalformedText
+    except plain.MalformedText:
         with pytest.raises(ProtocolError, match=r"shop\.orders version 1"):
             to_copy(PackedBytes.of(keys), PackedBytes.of(others), layout)
         with pytest.raises(ProtocolError, match=r"shop\.orders version 1"):

@@ -122,10 +122,10 @@ def test_we_read_a_row_as_protobuf_wrote_it_field_by_field(case: Case) -> None:
     message = message_class(schema)
     names = {f.number: f.name for f in message.DESCRIPTOR.fields}
 
-    def serialised(number: int, value: plain.Value) -> bytes:
+    def serialise(number: int, value: plain.Value) -> bytes:
         return b"" if value is None else message(**{names[number]: value}).SerializeToString()
 
-    parts = [[serialised(n, v) for n, v in zip(layout.numbers, row, strict=True)] for row in rows]
+    parts = [[serialise(n, v) for n, v in zip(layout.numbers, row, strict=True)] for row in rows]
     record_ids = PackedBytes.of(b"".join(p[: layout.key_count]) for p in parts)
     others = PackedBytes.of(b"".join(p[layout.key_count :]) for p in parts)
 

@@ -76,11 +76,11 @@ def test_who_waits_less_than_that_hears_of_it_too(monkeypatch: pytest.MonkeyPatc
 def test_being_away_twice_for_a_moment_is_not_being_away_for_long(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    def seen() -> Iterator[Readiness]:
+    def readings() -> Iterator[Readiness]:
         for _ in range(4):
             yield from [AWAY] * 15  # 3 s
             yield BEHIND
         yield READY
 
-    assert drain(monkeypatch, seen()) == READY
+    assert drain(monkeypatch, readings()) == READY
     assert clock.now > run.RECONNECT_S

@@ -205,7 +205,7 @@ def test_a_version_that_has_come_since_is_reported_and_stops_nothing() -> None:
         table_id=1, schema_version=2, record_ids=ids, rows=rows, is_deleted=np.zeros(1, dtype=np.bool_)
     )
 
-    class Moved:
+    class MovedSnapshot:
         """A source's snapshot whose table has got another version."""
 
         def read_fill_chunk(self, fill: FillState, **_: int) -> tuple[list[TableChanges], FillState]:
@@ -213,7 +213,7 @@ def test_a_version_that_has_come_since_is_reported_and_stops_nothing() -> None:
 
     table = VersionedTable(CutoverTable(schema=known, name="t"), (known,))
     with pytest.raises(NotAtRest, match=r"s\.t has become version 2 while it was compared") as refused:
-        hash_source(cast("Cut", Moved()), table, lambda _name, _rows: None, None)
+        hash_source(cast("Cut", MovedSnapshot()), table, lambda _name, _rows: None, None)
     assert refused.value.hint == "let changes of tables at the source end, and try again"
 
 

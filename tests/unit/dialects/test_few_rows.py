@@ -16,10 +16,10 @@ def blocks(*values: tuple[str | None, ...], rows_max: int = 100, bytes_max: int 
 
 
 def test_few_small_rows_are_one_block_without_a_search_for_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    def looked(*_: Any, **__: Any) -> None:
+    def fail_on_search(*_: Any, **__: Any) -> None:
         pytest.fail("this takes as long as all the rest of reading one row")
 
-    monkeypatch.setattr("numpy.flatnonzero", looked)
+    monkeypatch.setattr("numpy.flatnonzero", fail_on_search)
     assert blocks(("f", "1", "a\tb"), ("t", "2", None)) == [b"f\t1\ta\\tb\nt\t2\t\\N\n"]
     assert blocks() == []
 

@@ -78,16 +78,16 @@ def test_the_index_is_chosen_by_what_it_leaves_to_be_looked_at() -> None:
     chance = random.Random(3)
     come = Events(300, {f"c{n}": np.array([chance.gauss(100, 25) for _ in range(300)]) for n in range(8)})
 
-    def chosen(interests: list[Interest]) -> type:
+    def choose_index(interests: list[Interest]) -> type:
         (part,) = TableIndex(interests, come).parts
         return type(part[1])
 
-    assert chosen(narrow(chance, FEW - 1, 8)) is IntervalIndex
-    assert chosen(narrow(chance, 3000, 8)) is HPartition
+    assert choose_index(narrow(chance, FEW - 1, 8)) is IntervalIndex
+    assert choose_index(narrow(chance, 3000, 8)) is HPartition
     (part,) = TableIndex(narrow(chance, 3000, 2), come).parts
     assert not isinstance(part[1], HPartition) or part[1].copies <= COPIES_MAX
-    assert chosen(narrow(chance, 3000, 1)) is IntervalIndex, "most subspaces hold nearly all"
-    assert chosen([Interest(equal={"k": frozenset({n})}) for n in range(3000)]) is EqualityIndex
+    assert choose_index(narrow(chance, 3000, 1)) is IntervalIndex, "most subspaces hold nearly all"
+    assert choose_index([Interest(equal={"k": frozenset({n})}) for n in range(3000)]) is EqualityIndex
 
 
 def test_an_equality_is_filed_where_fewest_are() -> None:

@@ -316,12 +316,12 @@ def test_a_leader_that_slept_acknowledges_nothing_before_its_record_is_swapped_a
     replica.step(LeaseChanged(until=3.0), 0.0)
     replica.step(log(2), 0.1)
 
-    def confirmed(now: float, version: int) -> list[object]:
+    def confirm_swap(now: float, version: int) -> list[object]:
         (swap,) = [effect for effect in replica.step(Tick(), now) if isinstance(effect, Swap)]
         stored = replace(swap.after, version=version)
         return list(replica.step(SwapResult(before=swap.before, after=swap.after, stored=stored), now))
 
-    assert Advance(high=1) in confirmed(0.2, 2)
+    assert Advance(high=1) in confirm_swap(0.2, 2)
     assert replica.refusal(0.3) == ""
 
     replica.step(LeaseChanged(until=NO_LEASE), 0.4)  # an hour later
@@ -330,5 +330,5 @@ def test_a_leader_that_slept_acknowledges_nothing_before_its_record_is_swapped_a
     assert Advance(high=2) not in replica.step(log(3), 0.5)
     assert replica.refusal(0.5) != ""
 
-    assert Advance(high=2) in confirmed(0.6, 3)
+    assert Advance(high=2) in confirm_swap(0.6, 3)
     assert replica.refusal(0.7) == ""

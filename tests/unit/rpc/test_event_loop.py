@@ -76,7 +76,7 @@ def test_grpc_is_known_by_its_handler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(event_loop, "_handle_all", record_call)
 
-    async def called() -> bytes:
+    async def call_echo() -> bytes:
         async def answer(request: bytes, _: object) -> bytes:
             return request
 
@@ -91,5 +91,5 @@ def test_grpc_is_known_by_its_handler(monkeypatch: pytest.MonkeyPatch) -> None:
         await server.stop(None)
         return found
 
-    assert event_loop.run(called()) == b"here"
+    assert event_loop.run(call_echo()) == b"here"
     assert calls, "gRPC's handler has another name: the loop takes one event a turn again"

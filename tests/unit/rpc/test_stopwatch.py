@@ -54,7 +54,7 @@ def observer(monkeypatch: pytest.MonkeyPatch) -> ByHand:
 
 
 @pytest.fixture
-def known(observer: ByHand, monkeypatch: pytest.MonkeyPatch) -> BrokerSelector:
+def selector(observer: ByHand, monkeypatch: pytest.MonkeyPatch) -> BrokerSelector:
     found = BrokerSelector(("a:1", "b:1"), monotonic=lambda: observer.now)
     monkeypatch.setitem(broker_selection._known, "a:1,b:1", found)
     return found
@@ -69,11 +69,11 @@ class Silent(Unavailable):
 
 
 def _deadline() -> grpc.RpcError:
-    class Expired(grpc.RpcError):
+    class DeadlineError(grpc.RpcError):
         def code(self) -> grpc.StatusCode:
             return grpc.StatusCode.DEADLINE_EXCEEDED
 
-    return Expired()
+    return DeadlineError()
 
 
 class Channel:
@@ -97,50 +97,50 @@ def test_only_the_time_in_which_it_ran_counts(observer: ByHand) -> None:
 
 
 def test_an_answer_that_came_while_this_process_stood_still_isolates_no_peer(
-    observer: ByHand, known: BrokerSelector, monkeypatch: pytest.MonkeyPatch
+    observer: ByHand, selector: BrokerSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel(observer.stands, 4.0))
     BrokerConnection("a:1,b:1").close()
-    assert known.isolated_brokers() == {}
+    assert selector.isolated_brokers() == {}
 
     monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel(observer.runs, 4.0))
     BrokerConnection("a:1,b:1").close()
-    assert "a:1" in known.isolated_brokers(), "the same time, but it ran"
+    assert "a:1" in selector.isolated_brokers(), "the same time, but it ran"
 
 
 def test_silence_while_this_process_stood_still_isolates_no_peer_and_the_next_one_is_asked(
-    observer: ByHand, known: BrokerSelector, monkeypatch: pytest.MonkeyPatch
+    observer: ByHand, selector: BrokerSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def opened(address: str, **_: object) -> Channel:
+    def open_slowly(address: str, **_: object) -> Channel:
         if str(address) == "a:1":
             wait(2.5)
             raise Silent
         return Channel()
 
-    monkeypatch.setattr(connection, "open_channel", opened)
+    monkeypatch.setattr(connection, "open_channel", open_slowly)
     wait = observer.stands
     with_stall = BrokerConnection("a:1,b:1")
-    assert (with_stall.address, known.isolated_brokers()) == ("b:1", {})
-    assert known.in_order("") == ["b:1", "a:1"]
+    assert (with_stall.address, selector.isolated_brokers()) == ("b:1", {})
+    assert selector.in_order("") == ["b:1", "a:1"]
 
-    known.try_last("b:1")  # a:1 is the first again
+    selector.try_last("b:1")  # a:1 is the first again
     wait = observer.runs
     assert BrokerConnection("a:1,b:1").address == "b:1"
-    assert set(known.isolated_brokers()) == {"a:1"}
+    assert set(selector.isolated_brokers()) == {"a:1"}
 
 
-def test_a_probe_of_which_nothing_is_known_is_due_again(observer: ByHand, known: BrokerSelector) -> None:
-    known.record_lost("a:1", "refused")
+def test_a_probe_of_which_nothing_is_known_is_due_again(observer: ByHand, selector: BrokerSelector) -> None:
+    selector.record_lost("a:1", "refused")
     observer.runs(PROBE_EVERY_S)
-    assert known.patience_s("a:1") is not None
-    assert "a:1" in known.isolated_brokers(), "the probe is out"
-    known.record_unknown("a:1")
-    assert known.isolated_brokers() == {}
-    assert known.patience_s("a:1") is not None
+    assert selector.patience_s("a:1") is not None
+    assert "a:1" in selector.isolated_brokers(), "the probe is out"
+    selector.record_unknown("a:1")
+    assert selector.isolated_brokers() == {}
+    assert selector.patience_s("a:1") is not None
 
 
 def test_who_says_that_it_cannot_serve_is_asked_last_and_not_isolated(
-    known: BrokerSelector, monkeypatch: pytest.MonkeyPatch
+    selector: BrokerSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel())
     said = from_rpc_error(
@@ -148,11 +148,11 @@ def test_who_says_that_it_cannot_serve_is_asked_last_and_not_isolated(
     )
     made = BrokerConnection("a:1,b:1")
     made.record_error("main", said)
-    assert (known.isolated_brokers(), known.in_order("main")) == ({}, ["b:1", "a:1"])
+    assert (selector.isolated_brokers(), selector.in_order("main")) == ({}, ["b:1", "a:1"])
 
     gone = from_rpc_error(cast("grpc.RpcError", Failure(grpc.StatusCode.UNAVAILABLE, "Connection reset", ())))
     made.record_error("main", gone)
-    assert set(known.isolated_brokers()) == {"a:1"}, "it has not answered: it is away"
+    assert set(selector.isolated_brokers()) == {"a:1"}, "it has not answered: it is away"
 
 
 def test_a_set_all_of_whose_brokers_refuse_is_left() -> None:

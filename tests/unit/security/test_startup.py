@@ -19,7 +19,7 @@ from venus.security.certificate_files import open_files
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certs") / "certs"
     authority = Authority(folder, hosts=("broker.example", "*.site.example", "10.0.0.5"))
     authority.issue("other", hosts=("broker.example",))
@@ -49,9 +49,9 @@ def of(folder: Path, name: str = "broker", **options: Any) -> SecuritySettings:
     return SecuritySettings(**(own | options))
 
 
-def test_a_whole_configuration_starts(made: Path) -> None:
+def test_a_whole_configuration_starts(certificates: Path) -> None:
     for address in ("broker.example:1", "a.site.example:1", "10.0.0.5:1", "0.0.0.0:1", "[::]:1", "BROKER.example:1"):
-        start(of(made), address=address)
+        start(of(certificates), address=address)
 
 
 def loose(folder: Path, path: Path) -> SecuritySettings:
@@ -93,9 +93,9 @@ def encrypt_key(folder: Path, path: Path) -> SecuritySettings:
     ],
 )
 def test_what_is_wrong_is_named(
-    made: Path, tmp_path: Path, configured: Callable[[Path, Path], SecuritySettings], address: str, says: str
+    certificates: Path, tmp_path: Path, configured: Callable[[Path, Path], SecuritySettings], address: str, says: str
 ) -> None:
-    assert says in refusal(configured(made, tmp_path), address=address or "broker.example:7400")
+    assert says in refusal(configured(certificates, tmp_path), address=address or "broker.example:7400")
 
 
 @pytest.mark.parametrize(
@@ -107,16 +107,18 @@ def test_what_is_wrong_is_named(
         (f"ann sha256:{'0' * 64} viewer; producer", "tokens:2: role ' producer' does not exist: it is written"),
     ],
 )
-def test_a_wrong_token_file_is_named(made: Path, tmp_path: Path, line: str, says: str) -> None:
-    assert says in refusal(of(made, token_file=token_file(tmp_path / "tokens", line)), address="broker.example:1")
+def test_a_wrong_token_file_is_named(certificates: Path, tmp_path: Path, line: str, says: str) -> None:
+    assert says in refusal(
+        of(certificates, token_file=token_file(tmp_path / "tokens", line)), address="broker.example:1"
+    )
 
 
-def test_a_token_file_that_others_can_read_is_refused(made: Path, tmp_path: Path) -> None:
+def test_a_token_file_that_others_can_read_is_refused(certificates: Path, tmp_path: Path) -> None:
     path = token_file(tmp_path / "tokens")
     Path(path).chmod(0o644)
 
     assert "can be read by others (mode 0644) | chmod 600" in refusal(
-        of(made, token_file=path), address="broker.example:1"
+        of(certificates, token_file=path), address="broker.example:1"
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.brokers.feed import gone, items, put, section
+from tests.support.brokers.feed import deletion, items, put, section
 from venus.adapters.targets.relational.verdicts import RefusedChange, RowsRefused, Verdicts
 from venus.adapters.under.cut_assembler import CutAssembler, CutPiece
 from venus.adapters.under.row_changes import (
@@ -38,7 +38,7 @@ def test_selecting_keeps_order_and_bytes(pairs: list[tuple[bytes, bool]]) -> Non
 
 def test_net_change_over_several_sections() -> None:
     first = section(items(), [put(1, "a", 1), put(2, "b", 1)])
-    second = section(items(), [gone(1), put(3, "c", 1), put(2, "d", 1)])
+    second = section(items(), [deletion(1), put(3, "c", 1), put(2, "d", 1)])
     rows = net_changes(join_changes([to_row_changes(first, 10), to_row_changes(second, 12)]))
     assert rows.offsets.tolist() == [12, 13, 14]
     assert rows.is_deleted.tolist() == [True, False, False]

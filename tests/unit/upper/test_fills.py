@@ -250,7 +250,7 @@ def test_the_schemas_of_a_cut_that_was_taken_back_are_sent_again() -> None:
     for n in range(10):
         database.put(T1, f"c{n}", "v")
 
-    class Refused(Script):
+    class RefusedOnce(Script):
         """Once, in the middle of the first cut."""
 
         def step(self, name: str) -> None:
@@ -259,7 +259,7 @@ def test_the_schemas_of_a_cut_that_was_taken_back_are_sent_again() -> None:
                 assert broker.halves
                 raise SchemaChanged("altered meanwhile")
 
-    report = run(database, broker, Refused())
+    report = run(database, broker, RefusedOnce())
     assert (report.connections, report.retracted_cuts) == (1, 1)
     assert len(broker.batches[0].schemas) == 2
     assert broker.fold() == database.contents()

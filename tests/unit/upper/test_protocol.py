@@ -287,7 +287,7 @@ def test_a_review_in_the_middle_of_its_cut_is_answered_with_unknown() -> None:
         database.put(T, f"k{n}", "v")
     producers: list[ScriptedProducer] = []
 
-    class Asked(Script):
+    class AskingBroker(Script):
         """The broker asks about the first half while the second one is on its way."""
 
         def step(self, name: str) -> None:
@@ -295,7 +295,7 @@ def test_a_review_in_the_middle_of_its_cut_is_answered_with_unknown() -> None:
             if self.trace.count("broker.send_half.after") == 2 and not broker.answers:
                 producers[0].reviews = broker.refs()[:1]
 
-    _, cutter, producer = _open(database, broker, Asked())
+    _, cutter, producer = _open(database, broker, AskingBroker())
     producers.append(producer)
     assert cutter.cut()
     assert broker.answers == [(1, Verdict.UNKNOWN), (4, Verdict.COMMIT)]
@@ -419,15 +419,15 @@ def test_a_busy_table_that_halts_in_slow_cuts_does_not_keep_the_others_waiting()
 def test_a_table_that_is_not_captured_is_reported_once_and_again_when_it_is() -> None:
     database, broker = ScriptedDatabase("customer"), ScriptedBroker()
 
-    def reported() -> list[str]:
+    def reported_tables() -> list[str]:
         return [t.name for t in broker.reports[-1].tables if t.state == NOT_CAPTURED]
 
     def appears(at: ScriptedDatabase) -> None:
-        assert reported() == []
+        assert reported_tables() == []
         at.uncaptured.append(UncapturedTable(name="app.later"))
 
     def is_captured(at: ScriptedDatabase) -> None:
-        assert reported() == ["app.later"]
+        assert reported_tables() == ["app.later"]
         at.uncaptured.clear()
 
     def nothing(at: ScriptedDatabase) -> None:

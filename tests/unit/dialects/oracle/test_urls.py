@@ -34,7 +34,7 @@ def test_a_url_that_means_nothing_is_refused_without_repeating_it(url: str) -> N
     assert "secret" not in str(raised.value)
 
 
-class Connected(Exception):
+class ConnectCalled(Exception):
     """What the driver's connect() was called with."""
 
 
@@ -44,17 +44,17 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
     oracledb = pytest.importorskip("oracledb")
     said: dict[str, Any] = {}
 
-    def connected(**given: Any) -> None:
+    def record_connect(**given: Any) -> None:
         said.update(given)
-        raise Connected
+        raise ConnectCalled
 
     def get(url: str) -> dict[str, Any]:
         said.clear()
-        with pytest.raises(Connected):
+        with pytest.raises(ConnectCalled):
             parse_driver_url(url)[0].connect()
         return said
 
-    monkeypatch.setattr(oracledb, "connect", connected)
+    monkeypatch.setattr(oracledb, "connect", record_connect)
     monkeypatch.setattr(oracledb, "init_oracle_client", lambda **given: said.update(client=given))
     return get
 
