@@ -66,6 +66,18 @@ class DatabaseUnavailable(VenusError):
     exit_code = 75
 
 
+class LockConflict(DatabaseUnavailable):
+    """Another session is in the way of a transaction: the same transaction may succeed later."""
+
+
+class LockTimeout(LockConflict):
+    """A lock was not granted in time."""
+
+
+class Deadlock(LockConflict):
+    """The server has rolled back the transaction, to end a deadlock or a conflict with another one."""
+
+
 class NoSuchDatabase(DatabaseUnavailable):
     """The configuration names a database that does not exist; a long-running adapter may still wait for it."""
 

@@ -134,7 +134,7 @@ def relevant_alarms(group: str, own: broker_pb2.BusinessStatus) -> list[str]:
 
 
 def find_blocks(readiness: Readiness) -> list[CutoverObstacle]:
-    """Return the obstacles that need an operator. Pure."""
+    """Return the obstacles that need an operator, without alarms, which the broker may repeat for a moment. Pure."""
     at, view = f"--target {readiness.target}", readiness.at_target
     if not view.loaded:
         return [CutoverObstacle(what=f"target {readiness.target} has not been loaded", remedy=f"venus migrate {at}")]
@@ -147,7 +147,6 @@ def find_blocks(readiness: Readiness) -> list[CutoverObstacle]:
         for name in sorted(captured - there)
     ]
     found += [_released_block(readiness, name) for name in readiness.released if name in there]
-    found += [CutoverObstacle(what=f"broker: {alarm}", remedy="venus status") for alarm in readiness.alarms]
     if view.paused:
         found.append(CutoverObstacle(what=f"target {readiness.target} is paused", remedy=f"venus resume {at}"))
     found += [b for t in view.tables if (b := _table_block(t, at))]
@@ -204,6 +203,15 @@ def _table_block(table: TargetTable, at: str) -> CutoverObstacle | None:
     return CutoverObstacle(what=f"{table.name} is {table.state} at the target{why}", remedy=remedies[table.state])
 
 
+def find_alarms(readiness: Readiness, *, passing: bool) -> list[CutoverObstacle]:
+    """Return the broker's alarms: those that may end by themselves, such as a lag, or the others. Pure."""
+    return [
+        CutoverObstacle(what=f"broker: {alarm}", remedy="venus status")
+        for alarm in readiness.alarms
+        if passing == (classify_sentence(alarm)[0].min_duration_s > 0)
+    ]
+
+
 def find_missing(readiness: Readiness) -> list[CutoverObstacle]:
     """Return changes that wait for a process that is not running; a reconnecting process is briefly away. Pure."""
     found = []
@@ -220,7 +228,7 @@ def find_missing(readiness: Readiness) -> list[CutoverObstacle]:
 
 def find_pending(readiness: Readiness) -> list[CutoverObstacle]:
     """Return what needs no more than time and a source at rest. Pure."""
-    found = []
+    found = find_alarms(readiness, passing=True)
     for t in readiness.source:
         if not t.fill_done:
             found.append(CutoverObstacle(what=f"{t.name} is being read for the first time, or again"))

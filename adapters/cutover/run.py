@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from venus.adapters.cutover import certificate
 from venus.adapters.cutover.certificate import (
@@ -25,9 +25,11 @@ from venus.adapters.cutover.certificate import (
 )
 from venus.adapters.cutover.comparison import CutoverComparison, NotAtRest, VersionedTable, hash_target
 from venus.adapters.cutover.direction import FallBackPair
+from venus.adapters.cutover.lock_patience import LockPatience
 from venus.adapters.cutover.readiness import (
     Readiness,
     counters_of,
+    find_alarms,
     find_blocks,
     find_missing,
     find_movement,
@@ -57,8 +59,13 @@ from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
 
 LOOK_EVERY_S = 0.2
-#: A process that is away for less than this counts as reconnecting.
+#: A process that is away for less than this counts as reconnecting; the broker repeats an alarm for less than this
+#: after its reason has ended, as that of a comparison after its repair.
 RECONNECT_S = 5.0
+#: How long the undoing waits for locks.
+_UNDO_WAIT_S = 60.0
+
+T = TypeVar("T")
 
 #: (current step, done, total; 0 means not known)
 Report = Callable[[str, int, int], None]
@@ -99,14 +106,15 @@ def run_cutover(
     Raises Refused with one line for each obstacle, ConfigError if that kind of target cannot be cut over.
     """
     target = open_target(settings, name)
+    patience = LockPatience(request.wait_s, lambda text: report(text, 0, 0))
     with target.open_cutover() as session:
-        session.prepare()
+        patience.run(session.prepare)
         if request.pair is not None and not request.rehearse:
             session.lock_switch()
         mark = session.read_mark()
         if mark is not None and mark.done and request.pair is None:
             return CutoverOutcome(certificate=mark.certificate, already=True)
-        with _open_cutover(settings, target, session, request, report) as run:
+        with _open_cutover(settings, target, session, request, report, patience) as run:
             if mark is None:
                 with run.reopened_on_failure():
                     return run.run()
@@ -123,7 +131,7 @@ def undo_switch(pair: FallBackPair, name: str) -> None:
     with (
         target.open_cutover() as session,
         closing(open_source(settings)) as source,
-        closing(Switch.connect(pair, name, source)) as switch,
+        closing(Switch.connect(pair, name, source, LockPatience(_UNDO_WAIT_S))) as switch,
     ):
         switch.reopen(session)
 
@@ -135,22 +143,27 @@ def undo_target_cutover(settings: Settings, name: str, report: Report = lambda *
         mark = session.read_mark()
         if mark is None:
             raise Refused(f"target {name} was not cut over: there is nothing to undo")
-        with _open_cutover(settings, target, session, CutoverRequest(), report) as run:
+        with _open_cutover(settings, target, session, CutoverRequest(), report, LockPatience(_UNDO_WAIT_S)) as run:
             run.undo(mark)
     return mark
 
 
 @contextmanager
 def _open_cutover(
-    settings: Settings, target: Target, session: CutoverTarget, request: CutoverRequest, report: Report
+    settings: Settings,
+    target: Target,
+    session: CutoverTarget,
+    request: CutoverRequest,
+    report: Report,
+    patience: LockPatience,
 ) -> Iterator[_Cutover]:
     with ExitStack() as opened:
         source = opened.enter_context(closing(open_source(settings)))
         switch = None
         if request.pair is not None:
-            switch = opened.enter_context(closing(Switch.connect(request.pair, target.name, source)))
+            switch = opened.enter_context(closing(Switch.connect(request.pair, target.name, source, patience)))
         admin = opened.enter_context(AdminClient(broker_address(settings)))
-        yield _Cutover(settings, target, session, source, admin, request, report, switch)
+        yield _Cutover(settings, target, session, source, admin, request, report, patience, switch)
 
 
 class _Cutover:
@@ -165,6 +178,7 @@ class _Cutover:
         admin: AdminClient,
         request: CutoverRequest,
         report: Report,
+        patience: LockPatience,
         switch: Switch | None = None,
     ) -> None:
         self._settings = settings
@@ -175,6 +189,7 @@ class _Cutover:
         self._switch = switch
         self._request = request
         self._report = report
+        self._patience = patience
         self._blocks: list[CutoverObstacle] = []
 
     def run(self) -> CutoverOutcome:
@@ -186,9 +201,9 @@ class _Cutover:
         losses = self._check_way_back(schema)
         self._check_quiet(start)
         numberings = self._source.dictionary.read_numberings()
-        tables, snapshot = self._compare_tables(there, start)
+        tables, snapshot = self._run_step(lambda: self._compare_tables(there, start))
         keys = self._read_references()
-        counters = self._session.set_counters(numberings)
+        counters = self._run_step(lambda: self._session.set_counters(numberings))
         end = self._wait_until_drained()
         self._add_block(
             find_movement(start.counters, end.counters), "stop the application's writes at the source, and try again"
@@ -199,6 +214,10 @@ class _Cutover:
             return CutoverOutcome(certificate=found, blocks=tuple(self._blocks))
         self._mark(found, end)
         return self.finish(found)
+
+    def _run_step(self, step: Callable[[], T]) -> T:
+        """Run a step at the target, or again if a lock of another session prevents it. Raises LockTimeout."""
+        return self._switch.run_step(self._switch.follower, step) if self._switch else self._patience.run(step)
 
     # -- what forbids it -------------------------------------------------------------------------------------------
 
@@ -226,12 +245,9 @@ class _Cutover:
         """Wait until nothing is on its way to the target."""
         end = time.monotonic() + self._request.wait_s
         before: dict[str, int] | None = None
-        there_at = time.monotonic()  # when all processes were last there
+        there_at = time.monotonic()  # when all processes were last there, without an alarm
         while True:
-            chosen = self._settings.source
-            readiness = read_readiness(
-                self._source, self._admin, self._settings.business.name, self._session, chosen.tables, chosen.exclude
-            )
+            readiness = self._run_step(self._read_readiness)
             before = readiness.counters if before is None else before
             if not readiness.at_target.loaded:
                 raise Refused(find_blocks(readiness)[0].line)
@@ -241,7 +257,7 @@ class _Cutover:
                     *find_uncaptured_blocks(readiness.uncaptured, self._choose_left_out(readiness)),
                 ]
             )
-            away = find_missing(readiness)
+            away = [*find_missing(readiness), *find_alarms(readiness, passing=False)]
             if not away:
                 there_at = time.monotonic()
             elif time.monotonic() - there_at > RECONNECT_S:
@@ -259,6 +275,10 @@ class _Cutover:
                 return readiness
             self._report(f"waits: {waits[0].what}", 0, 0)
             time.sleep(LOOK_EVERY_S)
+
+    def _read_readiness(self) -> Readiness:
+        chosen, business = self._settings.source, self._settings.business.name
+        return read_readiness(self._source, self._admin, business, self._session, chosen.tables, chosen.exclude)
 
     def _choose_left_out(self, readiness: Readiness) -> list[UncapturedTable]:
         """Return the tables that are not captured and that the operator leaves out. Raises ConfigError."""
@@ -361,13 +381,14 @@ class _Cutover:
             self._add_block(late, "stop the application's writes at the source, and try again")
 
         if self._switch is None:
-            self._session.put_mark(found, check)
+            self._run_step(lambda: self._session.put_mark(found, check))
             return
         self._report(f"closes {self._switch.owner.name} and opens {self._switch.name}", 0, 0)
         at = self._switch.close_owner(lambda: check(self._wait_until_drained().at_target.tables))
         self._wait_until_drained()
         # once more: a number may have been drawn since, and no write can follow it now
-        counters = self._session.set_counters(self._source.dictionary.read_numberings())
+        numberings = self._source.dictionary.read_numberings()
+        counters = self._run_step(lambda: self._session.set_counters(numberings))
         found = found | certificate.counters_document(counters) | {"switch": asdict(at)}
         self._switch.open(self._session, found, check, at)
 
@@ -386,10 +407,11 @@ class _Cutover:
         """Enable what would have disturbed VENUS: actions of foreign keys, GENERATED ALWAYS."""
         self._session.read_tables()
         self._report("enforces the foreign keys", 0, 0)
-        warnings = self._session.enforce(_invalid(found), self._source.dictionary.read_numberings())
+        numberings = self._source.dictionary.read_numberings()
+        warnings = self._run_step(lambda: self._session.enforce(_invalid(found), numberings))
         found = found | {"warnings": warnings}
         self.complete()
-        self._session.finish_mark(found)
+        self._run_step(lambda: self._session.finish_mark(found))
         return CutoverOutcome(certificate=found, resumed=resumed)
 
     def undo(self, mark: CutoverMark) -> None:

@@ -13,9 +13,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import closing, contextmanager, suppress
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from venus.adapters.cutover.direction import FallBackPair
+from venus.adapters.cutover.lock_patience import LockPatience
 from venus.adapters.dialects.contract import RegisteredTable, Source
 from venus.adapters.targets.cutover_contract import (
     CutoverObstacle,
@@ -42,24 +43,43 @@ _TRIES = 5
 _PAUSE_S = 0.2
 _DECIDE_TIMEOUT_S = 30.0
 
+T = TypeVar("T")
 Check = Callable[[Seq[TargetTable]], None]
+
+
+@contextmanager
+def advise(advice: str) -> Iterator[None]:
+    """Add to an error of the block what to do about it."""
+    try:
+        yield
+    except VenusError as error:
+        error.hint = "; ".join(filter(None, (error.hint, advice)))
+        raise
 
 
 class Switch:
     """A switch to database `name` of the pair, which follows at its beginning."""
 
     def __init__(
-        self, pair: FallBackPair, name: str, source: Source, *, owner: FallBackSide, follower: FallBackSide
+        self,
+        pair: FallBackPair,
+        name: str,
+        source: Source,
+        patience: LockPatience,
+        *,
+        owner: FallBackSide,
+        follower: FallBackSide,
     ) -> None:
         self._pair = pair
         self._settings = pair.settings_to(name)
         self._source = source
+        self._patience = patience
         self.name = name
         self.owner = owner
         self.follower = follower
 
     @classmethod
-    def connect(cls, pair: FallBackPair, name: str, source: Source) -> Self:
+    def connect(cls, pair: FallBackPair, name: str, source: Source, patience: LockPatience) -> Self:
         """Connect to both databases."""
         follower = pair.open_target(name).open_side()
         try:
@@ -67,7 +87,7 @@ class Switch:
         except VenusError:
             follower.close()
             raise
-        return cls(pair, name, source, owner=owner, follower=follower)
+        return cls(pair, name, source, patience, owner=owner, follower=follower)
 
     def close(self) -> None:
         """Close the connections to both databases."""
@@ -119,10 +139,17 @@ class Switch:
 
     def prepare(self) -> None:
         """Let the follower reject writes of the application, if it does not yet."""
-        self.owner.install()
-        self.follower.install()
+        self.run_step(self.owner, self.owner.install)
+        self.run_step(self.follower, self.follower.install)
         if self.step is Step.PREPARE:
-            self.follower.reject_writes(self._record(self.follower, SideState.FOLLOWING, 0), self._schemas)
+            self._reject_writes(self.follower, self._record(self.follower, SideState.FOLLOWING, 0), self._schemas)
+
+    def run_step(self, side: FallBackSide, step: Callable[[], T]) -> T:
+        """Run a step at this database, or again if a lock of another session prevents it. Raises LockTimeout."""
+        return self._patience.run(step, side.describe_open_transactions)
+
+    def _reject_writes(self, side: FallBackSide, record: SideRecord, schemas: Seq[TableSchema]) -> None:
+        self.run_step(side, lambda: side.reject_writes(record, schemas))
 
     def _tables(self) -> tuple[list[RegisteredTable], list[RegisteredTable]]:
         registry = self._source.registry
@@ -143,17 +170,22 @@ class Switch:
         try:
             yield
         except BaseException:
-            session.lock_switch()
-            if self.step in (Step.STOP, Step.OPEN):
-                self.reopen(session)
+            command = command_to(self.name)
+            with advise(
+                f"the switch is not finished, and neither database may accept writes: `{command}` completes it, "
+                f"`{command} --undo` lets {self.owner.name} accept writes again"
+            ):
+                session.lock_switch()
+                if self.step in (Step.STOP, Step.OPEN):
+                    self.reopen(session)
             raise
 
     def close_owner(self, drain: Callable[[], None]) -> SwitchPosition:
         """Let the owner reject writes, drain it, and seal its capture at the position that both have in common."""
         if self.step is Step.CLOSE:
-            self.owner.reject_writes(self._record(self.owner, SideState.CLOSED, self._number), self._schemas)
+            self._reject_writes(self.owner, self._record(self.owner, SideState.CLOSED, self._number), self._schemas)
         drain()
-        return self._stop() if self.step is Step.STOP else self._stopped_position()
+        return self.run_step(self.owner, self._stop) if self.step is Step.STOP else self._stopped_position()
 
     def reopen(self, session: CutoverTarget) -> None:
         """Let the owner accept writes again. Raises Refused if the application's database is the other one already.
@@ -167,18 +199,19 @@ class Switch:
                 f"the switch to {self.name} is not under way: there is nothing to undo",
                 hint=f"`{command_to(self.owner.name)}` goes back with every write" if step is Step.DONE else "",
             )
-        self.owner.reopen(self._record(self.owner, SideState.OPEN, self._number - 1))
+        record = self._record(self.owner, SideState.OPEN, self._number - 1)
+        self.run_step(self.owner, lambda: self.owner.reopen(record))
 
     def open(self, session: CutoverTarget, certificate: dict[str, Any], check: Check, at: SwitchPosition) -> None:
         """Make the follower the application's database, in one transaction with its mark."""
-        handover = self.follower.plan_handover(*self._tables())
-        opening = SideOpening(
-            record=self._record(self.follower, SideState.OPEN, self._number, at.offset),
-            position=at,
-            statements=handover.statements,
-            preparation=handover.preparation,
-        )
-        session.put_mark(certificate, check, opening)
+        record = self._record(self.follower, SideState.OPEN, self._number, at.offset)
+
+        def put_mark() -> None:
+            plan = self.follower.plan_handover(*self._tables())
+            opening = SideOpening(record=record, position=at, statements=plan.statements, preparation=plan.preparation)
+            session.put_mark(certificate, check, opening)
+
+        self.run_step(self.follower, put_mark)
 
     def complete(self) -> None:
         """Let the former owner follow from the position of the switch on, if it does not yet."""
@@ -191,11 +224,17 @@ class Switch:
                 "added later",
                 hint=f"`venus cutover --target {self.name} --undo`, if it has not been written to",
             )
+        with advise(f"{self.name} accepts writes; `{command_to(self.name)}` lets {self.owner.name} follow it"):
+            self._follow()
+
+    def _follow(self) -> None:
         with closing(self._pair.open_source(self.owner.name)) as source:
-            source.capture.refresh_schemas()  # a version of its own for what the last step has changed there
+            # a version of its own for what the last step has changed there
+            self.run_step(self.follower, source.capture.refresh_schemas)
         start = self.follower.read_start()
         self._attach(start)
-        self.owner.follow(self._record(self.owner, SideState.FOLLOWING, self._number, start.offset), start)
+        record = self._record(self.owner, SideState.FOLLOWING, self._number, start.offset)
+        self.run_step(self.owner, lambda: self.owner.follow(record, start))
         self.follower.tidy()
 
     def _attach(self, start: FollowStart) -> None:

@@ -27,10 +27,6 @@ class SchemaChanged(SourceError):
     retryable = True
 
 
-class LockTimeout(DatabaseUnavailable):
-    """A lock was not granted in time."""
-
-
 class SnapshotLost(DatabaseUnavailable):
     """The snapshot can no longer be read: roll the cut back and open another, which the dialect makes smaller."""
 

@@ -198,6 +198,10 @@ class FallBackSide(Protocol):
         """Return columns of these tables that only this database has, and tables beside them that `others` lacks."""
         ...
 
+    def describe_open_transactions(self) -> str:
+        """Describe transactions of other sessions, which may hold a lock; empty if none is visible."""
+        ...
+
     def install(self) -> None:
         """Create VENUS's own tables that both roles need."""
         ...

@@ -76,7 +76,7 @@ def start_late(sql: str) -> tuple[Edit, ...]:
     """Return the edit by which the first changes after the cut are not captured in the old database."""
     return (
         Edit(
-            where=f"{_SWITCH}.complete",
+            where=f"{_SWITCH}._follow",
             old="start = self.follower.read_start()",
             new="time.sleep(1)\n"
             "    if self.name == '@source':\n"

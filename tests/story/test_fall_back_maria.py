@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 import pymysql
 import pytest
 
+from tests.simulation.patching import Edit
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.old_databases import MariaPair
@@ -185,6 +187,80 @@ def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: ShopPair, st
     assert pair.writable() == [owner]
     (pair.new if owner == "new" else pair.old)("INSERT INTO customer (name) VALUES ('carl')")
     pair.until_equal()
+
+
+#: Sessions of a switch wait for locks for a second, so that a test need not hold one for long.
+_SHORT_WAITS = (
+    Edit(
+        where="venus.adapters.targets.mysql.cutover.side:MysqlSide._limit_lock_waits",
+        old="max(milliseconds // 1000, 1)",
+        new="1",
+    ),
+    Edit(
+        where="venus.adapters.targets.postgresql.cutover.side:PostgresSide._limit_lock_waits",
+        old="str(milliseconds)",
+        new="'500'",
+    ),
+    Edit(
+        where="venus.adapters.targets.postgresql.cutover.cutover_session:PostgresCutover.begin_mark",
+        old="str(LOCK_TIMEOUT_MS)",
+        new="'500'",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "stop",
+        "follow",
+        "back-open",
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ("close", "open", "back-stop", "back-follow")),
+    ],
+)
+def test_a_lock_that_is_held_for_longer_than_its_time_limit_delays_each_step(pair: ShopPair, step: str) -> None:
+    held = STEPS[step]
+    pipeline = pair.pipeline
+    pipeline.edit_processes(_SHORT_WAITS)
+    pipeline.source += "?venus_lock_timeout_s=1"
+    pair.start(_SHOP)
+    if held.command == BACK:
+        pair.switch(*FORWARD)
+    with open_holder(pair, held.database) as hold:
+        if held.before is None:
+            hold(held.lock)
+        start = pipeline.log.stat().st_size
+        pipeline.start("switch", *held.command, *QUIET)
+        if held.before is not None:
+            database, state = held.before
+            pipeline.until(lambda: state_of(pair, database) == state, f"the step before {step}", every_s=0.01)
+            hold(held.lock)
+        pipeline.until(
+            lambda: re.search("^waits: |^waiting for ", pipeline.log.read_text()[start:], re.MULTILINE),
+            "the command to report that it waits",
+        )
+        assert held.writable or pair.writable() == []
+    assert pipeline.running.pop("switch").wait(240) == 0, pipeline.tail()
+    assert pair.writable() == ["new" if held.command == FORWARD else "old"]
+    pair.until_equal()
+
+
+def test_a_lock_that_is_never_released_ends_the_switch_with_a_way_out(pair: ShopPair) -> None:
+    pipeline = pair.pipeline
+    pipeline.edit_processes(_SHORT_WAITS)
+    pipeline.source += "?venus_lock_timeout_s=1"
+    pair.start(_SHOP)
+    pair.switch(*FORWARD)
+    with open_holder(pair, "old") as hold:
+        hold(_OLD_RECORD)
+        said = pipeline.venus(*BACK, "--quiet", "0.2", "--wait", "3", code=75).err
+        assert re.search(
+            r"^venus: .*Lock wait timeout exceeded.*; open transactions: .*session \d+", said, re.MULTILINE
+        )
+        assert "End the transaction that holds the lock, and run the command again" in said
+        assert pair.writable() == ["new"]
+    pair.switch(*BACK)
+    assert pair.writable() == ["old"]
 
 
 def is_waiting(pair: ShopPair, database: str) -> bool:

@@ -272,7 +272,7 @@ RULES = {
     "capture starts at the cut": (
         (
             Edit(
-                where=f"{_SWITCH}.complete",
+                where=f"{_SWITCH}._follow",
                 old="start = self.follower.read_start()",
                 new="time.sleep(1)\n"
                 "    for schema in self._schemas:\n"

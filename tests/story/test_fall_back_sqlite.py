@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.patching import Edit
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.old_databases import SqlitePair
 from tests.support.pipelines.pipeline import Pipeline
@@ -171,6 +172,32 @@ def test_a_kill_at_each_step_is_shown_and_completed_by_the_same_command(pair: Sq
     pipeline.until(lambda: "is not finished" not in read_health(pipeline), "health to be quiet", every_s=0.5)
 
 
+@pytest.mark.parametrize("step", ["follow", pytest.param("back-open", marks=pytest.mark.slow)])
+def test_a_file_that_is_locked_for_longer_than_the_limit_delays_a_step(pair: SqlitePair, step: str) -> None:
+    held = STEPS[step]
+    pipeline = pair.pipeline
+    waits = Edit(
+        where="venus.adapters.targets.sqlite.session:SqliteSession._run_while_busy",
+        old="stop_after_delay(LOCK_WAIT_S)",
+        new="stop_after_delay(1.0)",
+    )
+    pipeline.edit_processes([waits])
+    pair.start(_SHOP)
+    if held.command == BACK:
+        pair.switch(*FORWARD)
+    with closing(pair.connect("old")) as holder:
+        pipeline.start("switch", *held.command, *QUIET)
+        assert held.before is not None
+        database, state = held.before
+        pipeline.until(lambda: state_of(pair, database) == state, f"the step before {step}", every_s=0.001)
+        run_statements(holder, "BEGIN IMMEDIATE")
+        pipeline.until(lambda: "\nwaits: target " in pipeline.log.read_text(), "the command to report that it waits")
+        run_statements(holder, "ROLLBACK")
+    assert pipeline.running.pop("switch").wait(240) == 0, pipeline.tail()
+    assert pair.writable() == ["new" if held.command == FORWARD else "old"]
+    until_equal(pair)
+
+
 def read_page(pipeline: Pipeline, path: str) -> str:
     """Return what the broker answers over HTTP."""
     with closing(HTTPConnection("127.0.0.1", pipeline.ports[1], timeout=30)) as connection:
@@ -257,8 +284,6 @@ def test_what_the_old_file_would_change_waits_and_new_columns_follow(pair: Sqlit
     pipeline.until(lambda: "resyncing" not in pipeline.venus("status", code=(0, 1)).out, "its end", every_s=0.5)
     assert waiting() == []
     assert pipeline.ask("verify")["verdict"] == "same"
-    rehearsal = (*BACK, "--rehearse", *QUIET)
-    pipeline.until(lambda: pipeline.venus(*rehearsal, code=(0, 3)).code == 0, "the broker to know that", every_s=0.5)
     assert pair.switch(*BACK)["equal"]
     pair.old("INSERT INTO orders (customer, weight) VALUES (1, 2)")
     pipeline.until(lambda: pair.new("SELECT 1 FROM orders WHERE weight = 2"), "the new column")

@@ -28,7 +28,7 @@ from venus.cli.overview import (
     SourceView,
 )
 from venus.cli.traffic import MirrorView, OverlayView, ReplicationView, ReplicaView, RetentionView, traffic_view
-from venus.errors import NotInstalled, Refused, VenusError
+from venus.errors import LockTimeout, NotInstalled, Refused, VenusError
 from venus.rpc.conditions import own_table_condition, released_tables, source_condition, uncaptured_condition
 from venus.rpc.reports import decode
 
@@ -199,8 +199,6 @@ class LockedReads:
 
     def read(self, read: Callable[[], T]) -> T | None:
         """Return what was read, or None if that would have to wait for a lock."""
-        from venus.adapters.dialects.contract import LockTimeout
-
         try:
             return read()
         except LockTimeout as error:

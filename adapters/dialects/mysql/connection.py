@@ -23,10 +23,10 @@ from pymysql.cursors import SSCursor
 from sqlalchemy.pool import StaticPool
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
-from venus.adapters.dialects.contract import LockTimeout, SchemaChanged
+from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.mysql.sql import literal, statement
 from venus.adapters.dialects.statements import describe_session
-from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError
+from venus.errors import ConfigError, DatabaseUnavailable, Deadlock, LockTimeout, LoginRefused, SourceError
 
 Row = tuple[Any, ...]
 
@@ -106,10 +106,6 @@ class MysqlNotPermitted(SourceError):
 
 class NotUnicode(SourceError):
     """A text in utf8 that contains half of a surrogate pair, which no decoder accepts."""
-
-
-class Deadlock(DatabaseUnavailable):
-    """The server rolled back this transaction to resolve a deadlock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

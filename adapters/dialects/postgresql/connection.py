@@ -24,9 +24,9 @@ import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
 from venus.adapters.dialects.column_choice import NO_CHOICE, ColumnChoice
-from venus.adapters.dialects.contract import LockTimeout, SchemaChanged
+from venus.adapters.dialects.contract import SchemaChanged
 from venus.adapters.dialects.postgresql.sql import statement
-from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, SourceError, UnknownHost
+from venus.errors import ConfigError, DatabaseUnavailable, Deadlock, LockTimeout, LoginRefused, SourceError, UnknownHost
 
 Raw = psycopg2.extensions.connection
 
@@ -94,8 +94,8 @@ _REJECTED = re.compile(
     "|permission denied for database"
 )
 _UNKNOWN_HOST = "could not translate host name"
-#: Class 08 connection, 53 resources, 57 operator intervention, 58 system, 55P03 lock not available, 40P01 deadlock.
-_TRANSIENT = ("08", "53", "57", "58", "55P03", "40P01")
+#: Class 08 connection, 53 resources, 57 operator intervention, 58 system.
+_TRANSIENT = ("08", "53", "57", "58")
 #: Classes of errors that psycopg2 raises itself, not always with the connection closed: after an immediate shutdown the
 #: next statement finds it broken. Errors that the server reports have subclasses of these.
 _LOST = (psycopg2.DatabaseError, psycopg2.OperationalError, psycopg2.InterfaceError)
@@ -112,7 +112,7 @@ WRITABLE = (
     "it is a standby, or default_transaction_read_only is on for its database or role: "
     "let {} name the server that accepts writes, or RESET that setting"
 )
-LOCK_TIMEOUT = "55P03"
+LOCK_TIMEOUT, DEADLOCK = "55P03", "40P01"
 #: character_not_in_repertoire: a SQL_ASCII database accepts any byte. untranslatable_character: UTF-8 lacks it.
 _NO_TEXT = ("22021", "22P05")
 #: insufficient_privilege; also raised if a row security policy would hide rows, because row_security is off.
@@ -368,6 +368,8 @@ class PostgresConnection:
         said = f"source {self.place}: {_first_line(error)}" + (f" ({state})" if state else "")
         if state == LOCK_TIMEOUT:
             return LockTimeout(said)
+        if state == DEADLOCK:
+            return Deadlock(said)
         if state == READ_ONLY:
             return DatabaseUnavailable(f"{said}; {WRITABLE.format('[source] url')}")
         if self.is_closed or type(error) in _LOST or state.startswith(_TRANSIENT):

@@ -50,6 +50,11 @@ def find_holders(session: LockQuerySession, tables: Iterable[int], modes: Sequen
     return _build_held_locks(session, session.rows(statement("waits", "holders"), values))
 
 
+def find_open_transactions(session: LockQuerySession) -> list[HeldLock]:
+    """Return the oldest transactions of other sessions in this database: a row does not show which of them locks it."""
+    return _build_held_locks(session, session.rows(statement("waits", "open_transactions")))
+
+
 def _build_held_locks(session: LockQuerySession, rows: Sequence[tuple[Any, ...]]) -> list[HeldLock]:
     found = [
         HeldLock(table=table, holder=_describe_holder(*session_row)) for table, *session_row in rows if session_row[0]

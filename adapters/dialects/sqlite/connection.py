@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from venus.adapters.dialects.registry import parse_url
-from venus.errors import ConfigError, DatabaseUnavailable, NoSuchDatabase, SourceError, VenusError
+from venus.errors import ConfigError, DatabaseUnavailable, LockTimeout, NoSuchDatabase, SourceError, VenusError
 
 #: The first version with pragma_table_list. The application may use an older SQLite.
 VERSION_MIN = (3, 37)
@@ -90,7 +90,8 @@ def translate_errors(what: object) -> Iterator[None]:
 
 def _raise_translated(what: object, error: sqlite3.Error) -> NoReturn:
     code = primary_code(error)
-    kind: type[VenusError] = DatabaseUnavailable if code in BUSY | AWAY else SourceError
+    kind: type[VenusError] = DatabaseUnavailable if code in AWAY else SourceError
+    kind = LockTimeout if code in BUSY else kind
     hint = {
         sqlite3.SQLITE_READONLY: "VENUS must be able to write the file and to create files beside it",
         sqlite3.SQLITE_NOTADB: "[source] url must name a SQLite database",

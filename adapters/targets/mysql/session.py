@@ -33,7 +33,7 @@ from venus.adapters.dialects.mysql.connection import (
 )
 from venus.adapters.targets.relational.session import BackgroundWork, Params, Refusal
 from venus.adapters.targets.switching import url_option
-from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, TargetError
+from venus.errors import ConfigError, DatabaseUnavailable, Deadlock, LockTimeout, LoginRefused, TargetError
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -65,7 +65,7 @@ _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE
 #: a value for a date, number or character (1292, 1411), a trigger's SIGNAL (1644), CHECK (3819, 4025), a generated
 #: column (1906, 3105), no partition (1526, 1748), a row too large (1118, 139).
 _DATA = {139, 1118, 1153, 1292, 1364, 1411, 1526, 1644, 1690, 1748, 1906, 3105, 3140, 3819, 4025}
-_TRANSIENT = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT}
+_CONFLICTS = {ER.LOCK_DEADLOCK: Deadlock, ER.LOCK_WAIT_TIMEOUT: LockTimeout}
 _CONNECT_S = 10
 _CHUNK_BYTES = 1 << 18
 #: How long the server keeps an idle session, whose machine may have crashed: it holds the lock of the target. That of a
@@ -288,7 +288,9 @@ class MysqlSession:
         if code in READ_ONLY:
             hint = f"it is a replica or read-only: let {self._option} name the server that accepts writes"
             return DatabaseUnavailable(f"target {self.place}: {said}; {hint}")
-        if code in SCARCE or code in _TRANSIENT:
+        if code in _CONFLICTS:
+            return _CONFLICTS[code](f"target {self.place}: {said}")
+        if code in SCARCE:
             return DatabaseUnavailable(f"target {self.place}: {said}")
         if code in _DATA or isinstance(error, (pymysql.err.DataError, pymysql.err.IntegrityError)):
             table = _TABLE.search(said)

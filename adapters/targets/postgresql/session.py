@@ -20,7 +20,10 @@ import psycopg2.extensions
 import sqlalchemy as sa
 
 from venus.adapters.dialects.postgresql.connection import (
+    DEADLOCK,
+    LOCK_TIMEOUT,
     READ_ONLY,
+    SERIALIZATION,
     WRITABLE,
     connect,
     connect_error,
@@ -31,7 +34,7 @@ from venus.adapters.dialects.postgresql.sql import statement as dialect_statemen
 from venus.adapters.dialects.statements import Statements
 from venus.adapters.targets.relational.session import BackgroundWork, Params, Refusal, Superseded
 from venus.adapters.targets.switching import url_option
-from venus.errors import DatabaseUnavailable, TargetError, VenusError
+from venus.errors import DatabaseUnavailable, Deadlock, LockTimeout, TargetError, VenusError
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -43,8 +46,10 @@ logger = logging.getLogger(__name__)
 
 #: SQLSTATE classes of errors about data: 22 values, 23 constraints, 44 views, P0 RAISE in a trigger.
 _DATA_CLASSES = ("22", "23", "44", "P0")
-#: Transient classes and codes: connection, resources, operator intervention, serialisation, deadlock.
-_TRANSIENT = ("08", "53", "57", "58", "40", "55P03", READ_ONLY)
+#: Transient classes and codes: connection, resources, operator intervention, a transaction that was rolled back.
+_TRANSIENT = ("08", "53", "57", "58", "40", READ_ONLY)
+#: Of a lock that another session holds, or of a conflict with its transaction.
+_CONFLICTS = {LOCK_TIMEOUT: LockTimeout, DEADLOCK: Deadlock, SERIALIZATION: Deadlock}
 
 SUPERSEDED = "VE001"
 
@@ -195,6 +200,8 @@ class TargetSession:
         state = error.pgcode or ""
         if state == SUPERSEDED:
             return Superseded(_first_line(error))
+        if state in _CONFLICTS and not self.is_closed:
+            return _CONFLICTS[state](f"target {self.place}: {_first_line(error)} {state}")
         if self.is_closed or not state or state.startswith(_TRANSIENT):
             advice = f"; {WRITABLE.format(self._option)}" if state == READ_ONLY else server_hint(error)
             return DatabaseUnavailable(f"target {self.place}: {_first_line(error)} {state}".rstrip() + advice)

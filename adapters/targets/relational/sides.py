@@ -20,8 +20,10 @@ from venus.adapters.targets.switching import SideRecord, SideState
 from venus.errors import Fenced, Refused
 from venus.model import TableSchema
 
-#: How long a statement that rejects writes waits for transactions of the application.
+#: How long a statement of a switch waits for transactions of other sessions.
 LOCK_TIMEOUT_MS = 10_000
+#: The same for what is not urgent: the application's statements queue behind it.
+TIDY_TIMEOUT_MS = 1_000
 
 
 class RelationalSide(ABC):
@@ -44,6 +46,10 @@ class RelationalSide(ABC):
     @abstractmethod
     def read_registered_versions(self) -> Mapping[int, TableSchema]:
         """Return the registered version of each table, by its number."""
+
+    @abstractmethod
+    def describe_open_transactions(self) -> str:
+        """Describe transactions of other sessions, which may hold a lock; empty if none is visible."""
 
     def list_capture_drops(self) -> Seq[str]:
         """Return the statements by which `follow` ends capture; none where capture sees what VENUS applies."""

@@ -32,7 +32,7 @@ from venus.adapters.dialects.sqlite.connection import (
 from venus.adapters.targets.relational.session import BackgroundWork, Params, Refusal
 from venus.adapters.targets.sqlite.file import FileLock, find_file, find_writer, version_problem
 from venus.adapters.targets.switching import OLD, url_option
-from venus.errors import ConfigError, DatabaseUnavailable, NoSuchDatabase, TargetError
+from venus.errors import ConfigError, DatabaseUnavailable, LockTimeout, NoSuchDatabase, TargetError
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -327,7 +327,7 @@ class SqliteSession:
         if code in BUSY:
             holder = self.describe_writer()
             hint = f"end the transaction of {holder}, which holds the file"
-            return DatabaseUnavailable(f"{where}: {holder} has held the file for {LOCK_WAIT_S:.0f} s", hint=hint)
+            return LockTimeout(f"{where}: {holder} has held the file for {LOCK_WAIT_S:.0f} s", hint=hint)
         kind = DatabaseUnavailable if code in AWAY else TargetError
         return kind(f"{where}: {said}", hint=_HINTS.get(code, ""))
 

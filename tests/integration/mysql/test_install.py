@@ -8,11 +8,10 @@ import pytest
 
 from tests.integration.mysql.conftest import Shop
 from tests.support.databases.mariadb import catalogue
-from venus.adapters.dialects.contract import LockTimeout
 from venus.adapters.dialects.mysql.connection import MysqlConnection
 from venus.adapters.dialects.mysql.installation import installer
 from venus.cli.prove.follower import Follower
-from venus.errors import DatabaseUnavailable, Refused
+from venus.errors import DatabaseUnavailable, LockTimeout, Refused
 
 TABLES = (
     "CREATE TABLE up (id int PRIMARY KEY)",

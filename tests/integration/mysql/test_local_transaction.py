@@ -10,8 +10,9 @@ import pytest
 from tests.integration.mysql.conftest import Shop
 from venus.adapters.dialects.mysql.capture import cut as module
 from venus.adapters.dialects.mysql.capture.cut import LogNumbers, delete_exactly
-from venus.adapters.dialects.mysql.connection import Deadlock, MysqlConnection, parse_address
+from venus.adapters.dialects.mysql.connection import MysqlConnection, parse_address
 from venus.cli.prove.follower import Follower
+from venus.errors import Deadlock
 from venus.model import BatchNo
 
 OPEN = "INSERT INTO item VALUES (%s, 'open')"

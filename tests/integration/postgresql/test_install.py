@@ -11,11 +11,10 @@ import pytest
 import sqlalchemy
 
 from tests.integration.postgresql.conftest import Sql
-from venus.adapters.dialects.contract import LockTimeout
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.cli.prove.follower import Follower
-from venus.errors import ConfigError, DatabaseUnavailable, Refused
+from venus.errors import ConfigError, DatabaseUnavailable, LockTimeout, Refused
 
 ROLE = "venus_test_role"
 

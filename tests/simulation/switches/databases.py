@@ -12,7 +12,7 @@ from typing import Any
 from venus.adapters.dialects.contract import SourceState
 from venus.adapters.targets.cutover_contract import FollowStart, SideOpening
 from venus.adapters.targets.switching import SideRecord, SwitchPosition
-from venus.errors import DatabaseUnavailable, Fenced, Refused
+from venus.errors import DatabaseUnavailable, Fenced, LockTimeout, Refused
 from venus.model import BatchNo, Epoch, Sequence
 
 Entry = tuple[str, str | None]
@@ -104,6 +104,9 @@ class Side:
         self._call()
         return self._database.record
 
+    def describe_open_transactions(self) -> str:
+        return ""
+
     def install(self) -> None:
         self._call()
 
@@ -159,7 +162,8 @@ class Session:
         self._rules = rules
         self._call = call
         self._lock = lock
-        #: What happens to the next transaction: "" = it commits, "before" or "after" = the connection is lost then.
+        #: What happens to the next transaction: "" = it commits, "before" or "after" = the connection is lost then,
+        #: "locked" = it gets no lock.
         self.loses = ""
 
     def lock_switch(self) -> None:
@@ -176,6 +180,9 @@ class Session:
         self._call()
         if self.loses == "before":
             raise DatabaseUnavailable("the connection was lost")
+        if self.loses == "locked":
+            self.loses = ""
+            raise LockTimeout("another session holds a lock")
         check(())
         at = opening.position
         if found.offset != at.offset:

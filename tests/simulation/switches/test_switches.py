@@ -16,11 +16,11 @@ _SWITCH = "venus.adapters.cutover.switch:Switch"
 EDITS = {
     "the former owner follows from the cut at which the new one was opened": (
         Edit(
-            where=f"{_SWITCH}.complete",
-            old="self.owner.follow(self._record(self.owner, SideState.FOLLOWING, self._number, start.offset), start)",
+            where=f"{_SWITCH}._follow",
+            old="self.run_step(self.owner, lambda: self.owner.follow(record, start))",
             new="from dataclasses import replace\n"
             "    start = replace(start, offset=len(self.world.broker.queue))\n"
-            "    self.owner.follow(self._record(self.owner, SideState.FOLLOWING, self._number, start.offset), start)",
+            "    self.owner.follow(replace(record, offset=start.offset), start)",
         ),
     ),
     "only one process switches": (Edit(where=f"{_SWITCH}.reopen", old="session.lock_switch()", new="pass"),),

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from tests.simulation.switches.databases import Broker, Database, Registry, Rules, Session, Side
 from venus.adapters.cutover.direction import FallBackPair
+from venus.adapters.cutover.lock_patience import LockPatience
 from venus.adapters.cutover.switch import Switch
 from venus.adapters.targets.cutover_contract import FollowStart
 from venus.adapters.targets.switching import OLD, SideState, Step, is_reversed
@@ -228,7 +229,7 @@ class World:
         """Do what adapters/cutover/run.py does around the switch."""
         owner, follower = self.databases[OLD if name == NEW else NEW], self.databases[name]
         session = Session(follower, self.rules, self.call, self._lock)
-        session.loses = self._random.choice(("", "", "", "before", "after"))
+        session.loses = self._random.choice(("", "", "", "before", "after", "locked"))
         switch = self._open(owner, follower)
         session.lock_switch()
         if follower.marked:
@@ -286,6 +287,7 @@ class World:
             cast(FallBackPair, pair),
             follower.name,
             cast(Any, SimpleNamespace(registry=Registry(owner))),
+            LockPatience(60.0, sleep=lambda _: None),
             owner=cast(Any, Side(owner, self.rules, self.call)),
             follower=cast(Any, Side(follower, self.rules, self.call)),
         )

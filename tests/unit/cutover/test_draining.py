@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.cutover.test_judging import BEHIND, READY
 from venus.adapters.cutover import run
+from venus.adapters.cutover.lock_patience import LockPatience
 from venus.adapters.cutover.readiness import Readiness
 from venus.errors import Refused
 
@@ -44,7 +45,7 @@ def drain(monkeypatch: pytest.MonkeyPatch, seen: Iterator[Readiness], *, wait_s:
     )
     unused: Any = None
     wish: Any = SimpleNamespace(wait_s=wait_s, rehearse=False, leave_out=())
-    cutover = run._Cutover(settings, unused, unused, unused, unused, wish, lambda *_: None)
+    cutover = run._Cutover(settings, unused, unused, unused, unused, wish, lambda *_: None, LockPatience(0))
     return cutover._wait_until_drained()
 
 
@@ -84,3 +85,29 @@ def test_being_away_twice_for_a_moment_is_not_being_away_for_long(
 
     assert drain(monkeypatch, readings()) == READY
     assert clock.now > run.RECONNECT_S
+
+
+REPAIRED = "target a: the last comparison found 1 row different; `venus verify --target a --repair` ships it again"
+LATE = "broker -> target a: 5,000 changes behind (2 MiB), 40 s old"
+
+
+def test_an_alarm_that_the_broker_repeats_for_a_moment_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """A comparison, or its repair, ends the alarm at the target; the broker hears of that a second later."""
+    assert drain(monkeypatch, for_s(clock, 3, replace(READY, alarms=(REPAIRED,)), READY)) == READY
+
+
+def test_an_alarm_that_stays_forbids_it_soon(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    with pytest.raises(Refused, match="broker: target a: the last comparison found 1 row different"):
+        drain(monkeypatch, for_s(clock, 60, replace(READY, alarms=(REPAIRED,)), READY))
+    assert run.RECONNECT_S < clock.now < run.RECONNECT_S + 1
+
+
+def test_an_alarm_that_time_ends_is_waited_for_as_long_as_changes_are(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    late = replace(BEHIND, alarms=(LATE,))
+    assert drain(monkeypatch, for_s(clock, 50, late, READY)) == READY
+    with pytest.raises(Refused, match="5,000 changes behind"):
+        drain(monkeypatch, for_s(clock, 90, late, READY))

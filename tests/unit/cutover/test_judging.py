@@ -14,6 +14,7 @@ from venus.adapters.cutover.comparison import NotAtRest, VersionedTable, hash_so
 from venus.adapters.cutover.readiness import (
     Readiness,
     SourceTableState,
+    find_alarms,
     find_blocks,
     find_missing,
     find_movement,
@@ -92,7 +93,7 @@ def test_nothing_forbids_it_when_all_is_well() -> None:
     ],
 )
 def test_what_forbids_it_comes_with_the_command_that_mends_it(readiness: Readiness, said: str, remedy: str) -> None:
-    (block,) = find_blocks(readiness) + find_missing(readiness)
+    (block,) = find_blocks(readiness) + find_missing(readiness) + find_alarms(readiness, passing=False)
     assert said in block.what
     assert remedy in block.remedy
 

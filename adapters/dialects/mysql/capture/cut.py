@@ -22,13 +22,14 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from venus.adapters.dialects.contract import FillState, SchemaChanged
 from venus.adapters.dialects.mysql import registry
-from venus.adapters.dialects.mysql.connection import Deadlock, MysqlConnection, NotUnicode
+from venus.adapters.dialects.mysql.connection import MysqlConnection, NotUnicode
 from venus.adapters.dialects.mysql.registry import MysqlCapturedTable, MysqlCaptureState, read_definitions
 from venus.adapters.dialects.mysql.rows import MysqlAccess, MysqlValueError, cursor_key
 from venus.adapters.dialects.mysql.sql import log_table_name, statement
 from venus.adapters.dialects.registry_rules import HaltTracker, RestoreGuard, UnfitRow
 from venus.adapters.dialects.rows import FillCursor, Row, RowStream
 from venus.codec.batch import TableChanges
+from venus.errors import Deadlock
 from venus.model import BatchNo, BatchRecord, Epoch
 
 _SIZES = (np.uint8, np.uint32, np.uint64)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from venus.adapters.dialects.contract import InstallStep, LockTimeout, SourceInstaller
+from venus.adapters.dialects.contract import InstallStep, SourceInstaller
 from venus.adapters.dialects.mysql import connection as waits
 from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql import sql as names
@@ -50,7 +50,7 @@ from venus.adapters.dialects.registry_rules import (
 from venus.adapters.dialects.rows import find_large_rows
 from venus.adapters.dialects.statements import plain_script, refuse_blocked
 from venus.codec.schema import fingerprint
-from venus.errors import DatabaseUnavailable
+from venus.errors import LockConflict, LockTimeout
 from venus.migrations import run as migrations
 from venus.model import Finding
 
@@ -207,9 +207,9 @@ def run_with_retries(connection: MysqlConnection, sql: str) -> None:
     for left in range(connection.options.install_attempts, 0, -1):
         try:
             connection.run(sql)
-        except LockTimeout as error:
+        except LockConflict as error:
             if left == 1:
-                raise DatabaseUnavailable(
+                raise LockTimeout(
                     f"source {connection.place}: a table was in use for too long: {_describe_holders(connection)}",
                     hint="end the transaction that holds the lock (SHOW PROCESSLIST), then run this command again",
                 ) from error

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from venus.adapters.dialects.contract import LockTimeout, RegisteredTable
+from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.mysql import registry
 from venus.adapters.dialects.mysql.connection import MysqlConnection
 from venus.adapters.dialects.mysql.dictionary.marks import (
@@ -42,7 +42,7 @@ from venus.adapters.dialects.registry_rules import (
     state_before_halt,
     unreadable_reason,
 )
-from venus.errors import SourceError
+from venus.errors import LockTimeout, SourceError
 from venus.model import TableSchema
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from venus.adapters.dialects.contract import FillState, LockTimeout, SchemaChanged
+from venus.adapters.dialects.contract import FillState, SchemaChanged
 from venus.adapters.dialects.postgresql.capture import cut_statements
 from venus.adapters.dialects.postgresql.capture.cut import (
     PostgresClaim,
@@ -29,6 +29,7 @@ from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
 from venus.adapters.dialects.postgresql.rows import FewRows
 from venus.adapters.dialects.postgresql.sql import statement
 from venus.adapters.dialects.registry_rules import HaltTracker
+from venus.errors import LockTimeout
 
 #: About how many dirty marks a paused table keeps at most.
 MARKS_MAX = 1000

@@ -14,7 +14,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from functools import partial
 
-from venus.adapters.dialects.contract import InstallStep, LockTimeout, SourceInstaller
+from venus.adapters.dialects.contract import InstallStep, SourceInstaller
 from venus.adapters.dialects.postgresql import lock_waits, registry
 from venus.adapters.dialects.postgresql import sql as names
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
@@ -37,7 +37,7 @@ from venus.adapters.dialects.registry_rules import (
 from venus.adapters.dialects.rows import find_large_rows
 from venus.adapters.dialects.statements import plain_script, refuse_blocked
 from venus.codec.schema import fingerprint
-from venus.errors import DatabaseUnavailable
+from venus.errors import LockConflict, LockTimeout
 from venus.migrations import run as migrations
 from venus.model import Finding, TableSchema
 
@@ -148,10 +148,10 @@ class PostgresInstaller(SourceInstaller):
                 with connection.transaction():
                     connection.run(f"SET LOCAL lock_timeout = {int(options.install_lock_timeout_s * 1000)}")
                     return attempt()
-            except LockTimeout as error:
+            except LockConflict as error:
                 blockers = _describe_holders(connection)
                 if left == 1:
-                    raise DatabaseUnavailable(
+                    raise LockTimeout(
                         f"source {connection.place}: a table was in use for too long: {blockers}",
                         hint="end that session, or run this command again later; nothing was changed",
                     ) from error

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from venus.adapters.dialects.canonical_text import keeps_text
-from venus.adapters.dialects.contract import LockTimeout
 from venus.adapters.dialects.postgresql import registry
 from venus.adapters.dialects.postgresql import sql as names
 from venus.adapters.dialects.postgresql.connection import PostgresConnection, PostgresNotPermitted
@@ -35,7 +34,7 @@ from venus.adapters.dialects.postgresql.installation.installer import (
 from venus.adapters.dialects.postgresql.registry import PostgresCapturedTable
 from venus.adapters.dialects.postgresql.sql import log_key_columns, qualify, quote, statement
 from venus.adapters.dialects.registry_rules import comparison_reason, is_being_released, unreadable_reason
-from venus.errors import SourceError
+from venus.errors import LockTimeout, SourceError
 from venus.model import LogicalType, TableSchema
 
 #: Name of the mark for a table's values. Every other mark has the name of a trigger.

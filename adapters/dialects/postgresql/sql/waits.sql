@@ -26,6 +26,14 @@ SELECT DISTINCT n.nspname || '.' || c.relname, coalesce(l.pid, 0), coalesce(a.us
    AND coalesce(l.pid, 0) <> pg_backend_pid()
  ORDER BY 5
 
+-- open_transactions --
+SELECT '', pid, coalesce(usename, ''), coalesce(application_name, ''), to_char(xact_start, 'YYYY-MM-DD HH24:MI:SS'),
+       coalesce(state, ''), coalesce(query, '')
+  FROM pg_stat_activity
+ WHERE datname = current_database() AND backend_type = 'client backend' AND xact_start IS NOT NULL
+   AND pid <> pg_backend_pid()
+ ORDER BY xact_start LIMIT 3
+
 -- prepared --
 SELECT gid, owner::text, to_char(prepared, 'YYYY-MM-DD HH24:MI:SS') FROM pg_prepared_xacts
  WHERE database = current_database() ORDER BY prepared LIMIT 3

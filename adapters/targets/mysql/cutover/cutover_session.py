@@ -30,7 +30,7 @@ from venus.adapters.targets.mysql.naming import MysqlPlacedTable, quote
 from venus.adapters.targets.mysql.rowsql import MysqlRowSql, insert_rows
 from venus.adapters.targets.mysql.session import MysqlSession
 from venus.adapters.targets.relational.cutover_session import FollowerCutover
-from venus.adapters.targets.relational.sides import next_number
+from venus.adapters.targets.relational.sides import TIDY_TIMEOUT_MS, next_number
 from venus.codec.batch import TableChanges
 from venus.errors import Refused, TargetError
 from venus.model import TableSchema
@@ -128,6 +128,8 @@ class MysqlCutover(FollowerCutover):
         return found
 
     def set_counters(self, numberings: Seq[Numbering]) -> list[CounterSetting]:
+        # the application's readers queue behind ALTER TABLE
+        self._session.run(side_sql("lock_timeout", seconds=str(TIDY_TIMEOUT_MS // 1000)))
         of_column = {(n.table, n.column): n for n in numberings if n.table}
         of_name = {n.name: n for n in numberings if n.name and not n.table}
         placed = {one.name: one for one in self._placed.values()}

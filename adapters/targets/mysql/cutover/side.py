@@ -50,6 +50,7 @@ from venus.adapters.targets.relational.place import OWN
 from venus.adapters.targets.relational.session import transaction
 from venus.adapters.targets.relational.sides import (
     LOCK_TIMEOUT_MS,
+    TIDY_TIMEOUT_MS,
     RelationalSide,
     fenced_error,
     open_writers_error,
@@ -59,7 +60,7 @@ from venus.adapters.targets.relational.sides import (
 from venus.adapters.targets.switching import SideRecord, SwitchPosition
 from venus.adapters.targets.way_back import COUNTED_MAX
 from venus.config import Settings
-from venus.errors import DatabaseUnavailable, TargetError
+from venus.errors import DatabaseUnavailable, LockTimeout, TargetError
 from venus.model import TableSchema
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class MysqlSide(RelationalSide):
         self._settings = settings
         self._tables = ApplicationTables(lambda: target.url)
         self._session.run("SET @venus_apply = 1")
-        self._session.run(side_sql("lock_timeout", seconds=str(LOCK_TIMEOUT_MS // 1000)))
+        self._limit_lock_waits(LOCK_TIMEOUT_MS)
 
     def sql(self, block: str, **parts: str) -> str:
         return side_sql(block, **parts)
@@ -102,6 +103,9 @@ class MysqlSide(RelationalSide):
     @property
     def remove_mark_sql(self) -> str:
         return cutover_sql("remove_mark")
+
+    def _limit_lock_waits(self, milliseconds: int) -> None:
+        self._session.run(side_sql("lock_timeout", seconds=str(max(milliseconds // 1000, 1))))
 
     def _connect(self) -> MysqlConnection:
         """Connect as capture does."""
@@ -210,12 +214,12 @@ class MysqlSide(RelationalSide):
             self._create_triggers([schema for schema in tables if not schema.is_heartbeat])
             with transaction(session):
                 self.put_record(record)
-        except DatabaseUnavailable as error:
-            if session.is_closed:
-                raise
-            with closing(self._connect()) as connection:
-                held = connections.describe_sessions(connection, "locking")
-            raise open_writers_error(self._target.description, held) from error
+        except LockTimeout as error:
+            raise open_writers_error(self._target.description, self.describe_open_transactions()) from error
+
+    def describe_open_transactions(self) -> str:
+        with closing(self._connect()) as connection:
+            return connections.describe_sessions(connection, "locking")
 
     def _create_triggers(self, schemas: Seq[TableSchema]) -> None:
         """Create the triggers that are missing. Waits for transactions that have used the tables."""
@@ -254,11 +258,14 @@ class MysqlSide(RelationalSide):
     def tidy(self) -> None:
         session = self._session
         database = quote(session.database)
+        self._limit_lock_waits(TIDY_TIMEOUT_MS)
         try:
             for (name,) in session.rows(side_sql("rejecting")):
                 session.run(side_sql("remove_trigger", trigger=f"{database}.{quote(name)}"))
         except DatabaseUnavailable as error:
             logger.info("%s keeps triggers that do nothing: %s", self.name, error)
+            return
+        self._limit_lock_waits(LOCK_TIMEOUT_MS)
 
     def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
         with closing(self._connect()) as connection:

@@ -34,7 +34,7 @@ from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
 from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.adapters.targets.relational.cutover_session import RelationalCutover
 from venus.adapters.targets.relational.names import fold_name
-from venus.adapters.targets.relational.sides import next_number
+from venus.adapters.targets.relational.sides import LOCK_TIMEOUT_MS, next_number
 from venus.codec.batch import TableChanges
 from venus.codec.copy_text import from_copy
 from venus.codec.row_bytes import Layout
@@ -150,6 +150,7 @@ class PostgresCutover(RelationalCutover):
 
     def begin_mark(self) -> None:
         self._session.run("SET LOCAL venus.apply = 'on'")
+        self._session.run(side_sql("lock_timeout", scope="LOCAL", milliseconds=str(LOCK_TIMEOUT_MS)))
 
     def open_side(self, opening: SideOpening) -> None:
         open_side(self._session, opening)

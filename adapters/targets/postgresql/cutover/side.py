@@ -20,7 +20,7 @@ from venus.adapters.dialects.column_choice import ColumnChoice
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.handover_rules import CaptureHandover
 from venus.adapters.dialects.postgresql import sql as names
-from venus.adapters.dialects.postgresql.connection import LOCK_TIMEOUT, PostgresConnection
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable, application_tables, read_all_tables
 from venus.adapters.dialects.postgresql.installation.handover import (
     plan_handover,
@@ -28,7 +28,7 @@ from venus.adapters.dialects.postgresql.installation.handover import (
     read_present_tables,
     read_registered_versions,
 )
-from venus.adapters.dialects.postgresql.lock_waits import FROM_TRIGGERS, find_holders
+from venus.adapters.dialects.postgresql.lock_waits import FROM_TRIGGERS, find_holders, find_open_transactions
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
 from venus.adapters.dialects.registry import replace_own_options
 from venus.adapters.targets.cutover_contract import (
@@ -45,6 +45,7 @@ from venus.adapters.targets.postgresql.session import TargetSession, statement, 
 from venus.adapters.targets.relational.session import transaction
 from venus.adapters.targets.relational.sides import (
     LOCK_TIMEOUT_MS,
+    TIDY_TIMEOUT_MS,
     RelationalSide,
     fenced_error,
     missing_right,
@@ -55,7 +56,7 @@ from venus.adapters.targets.relational.sides import (
 from venus.adapters.targets.switching import SideRecord, SwitchPosition
 from venus.adapters.targets.way_back import COUNTED_MAX, travelling_limits
 from venus.config import Settings
-from venus.errors import DatabaseUnavailable, TargetError
+from venus.errors import DatabaseUnavailable, LockTimeout, TargetError
 from venus.model import Column, Kind, TableSchema
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,6 @@ def side_sql(block: str, **parts: str) -> str:
 
 def open_side(session: TargetSession, opening: SideOpening) -> None:
     """Capture and accept writes from the end of the caller's transaction on."""
-    session.run(side_sql("lock_timeout", milliseconds=str(LOCK_TIMEOUT_MS)))
     for text in opening.statements:
         session.run(text)
     at = opening.position
@@ -88,6 +88,10 @@ class PostgresSide(RelationalSide):
         super().__init__(target, target.connect("switch"))
         self._settings = settings
         self._session.run("SET venus.apply = 'on'")
+        self._limit_lock_waits(LOCK_TIMEOUT_MS)
+
+    def _limit_lock_waits(self, milliseconds: int) -> None:
+        self._session.run(side_sql("lock_timeout", scope="SESSION", milliseconds=str(milliseconds)))
 
     def sql(self, block: str, **parts: str) -> str:
         return side_sql(block, **parts)
@@ -204,16 +208,16 @@ class PostgresSide(RelationalSide):
         relations = dict(session.rows(side_sql("relations"), {"tables": [one.sql for one in placed]}))
         try:
             with transaction(session):
-                session.run(side_sql("lock_timeout", milliseconds=str(LOCK_TIMEOUT_MS)))
                 self.put_record(record)
                 session.run(side_sql("reject_function", peer=quote_literal(record.peer)))
                 for relation in relations.values():
                     session.run(side_sql("reject", table=relation))
-        except DatabaseUnavailable as error:
-            if session.is_closed or LOCK_TIMEOUT not in str(error):
-                raise
+        except LockTimeout as error:
             held = "; ".join(f"{w.table}: {w.holder}" for w in find_holders(session, relations, FROM_TRIGGERS))
             raise open_writers_error(self._target.description, held) from error
+
+    def describe_open_transactions(self) -> str:
+        return "; ".join(wait.holder for wait in find_open_transactions(self._session))
 
     def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
         session = self._session
@@ -244,13 +248,13 @@ class PostgresSide(RelationalSide):
         self.tidy()
 
     def tidy(self) -> None:
-        session = self._session
+        self._limit_lock_waits(TIDY_TIMEOUT_MS)
         try:
-            with transaction(session):
-                session.run(side_sql("lock_timeout", milliseconds=str(LOCK_TIMEOUT_MS)))
-                session.run(side_sql("remove_triggers"))
+            self._session.run(side_sql("remove_triggers"))
         except DatabaseUnavailable as error:
             logger.info("%s keeps triggers that do nothing: %s", self.name, error)
+            return
+        self._limit_lock_waits(LOCK_TIMEOUT_MS)
 
     def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
         with closing(self._connect()) as connection:

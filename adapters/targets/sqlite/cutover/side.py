@@ -20,7 +20,7 @@ from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.handover_rules import CaptureHandover
 from venus.adapters.dialects.registry_rules import log_limits
 from venus.adapters.dialects.sqlite import registry
-from venus.adapters.dialects.sqlite.connection import BUSY, literal, primary_code, quote, snapshot
+from venus.adapters.dialects.sqlite.connection import literal, quote, snapshot
 from venus.adapters.dialects.sqlite.dictionary.tables import NAMESPACE, SqliteDictionary
 from venus.adapters.dialects.sqlite.installation.handover import (
     drop_capture,
@@ -58,7 +58,7 @@ from venus.adapters.targets.sqlite.session import SqliteSession
 from venus.adapters.targets.switching import SideRecord, SwitchPosition
 from venus.adapters.targets.way_back import COUNTED_MAX
 from venus.config import Settings
-from venus.errors import DatabaseUnavailable, TargetError
+from venus.errors import LockTimeout, TargetError
 from venus.model import TableSchema
 
 _EVENTS = {"i": "INSERT", "u": "UPDATE", "d": "DELETE"}
@@ -224,10 +224,11 @@ class SqliteSide(RelationalSide):
                         name = f"{OWN}reject_{letter}_{one.schema.table_id:05}"
                         self._session.run(side_sql("reject", trigger=name, event=event, table=quote(one.name)))
                 self.put_record(record)
-        except DatabaseUnavailable as error:
-            if error.__cause__ is None or primary_code(error.__cause__) not in BUSY:
-                raise
+        except LockTimeout as error:
             raise open_writers_error(self._target.description, self._session.describe_writer()) from error
+
+    def describe_open_transactions(self) -> str:
+        return ""  # the error of a locked file names the process
 
     def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
         session = self._session
