@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from venus.codec.arrow_rows import ColumnValues
 from venus.codec.copy_text import check_nulls, read_keys, read_others
 from venus.codec.packed import Ints, PackedBytes, Pieces
 from venus.codec.row_bytes import Cells, Layout, LocatedCells, bounds_of, few_rows_to_columns, write_rows
@@ -98,29 +101,19 @@ def keys_to_columns(record_ids: PackedBytes, layout: Layout) -> list[list[Value]
 
 
 def _lists(found: LocatedCells, layout: Layout, first: int) -> list[list[Value]]:
-    text = found.data.decode("ascii") if found.data.isascii() else None  # its parts need no decoding of their own
-    return [_list(found, text, j, layout, first + j) for j in range(found.present.shape[1])]
+    cells = ColumnValues(len(found.present), [(found, range(found.present.shape[1]))])
+    return [_list(cells.column(j), layout, first + j) for j in range(found.present.shape[1])]
 
 
-def _list(found: LocatedCells, text: str | None, j: int, layout: Layout, index: int) -> list[Value]:
-    present, is_binary = found.present[:, j], layout.binary[index]
-    starts, ends = found.cuts[:, j, 0] + present, found.cuts[:, j, 1]
-    data: str | bytes = found.data if text is None or is_binary else text
-    values: list[Value] = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-    if text is None and not is_binary:
-        values = _texts(values, layout, index)  # type: ignore[arg-type]
-    for row in np.flatnonzero(~present).tolist():
-        values[row] = None
-    return values
-
-
-def _texts(values: list[bytes], layout: Layout, index: int) -> list[Value]:
-    try:
-        texts: list[Value] = b"\0".join(values).decode().split("\0")  # type: ignore[assignment]
-    except UnicodeDecodeError as e:
-        raise ProtocolError(f"{layout.place}: column {layout.columns[index].name} is not UTF-8: {e.reason}") from e
-    # Text of a source other than PostgreSQL may hold zeros itself.
-    return texts if len(texts) == len(values) else [v.decode() for v in values]
+def _list(values: pa.Array, layout: Layout, index: int) -> list[Value]:
+    """Return the values of a column; Arrow makes the objects."""
+    if not layout.binary[index]:
+        try:
+            values = pc.cast(values, pa.large_string())
+        except pa.ArrowInvalid as e:
+            raise ProtocolError(f"{layout.place}: column {layout.columns[index].name} is not UTF-8") from e
+    found: list[Value] = values.to_numpy(zero_copy_only=False).tolist()
+    return found
 
 
 def row_as_dict(record_id: bytes, row: bytes, layout: Layout) -> dict[str, Value]:
