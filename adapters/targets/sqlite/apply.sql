@@ -2,7 +2,7 @@
 -- REPLACE into a table of the application: a row that is equal in another unique key would be lost.
 
 -- insert --
-INSERT INTO {table} ({columns}) VALUES ({marks})
+INSERT INTO {table} ({columns}) VALUES {rows}
 
 -- delete_keys --
 DELETE FROM {table} WHERE {keys_equal}
@@ -21,7 +21,7 @@ DELETE FROM {table}
 CREATE TEMP TABLE IF NOT EXISTS {stage} ({columns}, PRIMARY KEY ({key}))
 
 -- put_staged --
-REPLACE INTO {stage} ({columns}) VALUES ({marks})
+REPLACE INTO {stage} ({columns}) VALUES {rows}
 
 -- delete_staged --
 DELETE FROM {table} WHERE {key_list} IN (SELECT {key} FROM {stage})
@@ -42,7 +42,7 @@ DROP TABLE IF EXISTS {touched}
 
 -- touch_keys --
 -- The only key of this table of VENUS is the row's.
-REPLACE INTO {touched} ({key}, {moved}) VALUES ({marks}, {offset})
+REPLACE INTO {touched} ({key}, {moved}) VALUES {rows}
 
 -- sweep --
 -- Rows that the re-read of the whole table did not find no longer exist at the source.

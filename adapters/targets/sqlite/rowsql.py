@@ -5,7 +5,7 @@ A statement runs for many rows at once in the driver, with values in their store
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -109,16 +109,17 @@ def _store_all(
 
 def _stored_keys(
     session: SqliteSession, sql: SqliteTableStatements, layout: Layout, record_ids: PackedBytes
-) -> Iterator[tuple[Any, ...]]:
-    """Return the keys of rows in their stored form."""
+) -> list[Sequence[Any]]:
+    """Return the columns of keys in their stored form."""
     columns = layout.columns[: layout.key_count]
     types = [c.type for c in columns]
-    return zip(*sql.store(session, columns, types, keys_to_columns(record_ids, layout)), strict=True)
+    return sql.store(session, columns, types, keys_to_columns(record_ids, layout))
 
 
 def delete_keys(session: SqliteSession, sql: SqliteTableStatements, layout: Layout, record_ids: PackedBytes) -> None:
     """Delete rows by their keys."""
-    session.write_many(sql.text("delete_keys"), _stored_keys(session, sql, layout, record_ids))
+    keys = _stored_keys(session, sql, layout, record_ids)
+    session.write_many(sql.text("delete_keys"), zip(*keys, strict=True))
 
 
 def insert_rows(
@@ -139,10 +140,10 @@ def insert_rows(
     columns = [here[layout.columns[n].number] for n in kept]
     stored = sql.store(session, columns, [layout.columns[n].type for n in kept], [values[n] for n in kept])
     relation = names.get("table", sql.stage if block == "put_staged" else sql.placed.sql)
-    names = {"columns": sql.placed.columns(c.name for c in columns), "marks": _marks(len(kept))} | names
-    written = session.write_many(sql.text(block, **names), zip(*stored, strict=True))
+    names = {"columns": sql.placed.columns(c.name for c in columns)} | names
+    written = session.insert_columns(lambda marks: sql.text(block, rows=marks, **names), _marks(len(kept)), stored)
     if sql.application is not None and sql.is_exact and written == len(record_ids):
-        keys = list(_stored_keys(session, sql, layout, record_ids))
+        keys = list(zip(*_stored_keys(session, sql, layout, record_ids), strict=True))
         sql.application.require_exact(
             session, sql.placed, schema, (record_ids, rows), keys, sql.text("has_key"), relation
         )
@@ -151,17 +152,19 @@ def insert_rows(
 
 def stage_keys(session: SqliteSession, sql: SqliteTableStatements, layout: Layout, record_ids: PackedBytes) -> None:
     """Add keys to the staging table of deleted rows."""
-    text = sql.text("put_staged", stage=sql.key_stage, columns=sql.placed.key, marks=_marks(layout.key_count))
-    session.write_many(text, _stored_keys(session, sql, layout, record_ids))
+    names = {"stage": sql.key_stage, "columns": sql.placed.key}
+    keys = _stored_keys(session, sql, layout, record_ids)
+    session.insert_columns(lambda marks: sql.text("put_staged", rows=marks, **names), _marks(len(keys)), keys)
 
 
 def record_keys(
     session: SqliteSession, sql: SqliteTableStatements, layout: Layout, record_ids: PackedBytes, offset: int
 ) -> None:
     """Add keys to the record of a table's changed keys."""
-    text = sql.text("touch_keys", marks=_marks(layout.key_count), offset=str(offset))
-    session.write_many(text, _stored_keys(session, sql, layout, record_ids))
+    keys = _stored_keys(session, sql, layout, record_ids)
+    session.insert_columns(lambda marks: sql.text("touch_keys", rows=marks), _marks(len(keys), str(offset)), keys)
 
 
-def _marks(count: int) -> str:
-    return ", ".join("?" * count)
+def _marks(count: int, *more: str) -> str:
+    """Return the marks of a row, with values behind them."""
+    return f"({', '.join(['?'] * count + list(more))})"

@@ -14,8 +14,9 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random
@@ -56,6 +57,8 @@ SHOW_S = 2.0
 #: Refused values, beside the constraints: too long, or of another type than a STRICT table's.
 _REFUSALS = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}
 _TABLE = re.compile(r"(?:failed:|column) (\w+)\.\w+")
+#: How many values one statement inserts: every build of SQLite accepts so many.
+_VARIABLES_MAX = 999
 #: The rows and the row count of a statement.
 StatementResult = tuple[list[tuple[Any, ...]], int]
 #: A parameter of a statement of own.sql.
@@ -176,14 +179,38 @@ class SqliteSession:
 
     def write_many(self, text: str, rows: Iterable[tuple[Any, ...]]) -> int:
         """Execute a statement for every row, within a transaction; return how many rows it has changed."""
+        return self._write(partial(self._connection.executemany, text, rows))
+
+    def _write(self, execute: Callable[[], sqlite3.Cursor]) -> int:
         self._background.wait()
         self.busy_since = time.monotonic()
         try:
-            return self._connection.executemany(text, rows).rowcount
+            return execute().rowcount
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise self._classify(error) from error
         finally:
             self.busy_since = None
+
+    def insert_columns(self, text: Callable[[str], str], row: str, columns: Sequence[Sequence[Any]]) -> int:
+        """Insert the rows of these columns, within a transaction; return how many were inserted.
+
+        `text` returns the statement for a list of `row`s. A statement has many rows, because a call for each one costs
+        as much as SQLite's own work, and hands over Python's lock each time.
+        """
+        width = len(columns)
+        many = max(1, _VARIABLES_MAX // width)
+        whole = len(columns[0]) // many * many
+        values: list[Any] = [None] * (width * whole)
+        for n, column in enumerate(columns):
+            values[n::width] = column[:whole]
+        written = 0
+        if whole:
+            statement, step = text(", ".join([row] * many)), width * many
+            for at in range(0, len(values), step):
+                written += self._write(partial(self._connection.execute, statement, values[at : at + step]))
+        if whole < len(columns[0]):
+            written += self.write_many(text(row), zip(*(column[whole:] for column in columns), strict=True))
+        return written
 
     def rows(self, text: str, params: Params = None) -> list[tuple[Any, ...]]:
         """Execute and fetch everything; small results only."""

@@ -200,6 +200,21 @@ def test_a_reader_sees_a_whole_cut_and_never_waits(tmp_path: Path) -> None:
     assert other.execute("SELECT count(*) FROM t").fetchall() == [(10,)]
 
 
+def test_one_statement_inserts_many_rows(tmp_path: Path) -> None:
+    opened, other = open_sessions(tmp_path / "copy.db")
+    opened.run("CREATE TABLE t (a INTEGER, b TEXT, c INTEGER) STRICT")
+    rows, statements = [(n, str(n), 7) for n in range(2_000)], list[str]()
+    numbers, texts, _ = zip(*rows, strict=True)
+    opened.connection.set_trace_callback(statements.append)
+    with transaction(opened):
+        written = opened.insert_columns(lambda marks: f"INSERT INTO t VALUES {marks}", "(?, ?, 7)", [numbers, texts])
+
+    assert written == len(rows)
+    assert other.execute("SELECT * FROM t ORDER BY a").fetchall() == rows
+    inserts = [one for one in statements if one.startswith("INSERT")]
+    assert len(inserts) == 4 + 2_000 % 499, "499 rows have 998 values; those left over have a statement each"
+
+
 def test_a_wait_for_another_writer_is_reported_with_its_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
