@@ -93,7 +93,7 @@ class VerifyBench:
     def exact(self, result: VerifyResult) -> bool:
         """Say whether the findings are those that were planted, and nothing is undecided."""
         found = {(d.key["id"], d.kind.value, d.fault.value) for d in result.differences}
-        return found == self.planted and not result.undecided
+        return found == self.planted and not result.undecided_rows
 
     def stop(self) -> None:
         """Stop everything."""
@@ -144,18 +144,18 @@ class ChangeWriter:
 def measure(verified: VerifyBench, table: Table, what: str, **options: object) -> VerifyResult:
     """Compare and note the figures."""
     result = verified.verify(**options)
-    share = result.moved / max(1, result.rows)
+    share = result.moved_rows / max(1, result.rows)
     (found,) = result.tables
     table.add_row(
         what,
         f"{result.rows:,}",
         f"{result.seconds:.2f}",
         f"{result.rows / result.seconds:,.0f}",
-        f"{result.moved:,}",
+        f"{result.moved_rows:,}",
         f"{share:.2%}",
         f"{len(result.differences)}",
         f"{found.in_flight}",
-        f"{len(result.undecided)}",
+        f"{len(result.undecided_rows)}",
         result.verdict.name,
     )
     return result
@@ -203,7 +203,7 @@ def compare_all(verified: VerifyBench, table: Table, chosen: argparse.Namespace,
     if "planted" in parts:
         result = measure(verified, table, f"{PLANTED} planted")
         failed += ["planted"] * (not verified.exact(result))
-        failed += ["moved"] * (result.moved >= GOAL_MOVED * result.rows)
+        failed += ["moved"] * (result.moved_rows >= GOAL_MOVED * result.rows)
     if "load" in parts:
         writer = ChangeWriter(verified, chosen.changes_per_s)
         time.sleep(2)

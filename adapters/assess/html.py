@@ -66,7 +66,7 @@ def page_style() -> str:
 
 def verdict(found: Assessment) -> str:
     """Return the summary sentence."""
-    carried, all_, blocking = len(found.carried), len(found.tables), sum(f.blocks for f in found.findings)
+    carried, all_, blocking = len(found.carried_tables), len(found.tables), sum(f.blocks for f in found.findings)
     if not all_:
         return "No table matches the patterns of the configuration."
     tables = f"{carried:,} of {count_phrase(all_, 'table')} can be carried as they are"

@@ -89,12 +89,12 @@ class Assessment:
         return f"{self.place} ({self.server})" if self.place else self.server
 
     @property
-    def carried(self) -> tuple[AssessedTable, ...]:
+    def carried_tables(self) -> tuple[AssessedTable, ...]:
         """The tables that VENUS carries as they are."""
         return tuple(t for t in self.tables if not t.refused)
 
     @property
-    def refused(self) -> tuple[AssessedTable, ...]:
+    def refused_tables(self) -> tuple[AssessedTable, ...]:
         """The tables that VENUS refuses."""
         return tuple(t for t in self.tables if t.refused)
 
@@ -200,8 +200,8 @@ def to_document(found: Assessment) -> dict[str, Any]:
         "taken_at": found.taken_at,
         "facts": {fact.what: fact.value for fact in found.facts},
         "tables": [_table_document(t) for t in found.tables],
-        "carried": len(found.carried),
-        "refused": len(found.refused),
+        "carried": len(found.carried_tables),
+        "refused": len(found.refused_tables),
         "findings": [
             {"where": x.where, "message": x.message, "way_out": x.remedy, "blocks": x.blocks, "statements": [*x.script]}
             for x in found.findings
@@ -397,7 +397,7 @@ def assess(settings: Settings, source: Source, *, count_rows: bool, version: str
         taken_at=taken_at,
         transactional=source.capabilities.transactional_ddl,
     )
-    carried = {table.size.qualified for table in assessment.carried}
+    carried = {table.size.qualified for table in assessment.carried_tables}
     try:
         way_back = assess_way_back(settings, [schema for schema in schemas if schema.qualified in carried])
     except VenusError as error:

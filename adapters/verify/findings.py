@@ -145,7 +145,7 @@ class VerifyResult:
         return [d for d in self.differences if d.kind is not DifferenceKind.REPEATED]
 
     @property
-    def undecided(self) -> list[UndecidedRow]:
+    def undecided_rows(self) -> list[UndecidedRow]:
         """Of all tables."""
         return [u for t in self.tables for u in t.undecided]
 
@@ -160,7 +160,7 @@ class VerifyResult:
         return sum(t.rows for t in self.tables)
 
     @property
-    def moved(self) -> int:
+    def moved_rows(self) -> int:
         """The number of rows, or keys with checksums, that left their database."""
         return sum(t.moved for t in self.tables)
 
@@ -206,7 +206,7 @@ def write_html(result: VerifyResult, file: Path) -> None:
 def render_page(result: VerifyResult) -> str:
     """Return the report as HTML."""
     template = Template((files(__package__) / "report.html").read_text(encoding="utf-8"))
-    found, open_ = len(result.differences), len(result.undecided)
+    found, open_ = len(result.differences), len(result.undecided_rows)
     circumstances = [
         f"target {result.target}",
         f"leg {result.leg}",
@@ -223,7 +223,7 @@ def render_page(result: VerifyResult) -> str:
     return template.substitute(
         business=escape(result.business),
         verdict=result.verdict.name.lower(),
-        summary=f"{result.rows:,} rows compared, {result.moved:,} of them moved; "
+        summary=f"{result.rows:,} rows compared, {result.moved_rows:,} of them moved; "
         f"{count_phrase(found, 'row')} different, {open_:,} undecided.",
         circumstances=escape(" · ".join(circumstances)),
         notes=f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in result.notes)}</ul>" if result.notes else "",
@@ -238,7 +238,7 @@ def render_page(result: VerifyResult) -> str:
             (line for d in result.differences[:SHOWN_MAX] for line in _difference(d)),
         ),
         undecided=_section(
-            "Undecided", ("table", "key", "reason"), open_, map(_undecided_row, result.undecided[:SHOWN_MAX])
+            "Undecided", ("table", "key", "reason"), open_, map(_undecided_row, result.undecided_rows[:SHOWN_MAX])
         ),
     )
 
@@ -322,7 +322,7 @@ def _differences(result: VerifyResult) -> pa.Table:
 
 def _undecided_table(result: VerifyResult) -> pa.Table:
     lines: list[tuple[str | None, ...]] = [
-        (u.table, json.dumps(u.key, ensure_ascii=False) if u.key else None, u.reason) for u in result.undecided
+        (u.table, json.dumps(u.key, ensure_ascii=False) if u.key else None, u.reason) for u in result.undecided_rows
     ]
     return _text_table(("table", "key", "reason"), lines)
 

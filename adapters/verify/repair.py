@@ -198,8 +198,8 @@ def _reason_unproved(options: VerifyOptions, result: VerifyResult, repaired: Rep
         return "only a part was compared"
     if repaired.left:
         return f"{len(repaired.left):,} rows are still wrong"
-    if result.undecided:
-        return f"{len(result.undecided):,} rows or tables could not be decided"
+    if result.undecided_rows:
+        return f"{len(result.undecided_rows):,} rows or tables could not be decided"
     if result.cut_short:
         return "the comparison stopped at the limit of differences: run it again"
     return ""

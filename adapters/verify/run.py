@@ -178,7 +178,7 @@ class _Run:
         found = TableComparison(self.options, ends, one, self.runner_for, self.report).compare()
         projected = self.projected.get(one.subject.schema.table_id)
         if projected is not None and ends.left is ComparisonSide.SOURCE:
-            hide_values(found, projected.hidden)
+            hide_values(found, projected.hidden_columns)
         return found
 
     # -- what is compared --------------------------------------------------------------------------------------------

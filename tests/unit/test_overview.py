@@ -210,11 +210,11 @@ def test_capture_is_judged_by_the_clock_of_the_broker() -> None:
 def test_a_table_that_the_source_does_not_know_any_more_is_named() -> None:
     later = replace(TARGET.tables[0], table_id=3, name="main.later")
     found = replace(HEALTHY, targets=(replace(TARGET, tables=(*TARGET.tables, later)),))
-    (said,) = found.released
+    (said,) = found.release_notices
     assert said.startswith("main.later is not known to the source, which was restored to a time before its capture")
-    assert not HEALTHY.released
-    assert not replace(found, source=SourceView()).released
-    assert not replace(found, source=SourceView(error="away")).released
+    assert not HEALTHY.release_notices
+    assert not replace(found, source=SourceView()).release_notices
+    assert not replace(found, source=SourceView(error="away")).release_notices
 
 
 def test_a_table_that_catches_up_is_healthy() -> None:

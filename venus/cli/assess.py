@@ -141,7 +141,7 @@ def _fleet_row(name: str, found: Assessment) -> tuple[object, ...]:
 
     sizes = [t.size.data_bytes for t in found.tables]
     data = None if None in sizes or not sizes else format_bytes(sum(size or 0 for size in sizes))
-    carried = f"{len(found.carried):,} of {len(found.tables):,}"
+    carried = f"{len(found.carried_tables):,} of {len(found.tables):,}"
     fill = format_duration(found.forecast.fill_s)
     return name, found.server, carried, f"{found.forecast.rows:,}", data, fill, verdict(found)
 

@@ -80,7 +80,7 @@ def verdict_word(result: VerifyResult, repaired: RepairResult | None, code: int)
 def verdict_line(result: VerifyResult, word: str) -> str:
     """Return the last line, which summarises the result."""
     compared = (
-        f"{count_phrase(result.rows, 'row')} compared in {format_duration(result.seconds)}, {result.moved:,} moved"
+        f"{count_phrase(result.rows, 'row')} compared in {format_duration(result.seconds)}, {result.moved_rows:,} moved"
     )
     part = f" (a sample of {result.sample:.1%})" if result.sample < 1 else ""
     faults = sorted({d.fault.value for d in result.differences})
@@ -89,7 +89,7 @@ def verdict_line(result: VerifyResult, word: str) -> str:
     were = "were " if word == "repaired" else ""
     return (
         f"{word.upper()}: {compared}{part}; {len(result.differences):,} {were}different{blame}, "
-        f"{len(result.undecided):,} undecided{left}"
+        f"{len(result.undecided_rows):,} undecided{left}"
     )
 
 
@@ -108,12 +108,12 @@ def document(result: VerifyResult, repaired: RepairResult | None, code: int) -> 
         "sample": result.sample,
         "where": result.where,
         "rows": result.rows,
-        "moved": result.moved,
+        "moved": result.moved_rows,
         "notes": result.notes,
         "not_compared": [{"table": name, "reason": reason} for name, reason in result.not_compared.items()],
         "tables": [_table_document(t) for t in result.tables],
         "findings": [_finding_document(d) for d in result.differences],
-        "undecided": [{"table": u.table, "key": u.key, "reason": u.reason} for u in result.undecided],
+        "undecided": [{"table": u.table, "key": u.key, "reason": u.reason} for u in result.undecided_rows],
     }
     if repaired is not None:
         found["repair"] = {

@@ -234,7 +234,7 @@ class Overview:
         return tuple(found)
 
     @property
-    def released(self) -> tuple[str, ...]:
+    def release_notices(self) -> tuple[str, ...]:
         """A sentence for each released table, from the source or else from the report at the broker."""
         if self.source.error or not self.source.asked:
             return self.broker.released

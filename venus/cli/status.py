@@ -88,7 +88,7 @@ def document(found: Overview) -> dict[str, Any]:
         "healthy": found.is_healthy,
         "verdict": verdict(found),
         "problems": found.problems,
-        "released": found.released,
+        "released": found.release_notices,
         "lag": lags(found),
         **dataclasses.asdict(found),
     }
@@ -101,7 +101,7 @@ def verdict(found: Overview) -> str:
         if found.targets and not following:
             return f"OK: {found.business} is healthy, and every target was cut over"
         behind = max((t.heartbeat_age_s or 0.0 for t in following), default=0.0)
-        apart = f"; {count_phrase(len(found.released), 'table')} not captured" if found.released else ""
+        apart = f"; {count_phrase(len(found.release_notices), 'table')} not captured" if found.release_notices else ""
         return f"OK: {found.business} is healthy, targets at most {format_duration(behind)} behind{apart}"
     first, more = found.problems[0], len(found.problems) - 1
     return f"UNHEALTHY: {first}" + (f" (and {more} more)" if more else "")
@@ -175,7 +175,7 @@ def format_comparing(broker: BrokerView) -> list[str]:
 
 def format_problems(found: Overview) -> list[RenderableType]:
     """Format the released tables and the problems."""
-    parts: list[RenderableType] = ["", *found.released] if found.released else []
+    parts: list[RenderableType] = ["", *found.release_notices] if found.release_notices else []
     if found.problems:
         parts += ["", *(f"! {problem}" for problem in found.problems)]
     return parts

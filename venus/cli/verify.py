@@ -246,7 +246,7 @@ def record_comparison(
         tables=len(count_rows(result)),
         rows=sum(count_rows(result).values()),
         different=len(result.differences) if repaired is None else len(repaired.left),
-        undecided=len(result.undecided),
+        undecided=len(result.undecided_rows),
         partial=bool(options.tables or options.where or options.sample < 1.0 or result.cut_short),
     )
     try:
@@ -271,7 +271,7 @@ def exit_code_for(result: VerifyResult, repaired: RepairResult | None) -> int:
     """Return the verdict as an exit code; after a repair, that of the rows that are left."""
     code = int(result.verdict.value)
     if repaired is not None and not repaired.left and code == 1:
-        return 3 if result.undecided or result.cut_short else 0
+        return 3 if result.undecided_rows or result.cut_short else 0
     return code
 
 
@@ -322,10 +322,10 @@ def print_result(
             shown.append(
                 f"... and {len(result.differences) - SHOWN_MAX:,} more rows: --json, --html FILE or --parquet DIR"
             )
-    for u in result.undecided[:SHOWN_MAX]:
+    for u in result.undecided_rows[:SHOWN_MAX]:
         shown.append(f"? {u.table} {format_key(u.key)}: {u.reason}".replace(" :", ":"))
-    if len(result.undecided) > SHOWN_MAX:
-        shown.append(f"... and {len(result.undecided) - SHOWN_MAX:,} more undecided")
+    if len(result.undecided_rows) > SHOWN_MAX:
+        shown.append(f"... and {len(result.undecided_rows) - SHOWN_MAX:,} more undecided")
     if would:
         shown.append(
             f"{count_phrase(len(result.shippable), 'row')} would be shipped again; nothing was changed (--dry-run)"

@@ -34,7 +34,7 @@ class ProjectedSchema(TableSchema):
         return {names[n]: rule.describe() for n, rule in found if rule.describe() != "keep"}
 
     @property
-    def hidden(self) -> frozenset[str]:
+    def hidden_columns(self) -> frozenset[str]:
         """The columns, by their names at the source, whose plain values the target does not get."""
         if self.rules.misfit:
             return frozenset(c.name for c in self.source.columns)

@@ -387,7 +387,7 @@ class _LakeStream:
         self._reported = 0.0 if self._trouble else self._reported
 
     def _acknowledge(self) -> None:
-        self._subscriber.acknowledge(self._manifest.offset, unaccounted=self._manifest.unaccounted)
+        self._subscriber.acknowledge(self._manifest.offset, unaccounted=self._manifest.unaccounted_changes)
 
     def _do_housekeeping(self) -> bool:
         """Serve an operator's request or rebuild one state; return whether there was something to do."""

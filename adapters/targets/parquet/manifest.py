@@ -145,7 +145,7 @@ class LakeManifest:
         return None if self.is_halted(table) else table.schema_version
 
     @property
-    def unaccounted(self) -> int:
+    def unaccounted_changes(self) -> int:
         """The number of changes below the offset that are unaccounted for."""
         counted = sum(t.rows_applied + t.rows_held for t in self.tables.values())
         return self.offset - self.counted_from - self.rows_other - counted

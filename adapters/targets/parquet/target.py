@@ -166,7 +166,7 @@ def build_view(
         applied_age_s=age_s(manifest.applied_at_us, now_us),
         heartbeat_age_s=age_s(manifest.heartbeat_us, now_us),
         heartbeat_at_us=manifest.heartbeat_us,
-        unaccounted_rows=manifest.unaccounted,
+        unaccounted_rows=manifest.unaccounted_changes,
         note="; ".join(notes),
         tables=tuple(
             TargetTable(

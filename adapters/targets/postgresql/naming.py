@@ -109,7 +109,7 @@ class PlacedTable:
         return re.sub("|".join((_CONSTANT, *casts, _NAME)), rewrite_match, expression)
 
     @property
-    def shortened(self) -> list[tuple[str, str]]:
+    def shortened_names(self) -> list[tuple[str, str]]:
         """Names that PostgreSQL's limit changes: (name at the source, name at the target)."""
         wanted = [self.schema.name, *(c.name for c in self.schema.columns)]
         folds = [(name, fold_name(name, self.schema.source_dialect, self.names)) for name in wanted]

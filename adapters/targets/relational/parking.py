@@ -56,7 +56,7 @@ class ChangeCounts:
         return self._tables.setdefault(table_id, TableChangeCounts())
 
     @property
-    def written(self) -> list[int]:
+    def written_tables(self) -> list[int]:
         """The tables that this transaction has written to."""
         return [table_id for table_id, count in self._tables.items() if count.applied]
 

@@ -129,7 +129,7 @@ class ApplyTransaction:
         self.flush()
         if self._verdicts.one_by_one:
             self._session.run("; ".join([*self._counts.statements(self._target, self._session), end()]))
-            self._target.commit_one_by_one(self._session, self._catalogue, self._counts.written)
+            self._target.commit_one_by_one(self._session, self._catalogue, self._counts.written_tables)
             return
         try:
             if self._defer:

@@ -67,7 +67,7 @@ def test_kill_around_each_step_of_the_loop(
     assert kills >= len(FEW) - 2
     assert sorted(lakes.history(root, "shop.items")["_offset"].to_pylist()) == list(range(100, broker.next_offset))
     assert lakes.current_rows(root, items()) == lakes.newest_rows(settings, items()) == feed.model[1]
-    assert lakes.manifest_of(settings).unaccounted == 0
+    assert lakes.manifest_of(settings).unaccounted_changes == 0
     assert not list(root.rglob("*.tmp"))
 
 

@@ -84,9 +84,9 @@ def _compare_in_use(shop: Shop, way: WholeWay, planted: set[Found], fleeting: se
                 # a TRUNCATE takes what was planted in its table along
                 assert planted - fleeting <= difference_keys(result) <= planted, (
                     difference_keys(result),
-                    result.undecided,
+                    result.undecided_rows,
                 )
-                assert not result.undecided
+                assert not result.undecided_rows
                 seen += sum(t.in_flight for t in result.tables)
     finally:
         shop.close_doors()

@@ -91,7 +91,7 @@ def test_the_whole_life_of_a_lake(real: RealBroker, tmp_path: Path) -> None:
     )
     begin = at - 1  # the beginning of a sweep changes nothing; here offset = sequence - 1
     assert offsets == [o for o in range(start, real.next_offset) if o != begin]
-    assert lakes.manifest_of(settings).unaccounted == 0
+    assert lakes.manifest_of(settings).unaccounted_changes == 0
 
 
 def acknowledged_offset(admin: AdminClient) -> int:
@@ -296,7 +296,7 @@ def test_a_lake_that_is_paused_keeps_its_increments_over_reconnections(tmp_path:
     assert kept.kept == kept.acknowledged <= held_from
     for table_id, schema in feed.schemas.items():
         assert lakes.current_rows(root, schema) == feed.model[table_id]
-    assert lakes.manifest_of(settings).unaccounted == 0
+    assert lakes.manifest_of(settings).unaccounted_changes == 0
     real.stop()
 
 

@@ -95,4 +95,4 @@ def test_a_state_behind_which_there_are_too_many_changes_is_read_again(
 
     assert lakes.current_rows(tmp_path / "lake", items()) == feed.model[1]
     assert not put_together or max(put_together) <= 100
-    assert lakes.manifest_of(settings).unaccounted == 0
+    assert lakes.manifest_of(settings).unaccounted_changes == 0

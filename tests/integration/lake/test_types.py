@@ -123,7 +123,7 @@ def test_a_value_that_no_type_holds_turns_its_column_into_text(when: str, real: 
     assert known.text_columns == ["born", "died"]
     assert "born, died" in known.note
     assert lakes.current_rows(root, dated) == feed.model[1]
-    assert lakes.manifest_of(settings).unaccounted == 0
+    assert lakes.manifest_of(settings).unaccounted_changes == 0
 
 
 def test_a_file_of_other_columns_is_not_kept_though_its_rows_are_left_alone(

@@ -151,7 +151,7 @@ def test_a_table_that_was_captured_after_the_backup_is_captured_again(
     way.accept_moved()
     way.start("capture")
     becomes_equal(way, source)
-    assert [said for said in read_overview(way.settings).released if "later is not known to the source" in said]
+    assert [said for said in read_overview(way.settings).release_notices if "later is not known to the source" in said]
     source.run(
         "CREATE TABLE later (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40))", "INSERT INTO later VALUES (2, 'now')"
     )

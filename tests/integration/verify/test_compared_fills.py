@@ -124,7 +124,7 @@ class PartitionedTable:
 
     def assert_equal(self) -> None:
         found = self.way.verify(tables=("t",), leg="all")
-        assert found.verdict is ComparisonVerdict.SAME, (found.differences, found.undecided)
+        assert found.verdict is ComparisonVerdict.SAME, (found.differences, found.undecided_rows)
 
 
 class MariaParted(PartitionedTable):

@@ -40,7 +40,7 @@ def compare(way: WholeWay, runner: Runner, leg: str) -> None:
 
     assert difference_keys(result) == PLANTED
     assert result.rows == ROWS
-    assert not result.undecided
+    assert not result.undecided_rows
 
 
 def test_by_processes(tmp_path: Path, database: str, second_database: str) -> None:

@@ -65,7 +65,7 @@ def test_a_target_below_a_filtered_set_is_compared(
                 way.until(level, "the target below the filtered set")
                 for leg in ("auto", "all"):
                     result = compare(leg)
-                    assert result.verdict is ComparisonVerdict.SAME, (leg, result.differences, result.undecided)
+                    assert result.verdict is ComparisonVerdict.SAME, (leg, result.differences, result.undecided_rows)
                 wanted = run_at(database, f"SELECT id, v FROM item WHERE {WHERE} ORDER BY id")
                 assert run_at(second_database, "SELECT id, v FROM item ORDER BY id") == wanted
                 (gone, *_), *_ = wanted

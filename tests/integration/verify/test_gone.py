@@ -34,4 +34,4 @@ def test_a_table_that_was_dropped_is_named_with_the_way_out(sample: Sample) -> N
     assert reason(sample)[1].startswith(
         f"it is not at the source any more: `venus uninstall-triggers {name}` takes it out of capture; "
     )
-    assert not way.verify(tables=("item",)).undecided
+    assert not way.verify(tables=("item",)).undecided_rows

@@ -57,14 +57,14 @@ def test_a_target_that_is_behind_is_waited_for_and_not_blamed(way: WholeWay) -> 
     for leg in ("ends", "target"):
         stuck = only(way, "behind", leg=leg, wait_s=0.2)
         assert difference_keys(stuck) == {("behind", ("100",), "different", "apply")}
-        assert {u.key["id"] for u in stuck.undecided} == {*map(str, range(1, 10)), "20", "999"}
-        assert all("the target is at offset" in u.reason for u in stuck.undecided)
+        assert {u.key["id"] for u in stuck.undecided_rows} == {*map(str, range(1, 10)), "20", "999"}
+        assert all("the target is at offset" in u.reason for u in stuck.undecided_rows)
         assert stuck.verdict is ComparisonVerdict.DIFFERENT
 
     threading.Timer(0.3, way.start, ["apply"]).start()
     moving = only(way, "behind", wait_s=60.0)
     assert difference_keys(moving) == {("behind", ("100",), "different", "apply")}
-    assert not moving.undecided
+    assert not moving.undecided_rows
 
 
 def test_rows_on_their_way_that_reach_the_limit_do_not_hide_a_wrong_one(way: WholeWay) -> None:
@@ -85,7 +85,7 @@ def test_rows_on_their_way_that_reach_the_limit_do_not_hide_a_wrong_one(way: Who
     chosen = VerifyOptions(target="main", tables=("hidden",), slice_rows=20, differences_max=5, wait_s=60.0)
     limited = run_verify(way.settings, chosen, report=start_apply)
 
-    assert (limited.differences, limited.undecided) == ([], [])
+    assert (limited.differences, limited.undecided_rows) == ([], [])
     assert limited.verdict is ComparisonVerdict.UNDECIDED
 
 
@@ -98,7 +98,7 @@ def test_a_change_that_is_not_captured_yet_is_no_capture_fault(way: WholeWay) ->
     for leg in ("ends", "source"):
         waits = only(way, "logged", leg=leg, wait_s=0.2)
         assert difference_keys(waits) == {("logged", ("50",), "different", "capture")}
-        assert {(u.key["id"], u.reason) for u in waits.undecided} == {
+        assert {(u.key["id"], u.reason) for u in waits.undecided_rows} == {
             (key, "its change waits in the source's log") for key in ("1", "2", "3", "9")
         }
     assert values(waits, "logged", ["50"]) == {"v": {"source": "past", "full data": "v50"}}
@@ -106,7 +106,7 @@ def test_a_change_that_is_not_captured_yet_is_no_capture_fault(way: WholeWay) ->
     threading.Timer(0.3, way.start, ["capture"]).start()
     moving = only(way, "logged", wait_s=60.0)
     assert difference_keys(moving) == {("logged", ("50",), "different", "capture")}
-    assert not moving.undecided
+    assert not moving.undecided_rows
 
 
 def test_a_full_data_older_than_the_target_is_brought_up_to_it(way: WholeWay) -> None:
@@ -123,7 +123,7 @@ def changed_behind_a_snapshot(way: WholeWay) -> None:
 
     for leg in ("target", "source", "ends"):
         result = only(way, "sharing", leg=leg, wait_s=0.0)
-        assert not result.undecided
+        assert not result.undecided_rows
         assert difference_keys(result) == (set() if leg == "source" else {("sharing", ("29",), "different", "apply")})
     # none on a machine so slow that the snapshot is not shared any more
     assert only(way, "sharing", leg="target").tables[0].in_flight in (31, 0)
@@ -196,7 +196,9 @@ def test_a_paused_table_is_undecided_only_where_it_has_changed(way: WholeWay) ->
 
     waits = only(way, "paused", wait_s=0.2)
     assert waits.verdict is ComparisonVerdict.UNDECIDED
-    assert {(u.key["id"], u.reason) for u in waits.undecided} == {("3", "the table is PAUSED at the target (night)")}
+    assert {(u.key["id"], u.reason) for u in waits.undecided_rows} == {
+        ("3", "the table is PAUSED at the target (night)")
+    }
 
     resume(way.settings, "main", ["paused"])
     assert only(way, "paused", wait_s=60.0).verdict is ComparisonVerdict.SAME

@@ -91,7 +91,7 @@ def check_planted(result: VerifyResult) -> None:
     """Look at the result of two planted differences."""
     assert difference_keys(result) == {("item", ("7",), "missing", "apply"), ("item", ("499",), "different", "apply")}
     assert [t.table for t in result.tables] == ["public.item"]
-    assert result.undecided == []
+    assert result.undecided_rows == []
 
 
 def plant(region: Region) -> None:
@@ -140,7 +140,7 @@ def test_a_table_that_the_labels_name_no_more_is_not_called_the_same(region: Reg
     try:
         region.way.until(lambda: networks.says(again.address, "following").only == ["other"], "the other table")
         region.settings = region.settings.model_copy(update={"broker": BrokerSettings(addresses=(again.address,))})
-        reasons = {undecided.table: undecided.reason for undecided in region.compare().undecided}
+        reasons = {undecided.table: undecided.reason for undecided in region.compare().undecided_rows}
         assert reasons.keys() == {"public.item", "public.other"}
         assert reasons["public.item"].startswith("the broker set here does not mirror it any more")
     finally:

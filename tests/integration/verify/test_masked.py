@@ -83,7 +83,7 @@ def test_equal_rows_are_found_equal_while_the_source_changes(way: WholeWay, tmp_
     found = way.verify()
     way.caught_up()
     again = way.verify()
-    assert [(r.verdict.name, r.differences, r.undecided) for r in (found, again)] == [("SAME", [], [])] * 2
+    assert [(r.verdict.name, r.differences, r.undecided_rows) for r in (found, again)] == [("SAME", [], [])] * 2
     legs = {(t.table, t.leg) for t in again.tables}
     assert legs == {
         ("public.plain", "source - target"),
@@ -137,7 +137,7 @@ def test_another_key_is_named_instead_of_differences(way: WholeWay, tmp_path: Pa
     way.settings = way.settings.model_copy(update={"targets": {"main": target}})
     found = way.verify(tables=("people",))
     assert (found.verdict.name, found.differences) == ("UNDECIDED", [])
-    assert "its rows are masked by the key" in found.undecided[0].reason
+    assert "its rows are masked by the key" in found.undecided_rows[0].reason
 
 
 def test_a_condition_in_sql_is_refused_for_a_masked_table(way: WholeWay) -> None:
@@ -179,8 +179,8 @@ def test_a_target_below_a_border_is_compared_with_the_full_data_there(
         )
         run_at(second_database, "UPDATE people SET email = 'other' WHERE id = 'plain7'")
         assert [next(iter(d.key.values())) for d in way.verify().differences] == ["plain7"]
-        (refused,) = way.verify(leg="source", tables=("people",)).undecided
+        (refused,) = way.verify(leg="source", tables=("people",)).undecided_rows
         assert "a set above masks its columns (email (hmac; a broker set above changes it" in refused.reason
         way.settings = at_home
-        (other,) = way.verify(leg="target", tables=("people",)).undecided
+        (other,) = way.verify(leg="target", tables=("people",)).undecided_rows
         assert "this broker set masks its columns otherwise" in other.reason

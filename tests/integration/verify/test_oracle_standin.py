@@ -44,7 +44,7 @@ def test_planted_differences_on_the_stand_in(
         way.start()
         way.caught_up()
         same = way.verify(leg="all")
-        assert same.verdict is ComparisonVerdict.SAME, (same.differences, same.undecided)
+        assert same.verdict is ComparisonVerdict.SAME, (same.differences, same.undecided_rows)
 
         way.at_target(
             'SET search_path = "app"',
@@ -70,7 +70,7 @@ def test_planted_differences_on_the_stand_in(
         }
         result = way.verify(wait_s=0.2)
         assert {(t.lower(), *rest) for t, *rest in difference_keys(result)} == planted
-        (waits,) = result.undecided
+        (waits,) = result.undecided_rows
         assert (*waits.key.values(), waits.reason) == ("12", "its change waits in the source's log")
         way.start("capture")
         done = run_repair(way.settings, "main", result, wait_s=60)

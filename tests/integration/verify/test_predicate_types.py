@@ -163,7 +163,7 @@ def test_ranges_mean_what_the_source_means(sample: Sample) -> None:
     check(sample, WHERE)
     for options in ({}, {"leg": "all"}, {"mode": "scan"}):
         same = way.verify(**options)
-        assert same.verdict is ComparisonVerdict.SAME, (options, same.differences, same.undecided)
+        assert same.verdict is ComparisonVerdict.SAME, (options, same.differences, same.undecided_rows)
 
     way.stop("apply")
     schema = "app" if sample.place.dialect == "oracle" else sample.place.namespace

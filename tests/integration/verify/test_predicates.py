@@ -131,7 +131,7 @@ def test_a_filtered_target_is_kept_equal_compared_and_repaired(sample: Sample) -
     check(sample, WHERE)
     for options in ({}, {"leg": "all"}, {"mode": "scan"}):
         same = way.verify(**options)
-        assert same.verdict is ComparisonVerdict.SAME, (options, same.differences, same.undecided)
+        assert same.verdict is ComparisonVerdict.SAME, (options, same.differences, same.undecided_rows)
     notes = {t.table.partition(".")[2]: " ".join(t.notes) for t in same.tables}
     assert "the target gets the rows where n between" in notes["word"] or "n >= 100 and n <= 399" in notes["word"]
 
@@ -154,7 +154,7 @@ def test_a_filtered_target_is_kept_equal_compared_and_repaired(sample: Sample) -
     }
     ends = way.verify()
     assert difference_keys(ends) == planted
-    assert not ends.undecided
+    assert not ends.undecided_rows
     assert difference_keys(way.verify(leg="target")) == planted
     way.start("apply")
     done = run_repair(way.settings, "main", ends, wait_s=120)
@@ -180,8 +180,8 @@ def test_a_predicate_is_changed_while_both_are_in_use(sample: Sample) -> None:
 
     check(sample, NEXT)
     same = way.verify()
-    assert same.verdict is ComparisonVerdict.SAME, (same.differences, same.undecided)
-    assert not same.undecided
+    assert same.verdict is ComparisonVerdict.SAME, (same.differences, same.undecided_rows)
+    assert not same.undecided_rows
 
 
 def predicate_of(table: str) -> str:

@@ -59,7 +59,7 @@ def test_planted_differences_are_found_exactly_and_repaired(sample: Sample) -> N
     way = sample.way
     for options in ({}, {"leg": "all"}, {"mode": "scan"}, {"digest": "sha256"}):
         same = way.verify(**options)
-        assert same.verdict is ComparisonVerdict.SAME, (options, same.differences, same.undecided)
+        assert same.verdict is ComparisonVerdict.SAME, (options, same.differences, same.undecided_rows)
         assert {t.rows for t in same.tables} == {600}
     assert "checksums by target" in {t.table.partition(".")[2]: t.method for t in same.tables}["word"]
 
@@ -68,7 +68,7 @@ def test_planted_differences_are_found_exactly_and_repaired(sample: Sample) -> N
     ends = way.verify()
     assert difference_keys(ends) == APPLY | CAPTURE
     assert ends.verdict is ComparisonVerdict.DIFFERENT
-    assert not ends.undecided
+    assert not ends.undecided_rows
     changed = values(ends, "item", ["77"])
     assert changed["name"]["target"] == "changed"
     assert changed["name"]["source"] == changed["name"]["full data"] == "O'Brien11" or changed["name"]["source"] is None
@@ -86,4 +86,4 @@ def test_planted_differences_are_found_exactly_and_repaired(sample: Sample) -> N
     assert done.repaired == len(APPLY | CAPTURE)
     for leg in ("ends", "all"):
         again = way.verify(leg=leg)
-        assert again.verdict is ComparisonVerdict.SAME, (again.differences, again.undecided)
+        assert again.verdict is ComparisonVerdict.SAME, (again.differences, again.undecided_rows)

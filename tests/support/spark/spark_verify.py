@@ -40,7 +40,7 @@ def main() -> None:
             said[leg] = {
                 "found": sorted(difference_keys(result)),
                 "rows": result.rows,
-                "undecided": len(result.undecided),
+                "undecided": len(result.undecided_rows),
             }
     sys.stdout.write(json.dumps(said))
 

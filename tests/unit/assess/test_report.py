@@ -49,11 +49,11 @@ def assess_survey(survey: Survey = SURVEY, findings: tuple[Finding, ...] = FINDI
 def test_findings_about_a_table_or_its_columns_refuse_it_and_no_other() -> None:
     found = assess_survey()
 
-    assert {t.size.name: t.refused for t in found.refused} == {
+    assert {t.size.name: t.refused for t in found.refused_tables} == {
         "bad": ("no key",),
         "bad_too": ("cannot be carried",),
     }
-    assert [t.size.name for t in found.carried] == ["good", "goodness"]
+    assert [t.size.name for t in found.carried_tables] == ["good", "goodness"]
     assert verdict(found) == "2 of 4 tables can be carried as they are; 3 findings to be settled first."
 
 
@@ -67,8 +67,8 @@ def test_a_table_without_a_known_size_is_named_and_not_in_the_forecast() -> None
 def test_a_table_that_the_dialect_does_not_offer_is_refused_even_without_a_finding() -> None:
     found = assess_survey(findings=())
 
-    assert {t.size.name for t in found.refused} == {"bad", "bad_too"}
-    assert all(t.refused[0] for t in found.refused)
+    assert {t.size.name for t in found.refused_tables} == {"bad", "bad_too"}
+    assert all(t.refused[0] for t in found.refused_tables)
 
 
 def test_the_document_is_json_and_says_what_is_not_carried() -> None:

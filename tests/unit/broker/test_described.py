@@ -43,7 +43,7 @@ class Log:
     def prepare(self, version: int, described: bool) -> None:
         content, entry = self.arriving(version, described)
         self.group.append(self.business, entry, content)
-        self.live.append((content.batch_no, set(content.described)))
+        self.live.append((content.batch_no, set(content.described_versions)))
 
     def decide(self, batch_no: int, verdict: Verdict) -> None:
         record = {"verdict": int(verdict), "batch_no": batch_no, "digest": 1}

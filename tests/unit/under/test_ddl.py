@@ -163,7 +163,7 @@ def test_names_that_are_too_long_are_shortened_always_in_the_same_way(settings: 
     assert one.name != other.name
     assert all(len(p.name.encode()) <= 63 for p in (one, other))
     assert place_table(items(name=long + "a"), settings, "a").name == one.name
-    assert one.shortened == [(long + "a", one.name)]
+    assert one.shortened_names == [(long + "a", one.name)]
 
 
 def test_namespaces_and_letters(settings: Settings) -> None:

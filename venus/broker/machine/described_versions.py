@@ -22,7 +22,7 @@ def find_missing_versions(business: Business, content: Envelope) -> set[Version]
     """Return the versions of an arriving half message's changes that neither it nor anything before it describes."""
     if content.versions <= business.schemas:
         return set()
-    unknown = set(content.versions).difference(business.schemas, content.described)
+    unknown = set(content.versions).difference(business.schemas, content.described_versions)
     if unknown and business.described.state is not business.proposed:
         business.described = DescribedVersions(business.proposed, undecided_versions(business))
     return unknown - business.described.versions if unknown else set()
@@ -89,7 +89,7 @@ def record_proposed_versions(business: Business, taken: EntryStep, content: Enve
     if known.state is taken.before and not taken.removed:
         known.state = taken.after
         if content is not None and content.schemas:
-            known.versions |= content.described
+            known.versions |= content.described_versions
 
 
 def undecided_versions(business: Business) -> set[Version]:
@@ -97,4 +97,4 @@ def undecided_versions(business: Business) -> set[Version]:
     removed = {found.index for pending in business.pending for found in pending.step.removed}
     stored = [business.envelopes[h.batch_no] for h in business.applying.halves if h.index not in removed]
     proposed = [p.content for p in business.pending if p.content is not None and p.index not in removed]
-    return {version for content in (*stored, *proposed) for version in content.described}
+    return {version for content in (*stored, *proposed) for version in content.described_versions}

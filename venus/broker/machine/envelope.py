@@ -53,7 +53,7 @@ class Envelope:
     left_out: int = 0  # the same, for what a set does not mirror
 
     @property
-    def described(self) -> set[Version]:
+    def described_versions(self) -> set[Version]:
         """The table versions that it describes."""
         return {(schema.table_id, schema.version) for schema in self.schemas}
 

@@ -129,7 +129,7 @@ class LeaseTable:
             return [pin for pin in self._pins.values() if business in (None, pin.business)]
 
     @property
-    def remembered(self) -> int:
+    def remembered_ends(self) -> int:
         """How many ends are in memory: those of all leases, and outdated ones."""
         return len(self._ends)
 

@@ -188,7 +188,7 @@ class OracleCapture(SourceCapture):
             halts=self._halts,
             bounds=self._bounds,
             deleted=self._polls.deleted,
-            watches_segments=bool(truncated.tables) and self._database.dictionary.owned.has(segments.TABLE),
+            watches_segments=bool(truncated.tables) and self._database.dictionary.owned_objects.has(segments.TABLE),
         )
 
     def _accept_dictionary(self, states: dict[int, tuple[str, str]]) -> None:

@@ -97,7 +97,7 @@ class OracleDictionary:
         return self.last_listed
 
     @property
-    def owned(self) -> ownership.OracleOwnedObjects:
+    def owned_objects(self) -> ownership.OracleOwnedObjects:
         """The objects that VENUS created in the user's own schema, as of the last `listed`."""
         if self._owned is None:
             self._owned = ownership.read_owned_objects(self._session)
@@ -129,13 +129,13 @@ class OracleDictionary:
         """Whether VENUS created an object in the user's own schema."""
         if (kind, name) == ("JOB", ownership.VALVE):
             return owner == self.user and bool(ownership.read_valve(self._session))
-        return owner == self.user and self.owned.has(name, kind)
+        return owner == self.user and self.owned_objects.has(name, kind)
 
     def find_own_tables(self, owner: str, names: Seq[str]) -> frozenset[str]:
         """Return those tables of a schema that this or another installation of VENUS created."""
         if owner != self.user:
             return ownership.read_foreign_own_tables(self._session, owner, names)
-        return frozenset(name for kind, name in self.owned.ours if kind == "TABLE")
+        return frozenset(name for kind, name in self.owned_objects.ours if kind == "TABLE")
 
     def read_inline_tables(self) -> frozenset[tuple[str, str]]:
         """Return the tables with the paper's columns according to the registry; read once."""
@@ -173,7 +173,7 @@ class OracleDictionary:
         return any(to.startswith(overrides.ENCODED) for to in requests)
 
     def _has_own_table(self, own: str) -> bool:
-        return self.owned.has(own)
+        return self.owned_objects.has(own)
 
     def _requested_types(self, listed: ListedTable) -> dict[str, str]:
         """Return the types that columns of a table have instead of their default ones."""

@@ -179,7 +179,7 @@ def _synonym_findings(session: OracleSession, dictionary: OracleDictionary, incl
 
 def _older_installation_findings(dictionary: OracleDictionary) -> Iterator[Finding]:
     """Yield the events that go unnoticed because an older installation has no table of segments."""
-    if dictionary.owned.has(ownership.REGISTRY) and not dictionary.owned.has(segments.TABLE):
+    if dictionary.owned_objects.has(ownership.REGISTRY) and not dictionary.owned_objects.has(segments.TABLE):
         yield Finding(
             where="installation",
             message="is of an older version: a TRUNCATE, a trigger that was off for a while, or an ALTER TABLE that"
@@ -190,7 +190,7 @@ def _older_installation_findings(dictionary: OracleDictionary) -> Iterator[Findi
 
 def _narrow_log_findings(session: OracleSession, dictionary: OracleDictionary) -> Iterator[Finding]:
     """Yield the log columns that an older version created with the width that the key had then."""
-    if not dictionary.owned.has(ownership.REGISTRY):
+    if not dictionary.owned_objects.has(ownership.REGISTRY):
         return
     here = ownership.read_widths(session)
     listed = {(t.owner, t.name): t for t in dictionary.list_tables()}

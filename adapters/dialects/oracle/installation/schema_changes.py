@@ -111,7 +111,7 @@ def _may_have_lost_rows(how: OracleTableComparison, notes: DdlRecords) -> bool:
 
 def _read_segment_watch(writer: OracleSession, dictionary: OracleDictionary) -> SegmentWatch | None:
     """Read the segments; return None for an older installation, which has no table for them."""
-    if not dictionary.owned.has(segments.TABLE):
+    if not dictionary.owned_objects.has(segments.TABLE):
         return None
     present = segments.read_segments(writer, dictionary.release)
     # records that are older than the segments would not explain a statement that ran since

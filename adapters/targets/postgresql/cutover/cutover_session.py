@@ -174,14 +174,14 @@ class PostgresCutover(RelationalCutover):
         return [placed for placed, _ in self._placed.values()]
 
     @property
-    def _created(self) -> list[PlacedTable]:
+    def _created_tables(self) -> list[PlacedTable]:
         return [placed for placed, created in self._placed.values() if created]
 
     def find_differences(self) -> list[CutoverObstacle]:
         return list(find_missing_inheritance(self._session, self._all_tables))
 
     def find_schema_differences(self) -> list[SchemaDifference]:
-        created = {one.schema.table_id for one in self._created}
+        created = {one.schema.table_id for one in self._created_tables}
         return guarantees.find_schema_differences(self._session, self._all_tables, created)
 
     def read_rows(self, table_id: int, take: RowSink) -> None:
@@ -192,7 +192,7 @@ class PostgresCutover(RelationalCutover):
 
     def check_references(self) -> list[ReferenceCheck]:
         there = guarantees.read_foreign_keys(self._session, self._all_tables)
-        owed = guarantees.plan_references(self._all_tables, self._created)
+        owed = guarantees.plan_references(self._all_tables, self._created_tables)
         found = guarantees.count_orphans(self._session, there, owed, self._all_tables)
         return [
             ReferenceCheck(name=f.name, shown=f.text, orphans=f.orphans, example=f.example, not_valid=f.not_valid)
@@ -206,20 +206,20 @@ class PostgresCutover(RelationalCutover):
 
     def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
         warnings = self._recreate_references(invalid, acting=True) + guarantees.add_domain_checks(
-            self._session, self._created
+            self._session, self._created_tables
         )
-        set_identity_mode(self._session, self._created, numberings, how="ALWAYS")
+        set_identity_mode(self._session, self._created_tables, numberings, how="ALWAYS")
         left = guarantees.unvalidated_checks(self._session, self._all_tables)
         return warnings + [f"check {name} of {at} is NOT VALID: older rows may violate it" for at, name in left]
 
     def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
         self._recreate_references(invalid, acting=False)
-        guarantees.drop_domain_checks(self._session, self._created)
-        set_identity_mode(self._session, self._created, numberings, how="BY DEFAULT")
+        guarantees.drop_domain_checks(self._session, self._created_tables)
+        set_identity_mode(self._session, self._created_tables, numberings, how="BY DEFAULT")
 
     def _recreate_references(self, invalid: Collection[str], *, acting: bool) -> list[str]:
         there = guarantees.read_foreign_keys(self._session, self._all_tables)
-        owed = guarantees.plan_references(self._all_tables, self._created)
+        owed = guarantees.plan_references(self._all_tables, self._created_tables)
         return guarantees.recreate_references(self._session, there, owed, invalid, acting=acting)
 
 

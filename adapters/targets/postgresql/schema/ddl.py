@@ -357,7 +357,7 @@ def collect_remarks(placed: Sequence[PlacedTable]) -> list[Remark]:
                 definition="",
                 reason=f"it is too long for PostgreSQL and becomes {short}",
             )
-            for long, short in one.shortened
+            for long, short in one.shortened_names
         ]
     return [*found, *_missing_parents(placed)]
 

@@ -284,7 +284,7 @@ def _check_names(target: RelationalDatabase, schemas: Sequence[TableSchema]) -> 
     return [
         Finding(where=where, message=f"{one.schema.qualified}: the name {long} is too long and becomes {short}")
         for one in placed
-        for long, short in one.shortened
+        for long, short in one.shortened_names
     ]
 
 

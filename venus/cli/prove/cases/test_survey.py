@@ -103,8 +103,8 @@ def test_an_assessment_names_the_refused_table_and_offers_a_way_out(
 ) -> None:
     found = read_assessment(settings, source)
 
-    assert [t.size.name for t in found.refused] == ["bare"]
-    assert [t.size.name for t in found.carried] == ["item"]
+    assert [t.size.name for t in found.refused_tables] == ["bare"]
+    assert [t.size.name for t in found.carried_tables] == ["item"]
     assert found.forecast.rows == ROWS
     assert "bare" in found.script
     assert found.exclusion.startswith("[source]\nexclude = [\n")
@@ -121,7 +121,7 @@ def test_without_the_refused_tables_nothing_blocks(shop: Application, settings: 
     finally:
         source.close()
 
-    assert (found.script, found.exclusion, found.refused) == ("", "", ())
+    assert (found.script, found.exclusion, found.refused_tables) == ("", "", ())
 
 
 def test_nothing_is_left_behind(place: Place, shop: Application, settings: Settings, source: Source) -> None:
