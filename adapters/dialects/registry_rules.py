@@ -170,15 +170,15 @@ def state_before_halt(table: RegisteredTable) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class _Halt:
-    extent: int
+    log_version: int
     count: int
     not_before: float
 
 
 class HaltTracker:
-    """The tables that have halted since this process started, and the extent of their logs at that time.
+    """The tables that have halted since this process started, each with the version of its log at that time.
 
-    `extent` changes with every write to the table: it is the number of its log rows, or the highest of their numbers.
+    `log_version` changes with every write to the table: the number of its log rows, or the highest of their numbers.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -190,19 +190,19 @@ class HaltTracker:
         """Record that the reading of a table begins."""
         self._began = self._monotonic()
 
-    def record_halt(self, schema: TableSchema, extent: int, why: object, *, hint: str = "") -> TableHalted:
-        """Return the error to raise for the table that is being read; `extent` is that of its log in this snapshot."""
+    def record_halt(self, schema: TableSchema, log_version: int, why: object, *, hint: str = "") -> TableHalted:
+        """Return the error to raise for the table that is being read; `log_version` is that of this snapshot."""
         now = self._monotonic()
         before = self._known.get(schema.table_id)
         count = before.count + 1 if before else 1
         pause_s = RETRY_SHARE * (now - self._began) if before else 0.0
-        self._known[schema.table_id] = _Halt(extent, count, now + pause_s)
+        self._known[schema.table_id] = _Halt(log_version, count, now + pause_s)
         return TableHalted(schema, str(why), hint=hint)
 
-    def may_retry(self, table_id: int, extent: int) -> bool:
+    def may_retry(self, table_id: int, log_version: int) -> bool:
         """Whether to try a halted table again: it was written to since, or an earlier process halted it."""
         known = self._known.get(table_id)
-        return known is None or (known.extent != extent and self._monotonic() >= known.not_before)
+        return known is None or (known.log_version != log_version and self._monotonic() >= known.not_before)
 
     def order_by_halts(self, table_ids: Iterable[int]) -> list[int]:
         """Return the tables of a cut in reading order: tables that have halted before come first."""

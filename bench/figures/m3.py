@@ -135,7 +135,7 @@ def finding(name: str, seen: WatchedRows, wanted: int, rounds: int, beside: str)
     where = f"consumer at {name}, {wanted:,} messages, the power of each set cut {rounds} times"
     lost = seen.lost + max(0, wanted - seen.row)
     return [
-        at_most(f"{where}, lost ({seen.reconnects} tries to go on{beside})", lost, 0, "", paper=PAPER),
+        at_most(f"{where}, lost ({seen.reconnects} tries to continue{beside})", lost, 0, "", paper=PAPER),
         at_most("the same, doubled", seen.doubled, 0, ""),
     ]
 

@@ -376,7 +376,7 @@ def remove(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Remove a broker's replicas for good, with their data, whether it is alive or not.
+    """Remove a broker's replicas permanently, with their data, whether it is alive or not.
 
     Refused if fewer replicas would stay in sync than a write needs. A broker that is free gets a replica instead,
     unless --business is given. `venus cluster drain` copies first.

@@ -27,7 +27,7 @@ def dissolve(
     ctx: typer.Context,
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Do not ask etcd: changes that this broker lacks are lost for good."),
+        typer.Option("--accept-loss", help="Do not ask etcd: changes that this broker lacks are lost permanently."),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -76,7 +76,7 @@ def promote(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Make this core set the home, when the home that it mirrors is gone for good.
+    """Make this core set the home, when the home that it mirrors is lost permanently.
 
     From then on it takes the changes from capture. What only the old home had is listed once capture has connected,
     and `venus verify --repair` brings it back from the source. If the old home comes back, it steps down.
@@ -161,7 +161,7 @@ def accept_loss(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Give up what unclean elections and promotions may have lost, when the source is gone for good.
+    """Give up what unclean elections and promotions may have lost, when the source is lost permanently.
 
     Without --confirm it only lists what would be given up. As long as the source exists, use `venus verify --repair`:
     it finds what is missing and ships it again. This command brings nothing back and does not change the targets.
@@ -213,7 +213,7 @@ def _accept_without_cluster(run: Invocation, business: str, confirm: str, promot
 def _missing_confirmation(business: str, losses: list[str]) -> Refused:
     return Refused(
         f"{business} may have lost {'; '.join(losses)}",
-        hint=f"`venus verify --repair` brings it back; if the source is gone for good: --confirm {business}",
+        hint=f"`venus verify --repair` brings it back; if the source is lost permanently: --confirm {business}",
     )
 
 

@@ -274,7 +274,7 @@ def next_steps(settings: Settings, target: str, *, already: bool) -> list[str]:
         f"  1. point the application at {url} and let it write",
         "  2. watch `venus status`: it names late writes at the source, which are no longer carried over",
         f"  3. back, as long as the target has not been written to: `venus cutover --target {target} --undo`",
-        "  4. for good: stop `venus sync`, `venus uninstall-triggers`, "
+        "  4. to finish: stop `venus sync`, `venus uninstall-triggers`, "
         f"`venus forget --target {target} --yes`, stop the broker",
     ]
 

@@ -87,7 +87,7 @@ def skip(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Skip changes for good: they are counted as skipped and kept with the reason."""
+    """Skip changes permanently: they are counted as skipped and kept with the reason."""
     run = Invocation.from_options(ctx, config, as_json)
     chosen = choose_target(run.directed_settings, target)
     return print_result(run, chosen, open_quarantine(run.directed_settings, chosen).skip(ids, reason=reason))

@@ -75,7 +75,7 @@ def sync(
     target: TargetsOption = None,
     engine: SyncEngineOption = "local",
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Capture even if another instance captures; that one stops for good.")
+        bool, typer.Option("--take-over", help="Capture even if another instance captures; that one stops permanently.")
     ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     log_format: LogFormatOption = "text",
@@ -85,7 +85,7 @@ def sync(
     """Capture changes and apply them to the targets until SIGTERM; continues where it stopped.
 
     Without options: the source and every target. With --json one object per line. Only one instance captures: a second
-    one is refused (exit code 3) while the first is alive. Exits with an error when capture has ended for good.
+    one is refused (exit code 3) while the first is alive. Exits with an error when capture has ended permanently.
     """
     run = Invocation.from_options(ctx, config, as_json)
     run.supervised = with_parent

@@ -83,7 +83,7 @@ def _forget_business(admin: AdminClient, name: str, yes: bool) -> str:
         found = next((b for b in admin.whole_status(name).businesses if b.business == name), known[name])
         rows = sum(table.rows_estimate for table in found.tables)
         raise Refused(
-            f"business {name} would be gone for good: {count_phrase(len(found.tables), 'table')}, about "
+            f"business {name} would be lost permanently: {count_phrase(len(found.tables), 'table')}, about "
             f"{count_phrase(rows, 'row')}, {count_phrase(found.next_offset, 'change')}; a source could only be "
             "filled again",
             hint="stop its capture and its targets, then repeat with --yes to confirm",

@@ -335,5 +335,5 @@ def replaced_error(broker: str) -> Fenced:
     """Return the error for a process that another one with the same id, address and store has replaced."""
     return Fenced(
         f"another process has the id, the address and the data of broker {broker}, and was started after this one",
-        hint="one of the two has a copy of the other's data directory: stop it for good; each broker needs its own",
+        hint="one of the two has a copy of the other's data directory: stop it permanently; each broker needs its own",
     )

@@ -1,6 +1,6 @@
 """What the operating system gives a process: a clock, open files, signals, the folders of its user, and memory.
 
-A start makes 150,000 to 180,000 objects that stay for good. Python's garbage collector scans them repeatedly while they
+A start makes 150,000 to 180,000 objects that are never freed. Python's garbage collector scans them repeatedly as they
 are made, which takes a fifth of every start, and each full collection scans them once more while it holds the
 interpreter's lock. So the objects of a start are frozen. glibc's heaps are shared by the threads.
 """
@@ -96,7 +96,7 @@ def delay_collection() -> None:
 
 
 def freeze_objects() -> None:
-    """Exclude all present objects from collection for good, and collect as usual from now on.
+    """Exclude all present objects from collection permanently, and collect as usual from now on.
 
     For processes that keep running: a failed call leaves garbage that holds its frame, so it must not wait for long.
     In a process of another program nothing is frozen: its garbage would never be collected.

@@ -36,7 +36,7 @@ SEARCH_S = 10.0
 FILE_BYTES_MAX = 4 << 20
 
 Sets = tuple[tuple[str, ...], ...]
-S = TypeVar("S", bound="SetUser")
+S = TypeVar("S", bound="SetSelector")
 
 
 class NetworkClient:
@@ -74,8 +74,8 @@ def ask_where(address: str, lookup: DirectoryLookup) -> network_pb2.WhereAnswer:
         client.close()
 
 
-class SetUser(Protocol):
-    """What uses the sets of an answer: a BrokerSelector."""
+class SetSelector(Protocol):
+    """A selector that takes the sets of an answer, such as BrokerSelector."""
 
     #: Called after a set was lost.
     on_loss: Callable[[], None]

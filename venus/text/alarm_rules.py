@@ -222,7 +222,7 @@ RULES = (
         name="replica_stopped",
         hop=BROKER,
         pattern=r"^log entry [\d,]+ cannot be applied here|^broker (.+) leads without what was acknowledged",
-        description="this broker's replica has stopped for good",
+        description="this broker's replica has stopped permanently",
     ),
     AlarmKind(
         name="changes_lost",

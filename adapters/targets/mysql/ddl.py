@@ -1,6 +1,6 @@
 """DDL of a MariaDB or MySQL target: tables, indexes, foreign keys, and the step to another version (VENUS 3.4). Pure.
 
-A table is created with its key, because InnoDB keeps rows in its order. Indexes and foreign keys come behind the rows
+A table is created with its key, because InnoDB keeps rows in its order. Indexes and foreign keys follow the rows
 of a load. A new column is added, a dropped one stays and may be NULL, a type is widened; every other change halts the
 table with a reason. Each statement is left out if the dictionary shows that it was run: DDL ends its transaction, so a
 killed process may have run any number of them.
@@ -140,7 +140,7 @@ def foreign_key_statements(
 def file_heads(target: str) -> list[str]:
     """Return the first comments of the file with the DDL."""
     return [
-        f"What `venus migrate --target {target}` creates at MariaDB; indexes come behind the rows.",
+        f"What `venus migrate --target {target}` creates at MariaDB; indexes follow the rows.",
         f"MySQL: write {collation(is_mariadb=False)} instead of {collation(is_mariadb=True)}.",
     ]
 

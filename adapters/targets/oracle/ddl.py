@@ -1,7 +1,7 @@
 """Places and DDL of an Oracle target: tables, indexes, foreign keys, the step to another version (VENUS 3.4). Pure.
 
 All tables are in the schema of the user in the URL. A name in lower case becomes one in upper case, so that statements
-need no quotes; `[targets.X] names` changes that. A table is created with its key; indexes and foreign keys come behind
+need no quotes; `[targets.X] names` changes that. A table is created with its key; indexes and foreign keys follow
 the rows of a load. Foreign keys are disabled: the source has checked them, and Oracle cannot switch them off for one
 session. A new column is added, a dropped one stays and may be NULL, a type is widened; every other change halts the
 table with a reason. Each statement is left out if the dictionary shows that it was run, because DDL ends its
@@ -206,7 +206,7 @@ def foreign_key_statements(
 def file_heads(target: str) -> list[str]:
     """Return the first comments of the file with the DDL."""
     return [
-        f"What `venus migrate --target {target}` creates in the schema of its user; indexes come behind the rows.",
+        f"What `venus migrate --target {target}` creates in the schema of its user; indexes follow the rows.",
         "Foreign keys are disabled while VENUS applies: ALTER TABLE ... ENABLE CONSTRAINT ... afterwards.",
         "SQL*Plus would ask for what follows an ampersand: SET DEFINE OFF before.",
     ]

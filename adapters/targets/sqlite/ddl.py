@@ -1,7 +1,7 @@
 """Places and DDL of a SQLite target: tables, indexes, and the step to another version (VENUS 3.4). Pure.
 
 All tables are in the file's main schema. They are STRICT, and have their key and foreign keys from the start; SQLite
-adds neither later. Indexes come behind the rows of a load. DDL is part of the transaction that needs it. A new column
+adds neither later. Indexes follow the rows of a load. DDL is part of the transaction that needs it. A new column
 is added, a renamed one renamed, a dropped one stays and may be NULL; a change that would need another storage class
 halts the table with a reason.
 """
@@ -175,7 +175,7 @@ def side_definitions(placed: SqlitePlacedTable, names: Iterable[str]) -> str:
 
 def file_heads(target: str) -> list[str]:
     """Return the first comments of the file with the DDL."""
-    return [f"What `venus migrate --target {target}` creates in the SQLite file; indexes come behind the rows."]
+    return [f"What `venus migrate --target {target}` creates in the SQLite file; indexes follow the rows."]
 
 
 # -- another version ---------------------------------------------------------------------------------------------------

@@ -14,33 +14,33 @@ from venus.adapters.targets.postgresql.schema.constraints import (
     REFERENCE,
     REQUIRED,
     RULES,
+    ObjectCategory,
     ObjectPlace,
     ObjectProblem,
-    ObjectSort,
     TableObject,
     compare_objects,
 )
 
-#: Each sort, its kind, and whether its definition is what it is: by another name it is the same.
-SORTS = {
-    ObjectSort.COLUMN: (COLUMN, False),
-    ObjectSort.REQUIRED: (REQUIRED, False),
-    ObjectSort.DEFAULT: (DEFAULT, False),
-    ObjectSort.KEY: (KEY, True),
-    ObjectSort.UNIQUE: (INDEX, True),
-    ObjectSort.INDEX: (INDEX, True),
-    ObjectSort.CHECK: (CHECK, True),
-    ObjectSort.REFERENCE: (REFERENCE, True),
+#: Each category, its kind, and whether its definition is what it is: by another name it is the same.
+CATEGORIES = {
+    ObjectCategory.COLUMN: (COLUMN, False),
+    ObjectCategory.REQUIRED: (REQUIRED, False),
+    ObjectCategory.DEFAULT: (DEFAULT, False),
+    ObjectCategory.KEY: (KEY, True),
+    ObjectCategory.UNIQUE: (INDEX, True),
+    ObjectCategory.INDEX: (INDEX, True),
+    ObjectCategory.CHECK: (CHECK, True),
+    ObjectCategory.REFERENCE: (REFERENCE, True),
 }
 
 
-def part(sort: ObjectSort, number: int) -> TableObject:
-    kind, unnamed = SORTS[sort]
-    definition = f"{sort.name} {number}" if unnamed or sort is ObjectSort.DEFAULT else ""
+def part(category: ObjectCategory, number: int) -> TableObject:
+    kind, unnamed = CATEGORIES[category]
+    definition = f"{category.name} {number}" if unnamed or category is ObjectCategory.DEFAULT else ""
     name = f"{kind}{number}"
     return TableObject(
         kind=kind,
-        sort=sort,
+        category=category,
         shown=name,
         name=name,
         names=frozenset({name, f"other_{name}"}),
@@ -51,7 +51,7 @@ def part(sort: ObjectSort, number: int) -> TableObject:
 
 
 PARTS = st.lists(
-    st.builds(part, st.sampled_from(sorted(SORTS, key=lambda s: s.name)), st.integers(0, 30)),
+    st.builds(part, st.sampled_from(sorted(CATEGORIES, key=lambda s: s.name)), st.integers(0, 30)),
     unique_by=lambda p: (p.kind, p.name),
     min_size=1,
 )
@@ -73,7 +73,9 @@ def test_what_is_taken_away_is_missing_and_nothing_else(parts: list[TableObject]
     found = compare_objects(parts, left, exact=True)
     wanted = [p for n, p in enumerate(parts) if n in gone]
     assert [(d.part, d.problem, d.statement) for d in found] == [(p, ObjectProblem.MISSING, p.add) for p in wanted]
-    assert [d.blocks for d in found] == [p.sort not in (ObjectSort.INDEX, ObjectSort.DEFAULT) for p in wanted]
+    assert [d.blocks for d in found] == [
+        p.category not in (ObjectCategory.INDEX, ObjectCategory.DEFAULT) for p in wanted
+    ]
 
 
 @given(PARTS, st.data())
@@ -82,7 +84,7 @@ def test_what_is_altered_is_another_one(parts: list[TableObject], data: st.DataO
     table = here(parts)
     table[one.kind, one.name] = "something else"
     found = compare_objects(parts, table, exact=True)
-    if one.definition and (one.sort, ObjectProblem.ALTERED) in RULES:
+    if one.definition and (one.category, ObjectProblem.ALTERED) in RULES:
         assert [(d.part, d.problem) for d in found] == [(one, ObjectProblem.ALTERED)]
         assert found[0].statement == f"{one.drop}; {one.add}"
     else:
@@ -91,7 +93,7 @@ def test_what_is_altered_is_another_one(parts: list[TableObject], data: st.DataO
 
 @given(PARTS, st.permutations(range(31)))
 def test_names_do_not_matter_where_definitions_say_what_it_is(parts: list[TableObject], names: list[int]) -> None:
-    unnamed = [p for p in parts if SORTS[p.sort][1]]
+    unnamed = [p for p in parts if CATEGORIES[p.category][1]]
     table = {(p.kind, f"{p.kind}{names[int(p.name.removeprefix(p.kind))]}"): p.definition for p in unnamed}
     assert compare_objects(unnamed, table, exact=True) == []
 
@@ -103,13 +105,13 @@ def test_what_only_the_target_has_is_listed_and_never_forbids(
     definitions = {p.definition for p in parts}
     own = [p for p in more if (p.kind, p.name) not in here(parts) and p.definition not in definitions]
     found = compare_objects(parts, here(parts) | here(own), {(p.kind, p.name): p for p in own}, exact=True)
-    listed = [p for p in own if (p.sort, ObjectProblem.EXTRA) in RULES]
+    listed = [p for p in own if (p.category, ObjectProblem.EXTRA) in RULES]
     assert [(d.part, d.problem, d.statement) for d in found] == [(p, ObjectProblem.EXTRA, p.drop) for p in listed]
     assert not any(d.blocks for d in found)
 
 
 def test_a_name_that_a_load_may_have_given_counts_where_definitions_are_not_the_targets() -> None:
-    one = part(ObjectSort.CHECK, 1)
+    one = part(ObjectCategory.CHECK, 1)
     table = {(CHECK, "other_c1"): "spelled otherwise"}
     assert compare_objects([one], table, exact=False) == []
     assert [d.problem for d in compare_objects([one], table, exact=True)] == [ObjectProblem.MISSING]

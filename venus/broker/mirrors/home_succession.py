@@ -296,7 +296,7 @@ class HomeSuccession:
         names, above = business or ", ".join(sorted(here)), ", ".join(self._upstream)
         said = (
             f"this set was promoted and is the home of {names}, though [cluster] upstream still names {above}: remove "
-            "upstream from the configuration once the old home is a mirror, or is gone for good; until then it is "
+            "upstream from the configuration once the old home is a mirror, or is lost permanently; until then it is "
             "monitored, and asked to step down"
         )
         return [said, *self._former.problems(business)]

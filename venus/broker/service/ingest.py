@@ -84,7 +84,7 @@ def _held_error(holder: CurrentProducer, now: float) -> Held:
     return Held(
         f"capture of business {holder.init.business} is held by {holder.init.producer}, connected since {since},"
         f" last heard from {heard_s:.1f} s ago",
-        hint="stop it there, or run `venus sync --take-over`, which makes it stop for good",
+        hint="stop it there, or run `venus sync --take-over`, which stops it permanently",
     )
 
 

@@ -116,15 +116,15 @@ class OracleCapture(SourceCapture):
     def _retry_halted_tables(self) -> None:
         """Resume tables that halted at a row and have been written to since: the row may have been corrected."""
         halted = [c.table for c in registry.read_tables(self._database.writer).values() if is_halted(c.table)]
-        waiting = self._extents([table.schema.table_id for table in halted]) if halted else {}
+        waiting = self._log_versions([table.schema.table_id for table in halted]) if halted else {}
         for table in halted:
             table_id = table.schema.table_id
             if self._halts.may_retry(table_id, waiting[table_id]):
                 self._registry.set_table_state(table_id, *state_before_halt(table))
         self._database.writer.rollback()
 
-    def _extents(self, table_ids: Seq[int]) -> dict[int, int]:
-        """Return the present `extent` of these tables, as a claim would have it."""
+    def _log_versions(self, table_ids: Seq[int]) -> dict[int, int]:
+        """Return the present `log_version` of these tables, as a claim would have it."""
         writer, inline_tables = self._database.writer, self._database.dictionary.read_inline_tables()
         found = count_waiting(writer, table_ids, inline_tables)
         if inline_tables:

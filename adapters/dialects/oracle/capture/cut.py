@@ -50,7 +50,7 @@ class OracleClaim:
     complete: bool = True
 
     @property
-    def extent(self) -> int:
+    def log_version(self) -> int:
         """A number that changes with every write to the table: of its log rows, or its highest Sequence."""
         return self.polled.highest if self.polled else len(self.numbers)
 
@@ -135,7 +135,7 @@ class OracleCut:
                     nbytes += section.nbytes
                     yield section
             except UnfitRow as why:
-                raise self._halts.record_halt(schema, claim.extent, why) from why
+                raise self._halts.record_halt(schema, claim.log_version, why) from why
             except SnapshotLost:
                 self._bounds.record_lost_snapshot(sum(map(len, self._taken.values())) + len(claim.numbers))
                 raise
@@ -218,7 +218,7 @@ class OracleCut:
             raise
         except UnfitRow as why:
             claim = self._claims.get(fill.table_id)
-            raise self._halts.record_halt(access.layout.schema, claim.extent if claim else 0, why) from why
+            raise self._halts.record_halt(access.layout.schema, claim.log_version if claim else 0, why) from why
         cursor = self._cursor_behind(rows[-1], fill, access) if rows else fill.cursor
         done = len(rows) < rows_max and self._is_end(access, cursor)
         return sections, replace(fill, cursor=cursor, rows_done=fill.rows_done + len(rows), done=done)

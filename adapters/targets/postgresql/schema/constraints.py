@@ -168,8 +168,8 @@ class ObjectProblem(Enum):
     EXTRA = "is not at the source"
 
 
-class ObjectSort(Enum):
-    """The sorts of parts of a table."""
+class ObjectCategory(Enum):
+    """What an object of a table is."""
 
     COLUMN = "column"
     TYPE = "type"
@@ -184,29 +184,29 @@ class ObjectSort(Enum):
 
 
 _M, _A, _E = ObjectProblem.MISSING, ObjectProblem.ALTERED, ObjectProblem.EXTRA
-#: (sort, problem) -> whether the target then guarantees less than the source, which forbids a cut-over.
+#: (category, problem) -> whether the target then guarantees less than the source, which forbids a cut-over.
 #: Any other pair is no difference.
-RULES: Mapping[tuple[ObjectSort, ObjectProblem], bool] = {
-    (ObjectSort.COLUMN, _M): True,
-    (ObjectSort.TYPE, _A): False,
-    (ObjectSort.REQUIRED, _M): True,
-    (ObjectSort.REQUIRED, _E): False,
-    (ObjectSort.DEFAULT, _M): False,
-    (ObjectSort.DEFAULT, _A): False,
-    (ObjectSort.NUMBERING, _M): False,
-    (ObjectSort.KEY, _M): True,
-    (ObjectSort.UNIQUE, _M): True,
-    (ObjectSort.UNIQUE, _A): True,
-    (ObjectSort.UNIQUE, _E): False,
-    (ObjectSort.INDEX, _M): False,
-    (ObjectSort.INDEX, _A): False,
-    (ObjectSort.INDEX, _E): False,
-    (ObjectSort.CHECK, _M): True,
-    (ObjectSort.CHECK, _A): True,
-    (ObjectSort.CHECK, _E): False,
-    (ObjectSort.REFERENCE, _M): True,
-    (ObjectSort.REFERENCE, _A): True,
-    (ObjectSort.REFERENCE, _E): False,
+RULES: Mapping[tuple[ObjectCategory, ObjectProblem], bool] = {
+    (ObjectCategory.COLUMN, _M): True,
+    (ObjectCategory.TYPE, _A): False,
+    (ObjectCategory.REQUIRED, _M): True,
+    (ObjectCategory.REQUIRED, _E): False,
+    (ObjectCategory.DEFAULT, _M): False,
+    (ObjectCategory.DEFAULT, _A): False,
+    (ObjectCategory.NUMBERING, _M): False,
+    (ObjectCategory.KEY, _M): True,
+    (ObjectCategory.UNIQUE, _M): True,
+    (ObjectCategory.UNIQUE, _A): True,
+    (ObjectCategory.UNIQUE, _E): False,
+    (ObjectCategory.INDEX, _M): False,
+    (ObjectCategory.INDEX, _A): False,
+    (ObjectCategory.INDEX, _E): False,
+    (ObjectCategory.CHECK, _M): True,
+    (ObjectCategory.CHECK, _A): True,
+    (ObjectCategory.CHECK, _E): False,
+    (ObjectCategory.REFERENCE, _M): True,
+    (ObjectCategory.REFERENCE, _A): True,
+    (ObjectCategory.REFERENCE, _E): False,
 }
 
 
@@ -215,7 +215,7 @@ class TableObject:
     """An index, a check, a foreign key, a column's NOT NULL or the like in one version of a table."""
 
     kind: str
-    sort: ObjectSort
+    category: ObjectCategory
     shown: str  # for messages
     name: str
     #: All names that a load may have given it, because its own name was in use.
@@ -245,7 +245,7 @@ class ObjectDifference:
     @property
     def blocks(self) -> bool:
         """Whether the target guarantees less than the source."""
-        return RULES[self.part.sort, self.problem]
+        return RULES[self.part.category, self.problem]
 
 
 def compare_objects(
@@ -276,7 +276,7 @@ def compare_objects(
         elif known is None and not (_may_be_there(part, left) and not (exact and part.definition)):
             found.append(_difference(part, ObjectProblem.MISSING, part.add))
     extra = [_difference(others[place], ObjectProblem.EXTRA, others[place].drop) for place in left if place in others]
-    return [d for d in (*found, *extra) if (d.part.sort, d.problem) in RULES]
+    return [d for d in (*found, *extra) if (d.part.category, d.problem) in RULES]
 
 
 def _may_be_there(part: TableObject, left: ExistingObjects) -> bool:

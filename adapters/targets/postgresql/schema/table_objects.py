@@ -23,9 +23,9 @@ from venus.adapters.targets.postgresql.schema.constraints import (
     TYPE,
     ConstraintNames,
     ExistingObjects,
+    ObjectCategory,
     ObjectPlace,
     ObjectProblem,
-    ObjectSort,
     PlacedForeignKey,
     TableObject,
     add_key,
@@ -142,12 +142,12 @@ def object_differences(
             continue
         elif one.problem is ObjectProblem.MISSING:
             lines.append(f"{shown} was added at the source: {one.statement}")
-        elif _had_definition(one.part, one.definition, before):
+        elif _is_earlier_definition(one.part, one.definition, before):
             lines.append(f"{shown} was altered at the source: {one.statement}")
     return lines
 
 
-def _had_definition(part: TableObject, definition: str, before: Sequence[Sequence[TableObject]]) -> bool:
+def _is_earlier_definition(part: TableObject, definition: str, before: Sequence[Sequence[TableObject]]) -> bool:
     """Return whether an earlier version had this definition."""
     return any((p.kind, p.name, p.definition) == (part.kind, part.name, definition) for one in before for p in one)
 
@@ -174,7 +174,7 @@ def _index(placed: PlacedTable, index: Index) -> TableObject:
     place = f"{quote(placed.namespace)}.{quote(name)}"
     return TableObject(
         kind=INDEX,
-        sort=ObjectSort.UNIQUE if index.unique else ObjectSort.INDEX,
+        category=ObjectCategory.UNIQUE if index.unique else ObjectCategory.INDEX,
         name=name,
         names=names,
         shown=f"{'unique constraint' if index.constraint else 'index'} {name}",
@@ -188,7 +188,7 @@ def _check(placed: PlacedTable, check: Check) -> TableObject:
     name, names = _possible_names(placed, check.name, (), "check")
     return TableObject(
         kind=CHECK,
-        sort=ObjectSort.CHECK,
+        category=ObjectCategory.CHECK,
         shown=f"check {name}",
         name=name,
         names=names,
@@ -202,7 +202,7 @@ def _not_null(placed: PlacedTable, column: str) -> TableObject:
     name, alter = placed.fold(column), f"ALTER TABLE {placed.sql} ALTER COLUMN {placed.column(column)}"
     return TableObject(
         kind=REQUIRED,
-        sort=ObjectSort.REQUIRED,
+        category=ObjectCategory.REQUIRED,
         shown=f"NOT NULL of column {name}",
         name=name,
         names=frozenset((name,)),
@@ -218,7 +218,7 @@ def _reference(placed: PlacedTable, key: ForeignKey, *, acting: bool) -> TableOb
     made = PlacedForeignKey(placed=placed, referred=placed.place_sibling(other), key=key, name=name)
     return TableObject(
         kind=REFERENCE,
-        sort=ObjectSort.REFERENCE,
+        category=ObjectCategory.REFERENCE,
         shown=f"foreign key {name}",
         name=name,
         names=names,
@@ -252,29 +252,31 @@ def column_objects(placed: PlacedTable) -> Iterator[TableObject]:
     for column in placed.schema.columns:
         name, alter = placed.fold(column.name), f"ALTER TABLE {placed.sql} ALTER COLUMN {placed.column(column.name)}"
         added = f"ALTER TABLE {placed.sql} ADD COLUMN {column_sql(placed, column).removesuffix(' NOT NULL')}"
-        yield _part(COLUMN, ObjectSort.COLUMN, f"column {name}", name, add=added)
+        yield _part(COLUMN, ObjectCategory.COLUMN, f"column {name}", name, add=added)
         kind = column_type(placed, column)
         yield _part(
-            TYPE, ObjectSort.TYPE, f"type of column {name}", name, without_quotes(kind), add=f"{alter} TYPE {kind}"
+            TYPE, ObjectCategory.TYPE, f"type of column {name}", name, without_quotes(kind), add=f"{alter} TYPE {kind}"
         )
         if is_identity(placed, column) or is_counted(placed, column):
             add = _numbering(placed, column, alter)
-            yield _part(NUMBERING, ObjectSort.NUMBERING, f"numbering of column {name}", name, add=add)
+            yield _part(NUMBERING, ObjectCategory.NUMBERING, f"numbering of column {name}", name, add=add)
         elif column.default_sql:
             add = f"{alter} SET DEFAULT {column.default_sql}"
-            yield _part(DEFAULT, ObjectSort.DEFAULT, f"default of column {name}", name, column.default_sql, add=add)
+            yield _part(DEFAULT, ObjectCategory.DEFAULT, f"default of column {name}", name, column.default_sql, add=add)
         if column.name in placed.schema.key:
-            yield _part(REQUIRED, ObjectSort.REQUIRED, f"NOT NULL of column {name}", name, add=f"{alter} SET NOT NULL")
+            yield _part(
+                REQUIRED, ObjectCategory.REQUIRED, f"NOT NULL of column {name}", name, add=f"{alter} SET NOT NULL"
+            )
     key = ", ".join(sorted(map(placed.fold, placed.schema.key)))
-    yield _part(KEY, ObjectSort.KEY, f"key ({key})", key, key, add=add_key(placed))
+    yield _part(KEY, ObjectCategory.KEY, f"key ({key})", key, key, add=add_key(placed))
 
 
 def _part(
-    kind: str, sort: ObjectSort, shown: str, name: str, definition: str = "", *, add: str, drop: str = ""
+    kind: str, category: ObjectCategory, shown: str, name: str, definition: str = "", *, add: str, drop: str = ""
 ) -> TableObject:
     return TableObject(
         kind=kind,
-        sort=sort,
+        category=category,
         shown=shown,
         name=name,
         names=frozenset((name,)),
@@ -323,14 +325,16 @@ def stricter_objects(
         drop = f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quote(name)}"
         if kind == REQUIRED and name in nullable:
             drop = f"ALTER TABLE {placed.sql} ALTER COLUMN {quote(name)} DROP NOT NULL"
-            found[kind, name] = _part(kind, ObjectSort.REQUIRED, f"NOT NULL of column {name}", name, add="", drop=drop)
+            found[kind, name] = _part(
+                kind, ObjectCategory.REQUIRED, f"NOT NULL of column {name}", name, add="", drop=drop
+            )
         elif kind == INDEX and definition.startswith(_UNIQUE) and definition != _key_index(placed):
             if name not in unique:
                 drop = f"DROP INDEX {quote(placed.namespace)}.{quote(name)}"
-            found[kind, name] = _part(kind, ObjectSort.UNIQUE, f"unique index {name}", name, add="", drop=drop)
+            found[kind, name] = _part(kind, ObjectCategory.UNIQUE, f"unique index {name}", name, add="", drop=drop)
         elif kind in (CHECK, REFERENCE):
-            sort = ObjectSort.CHECK if kind == CHECK else ObjectSort.REFERENCE
-            found[kind, name] = _part(kind, sort, f"{sort.value} {name}", name, add="", drop=drop)
+            category = ObjectCategory.CHECK if kind == CHECK else ObjectCategory.REFERENCE
+            found[kind, name] = _part(kind, category, f"{category.value} {name}", name, add="", drop=drop)
     return found
 
 

@@ -1,4 +1,4 @@
-"""A row that cannot travel halts its table: nothing of its cut is seen, the others go on, nothing is lost."""
+"""A row that cannot travel halts its table: nothing of its cut is seen, the others continue, nothing is lost."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_nothing_is_seen_of_the_transaction_that_halts_its_table(app: Applicatio
     written.add(unfit)
     docs.drain(**FEW)
     assert keys(docs, "doc") == set(), "half a transaction of a table that has halted"
-    assert keys(docs, "item") == set(range(1, 13)), "the others go on"
+    assert keys(docs, "item") == set(range(1, 13)), "the others continue"
     table = find_registered(docs.source, "doc")
     assert table.state == "PAUSED"
     assert table.reason.startswith("cannot be carried: row ")

@@ -1,4 +1,4 @@
-"""A single table leaves capture and comes back, while the others go on."""
+"""A single table leaves capture and comes back, while the others continue."""
 
 from __future__ import annotations
 
