@@ -94,7 +94,7 @@ def test_bytes_that_are_no_character_halt_their_table_and_no_other(
     shop: Follower, source: OracleSource, application: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(Cursor, "fetched", undecodable)
+        patched.setattr(Cursor, "add_locators", undecodable)
         application.execute('INSERT INTO "DOC" VALUES (1, NULL, %s)', (b"\xed\xa0",))
         application.execute('INSERT INTO "OTHER" VALUES (1)')
         shop.drain()

@@ -109,7 +109,7 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"SELECT USER, SYS_CONTEXT\('USERENV', 'CURRENT_SCHEMA'\)", f"SELECT '{SCHEMA}', '{SCHEMA}'"),
     (r"\bVSIZE\(", "OCTET_LENGTH("),
     (r"\bORA_HASH\(", "CRC32("),
-    (r"\bDBMS_LOB\.GETLENGTH\(", "CHAR_LENGTH("),  # counts 1 for characters beyond U+FFFF: see Cursor.fetched
+    (r"\bDBMS_LOB\.GETLENGTH\(", "CHAR_LENGTH("),  # counts 1 for characters beyond U+FFFF: see Cursor.add_locators
     (r"\(SYSDATE - (T\.LAST_ANALYZED|I\.STARTUP_TIME)\) \* 86400", r"TIMESTAMPDIFF(SECOND, \1, NOW())"),
     (r"TO_CHAR\((O\.DATA_OBJECT_ID)\)", r"\1"),
     (r"TO_CHAR\((O\.LAST_DDL_TIME), '[^']*'\)", r"\1"),
