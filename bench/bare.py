@@ -14,7 +14,9 @@ import asyncio
 import multiprocessing
 import os
 import queue
+import struct
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
@@ -28,8 +30,9 @@ import grpc
 from bench.processes import free_port
 from bench.usage import Usage
 
-_METHOD = "/bench.Bare/Answer"
+_METHOD, _FAN_METHOD = "/bench.Bare/Answer", "/bench.Bare/Fan"
 _WARM_UP_S = 0.5
+_STAMP = struct.Struct("<d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +54,25 @@ async def _serve(port: int, path: Path | None, ready: Connection) -> None:
             yield b"."
 
     server = grpc.aio.server()
-    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(answer)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Bare", {"Answer": handler}),))
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        "Answer": grpc.stream_stream_rpc_method_handler(answer),
+        "Fan": grpc.unary_stream_rpc_method_handler(_fan_out),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Bare", handlers),))
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     ready.send(os.getpid())
     await server.wait_for_termination()
+
+
+async def _fan_out(first: bytes, _: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+    """Send a frame at each tick of a clock that all streams share, with the time of the tick in front."""
+    every_s, nbytes = _STAMP.unpack(first[: _STAMP.size])[0], int(first[_STAMP.size :])
+    at = (time.monotonic() // every_s + 1) * every_s
+    while True:
+        await asyncio.sleep(max(0.0, at - time.monotonic()))
+        yield _STAMP.pack(at) + bytes(nbytes)
+        at += every_s
 
 
 def _server(port: int, path: Path | None, ready: Connection) -> None:
@@ -91,6 +107,40 @@ def bare(*, nbytes: int, seconds: float, durable: bool, pause_s: float = 0.0) ->
         used, took = Usage.of([pid, os.getpid()]).since(before), time.monotonic() - began
         frames.put(None)
     return Bare(per_s=count / took, cpu_ms=used.cpu_s / count * 1000)
+
+
+def fan_out(*, streams: int, nbytes: int, every_s: float, seconds: float) -> list[float]:
+    """Return how many milliseconds frames take to clients in a process of their own, each a thread and a stream."""
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    with run_server(None) as (port, _):
+        arguments = (port, streams, _STAMP.pack(every_s) + str(nbytes).encode(), seconds, theirs)
+        clients = multiprocessing.get_context("spawn").Process(target=_read_all, args=arguments, daemon=True)
+        clients.start()
+        found: list[float] = ours.recv()
+        clients.join()
+    return found
+
+
+def _read_all(port: int, streams: int, first: bytes, seconds: float, results: Connection) -> None:
+    found: list[float] = []
+    began = time.monotonic() + _WARM_UP_S
+
+    def read() -> None:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            frames: Iterator[bytes] = channel.unary_stream(_FAN_METHOD)(cast("Any", first))
+            for frame in frames:
+                now, (at,) = time.monotonic(), _STAMP.unpack(frame[: _STAMP.size])
+                if at > began:
+                    found.append(1000 * (now - at))
+                if at > began + seconds:
+                    return
+
+    threads = [threading.Thread(target=read) for _ in range(streams)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    results.send(found)
 
 
 def _rounds(

@@ -21,6 +21,8 @@ from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
 
 MESSAGE_ROWS = 10
+#: How often a producer at a steady rate looks whether its messages are durable.
+LOOK_S = 0.002
 
 
 class Messages:
@@ -58,18 +60,25 @@ class Messages:
         producer, begun, digests = self._producer, dict[int, float](), dict[int, int]()
         decided, start = self.count, time.monotonic()
         for n in range(int(rate * seconds)):
-            time.sleep(max(0.0, start + n / rate - time.monotonic()))
+            while (left_s := start + n / rate - time.monotonic()) > 0:
+                decided = self._decide_durable(decided, digests)
+                time.sleep(min(left_s, LOOK_S))
             half = self._next()
             begun[self.end] = time.monotonic()
             digests[self.count] = half.digest
             producer.send_half(half)
-            if (through := producer.persisted_through) > decided:
-                producer.decide(through, digests[through], Verdict.COMMIT)
-                decided = through
+            decided = self._decide_durable(decided, digests)
         producer.wait_until_persisted(self.count)
         producer.decide(self.count, digests[self.count], Verdict.COMMIT)
         producer.wait_until_decided(self.count)
         return begun
+
+    def _decide_durable(self, decided: int, digests: dict[int, int]) -> int:
+        """Commit what has become durable; return through which message all are committed."""
+        through = self._producer.persisted_through
+        if through > decided:
+            self._producer.decide(through, digests[through], Verdict.COMMIT)
+        return max(through, decided)
 
     def _next(self) -> broker_pb2.Half:
         half = self._make(self.count + 1, self.end + 1, self.rows)
