@@ -14,6 +14,7 @@ from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.overlays import AccessBroker, BrokerOverlay
 from tests.support.predicates.matching import brute, crowded_events, crowded_interests
 from venus.network.matching.indexes import TableIndex
+from venus.network.matching.interests import Events
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +25,25 @@ ROUNDS = 30
 HEALED_S = 10.0
 #: Of the most loaded broker to the mean, once subspaces are where there is least work.
 BALANCE = 1.5
+#: A broker that the machine leaves waiting answers too late, and others match for it until the next exchanges.
+BALANCE_TRIES = 5
+
+
+def require_balance(others: BrokerOverlay, access: AccessBroker, local: TableIndex, batches: list[Events]) -> None:
+    """Match all batches, again after more exchanges, until other brokers share the work of one pass evenly."""
+    found: list[tuple[float, list[int]]] = []
+    for _ in range(BALANCE_TRIES):
+        before, counters = others.matched_pairs(), access.overlay.remote.counters
+        matched = counters.changes_elsewhere
+        for batch in batches:
+            assert access.match(TABLE, batch).pairs() == local.match(batch).pairs()
+        share = (counters.changes_elsewhere - matched) / sum(batch.count for batch in batches)
+        pairs = [count - before[address] for address, count in others.matched_pairs().items()]
+        found.append((share, pairs))
+        if share > 0.9 and max(pairs) * len(pairs) <= BALANCE * sum(pairs):
+            return
+        access.wait_for_rounds(2)
+    raise AssertionError(f"changes matched elsewhere, and pairs compared by each broker: {found}")
 
 
 @pytest.mark.parametrize(
@@ -48,13 +68,7 @@ def test_eight_of_sixteen_die_at_once_under_many_subscriptions(
                 for batch in some:
                     assert access.match(TABLE, batch).pairs() == local.match(batch).pairs()
                 access.wait_for_rounds(2)
-            before, elsewhere = others.matched_pairs(), access.overlay.remote.counters.changes_elsewhere
-            for batch in batches:
-                assert access.match(TABLE, batch).pairs() == local.match(batch).pairs()
-            elsewhere = access.overlay.remote.counters.changes_elsewhere - elsewhere
-            assert elsewhere > 0.9 * ROUNDS * batches[0].count
-            pairs = [count - before[address] for address, count in others.matched_pairs().items()]
-            assert max(pairs) * len(pairs) <= BALANCE * sum(pairs), pairs
+            require_balance(others, access, local, batches)
 
             killed = time.monotonic()
             others.kill(8)
