@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Seq
 
+from venus.adapters.targets.predicates import find_ambiguity
 from venus.codec.masked_rows import Maskers
 from venus.config import Settings, require_target
 from venus.errors import Refused
@@ -50,6 +51,7 @@ class TargetColumns:
 
     def __init__(self, settings: Settings, name: str) -> None:
         config = require_target(settings, name)
+        self._name, self._where = name, config.where
         self._place = f"targets.{name}"
         option = f"{self._place}.masking_key_file"
         self.key = read_masking_key(config.masking_key_file, option) if config.masking_key_file else None
@@ -78,9 +80,10 @@ class TargetColumns:
     ) -> TableSchema:
         """Return a version that the broker describes as the target gets it; `received` are all that it has.
 
-        `others` are described with it. A new table that a rule does not fit gets the reason instead (`reason_to_halt`).
+        `others` are described with it. A new table that a rule does not fit, or whose predicate may be that of another
+        table, gets the reason instead (`reason_to_halt`).
         """
-        if self.rules.is_empty:
+        if self.rules.is_empty and not self._where:
             return schema
         newest = {s.table_id: s for s in sorted(received, key=lambda s: s.version)}
         before = newest.pop(schema.table_id, None)
@@ -89,6 +92,8 @@ class TargetColumns:
         if schema.is_heartbeat:
             return schema
         settled = [source_of(s) for s in newest.values() if not columns_of(s).misfit]
+        if misfit := find_ambiguity(self._where, schema, settled, self._name):
+            return project_schema(schema, TableColumns(misfit=misfit))
         new = {s.table_id: s for s in sorted(others, key=lambda s: s.version) if s.table_id not in newest}
         new.setdefault(schema.table_id, schema)
         found = self.rules.resolve_new(settled, [*new.values()], elsewhere=None)
@@ -119,6 +124,9 @@ class TargetColumns:
         settled = [source_of(s) for s in newest if not columns_of(s).misfit]
         halted = [source_of(s) for s in newest if columns_of(s).misfit]
         found = self.rules.resolve_new(settled, halted, elsewhere=elsewhere, dropped=dropped)
+        for schema in halted:
+            if misfit := find_ambiguity(self._where, schema, settled, self._name):
+                found[schema.table_id] = TableColumns(misfit=misfit)
         for schema in newest:
             columns = found.get(schema.table_id, TableColumns())
             found[schema.table_id] = self.rules.add(columns, self._find_unnamed(schema))
@@ -151,8 +159,9 @@ class TargetColumns:
         if not isinstance(schema, ProjectedSchema):
             return ""
         way = f"change [{self._place}.columns] and start `venus sync` again"
-        if schema.rules.misfit:
-            return f"{schema.rules.misfit}; {way}"
+        if misfit := schema.rules.misfit:
+            is_predicate = misfit.startswith(f"{self._place}.where.")
+            return f"{misfit}; {way.replace('columns', 'where', 1) if is_predicate else way}"
         for column in schema.source.columns:
             rule = schema.rules.by_number.get(column.number, ColumnRule())
             if misfit := find_misfit(rule, column, schema.source):

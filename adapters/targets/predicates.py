@@ -58,6 +58,18 @@ def check_predicates(where: Mapping[str, str], schemas: Iterable[TableSchema], t
     return {table_id: one.text for table_id, one in found.items()}
 
 
+def find_ambiguity(where: Mapping[str, str], schema: TableSchema, others: Iterable[TableSchema], target: str) -> str:
+    """Return why a predicate may be that of a new table or that of another one; empty = it is not."""
+    known = [source_of(s) for s in (*others, schema) if not s.is_heartbeat]
+    for name in where:
+        if name.casefold() == schema.name.casefold():
+            try:
+                _find_table(name, known, f"targets.{target}.where.{name}", ())
+            except ConfigError as error:
+                return str(error)
+    return ""
+
+
 def predicate_text(where: Mapping[str, str], qualified: str) -> str:
     """Return the predicate text of a table by its name; empty = every row."""
     names = (qualified, qualified.partition(".")[2])

@@ -201,7 +201,8 @@ def _apply_predicates(target: RelationalDatabase, session: RelationalSession, ca
 
 def _configured_predicates(target: RelationalDatabase, catalogue: TargetCatalogue) -> dict[int, AssignedPredicate]:
     """Return the configured predicates, each with the newest received version of its table."""
-    where, schemas = target.config.where, list(catalogue.newest_versions().values())
+    where, newest = target.config.where, catalogue.newest_versions().values()
+    schemas = [schema for schema in newest if not columns_of(schema).misfit]  # a halted one gets it when it is created
     try:
         return assign_predicates(where, schemas, target.name)
     except ConfigError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -320,6 +321,49 @@ def test_a_table_that_comes_later_has_its_predicate_from_the_first_row(database:
 
     assert set(rows_at(database, items(3, "late"))) == {(str(n),) for n in range(1, 10, 2)}
     assert has_settled(changed)
+
+
+def has_row(read: Callable[[str, str], set[str]], key: str) -> bool:
+    return key in read("shop", "items")
+
+
+def check_a_second_table_of_the_name(feed: Feed, settings: Settings, read: Callable[[str, str], set[str]]) -> None:
+    """Bring a second table with the name of a predicate, and let the configuration name both."""
+    feed.describe(replace(items(3, "items"), namespace="hr"))
+
+    def states() -> dict[str, tuple[str, str]]:
+        return {t.source_name: (t.state, t.reason) for t in read_table_states(settings, "a")}
+
+    def write(key: int) -> None:
+        feed.cut(
+            put(key, "EU", 100), put(key + 1, "US", 100), put(key, "EU", 1, table=3), put(key + 1, "US", 1, table=3)
+        )
+
+    for key in (900, 910):  # a restart changes nothing
+        with following(settings, "a"):
+            write(key)
+            follows = partial(has_row, read, str(key))
+            eventually(follows, "the other table to follow")
+        state, reason = states()["hr.items"]
+        assert state == "HALTED"
+        assert 'targets.a.where.items: more than one table has this name: write "shop.items" or "hr.items"' in reason
+        assert "change [targets.a.where] and start `venus sync` again" in reason
+        assert states()["shop.items"] == ("ACTIVE", "")
+    named = with_where(settings, {"shop.items": WHERE["items"], "hr.items": "label = 'US'"})
+    with following(named, "a"):
+        write(920)
+        eventually(lambda: has_settled(named), "both tables to follow")
+        eventually(lambda: "920" in read("shop", "items") and "921" in read("hr", "items"), "the rows")
+    assert not {"901", "911", "921"} & read("shop", "items")
+    assert read("hr", "items") == {"901", "911", "921"}
+    assert read_progress(named, "a").unaccounted == 0
+
+
+def test_a_second_table_of_the_name_halts_alone(database: str, feed: Feed) -> None:
+    settings = start(feed, database, WHERE)
+    check_a_second_table_of_the_name(
+        feed, settings, lambda schema, name: {str(i) for (i,) in query(database, f"SELECT id FROM {schema}.{name}")}
+    )
 
 
 def test_a_folder_of_parquet_files_says_that_it_gets_every_row(tmp_path: Any) -> None:
