@@ -65,6 +65,10 @@ class ServedStream(Protocol):
         """Hand a COMMIT to the core without a frame; return False if that is not possible now."""
         ...
 
+    def carry_out(self) -> None:
+        """Write the half message that was handed to the core, in this thread if possible."""
+        ...
+
     def cancel(self) -> None:
         """End the stream now."""
         ...
@@ -123,13 +127,18 @@ class InProcessStream(Generic[SentT, FrameT]):
         """Hand a COMMIT to the core in this thread; return False if a frame must carry it. The lock is held."""
         return self._served is not None and self._served.commit(decision)
 
+    def carry_out(self) -> None:
+        """Write the half message that the core was handed, here or in its own thread. The lock is free."""
+        if self._served is not None:
+            self._served.carry_out()
+
     def close(self, timeout_s: float) -> None:
         """Wait until the broker has ended the stream; cancel it after a while."""
         if self._served is not None and not self._ended.wait(timeout_s):
             self._served.cancel()
             self._ended.wait(timeout_s)
 
-    # -- the broker, in its event loop; `put` also in its commit thread --------------------------------------------
+    # -- the broker, in its event loop; `put` also in the thread that commits --------------------------------------
 
     def take(self) -> tuple[SentT | End | None, float | None]:
         """Return the client's next frame or END; without one, in how many seconds there may be one."""

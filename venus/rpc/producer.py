@@ -22,6 +22,8 @@ from venus.rpc.squeeze import Squeezer
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
+#: A stream to a broker of this process.
+Stream = InProcessStream[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]
 
 
 class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
@@ -90,19 +92,25 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
         with self._lock:
             self._wait(self._has_room, timeout_s, "the broker is not persisting anything", Overloaded)
             self._outgoing.add_half(half)
-            if not self._send_at_once():
+            taker = self._send_at_once()
+            if taker is None:
                 self._wake()
+        if taker is not None:
+            taker.carry_out()
 
-    def _send_at_once(self) -> bool:
-        """Hand a half message to a broker of this process, whose event loop then need not wake for it."""
+    def _send_at_once(self) -> Stream | None:
+        """Hand a half message to a broker of this process, whose event loop then need not wake for it.
+
+        Return the stream that has taken it and carries it out next.
+        """
         stream = self._stream
         if not isinstance(stream, InProcessStream) or time.monotonic() < self._not_before:
-            return False
+            return None
         half = self._outgoing.find_half()
         if half is None or not stream.send_half(half):
-            return False
+            return None
         self._outgoing.record_half()
-        return True
+        return stream
 
     def wait_until_persisted(self, batch_no: int, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """Wait until every half message up to this one is on the broker's disk."""
@@ -139,7 +147,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
                 self._wake()
 
     def _commit_at_once(self) -> bool:
-        """Hand a COMMIT to a broker of this process in the same way."""
+        """Hand a COMMIT to a broker of this process in the same way; its commit thread carries it out."""
         stream, decision = self._stream, self._outgoing.find_commit(self._through)
         if not isinstance(stream, InProcessStream) or decision is None or not stream.commit(decision):
             return False

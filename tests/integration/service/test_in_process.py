@@ -240,7 +240,7 @@ def test_a_half_message_is_acknowledged_even_if_the_commit_thread_is_faster_than
     """Its result is there before the sender listens to it, and the sender holds its own lock."""
     take_halves = Producers.take_halves
 
-    def take_and_wait(*arguments: Any) -> Any:
+    def take_and_wait(*arguments: Any, **_: Any) -> Any:
         answer = take_halves(*arguments)
         answer.exception(30)
         return answer

@@ -26,6 +26,7 @@ class Place:
         self.futures: list[Future[Any]] = []
         self.put: list[broker_pb2.BrokerFrame] = []
         self.settled: list[bool] = []
+        self.wakes: list[bool] = []
         self.before: Callable[[], None] = lambda: None
         self.loop = asyncio.new_event_loop()
         self.bridge = LoopBridge(self.loop)
@@ -46,7 +47,8 @@ class Place:
         context: Any = SimpleNamespace(put_at_once=self._put)
         self.intake = DirectIntake(self.stream, context, core, self.bridge, traffic)
 
-    def _hand_over(self, *_: Any) -> Future[Any]:
+    def _hand_over(self, *_: Any, wakes: bool = True) -> Future[Any]:
+        self.wakes.append(wakes)
         self.before()
         self.futures.append(Future())
         return self.futures[-1]
@@ -68,11 +70,17 @@ class Place:
         self.loop.run_until_complete(done)
 
     def settle(self, *, result: Any = None, error: Exception | None = None) -> None:
-        """Settle the newest command in a thread of its own, as the core does."""
-        set_it = self.futures[-1].set_result if error is None else self.futures[-1].set_exception
-        thread = threading.Thread(target=set_it, args=(result if error is None else error,))
+        """Settle the newest command in a thread of its own, as the commit thread does."""
+        thread = threading.Thread(target=self.settle_here, kwargs={"result": result, "error": error})
         thread.start()
         thread.join()
+
+    def settle_here(self, *, result: Any = None, error: Exception | None = None) -> None:
+        """Settle the newest command in this thread, as the client's thread does."""
+        if error is None:
+            self.futures[-1].set_result(result)
+        else:
+            self.futures[-1].set_exception(error)
 
 
 @pytest.fixture
@@ -90,6 +98,36 @@ def test_the_commit_thread_acknowledges_what_is_on_disk(place: Place) -> None:
     assert not place.settled
     place.run_loop()
     assert place.settled == [True]
+
+
+def test_the_client_waits_for_a_half_message_and_not_for_a_commit(place: Place) -> None:
+    assert place.take_half()
+    assert place.take_commit()
+    assert place.wakes == [False, True]
+
+
+def test_so_does_the_clients_thread_that_writes_it(place: Place) -> None:
+    assert place.take_half()
+    place.settle_here(result=HalvesResult(through=1))
+    assert [frame.halves_through for frame in place.put] == [1]
+    place.run_loop()
+    assert place.settled == [True]
+
+
+def test_a_result_that_is_there_at_once_goes_through_the_event_loop(place: Place) -> None:
+    """The client's thread holds the lock that the answer needs."""
+    hand_over = place.intake._core.producers.take_halves
+
+    def settle_at_once(*arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = hand_over(*arguments, **named)
+        future.set_result(HalvesResult(through=1))
+        return future
+
+    place.intake._core.producers.take_halves = settle_at_once  # type: ignore[method-assign]
+    assert place.take_half()
+    assert not place.put
+    place.run_loop()
+    assert place.settled == [False]
 
 
 @pytest.mark.parametrize("error", [None, Unavailable("the broker is stopping")])

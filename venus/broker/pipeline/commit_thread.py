@@ -7,7 +7,8 @@ arrive while a group is being synced form the next one, so a busy broker pays on
 Businesses take turns (flow/write_queue.py); the commands of one business keep their order. Half messages that have
 waited too long are refused before they are processed, and their producer sends them again later.
 
-group_writer.py carries out one group.
+A client's thread may carry out its own small command while this thread rests (`carry_out_here`), which saves the
+wake-ups of both. Either of them has the turn, never both. group_writer.py carries out one group.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ TURN_BYTES = 512 << 10
 SHARED_FOR_S = 1.0
 #: Delay after which a producer sends half messages again that waited too long.
 SLOW_RETRY_S = 0.05
+#: Periodic work wakes the thread only if it is due so much earlier than the thread wakes anyway.
+EARLIER_S = 0.01
 #: The thread checks this often whether entries above the watermark may be applied, in case no call woke it.
 TICK_S = 0.2
 
@@ -103,6 +106,9 @@ class CommitThread:
         #: When the thread last took commands, or got the first command since then; whether it waits for one.
         self._turned_at = monotonic()
         self._resting = False
+        self._rests_until = 0.0
+        #: Whether a client's thread carries out a group, and whether one may: it cannot linger, or serve followers.
+        self._is_lent, self._may_lend = False, not linger_s and not shared.is_shared
         #: How long the half messages of the last group had waited.
         self.waited_s = 0.0
         self._stopping = False
@@ -132,11 +138,12 @@ class CommitThread:
         *,
         line: Business | None = None,
         first: bool = False,
+        wakes: bool = True,
     ) -> Future[T]:
         """Queue a command behind all commands of its business or `line`; without either, behind all commands.
 
         With `first` it depends on no waiting command and overtakes them. The future of a command with `nbytes` fails
-        with Overloaded if they wait for too long.
+        with Overloaded if they wait for too long. Without `wakes` the caller calls `carry_out_here` next.
         """
         future: Future[T] = Future()
         command = CommitCommand(work, future, nbytes, business, self._monotonic())
@@ -148,7 +155,7 @@ class CommitThread:
                     self._buffer.release(nbytes)
                 future.set_exception(closed_error(self._error))
                 return future
-            if self._resting and not self._waiting:
+            if self._is_at_rest:
                 self._turned_at = command.submitted_at
             key = business or line
             if first:
@@ -157,8 +164,34 @@ class CommitThread:
                 self._waiting.put_barrier(command)
             else:
                 self._waiting.put(key, nbytes, command)
-            self._ready.notify()
+            if wakes:
+                self._ready.notify()
         return future
+
+    def carry_out_here(self) -> None:
+        """Carry out the only waiting command in the caller's thread if the commit thread rests; otherwise wake that.
+
+        The caller waits for an fsync, so it holds no lock that others need.
+        """
+        with self._ready:
+            if not self._waiting:
+                return  # it was taken already
+            if not self._may_lend or not self._resting or self._is_lent or self._stopping or len(self._waiting) > 1:
+                self._ready.notify()
+                return
+            self._is_lent = True
+            commands = self._take_group()
+        try:
+            self._carry_out(commands)
+        finally:
+            with self._ready:
+                self._is_lent = False
+                if self._waiting or not self._resting or self._is_due_earlier():
+                    self._ready.notify()
+
+    def _is_due_earlier(self) -> bool:
+        """Return whether periodic work is due before the thread wakes, because of the group."""
+        return self._monotonic() + self._rest_s() < self._rests_until - EARLIER_S
 
     def release(self, catalogue: BusinessCatalogue, business: Business) -> None:
         """Release a business after all commands that were queued for it."""
@@ -174,7 +207,11 @@ class CommitThread:
     def silent_s(self, now: float) -> float:
         """Return for how long commands have waited without being taken; 0 if none wait. Works in any thread."""
         with self._ready:
-            return 0.0 if self._resting and not self._waiting else max(0.0, now - self._turned_at)
+            return 0.0 if self._is_at_rest else max(0.0, now - self._turned_at)
+
+    @property
+    def _is_at_rest(self) -> bool:
+        return self._resting and not self._waiting and not self._is_lent
 
     def advance(self) -> None:
         """Check the watermark soon, because it may have moved. Works in any thread."""
@@ -231,16 +268,20 @@ class CommitThread:
     def _run(self) -> None:
         while True:
             commands = self._take()
-            if commands is None:
+            if commands is None or not self._carry_out(commands):
                 return
-            commands = self._refuse_late([c for c in commands if c.future.set_running_or_notify_cancel()])
-            try:
-                self._timed_step(commands)
-            except BaseException as error:
-                self.fail(error)
-                for command in commands:
-                    reject(command, error)
-                return
+
+    def _carry_out(self, commands: list[CommitCommand[Any]]) -> bool:
+        """Carry out a group; return False if the store has failed."""
+        commands = self._refuse_late([c for c in commands if c.future.set_running_or_notify_cancel()])
+        try:
+            self._timed_step(commands)
+        except BaseException as error:
+            self.fail(error)
+            for command in commands:
+                reject(command, error)
+            return False
+        return True
 
     def _timed_step(self, commands: Sequence[CommitCommand[Any]]) -> None:
         began, synced_s = self._monotonic(), self._store.syncs.total_s
@@ -251,21 +292,27 @@ class CommitThread:
     def _take(self) -> list[CommitCommand[Any]] | None:
         with self._ready:
             if not self._waiting and not self._stopping and self._error is None:
-                self._resting = True
-                self._ready.wait(TICK_S if self.writer.lagging else self._rest_s())
+                rest_s = TICK_S if self.writer.lagging else self._rest_s()
+                self._resting, self._rests_until = True, self._monotonic() + rest_s
+                self._ready.wait(rest_s)
                 self._resting = False
+            while self._is_lent:
+                self._ready.wait()
             if self._linger_s and self._waiting and not self._stopping:
                 self._ready.wait(self._linger_s)
             if self._error is not None or (self._stopping and not self._waiting):
                 return None
-            self._turned_at = self._monotonic()
-            if self._waiting.lines > 1:
-                self._shared_at = self._turned_at
-            shared = self._turned_at - self._shared_at < SHARED_FOR_S
-            if not shared:
-                return self._waiting.take(GROUP_BYTES_MAX, GROUP_COMMANDS_MAX)
-            most = self._precedence.turn_bytes(self._group_size.size, RESTING_GROUP_BYTES, self._turned_at)
-            return self._waiting.take(most, GROUP_COMMANDS_MAX, small=SMALL_BYTES)
+            return self._take_group()
+
+    def _take_group(self) -> list[CommitCommand[Any]]:
+        self._turned_at = self._monotonic()
+        if self._waiting.lines > 1:
+            self._shared_at = self._turned_at
+        shared = self._turned_at - self._shared_at < SHARED_FOR_S
+        if not shared:
+            return self._waiting.take(GROUP_BYTES_MAX, GROUP_COMMANDS_MAX)
+        most = self._precedence.turn_bytes(self._group_size.size, RESTING_GROUP_BYTES, self._turned_at)
+        return self._waiting.take(most, GROUP_COMMANDS_MAX, small=SMALL_BYTES)
 
     def _refuse_late(self, commands: list[CommitCommand[Any]]) -> list[CommitCommand[Any]]:
         """Refuse half messages that have waited too long, so that the others need not wait. None of them is on disk."""

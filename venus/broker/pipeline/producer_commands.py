@@ -341,10 +341,14 @@ class Producers:
         found.is_filling = False
         self._commits.release(self._catalogue, found)
 
+    def carry_out_here(self) -> None:
+        """Carry out the command that was queued with `wakes=False`, in this thread if possible."""
+        self._commits.carry_out_here()
+
     def take_halves(
-        self, business: str, epoch: int, halves: Sequence[ShippedHalf | broker_pb2.Half]
+        self, business: str, epoch: int, halves: Sequence[ShippedHalf | broker_pb2.Half], *, wakes: bool = True
     ) -> Future[HalvesResult]:
-        """Persist half messages. The caller has checked their digests."""
+        """Persist half messages. The caller has checked their digests; without `wakes` it calls `carry_out_here`."""
         found = self._catalogue.find(business)
         shipped = [half if isinstance(half, ShippedHalf) else _to_shipped(half) for half in halves]
         nbytes = sum(len(half.body) for half in shipped)
@@ -352,7 +356,7 @@ class Producers:
         def work(group: CommandGroup) -> HalvesResult:
             return take_halves(group, found, epoch, shipped, self._clock_us(), self._space, self._store)
 
-        return self._commits.submit(work, nbytes, business=found)
+        return self._commits.submit(work, nbytes, business=found, wakes=wakes)
 
     def decide(self, business: str, epoch: int, batch_no: int, digest: int, verdict: int) -> Future[broker_pb2.Decided]:
         """COMMIT every half message up to `batch_no`, or ROLLBACK every one from it on."""

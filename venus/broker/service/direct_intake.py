@@ -1,10 +1,11 @@
 """Small half messages and COMMITs of a client in this process, without the event loop (VENUS 3.3, figure 4).
 
 With few changes, a transaction costs less for its work than for the threads that wake each other. So the client's
-thread hands a small half message, and the COMMIT of what is on disk, to the core itself, and the commit thread
-acknowledges the half message to the client. The event loop records both with the next call that wakes it. Everything
-unusual takes the way of frames (producer_stream.py): a limit or a degraded lane, a damaged body, an answer that is
-missing, a refusal.
+thread hands a small half message, and the COMMIT of what is on disk, to the core itself. It also writes the half
+message if the commit thread rests (`carry_out`), because it waits for it anyway; after a COMMIT it reads the next cut.
+The thread that wrote gives the client its answer, and the event loop records that with the next call that wakes it.
+Everything unusual takes the way of frames (producer_stream.py): a limit or a degraded lane, a damaged body, an answer
+that is missing, a refusal.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class DirectIntake:
 
         def hand_over() -> Future[HalvesResult]:
             limits.check(half)
-            return self._core.producers.take_halves(stream.business, stream.epoch, [shipped])
+            return self._core.producers.take_halves(stream.business, stream.epoch, [shipped], wakes=False)
 
         settle = partial(stream.on_halves_done, first=half.batch_no)
         note = partial(self._traffic.record_direct, stream.business, len(body), asked_at)
@@ -104,6 +105,13 @@ class DirectIntake:
 
         return self._try(hand_over, 0, _commit_answer, stream.on_decision_done)
 
+    def carry_out(self) -> None:
+        """Carry out the half message, or let the commit thread do so. The client's lock is free.
+
+        An ended stream does so too: the core has the command.
+        """
+        self._core.producers.carry_out_here()
+
     def _try(
         self,
         hand_over: Callable[[], Future[Any]],
@@ -112,11 +120,11 @@ class DirectIntake:
         settle: Callable[..., None],
         note: Callable[[float], None] = lambda done_at: None,
     ) -> bool:
-        """Hand over; then the commit thread gives the client its answer, and the event loop records the result later.
+        """Hand over; then the client gets its answer from the core, and the event loop records the result later.
 
         The stream cannot end in between, for then it has left the business in the core.
         """
-        stream, taker, numbers = self._stream, threading.get_ident(), list[int]()
+        stream, numbers, is_locked = self._stream, list[int](), [threading.get_ident()]
         with self._lock:
             if self._is_closed or stream.is_over:
                 return False
@@ -129,7 +137,8 @@ class DirectIntake:
         def on_done(done: Future[Any]) -> None:
             frame = answer(done.result()) if done.exception() is None else None
             # if the commit thread was faster, this is the client's thread, which holds the lock that `put` needs
-            is_put = frame is not None and threading.get_ident() != taker and self._context.put_at_once(frame)
+            holds_lock = threading.get_ident() in is_locked
+            is_put = frame is not None and not holds_lock and self._context.put_at_once(frame)
             post = self._bridge.post_idly if is_put else self._bridge.post
             post(record, done, is_put, self._traffic.monotonic())
 
@@ -139,6 +148,7 @@ class DirectIntake:
 
         stream.hear()
         future.add_done_callback(on_done)
+        is_locked.clear()
         return True
 
 

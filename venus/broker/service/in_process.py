@@ -37,6 +37,8 @@ class InProcessContext:
         #: Take a small message in the client's thread, if they return True. The handler of a producer sets them.
         self.on_half: Callable[[broker_pb2.Half], bool] = lambda _: False
         self.on_commit: Callable[[broker_pb2.Decision], bool] = lambda _: False
+        #: Writes the half message that was taken, in the client's thread if possible.
+        self.carry_out: Callable[[], None] = lambda: None
 
     def peer(self) -> str:
         """Return the name of the peer in messages."""
@@ -153,6 +155,11 @@ class ServedTask:
     def commit(self, decision: broker_pb2.Decision) -> bool:
         """Hand a COMMIT to the core without a frame; return False if that is not possible now."""
         return self._context is not None and self._context.on_commit(decision)
+
+    def carry_out(self) -> None:
+        """Write the half message that was handed to the core, in this thread if possible."""
+        if self._context is not None:
+            self._context.carry_out()
 
     def _on_wake(self) -> None:
         self._is_woken = False

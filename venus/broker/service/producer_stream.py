@@ -193,6 +193,7 @@ class ProducerStream:
         if isinstance(context, InProcessContext):
             direct = DirectIntake(self, context, shared.core, shared.bridge, shared.traffic)
             context.on_half, context.on_commit = direct.take_half, direct.take_commit
+            context.carry_out = direct.carry_out
         try:
             while True:
                 for frame in self.outbox.take_frames():
