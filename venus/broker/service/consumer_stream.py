@@ -1,15 +1,17 @@
 """One consumer's stream: increments from an offset on, after the full data if the consumer asks for it.
 
 A consumer grants credit in bytes. The stream reads only what it may send, so a stopped consumer holds one frame at
-most. A commit wakes the subscribers of its business; one frame carries everything committed meanwhile.
+most. A commit wakes the subscribers of its business; one frame carries everything committed meanwhile. If the only one
+is in this process and has everything before, the committing thread sends the commit itself (`send_at_once`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,14 +21,15 @@ from venus.broker.core import Core
 from venus.broker.machine.mirror import filters_from_wire
 from venus.broker.queue.border_masks import border_for
 from venus.broker.queue.early_delivery import EarlyDelivery
+from venus.broker.queue.reader import ReadResult
 from venus.broker.queue.reduced_batches import TableChoice
+from venus.broker.service.chunk_prefetcher import ChunkPrefetcher
 from venus.broker.service.in_process import InProcessContext
 from venus.broker.service.local_streams import LocalContext
 from venus.broker.service.replica_watch import ReplicaWatch
 from venus.broker.service.service_status import ServiceStatus, now_us
 from venus.broker.service.shared_frames import FrameKey, SharedFrames, bytes_max_for
 from venus.broker.service.traffic import DEGRADED_FRAME_BYTES, DEGRADED_PAUSE_S, Traffic
-from venus.codec.stored_rows import SealedChunk
 from venus.errors import NotLeader, ProtocolError, Unavailable, VenusError
 from venus.flow.admission import DeliveryWindow
 from venus.flow.degradation import Lane
@@ -37,42 +40,6 @@ from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import SealedMessage, check_frame_seal
 from venus.rpc.squeeze import Credit, Squeezer, cost, is_large
 from venus.wire import broker_pb2
-
-
-class ChunkPrefetcher:
-    """Reader of the chunks of a split; it reads one chunk ahead of the caller."""
-
-    def __init__(self, core: Core, bridge: LoopBridge, request: broker_pb2.ReadSplitRequest) -> None:
-        self._core, self._bridge, self._request = core, bridge, request
-        self._iterator: Iterator[SealedChunk] | None = None
-        self._ahead: asyncio.Task[SealedChunk | None] | None = None
-        #: How long reading the newest chunk took.
-        self.took_s = 0.0
-
-    async def next(self) -> SealedChunk | None:
-        """Return the next chunk, None at the end."""
-        if self._ahead is None:
-            self._ahead = asyncio.create_task(self._bridge.run_blocking(Lane.FULL_DATA, self._read))
-        chunk = await self._ahead
-        self._ahead = (
-            asyncio.create_task(self._bridge.run_blocking(Lane.FULL_DATA, self._read)) if chunk is not None else None
-        )
-        return chunk
-
-    def _read(self) -> SealedChunk | None:
-        if self._iterator is None:
-            self._iterator = iter(self._core.full_data.read_split(self._request))
-        began = time.monotonic()
-        chunk = next(self._iterator, None)
-        self.took_s = time.monotonic() - began
-        return chunk
-
-    def close(self) -> None:
-        """Drop the iterator once no thread uses it."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.add_done_callback(lambda task: task.cancelled() or task.exception())
-
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +71,7 @@ class ConsumerStream:
         self.business, self.group = wanted.business, wanted.group
         self.set_id, self.peer = wanted.set_id, str(context.peer())
         #: Frames are not encoded for a consumer in this process, and not compressed for one on this machine.
-        self._is_in_process = isinstance(context, InProcessContext)
+        self._inside = context if isinstance(context, InProcessContext) else None
         self._compresses = not isinstance(context, InProcessContext | LocalContext)
         self.wake = asyncio.Event()
         self.tail = 0  # the end of the queue, as far as this stream knows
@@ -129,8 +96,15 @@ class ConsumerStream:
         self._eof = False
         self._token = 0  # of the attachment
         self._follows = False  # whether the consumer had everything before the newest commit
+        self._turn = threading.Lock()  # of whichever thread sends, and while credit changes
+        self._rests = False  # whether the event loop sends nothing, and the committing thread may
         self._read_replicas, self._own_address = read_replicas, own_address
         self._fill = (0, 0)  # number of the business, and at a mirror the full data that the increments follow
+
+    @property
+    def is_in_process(self) -> bool:
+        """Whether the consumer is in this process."""
+        return self._inside is not None
 
     def end(self, error: VenusError) -> None:
         """End the stream with this error."""
@@ -272,7 +246,31 @@ class ConsumerStream:
                 elif pause_s := self._frames.pause_s(self.business, time.monotonic()):
                     await asyncio.sleep(pause_s)
             else:
-                await self.wake.wait()
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Wait for news. Meanwhile the committing thread may send to a consumer of this process."""
+        with self._turn:
+            self._rests = self._reads_here
+        try:
+            await self.wake.wait()
+        finally:
+            with self._turn:
+                self._rests = False
+
+    def send_at_once(self, next_offset: int) -> bool:
+        """Send commits up to `next_offset` in the committing thread; return False if the event loop has to."""
+        with self._turn:
+            busy = not self._rests or self._sent.is_waiting or self._traffic.has_degraded(Lane.INCREMENTS)
+            if self._inside is None or busy or self._error is not None or self._position >= next_offset:
+                return False
+            try:
+                self._check_fill()
+                wanted = (self.business, self._position, self._room, self._tables, self._only)
+                frame = self._build_frame(self._core.subscriptions.read(*wanted)) if wanted[2] > 0 else None
+            except VenusError:  # the event loop meets it too, and ends the stream
+                return False
+            return frame is not None and self._inside.put_at_once(frame) and self._position >= next_offset
 
     def _check_fill(self) -> None:
         """Raise Unavailable if the increments would follow other full data than the consumer has.
@@ -299,6 +297,10 @@ class ConsumerStream:
             result = self._core.subscriptions.read(*wanted)
         else:
             result = await self._bridge.run_blocking(Lane.INCREMENTS, self._core.subscriptions.read, *wanted)
+        return self._build_frame(result)
+
+    def _build_frame(self, result: ReadResult) -> broker_pb2.DeliveryFrame | None:
+        """Return a frame with what the credit allows of this; None if that is nothing."""
         going: list[broker_pb2.Increment] = []
         left = len(result.increments)
         for increment in result.increments:
@@ -319,7 +321,7 @@ class ConsumerStream:
 
     async def _shared_frame(self, room: int) -> SealedMessage | None:
         """Return a frame shared with other consumers at this position; None means that this consumer needs its own."""
-        if self._sent.is_waiting or self._is_in_process or not self._frames.can_share(self.business):
+        if self._sent.is_waiting or self.is_in_process or not self._frames.can_share(self.business):
             return None
         position = self._position
         business = self._core.subscriptions.serving_business(self.business, position)
@@ -419,8 +421,9 @@ class ConsumerStream:
             while True:
                 self._on_frame(frame)
                 if frame.credit_bytes > 0:
-                    self._credit.grant(frame.credit_bytes)
-                    self.window.on_returned(frame.credit_bytes, self._traffic.monotonic())
+                    with self._turn:
+                        self._credit.grant(frame.credit_bytes)
+                        self.window.on_returned(frame.credit_bytes, self._traffic.monotonic())
                     self.wake.set()
                 frame = await self._context.read()
                 if frame is None:

@@ -11,7 +11,8 @@ import grpc
 from venus.broker.core import Core
 from venus.broker.listening.listening import JudgedBatch
 from venus.broker.replicas.gate import Gate
-from venus.broker.service.consumer_stream import ChunkPrefetcher, ConsumerStream, Context, StreamContext
+from venus.broker.service.chunk_prefetcher import ChunkPrefetcher
+from venus.broker.service.consumer_stream import ConsumerStream, Context, StreamContext
 from venus.broker.service.listener_stream import ListenerStream
 from venus.broker.service.live_changes import ClientSilent
 from venus.broker.service.service_status import ServiceStatus, now_us
@@ -106,8 +107,25 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
         self.listeners: StreamIndex[ListenerStream] = StreamIndex()
         core.listening.deliver = lambda judged: bridge.post(self._on_judged, judged)
         core.listening.on_lost = lambda number: bridge.post(self._on_refill, number)
-        core.publisher.add_listener(lambda business, next_offset: bridge.post(self._on_commit, business, next_offset))
+        #: The consumers in this process that are the only ones of their business.
+        self._sole: dict[str, ConsumerStream] = {}
+        core.publisher.add_listener(self._on_published)
         core.commits.writer.batch_notifications = bridge.coalesce_posts  # with the answers to producers
+
+    def _on_published(self, business: str, next_offset: int) -> None:
+        """Send a commit to the only consumer of a business, or let the event loop do so. In the committing thread."""
+        sole = self._sole.get(business)
+        # a consumer that has come meanwhile reads up to this commit, unless it was there before
+        if sole is None or not sole.send_at_once(next_offset) or self._sole.get(business) is not sole:
+            self.bridge.post(self._on_commit, business, next_offset)
+
+    def _find_sole(self, business: str) -> None:
+        """Find the only consumer of a business after their number has changed."""
+        streams = list(self.streams.of_business(business))
+        if len(streams) == 1 and streams[0].is_in_process:
+            self._sole[business] = streams[0]
+        else:
+            self._sole.pop(business, None)
 
     def _on_commit(self, business: str, next_offset: int) -> None:
         self.frames.on_tail_moved(business, next_offset)
@@ -183,6 +201,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
                 self._gate.address,
             )
             self.streams.add(stream)
+            self._find_sole(stream.business)
             self.frames.add_stream(stream.business)
             term = self._gate.term(stream.business)
             try:
@@ -193,6 +212,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
                 raise
             finally:
                 self.streams.remove(stream)
+                self._find_sole(stream.business)
                 self.frames.remove_stream(stream.business)
                 self._on_stream_end(stream)
 

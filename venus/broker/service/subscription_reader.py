@@ -15,7 +15,8 @@ from venus.broker.listening.replay import Replay, ReplayedBatch
 from venus.broker.machine.business import Business
 from venus.broker.machine.records import load_schemas, read_schemas
 from venus.broker.queue.reader import find_batch
-from venus.broker.service.consumer_stream import RENEW_PART, ChunkPrefetcher
+from venus.broker.service.chunk_prefetcher import ChunkPrefetcher
+from venus.broker.service.consumer_stream import RENEW_PART
 from venus.broker.service.traffic import Traffic
 from venus.broker.store.rocks import Store
 from venus.codec.changed_rows import encode_loaded

@@ -1,0 +1,208 @@
+"""Small commits of `venus run`: they reach the broker's disk and the consumer without the event loop.
+
+How they are handed over is tested in test_in_process.py, the turns of the threads in engine/test_lent_turn.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.service.conftest import producer
+from tests.support.brokers.consumers import subscriber
+from tests.support.brokers.servers import commit, take
+from tests.support.engines.batches import half
+from tests.support.waiting import eventually
+from venus.broker.pipeline.group_writer import GroupWriter
+from venus.broker.service.consumer_stream import ConsumerStream
+from venus.broker.service.in_process import InProcessContext
+from venus.broker.service.process import RunningBroker
+from venus.errors import DigestMismatch
+from venus.rpc.event_loop import LoopBridge
+from venus.rpc.in_process import find_broker
+from venus.rpc.producer import Producer
+from venus.rpc.squeeze import cost
+from venus.rpc.subscriber import Subscriber
+from venus.wire import broker_pb2
+
+pytestmark = [pytest.mark.integration, pytest.mark.parametrize("transport", ["in process"], indirect=True)]
+
+
+class Numbers:
+    """Numbers of batches, one after the other."""
+
+    def __init__(self, sender: Producer) -> None:
+        self._sender, self.newest = sender, 0
+
+    def commit(self) -> None:
+        """Commit the next batch."""
+        self.newest += 1
+        commit(self._sender, [half(self.newest)])
+
+
+@pytest.fixture
+def numbers(broker: RunningBroker) -> Iterator[Numbers]:
+    with producer(broker) as sender:
+        sender.connect(0, 0)
+        yield Numbers(sender)
+
+
+@pytest.fixture
+def reader(broker: RunningBroker, numbers: Numbers) -> Iterator[Subscriber]:
+    with subscriber(broker) as found:
+        found.open(0, 0)
+        yield found
+
+
+@pytest.fixture
+def wakes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Keep the thread of each call that wakes the broker's event loop."""
+    found: list[int] = []
+    wake = LoopBridge._wake
+
+    def record(self: LoopBridge) -> None:
+        found.append(threading.get_ident())
+        wake(self)
+
+    monkeypatch.setattr(LoopBridge, "_wake", record)
+    return found
+
+
+def commit_until_direct(numbers: Numbers, reader: Subscriber, wakes: list[int]) -> None:
+    """Commit until the committing thread sends: the event loop has come to rest behind the commits before."""
+
+    def is_direct() -> bool:
+        wakes.clear()
+        numbers.commit()
+        take(reader, numbers.newest)
+        return not wakes
+
+    eventually(is_direct)
+
+
+def test_the_senders_thread_writes_a_small_half_message(
+    broker: RunningBroker, numbers: Numbers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    write = GroupWriter.write
+
+    def record(self: GroupWriter, commands: Any) -> Any:
+        if commands:
+            threads.append(threading.get_ident())
+        return write(self, commands)
+
+    monkeypatch.setattr(GroupWriter, "write", record)
+
+    def is_carried_out_here() -> bool:
+        threads.clear()
+        numbers.commit()
+        return threading.get_ident() in threads
+
+    eventually(is_carried_out_here)
+
+
+def test_a_commit_reaches_the_consumer_without_the_event_loop(
+    numbers: Numbers, reader: Subscriber, wakes: list[int]
+) -> None:
+    commit_until_direct(numbers, reader, wakes)
+    for _ in range(5):
+        commit_until_direct(numbers, reader, wakes)
+
+
+def test_commits_keep_their_order_whichever_thread_sends_them(numbers: Numbers, reader: Subscriber) -> None:
+    """Acknowledgements and credit wake the event loop in between."""
+    found: list[broker_pb2.Increment] = []
+    for _ in range(300):
+        numbers.commit()
+        found += reader.increments(0.0)
+        reader.acknowledge(reader.position)
+    found += take(reader, numbers.newest)
+    assert [increment.base_offset for increment in found] == list(range(numbers.newest))
+
+
+def test_a_commit_waits_for_the_one_that_the_event_loop_is_sending(
+    numbers: Numbers, reader: Subscriber, wakes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit_until_direct(numbers, reader, wakes)
+    begun, may_continue = threading.Event(), threading.Event()
+    send, write = ConsumerStream.send_at_once, InProcessContext.write
+
+    async def write_late(self: InProcessContext, frame: Any) -> None:
+        begun.set()
+        while isinstance(frame, broker_pb2.DeliveryFrame) and not may_continue.is_set():
+            await asyncio.sleep(0.005)
+        await write(self, frame)
+
+    monkeypatch.setattr(InProcessContext, "write", write_late)
+    monkeypatch.setattr(ConsumerStream, "send_at_once", lambda *_: False)
+    first = numbers.newest
+    numbers.commit()
+    assert begun.wait(30)
+    monkeypatch.setattr(ConsumerStream, "send_at_once", send)
+    numbers.commit()
+    may_continue.set()
+    assert [increment.base_offset for increment in take(reader, numbers.newest)] == [first, first + 1]
+
+
+def test_a_consumer_gets_no_more_than_its_credit_from_either_thread(broker: RunningBroker, numbers: Numbers) -> None:
+    each = cost(broker_pb2.Increment(body=half(1).body))
+    with subscriber(broker, credit_bytes=3 * each + 10) as found:
+        found.open(0, 0)
+        for _ in range(10):
+            numbers.commit()
+        eventually(lambda: len(found._arrived) == 3)
+        threading.Event().wait(0.2)
+        assert len(found._arrived) == 3
+        assert len(take(found, 10)) == 10
+
+
+def test_a_second_consumer_gets_every_commit_too(
+    broker: RunningBroker, numbers: Numbers, reader: Subscriber, wakes: list[int]
+) -> None:
+    commit_until_direct(numbers, reader, wakes)
+    with Subscriber(broker.address, "main", "another", credit_bytes=1 << 20) as second:
+        second.open(0, 0)
+        for _ in range(20):
+            numbers.commit()
+        assert len(take(second, numbers.newest)) == numbers.newest
+        take(reader, numbers.newest)
+    eventually(lambda: broker_streams(broker) == 2)
+    commit_until_direct(numbers, reader, wakes)
+
+
+def broker_streams(broker: RunningBroker) -> int:
+    server: Any = find_broker(broker.address)
+    return len(server._tasks)
+
+
+def test_a_consumer_that_refuses_a_commit_leaves_no_stream(
+    broker: RunningBroker, numbers: Numbers, reader: Subscriber, wakes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit_until_direct(numbers, reader, wakes)
+
+    def refuse(*_: Any) -> None:
+        raise DigestMismatch("damaged")
+
+    monkeypatch.setattr(reader, "on_frame", refuse)
+    numbers.commit()
+    eventually(lambda: broker_streams(broker) == 1)
+    with pytest.raises(DigestMismatch, match="damaged"):
+        reader.increments(10.0)
+    numbers.commit()
+
+
+def test_a_consumer_that_has_left_is_sent_nothing(
+    broker: RunningBroker, numbers: Numbers, reader: Subscriber, wakes: list[int]
+) -> None:
+    commit_until_direct(numbers, reader, wakes)
+    reader.close()
+    eventually(lambda: broker_streams(broker) == 1)
+    numbers.commit()
+    assert wakes
+    with subscriber(broker) as another:
+        another.open(numbers.newest - 1, 0)
+        assert len(take(another, numbers.newest)) == 1
