@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -380,14 +381,16 @@ class _Run:
         from venus.cli.loop_threads import LoopThread, TargetLoop, ThreadSupervisor
         from venus.cli.run import capture_changes
         from venus.cli.supervisor import has_turned
+        from venus.cli.sync_direction import SwitchMonitor
 
         own, stop, captured = self._invocation, threading.Event(), threading.Event()
         self._stop = stop
         if self._is_stopping.is_set():
             return False
+        switch = SwitchMonitor(own, stop)
         bodies: list[tuple[str, Callable[[Emit], None]]] = [
-            (CAPTURE, lambda emit: capture_changes(own, stop, captured, emit)),
-            *((name, TargetLoop(own, name, stop, captured).run) for name in own.directed_settings.targets),
+            (CAPTURE, partial(capture_changes, own, stop, captured, partial(switch.describe, None))),
+            *((n, TargetLoop(own, n, stop, captured, switch.describe).run) for n in own.directed_settings.targets),
         ]
         self._loops = [LoopThread(name=name, body=self._keep_error(name, body), is_vital=True) for name, body in bodies]
         ThreadSupervisor(self._loops, stop, self._on_event, _explain).run()

@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from venus.cli.output import PLAIN_EVERY_S
 from venus.cli.supervisor import HEALTHY_AFTER_S, LINES_MAX, STOP_TIMEOUT_S, ends_all, restart_delay_s
-from venus.cli.sync_direction import DirectionGuard, SwitchMonitor
+from venus.cli.sync_direction import DirectionGuard
 from venus.errors import ConfigError, DatabaseUnavailable, VenusError
 from venus.flow.breaker import REMIND_S
 from venus.model import count_phrase
@@ -226,10 +227,17 @@ class LoadStopped(Exception):
 class TargetLoop:
     """Loop of one target."""
 
-    def __init__(self, run: Invocation, name: str, stop: threading.Event, captured: threading.Event) -> None:
+    def __init__(
+        self,
+        run: Invocation,
+        name: str,
+        stop: threading.Event,
+        captured: threading.Event,
+        describe_switch: Callable[[str | None], str],
+    ) -> None:
         self._settings, self._name = run.directed_settings, name
         self._guard = DirectionGuard(run)
-        self._switch = SwitchMonitor(run, name, stop)
+        self._describe_switch = partial(describe_switch, name)
         self._stop, self._captured = stop, captured
         self._is_following = False
 
@@ -247,7 +255,7 @@ class TargetLoop:
         from venus.adapters.targets.registry import open_target
 
         target = open_target(self._settings, self._name)
-        target.describe_switch = self._switch.describe
+        target.describe_switch = self._describe_switch
         view = target.read_view()
         if not view.error and not view.loaded:
             try:

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -203,11 +204,14 @@ def run_loops(run: Invocation, signalled: threading.Event) -> int:
     """Run capture and the targets until a signal or until capture ends permanently. Raises DirectionChanged."""
     from venus.cli.loop_threads import TargetLoop, format_step
     from venus.cli.sync import report_capture_end
+    from venus.cli.sync_direction import SwitchMonitor
 
     stop, captured = threading.Event(), threading.Event()
-    capture = LoopThread(name="capture", body=lambda emit: capture_changes(run, stop, captured, emit), is_vital=True)
+    switch = SwitchMonitor(run, stop)
+    body = partial(capture_changes, run, stop, captured, partial(switch.describe, None))
+    capture = LoopThread(name="capture", body=body, is_vital=True)
     names = run.directed_settings.targets
-    targets = [LoopThread(name=name, body=TargetLoop(run, name, stop, captured).run) for name in names]
+    targets = [LoopThread(name=n, body=TargetLoop(run, n, stop, captured, switch.describe).run) for n in names]
     writer = EventWriter(run)
 
     def write(name: str, found: Any) -> None:
@@ -229,14 +233,19 @@ def run_loops(run: Invocation, signalled: threading.Event) -> int:
     return code
 
 
-def capture_changes(run: Invocation, stop: threading.Event, captured: threading.Event, emit: Emit) -> None:
+def capture_changes(
+    run: Invocation,
+    stop: threading.Event,
+    captured: threading.Event,
+    describe_switch: Callable[[], str],
+    emit: Emit,
+) -> None:
     """Capture until the stop; set `captured` once every table has been read. Raises DirectionChanged."""
     from venus.adapters.upper.capture import run_capture
     from venus.cli.sync import run_reported
-    from venus.cli.sync_direction import DirectionGuard, SwitchMonitor
+    from venus.cli.sync_direction import DirectionGuard
 
     settings, guard = run.directed_settings, DirectionGuard(run)
-    switch = SwitchMonitor(run, None, stop)
 
     def on_report(found: Any) -> None:
         if found.state == "capturing":
@@ -245,7 +254,7 @@ def capture_changes(run: Invocation, stop: threading.Event, captured: threading.
 
     def body(report: Callable[[Any], None]) -> None:
         capture = lambda: run_capture(  # noqa: E731
-            settings, stop, report=report, may_read_again=guard.may_read_again, describe_switch=switch.describe
+            settings, stop, report=report, may_read_again=guard.may_read_again, describe_switch=describe_switch
         )
         guard.run_capture(capture, stop)
 

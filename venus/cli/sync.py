@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -243,10 +244,10 @@ def build_body(
     run: Invocation, target: str | None, engine: str, stop: threading.Event, *, take_over: bool
 ) -> Callable[[Callable[[Any], None]], None]:
     """Return what one loop runs in the present direction, with its reporter: capture, or apply for a target."""
-    guard, switch = DirectionGuard(run), SwitchMonitor(run, target, stop)
+    guard, describe_switch = DirectionGuard(run), partial(SwitchMonitor(run, stop).describe, target)
     if target is not None:
         return lambda report: guard.run_apply(
-            build_follower(run.directed_settings, target, engine, stop, report, switch.describe),
+            build_follower(run.directed_settings, target, engine, stop, report, describe_switch),
             target,
             stop,
             watched=not run.supervised,
@@ -260,7 +261,7 @@ def build_body(
             report=report,
             take_over=take_over,
             may_read_again=guard.may_read_again,
-            describe_switch=switch.describe,
+            describe_switch=describe_switch,
         ),
         stop,
     )

@@ -127,21 +127,25 @@ class DirectionGuard:
 class SwitchMonitor:
     """Thread that looks for an unfinished switch, which one loop reports: page, metrics and alarms show it then.
 
-    `name`: the target of the loop; None = capture. While neither database accepts writes, capture may have ended, so
-    that the follower's loop reports it; afterwards the capture of the new owner does.
+    All loops of a process share it, because each look connects to both databases. While neither database accepts
+    writes, capture may have ended, so that the follower's loop reports it; afterwards the new owner's capture does.
     """
 
-    def __init__(self, run: Invocation, name: str | None, stop: threading.Event) -> None:
+    def __init__(self, run: Invocation, stop: threading.Event) -> None:
         self._run = run
-        self._name = name
         self._stop = stop
-        self._advice = ""
+        #: The loop that reports, as in `describe`, and what it reports.
+        self._found: tuple[str | None, str] = None, ""
         if may_fall_back(run.settings):
             threading.Thread(target=self._look, name="venus-switch", daemon=True).start()
 
-    def describe(self) -> str:
-        """Return what to do about an unfinished switch; empty = nothing, or another loop reports it."""
-        return self._advice
+    def describe(self, name: str | None) -> str:
+        """Return what to do about an unfinished switch; empty = nothing, or another loop reports it.
+
+        `name`: the target of the loop; None = capture.
+        """
+        reporter, advice = self._found
+        return advice if name == reporter else ""
 
     def _look(self) -> None:
         from venus.adapters.cutover.direction import read_state
@@ -152,13 +156,9 @@ class SwitchMonitor:
             with suppress(VenusError):
                 state = read_state(self._run.settings)
                 owner, advice = describe_switch(state.records) if state is not None else ("", "")
-                is_mine = bool(owner) if self._name is None else state is not None and self._is_follower(state, owner)
-                self._advice = advice if is_mine else ""
+                self._found = None if owner or state is None else state.follower, advice
             if self._stop.wait(SWITCH_S if state is not None else NO_SWITCH_S):
                 return
-
-    def _is_follower(self, state: FallBackState, owner: str) -> bool:
-        return not owner and self._name == state.follower
 
 
 def forget_owner(base: Settings) -> None:
