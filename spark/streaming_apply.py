@@ -124,6 +124,10 @@ class RangeApply(Protocol):
         """Apply everything below an offset, exactly once however often it is called."""
         ...
 
+    def report_switch(self) -> None:
+        """Report an unfinished switch of the application, or its end, while no change arrives."""
+        ...
+
 
 def run_stream(spark: SparkSession, settings: Settings, applies: RangeApply, stop: threading.Event) -> None:
     """Apply until `stop`. Raises what `applies` raises, and SparkFailed."""
@@ -151,7 +155,7 @@ def run_stream(spark: SparkSession, settings: Settings, applies: RangeApply, sto
         )
         try:
             while query.isActive and not stop.wait(STOP_S):
-                pass
+                applies.report_switch()
             error = query.exception() if not query.isActive else None
         finally:
             query.stop()

@@ -250,6 +250,10 @@ class ScaledApply(Protocol):
         """Apply everything below an offset exactly once, however often it is called."""
         ...
 
+    def report_switch(self) -> None:
+        """Report an unfinished switch of the application, or its end, while no change arrives."""
+        ...
+
 
 # -- the target --------------------------------------------------------------------------------------------------------
 

@@ -120,7 +120,8 @@ class PostgresqlTarget(RelationalTarget):
     ) -> Iterator[ScaledApply]:
         from venus.adapters.targets.postgresql.apply.staged_apply import StagedApply
 
-        with closing(StagedApply(self._settings, self.name, runner, stop, report)) as applies:
+        staged = StagedApply(self._settings, self.name, runner, stop, report, describe_switch=self.describe_switch)
+        with closing(staged) as applies:
             yield applies
 
     # -- verification --------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ from tests.support.brokers.feed import (
     table,
     unique_label,
 )
+from tests.support.brokers.real_broker import RealBroker
+from tests.support.brokers.servers import business_status
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.apply.staged_apply import StagedApply
 from venus.adapters.targets.postgresql.apply.staged_task import StageTask, stage_prefix, stage_range
@@ -376,3 +378,37 @@ def test_each_lost_offset_is_accounted_for(database: str, broker: FakeDelivery, 
     assert (applies.staged, applies.ordinary) == (1, 0)
     assert applied_offset(database) == broker.next_offset
     assert read_progress(settings, "a").unaccounted == 0
+
+
+def reported_switch(address: str) -> list[str]:
+    """Return what the target has last reported of an unfinished switch."""
+    found = business_status(address).consumers[0].reported.report.tables
+    return [t.reason for t in found if t.name == "switch"]
+
+
+@pytest.mark.parametrize("rows_min", [1, 1_000_000], ids=["staged", "ordinary"])
+def test_an_unfinished_switch_is_reported_with_and_without_changes(
+    database: str, real: RealBroker, rows_min: int
+) -> None:
+    feed, broker = Feed(real), real
+    feed.describe(items())
+    feed.cut(*(put(i, "a", i) for i in range(40)))
+    settings = settings_for(broker.address, {"a": database}, apply={"load_workers": 3})
+    settings = settings.model_copy(update={"spark": SparkSettings(stage_rows_min=rows_min)})
+    full_sync(settings, "a")
+    advice = ""
+    applies = StagedApply(settings, "a", Here(), threading.Event(), describe_switch=lambda: advice)
+    try:
+        applies.start()
+        advice = "the switch to new is not finished"
+        applies.report_switch()
+        eventually(lambda: reported_switch(broker.address) == [advice], "the report without changes")
+        feed.cut(*(put(i, "b", i) for i in range(40)))
+        applies.apply_up_to(broker.next_offset)
+        applies.report_switch()
+        eventually(lambda: reported_switch(broker.address) == [advice], "the report behind changes")
+        advice = ""
+        applies.report_switch()
+        eventually(lambda: reported_switch(broker.address) == [], "the end of the switch")
+    finally:
+        applies.close()

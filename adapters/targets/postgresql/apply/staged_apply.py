@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from venus.adapters.targets.postgresql.apply.staged_task import (
@@ -38,7 +38,7 @@ from venus.adapters.targets.relational.states import CATCHUP, RESYNC
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, Diverged, ProtocolError, TargetError, VenusError
 from venus.process.runners import Runner
-from venus.rpc.conditions import ROWS_EVERY_S
+from venus.rpc.conditions import ROWS_EVERY_S, switch_conditions
 from venus.rpc.subscriber import Subscriber
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,14 @@ class StagedApply:
     """Scale-out apply to one target, up to a requested offset."""
 
     def __init__(
-        self, settings: Settings, name: str, runner: Runner, stop: threading.Event, report: Report | None = None
+        self,
+        settings: Settings,
+        name: str,
+        runner: Runner,
+        stop: threading.Event,
+        report: Report | None = None,
+        *,
+        describe_switch: Callable[[], str] = lambda: "",
     ) -> None:
         self._settings, self._name, self._runner, self._stop = settings, name, runner, stop
         self._target = PostgresDatabase(settings, name)
@@ -63,6 +70,9 @@ class StagedApply:
         self._loop = ApplyLoop(name, stop, report)
         self._subscriber: Subscriber | None = None
         self._log_start = 0
+        self._describe_switch = describe_switch
+        #: What was reported of an unfinished switch. The lock: only one thread works at the target.
+        self._switch, self._lock = "", threading.Lock()
         self._row_counts: dict[int, int] = {}
         self._counted_at_us = 0
         #: How many micro-batches were staged, and how many took the ordinary path.
@@ -93,6 +103,22 @@ class StagedApply:
 
     def apply_up_to(self, end: int) -> None:
         """Apply everything below `end` and retry after transient errors. Raises all others."""
+        with self._lock:
+            self._apply_up_to(end)
+
+    def report_switch(self) -> None:
+        """Report an unfinished switch of the application, or its end, while no change arrives. Cheap to call often."""
+        if self._describe_switch() != self._switch and self._lock.acquire(blocking=False):
+            try:
+                self._try_apply(0)
+            except VenusError as error:
+                if not self._loop.is_waited_for(error):
+                    raise
+                self._disconnect()
+            finally:
+                self._lock.release()
+
+    def _apply_up_to(self, end: int) -> None:
         wait_s = PAUSE_S
         while not self._stop.is_set():
             try:
@@ -166,7 +192,9 @@ class StagedApply:
         condition = catalogue.condition()
         self._count_rows(opened)
         figures = replace(condition.figures, rows=self._row_counts, counted_at_us=self._counted_at_us)
-        self._subscriber.report(replace(condition, figures=figures))
+        self._switch = self._describe_switch()
+        tables = (*switch_conditions(self._switch), *condition.tables)
+        self._subscriber.report(replace(condition, tables=tables, figures=figures))
 
     def _count_rows(self, opened: _LockedSession) -> None:
         now_us = time.time_ns() // 1000
@@ -216,7 +244,8 @@ class StagedApply:
             if self._stop.is_set() or (found.offset >= end and not tending and not self._is_resyncing()):
                 inner.set()
 
-        run_apply(self._settings, self._name, inner, look)
+        run_apply(self._settings, self._name, inner, look, describe_switch=self._describe_switch)
+        self._switch = ""  # the reports have ended with the session
         self.ordinary += 1
 
     def _is_resyncing(self) -> bool:
