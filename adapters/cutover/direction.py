@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from venus.adapters.dialects import fixed_namespace
+from venus.adapters.dialects import DIALECTS, fixed_namespace, has_upper_case_names
 from venus.adapters.dialects.contract import Source
 from venus.adapters.dialects.registry import open_source, replace_own_options
 from venus.adapters.targets.contract import Target, require_capability
@@ -27,7 +27,9 @@ from venus.errors import ConfigError, Refused, VenusError
 from venus.model import TableSchema
 
 #: What a user reads who asks for another pair.
-SUPPORTED = "the source has to be PostgreSQL, MariaDB, MySQL or SQLite, and the target PostgreSQL; omit --fall-back"
+SUPPORTED = (
+    "the source has to be PostgreSQL, MariaDB, MySQL, SQLite or Oracle, and the target PostgreSQL; omit --fall-back"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +169,15 @@ def check_pair(base: Settings, main: str) -> FallBackPair:
     require_capability(target, "falls_back", hint=SUPPORTED)
     if not _can_follow(base) or not open_target(reverse(base, main), OLD).capabilities.falls_back:
         raise ConfigError("--fall-back: this source cannot follow a target", hint=SUPPORTED)
+    if base.source.mode == "inline":
+        raise ConfigError("--fall-back: a source in mode inline cannot follow a target", hint=SUPPORTED)
     config, namespace = base.targets[main], fixed_namespace(_scheme(base))
-    if config.schema_ != namespace or config.names == "lower":
+    is_upper = has_upper_case_names(DIALECTS[_scheme(base)])
+    if config.schema_ != namespace or config.names not in (("keep",) if is_upper else ("auto", "keep")):
         wanted = f'with schema = "{namespace}" since its load, without' if namespace else "without schema and"
+        names = 'without schema, with names = "keep" since its load' if is_upper else f"{wanted} names"
         raise ConfigError(
-            f"--fall-back: tables have other names at target {main}", hint=f"it needs [targets.{main}] {wanted} names"
+            f"--fall-back: tables have other names at target {main}", hint=f"it needs [targets.{main}] {names}"
         )
     return FallBackPair(base, main)
 

@@ -200,6 +200,7 @@ class Switch:
                 hint=f"`{command_to(self.owner.name)}` goes back with every write" if step is Step.DONE else "",
             )
         record = self._record(self.owner, SideState.OPEN, self._number - 1)
+        self.run_step(self.follower, self.follower.keep_following)
         self.run_step(self.owner, lambda: self.owner.reopen(record))
 
     def open(self, session: CutoverTarget, certificate: dict[str, Any], check: Check, at: SwitchPosition) -> None:

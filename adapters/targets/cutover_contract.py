@@ -240,6 +240,10 @@ class FallBackSide(Protocol):
         """Follow from this cut on, without a load, and store the record."""
         ...
 
+    def keep_following(self) -> None:
+        """Undo what a prepared handover has switched on, before the owner accepts writes again. May be repeated."""
+        ...
+
     def close(self) -> None:
         """Close the connections."""
         ...

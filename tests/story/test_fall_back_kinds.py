@@ -1,4 +1,4 @@
-"""Switches in a row from MariaDB and from SQLite under a writer, with kill -9: no row is lost or doubled.
+"""Switches in a row from MariaDB, SQLite and the stand-in for Oracle under a writer, with kill -9: no row is lost.
 
 What is killed: the processes of VENUS, the switching command, and each database. Without a rule the run fails.
 """
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.patching import Edit
-from tests.support.databases.mariadb import running_mariadb
+from tests.support.databases.mariadb import ORACLE_MODE, running_mariadb
 from tests.support.databases.postgres import running_server
-from tests.support.pipelines.old_databases import MariaPair, SqlitePair
+from tests.support.pipelines.old_databases import MariaPair, OraclePair, SqlitePair
 from tests.support.pipelines.switched_pair import SwitchedPair, SwitchProof
 from tests.support.processes.lifetimes import new_folder
 
@@ -49,7 +49,21 @@ def open_maria(folder: Path) -> Iterator[SwitchedPair]:
     home.rmdir()
 
 
-KINDS = {"sqlite": open_sqlite, "mariadb": open_maria}
+@contextmanager
+def open_oracle(folder: Path) -> Iterator[SwitchedPair]:
+    """Make a pair with a stand-in for Oracle, and a PostgreSQL server of its own, which can be killed."""
+    home = new_folder("pg-")
+    with ExitStack() as stack:
+        server = stack.enter_context(running_mariadb(ORACLE_MODE))
+        pair = OraclePair(folder, server, stack.enter_context(running_server(home / "data")))
+        try:
+            yield pair
+        finally:
+            pair.close()
+    home.rmdir()
+
+
+KINDS = {"sqlite": open_sqlite, "mariadb": open_maria, "oracle": open_oracle}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +82,8 @@ _CLOSED = "self._record(self.owner, SideState.CLOSED, self._number), self._schem
 _SQLITE_SIDE = "venus.adapters.targets.sqlite.cutover.side:SqliteSide"
 _SQLITE_CUTOVER = "venus.adapters.targets.sqlite.cutover.cutover_session:SqliteCutover"
 _MYSQL_CUTOVER = "venus.adapters.targets.mysql.cutover.cutover_session:MysqlCutover"
-#: The owner is closed for both kinds in the same place.
+_ORACLE_SIDE = "venus.adapters.targets.oracle.cutover.side:OracleSide"
+#: The owner is closed for all kinds in the same place.
 _CLOSING = (Edit(where=f"{_SWITCH}.close_owner", old=_CLOSED, new=_CLOSED.replace("self._schemas", "[]")),)
 
 
@@ -153,6 +168,22 @@ RULES: dict[tuple[str, str], tuple[tuple[Edit, ...], str]] = {
         (Edit(where=f"{_MYSQL_CUTOVER}.set_counters", old="found = []", new="return []"),),
         "was drawn before",
     ),
+    ("oracle", "changes of VENUS are not captured"): (
+        (
+            Edit(
+                where="venus.adapters.dialects.oracle.language.ddl:quiet_trigger",
+                old="return replace(made, sql=sql)",
+                new="return made",
+            ),
+        ),
+        "has logged changes of VENUS|old lacks",
+    ),
+    ("oracle", "a database that follows rejects writes"): (
+        (Edit(where=f"{_ORACLE_SIDE}.reject_writes", old="self._create_triggers(captured)", new="pass"),),
+        "accept writes",
+    ),
+    ("oracle", "the owner is closed before the follower is opened"): (_CLOSING, "accept writes"),
+    ("oracle", "capture starts at the cut"): (start_late("DELETE FROM VENUS_L_{schema.table_id:05}"), "lacks"),
     ("mariadb", "capture starts at the cut"): (start_late("DELETE FROM venus_l_{schema.table_id:05}"), "lacks"),
 }
 

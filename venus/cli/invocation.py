@@ -288,7 +288,7 @@ def may_fall_back(settings: Settings) -> bool:
     """Return whether source and a target could follow each other, by their URLs alone, whichever follows now."""
     source = settings.source.url.get_secret_value()
     urls = [target.url.get_secret_value() for target in settings.targets.values()]
-    others = ("mariadb", "mysql", "sqlite")
+    others = ("mariadb", "mysql", "oracle", "sqlite")
     if source.startswith("postgres"):
         return any(url.startswith(("postgres", *others)) for url in urls)
     return source.startswith(others) and any(url.startswith("postgres") for url in urls)

@@ -77,14 +77,18 @@ def _registry_entry(row: Row) -> OracleRegistryEntry:
 def register_statement(schema: TableSchema, estimate: int) -> str:
     """Return the statement that registers a table before it has triggers."""
     binds = version_values(schema)
-    wire = binds.pop("schema_wire")
+    written = write_wire(binds.pop("schema_wire"))
+    parts = binds | {"namespace": schema.namespace, "name": schema.name, "reason": INSTALLING, "estimate": estimate}
+    return statement("registry", "register", pieces=written, **{k: literal(v) for k, v in parts.items()})
+
+
+def write_wire(wire: str | int | bytes | None) -> str:
+    """Return the lines of a block that write the description of a table, in pieces that a script can contain."""
     assert isinstance(wire, bytes)
     pieces = [wire[n : n + WIRE_PIECE_BYTES] for n in range(0, len(wire), WIRE_PIECE_BYTES)]
-    parts = binds | {"namespace": schema.namespace, "name": schema.name, "reason": INSTALLING, "estimate": estimate}
-    written = "\n".join(
+    return "\n".join(
         statement("registry", "register_piece", nbytes=str(len(p)), bytes=literal(p)) + ";" for p in pieces
     )
-    return statement("registry", "register", pieces=written, **{k: literal(v) for k, v in parts.items()})
 
 
 def installed_state_statement(table_id: int, state: str, reason: str | None) -> str:
@@ -149,9 +153,15 @@ def lock_checkpoint(session: OracleSession) -> SourceState:
 
 def lock_epoch(session: OracleSession, epoch: Epoch) -> None:
     """Lock the checkpoint row until the transaction ends. Raises Fenced if another instance has raised the epoch."""
-    held = lock_checkpoint(session).epoch
-    if held != epoch:
-        raise Fenced(f"the source is at epoch {held}, this adapter at {epoch}")
+    held = lock_checkpoint(session)
+    if held.is_sealed:
+        raise _sealed_error(session)
+    if held.epoch != epoch:
+        raise Fenced(f"the source is at epoch {held.epoch}, this adapter at {epoch}")
+
+
+def _sealed_error(session: OracleSession) -> Fenced:
+    return Fenced(f"source {session.place}: capture has ended here, another database continues it")
 
 
 def add_batches(session: OracleSession, batches: Iterable[BatchRecord]) -> None:
@@ -248,6 +258,8 @@ class OracleRegistry(SourceRegistry):
         """Fence older instances; the row's lock waits for their local transaction."""
         with self._database.writer.transaction():
             held = lock_checkpoint(self._database.writer)
+            if held.is_sealed:
+                raise _sealed_error(self._database.writer)
             if held.epoch > epoch:
                 raise Fenced(f"the source is at epoch {held.epoch}, this adapter at {epoch}")
             self._database.writer.run(statement("registry", "raise_epoch"), {"epoch": epoch})

@@ -19,7 +19,7 @@ from venus.adapters.targets.mysql.session import MysqlSession, open_session
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import wait_for_lock
 from venus.adapters.targets.relational.lock_waits import RowLockWait, wait_conditions
-from venus.adapters.targets.relational.place import OWN, VersionStep
+from venus.adapters.targets.relational.place import OWN, VersionStep, only_new_columns
 from venus.adapters.targets.relational.row_database import TargetFitness
 from venus.adapters.targets.relational.states import TableState
 from venus.adapters.targets.relational.stepped_database import SteppedDatabase
@@ -128,9 +128,7 @@ class MysqlDatabase(SteppedDatabase):
             for c in tables.read_columns(session, old)
         }
         step = ddl.plan_step(old, new, present, self.name, has_begun=has_begun, rekeying=rekeying)
-        if self.application is not None and (altering := [t for t in step.statements if " ADD COLUMN " not in t]):
-            return VersionStep(refused=f"only new columns follow to the old database: {'; '.join(altering)}")
-        return step
+        return step if self.application is None else only_new_columns(step, " ADD COLUMN ")
 
     def forget_dictionary(self) -> None:
         if self.application is not None:

@@ -13,18 +13,20 @@ import sqlalchemy as sa
 from venus.adapters.dialects.statements import describe_session
 from venus.adapters.targets.cutover_contract import CutoverMark
 from venus.adapters.targets.oracle import ddl, rowsql, tables
+from venus.adapters.targets.oracle.application import OracleApplicationTables, OracleFollowerPlace
 from venus.adapters.targets.oracle.ddl import OraclePlacedTable, place_all, place_table
 from venus.adapters.targets.oracle.rowsql import OracleTableStatements, statement
 from venus.adapters.targets.oracle.session import OracleTargetSession, open_session
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import wait_for_lock
 from venus.adapters.targets.relational.lock_waits import RowLockWait, wait_conditions
-from venus.adapters.targets.relational.own_tables import StoredMicroseconds
-from venus.adapters.targets.relational.place import VersionStep
+from venus.adapters.targets.relational.own_tables import StoredMicroseconds, to_moment
+from venus.adapters.targets.relational.place import VersionStep, only_new_columns
 from venus.adapters.targets.relational.row_database import TargetFitness
 from venus.adapters.targets.relational.session import RelationalSession
 from venus.adapters.targets.relational.states import TableState
 from venus.adapters.targets.relational.stepped_database import SteppedDatabase, try_all
+from venus.adapters.targets.switching import OLD
 from venus.config import Settings
 from venus.errors import TargetError
 from venus.model import TableSchema
@@ -41,6 +43,16 @@ _TEXTS: dict[str, dict[int, str | bytes]] = {
 _BEFORE = TableState.__slots__.index("predicate_before")
 
 
+def cutover_sql(block: str, **parts: str) -> str:
+    """Return a block of cutover.sql."""
+    return statement("cutover", block, **parts)
+
+
+def side_sql(block: str, **parts: str) -> str:
+    """Return a block of side.sql."""
+    return statement("side", block, **parts)
+
+
 def open_database(settings: Settings, name: str, *, first_load: bool = False) -> OracleTargetDatabase:
     """Return the target; it connects on first use."""
     return OracleTargetDatabase(settings, name, first_load=first_load)
@@ -51,11 +63,23 @@ class OracleTargetDatabase(StoredMicroseconds, SteppedDatabase):
 
     def __init__(self, settings: Settings, name: str, *, first_load: bool = False) -> None:
         super().__init__(settings, name, rowsql, first_load=first_load)
+        is_old = name == OLD
+        #: In a database that was the application's, its own tables follow.
+        self.application = OracleApplicationTables(lambda: self.url, settings.source.type_map) if is_old else None
+
+    @property
+    def source_settings(self) -> Settings:
+        """The settings with which this database is captured."""
+        login = {name: getattr(self.config, name) for name in ("url", "password_command", "password_file")}
+        return self.settings.model_copy(update={"source": self.settings.source.model_copy(update=login)})
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def connect(self, purpose: str = "apply") -> OracleTargetSession:
-        return open_session(self, purpose)
+        session = open_session(self, purpose)
+        if self.application is not None:
+            session.mark_as_applying()
+        return session
 
     def install(self) -> list[str]:
         session = self.connect("install")
@@ -109,9 +133,14 @@ class OracleTargetDatabase(StoredMicroseconds, SteppedDatabase):
         return (sa.make_url(self.url).username or "").upper()
 
     def place(self, schema: TableSchema) -> OraclePlacedTable:
+        if self.application is not None:
+            found = self.application.find(schema.name)
+            return OracleFollowerPlace(schema=schema, namespace=self._user, name=schema.name, application=found)
         return place_table(schema, self._user, self.config.names)
 
     def place_all(self, schemas: Sequence[TableSchema]) -> list[OraclePlacedTable]:
+        if self.application is not None:
+            return [self.place(schema) for schema in schemas if not schema.is_heartbeat]
         return place_all(schemas, self._user, self.config.names, self.name)
 
     def has_table(self, session: OracleTargetSession, placed: OraclePlacedTable) -> bool:
@@ -147,8 +176,17 @@ class OracleTargetDatabase(StoredMicroseconds, SteppedDatabase):
         rekeying: bool,
     ) -> VersionStep:
         old, new = self.place(catalogue.current_schema(schema.table_id)), self.place(schema)
-        present = {c.name: c for c in tables.read_columns(session, old)}
-        return ddl.plan_step(old, new, present, self.name, has_begun=has_begun, rekeying=rekeying)
+        present = {c.name: c for c in tables.read_columns(session, old.name)}
+        step = ddl.plan_step(old, new, present, self.name, has_begun=has_begun, rekeying=rekeying)
+        return step if self.application is None else only_new_columns(step, " ADD (")
+
+    def read_columns(self, session: OracleTargetSession, name: str) -> Sequence[ddl.OracleTargetColumn]:
+        """Read the columns of a table; empty if it does not exist."""
+        return tables.read_columns(session, name)
+
+    def forget_dictionary(self) -> None:
+        if self.application is not None:
+            self.application.forget()
 
     def create_side(self, session: OracleTargetSession, sql: OracleTableStatements) -> None:
         session.run(sql.text("drop_side"))
@@ -186,4 +224,9 @@ class OracleTargetDatabase(StoredMicroseconds, SteppedDatabase):
         return [tuple(row) for row in rows]
 
     def read_mark(self, session: OracleTargetSession) -> CutoverMark | None:
-        return None  # a target of this kind cannot be cut over
+        found = session.row(side_sql("exists")) if self.application is not None else None
+        row = session.row(cutover_sql("mark"), {"group": self.group}) if found and found[0] else None
+        if row is None:
+            return None
+        *known, marked_at, done_at = row
+        return CutoverMark.from_row([*known, to_moment(marked_at), to_moment(done_at)])

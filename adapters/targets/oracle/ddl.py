@@ -18,7 +18,9 @@ from functools import cached_property
 from venus.adapters.dialects.oracle.sql import NAME_BYTES_MAX, literal
 from venus.adapters.targets.oracle.types import (
     KEY_BYTES_MAX,
+    ColumnBinding,
     becomes_text,
+    binding,
     declared_columns,
     indexes_of,
     is_lob,
@@ -32,7 +34,7 @@ from venus.adapters.targets.relational.place import (
     join_steps,
     refuse_clashes,
 )
-from venus.model import Column, Index, Kind, TableSchema
+from venus.model import Column, Index, Kind, LogicalType, TableSchema
 
 #: The longest name since 12.2; `examine` (tables.py) refuses longer ones than the server has.
 NAME_BYTES = 128
@@ -66,6 +68,10 @@ class OraclePlacedTable(RelationalPlace):
     @property
     def sql(self) -> str:
         return quote(self.name)
+
+    def binding_of(self, name: str, kind: LogicalType) -> ColumnBinding:
+        """Return how values of this type are bound for a column, which has this name at the source."""
+        return binding(kind, self.types[name])
 
 
 def _fold(name: str, dialect: str, names: str) -> str:

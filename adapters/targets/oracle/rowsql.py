@@ -14,9 +14,10 @@ from typing import Any
 from zlib import crc32
 
 from venus.adapters.dialects.statements import Statements
+from venus.adapters.targets.oracle.application import OracleFollowerPlace, require_exact
 from venus.adapters.targets.oracle.ddl import OraclePlacedTable, side_definitions
 from venus.adapters.targets.oracle.session import OracleTargetSession
-from venus.adapters.targets.oracle.types import ColumnBinding, binding, is_lob
+from venus.adapters.targets.oracle.types import ColumnBinding, is_lob
 from venus.adapters.targets.relational.own_tables import OwnSession
 from venus.adapters.targets.relational.place import OWN, UnfitValue
 from venus.adapters.targets.relational.row_statements import TableStatements
@@ -46,7 +47,7 @@ statement = _OracleStatements(__name__.rpartition(".")[0])
 #: The most rows of a statement, and the most bytes of its binds: each column has the room of its longest value.
 ROWS_MAX = 5_000
 BIND_BYTES_MAX = 16 << 20
-_EMPTY = {"CLOB": "EMPTY_CLOB()", "BLOB": "EMPTY_BLOB()"}
+_EMPTY = {"CLOB": "EMPTY_CLOB()", "NCLOB": "EMPTY_CLOB()", "BLOB": "EMPTY_BLOB()"}
 
 
 class OracleTableStatements(TableStatements):
@@ -56,6 +57,8 @@ class OracleTableStatements(TableStatements):
 
     def __init__(self, placed: OraclePlacedTable, group: str) -> None:
         super().__init__(placed, group, "")
+        #: Whether rows are refused that a table of the application would store with another value.
+        self.is_exact = True
         quote, key = placed.quote, placed.schema.key
         definitions = side_definitions(placed, (c.name for c in placed.schema.wire_columns))
         # temporary tables belong to the schema, and stay: other targets and other rules for columns have their own
@@ -75,7 +78,7 @@ class OracleTableStatements(TableStatements):
         placed = self.placed
         columns = placed.schema.wire_columns[: len(placed.schema.key)]
         return " AND ".join(
-            f"{placed.column(c.name)} = {_place(binding(c.type, placed.types[c.name]), n)}"
+            f"{placed.column(c.name)} = {_place(placed.binding_of(c.name, c.type), n)}"
             for n, c in enumerate(columns, 1)
         )
 
@@ -126,8 +129,8 @@ class BoundColumn:
 def bind_column(placed: OraclePlacedTable, name: str, kind: LogicalType, values: Sequence[Value]) -> BoundColumn:
     """Return a column of rows; `name` is that at the source. Raises Refusal for a value that does not fit."""
     declared = placed.types[name]
-    bound = binding(kind, declared)
     try:
+        bound = placed.binding_of(name, kind)
         converted = [None if v is None else bound.convert(v) for v in values]
     except UnfitValue as unfit:
         said = f"column {placed.fold(name)} cannot hold a value of it: {unfit}"
@@ -205,7 +208,10 @@ def insert_rows(
     relation = names.get("table", sql.stage if block == "put_staged" else placed.sql)
     if block == "put_staged":  # the later of two rows with one key wins
         _write(session, sql.text("delete_keys", table=relation), bind_keys(placed, layout, record_ids))
-    return sum(_insert(session, sql, relation, group) for group in _group_by_empty(columns))
+    written = sum(_insert(session, sql, relation, group) for group in _group_by_empty(columns))
+    if sql.is_exact and isinstance(placed, OracleFollowerPlace):
+        require_exact(session, placed, schema, record_ids, rows, relation)
+    return written
 
 
 def _group_by_empty(columns: list[BoundColumn]) -> Iterator[list[BoundColumn]]:

@@ -34,10 +34,10 @@ from venus.adapters.dialects.oracle.session.driver import (
     first_line,
     parse_driver_url,
 )
-from venus.adapters.dialects.oracle.sql import literal, quote
+from venus.adapters.dialects.oracle.sql import applying_mark, literal, quote
 from venus.adapters.targets.relational.session import BackgroundWork, Params, Refusal
 from venus.adapters.targets.switching import url_option
-from venus.errors import ConfigError, DatabaseUnavailable, LoginRefused, TargetError
+from venus.errors import ConfigError, DatabaseUnavailable, Deadlock, LockTimeout, LoginRefused, TargetError
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -58,6 +58,7 @@ _PIECES = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|;|[^'\";]+", re.DOTALL)
 _BIND = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|(?<![:\w]):(p_|v)(\w+)")
 _ELSE = "ELSE "
 _IF_EXISTS = re.compile(r"^(CREATE (?:(?:GLOBAL TEMPORARY )?TABLE|SEQUENCE)|DROP TABLE) IF (?:NOT )?EXISTS ")
+_DEADLOCK = "ORA-00060"
 #: The quoted value of a message, which may be one of the row.
 _VALUE = re.compile(r"\(actual: .*?\)|value \S+(?= )")
 #: Oracle waits for a lock without end; a longer wait of DDL is an error that status shows, and is tried again.
@@ -122,6 +123,10 @@ class OracleTargetSession:
         except BaseException:
             self.close()
             raise
+
+    def mark_as_applying(self) -> None:
+        """Let the triggers of VENUS in this schema recognise the session: they log and reject nothing of it."""
+        self.run(f"BEGIN DBMS_APPLICATION_INFO.SET_CLIENT_INFO({literal(applying_mark(self.schema))}); END;")
 
     def _connect(self) -> Any:
         try:
@@ -372,7 +377,10 @@ class OracleTargetSession:
         if action is ErrorAction.RECONNECT:
             self._raw = None
             return DatabaseUnavailable(f"target {self.place}: {said}")
-        if action in (ErrorAction.WAIT, ErrorAction.SPACE, ErrorAction.AGAIN):
+        if action is ErrorAction.WAIT:
+            kind = Deadlock if code == _DEADLOCK else LockTimeout
+            return kind(f"target {self.place}: {said}")
+        if action in (ErrorAction.SPACE, ErrorAction.AGAIN):
             return DatabaseUnavailable(f"target {self.place}: {said}")
         if code.startswith("ORA-") and int(code[4:]) in _DATA:
             return Refusal(said, code, summary=_VALUE.sub("?", said))

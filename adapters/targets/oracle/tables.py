@@ -68,9 +68,9 @@ def has_table(session: OracleTargetSession, placed: OraclePlacedTable) -> bool:
     return session.row(statement("dictionary", "object"), _names(session, placed)) is not None
 
 
-def read_columns(session: OracleTargetSession, placed: OraclePlacedTable) -> tuple[OracleTargetColumn, ...]:
+def read_columns(session: OracleTargetSession, name: str) -> tuple[OracleTargetColumn, ...]:
     """Read the columns of a table; empty if it does not exist."""
-    rows = session.rows(statement("dictionary", "columns"), _names(session, placed))
+    rows = session.rows(statement("dictionary", "columns"), {"owner": session.schema, "name": name})
     return tuple(
         OracleTargetColumn(
             name=name,
@@ -109,7 +109,7 @@ def read_table(session: OracleTargetSession, placed: OraclePlacedTable) -> Oracl
     enabled = session.rows(statement("dictionary", "foreign_keys"), names)
     return OracleTableFacts(
         kind=found[0],
-        columns=read_columns(session, placed),
+        columns=read_columns(session, placed.name),
         unique_keys=tuple(map(frozenset, keys.values())),
         triggers=tuple(name for (name,) in session.rows(statement("dictionary", "triggers"), names)),
         foreign_keys=tuple(name for name, status in enabled if status == "ENABLED"),

@@ -151,7 +151,7 @@ def _free_bytes(columns: Sequence[Column]) -> int:
 
 def is_lob(declared: str) -> bool:
     """Return whether a declared type is a LOB."""
-    return declared in ("CLOB", "BLOB")
+    return declared in ("CLOB", "NCLOB", "BLOB")
 
 
 def becomes_text(kind: LogicalType) -> bool:
@@ -228,7 +228,7 @@ def _to_float(text: str) -> float:
 
 
 def _to_day(text: str) -> str:
-    if len(text) != 10 or not _is_calendar_day(text):
+    if len(text) != 10 or not is_calendar_day(text):
         raise UnfitValue(f"no DATE {_NO_DAY}")
     return text
 
@@ -238,7 +238,8 @@ _SKIPPED = ("1582-10-05", "1582-10-14")
 _NO_DAY = "is before the year 1, behind 9999, or among the days that Oracle's calendar skips"
 
 
-def _is_calendar_day(text: str) -> bool:
+def is_calendar_day(text: str) -> bool:
+    """Return whether Oracle's calendar has this day of our era."""
     try:
         date.fromisoformat(text)
     except ValueError:
@@ -249,7 +250,7 @@ def _is_calendar_day(text: str) -> bool:
 def _to_moment(digits: int, shown: int, text: str) -> str:
     moment = text.removesuffix(_UTC)
     whole, _, fraction = moment.partition(".")
-    if len(whole) != 19 or not _is_calendar_day(whole[:10]):
+    if len(whole) != 19 or not is_calendar_day(whole[:10]):
         raise UnfitValue(f"no TIMESTAMP {_NO_DAY}")
     if len(fraction.rstrip("0")) > digits:
         raise UnfitValue(f"its seconds have more than {digits} decimal places")

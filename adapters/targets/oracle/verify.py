@@ -24,7 +24,8 @@ from venus.adapters.dialects.verify_contract import (
     row_condition,
     style_of,
 )
-from venus.adapters.targets.oracle.types import ColumnBinding, binding, is_lob, read_rule, read_sql
+from venus.adapters.targets.oracle.application import OracleFollowerPlace
+from venus.adapters.targets.oracle.types import ColumnBinding, is_lob, read_rule, read_sql
 from venus.adapters.targets.relational.place import UnfitValue
 from venus.adapters.targets.relational.row_target import SessionReader, build_section
 from venus.codec.batch import TableChanges
@@ -65,7 +66,7 @@ class OracleTargetReader(SessionReader, RowReader):
         """Return the condition that a row has one of these keys, and its binds."""
         placed, schema = self._place(subject), subject.schema
         columns = schema.wire_columns[: len(schema.key)]
-        bindings = [binding(c.type, placed.types[c.name]) for c in columns]
+        bindings = [placed.binding_of(c.name, c.type) for c in columns]
         names = [f"T.{placed.column(c.name)}" for c in columns]
         values: list[Any] = []
         cases = ["1 = 0"]
@@ -97,6 +98,17 @@ class OracleTargetReader(SessionReader, RowReader):
                 for n, (column, declared, _) in enumerate(columns)
             ]
             yield build_section(schema, canonical)
+
+
+class OracleFollowerReader(OracleTargetReader):
+    """A session that reads tables of the application in a database that follows, as capture reads them."""
+
+    def _read_rows(self, subject: Subject, where: str, values: list[Any]) -> Iterator[TableChanges]:
+        placed = self._place(subject)
+        assert isinstance(placed, OracleFollowerPlace)
+        access = placed.access(subject.schema)
+        for columns in access.read_columns(self._session, placed.sql, where, values):
+            yield build_section(subject.schema, columns)
 
 
 def _canonical_values(column: Column, declared: str, values: Seq[Any], sizes: Seq[Any] | None) -> Seq[Value]:

@@ -113,6 +113,17 @@ def join_steps(parts: Iterable[VersionStep]) -> VersionStep:
     )
 
 
+def only_new_columns(step: VersionStep, adds: str) -> VersionStep:
+    """Return the step of a table of the application, which gets new columns and is not altered otherwise.
+
+    `adds`: what a statement contains that adds a column.
+    """
+    altering = [text for text in step.statements if adds not in text]
+    return (
+        VersionStep(refused=f"only new columns follow to the old database: {'; '.join(altering)}") if altering else step
+    )
+
+
 Placed = TypeVar("Placed", bound=RelationalPlace)
 
 

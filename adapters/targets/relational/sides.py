@@ -55,6 +55,14 @@ class RelationalSide(ABC):
         """Return the statements by which `follow` ends capture; none where capture sees what VENUS applies."""
         return ()
 
+    def list_switched_off(self) -> Seq[str]:
+        """Return the statements that switch off what would disturb VENUS, and may be on for a handover."""
+        return ()
+
+    def keep_following(self) -> None:
+        for text in self.list_switched_off():
+            self._session.run(text)
+
     def close(self) -> None:
         self._session.rollback()
         self._session.close()

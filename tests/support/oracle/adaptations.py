@@ -35,6 +35,29 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         rf"REPLACE INTO {DICTIONARY}.FIXED_STATISTICS VALUES ('\1')",
     ),
     (r"^ALTER INDEX \w+ COALESCE$", _NOTHING),
+    # of a database that follows: it has no client info, no autonomous transactions, and cannot disable anything
+    (
+        r"^BEGIN DBMS_APPLICATION_INFO\.SET_CLIENT_INFO\('(.*)'\); END;$",
+        rf"SET @venus_client_info = '\1', foreign_key_checks = (SELECT COUNT(*) = 0 FROM {DICTIONARY}.DISABLED)",
+    ),
+    (r"(?s)DECLARE\n  FUNCTION NEWEST_STATE .*?\n  END;\nBEGIN", "DECLARE\n  V_STATE VARCHAR2(20);\nBEGIN"),
+    (
+        r"    IF NEWEST_STATE <> 'OPEN' THEN",
+        "    SELECT STATE INTO V_STATE FROM VENUS_SIDE WHERE ID = 1 LOCK IN SHARE MODE;\n    IF V_STATE <> 'OPEN' THEN",
+    ),
+    (r'^ALTER TABLE "\w+" DISABLE CONSTRAINT "(\w+)"$', rf"REPLACE INTO {DICTIONARY}.DISABLED VALUES ('\1')"),
+    (
+        r'^ALTER TABLE "\w+" ENABLE NOVALIDATE CONSTRAINT "(\w+)"$',
+        rf"DELETE FROM {DICTIONARY}.DISABLED WHERE NAME = '\1'",
+    ),
+    (r'^ALTER TABLE "\w+" MODIFY CONSTRAINT "\w+" VALIDATE$', _NOTHING),
+    (r'^ALTER TRIGGER "\w+"\."(\w+)" DISABLE$', rf"REPLACE INTO {DICTIONARY}.DISABLED VALUES ('\1')"),
+    (r'^ALTER TRIGGER "\w+"\."(\w+)" ENABLE$', rf"DELETE FROM {DICTIONARY}.DISABLED WHERE NAME = '\1'"),
+    (
+        r'^ALTER TABLE "(\w+)" MODIFY \("\w+" GENERATED .* \(START WITH (\d+)\)\)$',
+        r'ALTER SEQUENCE "ISEQ$$_\1" RESTART \2',
+    ),
+    (r"^(ALTER SEQUENCE \S+ RESTART) START WITH (\d+)$", r"\1 \2"),
     # of the target
     (r"(?s)^BEGIN DBMS_APPLICATION_INFO\.SET_MODULE.*", _NOTHING),
     (r"^COMMENT ON .*|^ALTER TABLE .* FOREIGN KEY .* DISABLE$", _NOTHING),

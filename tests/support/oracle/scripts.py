@@ -126,6 +126,13 @@ def everything() -> OracleTable:
     return with_id(build_table(listed, rows, [("EXAM_PK", "P", "STUDENT_ID"), ("EXAM_PK", "P", "TAKEN")]), 3)
 
 
+#: Blocks of the registry for a database that follows (fall_back_statements.py).
+_BY_FALL_BACK = (
+    *("seal", "unseal", "empty_registry", "empty_batches", "empty_ddl", "empty_segments", "empty_log", "is_waiting"),
+    *("continue_table", "continue_at"),
+)
+
+
 def _probes() -> list[str]:
     asked = [statement("cut", "probe_log", log=log_table_name(1)), statement("inline", "probe")]
     asked.append(statement("cut", "probe_paused", log=log_table_name(3), table_id="3"))
@@ -160,7 +167,8 @@ def running() -> list[str]:
     kept = [
         statement("registry", name, log=access.log, table_id="3", bound=" WHERE ROWNUM <= 100", **{"is": "<>"})
         for name in statement.blocks("registry")
-        if name not in ("register", "register_piece", "installed", "forget_segments", "take_up")
+        if name not in _BY_FALL_BACK
+        and name not in ("register", "register_piece", "installed", "forget_segments", "take_up")
     ]
     kept += [
         registry.register_statement(everything().schema, 1000),

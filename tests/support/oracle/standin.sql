@@ -140,6 +140,9 @@ SELECT TABLE_NAME, COLUMN_NAME, INTERNAL_COLUMN_ID AS COLUMN_ID,
        NULLIF(DATA_PRECISION, 65) AS DATA_PRECISION
   FROM ALL_TAB_COLS;
 
+-- Constraints and triggers that VENUS has disabled: MariaDB cannot, so a session of VENUS does not check keys meanwhile.
+CREATE TABLE DISABLED (NAME VARCHAR(130) PRIMARY KEY);
+
 CREATE ALGORITHM = TEMPTABLE VIEW FOREIGN_KEYS AS
 SELECT * FROM information_schema.referential_constraints WHERE constraint_schema = 'APP';
 
@@ -151,7 +154,8 @@ SELECT t.table_schema AS OWNER, t.table_name AS TABLE_NAME,
        CONCAT(t.table_name, '_', t.constraint_name) AS CONSTRAINT_NAME,
        CASE t.constraint_type WHEN 'PRIMARY KEY' THEN 'P' WHEN 'UNIQUE' THEN 'U' WHEN 'CHECK' THEN 'C' ELSE 'R' END
          AS CONSTRAINT_TYPE,
-       'ENABLED' AS STATUS, 'VALIDATED' AS VALIDATED, 'NOT DEFERRABLE' AS DEFERRABLE,
+       CASE WHEN EXISTS (SELECT 1 FROM DISABLED d WHERE d.NAME = CONCAT(t.table_name, '_', t.constraint_name))
+         THEN 'DISABLED' ELSE 'ENABLED' END AS STATUS, 'VALIDATED' AS VALIDATED, 'NOT DEFERRABLE' AS DEFERRABLE,
        CASE t.constraint_name WHEN 'PRIMARY' THEN CONCAT(t.table_name, '_PRIMARY') ELSE t.constraint_name END AS INDEX_NAME,
        c.check_clause AS SEARCH_CONDITION, r.delete_rule AS DELETE_RULE, r.unique_constraint_schema AS R_OWNER,
        CONCAT(r.referenced_table_name, '_', r.unique_constraint_name) AS R_CONSTRAINT_NAME
@@ -250,7 +254,8 @@ UNION ALL SELECT NAME, 'ENABLED', 'APP', '', NULL FROM DDL_TRIGGERS;
 CREATE ALGORITHM = TEMPTABLE VIEW ALL_TRIGGERS AS
 SELECT event_object_schema AS TABLE_OWNER, event_object_table AS TABLE_NAME, 'TABLE' AS BASE_OBJECT_TYPE,
        trigger_schema AS OWNER, trigger_name AS TRIGGER_NAME, CONCAT(action_timing, ' EACH ROW') AS TRIGGER_TYPE,
-       'ENABLED' AS STATUS
+       CASE WHEN EXISTS (SELECT 1 FROM DISABLED d WHERE d.NAME = trigger_name) THEN 'DISABLED' ELSE 'ENABLED' END
+         AS STATUS
   FROM information_schema.triggers WHERE trigger_schema = 'APP';
 
 -- Triggers that a test declares altered at another time than their creation.
@@ -268,6 +273,9 @@ SELECT TRIGGER_NAME, 'TRIGGER',
        COALESCE((SELECT ALTERED FROM ALTERED_TRIGGERS WHERE NAME = TRIGGER_NAME), CREATED),
        (SELECT 'ORA$BASE' FROM EDITIONED WHERE NAME = TRIGGER_NAME)
   FROM USER_TRIGGERS;
+
+CREATE VIEW ALL_TAB_COLUMNS AS
+SELECT OWNER, TABLE_NAME, COLUMN_NAME, 'NO' AS DEFAULT_ON_NULL FROM ALL_TAB_COLS;
 
 CREATE VIEW USER_SOURCE AS
 SELECT trigger_name AS NAME, 'TRIGGER' AS TYPE, 1 AS LINE, action_statement AS TEXT

@@ -1,4 +1,4 @@
-"""Databases from which an application has come to PostgreSQL: MariaDB and SQLite (switched_pair.py)."""
+"""Databases that an application left for PostgreSQL: MariaDB, SQLite, the stand-in for Oracle (switched_pair.py)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pymysql
 
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server
+from tests.support.oracle.driver import python_path
+from tests.support.oracle.standin import DICTIONARY, SCHEMA, StandIn
 from tests.support.pipelines.switched_pair import SwitchedPair
 
 
@@ -85,3 +87,63 @@ INSERT INTO probe VALUES (1);
         )
         logged = "SELECT count(*) FROM venus_l_{:05} WHERE seq > {}"
         return sum(self.old(logged.format(number, through))[0][0] for number, through in tables)
+
+
+class OraclePair(SwitchedPair):
+    """The stand-in for Oracle and a PostgreSQL database with a pipeline between them; its tables have quoted names.
+
+    Its sequence stands for the one of an identity column.
+    """
+
+    LEDGER = """
+CREATE SEQUENCE "ISEQ$$_ledger" START WITH 1 INCREMENT BY 1 MINVALUE 1 NOCYCLE NOCACHE;
+CREATE TABLE "ledger" ("id" NUMBER(18) DEFAULT NEXTVAL("ISEQ$$_ledger") PRIMARY KEY, "amount" NUMBER(12, 2) NOT NULL,
+    "note" VARCHAR2(100));
+CREATE TABLE "probe" ("n" NUMBER(18) PRIMARY KEY);
+INSERT INTO "probe" VALUES (1);
+"""
+    BEGIN = "START TRANSACTION"  # BEGIN is that of a block
+    ERRORS = (pymysql.Error,)
+
+    def __init__(self, folder: Path, server: MariaServer, new: Server) -> None:
+        self.server = server
+        StandIn(server).prepare()
+        url = f"oracle+cx_oracle://root@127.0.0.1:{server.port}/?service_name=SCHOOL"
+        super().__init__(folder, url, new, f'"{SCHEMA}"')
+        self.pipeline.target_options = 'names = "keep"'
+        self.pipeline.environ["PYTHONPATH"] = python_path(folder / "driver")
+
+    def start(self, tables: str) -> None:
+        self.old(tables)
+        self._declare_counters()
+        super().start("")
+
+    def _declare_counters(self) -> None:
+        """Let the dictionary name the sequences as those of identity columns, with their numbers."""
+        found = self.server.execute("SHOW FULL TABLES WHERE TABLE_TYPE = 'SEQUENCE'", SCHEMA)
+        names = [str(name) for name, _ in found if str(name).startswith("ISEQ$$_")]
+        numbers = " UNION ALL ".join(
+            f"SELECT '{SCHEMA}' AS SEQUENCE_OWNER, '{name}' AS SEQUENCE_NAME, next_not_cached_value AS LAST_NUMBER,"
+            " increment AS INCREMENT_BY, minimum_value AS MIN_VALUE, maximum_value AS MAX_VALUE, 'N' AS CYCLE_FLAG"
+            f' FROM {SCHEMA}."{name}"'
+            for name in names
+        )
+        self.server.execute("DROP TABLE IF EXISTS ALL_SEQUENCES", DICTIONARY)
+        self.server.execute(f"CREATE OR REPLACE VIEW ALL_SEQUENCES AS {numbers}", DICTIONARY)
+        for name in names:
+            values = f"'{SCHEMA}', '{name.removeprefix('ISEQ$$_')}', 'id', 'BY DEFAULT', '{name}'"
+            self.server.execute(f"INSERT INTO ALL_TAB_IDENTITY_COLS VALUES ({values})", DICTIONARY)
+
+    def connect_old(self) -> Any:
+        return self.server.connect(SCHEMA, autocommit=True)
+
+    def crash_old(self) -> None:
+        self.server.kill()
+        self.server.start_again()
+
+    def count_logged(self) -> int:
+        tables = self.old("SELECT TABLE_ID FROM VENUS_CAPTURED_TABLE WHERE NAME <> 'VENUS_HEARTBEAT'")
+        return sum(self.old(f"SELECT COUNT(*) FROM VENUS_L_{number:05}")[0][0] for (number,) in tables)
+
+    def count_loads(self) -> int:
+        return int(self.old("SELECT COUNT(*) FROM VENUS_LOAD_JOB")[0][0])

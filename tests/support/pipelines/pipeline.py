@@ -160,7 +160,7 @@ class Pipeline:
             "from tests.simulation.patching import Edit, apply_edits\n"
             f"held = apply_edits({tuple(edits)!r})\nheld.__enter__()\n"
         )
-        self.environ |= {"PYTHONPATH": str(folder)}
+        self.environ["PYTHONPATH"] = ":".join(filter(None, (str(folder), self.environ.get("PYTHONPATH"))))
         self.new_interpreters = True
 
     def start_broker(self) -> None:

@@ -36,6 +36,8 @@ class SwitchedPair(ABC):
 
     #: The tables of the application in the old database, for `SwitchProof`.
     LEDGER: ClassVar[str]
+    #: How a transaction begins in the old database; PostgreSQL takes each of these.
+    BEGIN: ClassVar[str] = "BEGIN"
     #: Errors of the old database's driver.
     ERRORS: ClassVar[tuple[type[Exception], ...]]
 
@@ -70,6 +72,10 @@ class SwitchedPair(ABC):
     @abstractmethod
     def count_logged(self) -> int:
         """Return how many changes of the application's tables wait in the old database's logs."""
+
+    def count_loads(self) -> int:
+        """Return how many loads into the old database there were."""
+        return int(self.old("SELECT count(*) FROM venus_load_job")[0][0])
 
     @abstractmethod
     def crash_old(self) -> None:
@@ -215,7 +221,7 @@ class LedgerApplication:
     def _draw_unseen(self, connection: Any) -> None:
         """Draw a number that may be known outside, for a row that no other database ever sees."""
         cursor = connection.cursor()
-        cursor.execute("BEGIN")
+        cursor.execute(self._pair.BEGIN)
         cursor.execute("INSERT INTO ledger (amount, note) VALUES (0, 'drawn') RETURNING id")
         (number,) = cursor.fetchall()[0]
         cursor.execute(f"DELETE FROM ledger WHERE id = {number}")
@@ -265,7 +271,7 @@ class DoubleWriteProbe:
     def _accepts(self, connection: Any) -> bool:
         """Open a write, which the end of the connection rolls back."""
         try:
-            connection.cursor().execute("BEGIN")
+            connection.cursor().execute(self._pair.BEGIN)
             connection.cursor().execute(_PROBE)
         except self._pair.errors:
             return False
@@ -303,7 +309,7 @@ class SwitchProof:
         assert probe.violations == 0, "both accept writes"
         assert min(probe.accepted.values()) > 0
         assert self.pair.new("SELECT count(*) FROM venus.load_job") == [(1,)]
-        assert self.pair.old("SELECT count(*) FROM venus_load_job") == [(0,)]
+        assert self.pair.count_loads() == 0
 
     # -- faults ------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from venus.config import Settings
 from venus.errors import ConfigError
 
 POSTGRES, MARIADB, SQLITE = "postgresql://v@h/d", "mysql://v@h/d", "sqlite:///f.db"
+ORACLE = "oracle+oracledb://v@h/?service_name=s"
 
 
 def settings(source: str, target: str, **options: object) -> Settings:
@@ -21,9 +22,9 @@ def test_two_postgresql_databases_are_a_pair() -> None:
     assert list(pair.settings_to("@source").targets) == ["@source"]
 
 
-@pytest.mark.parametrize("source", [MARIADB, SQLITE])
+@pytest.mark.parametrize("source", [MARIADB, SQLITE, ORACLE])
 def test_a_source_of_another_kind_follows_a_postgresql_target(source: str) -> None:
-    options = {"schema": "main"} if source == SQLITE else {}
+    options = {SQLITE: {"schema": "main"}, ORACLE: {"names": "keep"}}.get(source, {})
     assert check_pair(settings(source, POSTGRES, **options), "main").open_target("@source").capabilities.falls_back
 
 
@@ -46,6 +47,20 @@ def test_tables_of_a_file_need_the_schema_of_their_name() -> None:
     with pytest.raises(ConfigError, match="tables have other names") as refused:
         check_pair(settings(SQLITE, POSTGRES), "main")
     assert refused.value.hint == 'it needs [targets.main] with schema = "main" since its load, without names'
+
+
+@pytest.mark.parametrize("options", [{}, {"schema": "copy", "names": "keep"}])
+def test_tables_of_an_oracle_need_the_names_of_its_dictionary(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="tables have other names") as refused:
+        check_pair(settings(ORACLE, POSTGRES, **options), "main")
+    assert refused.value.hint == 'it needs [targets.main] without schema, with names = "keep" since its load'
+
+
+def test_a_source_in_mode_inline_is_refused() -> None:
+    given = settings(ORACLE, POSTGRES, names="keep")
+    inline = given.model_copy(update={"source": given.source.model_copy(update={"mode": "inline"})})
+    with pytest.raises(ConfigError, match="mode inline cannot follow"):
+        check_pair(inline, "main")
 
 
 def test_options_of_capture_move_to_the_database_that_is_captured() -> None:

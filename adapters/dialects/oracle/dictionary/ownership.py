@@ -52,6 +52,11 @@ class OracleOwnedObjects:
         """Whether VENUS created this object."""
         return (kind, name) in self.ours
 
+    def list_tables(self, names: Iterable[str]) -> frozenset[str]:
+        """Return VENUS's own tables, with those among `names` that stage rows while this database follows."""
+        followed = [name for name in names if name.startswith(sql.FOLLOWER_TABLES)] if self.has(sql.SIDE) else []
+        return frozenset(name for kind, name in self.ours if kind == "TABLE").union(followed)
+
     def refuse_names_in_use(self, wanted: Iterable[Key]) -> None:
         """Raise Refused if an object of the application has one of the names that VENUS is about to use."""
         for _, name in sorted(self.names_in_use(wanted)):

@@ -135,7 +135,7 @@ class OracleDictionary:
         """Return those tables of a schema that this or another installation of VENUS created."""
         if owner != self.user:
             return ownership.read_foreign_own_tables(self._session, owner, names)
-        return frozenset(name for kind, name in self.owned_objects.ours if kind == "TABLE")
+        return self.owned_objects.list_tables(names)
 
     def read_inline_tables(self) -> frozenset[tuple[str, str]]:
         """Return the tables with the paper's columns according to the registry; read once."""

@@ -27,6 +27,7 @@ from venus.adapters.dialects.oracle.dictionary.tables import (
 from venus.adapters.dialects.oracle.installation.installed_objects import (
     OracleObjects,
     give_room_back,
+    read_follower_removals,
     read_planned_objects,
     valve_steps,
 )
@@ -324,6 +325,7 @@ class OracleInstallPlanner:
         ours = sorted(kinds, key=lambda n: (n == ownership.TABLE, order[kinds[n]], n))
         steps = [_run_step("VENUS", f"{kinds[n].lower()} {n}", ddl.drop_object(kinds[n], n)) for n in ours]
         before = [_run_step(stray.on, f"trigger {stray.name}", stray.drop) for stray in here.strays]
+        before += [_run_step("VENUS", what, sql) for what, sql in read_follower_removals(self._session, kinds)]
         if here.valve:
             before.append(_run_step("VENUS", f"job {ownership.VALVE}", statement("valve", "drop_job")))
         given_back = [

@@ -22,7 +22,7 @@ from venus.adapters.dialects.oracle.installation.table_comparison import OracleI
 from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.session.options import Version
-from venus.adapters.dialects.oracle.sql import quote, statement
+from venus.adapters.dialects.oracle.sql import FOLLOWER_TABLES, SIDE, SWITCHED_OFF, quote, statement
 from venus.adapters.dialects.registry_rules import LogLimits, full_log_reason
 
 #: The statement of a row trigger, or of one that is captured inline.
@@ -133,6 +133,16 @@ def read_planned_objects(session: OracleSession, version: Version) -> OracleObje
         ),
         valve=ownership.read_valve(session),
     )
+
+
+def read_follower_removals(session: OracleSession, kinds: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what removes the traces of a fall-back: what was switched off is on again, staging tables are gone."""
+    if SWITCHED_OFF in kinds:
+        for name, *texts in session.fetch_rows(statement("dictionary", "switched_off")):
+            yield from ((f"{name} is on again", str(text)) for text in texts if text)
+    if SIDE in kinds:
+        names = [str(name) for (name,) in session.fetch_rows(statement("dictionary", "user_tables"))]
+        yield from ((f"table {n}", ddl.drop_object("TABLE", quote(n))) for n in names if n.startswith(FOLLOWER_TABLES))
 
 
 def valve_block(limits: LogLimits) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from venus.adapters.dialects.contract import InstallStep
@@ -139,6 +139,14 @@ def row_triggers(table: KeyedTable, table_id: int) -> Iterator[OracleOwnObject]:
         yield OracleOwnObject(kind="TRIGGER", name=name, sql=sql)
 
 
+def quiet_trigger(made: OracleOwnObject, user: str) -> OracleOwnObject:
+    """Return a row trigger of a database that may follow: it logs nothing of what VENUS applies there."""
+    head, _, body = made.sql.partition("\nBEGIN\n")
+    mark = literal(names.applying_mark(user))
+    sql = statement("triggers", "quiet", head=head, body=body.removesuffix("\nEND;"), mark=mark)
+    return replace(made, sql=sql)
+
+
 def _key_values(table: KeyedTable, row: str) -> str:
     return _join_lines(", ", [f"{row}.{quote(k.name)}" for k in table.key])
 
@@ -186,7 +194,9 @@ def drop_object(kind: str, name: str) -> str:
         return statement("triggers", "drop_table", table=name)
     if kind == "TRIGGER":
         return statement("triggers", "drop_trigger", trigger=name)
-    return statement("triggers", "drop_view" if kind == "VIEW" else "drop_sequence")
+    if kind == "VIEW":
+        return statement("triggers", "drop_view")
+    return statement("triggers", "drop_sequence", sequence=name)
 
 
 def record_id_statements(table: KeyedTable, version: Version, constraint: str) -> list[str]:

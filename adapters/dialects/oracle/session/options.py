@@ -135,6 +135,8 @@ class Version:
     patch_registry: bool = True
     #: Privileges can be granted on a schema.
     schema_privileges: bool = False
+    #: ALTER SEQUENCE continues a sequence at any number.
+    restarts_sequences: bool = False
 
 
 VERSIONS = (
@@ -158,6 +160,7 @@ VERSIONS = (
         column_collation=True,
         ledgers=True,
         full_version=True,
+        restarts_sequences=True,
     ),
     Version(
         name="23ai",
@@ -167,6 +170,7 @@ VERSIONS = (
         column_collation=True,
         ledgers=True,
         full_version=True,
+        restarts_sequences=True,
         schema_privileges=True,
     ),
 )

@@ -12,6 +12,11 @@ HEARTBEAT = "VENUS_HEARTBEAT"
 #: The column that marks archived rows in a table with ROW ARCHIVAL.
 ARCHIVE_STATE = "ORA_ARCHIVE_STATE"
 DDL_TRIGGER = "VENUS_DDL_TRG"
+#: The record of a database that may become the application's and be taken back, and what it has switched off.
+SIDE, SWITCHED_OFF = "VENUS_SIDE", "VENUS_SWITCHED_OFF"
+#: How the names of the staging tables of such a database begin.
+FOLLOWER_TABLES = "venus_"
+_CLIENT_INFO_BYTES = 64
 #: The letters in the names of a table's triggers, in the order of their creation.
 TRIGGER_LETTERS = ("I", "U", "D")
 
@@ -50,6 +55,11 @@ def trigger_name(letter: str, table_id: int) -> str:
 def log_key_columns(count: int) -> list[str]:
     """Return the key columns of a log table."""
     return [f"K{n}" for n in range(1, count + 1)]
+
+
+def applying_mark(user: str) -> str:
+    """Return the client info by which triggers of this user recognise sessions that apply another side's changes."""
+    return f"VENUS applies for {user}".encode()[:_CLIENT_INFO_BYTES].decode(errors="ignore")
 
 
 statement = Statements(__name__, block_end=BLOCK_END)

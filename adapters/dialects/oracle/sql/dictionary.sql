@@ -141,3 +141,10 @@ SELECT TABLE_NAME, COLUMN_NAME FROM USER_TAB_COLUMNS WHERE TABLE_NAME LIKE 'VENU
 
 -- quota --
 SELECT TABLESPACE_NAME, BYTES, MAX_BYTES FROM USER_TS_QUOTAS
+
+-- user_tables --
+SELECT T.TABLE_NAME FROM USER_TABLES T ORDER BY T.TABLE_NAME
+
+-- switched_off --
+-- What was switched off while this database followed another one, with the statement that switches it on again.
+SELECT NAME, SWITCH_ON, CHECK_ON FROM VENUS_SWITCHED_OFF ORDER BY NAME

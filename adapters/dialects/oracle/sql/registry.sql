@@ -126,6 +126,48 @@ SELECT EPOCH, NEXT_SEQUENCE, LAST_BATCH FROM VENUS_CHECKPOINT WHERE ID = 1 FOR U
 -- raise_epoch --
 UPDATE VENUS_CHECKPOINT SET EPOCH = :epoch WHERE ID = 1
 
+-- seal --
+-- A negative epoch ends capture here until another database hands it over again, whichever process tries.
+UPDATE VENUS_CHECKPOINT SET EPOCH = -EPOCH WHERE ID = 1 AND EPOCH = {epoch} AND EPOCH > 0
+
+-- unseal --
+UPDATE VENUS_CHECKPOINT SET EPOCH = ABS(EPOCH) WHERE ID = 1
+
+-- empty_registry --
+-- Before another database's registry is continued here.
+DELETE FROM VENUS_CAPTURED_TABLE
+
+-- empty_batches --
+DELETE FROM VENUS_BATCH
+
+-- empty_ddl --
+-- Only VENUS has altered tables here while this database followed.
+DELETE FROM VENUS_DDL
+
+-- empty_segments --
+DELETE FROM VENUS_SEGMENT
+
+-- empty_log --
+DELETE FROM {log}
+
+-- is_waiting --
+SELECT COUNT(*) FROM {log} WHERE ROWNUM <= 1
+
+-- continue_table --
+-- A table that another database has captured before. It is not read again, because the broker has its rows.
+DECLARE
+  V_WIRE BLOB;
+BEGIN
+  DBMS_LOB.CREATETEMPORARY(V_WIRE, TRUE);
+{pieces}
+  INSERT INTO VENUS_CAPTURED_TABLE (TABLE_ID, NAMESPACE, NAME, SCHEMA_WIRE, FINGERPRINT, STATE, REASON, FILL_ROWS,
+                                    FILL_ESTIMATE, FILL_DONE, SWEEP_FROM, NUMBER_MAX)
+  VALUES ({table_id}, {namespace}, {name}, V_WIRE, {fingerprint}, {state}, {reason}, 0, 0, 1, 0, {number_max});
+END;
+
+-- continue_at --
+UPDATE VENUS_CHECKPOINT SET EPOCH = {epoch}, NEXT_SEQUENCE = {next_sequence}, LAST_BATCH = {last_batch} WHERE ID = 1
+
 -- advance --
 UPDATE VENUS_CHECKPOINT SET NEXT_SEQUENCE = :next_sequence, LAST_BATCH = :last_batch WHERE ID = 1
 

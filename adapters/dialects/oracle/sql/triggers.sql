@@ -50,6 +50,16 @@ BEGIN
   INSERT INTO {log} (SEQ, OP, {keys}) VALUES (VENUS_SEQ.NEXTVAL, 'D', {old_key});
 END;
 
+-- quiet --
+-- The same trigger in a database that may follow: it logs nothing of what VENUS applies. CLIENT_INFO belongs to the
+-- session, needs no privilege and no object, and is the same in every version, on every instance and in every edition.
+{head}
+BEGIN
+  IF COALESCE(SYS_CONTEXT('USERENV', 'CLIENT_INFO'), '-') <> {mark} THEN
+{body}
+  END IF;
+END;
+
 -- enable --
 ALTER TRIGGER {trigger} ENABLE;
 
@@ -85,7 +95,7 @@ DROP TABLE {table} PURGE;
 DROP VIEW VENUS_LOG;
 
 -- drop_sequence --
-DROP SEQUENCE VENUS_SEQ;
+DROP SEQUENCE {sequence};
 
 -- record_id --
 -- For a table without a key: VENUS 3.1's recordID, invisible to statements that do not name it.

@@ -1,0 +1,1 @@
+"""The steps of a switch in an Oracle database: writes rejected, rows read and spelled, counters, mark."""
