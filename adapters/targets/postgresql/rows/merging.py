@@ -44,6 +44,8 @@ from venus.errors import TargetError
 _SEARCH_BLOCKS = 256
 #: Another row has the value: unique_violation, exclusion_violation. A later change of this cut may free it.
 _VALUE_TAKEN = frozenset({"23505", "23P01"})
+#: check_violation. An unchanged row that comes again may violate a check that is NOT VALID, as at the source.
+_CHECK_VIOLATED = frozenset({"23514"})
 _TWICE_IN_ONE_STATEMENT = frozenset({"21000"})
 
 
@@ -89,15 +91,6 @@ def build_copy_texts(rows: RowChanges, layout: Layout, *, directly: bool) -> Cop
     new = rows.where(rows.is_new)
     lines = to_copy(new.record_ids, new.rows, layout)
     return CopyTexts(new=new, new_lines=lines, staged=build_staged(rows.where(~rows.is_new), layout))
-
-
-#: Blocks of a staging table that are read back at a time when a refused row has to be found in a large cut.
-_SEARCH_BLOCKS = 256
-#: Another row has the value: unique_violation, exclusion_violation. Perhaps only until that one changes, in this cut.
-_VALUE_TAKEN = frozenset({"23505", "23P01"})
-#: check_violation. An unchanged row that comes again may violate a check that is NOT VALID, as at the source.
-_CHECK_VIOLATED = frozenset({"23514"})
-_TWICE_IN_ONE_STATEMENT = frozenset({"21000"})
 
 
 class RowMerger:
