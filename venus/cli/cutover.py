@@ -47,7 +47,10 @@ LeaveDifferences = Annotated[
     typer.Option("--leave-differences", help="Accept that the target lacks constraints or columns of the source."),
 ]
 Wait = Annotated[
-    float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until all changes have arrived.")
+    float,
+    typer.Option(
+        "--wait", metavar="SECONDS", min=0, help="How long to wait for changes that have not arrived, and for locks."
+    ),
 ]
 Quiet = Annotated[
     float, typer.Option("--quiet", metavar="SECONDS", min=0, help="How long the source must have been without writes.")
