@@ -29,7 +29,14 @@ from venus.cli.supervisor import (
     has_turned,
     stop_with_parent,
 )
-from venus.cli.sync_direction import DirectionGuard, SwitchMonitor, forget_owner, resolve_names
+from venus.cli.sync_direction import (
+    DirectionGuard,
+    SwitchMonitor,
+    flows_back,
+    forget_owner,
+    require_direction,
+    resolve_names,
+)
 from venus.errors import ConfigError, DirectionChanged, VenusError
 from venus.flow.breaker import RetryPolicy, find_retry_policy
 from venus.process.system import freeze_objects, keep_freed_memory, stop_signals
@@ -79,6 +86,7 @@ def sync(
         bool, typer.Option("--take-over", help="Capture even if another instance captures; that one stops permanently.")
     ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+    back: Annotated[bool, typer.Option("--back", hidden=True)] = False,
     log_format: LogFormatOption = "text",
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -95,6 +103,8 @@ def sync(
     require_sync_engine(settings, engine)
     if apply_only and take_over:
         raise ConfigError("--take-over concerns capture, but --apply-only does not capture")
+    if with_parent:
+        require_direction(settings, is_back=back)
     names = resolve_names(run, target)
     targets = choose_targets(settings, names, capture_only=capture_only, apply_only=apply_only)
     stop = threading.Event()
@@ -202,6 +212,8 @@ def build_loop(run: Invocation, name: str, *options: str) -> LoopProcess:
     """Build the child process of one loop: this command with the options of that loop."""
     own = [*(["--verbose"] if run.verbose else []), "--log-format", run.log_format]
     command = [sys.executable, "-m", "venus.cli", *own, "sync", *options, "--with-parent", "--json"]
+    if flows_back(run.directed_settings):
+        command.append("--back")
     if run.file is not None:
         command += ["-c", str(run.file)]
     return LoopProcess(name=name, command=command)

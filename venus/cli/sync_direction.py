@@ -29,6 +29,25 @@ WATCH_S = 5.0
 SWITCH_S, NO_SWITCH_S = 5.0, 15.0
 
 
+_TURNED = "the application has another database now, and changes flow the other way"
+
+
+def flows_back(settings: Settings) -> bool:
+    """Return whether changes flow from a target of the configuration to its source."""
+    from venus.adapters.targets.switching import OLD
+
+    return OLD in settings.targets
+
+
+def require_direction(settings: Settings, *, is_back: bool) -> None:
+    """Raise DirectionChanged in a loop that was started again after the other loops' direction has ended.
+
+    A capture that died at a switch would otherwise begin to capture the new owner, and nothing would end the others.
+    """
+    if flows_back(settings) != is_back:
+        raise DirectionChanged(_TURNED)
+
+
 def resolve_names(run: Invocation, names: list[str] | None) -> list[str] | None:
     """Return the targets of the present direction for those of the configuration: a source's place has the old one."""
     from venus.adapters.targets.switching import OLD
@@ -55,7 +74,7 @@ class DirectionGuard:
 
         state = read_state(self._run.settings) if self._may_change else None
         if state is not None and state.settings.source.url.get_secret_value() != self._source:
-            raise DirectionChanged("the application has another database now, and changes flow the other way")
+            raise DirectionChanged(_TURNED)
         return state
 
     def may_read_again(self) -> bool:

@@ -1,0 +1,34 @@
+"""Loops of `venus sync` that die at a switch: those that are started again run in the direction of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.patching import Edit
+from tests.story.test_fall_back import cut_over, open_pair, query
+from tests.support.databases.postgres import Server
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+#: A loop dies where it would notice that changes flow the other way.
+_DIES = Edit(
+    where="venus.cli.sync_direction:DirectionGuard._read",
+    old="raise DirectionChanged(_TURNED)",
+    new='__import__("os")._exit(9)',
+)
+
+
+def test_a_capture_that_dies_at_a_switch_turns_with_the_others(tmp_path: Path, postgres_server: Server) -> None:
+    """Started again, it would capture the new owner, and the targets would wait for the old one for ever."""
+    with open_pair(tmp_path, postgres_server) as pair:
+        pair.pipeline.edit_processes([_DIES])
+        pair.start()
+        for loop in ("capture: capturing", "main: running"):
+            pair.pipeline.until(lambda loop=loop: loop in pair.pipeline.log.read_text(), loop, every_s=0.2)
+        cut_over(pair)
+        query(pair.new, "INSERT INTO customer (name) VALUES ('carl')")
+        pair.until_equal()
+        assert pair.writable() == ["new"]
+        assert "it ended with code 9" in pair.pipeline.log.read_text()
