@@ -32,9 +32,11 @@ def test_a_full_store_throttles_and_nothing_is_lost(broker: RunningBroker, monke
     refusals = iter(range(3))
     accept = Producers.take_halves
 
-    def halves(self: Producers, business: str, epoch: int, messages: list[broker_pb2.Half]) -> Future[Any]:
+    def halves(
+        self: Producers, business: str, epoch: int, messages: list[broker_pb2.Half], *, wakes: bool = True
+    ) -> Future[Any]:
         if next(refusals, None) is None:
-            return accept(self, business, epoch, messages)
+            return accept(self, business, epoch, messages, wakes=wakes)
         refused: Future[Any] = Future()
         refused.set_exception(StoreFull("no space"))
         return refused
@@ -65,7 +67,7 @@ class SlowDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._accept, self._lock, self._open = Producers.take_halves, threading.Lock(), False
         self._held: list[tuple[Future[Any], tuple[Any, ...]]] = []
-        monkeypatch.setattr(Producers, "take_halves", lambda *arguments: self._halves(*arguments))
+        monkeypatch.setattr(Producers, "take_halves", lambda *arguments, **_: self._halves(*arguments))
 
     @property
     def nbytes(self) -> int:
