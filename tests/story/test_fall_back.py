@@ -151,9 +151,9 @@ def cut_over(pair: Pair) -> Any:
 
 
 #: What holds the command at each step: the database, a lock in it, the records then, and which one accepts writes after
-#: a kill.
+#: a kill. A command waits before its first step for a transaction that may write, so that lock is of another mode.
 HELD = {
-    "close": ("old", "LOCK TABLE orders IN ROW EXCLUSIVE MODE", (None, "FOLLOWING"), ["old"]),
+    "close": ("old", "LOCK TABLE orders IN SHARE UPDATE EXCLUSIVE MODE", (None, "FOLLOWING"), ["old"]),
     "stop": ("old", "SELECT FROM venus.checkpoint FOR UPDATE", ("CLOSED", "FOLLOWING"), []),
     "open": ("new", "LOCK TABLE orders IN ROW EXCLUSIVE MODE", ("STOPPED", "FOLLOWING"), []),
     "follow": ("old", "LOCK TABLE venus.applied IN EXCLUSIVE MODE", ("STOPPED", "OPEN"), ["new"]),

@@ -124,8 +124,9 @@ class HeldStep:
     writable: list[str]
 
 
-#: A transaction that only reads: one that has written delays the command before this step.
+#: Transactions that write nothing: one that may write delays the command before this step.
 _OLD_READ = "SELECT * FROM orders"
+_NEW_READ = "LOCK TABLE orders IN SHARE UPDATE EXCLUSIVE MODE"
 _NEW_WRITE = "LOCK TABLE orders IN ROW EXCLUSIVE MODE"
 _OLD_RECORD = "SELECT * FROM venus_side FOR UPDATE"
 STEPS = {
@@ -133,7 +134,7 @@ STEPS = {
     "stop": HeldStep(FORWARD, "old", "SELECT * FROM venus_checkpoint FOR UPDATE", None, ("CLOSED", "FOLLOWING"), []),
     "open": HeldStep(FORWARD, "new", _NEW_WRITE, ("new", "FOLLOWING"), ("STOPPED", "FOLLOWING"), []),
     "follow": HeldStep(FORWARD, "old", _OLD_RECORD, ("old", "STOPPED"), ("STOPPED", "OPEN"), ["new"]),
-    "back-close": HeldStep(BACK, "new", _NEW_WRITE, None, ("FOLLOWING", "OPEN"), ["new"]),
+    "back-close": HeldStep(BACK, "new", _NEW_READ, None, ("FOLLOWING", "OPEN"), ["new"]),
     "back-stop": HeldStep(BACK, "new", "SELECT FROM venus.checkpoint FOR UPDATE", None, ("FOLLOWING", "CLOSED"), []),
     "back-open": HeldStep(BACK, "old", _OLD_RECORD, ("new", "STOPPED"), ("FOLLOWING", "STOPPED"), []),
     "back-follow": HeldStep(
