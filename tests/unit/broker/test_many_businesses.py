@@ -30,11 +30,11 @@ def test_what_one_business_has_in_the_buffer_is_not_walked_for_the_others() -> N
     for index in range(100_000):
         buffer.save((1, index), b"x")
 
-    began = time.perf_counter()
+    began = time.thread_time()
     for n in range(1000):
         buffer.save((2 + n % 200, n), b"y")
         buffer.mark_delivered(2 + n % 200, n + 1)
-    took = time.perf_counter() - began
+    took = time.thread_time() - began
 
     assert took < 0.5
     buffer.mark_delivered(1, 50_000)
@@ -65,10 +65,10 @@ def test_thousands_of_consumers_that_stay_away_are_forgotten_in_a_moment(monkeyp
     found = business(1)
     found.consumers = {f"g{n}": ConsumerState(group=f"g{n}", acknowledged=n, kept=n) for n in range(5000)}
 
-    began = time.perf_counter()
+    began = time.thread_time()
     consumer_groups.age_consumers(cast(CommandGroup, None), found, 10**12, 0, 1.0)
 
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1
     assert (len(forgotten), found.consumers) == (5000, {})
 
 

@@ -88,10 +88,10 @@ def _planner(stream: _Stream, table_id: int) -> BatchPlanner:
 def test_a_micro_batch_of_many_small_cuts_is_found_in_one_pass() -> None:
     planner = _planner(_Stream(40_000), 1)
 
-    began = time.perf_counter()
+    began = time.thread_time()
     mark = planner.end_within(BatchLimit(rows=39_990), whole_cuts=True)
 
-    assert time.perf_counter() - began < 1.5
+    assert time.thread_time() - began < 5, "a pass for each cut takes minutes"
     assert mark is not None
     assert mark.end == 39_990
     planner.begin(39_990, 1)

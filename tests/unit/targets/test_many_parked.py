@@ -41,11 +41,11 @@ def test_what_waits_of_a_table_is_not_copied_for_each_section() -> None:
     parking = _parking(dict.fromkeys(ids, 7), {}, [])
     few = _rows(1, 1)
 
-    began = time.perf_counter()
+    began = time.thread_time()
     for _ in range(200):
         assert parking.park_waiting(few, cast(Any, None), items(), catching_up=False) == (few, None)
 
-    assert time.perf_counter() - began < 0.5
+    assert time.thread_time() - began < 0.5
 
 
 def test_a_change_waits_behind_its_key_from_the_first_one_on() -> None:
@@ -103,10 +103,10 @@ def test_a_retry_of_thousands_goes_through_them_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(control, "_apply_key", apply_key)
     target = cast(Any, SimpleNamespace(read_schemas=lambda _session: [items()], read_tables=lambda _session: []))
 
-    began = time.perf_counter()
+    began = time.thread_time()
     report = control._apply_and_resume(target, cast(Any, None), waiting, {1})
 
-    assert time.perf_counter() - began < 0.5
+    assert time.thread_time() - began < 0.5
     assert report.applied == ROWS
     assert [q.id for chain in chains for q in chain] == list(range(ROWS))
     assert len(chains) == ROWS // 2
