@@ -17,6 +17,7 @@ from tests.support.waiting import eventually
 from venus.broker.pipeline.producer_commands import Producers
 from venus.broker.service.process import RunningBroker
 from venus.broker.service.unsaved import UnsavedBytes
+from venus.config import LimitsSettings
 from venus.errors import Overloaded, StoreFull, Unavailable, VenusError
 from venus.flow.precedence import SMALL_BYTES
 from venus.flow.write_queue import START_BYTES
@@ -132,7 +133,8 @@ def test_all_businesses_together_have_one_window_and_a_small_one_does_not_wait_f
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SlowDisk(monkeypatch)
-    broker = start_broker(buffer_bytes_max=32 << 20)
+    # a slow machine does not refuse what has waited long
+    broker = start_broker(buffer_bytes_max=32 << 20, limits=LimitsSettings(slow_request_ms=60_000))
     with ExitStack() as streams:
         senders = []
         for n in range(10):
