@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.patching import Edit
-from tests.story.test_fall_back import cut_over, open_pair, query
+from tests.story.test_fall_back import Pair, cut_over, open_pair, query
 from tests.support.databases.postgres import Server
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -20,13 +21,17 @@ _DIES = Edit(
 )
 
 
+def has_logged(pair: Pair, line: str) -> bool:
+    return line in pair.pipeline.log.read_text()
+
+
 def test_a_capture_that_dies_at_a_switch_turns_with_the_others(tmp_path: Path, postgres_server: Server) -> None:
     """Started again, it would capture the new owner, and the targets would wait for the old one for ever."""
     with open_pair(tmp_path, postgres_server) as pair:
         pair.pipeline.edit_processes([_DIES])
         pair.start()
         for loop in ("capture: capturing", "main: running"):
-            pair.pipeline.until(lambda loop=loop: loop in pair.pipeline.log.read_text(), loop, every_s=0.2)
+            pair.pipeline.until(partial(has_logged, pair, loop), loop, every_s=0.2)
         cut_over(pair)
         query(pair.new, "INSERT INTO customer (name) VALUES ('carl')")
         pair.until_equal()
