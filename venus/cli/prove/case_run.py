@@ -39,7 +39,7 @@ TITLES = {
 }
 #: Environment variables of pytest that would change the run.
 _FOREIGN = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
-#: Characters that do not belong into a name of a report.
+#: Characters that do not belong in a name of a report.
 _PARAMETERS = re.compile(r"\[(.*)\]$")
 Progress = Callable[[str, int, int], None]
 
