@@ -223,7 +223,7 @@ def _start_context(conf: SparkConf, gateway: Any, master: str) -> SparkContext:
 def _launch(conf: Any, log: SessionLog) -> Any:
     """Start the JVM with its output in the log. Returns nothing if spark-submit has started it.
 
-    One that ends before it can be spoken to is started once more: beside other work that happens, and means nothing.
+    A JVM that ends before it accepts connections is started once more: on a busy machine that is no fault.
     """
     if is_submitted():
         return None

@@ -213,7 +213,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "epoch": snapshot.epoch,
             "snapshot": snapshot.snapshot_id,
             "splits": splits,
-        } | encode_rows(self._plan().own(reports.rows_in(snapshot)))
+        } | encode_rows(self._plan().own(reports.rows_identity(snapshot)))
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Divide a micro-batch into pieces of about the same number of offsets."""

@@ -103,7 +103,7 @@ class BatchPlanner:
         )
         try:
             opened = subscriber.open(offset, epoch, kept=self._committed if self._group else None)
-            self._identity = self._check_same_rows(identity, reports.rows_in(opened))
+            self._identity = self._check_same_rows(identity, reports.rows_identity(opened))
         except BaseException:
             subscriber.close()
             raise
@@ -168,7 +168,7 @@ class BatchPlanner:
             if self._concerns(schema.table_id):
                 self.versions[schema.table_id, schema.version] = schema.SerializeToString()
         self._read_to = increment.base_offset + increment.count
-        self._identity = self.own(reports.rows_in(increment)) or self._identity
+        self._identity = self.own(reports.rows_identity(increment)) or self._identity
         mark = IncrementMark(
             end=self._read_to,
             rows=sum(t.count for t in own),

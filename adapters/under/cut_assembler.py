@@ -116,7 +116,7 @@ def decode_piece(increment: broker_pb2.Increment) -> CutPiece:
         decided=increment.state == broker_pb2.COMMITTED,
         batch=batch,
         arrived_us=arrived_us,
-        rows=reports.rows_in(increment),
+        rows=reports.rows_identity(increment),
         nbytes=len(increment.body),
     )
 

@@ -236,19 +236,19 @@ def _compare(task: SliceTask, sessions: OpenSides, positions: Positions) -> Slic
     left, right = (sessions.side(place, subject, task.scanned) for place in (task.ends.left, task.ends.right))
     with ThreadPoolExecutor(2) as pool:  # two databases work at the same time
 
-        def both(ask: str, *what: object) -> tuple[dict, dict]:  # type: ignore[type-arg]
+        def ask_both_sides(ask: str, *what: object) -> tuple[dict, dict]:  # type: ignore[type-arg]
             asked = [pool.submit(getattr(side, ask), part, *what) for side in (left, right)]
             return asked[0].result(), asked[1].result()
 
-        ours, theirs = both("buckets")
+        ours, theirs = ask_both_sides("buckets")
         rows = max(sum(n for n, _ in side.values()) for side in (ours, theirs))
         found = SuspectList(task.suspects_max)
         for group in _groups(ours, theirs):
-            one, other = both("hashes", group)
+            one, other = ask_both_sides("hashes", group)
             unequal = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
             keys = sorted(unequal | left.repeated.keys() | right.repeated.keys())
             for first in range(0, len(keys), ROWS_AT_ONCE):
-                here, there = both("rows", some := keys[first : first + ROWS_AT_ONCE])
+                here, there = ask_both_sides("rows", some := keys[first : first + ROWS_AT_ONCE])
                 for key in some:
                     values = {task.ends.left: here.get(key), task.ends.right: there.get(key)}
                     counts = {task.ends.left: left.repeated.get(key), task.ends.right: right.repeated.get(key)}

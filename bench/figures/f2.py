@@ -1,6 +1,6 @@
 """F2: the lag of the stream back to the old database, beside that of the stream before the cut-over, at 100 tx/s.
 
-By turns: a spell of the stream there, a switch, a spell of the stream back, a switch. Lag is from the commit at the
+It alternates: the stream runs forwards, a switch, the stream runs backwards, a switch. Lag is from the commit at the
 application's database to that at the other one; one server stamps both.
 """
 

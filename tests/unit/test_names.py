@@ -44,9 +44,11 @@ IRREGULAR = frozenset(
 """,
     )
 )
-#: Words in -ed that are no participles.
+#: Words in -ed that are no participles; `qualified` is short for a qualified name.
 NOT_PARTICIPLES = frozenset(
-    re.findall(r"\w+", "bed bleed breed embed exceed feed heed indeed need proceed red seed shed speed succeed weed")
+    re.findall(
+        r"\w+", "bed bleed breed embed exceed feed heed indeed need proceed qualified red seed shed speed succeed weed"
+    )
 )
 #: Base classes in venus/errors.py whose names do not end in "Error".
 EXCEPTIONS_OF_VENUS = frozenset(("Refused", "Unavailable", "Diverged"))
@@ -89,6 +91,17 @@ def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any("property" in ast.unparse(node) for node in function.decorator_list)
 
 
+def declared_attributes(tree: ast.AST) -> set[ast.AST]:
+    """Return the properties of protocols: they stand for attributes of other classes, which may state facts."""
+    return {
+        node
+        for protocol in ast.walk(tree)
+        if isinstance(protocol, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in protocol.bases)
+        for node in protocol.body
+        if isinstance(node, ast.FunctionDef) and is_property(node)
+    }
+
+
 def is_exception(node: ast.ClassDef) -> bool:
     """Return whether a class is an exception: it is named after what happened."""
     bases = [base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in node.bases]
@@ -96,9 +109,10 @@ def is_exception(node: ast.ClassDef) -> bool:
 
 
 def bare_participles(tree: ast.AST) -> Iterator[str]:
-    """Yield the functions and classes, nested ones included, that are called by a participle alone."""
+    """Yield the functions and classes, nested ones and properties included, that are called by a participle alone."""
+    attributes = declared_attributes(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_property(node):
+        if node in attributes:
             continue
         if isinstance(node, ast.ClassDef) and is_exception(node):
             continue
@@ -149,7 +163,7 @@ def test_a_participle_is_recognised(name: str, expected: bool) -> None:
     assert is_participle(name) is expected
 
 
-def test_fixtures_methods_and_nested_functions_are_held() -> None:
+def test_fixtures_properties_methods_and_nested_functions_are_held() -> None:
     tree = ast.parse(
         "class A:\n"
         "    @property\n"
@@ -158,11 +172,14 @@ def test_fixtures_methods_and_nested_functions_are_held() -> None:
         "        def told(): ...\n"
         "    def __reversed__(self): ...\n"
         "class Held: ...\n"
+        "class Place(Protocol):\n"
+        "    @property\n"
+        "    def placed(self): ...\n"
         "@pytest.fixture\n"
         "async def made(): ...\n"
     )
 
-    assert sorted(bare_participles(tree)) == ["Held", "made", "seen", "told"]
+    assert sorted(bare_participles(tree)) == ["Held", "applied", "made", "seen", "told"]
 
 
 def test_banned_words_are_found_inside_identifiers() -> None:

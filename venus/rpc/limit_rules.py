@@ -61,8 +61,8 @@ class Bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
-    """Rule for a limited number of items, each with a rule of its own."""
+class ListRule:
+    """Rule for a list: its length, and a rule for each item."""
 
     most: int
     rule: Number | Bytes | Name | AddressRule | None = None
@@ -76,4 +76,4 @@ class Each:
         return next((complaint for item in value if (complaint := self.rule.complaint(item))), "")
 
 
-Rule = Number | Name | AddressRule | Bytes | Each
+Rule = Number | Name | AddressRule | Bytes | ListRule

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from venus.errors import ProtocolError
 from venus.model import NAME_CHARS_MAX
-from venus.rpc.limit_rules import AddressRule, Bytes, Each, Name, Number, Rule
+from venus.rpc.limit_rules import AddressRule, Bytes, ListRule, Name, Number, Rule
 from venus.rpc.network_limits import NETWORK_RULES, OVERLAY_RULES, SET_ID_CHARS_MAX
 
 #: A target keeps offsets, epochs and Sequences as 64-bit integers with a sign; half of their range is out of reach.
@@ -72,13 +72,13 @@ _BUSINESS = Name(NAME_CHARS_MAX)
 _GROUP = Name(GROUP_CHARS_MAX)
 _SNAPSHOT = Name(64)
 _VERDICT = Number(0, 2)
-_TABLE_IDS = Each(TABLES_MAX, _U32)
-_ONLY = Each(TABLES_MAX, Name(REPORTED_NAME_CHARS_MAX))
-_WHERE = Each(TABLES_MAX)
-_NETWORKS = Each(NETWORKS_MAX, Name(NETWORK_CHARS_MAX))
+_TABLE_IDS = ListRule(TABLES_MAX, _U32)
+_ONLY = ListRule(TABLES_MAX, Name(REPORTED_NAME_CHARS_MAX))
+_WHERE = ListRule(TABLES_MAX)
+_NETWORKS = ListRule(NETWORKS_MAX, Name(NETWORK_CHARS_MAX))
 
 RULES: Mapping[str, Mapping[str, Rule]] = {
-    "ProducerFrame": {"halves": Each(COUNT_MAX), "decisions": Each(COUNT_MAX)},
+    "ProducerFrame": {"halves": ListRule(COUNT_MAX), "decisions": ListRule(COUNT_MAX)},
     "Init": {
         "business": _BUSINESS,
         "producer": Name(HOLDER_CHARS_MAX, may_be_empty=True),
@@ -105,11 +105,11 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "last_batch": _ANY,
         "last_sequence": _ANY,
         "next_offset": _ANY,
-        "undecided": Each(COUNT_MAX),
-        "tables": Each(COUNT_MAX),
+        "undecided": ListRule(COUNT_MAX),
+        "tables": ListRule(COUNT_MAX),
     },
     "KnownTable": {"table_id": _U32, "version": _U32, "last_sequence": _ANY},
-    "Review": {"halves": Each(COUNT_MAX)},
+    "Review": {"halves": ListRule(COUNT_MAX)},
     "Resend": {"batch_no": _FROM_1},
     "Throttle": {"retry_after_ms": Number(0, 3_600_000)},
     "Decided": {"verdict": _VERDICT, "batch_no": _ANY, "next_offset": _ANY},
@@ -133,8 +133,8 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "rows_at": _ANY,
     },
     "ListenerFrame": {
-        "begin": Each(SUBSCRIPTIONS_MAX),
-        "end": Each(SUBSCRIPTIONS_MAX, _U32),
+        "begin": ListRule(SUBSCRIPTIONS_MAX),
+        "end": ListRule(SUBSCRIPTIONS_MAX, _U32),
         "credit_bytes": Number(0, CREDIT_BYTES_MAX),
         "acknowledge": _ANY,
     },
@@ -148,15 +148,15 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "number": Number(1, UINT32_MAX),
         "table": Name(REPORTED_NAME_CHARS_MAX),
         "predicate": Bytes(PREDICATE_CHARS_MAX),
-        "columns": Each(SUBSCRIPTIONS_MAX, Name(REPORTED_NAME_CHARS_MAX)),
+        "columns": ListRule(SUBSCRIPTIONS_MAX, Name(REPORTED_NAME_CHARS_MAX)),
         "offset": Number(-2, NUMBER_MAX),
         "epoch": _EPOCH,
     },
     "ChangesFrame": {
         "kept": _ANY,
-        "tables": Each(TABLES_MAX),
-        "news": Each(SUBSCRIPTIONS_MAX),
-        "changes": Each(COUNT_MAX),
+        "tables": ListRule(TABLES_MAX),
+        "news": ListRule(SUBSCRIPTIONS_MAX),
+        "changes": ListRule(COUNT_MAX),
     },
     "SubscriptionNews": {
         "number": _U32,
@@ -169,32 +169,32 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "ChangedRows": {
         "table_id": _U32,
         **dict.fromkeys(("stored", "stored_sizes", "rows", "subscriptions", "operations"), Bytes(CHANGES_BYTES_MAX)),
-        "replayed": Each(SUBSCRIPTIONS_MAX, _U32),
+        "replayed": ListRule(SUBSCRIPTIONS_MAX, _U32),
         "loaded": _U32,
         "next_offset": _ANY,
         "epoch": _EPOCH,
         "committed_at_us": _TIME,
     },
-    "RowsIdentity": {"set": Name(NAME_CHARS_MAX, may_be_empty=True), "tables": Each(TABLES_MAX)},
+    "RowsIdentity": {"set": Name(NAME_CHARS_MAX, may_be_empty=True), "tables": ListRule(TABLES_MAX)},
     "TableRows": {
         "table_id": _U32,
         "name": Name(REPORTED_NAME_CHARS_MAX),
         "rows": Bytes(4 * REPORTED_REASON_CHARS_MAX),
     },
-    "RowLevels": {"levels": Each(LEVELS_MAX)},
+    "RowLevels": {"levels": ListRule(LEVELS_MAX)},
     "RowLevel": {"where": _WHERE},
     "RowFilter": {"table": Name(REPORTED_NAME_CHARS_MAX), "predicate": Bytes(PREDICATE_CHARS_MAX), "tables": _WHERE},
     "TableVersion": {"table_id": _U32, "version": _U32},
     "AdapterReport": {
-        "tables": Each(REPORTED_TABLES_MAX),
+        "tables": ListRule(REPORTED_TABLES_MAX),
         "tables_left_out": _U32,
         "quarantined": _ANY,
         "cut_over": Name(REPORTED_MOMENT_CHARS_MAX, may_be_empty=True),
     },
     "AdapterFigures": {
         "place": Name(REPORTED_NAME_CHARS_MAX, may_be_empty=True),
-        "rows": Each(REPORTED_ROW_COUNTS_MAX),
-        "fills": Each(REPORTED_TABLES_MAX),
+        "rows": ListRule(REPORTED_ROW_COUNTS_MAX),
+        "fills": ListRule(REPORTED_TABLES_MAX),
         "counted_at_us": _TIME,
         "compares_every_s": _U32,
     },
@@ -223,7 +223,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "columns": Name(REPORTED_REASON_CHARS_MAX, may_be_empty=True),
         "quarantined": _ANY,
     },
-    "DeliveryFrame": {"increments": Each(COUNT_MAX), "progress": _ANY},
+    "DeliveryFrame": {"increments": ListRule(COUNT_MAX), "progress": _ANY},
     "Increment": {
         "base_offset": _ANY,
         "count": _U32,
@@ -237,7 +237,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "epoch": _EPOCH,
         "kept": _ANY,
         "networks": _NETWORKS,
-        "replicas": Each(ADDRESSES_MAX),
+        "replicas": ListRule(ADDRESSES_MAX),
     },
     "ReadReplica": {"address": AddressRule(), "site": Name(NAME_CHARS_MAX, may_be_empty=True)},
     "OpenSnapshotRequest": {
@@ -264,12 +264,12 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "epoch": _EPOCH,
         "sequence": _ANY,
         "last_batch": _ANY,
-        "schemas": Each(COUNT_MAX),
-        "splits": Each(COUNT_MAX),
+        "schemas": ListRule(COUNT_MAX),
+        "splits": ListRule(COUNT_MAX),
         "lease_s": Number(0, LEASE_S_MAX),
     },
     "TableTotals": {"table_id": _U32, "rows": _ANY},
-    "SnapshotTotals": {"tables": Each(TABLES_MAX)},
+    "SnapshotTotals": {"tables": ListRule(TABLES_MAX)},
     "SnapshotRef": {"snapshot_id": _SNAPSHOT},
     "ReadSplitRequest": {
         "snapshot_id": _SNAPSHOT,
@@ -278,7 +278,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     },
     "ClusterMember": {"broker": Name(NAME_CHARS_MAX), "store": Name(64)},
     "Greeting": {"cluster": Name(64)},
-    "FollowerFrame": {"fetches": Each(COUNT_MAX)},
+    "FollowerFrame": {"fetches": ListRule(COUNT_MAX)},
     "FetchEntries": {
         "business": _BUSINESS,
         "term": _FROM_1,
@@ -287,7 +287,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "version": _ANY,
         "start": _ANY,
     },
-    "LeaderFrame": {"answers": Each(COUNT_MAX), "part": Bytes(PART_BYTES_MAX)},
+    "LeaderFrame": {"answers": ListRule(COUNT_MAX), "part": Bytes(PART_BYTES_MAX)},
     "FetchAnswer": {
         "business": _BUSINESS,
         "outcome": Number(0, 3),
@@ -297,7 +297,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "high": _ANY,
         "known_term": _ANY,
         "end": _ANY,
-        "entries": Each(COUNT_MAX, Bytes(ENTRY_BYTES_MAX)),
+        "entries": ListRule(COUNT_MAX, Bytes(ENTRY_BYTES_MAX)),
     },
     "CopyRequest": {
         "business": _BUSINESS,
@@ -307,8 +307,8 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     },
     "CopyFrame": {
         "area": Number(0, 255),
-        "keys": Each(COUNT_MAX, Bytes(KEY_BYTES_MAX)),
-        "values": Each(COUNT_MAX, Bytes(ENTRY_BYTES_MAX)),
+        "keys": ListRule(COUNT_MAX, Bytes(KEY_BYTES_MAX)),
+        "values": ListRule(COUNT_MAX, Bytes(ENTRY_BYTES_MAX)),
         "frames": _ANY,
         "copy": Name(64, may_be_empty=True),
         "records_expected": _ANY,
@@ -327,14 +327,14 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "CloseLossesRequest": {
         "business": _BUSINESS,
         "group": Name(GROUP_CHARS_MAX, may_be_empty=True),
-        "terms": Each(COUNT_MAX, _FROM_1),
-        "home_terms": Each(COUNT_MAX, _FROM_1),
+        "terms": ListRule(COUNT_MAX, _FROM_1),
+        "home_terms": ListRule(COUNT_MAX, _FROM_1),
     },
-    "CloseLossesAnswer": {"waiting_for": Each(COUNT_MAX)},
+    "CloseLossesAnswer": {"waiting_for": ListRule(COUNT_MAX)},
     "Home": {
         "set": Name(NAME_CHARS_MAX),
         "home_term": Number(1, HOME_TERM_MAX),
-        "addresses": Each(ADDRESSES_MAX, AddressRule()),
+        "addresses": ListRule(ADDRESSES_MAX, AddressRule()),
     },
     "NetworkStatus": {"networks": _NETWORKS},  # a mirror keeps them
     "PromoteRequest": {"business": _BUSINESS},
@@ -357,8 +357,8 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "sequence": _CUT,
         "last_batch": _CUT,
         "rows": _ANY,
-        "schemas": Each(COUNT_MAX),
-        "splits": Each(COUNT_MAX),
+        "schemas": ListRule(COUNT_MAX),
+        "splits": ListRule(COUNT_MAX),
         "where": _WHERE,
     },
     "TableChanges": {
@@ -374,8 +374,8 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "count": _U32,
         "cut": _ANY,
         "captured_at_us": _TIME,
-        "schemas": Each(TABLES_MAX),
-        "tables": Each(COUNT_MAX),
+        "schemas": ListRule(TABLES_MAX),
+        "tables": ListRule(COUNT_MAX),
         "lost": _U32,
         "left_out": _U32,
     },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from venus.model import NAME_CHARS_MAX
-from venus.rpc.limit_rules import AddressRule, Bytes, Each, Name, Number, Rule
+from venus.rpc.limit_rules import AddressRule, Bytes, ListRule, Name, Number, Rule
 
 #: Digits of an identifier, and values of a digit.
 DEPTH_MAX, BASE_MAX = 8, 64
@@ -35,17 +35,17 @@ _COLUMN = Name(300)
 _IDENTIFIER = Bytes(DEPTH_MAX)
 _SET = Name(NAME_CHARS_MAX)
 _OPTIONAL = Name(NAME_CHARS_MAX, may_be_empty=True)
-_ADDRESSES = Each(SET_ADDRESSES_MAX, AddressRule())
-_BUSINESSES = Each(SET_BUSINESSES_MAX, _SET)
+_ADDRESSES = ListRule(SET_ADDRESSES_MAX, AddressRule())
+_BUSINESSES = ListRule(SET_BUSINESSES_MAX, _SET)
 
 NETWORK_RULES: Mapping[str, Mapping[str, Rule]] = {
     "WhereRequest": {"role": Name(20), "business": _OPTIONAL, "site": _OPTIONAL},
-    "WhereAnswer": {"sets": Each(SETS_MAX)},
+    "WhereAnswer": {"sets": ListRule(SETS_MAX)},
     "NamedSet": {"set": _SET, "addresses": _ADDRESSES, "rank": _U32},
     "NetworkReport": {
         "group": Name(2 * NAME_CHARS_MAX, may_be_empty=True),
-        "sets": Each(SETS_MAX),
-        "near": Each(SITES_MAX),
+        "sets": ListRule(SETS_MAX),
+        "near": ListRule(SITES_MAX),
     },
     "ReportedSet": {
         "set": _SET,
@@ -63,7 +63,7 @@ NETWORK_RULES: Mapping[str, Mapping[str, Rule]] = {
         "unready": _BUSINESSES,
         "age_ms": _U32,
     },
-    "Nearness": {"site": _SET, "sets": Each(SETS_MAX, _SET)},
+    "Nearness": {"site": _SET, "sets": ListRule(SETS_MAX, _SET)},
 }
 
 OVERLAY_RULES: Mapping[str, Mapping[str, Rule]] = {
@@ -79,45 +79,45 @@ OVERLAY_RULES: Mapping[str, Mapping[str, Rule]] = {
         "load": Number(0, LOAD_MAX),
         "age": _U32,
     },
-    "OverlayExchange": {"level": Number(0, DEPTH_MAX), "entries": Each(BROKERS_MAX)},
+    "OverlayExchange": {"level": Number(0, DEPTH_MAX), "entries": ListRule(BROKERS_MAX)},
     "RouteRequest": {
         "target": _IDENTIFIER,
         "hops": Number(0, HOPS_MAX),
-        "sideways": Each(HOPS_MAX, AddressRule()),
+        "sideways": ListRule(HOPS_MAX, AddressRule()),
         "expected": _IDENTIFIER,
         "budget_ms": Number(0, BUDGET_MS_MAX),
     },
     "RouteAnswer": {
         "cluster": _IDENTIFIER,
-        "members": Each(BROKERS_MAX),
+        "members": ListRule(BROKERS_MAX),
         "hops": Number(0, HOPS_MAX),
         "failed": _U32,
-        "results": Each(BROKERS_MAX),
+        "results": ListRule(BROKERS_MAX),
     },
-    "Installation": {"origin": AddressRule(), "lease_ms": Number(1, LEASE_MS_MAX), "parts": Each(PARTS_MAX)},
+    "Installation": {"origin": AddressRule(), "lease_ms": Number(1, LEASE_MS_MAX), "parts": ListRule(PARTS_MAX)},
     "InstalledPart": {
         "table": Name(TABLE_CHARS_MAX),
         "path": Name(PATH_CHARS_MAX),
-        "added": Each(INTERESTS_MAX),
-        "removed": Each(INTERESTS_MAX, _NUMBER),
+        "added": ListRule(INTERESTS_MAX),
+        "removed": ListRule(INTERESTS_MAX, _NUMBER),
     },
-    "InterestEntry": {"number": _NUMBER, "equal": Each(COLUMNS_MAX), "between": Each(COLUMNS_MAX)},
-    "EqualTo": {"column": _COLUMN, "keys": Each(KEYS_MAX, Bytes(KEY_BYTES_MAX))},
+    "InterestEntry": {"number": _NUMBER, "equal": ListRule(COLUMNS_MAX), "between": ListRule(COLUMNS_MAX)},
+    "EqualTo": {"column": _COLUMN, "keys": ListRule(KEYS_MAX, Bytes(KEY_BYTES_MAX))},
     "Between": {
         "column": _COLUMN,
         "low": Number(-_INFINITY, _INFINITY),
         "high": Number(-_INFINITY, _INFINITY),
     },
-    "InstallAnswer": {"missing": Each(PARTS_MAX, _U32)},
-    "MatchRequest": {"origin": AddressRule(), "parts": Each(PARTS_MAX)},
+    "InstallAnswer": {"missing": ListRule(PARTS_MAX, _U32)},
+    "MatchRequest": {"origin": AddressRule(), "parts": ListRule(PARTS_MAX)},
     "MatchPart": {
         "table": Name(TABLE_CHARS_MAX),
         "path": Name(PATH_CHARS_MAX),
         "count": Number(1, CHANGES_MAX),
-        "numbers": Each(COLUMNS_MAX),
-        "keys": Each(COLUMNS_MAX),
+        "numbers": ListRule(COLUMNS_MAX),
+        "keys": ListRule(COLUMNS_MAX),
     },
     "NumberColumn": {"column": _COLUMN},
-    "KeyColumn": {"column": _COLUMN, "values": Each(CHANGES_MAX, Bytes(KEY_BYTES_MAX))},
-    "MatchAnswer": {"parts": Each(PARTS_MAX), "load": Number(0, LOAD_MAX)},
+    "KeyColumn": {"column": _COLUMN, "values": ListRule(CHANGES_MAX, Bytes(KEY_BYTES_MAX))},
+    "MatchAnswer": {"parts": ListRule(PARTS_MAX), "load": Number(0, LOAD_MAX)},
 }

@@ -182,7 +182,7 @@ def from_wire(message: broker_pb2.RowsIdentity) -> RowsIdentity:
     )
 
 
-def rows_in(message: broker_pb2.Opened | broker_pb2.Snapshot | broker_pb2.Increment) -> RowsIdentity | None:
+def rows_identity(message: broker_pb2.Opened | broker_pb2.Snapshot | broker_pb2.Increment) -> RowsIdentity | None:
     """Return the rows identity that a broker sends with a position; None from an older broker."""
     return from_wire(message.rows) if message.HasField("rows") else None
 
@@ -192,6 +192,6 @@ def check_table(snapshot: broker_pb2.Snapshot, rows: RowsIdentity | None, table_
 
     `rows` None: the followed set has not sent its identity.
     """
-    found = rows_in(snapshot)
+    found = rows_identity(snapshot)
     if rows is not None and found is not None and find_differing(rows, found, (table_id,)):
         raise Unavailable(f"set {found.set} has other rows: {describe_differences((table_id,), rows, found)}")

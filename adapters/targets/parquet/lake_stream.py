@@ -109,7 +109,7 @@ class PendingCommit:
         manifest.heartbeat_us = self._walk.heartbeat_us or manifest.heartbeat_us
         manifest.offset = increment.base_offset + increment.count
         manifest.epoch = increment.epoch
-        manifest.rows = reports.rows_in(increment) or manifest.rows
+        manifest.rows = reports.rows_identity(increment) or manifest.rows
         manifest.sequence = max(manifest.sequence, batch.first_sequence + batch.count - 1)
         manifest.captured_at_us = batch.captured_at_us or manifest.captured_at_us
         manifest.committed_at_us = increment.committed_at_us or manifest.committed_at_us
@@ -312,7 +312,7 @@ class _LakeStream:
                     return True
                 raise self._target.diverged_error(error) from error
             self._circuit.record_session()
-            self._save_rows_identity(reports.rows_in(opened))
+            self._save_rows_identity(reports.rows_identity(opened))
             self._acknowledge()
             gathering = self._new_commit()
             try:

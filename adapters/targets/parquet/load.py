@@ -264,7 +264,7 @@ def _is_only_trimmed(target: ParquetFolder, snapshots: SnapshotClient, manifest:
     if not isinstance(error, OffsetTrimmed):
         return False
     snapshot = snapshots.open(target.business, holder=f"load of {target.group}")
-    there = reports.rows_in(snapshot)
+    there = reports.rows_identity(snapshot)
     snapshots.close(snapshot.snapshot_id)
     return manifest.rows is None or there is None or not find_differing(manifest.rows, there)
 
@@ -330,7 +330,7 @@ def _commit_load(
             applied_at_us=time.time_ns() // 1000,
             tables=tables,
             schemas=load.schemas,
-            rows=reports.rows_in(snapshot),
+            rows=reports.rows_identity(snapshot),
         ),
         [],
     )
@@ -340,7 +340,7 @@ def _commit_load(
 def register_group(target: ParquetFolder, snapshot: broker_pb2.Snapshot) -> None:
     """Register the group before the snapshot is closed, so that the broker keeps the increments behind the cut."""
     with Subscriber(target.broker, target.business, target.group, credit_bytes=CREDIT_BYTES) as subscriber:
-        subscriber.open(snapshot.offset, 0, rows=reports.rows_in(snapshot))
+        subscriber.open(snapshot.offset, 0, rows=reports.rows_identity(snapshot))
         subscriber.acknowledge(snapshot.offset)
 
 

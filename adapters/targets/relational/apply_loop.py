@@ -250,7 +250,7 @@ class ApplyStream:
             )
         except Diverged as error:
             raise self._target.diverged_error(error) from error
-        self.rows = reports.rows_in(opened)
+        self.rows = reports.rows_identity(opened)
         return opened.log_start
 
     @property

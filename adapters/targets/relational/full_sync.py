@@ -395,7 +395,7 @@ class _Load:
         """Register the group before the snapshot is closed, so that the broker keeps the increments behind the cut."""
         subscriber = Subscriber(self._target.broker, self._target.business, self._target.group, credit_bytes=1 << 16)
         try:
-            subscriber.open(plan.snapshot.offset, 0, rows=reports.rows_in(plan.snapshot))
+            subscriber.open(plan.snapshot.offset, 0, rows=reports.rows_identity(plan.snapshot))
             subscriber.acknowledge(plan.snapshot.offset)
         finally:
             subscriber.close()
@@ -409,7 +409,7 @@ class _Load:
             offset=snapshot.offset,
             epoch=snapshot.epoch,
             sequence=snapshot.sequence,
-            rows=rows_to_text(reports.rows_in(snapshot)),
+            rows=rows_to_text(reports.rows_identity(snapshot)),
         )
         if not plan.overlaps:
             target.run_own(session, "set_loaded", offset=snapshot.offset)

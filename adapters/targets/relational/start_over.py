@@ -63,7 +63,7 @@ def start_over(
     with SnapshotClient(target.broker) as snapshots:
         snapshot = snapshots.open(target.business, holder=f"resync of {target.group}")
         try:
-            if not is_allowed(error, catalogue, reports.rows_in(snapshot)):
+            if not is_allowed(error, catalogue, reports.rows_identity(snapshot)):
                 return False
             _StartOver(target, session, catalogue, snapshot).run(error)
         finally:
@@ -114,7 +114,7 @@ class _StartOver:
             offset=snapshot.offset,
             epoch=snapshot.epoch,
             sequence=snapshot.sequence,
-            rows=rows_to_text(reports.rows_in(snapshot)),
+            rows=rows_to_text(reports.rows_identity(snapshot)),
         )
         target.run_own(session, "put_sweep", table_id=0, purpose=ACCOUNT, offset=target.count_unaccounted(session) or 0)
         session.run("COMMIT")

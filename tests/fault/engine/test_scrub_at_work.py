@@ -1,4 +1,4 @@
-"""A scrub that never rests, beside a broker at work: it finds nothing, because nothing is wrong.
+"""A scrub without pauses finds no damage in the store of a busy broker.
 
 A false finding would stop a healthy broker forever, so this is the scrub's most important property.
 """

@@ -1,4 +1,4 @@
-"""How a cut reads: plans, memory, what happens in between, and who else is there."""
+"""How a cut reads: plans, memory, and other sessions that work at the same time."""
 
 from __future__ import annotations
 

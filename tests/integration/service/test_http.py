@@ -169,11 +169,11 @@ def test_a_look_that_takes_long_holds_up_no_probe_that_asks_often(
     monkeypatch.setattr(http, "FRESH_S", 60.0)
     assert get(broker, "/health") == "ok\n"
 
-    def slow(self: HealthCheck) -> tuple[str, list[str]]:
+    def wait_first(self: HealthCheck) -> tuple[str, list[str]]:
         assert go.wait(60)
         return look(self)
 
-    monkeypatch.setattr(HealthCheck, "check", slow)
+    monkeypatch.setattr(HealthCheck, "check", wait_first)
     began = time.monotonic()
     try:
         assert get(broker, "/health") == "ok\n"
@@ -193,12 +193,12 @@ def test_health_does_not_wait_behind_full_data(broker: RunningBroker, monkeypatc
     fill(broker.address, 1, 3)
     go, waiting = threading.Event(), threading.Semaphore(0)
 
-    def slow(*_: object) -> broker_pb2.Snapshot:
+    def wait_first(*_: object) -> broker_pb2.Snapshot:
         waiting.release()
         go.wait(30)
         raise Unavailable("too late")
 
-    monkeypatch.setattr(FullDataService, "open", slow)
+    monkeypatch.setattr(FullDataService, "open", wait_first)
     with ThreadPoolExecutor(8) as loaders, SnapshotClient(broker.address) as snapshots:
         asked = [loaders.submit(snapshots.open, BUSINESS) for _ in range(8)]
         for _ in range(THREADS[Lane.FULL_DATA]):

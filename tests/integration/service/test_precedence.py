@@ -60,7 +60,7 @@ def behind_bytes(broker: RunningBroker) -> float:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One commit that is late is enough for the longest rest."""
+    """One late commit is enough for the longest pause."""
     monkeypatch.setattr(precedence, "_GROWS", 1e9)
     monkeypatch.setattr(precedence, "SHARE_MOST", 1e9)
 

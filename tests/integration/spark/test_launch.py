@@ -1,4 +1,4 @@
-"""A JVM that ends before it can be spoken to is started once more, and then it is said why in one line."""
+"""A JVM that ends before it accepts connections is started once more; a second failure is one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table is counted when it is loaded: nothing else shows what happened to it between two splits."""
+"""A load counts the rows of each table: only that shows a change by another session between two splits."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def follow_once(settings: Settings) -> None:
 def read_identity(address: str, offset: int, rows: RowsIdentity | None = None) -> RowsIdentity | None:
     """Return which rows a set reports at an offset, to a client that has others."""
     with Subscriber(address, "main", "reader", credit_bytes=1 << 20, transient=True) as subscriber:
-        return reports.rows_in(subscriber.open(offset, 0, rows=rows))
+        return reports.rows_identity(subscriber.open(offset, 0, rows=rows))
 
 
 def test_a_target_takes_nothing_of_a_set_with_other_rows(
@@ -277,7 +277,7 @@ def test_a_set_follows_the_set_above_that_was_filled_again_and_its_readers_come_
     tandem.stop()
     access = start("access", upper, level=2, listen=f"127.0.0.1:{port}")
     with Subscriber(access.address, "main", "reader", credit_bytes=1 << 20, transient=True) as subscriber:
-        before = reports.rows_in(subscriber.open(end, 0))
+        before = reports.rows_identity(subscriber.open(end, 0))
         assert before is not None
         assert before.tables[0].rows == "label = 'EU'"
         elsewhere = start("tandem", real.address, tier="tandem", where=US)

@@ -1,4 +1,4 @@
-"""Below a broker set that mirrors some rows a target is compared with these rows of its source."""
+"""A target below a broker set with some rows is compared with the same rows of its source."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class ForkedBroker:
         return self._process.exitcode
 
     def output(self, nbytes: int = 4000) -> str:
-        """Return the end of what it said, and those who wrote to this log before it."""
+        """Return the end of its log, which earlier processes may have written to."""
         return self.log.read_text("utf-8", "replace")[-nbytes:] if self.log.exists() else ""
 
     def send(self, number: signal.Signals) -> None:

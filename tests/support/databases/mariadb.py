@@ -258,7 +258,7 @@ def mariadb_exact_database(mariadb_server: MariaServer) -> Iterator[str]:
 
 
 def catalogue(server: MariaServer, database: str) -> str:
-    """Return how everything in a database is made, without what counts as rows come."""
+    """Return the DDL of everything in a database, without counters that change with its rows."""
     connection = server.connect(database, autocommit=True)
     try:
         cursor = connection.cursor()

@@ -89,7 +89,7 @@ def serve(control: socket.socket) -> dict[str, Any] | None:
         ready, _, _ = select.select([*controls, ended], [], [])
         if ended in ready:
             os.read(ended, 4096)
-            _tell_ended(replies)
+            _report_ended_processes(replies)
         for asking in [controls[number] for number in ready if number != ended]:
             message, descriptors = _receive(asking)
             if not message and asking is control:
@@ -140,7 +140,7 @@ def _forget(*inherited: socket.socket | int) -> None:
         os.close(one) if isinstance(one, int) else one.close()
 
 
-def _tell_ended(replies: dict[int, socket.socket]) -> None:
+def _report_ended_processes(replies: dict[int, socket.socket]) -> None:
     """Reap the processes that have ended, and send their status."""
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:

@@ -128,7 +128,7 @@ def test_each_table_whose_tombstones_may_go_has_its_turn(monkeypatch: pytest.Mon
     assert (raised.table_id, raised.floor) == (3, 9), "rows under a floor do not wait an hour"
 
 
-def _leading(logs: ReplicatedLogs, count: int) -> list[Business]:
+def _publish_businesses(logs: ReplicatedLogs, count: int) -> list[Business]:
     found = [business(number) for number in range(1, count + 1)]
     for one in found:
         logs.publish(one.name, ReplicaStanding())
@@ -138,7 +138,7 @@ def _leading(logs: ReplicatedLogs, count: int) -> list[Business]:
 def test_the_newest_entries_of_all_logs_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicated_logs, "RECENTS_BYTES", 1 << 20, raising=False)
     logs = ReplicatedLogs()
-    found = _leading(logs, 20)
+    found = _publish_businesses(logs, 20)
     for round_ in range(20):
         for one in found:
             logs.on_written(one, 10 * round_, [bytes(1 << 14)] * 10)
@@ -169,7 +169,7 @@ def test_room_is_made_in_the_logs_that_were_extended_longest_ago() -> None:
 
 def test_a_removed_replica_is_not_kept_for_its_orders() -> None:
     logs = ReplicatedLogs()
-    (one,) = _leading(logs, 1)
+    (one,) = _publish_businesses(logs, 1)
     group = cast(CommandGroup, SimpleNamespace(log_changed=set()))
     before = sys.getrefcount(one)
     logs.record_order(group, one, 3)
@@ -187,7 +187,7 @@ def test_a_removed_replica_is_not_kept_for_its_orders() -> None:
 @pytest.mark.parametrize(("count", "frame"), [(1, 1 << 20), (200, (32 << 20) // 200)])
 def test_answers_to_a_follower_that_comes_back_share_one_budget(count: int, frame: int) -> None:
     logs = ReplicatedLogs()
-    found = _leading(logs, count)
+    found = _publish_businesses(logs, count)
     for one in found:
         logs.on_written(one, 0, [bytes(1 << 14)] * 90)
     core = SimpleNamespace(catalogue=SimpleNamespace(list_stored=lambda: found))

@@ -1,4 +1,4 @@
-"""Frames for many: what is kept, for how long, and who reads."""
+"""Frames that many consumers share: which are kept, for how long, and how often the store is read."""
 
 from __future__ import annotations
 

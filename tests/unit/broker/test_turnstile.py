@@ -1,4 +1,4 @@
-"""A crowd goes in turns of the event loop, and what else the loop has to do goes between them."""
+"""Many waiting tasks run over several iterations of the event loop, and its other work runs in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How old what a target has applied is, by the clock that it was written down with."""
+"""The age of the newest change that a target has applied, by the clock that recorded it."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class ReplicationPlan:
 
     def _describe_other_rows(self, business: Business, snapshot: broker_pb2.Snapshot) -> str:
         """Return the upstream set that selects other rows than those of this mirror, as text, or an empty string."""
-        here, there = self._core.subscriptions.rows.at(business, snapshot.offset), reports.rows_in(snapshot)
+        here, there = self._core.subscriptions.rows.at(business, snapshot.offset), reports.rows_identity(snapshot)
         if here is None or there is None or not find_differing(here, there):
             return ""
         return f"set {there.set} has other rows than those that are here"
