@@ -215,7 +215,7 @@ def _refuse_duplicates(schema: TableSchema, always: tuple[pa.Field, ...], names:
     if taken := [field.name for field in always if field.name in names]:
         others = ",".join(name for name in names if name not in taken)
         raise ConfigError(
-            f"{schema.qualified} has a column {taken[0]!r}, and so has every stream of VENUS",
+            f"{schema.qualified_name} has a column {taken[0]!r}, and so has every stream of VENUS",
             hint=f"choose columns without it: .option('columns', '{others}')",
         )
 
@@ -227,7 +227,8 @@ def _refuse_unreadable(schema: TableSchema, column: Column, wanted: pa.DataType)
     except pa.ArrowNotImplementedError:
         as_what = "BINARY" if column.type.kind is Kind.BYTES else "STRING"
         raise ConfigError(
-            f"{schema.qualified}: column {column.name} cannot be read as {wanted}", hint=f"say {as_what} in the schema"
+            f"{schema.qualified_name}: column {column.name} cannot be read as {wanted}",
+            hint=f"say {as_what} in the schema",
         ) from None
 
 
@@ -252,7 +253,7 @@ class PlannedColumns:
                 continue
             if field.name not in by_name:
                 raise ConfigError(
-                    f"{table.qualified} has no column {field.name!r}", hint=f"it has: {', '.join(by_name)}"
+                    f"{table.qualified_name} has no column {field.name!r}", hint=f"it has: {', '.join(by_name)}"
                 )
             _refuse_unreadable(table, by_name[field.name], field.type)
             columns.append(by_name[field.name])

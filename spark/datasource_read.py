@@ -179,7 +179,7 @@ class KeyBounds:
             return None
         column = schema.wire_columns[0]
         shape = ArrowShape.of(schema, [column.name])
-        place = f"{schema.qualified}: bounds of {column.name}"
+        place = f"{schema.qualified_name}: bounds of {column.name}"
         as_text = pa.types.is_string(shape.types[0]) and column.type.kind not in _TEXTS
         if column.type.kind not in _ORDERED or as_text:
             raise ConfigError(

@@ -179,7 +179,7 @@ class TableSchema:
     types: tuple[OwnType, ...] = ()
 
     @property
-    def qualified(self) -> str:
+    def qualified_name(self) -> str:
         """The displayed name: namespace.table."""
         return f"{self.namespace}.{self.name}"
 

@@ -105,7 +105,7 @@ def _or_unknown(value: float | None, unit: str) -> str:
 def _tables(found: Assessment) -> str:
     largest = max((t.size.rows or 0 for t in found.tables), default=0) or 1
     columns = ("table", "", "rows", "data", "indexes", "largest value", "columns", "changes", "triggers", "fill")
-    ordered = sorted(found.tables, key=lambda t: (not t.refused, -(t.size.rows or 0), t.size.qualified))
+    ordered = sorted(found.tables, key=lambda t: (not t.refused, -(t.size.rows or 0), t.size.qualified_name))
     grid = _grid(columns, columns[2:], (_table(t, largest) for t in ordered[:SHOWN_MAX]))
     more = len(ordered) - SHOWN_MAX
     return grid + (f"<p>{more:,} more are not shown here; --json has them.</p>" if more > 0 else "")
@@ -130,7 +130,7 @@ def _table(t: AssessedTable, largest: int) -> str:
     share = f'<div class="share" style="width:{100 * (size.rows or 0) / largest:.1f}%"></div>'
     pill = '<span class="pill bad">refused</span>' if t.refused else '<span class="pill good">carried</span>'
     cells = "".join(f'<td class="number">{number}</td>' for number in numbers)
-    return f'<tr><td class="name">{escape(size.qualified)}{share}{details}</td><td>{pill}</td>{cells}</tr>'
+    return f'<tr><td class="name">{escape(size.qualified_name)}{share}{details}</td><td>{pill}</td>{cells}</tr>'
 
 
 def _bytes(count: int | None) -> str:

@@ -119,15 +119,15 @@ def build_assessment(
     place: str = "",
 ) -> Assessment:
     """Build an assessment from the dialect's survey, dictionary and check."""
-    by_name = {schema.qualified: schema for schema in schemas}
+    by_name = {schema.qualified_name: schema for schema in schemas}
     blocking = [finding for finding in findings if finding.blocks]
     tables = []
     for size in survey.sizes:
-        refused = tuple(dict.fromkeys(f.message for f in blocking if _is_about(f, size.qualified)))
-        tables.append(_assess_table(size, by_name.get(size.qualified), refused, survey, speed))
+        refused = tuple(dict.fromkeys(f.message for f in blocking if _is_about(f, size.qualified_name)))
+        tables.append(_assess_table(size, by_name.get(size.qualified_name), refused, survey, speed))
     carried = [t for t in tables if not t.refused]
     unknown = list(survey.unknown)
-    if nameless := [t.size.qualified for t in carried if t.forecast is None]:
+    if nameless := [t.size.qualified_name for t in carried if t.forecast is None]:
         unknown.append(f"the forecast leaves out {', '.join(nameless)}: their number of rows is unknown")
     forecasts = [t.forecast for t in carried if t.forecast]
     forecast = forecast_source(forecasts, sum(t.size.rows or 0 for t in carried), speed)
@@ -144,7 +144,7 @@ def build_assessment(
         forecast=add_log_rates(forecast, survey.log_rates, survey.pace),
         facts=survey.facts,
         script=build_script(findings, transactional=transactional),
-        exclusion=build_exclusion([t.size.qualified for t in tables if t.refused]),
+        exclusion=build_exclusion([t.size.qualified_name for t in tables if t.refused]),
         masks=tuple(suggest_masks(schemas)),
     )
 
@@ -245,7 +245,7 @@ def format_way_back(found: WayBack | None) -> list[str]:
 
 def _table_document(t: AssessedTable) -> dict[str, Any]:
     return {
-        "table": t.size.qualified,
+        "table": t.size.qualified_name,
         "carried": not t.refused,
         "refused": list(t.refused),
         "rows": t.size.rows,
@@ -369,7 +369,7 @@ def watch_changes(
     readings, until = [], time.monotonic() + duration_s
     while True:
         read = survey(settings, request)
-        counted = {size.qualified: size.changes for size in read.sizes if size.changes is not None}
+        counted = {size.qualified_name: size.changes for size in read.sizes if size.changes is not None}
         readings.append((time.monotonic(), counted))
         if not counted or readings[-1][0] >= until:
             break
@@ -397,9 +397,9 @@ def assess(settings: Settings, source: Source, *, count_rows: bool, version: str
         taken_at=taken_at,
         transactional=source.capabilities.transactional_ddl,
     )
-    carried = {table.size.qualified for table in assessment.carried_tables}
+    carried = {table.size.qualified_name for table in assessment.carried_tables}
     try:
-        way_back = assess_way_back(settings, [schema for schema in schemas if schema.qualified in carried])
+        way_back = assess_way_back(settings, [schema for schema in schemas if schema.qualified_name in carried])
     except VenusError as error:
         return replace(assessment, unknown=(*assessment.unknown, f"whether it could fall back: {error}"))
     return replace(assessment, way_back=way_back)

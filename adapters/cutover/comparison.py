@@ -57,7 +57,7 @@ class VersionedTable:
     @property
     def name(self) -> str:
         """Qualified name."""
-        return self.schema.qualified
+        return self.schema.qualified_name
 
     def version(self, number: int) -> TableSchema:
         """Return one of the versions. Raises NotAtRest for one created since the comparison began."""

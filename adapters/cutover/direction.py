@@ -96,7 +96,7 @@ def assess_way_back(base: Settings, tables: Sequence[TableSchema]) -> WayBack | 
     if not _can_follow(base):
         return None
     settings = base.model_copy(update={"targets": {OLD: _as_target(base.source)}})
-    new = {(t.qualified, c.name): travelling_limits(c, t.types) for t in tables for c in t.columns}
+    new = {(t.qualified_name, c.name): travelling_limits(c, t.types) for t in tables for c in t.columns}
     with closing(open_target(settings, OLD).open_side()) as side:
         losses = find_losses(tables, side.read_limits(tables), new)
         return WayBack(obstacles=(*side.find_obstacles(tables), *find_obstacles(losses)), losses=tuple(losses))

@@ -84,7 +84,7 @@ def read_readiness(
     backlog = source.capture.read_backlog()
     tables = tuple(
         SourceTableState(
-            name=t.schema.qualified,
+            name=t.schema.qualified_name,
             state=t.state,
             reason=t.reason,
             fill_done=t.fill.done,
@@ -97,14 +97,16 @@ def read_readiness(
     status = admin.whole_status(business)
     own = next((b for b in status.businesses if b.business == business), None)
     view = target.read_view()
-    out = {t.schema.qualified: t.reason for t in source.registry.read_released_tables()}
+    out = {t.schema.qualified_name: t.reason for t in source.registry.read_released_tables()}
     return Readiness(
         target=view.name,
         source=tables,
         released=out,
         uncaptured=tuple(source.dictionary.find_uncaptured_tables(include, exclude)),
         gone=frozenset(out).difference(source.dictionary.read_table_names()) if out else frozenset(),
-        missing=frozenset(t.name for t in view.tables).difference(t.schema.qualified for t in target.read_tables()),
+        missing=frozenset(t.name for t in view.tables).difference(
+            t.schema.qualified_name for t in target.read_tables()
+        ),
         producer=own.producer if own else "",
         halves=len(own.halves) if own else 0,
         next_offset=own.next_offset if own else 0,

@@ -36,8 +36,9 @@ class TableHalted(SourceError):
 
     def __init__(self, table: TableSchema, why: str, *, hint: str = "") -> None:
         super().__init__(
-            f"{table.qualified}: {why}",
-            hint=hint or f"correct the row, exclude its column in [source.columns], or `venus pause {table.qualified}`",
+            f"{table.qualified_name}: {why}",
+            hint=hint
+            or f"correct the row, exclude its column in [source.columns], or `venus pause {table.qualified_name}`",
         )
         self.table = table
         #: Key, column and what is wrong with it.

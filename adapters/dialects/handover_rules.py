@@ -56,25 +56,25 @@ def continued_values(schema: TableSchema, state: str, reason: str) -> dict[str, 
 def find_handover_obstacles(known: TableSchema, here: TableSchema | None) -> Iterator[str]:
     """Yield why capture of this table cannot continue in this database, one line each. Pure."""
     if here is None:
-        yield f"{known.qualified} does not exist under this name in the new database"
+        yield f"{known.qualified_name} does not exist under this name in the new database"
         return
     if here.key != known.key:
         now = ", ".join(here.key) or "none"
-        yield f"{known.qualified} has another key in the new database: {now} instead of {', '.join(known.key)}"
+        yield f"{known.qualified_name} has another key in the new database: {now} instead of {', '.join(known.key)}"
     there = {c.name: c for c in here.columns}
     is_other_kind = here.source_dialect != known.source_dialect
     for column in known.columns:
         now_column = there.get(column.name)
         if now_column is None:
-            yield f"{known.qualified} has no column {column.name} in the new database"
+            yield f"{known.qualified_name} has no column {column.name} in the new database"
         elif not has_same_values(column.type, now_column.type, is_other_kind=is_other_kind):
             yield (
-                f"{known.qualified}.{column.name} is {now_column.source_type} in the new database and "
+                f"{known.qualified_name}.{column.name} is {now_column.source_type} in the new database and "
                 f"{column.source_type} in the old one"
             )
         elif now_column.number != column.number:
             yield (
-                f"{known.qualified}.{column.name} is column {now_column.number} of the new table and number "
+                f"{known.qualified_name}.{column.name} is column {now_column.number} of the new table and number "
                 f"{column.number} of the old one, which has dropped columns"
             )
 

@@ -59,7 +59,7 @@ def is_being_released(table: RegisteredTable) -> bool:
 
 def qualified_names(tables: Iterable[RegisteredTable], table_ids: Iterable[int]) -> Mapping[int, str]:
     """Return the names of these tables. Raises Refused for a number that the registry does not have."""
-    known = {t.schema.table_id: t.schema.qualified for t in tables}
+    known = {t.schema.table_id: t.schema.qualified_name for t in tables}
     for table_id in table_ids:
         if table_id not in known:
             raise Refused(f"table {table_id} is not registered", hint="`venus status` lists the tables")

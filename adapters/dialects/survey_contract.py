@@ -75,7 +75,7 @@ class TableSize:
     attached: tuple[str, ...] = ()
 
     @property
-    def qualified(self) -> str:
+    def qualified_name(self) -> str:
         """The name people use: namespace.table."""
         return f"{self.namespace}.{self.name}"
 
@@ -190,6 +190,6 @@ def code_facts(lines: Iterable[tuple[str, int]], invalid: Iterable[tuple[str, in
 
 def sample_tables(sizes: Seq[TableSize], sample: Callable[[TableSize], TableSize]) -> tuple[TableSize, ...]:
     """Return the tables with their samples: the largest are sampled first, while there is time."""
-    largest_first = sorted(sizes, key=lambda size: (-(size.data_bytes or 0), -(size.rows or 0), size.qualified))
-    found = {size.qualified: sample(size) for size in largest_first}
-    return tuple(found[size.qualified] for size in sizes)
+    largest_first = sorted(sizes, key=lambda size: (-(size.data_bytes or 0), -(size.rows or 0), size.qualified_name))
+    found = {size.qualified_name: sample(size) for size in largest_first}
+    return tuple(found[size.qualified_name] for size in sizes)

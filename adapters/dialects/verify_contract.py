@@ -79,8 +79,8 @@ class TableReplaced(SchemaChanged):
     def for_subject(cls, subject: Subject) -> TableReplaced:
         """Return the error that names the table."""
         return cls(
-            f"{subject.schema.qualified} at the source is not the captured table: it was altered, dropped or renamed; "
-            "`venus status` says what to do once `venus sync` has noticed the change"
+            f"{subject.schema.qualified_name} at the source is not the captured table: it was altered, "
+            "dropped or renamed; `venus status` says what to do once `venus sync` has noticed the change"
         )
 
 
@@ -279,7 +279,7 @@ class RowReader:
 
 
 def _refuse_checksums(subject: Subject) -> NoReturn:
-    raise AssertionError(f"{subject.schema.qualified}: no checksum is asked of this database")
+    raise AssertionError(f"{subject.schema.qualified_name}: no checksum is asked of this database")
 
 
 def key_forms(columns: Seq[Seq[Value]], schema: TableSchema) -> list[Key]:

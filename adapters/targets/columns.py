@@ -149,7 +149,7 @@ class TargetColumns:
             is_followed = not columns_of(schema).misfit
             if is_followed and project_schema(source_of(schema), wanted[schema.table_id]) != schema:
                 raise Refused(
-                    f"[{self._place}.columns] or the masking key has changed for {schema.qualified}, whose files "
+                    f"[{self._place}.columns] or the masking key has changed for {schema.qualified_name}, whose files "
                     "keep the former values",
                     hint=f"name an empty folder in [{self._place}], or take the change back",
                 )

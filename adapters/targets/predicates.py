@@ -45,7 +45,7 @@ def assign_predicates(
         if schema is None:
             continue
         if schema.table_id in found:
-            raise ConfigError(f"{place}: {schema.qualified} has a predicate already, by another of its names")
+            raise ConfigError(f"{place}: {schema.qualified_name} has a predicate already, by another of its names")
         found[schema.table_id] = AssignedPredicate(place=place, text=to_sql(parse(text)), schema=schema)
     return found
 
@@ -70,9 +70,9 @@ def find_ambiguity(where: Mapping[str, str], schema: TableSchema, others: Iterab
     return ""
 
 
-def predicate_text(where: Mapping[str, str], qualified: str) -> str:
+def predicate_text(where: Mapping[str, str], qualified_name: str) -> str:
     """Return the predicate text of a table by its name; empty = every row."""
-    names = (qualified, qualified.partition(".")[2])
+    names = (qualified_name, qualified_name.partition(".")[2])
     for fold in (str, str.casefold):
         for name, text in where.items():
             if fold(name) in map(fold, names):
@@ -82,15 +82,15 @@ def predicate_text(where: Mapping[str, str], qualified: str) -> str:
 
 def _find_table(name: str, known: Seq[TableSchema], place: str, elsewhere: Seq[str]) -> TableSchema | None:
     for fold in (str, str.casefold):
-        meant = [s for s in known if fold(name) in (fold(s.name), fold(s.qualified))]
+        meant = [s for s in known if fold(name) in (fold(s.name), fold(s.qualified_name))]
         if len(meant) == 1:
             return meant[0]
         if meant:
-            names = " or ".join(f'"{s.qualified}"' for s in meant)
+            names = " or ".join(f'"{s.qualified_name}"' for s in meant)
             raise ConfigError(f"{place}: more than one table has this name: write {names}")
     if any(name.casefold() in (other.casefold(), other.partition(".")[2].casefold()) for other in elsewhere):
         return None
-    names_known = sorted({*(s.qualified for s in known), *elsewhere})
+    names_known = sorted({*(s.qualified_name for s in known), *elsewhere})
     raise ConfigError(
         f"{place}: there is no table {name}{suggest_nearest(name, names_known)}",
         hint=f"captured are {', '.join(names_known[:12]) or 'none'}",

@@ -180,13 +180,13 @@ def find_losses(
 
 def _compare_columns(table: TableSchema, old: SideLimits, new: SideLimits) -> Iterator[WayBackLoss]:
     for column in table.columns:
-        before, now = (limits.get((table.qualified, column.name)) for limits in (old, new))
+        before, now = (limits.get((table.qualified_name, column.name)) for limits in (old, new))
         if before is None or now is None:
             continue
         types = f" ({before.type} there, {now.type} here)" if before.type != now.type else ""
         for kind, compare in RULES.items():
             if what := compare(before, now):
-                yield WayBackLoss(kind=kind, table=table.qualified, column=column.name, what=f"{what}{types}")
+                yield WayBackLoss(kind=kind, table=table.qualified_name, column=column.name, what=f"{what}{types}")
 
 
 def _find_left_out(table: TableSchema) -> Iterator[WayBackLoss]:
@@ -195,7 +195,7 @@ def _find_left_out(table: TableSchema) -> Iterator[WayBackLoss]:
         if left.what == "column":
             yield WayBackLoss(
                 kind="left-out column",
-                table=table.qualified,
+                table=table.qualified_name,
                 column=left.name,
                 what="it is not captured, and rows that come back could lose it",
                 remedy="capture it, or drop it",

@@ -129,7 +129,7 @@ def _fill_report(settings: Settings, outside: CaptureDependencies) -> tuple[Fill
         tables = source.registry.read_registered_tables()
         last_batch = source.registry.read_state().last_batch
     report = FillReport(
-        rows={t.schema.qualified: t.fill.rows_done for t in tables}, complete=all(t.is_read for t in tables)
+        rows={t.schema.qualified_name: t.fill.rows_done for t in tables}, complete=all(t.is_read for t in tables)
     )
     return report, last_batch
 

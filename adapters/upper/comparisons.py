@@ -81,7 +81,7 @@ class FillComparisons:
             self._thread.join(JOIN_S)
 
     def _run(self, table: RegisteredTable, next_sequence: Sequence) -> None:
-        name = table.schema.qualified
+        name = table.schema.qualified_name
         logger.info("%s: %s", name, table.reason)
         try:
             self._compare(self._settings, table, next_sequence, lambda: self._is_closed or self._stop.is_set())

@@ -185,7 +185,7 @@ class Cutter:
         """Halt a table until it is written to again; its changes stay at the source."""
         session, table = self._session, why.table
         session.source.registry.halt(session.epoch, table.table_id, why.why)
-        logger.warning("%s halts, the other tables continue: %s; %s", table.qualified, why.why, why.hint)
+        logger.warning("%s halts, the other tables continue: %s; %s", table.qualified_name, why.why, why.hint)
         session.read_registry()
 
     def _read_again(self, error: SourceError) -> None:

@@ -46,7 +46,7 @@ class Fills:
         """Load the registry's states, as the last local transaction stored them."""
         self._states = {t.schema.table_id: t.fill for t in tables}
         self._progress = None
-        self._names = {t.schema.table_id: t.schema.qualified for t in tables}
+        self._names = {t.schema.table_id: t.schema.qualified_name for t in tables}
         self.compared = tuple(t for t in tables if t.is_compared)
         unread = (t for t in tables if not t.fill.done and t.state == ACTIVE and not t.is_compared)
         open_ids = {t.schema.table_id: None for t in unread}

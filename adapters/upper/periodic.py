@@ -99,7 +99,9 @@ class PeriodicTasks:
         if not waits:
             return ""
         table_id = max(waits, key=lambda t: waits[t])
-        return f"{self._session.schemas.newest(table_id).qualified}: a transaction open for {waits[table_id]:.0f} s"
+        return (
+            f"{self._session.schemas.newest(table_id).qualified_name}: a transaction open for {waits[table_id]:.0f} s"
+        )
 
 
 logger = logging.getLogger(__name__)

@@ -189,7 +189,7 @@ def build_condition(
     tables: Iterable[RegisteredTable], locked: Mapping[str, str], uncaptured: Iterable[UncapturedTable] = ()
 ) -> AdapterCondition:
     """Return the condition: tables that are not captured, with the reason; `locked` tables, with the holder."""
-    found = [source_condition(t.schema.table_id, t.schema.qualified, t.state, t.reason) for t in tables]
+    found = [source_condition(t.schema.table_id, t.schema.qualified_name, t.state, t.reason) for t in tables]
     found += [locked_condition(table, holder) for table, holder in locked.items()]
     return AdapterCondition.of([*found, *(uncaptured_condition(t.name, t.obstacle) for t in uncaptured)])
 

@@ -75,14 +75,14 @@ class ComparedFill:
             except VenusError as error:
                 if error.retryable:
                     raise
-                logger.warning("%s is read and shipped as a whole: %s", self.table.schema.qualified, error)
+                logger.warning("%s is read and shipped as a whole: %s", self.table.schema.qualified_name, error)
                 self.rows = 0
                 self._advance(source, after="")
                 return
             finally:
                 close_sides()
             if self._advance(source, after="", done=True):
-                name = self.table.schema.qualified
+                name = self.table.schema.qualified_name
                 logger.info("%s was compared with the full data, %s of its rows differed", name, f"{self.shipped:,}")
 
     def _compare(self, source: Source, reader: SourceReader) -> None:
@@ -120,7 +120,7 @@ class ComparedFill:
     @contextmanager
     def _open_full_data(self, source: Source) -> Iterator[broker_pb2.Snapshot]:
         """Pin the full data once it holds everything that was captured before the request."""
-        table_ids, holder = [self.table.schema.table_id], f"comparison of {self.table.schema.qualified}"
+        table_ids, holder = [self.table.schema.table_id], f"comparison of {self.table.schema.qualified_name}"
         while True:
             with open_snapshot(
                 broker_address(self.settings), self.settings.business.name, table_ids, holder

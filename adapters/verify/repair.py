@@ -89,7 +89,7 @@ def _touch(settings: Settings, wanted: dict[str, dict[Key, RowDifference]], done
             hint="without the source, `venus resync TABLE --target NAME` makes a table equal to the full data",
         ) from error
     with closing(reader):
-        schemas = {t.schema.qualified: t.schema for t in reader.read_tables()}
+        schemas = {t.schema.qualified_name: t.schema for t in reader.read_tables()}
         for table, differences in wanted.items():
             subject = subjects[table] = Subject(schema=schemas[table])
             keys = list(differences)

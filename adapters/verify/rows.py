@@ -52,7 +52,9 @@ def columns_of(section: TableChanges, versions: Mapping[int, TableSchema], wante
     """Return the values of `wanted`'s columns, in its wire order; columns that an older version lacks are NULL."""
     schema = versions.get(section.schema_version)
     if schema is None:
-        raise ProtocolError(f"{wanted.qualified}: rows of version {section.schema_version}, which is not known here")
+        raise ProtocolError(
+            f"{wanted.qualified_name}: rows of version {section.schema_version}, which is not known here"
+        )
     found = to_columns(section.record_ids, section.rows, Layout.of(schema))
     if schema == wanted:
         return found

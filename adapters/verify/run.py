@@ -121,7 +121,7 @@ class _Run:
                 result.tables += [self._compare(ends, one) for one in chosen]
         if not options.tables:
             result.not_compared = {t.name: t.obstacle or "not captured" for t in self.uncaptured}
-        result.projected = frozenset(schema.qualified for schema in self.projected.values())
+        result.projected = frozenset(schema.qualified_name for schema in self.projected.values())
         result.notes = self.notes
         result.seconds = time.monotonic() - began
         return result
@@ -143,8 +143,8 @@ class _Run:
             masked = [c for c in chosen if c.subject.schema.table_id in self.projected.keys() | above]
             if masked and self.options.where:
                 raise ConfigError(
-                    f"--where is a condition in SQL, and columns of {masked[0].subject.schema.qualified} are masked, "
-                    "dropped or renamed at the target",
+                    f"--where is a condition in SQL, and columns of {masked[0].subject.schema.qualified_name} are "
+                    "masked, dropped or renamed at the target",
                     hint="name other tables with --table",
                 )
             yield left, right, [c for c in chosen if c not in masked]
@@ -155,7 +155,7 @@ class _Run:
                     wanted = wanted | above
                 yield one, other, [c for c in both if c.subject.schema.table_id in wanted]
             self.notes += [
-                f"{c.subject.schema.qualified} is not compared with the source, whose values a set above masks: "
+                f"{c.subject.schema.qualified_name} is not compared with the source, whose values a set above masks: "
                 f"{self.at_target[c.subject.schema.table_id].schema.masked_above}"
                 for c in masked
                 if c.subject.schema.table_id in above
@@ -215,7 +215,7 @@ class _Run:
         out = [t for t in (registered or {}).values() if t.state in (RELEASING, RELEASED)]
         self.released = {t.schema.table_id: t.schema for t in out}
         why = "is not compared: it is not captured any more"
-        self.notes += [f"{t.schema.qualified} {why} ({t.reason})" for t in out]
+        self.notes += [f"{t.schema.qualified_name} {why} ({t.reason})" for t in out]
         return {i: t for i, t in registered.items() if i not in self.released} if registered is not None else None
 
     def _note_uncaptured(self, registered: dict[int, RegisteredTable] | None) -> None:
@@ -239,7 +239,7 @@ class _Run:
         if not self.mirrored:
             return registered
         self.left_out = [t.schema for t in (registered or {}).values() if not self._is_mirrored(t.schema)]
-        names = ", ".join(sorted(schema.qualified for schema in self.left_out))
+        names = ", ".join(sorted(schema.qualified_name for schema in self.left_out))
         mirrors = f"the broker set here mirrors {', '.join(self.mirrored)} only"
         self.notes.append(f"{mirrors}, so not compared: {names}" if names else mirrors)
         if registered is None:
@@ -274,7 +274,7 @@ class _Run:
         elif registered is not None and known is None:
             obstacle = "it is not captured at the source any more"
         elif known and known.reason.startswith(GONE):
-            obstacle = f"it is not at the source any more: {gone_way_out(schema.qualified)}"
+            obstacle = f"it is not at the source any more: {gone_way_out(schema.qualified_name)}"
         elif at_target is not None and loaded is None:
             obstacle = "the target does not have it yet: it comes with its first change"
         elif known and loaded and loaded.schema.version != known.schema.version:
@@ -330,7 +330,7 @@ class _Run:
                     raise ConfigError(f"{pattern!r} is not captured any more", hint=hint)
                 if missing := next((t for t in self.uncaptured if _is_chosen_by(pattern, t.name)), None):
                     raise ConfigError(uncaptured_problem(missing.name, missing.obstacle))
-                known = sorted(s.qualified for s in every)
+                known = sorted(s.qualified_name for s in every)
                 hint = f"compared can be: {', '.join(known[:12])}"
                 raise ConfigError(f"no table is named {pattern!r}{suggest_nearest(pattern, known)}", hint=hint)
         return not patterns or any(_is_named_by(schema, pattern) for pattern in patterns)
@@ -341,9 +341,9 @@ def _is_own(schema: TableSchema) -> bool:
     return schema.is_heartbeat or schema.name == "VENUS_HEARTBEAT"
 
 
-def _is_chosen_by(pattern: str, qualified: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for name in (qualified, qualified.partition(".")[2]))
+def _is_chosen_by(pattern: str, qualified_name: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in (qualified_name, qualified_name.partition(".")[2]))
 
 
 def _is_named_by(schema: TableSchema, pattern: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for name in (schema.qualified, schema.name))
+    return any(fnmatch.fnmatchcase(name, pattern) for name in (schema.qualified_name, schema.name))

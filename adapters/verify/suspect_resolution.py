@@ -177,7 +177,7 @@ class SuspectResolver:
 def undecided_rows(subject: Subject, reasons: Mapping[Key, str]) -> list[UndecidedRow]:
     """Return the undecided rows, for the report."""
     return [
-        UndecidedRow(table=subject.schema.qualified, key=key_as_dict(key, subject.schema), reason=reason)
+        UndecidedRow(table=subject.schema.qualified_name, key=key_as_dict(key, subject.schema), reason=reason)
         for key, reason in reasons.items()
     ]
 
@@ -253,7 +253,7 @@ def _repeated_key(subject: Subject, suspect: SuspectRow) -> RowDifference:
     counts = ", ".join(f"{rows} rows in the {place.value}" for place, rows in suspect.repeated.items())
     faults = {Fault.APPLY if place is ComparisonSide.TARGET else Fault.CAPTURE for place in suspect.repeated}
     return RowDifference(
-        table=subject.schema.qualified,
+        table=subject.schema.qualified_name,
         key=key_as_dict(suspect.key, subject.schema),
         kind=DifferenceKind.REPEATED,
         fault=faults.pop() if len(faults) == 1 else Fault.BOTH,
@@ -284,7 +284,7 @@ def _difference(subject: Subject, suspect: SuspectRow, legs: list[SideJudgement]
         else DifferenceKind.DIFFERENT
     )
     return RowDifference(
-        table=subject.schema.qualified,
+        table=subject.schema.qualified_name,
         key=key_as_dict(suspect.key, subject.schema),
         kind=kind,
         fault=fault,

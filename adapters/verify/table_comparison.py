@@ -199,7 +199,7 @@ class TableComparison:
         raise AssertionError("the last attempt returns or raises")
 
     def _new_result(self) -> TableResult:
-        name, ends = self._subject.schema.qualified, self._ends
+        name, ends = self._subject.schema.qualified_name, self._ends
         result = TableResult(table=name, leg=f"{ends.left.value} - {ends.right.value}")
         if self._chosen.note:
             result.notes.append(self._chosen.note)

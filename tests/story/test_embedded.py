@@ -90,7 +90,7 @@ def test_a_pipeline_in_pytest_from_check_to_stop(shop: Shop, capfd: pytest.Captu
             checked = pipeline.check()
             assert (checked.tables, checked.blocking) == (("main.orders",), [])
             installed = pipeline.install()
-            assert [table.schema.qualified for table in installed.tables] == ["main.orders"]
+            assert [table.schema.qualified_name for table in installed.tables] == ["main.orders"]
             assert installed.created
             assert not pipeline.install().created
             migrated = pipeline.migrate()

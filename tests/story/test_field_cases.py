@@ -100,7 +100,7 @@ class FieldRun:
         with closing(open_source(self.way.settings)) as opened:
             there = set(opened.dictionary.read_table_names())
             for table in opened.registry.read_registered_tables():
-                if table.schema.name in self.named and table.schema.qualified in there:
+                if table.schema.name in self.named and table.schema.qualified_name in there:
                     opened.capture.restart_fill(table.schema.table_id)
 
 

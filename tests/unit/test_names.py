@@ -44,11 +44,9 @@ IRREGULAR = frozenset(
 """,
     )
 )
-#: Words in -ed that are no participles; `qualified` is short for a qualified name.
+#: Words in -ed that are no participles.
 NOT_PARTICIPLES = frozenset(
-    re.findall(
-        r"\w+", "bed bleed breed embed exceed feed heed indeed need proceed qualified red seed shed speed succeed weed"
-    )
+    re.findall(r"\w+", "bed bleed breed embed exceed feed heed indeed need proceed red seed shed speed succeed weed")
 )
 #: Base classes in venus/errors.py whose names do not end in "Error".
 EXCEPTIONS_OF_VENUS = frozenset(("Refused", "Unavailable", "Diverged"))

@@ -75,7 +75,7 @@ def test_a_fill_is_not_waited_for_where_only_an_operator_can_continue(monkeypatc
 
     def table(name: str, state: str, *, is_read: bool) -> SimpleNamespace:
         fill = SimpleNamespace(rows_done=7, rows_estimate=9)
-        return SimpleNamespace(schema=SimpleNamespace(qualified=name), state=state, is_read=is_read, fill=fill)
+        return SimpleNamespace(schema=SimpleNamespace(qualified_name=name), state=state, is_read=is_read, fill=fill)
 
     class Source:
         looks = 0

@@ -184,7 +184,7 @@ def format_report(found: Assessment) -> list[RenderableType]:
 
     lines: list[RenderableType] = [f"{found.title}, assessed on {found.taken_at}"]
     lines += [*(f"{fact.what}: {fact.value}" for fact in found.facts), ""]
-    ordered = sorted(found.tables, key=lambda t: (not t.refused, -(t.size.rows or 0), t.size.qualified))
+    ordered = sorted(found.tables, key=lambda t: (not t.refused, -(t.size.rows or 0), t.size.qualified_name))
     if ordered:
         columns = ("table", "", "rows", "data", "indexes", "largest", "changes", "triggers", "fill", "refused because")
         lines.append(build_table(*columns, rows=[_table_row(t) for t in ordered[:SHOWN_MAX]]))
@@ -220,7 +220,7 @@ def format_masks(found: Assessment) -> list[str]:
 def _table_row(t: AssessedTable) -> tuple[object, ...]:
     f, size = t.forecast, t.size
     return (
-        size.qualified,
+        size.qualified_name,
         "refused" if t.refused else "carried",
         None if size.rows is None else f"{'' if size.counted else '~'}{size.rows:,}",
         None if size.data_bytes is None else format_bytes(size.data_bytes),
@@ -235,8 +235,10 @@ def _table_row(t: AssessedTable) -> tuple[object, ...]:
 
 def _format_attached_objects(found: Assessment) -> list[str]:
     """Format the objects that work at each change of a table, of the tables with the most of them."""
-    attached = sorted((t.size for t in found.tables if t.size.attached), key=lambda s: (-len(s.attached), s.qualified))
-    lines = [f"{size.qualified} has {_join_names(list(size.attached))}" for size in attached[:SHOWN_MAX]]
+    attached = sorted(
+        (t.size for t in found.tables if t.size.attached), key=lambda s: (-len(s.attached), s.qualified_name)
+    )
+    lines = [f"{size.qualified_name} has {_join_names(list(size.attached))}" for size in attached[:SHOWN_MAX]]
     return lines + ([f"... and {len(attached) - SHOWN_MAX:,} more: --json"] if len(attached) > SHOWN_MAX else [])
 
 

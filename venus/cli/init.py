@@ -102,7 +102,7 @@ def build_settings(source: str, target: str) -> Settings:
 def check_source(settings: Settings) -> tuple[list[str], CheckedDatabase]:
     """Read the names of the source's tables, and its findings of `venus check`."""
     with open_configured_source(settings) as source:
-        names = [schema.qualified for schema in source.dictionary.read_tables(["*"], [])]
+        names = [schema.qualified_name for schema in source.dictionary.read_tables(["*"], [])]
         findings = tuple(source.installer.check(["*"], []))
         kind = source.name
     return names, build_database("source.url", settings.source.url.get_secret_value(), kind, findings)

@@ -164,7 +164,7 @@ def check_both_ends(settings: Settings, type_map: list[str] | None = None, *, wi
         ]
         transactional = source.capabilities.transactional_ddl
     return CheckReport(
-        tables=tuple(schema.qualified for schema in schemas),
+        tables=tuple(schema.qualified_name for schema in schemas),
         findings=(*findings, *(check_targets(settings, schemas) if with_targets else ())),
         transactional_ddl=transactional,
     )
@@ -228,7 +228,7 @@ def install_triggers(
         "refused": list(refused),
         "unchanged": report.unchanged,
         "tables": [
-            {"table": t.schema.qualified, "table_id": t.schema.table_id, "state": t.state} for t in report.tables
+            {"table": t.schema.qualified_name, "table_id": t.schema.table_id, "state": t.state} for t in report.tables
         ],
     }
     remarks = [*(f"! {f.where}: {f.message}" for f in left_in), *refused.values()]
@@ -276,7 +276,7 @@ def accept_database(run: Invocation, *, alone: bool) -> int:
 
 def _capture_summary(registered: Sequence[RegisteredTable], refused: Collection[str]) -> str:
     summary = f"capturing {count_phrase(len(registered), 'table')}"
-    if again := [t.schema.qualified for t in registered if t.state == "RESYNC"]:
+    if again := [t.schema.qualified_name for t in registered if t.state == "RESYNC"]:
         summary += f"; changes may be missing, run `venus resync`: {', '.join(again)}"
     if refused:
         summary += f"; {count_phrase(len(refused), 'table')} refused: {', '.join(refused)}"
@@ -295,9 +295,9 @@ def find_excluded_tables(source: Source, settings: Settings) -> list[Finding]:
     except VenusError:
         return []  # nothing is installed
     # the configuration does not exclude a table that no longer exists or cannot be captured
-    there = source.dictionary.read_tables([t.qualified for t in others], []) if others else []
+    there = source.dictionary.read_tables([t.qualified_name for t in others], []) if others else []
     message = "is captured, although the configuration excludes it: `venus uninstall-triggers {}` ends that"
-    return [Finding(where=t.qualified, message=message.format(t.qualified)) for t in there]
+    return [Finding(where=t.qualified_name, message=message.format(t.qualified_name)) for t in there]
 
 
 def find_copy(source: Source) -> list[Finding]:
@@ -320,7 +320,7 @@ def find_tables_without_capture(source: Source, settings: Settings) -> list[Find
     again = "`venus install-triggers` captures it again, unless the configuration excludes it"
     return [
         *(
-            Finding(where=t.schema.qualified, message=f"is not captured any more ({t.reason})", remedy=again)
+            Finding(where=t.schema.qualified_name, message=f"is not captured any more ({t.reason})", remedy=again)
             for t in out
         ),
         *(
@@ -372,7 +372,7 @@ def find_refused_tables(source: Source, settings: Settings, *, but: str = "") ->
     for f in blocked:
         refused.setdefault(f.table, f"! {f.where}: refused: {f.message}; {f.remedy or 'see `venus check`'}")
     if "" in refused or (
-        blocked and {t.qualified for t in source.dictionary.read_tables(include, exclude)} <= refused.keys()
+        blocked and {t.qualified_name for t in source.dictionary.read_tables(include, exclude)} <= refused.keys()
     ):
         refuse_blocking_findings(sorted(blocked, key=lambda f: bool(f.table)))
     return refused

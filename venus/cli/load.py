@@ -220,7 +220,7 @@ def find_tables_out_of_capture(settings: Settings) -> TablesOutOfCapture:
     try:
         with open_configured_source(settings) as source:
             return TablesOutOfCapture(
-                released=tuple(t.schema.qualified for t in source.registry.read_released_tables()),
+                released=tuple(t.schema.qualified_name for t in source.registry.read_released_tables()),
                 uncaptured=tuple(source.dictionary.find_uncaptured_tables(chosen.tables, chosen.exclude)),
             )
     except VenusError:
@@ -321,10 +321,10 @@ def wait_for_fill(settings: Settings, steps: Steps, overlap: OverlappedLoad | No
         while True:
             tables = source.registry.read_registered_tables()
             for t in tables:
-                steps.update(t.schema.qualified, t.fill.rows_done, t.fill.rows_estimate)
+                steps.update(t.schema.qualified_name, t.fill.rows_done, t.fill.rows_estimate)
             look_at_load(overlap, [t.fill for t in tables], steps)
             if all(t.is_read or t.state != ACTIVE for t in tables):  # tables in other states wait for an operator
-                return {t.schema.qualified: t.fill.rows_done for t in tables}
+                return {t.schema.qualified_name: t.fill.rows_done for t in tables}
             time.sleep(POLL_S)
 
 

@@ -210,8 +210,8 @@ def table_view(table: RegisteredTable, waiting: tuple[int, float], rows_about: i
     """Build the view of one captured table."""
     return SourceTableView(
         table_id=table.schema.table_id,
-        name=table.schema.qualified,
-        state=source_condition(table.schema.table_id, table.schema.qualified, table.state, table.reason).state,
+        name=table.schema.qualified_name,
+        state=source_condition(table.schema.table_id, table.schema.qualified_name, table.state, table.reason).state,
         reason=table.reason,
         log_rows=waiting[0],
         rows_about=rows_about,

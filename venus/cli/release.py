@@ -100,16 +100,18 @@ def release_tables(run: Invocation, names: list[str], *, dry_run: bool, wait_s: 
             run.directed_settings.source.tables, run.directed_settings.source.exclude
         )
     # a table that was dropped at the source is not chosen, whatever the patterns are
-    again = sorted({s.qualified for s in included} & {t.schema.qualified for t in (*chosen.values(), *gone)})
+    again = sorted({s.qualified_name for s in included} & {t.schema.qualified_name for t in (*chosen.values(), *gone)})
     document = {
         "removed": [{"table": s.table, "what": s.what} for s in steps],
-        "released": [{"table": t.schema.qualified, "left_out": left[i]} for i, t in chosen.items()],
-        "not_captured": [t.schema.qualified for t in gone],
+        "released": [{"table": t.schema.qualified_name, "left_out": left[i]} for i, t in chosen.items()],
+        "not_captured": [t.schema.qualified_name for t in gone],
         "still_chosen": again,
     }
     lines = format_per_table("-", [s for s in steps if not s.what.startswith("state ")])
-    lines += [f"{t.schema.qualified} is not captured any more{format_left_out(left[i])}" for i, t in chosen.items()]
-    lines += [f"{t.schema.qualified} was not captured" for t in gone]
+    lines += [
+        f"{t.schema.qualified_name} is not captured any more{format_left_out(left[i])}" for i, t in chosen.items()
+    ]
+    lines += [f"{t.schema.qualified_name} was not captured" for t in gone]
     if again:
         lines.append(
             f"! the configuration still chooses {', '.join(again)}: `venus install-triggers` would capture it again; "
@@ -165,7 +167,7 @@ def wait_for_capture(
         taken = {
             t.schema.table_id
             for t in source.registry.read_registered_tables()
-            if t.state == RELEASING and t.schema.qualified in there
+            if t.state == RELEASING and t.schema.qualified_name in there
         }
         backlog = source.capture.read_backlog()
         left = {i: backlog.get(i, (0, 0))[0] for i in numbers}

@@ -163,16 +163,16 @@ def resync_from_source(run: Invocation, name: str | None, *, differences: bool) 
     with open_configured_source(run.directed_settings) as source:
         chosen = without_releasing(find_captured_tables(source, name), name)
         there = set(source.dictionary.read_table_names())
-        present = [table.schema for table in chosen if table.schema.qualified in there]
+        present = [table.schema for table in chosen if table.schema.qualified_name in there]
         for schema in present:
             source.capture.restart_fill(schema.table_id)
-        compared = [s.qualified for s in present if differences and request_comparison(source, s.table_id)]
+        compared = [s.qualified_name for s in present if differences and request_comparison(source, s.table_id)]
         missed = {
-            t.schema.qualified
+            t.schema.qualified_name
             for t in choose_tables(source.registry.read_registered_tables(), name)
             if t.state == "RESYNC"
         }
-    every = [table.schema.qualified for table in chosen]
+    every = [table.schema.qualified_name for table in chosen]
     names = [q for q in every if q in there - missed]
     whole = [q for q in names if q not in compared]
     lines = [f"will be read again from the source: {', '.join(whole)}"] if whole else []
@@ -197,13 +197,13 @@ def set_state_at_source(run: Invocation, name: str | None, state: str, reason: s
     """Set the state of captured tables. A table that has missed changes cannot be resumed, only resynchronised."""
     with open_configured_source(run.directed_settings) as source:
         chosen = without_releasing(find_captured_tables(source, name), name)
-        missed = [t.schema.qualified for t in chosen if t.state == "RESYNC"]
+        missed = [t.schema.qualified_name for t in chosen if t.state == "RESYNC"]
         if missed and name is not None:
             raise Refused(f"{missed[0]} has missed changes", hint=f"run `venus resync {missed[0]}` instead")
         chosen = [t for t in chosen if t.state != "RESYNC"]
         for table in chosen:
             source.registry.set_table_state(table.schema.table_id, state, reason)
-    names = [table.schema.qualified for table in chosen]
+    names = [table.schema.qualified_name for table in chosen]
     left = f"; not resumed, run `venus resync`: {', '.join(missed)}" if missed else ""
     document = {"state": state, "tables": names, "left": missed}
     run.out.answer(document, f"{state.lower()} at the source: {', '.join(names) or 'nothing'}{left}")
@@ -213,21 +213,21 @@ def set_state_at_source(run: Invocation, name: str | None, state: str, reason: s
 def find_captured_tables(source: Source, name: str | None) -> list[RegisteredTable]:
     """Return the named captured table, or all. Raises Refused if the named one was released."""
     registered = source.registry.read_registered_tables()
-    if name is not None and not any(name in (t.schema.qualified, t.schema.name) for t in registered):
+    if name is not None and not any(name in (t.schema.qualified_name, t.schema.name) for t in registered):
         for table in source.registry.read_released_tables():
-            if name in (table.schema.qualified, table.schema.name):
-                why = f"{table.schema.qualified} is not captured any more ({table.reason})"
+            if name in (table.schema.qualified_name, table.schema.name):
+                why = f"{table.schema.qualified_name} is not captured any more ({table.reason})"
                 raise Refused(why, hint="`venus install-triggers` takes it up again")
     return choose_tables(registered, name)
 
 
 def without_releasing(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTable]:
     """Return the tables that are not being released. Raises Refused if the named one is."""
-    leaving = [t.schema.qualified for t in tables if t.state == RELEASING]
+    leaving = [t.schema.qualified_name for t in tables if t.state == RELEASING]
     if leaving and name is not None:
         hint = f"`venus uninstall-triggers {leaving[0]}` finishes that, `venus install-triggers` takes it up again"
         raise Refused(f"{leaving[0]} is being taken out of capture", hint=hint)
-    return [t for t in tables if t.schema.qualified not in leaving]
+    return [t for t in tables if t.schema.qualified_name not in leaving]
 
 
 def choose_tables(tables: list[RegisteredTable], name: str | None) -> list[RegisteredTable]:
@@ -237,13 +237,13 @@ def choose_tables(tables: list[RegisteredTable], name: str | None) -> list[Regis
         raise ConfigError("no table is captured yet", hint="run `venus install-triggers` first")
     if name is None:
         return tables
-    found = [t for t in tables if name in (t.schema.qualified, t.schema.name)]
-    known = [t.schema.qualified for t in tables]
+    found = [t for t in tables if name in (t.schema.qualified_name, t.schema.name)]
+    known = [t.schema.qualified_name for t in tables]
     if not found:
         hint = "captured: " + ", ".join(sorted(known)[:12])
         raise ConfigError(f"no captured table is named {name!r}{suggest_nearest(name, known)}", hint=hint)
     if len(found) > 1:
-        named = " or ".join(t.schema.qualified for t in found)
+        named = " or ".join(t.schema.qualified_name for t in found)
         raise ConfigError(f"{name!r} matches more than one table: write {named}")
     return found
 

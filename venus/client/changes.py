@@ -69,7 +69,7 @@ class ChangeBatch:
     @property
     def table(self) -> str:
         """The table's name, with its namespace."""
-        return self._found.table.qualified
+        return self._found.table.qualified_name
 
     @property
     def position(self) -> ChangePosition | None:

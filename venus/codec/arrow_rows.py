@@ -107,7 +107,9 @@ class ArrowShape:
         by_name = {c.name: c for c in schema.columns}
         for name in (*names, *sorted(text_columns)):
             if name not in by_name:
-                raise ConfigError(f"{schema.qualified} has no column {name!r}", hint=f"it has: {', '.join(by_name)}")
+                raise ConfigError(
+                    f"{schema.qualified_name} has no column {name!r}", hint=f"it has: {', '.join(by_name)}"
+                )
         columns = tuple(by_name[n] for n in names) if names else schema.columns
         return cls(schema=schema, columns=columns, types=tuple(column_type(c, text_columns) for c in columns))
 
@@ -129,7 +131,9 @@ class ArrowShape:
         try:
             return parse_values(raw, column, wanted)
         except pa.ArrowInvalid:
-            raise ValueMisfit(self.schema.qualified, column.name, _find_misfit(raw, column, wanted), wanted) from None
+            raise ValueMisfit(
+                self.schema.qualified_name, column.name, _find_misfit(raw, column, wanted), wanted
+            ) from None
 
 
 class ColumnValues:

@@ -191,7 +191,7 @@ class Maskers:
         if not isinstance(schema, ProjectedSchema):
             return None
         if schema.rules.misfit:
-            raise ConfigError(f"{schema.qualified}: {schema.rules.misfit}")
+            raise ConfigError(f"{schema.qualified_name}: {schema.rules.misfit}")
         at = (schema.table_id, schema.version)
         known = self._made.get(at)
         if known is None or known.schema != schema:

@@ -72,7 +72,7 @@ class Layout:
     @property
     def place(self) -> str:
         """The table version as error messages name it."""
-        return f"{self.schema.qualified} version {self.schema.version}"
+        return f"{self.schema.qualified_name} version {self.schema.version}"
 
 
 _cache: dict[tuple[int, int], Layout] = {}
@@ -80,7 +80,7 @@ _cache: dict[tuple[int, int], Layout] = {}
 
 def check_columns(schema: TableSchema) -> None:
     """Raise ProtocolError unless rows of this schema can be identified and encoded."""
-    place = f"{schema.qualified} version {schema.version}"
+    place = f"{schema.qualified_name} version {schema.version}"
     names = [c.name for c in schema.columns]
     numbers = [c.number for c in schema.columns]
     if len(set(names)) != len(names):

@@ -120,7 +120,7 @@ class ChangeSet:
         versions = self.rows.heads["version"]
         for version in np.unique(versions).tolist():
             if version not in self.versions:
-                raise ProtocolError(f"{self.table.qualified}: rows of version {version}, which was not described")
+                raise ProtocolError(f"{self.table.qualified_name}: rows of version {version}, which was not described")
             of_it = versions == version
             yield np.flatnonzero(of_it), self.rows.select(of_it), self.versions[version]
 
@@ -155,7 +155,7 @@ def as_lines(found: ChangeSet, columns: Seq[str] = ()) -> Iterator[str]:
     """Yield each change as a line of JSON; the last one of a transaction has the position after it."""
     values, last = found.values(columns), len(found.operations) - 1
     for n, (operation, row) in enumerate(zip(found.names, values, strict=True)):
-        line = {"operation": operation, "table": found.table.qualified} | ({"row": row} if row else {})
+        line = {"operation": operation, "table": found.table.qualified_name} | ({"row": row} if row else {})
         if n == last and found.position is not None:
             line["position"] = str(found.position)
         yield json.dumps(line, ensure_ascii=False)

@@ -70,7 +70,7 @@ class Border:
     def find_absent(self, schemas: Iterable[TableSchema]) -> list[str]:
         """Return an alarm for each rule about a table that is not there."""
         known = [schema for schema in schemas if not schema.is_heartbeat]
-        tables = {name.casefold() for schema in known for name in (schema.name, schema.qualified)} | {"*"}
+        tables = {name.casefold() for schema in known for name in (schema.name, schema.qualified_name)} | {"*"}
         return [
             f"[{self.rules.place}] is about {name}, a table that this set does not have: its values would be sent as "
             "they are"
@@ -93,7 +93,7 @@ class Border:
 
     def _unequal_ends(self, newest: Seq[TableSchema], placed: Mapping[int, _Placed]) -> list[tuple[TableSchema, str]]:
         return [
-            (schema, f"foreign key {key.name} refers to {other.qualified}, which has other rules at that end")
+            (schema, f"foreign key {key.name} refers to {other.qualified_name}, which has other rules at that end")
             for schema in newest
             for key, _, other, _ in find_unequal_ends(schema, newest, placed)
             if schema.table_id in placed
@@ -112,7 +112,7 @@ class Border:
                 break
             projected[schema.version] = project_schema(schema, columns)
         return BorderTable(
-            name=versions[-1].qualified, columns=columns, projected=projected, until=until, misfit=misfit
+            name=versions[-1].qualified_name, columns=columns, projected=projected, until=until, misfit=misfit
         )
 
     def _find_misfit(self, schema: TableSchema, placed: _Placed) -> str:
@@ -122,8 +122,8 @@ class Border:
         for number, (place, rule) in found.items():
             if there[number].name in schema.key and rule != ColumnRule():
                 return (
-                    f"{place}: {schema.qualified}.{there[number].name} is in the key of its table, which stays as it "
-                    "is at a border; the targets can mask it"
+                    f"{place}: {schema.qualified_name}.{there[number].name} is in the key of its table, which stays as "
+                    "it is at a border; the targets can mask it"
                 )
         try:
             self.rules.check_table(schema, found)
@@ -133,10 +133,10 @@ class Border:
 
     def _find_wrong_name(self, versions: Seq[TableSchema], placed: _Placed) -> str:
         """Return which rule for this table names no column, or one that has another rule; empty = none."""
-        tables = {name.casefold() for schema in versions for name in (schema.name, schema.qualified)}
+        tables = {name.casefold() for schema in versions for name in (schema.name, schema.qualified_name)}
         for name, rule in self.rules.rules.items():
             numbers = self._named_columns(name, versions)
-            place, table = f"{self.rules.place}.{name}", versions[-1].qualified
+            place, table = f"{self.rules.place}.{name}", versions[-1].qualified_name
             is_about_it = name.rpartition(".")[0].casefold() in tables and not versions[-1].is_heartbeat
             if not numbers and is_about_it:
                 return f"{place}: {table} never had such a column"

@@ -99,7 +99,7 @@ class RuleSet:
                 before = found.setdefault(schema.table_id, {}).setdefault(column.number, (place, rule))
                 if before[0] != place:
                     also = before[0].removeprefix(f"{self.place}.")
-                    raise ConfigError(f"{place}: {schema.qualified}.{column.name} has a rule already, by {also}")
+                    raise ConfigError(f"{place}: {schema.qualified_name}.{column.name} has a rule already, by {also}")
         tables = {s.table_id: s for s in known}
         for table_id, rules in found.items():
             self.check_table(tables[table_id], rules)
@@ -129,7 +129,7 @@ class RuleSet:
                 misfits[schema.table_id] = TableColumns(misfit="; ".join(filter(None, (str(error), error.hint))))
             else:
                 fitting.append(schema)
-        names = [schema.qualified for schema in new if schema.table_id in misfits]
+        names = [schema.qualified_name for schema in new if schema.table_id in misfits]
         others = None if elsewhere is None else [*elsewhere, *names]
         return self.resolve(fitting, elsewhere=others, dropped=dropped) | misfits
 
@@ -188,7 +188,7 @@ class RuleSet:
         for number, (place, rule) in rules.items():
             column = columns[number]
             if misfit := find_misfit(rule, column, schema):
-                raise ConfigError(f"{place}: {schema.qualified}.{column.name} {misfit}")
+                raise ConfigError(f"{place}: {schema.qualified_name}.{column.name} {misfit}")
             if rule.mask == HMAC and not self.key_id:
                 raise ConfigError(
                     f"{place}: hmac needs a key, and {self.place.removesuffix('.columns')}.masking_key_file is not set",
@@ -205,7 +205,7 @@ class RuleSet:
                 (p for n, (p, r) in rules.items() if r.rename and r.rename.casefold() == name.casefold()), ""
             )
             if other != column.name and renamed:
-                raise ConfigError(f"{renamed}: {schema.qualified} would have two columns called {name}")
+                raise ConfigError(f"{renamed}: {schema.qualified_name} would have two columns called {name}")
 
     def _check_ends(self, known: Seq[TableSchema], found: Mapping[int, Mapping[int, tuple[str, ColumnRule]]]) -> None:
         """Refuse foreign keys with another mask at each end."""
@@ -213,8 +213,8 @@ class RuleSet:
             for key, ours, other, theirs in find_unequal_ends(schema, known, found):
                 place = (ours or theirs or ("", None))[0]
                 raise ConfigError(
-                    f"{place}: foreign key {key.name} of {schema.qualified} refers to {other.qualified}, and the "
-                    "columns at its two ends have different rules: its rows would no longer fit together",
+                    f"{place}: foreign key {key.name} of {schema.qualified_name} refers to {other.qualified_name}, and "
+                    "the columns at its two ends have different rules: its rows would no longer fit together",
                     hint="give both ends the same rule",
                 )
 
@@ -245,7 +245,7 @@ def _find_columns(
     if one is None:
         names = [c.name for c in schema.columns]
         raise ConfigError(
-            f"{place}: {schema.qualified} has no column {column}{suggest_nearest(column, names)}",
+            f"{place}: {schema.qualified_name} has no column {column}{suggest_nearest(column, names)}",
             hint=f"it has {', '.join(names[:20])}",
         )
     return [(schema, one)]
@@ -259,17 +259,17 @@ def _find_column(schema: TableSchema, name: str) -> Column | None:
 
 def _find_table(table: str, known: Seq[TableSchema], place: str, elsewhere: Seq[str] | None) -> TableSchema | None:
     for fold in (str, str.casefold):
-        meant = [s for s in known if fold(table) in (fold(s.name), fold(s.qualified))]
+        meant = [s for s in known if fold(table) in (fold(s.name), fold(s.qualified_name))]
         if len(meant) == 1:
             return meant[0]
         if meant:
-            names = " or ".join(f'"{s.qualified}"' for s in meant)
+            names = " or ".join(f'"{s.qualified_name}"' for s in meant)
             raise ConfigError(f"{place}: more than one table has this name: write {names}")
     if elsewhere is None or any(
         table.casefold() in (other.casefold(), other.partition(".")[2].casefold()) for other in elsewhere
     ):
         return None
-    names_known = sorted({*(s.qualified for s in known), *elsewhere})
+    names_known = sorted({*(s.qualified_name for s in known), *elsewhere})
     raise ConfigError(
         f"{place}: there is no table {table}{suggest_nearest(table, names_known)}",
         hint=f"captured are {', '.join(names_known[:12]) or 'none'}",
@@ -278,7 +278,7 @@ def _find_table(table: str, known: Seq[TableSchema], place: str, elsewhere: Seq[
 
 def _names_column(name: str, schema: TableSchema, column: Column) -> bool:
     table, _, wanted = name.rpartition(".")
-    names = (_EVERY_TABLE, schema.name.casefold(), schema.qualified.casefold())
+    names = (_EVERY_TABLE, schema.name.casefold(), schema.qualified_name.casefold())
     return wanted.casefold() == column.name.casefold() and table.casefold() in names
 
 

@@ -51,7 +51,7 @@ def suggest_masks(schemas: Iterable[TableSchema]) -> list[str]:
             if end in found and twin not in found:
                 found[twin] = found[end]
     by_id = {t.table_id: t for t in tables}
-    rules = {f"{by_id[table_id].qualified}.{name}": rule for (table_id, name), rule in found.items()}
+    rules = {f"{by_id[table_id].qualified_name}.{name}": rule for (table_id, name), rule in found.items()}
     return [f'"{name}" = {_spell(rule)}' for name, rule in _accepted_rules(rules, tables).items()]
 
 

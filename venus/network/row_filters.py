@@ -135,7 +135,7 @@ def _fit(one: RowFilter, versions: Seq[TableSchema], first: int | None) -> Fitte
     born = next((s.version for s in versions if _has_name(one, [s])), versions[0].version)
     late = first is None and born != versions[0].version
     begin = born if first is None else first
-    name = versions[-1].qualified
+    name = versions[-1].qualified_name
     found: dict[int, Predicate] = {}
     before: Predicate | None = None
     for schema in versions:
@@ -231,7 +231,7 @@ def partial_tables(levels: Levels, schemas: Iterable[TableSchema]) -> dict[int, 
         spans = [_find_span(level, fits[table_id], its) for level, fits in by_level if table_id in fits]
         newest = its[max(its)]
         if spans or newest.masked_above:
-            name = newest.qualified
+            name = newest.qualified_name
             rows, identity = _combine(spans, its) if spans else (EVERY_ROW, EVERY_ROW)
             if newest.masked_above:
                 rows, identity = f"{rows}; {newest.masked_above}", f"{identity}; {newest.masked_above}"

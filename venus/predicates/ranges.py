@@ -112,7 +112,7 @@ def _column(term: Term, schema: TableSchema) -> Column:
     near = " or ".join(quote_column(c.name) for c in alike)
     hint = f"write {near}" if alike else f"its columns: {', '.join(by_name)}"
     raise PredicateRefused(
-        f"character {term.at}: {schema.qualified} has {what} {term.column}"
+        f"character {term.at}: {schema.qualified_name} has {what} {term.column}"
         f"{'' if alike else suggest_nearest(term.column, by_name)}",
         hint=hint,
     )

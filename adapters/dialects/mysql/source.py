@@ -257,7 +257,7 @@ def _sample_table(
     text = statement("survey", "sample", table=f"{quote(size.namespace)}.{quote(size.name)}", rows=str(SAMPLE_ROWS))
     try:
         size = replace(size, sample=sampler.take(lambda: measure_rows(_stream_rows(connection, text))))
-        largest = _largest_query(tables[size.qualified], every=size.counted)
+        largest = _largest_query(tables[size.qualified_name], every=size.counted)
         if largest and (size.sample or size.counted):
             size = replace(size, largest_bytes=max(int(n or 0) for n in connection.row(largest)))
     except DatabaseUnavailable:

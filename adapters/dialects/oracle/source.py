@@ -114,7 +114,7 @@ class OracleSourceDictionary(SourceDictionary):
 
     def read_table_names(self) -> list[str]:
         """Return every table of the captured schemas."""
-        return [at.qualified for at in application_tables(self._database.dictionary.list_tables())]
+        return [at.qualified_name for at in application_tables(self._database.dictionary.list_tables())]
 
     def find_uncaptured_tables(self, include: Seq[str], exclude: Seq[str]) -> list[UncapturedTable]:
         """Return the tables that the patterns choose and the registry does not contain.
@@ -130,7 +130,7 @@ class OracleSourceDictionary(SourceDictionary):
         known = {(row[0], row[1]) for row in self._database.writer.fetch_rows(statement("registry", "known_names"))}
         found = [
             UncapturedTable(
-                name=at.qualified,
+                name=at.qualified_name,
                 obstacle=next(iter(dictionary.read_table(at, as_inline=self._database.options.inline).refusals), ""),
             )
             for at in choose_tables(listed, include, exclude)
@@ -327,7 +327,7 @@ def _sample_table(
     sampler: Sampler,
     size: TableSize,
 ) -> TableSize:
-    table = dictionary.read_table(places[size.qualified])
+    table = dictionary.read_table(places[size.qualified_name])
     text, largest = sample_query(table, size.rows), largest_query(table, size)
     try:
         if text:
@@ -380,6 +380,6 @@ def _unknown_figures(sizes: Seq[TableSize], figures: Mapping[str, _SchemaFigures
             yield f"size of the tables of {owner}: GRANT SELECT ON DBA_SEGMENTS TO {quote(user)};"
     bare = [size for size in sizes if size.changes is None]
     if bare:
-        names = ", ".join(size.qualified for size in bare[:5]) + (" ..." if len(bare) > 5 else "")
+        names = ", ".join(size.qualified_name for size in bare[:5]) + (" ..." if len(bare) > 5 else "")
         gather = f"EXEC DBMS_STATS.GATHER_TABLE_STATS('{bare[0].namespace}', '{bare[0].name}')"
         yield f"rows and change rate of {names}: no statistics; {gather}, or `venus assess --count-rows` for the rows"

@@ -83,7 +83,7 @@ class OracleReader(RowReader):
         if table_id not in self._accesses:
             self._accesses = self._read_dictionary()
         if reason := self._refused.get(table_id):
-            raise Refused(f"{subject.schema.qualified}: {reason}", hint="`venus check` says what to do")
+            raise Refused(f"{subject.schema.qualified_name}: {reason}", hint="`venus check` says what to do")
         access = self._accesses.get(table_id)
         if access is None or access.layout.schema.version != subject.schema.version:
             self._accesses.clear()
@@ -143,7 +143,7 @@ class OracleReader(RowReader):
                     yield from access.build_sections(rows, bytes_max=SECTION_BYTES)
         except UnfitRow as unfit:
             hint = "correct the row, or exclude its column or the table"
-            raise Refused(f"{subject.schema.qualified}: {unfit}", hint=hint) from unfit
+            raise Refused(f"{subject.schema.qualified_name}: {unfit}", hint=hint) from unfit
 
     def _key_condition(self, subject: Subject, columns: Seq[str], keys: Seq[Key]) -> tuple[str, dict[str, Any]]:
         """Return the condition for rows of the table or of its log that have one of these keys."""

@@ -228,7 +228,7 @@ def _sample_table(
     connection: PostgresConnection, tables: Mapping[str, PostgresTable], sampler: Sampler, size: TableSize
 ) -> TableSize:
     """Sample a table if this role may read its rows."""
-    table = tables[size.qualified]
+    table = tables[size.qualified_name]
     if table.kind == "f":
         return size
     share = 100 * SAMPLE_ROWS / size.rows if size.rows else 100
@@ -262,7 +262,7 @@ def _largest_query(table: PostgresTable, spread: str, *, every: bool) -> str:
 
 def _unknown_figures(sizes: Seq[TableSize], *, since_reset: bool, counts: bool) -> list[str]:
     found = []
-    if nameless := [size.qualified for size in sizes if size.rows is None]:
+    if nameless := [size.qualified_name for size in sizes if size.rows is None]:
         names = ", ".join(nameless[:5]) + (" ..." if len(nameless) > 5 else "")
         found.append(f"rows of {names}: never analysed; run ANALYZE, or `venus assess --count-rows`")
     if not counts:

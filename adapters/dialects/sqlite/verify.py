@@ -179,7 +179,8 @@ class SqliteReader(SqliteRowReader):
             yield from access.build_sections(rows, bytes_max=SECTION_BYTES)
         except UnfitRow as unfit:
             raise SourceError(
-                f"{access.layout.schema.qualified}: {unfit}", hint="correct the row, or exclude its column or the table"
+                f"{access.layout.schema.qualified_name}: {unfit}",
+                hint="correct the row, or exclude its column or the table",
             ) from unfit
 
     # -- the log --------------------------------------------------------------------------------------------------

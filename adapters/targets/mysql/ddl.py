@@ -147,7 +147,7 @@ def file_heads(target: str) -> list[str]:
 
 def text_columns(schema: TableSchema) -> list[str]:
     """Return the columns whose values are text here because no type holds them exactly."""
-    return [f"{schema.qualified}.{c.name} ({c.source_type})" for c in schema.columns if becomes_text(c.type)]
+    return [f"{schema.qualified_name}.{c.name} ({c.source_type})" for c in schema.columns if becomes_text(c.type)]
 
 
 # -- another version ---------------------------------------------------------------------------------------------------

@@ -60,5 +60,5 @@ def _key_problems(placed: MysqlPlacedTable) -> list[str]:
     for what, names in keys:
         size = sum(key_bytes(placed.types[n]) for n in names if n in placed.types)
         if size > KEY_BYTES_MAX:
-            found.append(f"{schema.qualified}: {what} is {size:,} bytes long, InnoDB allows {KEY_BYTES_MAX:,}")
+            found.append(f"{schema.qualified_name}: {what} is {size:,} bytes long, InnoDB allows {KEY_BYTES_MAX:,}")
     return found

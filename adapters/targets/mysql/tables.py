@@ -247,7 +247,7 @@ def examine(target: SteppedDatabase, session: MysqlSession, schemas: Sequence[Ta
     placed = place_all(schemas, session.database, target.config.names, target.name)
     fold = f'names = "lower" in [targets.{target.name}]'
     found += [
-        (one.schema.qualified, "has capitals, and lower_case_table_names folds them", fold)
+        (one.schema.qualified_name, "has capitals, and lower_case_table_names folds them", fold)
         for one in placed
         if server.folds_names and one.name != one.name.lower()
     ]

@@ -96,16 +96,17 @@ def _place_problems(placed: OraclePlacedTable) -> Iterator[str]:
     schema = placed.schema
     for name in (placed.name, *(placed.fold(c.name) for c in schema.columns)):
         if '"' in name or "\0" in name:
-            yield f"{schema.qualified}: Oracle has no name with a quote, as in {name!r}"
+            yield f"{schema.qualified_name}: Oracle has no name with a quote, as in {name!r}"
     if "ROWID" in {placed.fold(c.name) for c in schema.columns}:
-        yield f"{schema.qualified}: no column of an Oracle is called ROWID"
+        yield f"{schema.qualified_name}: no column of an Oracle is called ROWID"
     if len(schema.columns) > COLUMNS_MAX:
-        yield f"{schema.qualified} has {len(schema.columns)} columns, Oracle allows {COLUMNS_MAX}"
+        yield f"{schema.qualified_name} has {len(schema.columns)} columns, Oracle allows {COLUMNS_MAX}"
     kinds = ("the key", *(f"index {i.name}" for i in _plain_indexes(schema)))
     for what, names in zip(kinds, indexes_of(schema), strict=True):
         size = sum(key_bytes(placed.types[name]) for name in names if name in placed.types)
         if size > KEY_BYTES_MAX:
-            yield f"{schema.qualified}: {what} may be {size:,} bytes long, an index of 8 KB blocks {KEY_BYTES_MAX:,}"
+            limit = f"an index of 8 KB blocks {KEY_BYTES_MAX:,}"
+            yield f"{schema.qualified_name}: {what} may be {size:,} bytes long, {limit}"
 
 
 def find_long_names(placed: OraclePlacedTable, bytes_max: int) -> list[str]:
@@ -220,13 +221,13 @@ def file_heads(target: str) -> list[str]:
 
 def text_columns(schema: TableSchema) -> list[str]:
     """Return the columns whose values are text here because no type holds them exactly."""
-    return [f"{schema.qualified}.{c.name} ({c.source_type})" for c in schema.columns if becomes_text(c.type)]
+    return [f"{schema.qualified_name}.{c.name} ({c.source_type})" for c in schema.columns if becomes_text(c.type)]
 
 
 def columns_without_empty_text(placed: OraclePlacedTable) -> list[str]:
     """Return the columns that refuse an empty text or binary value of the source."""
     return [
-        f"{placed.schema.qualified}.{c.name}"
+        f"{placed.schema.qualified_name}.{c.name}"
         for c in placed.schema.columns
         if c.type.kind in (Kind.TEXT, Kind.CHAR, Kind.BYTES) and not is_lob(placed.types[c.name])
     ]

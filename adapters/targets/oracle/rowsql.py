@@ -97,7 +97,7 @@ class OracleTableStatements(TableStatements):
         if found is None:
             definitions = "key_definitions" if stage == self.key_stage else "definitions"
             text = self.text("create_stage", stage=stage, definitions=self.names[definitions])
-            raise DdlNeeded(f"a temporary table for {self.placed.qualified}", lambda: session.run(text))
+            raise DdlNeeded(f"a temporary table for {self.placed.qualified_name}", lambda: session.run(text))
 
 
 def row_sql(placed: OraclePlacedTable, group: str) -> OracleTableStatements:

@@ -181,7 +181,7 @@ def examine(target: SteppedDatabase, session: OracleTargetSession, schemas: Seq[
     for one in placed:
         for name in ddl.find_long_names(one, most):
             message = f"{name} is longer than {most} bytes, the names of Oracle {server.version.name}"
-            found.append((one.schema.qualified, message, "rename it at the source, or use Oracle 12.2 or later"))
+            found.append((one.schema.qualified_name, message, "rename it at the source, or use Oracle 12.2 or later"))
     found += target.find_obstacles(session, placed)
     remarks = [
         Finding(where=where, message=f"{len(details)} {message}", details=tuple(details))

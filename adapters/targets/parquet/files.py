@@ -166,7 +166,7 @@ def refuse_own_names(schema: TableSchema) -> None:
     own = {f.name for f in CHANGE_FIELDS} & {c.name for c in schema.columns}
     if own:
         raise Refused(
-            f"{schema.qualified}: column {min(own)} has the name of a column of VENUS", hint="exclude the table"
+            f"{schema.qualified_name}: column {min(own)} has the name of a column of VENUS", hint="exclude the table"
         )
 
 

@@ -121,7 +121,7 @@ class PendingCommit:
         schema = self._columns.project_received(manifest.schemas.values(), described)
         reason, is_halted = self._columns.reason_to_halt(schema), columns_of(schema).misfit != ""
         if reason and not is_halted:
-            raise Refused(f"{schema.qualified}: {reason}")
+            raise Refused(f"{schema.qualified_name}: {reason}")
         manifest.schemas[schema.table_id, schema.version] = schema
         if schema.is_heartbeat:
             return
@@ -130,7 +130,7 @@ class PendingCommit:
         if table is None:
             table = LakeTable(
                 table_id=schema.table_id,
-                name=schema.qualified,
+                name=schema.qualified_name,
                 folder=folder_name(schema.namespace, schema.name),
                 schema_version=schema.version,
                 base=LakeState(offset=manifest.offset),
@@ -138,9 +138,9 @@ class PendingCommit:
             manifest.tables[schema.table_id] = table
             if is_halted:
                 table.note = reason
-                logger.error("target %s: table %s is halted: %s", self._name, schema.qualified, reason)
+                logger.error("target %s: table %s is halted: %s", self._name, schema.qualified_name, reason)
         table.schema_version = max(table.schema_version, schema.version)
-        table.name = schema.qualified if schema.version == table.schema_version else table.name
+        table.name = schema.qualified_name if schema.version == table.schema_version else table.name
 
     def _add_section(self, section: TableChanges, offset: int, sequence: int, committed_at_us: int) -> None:
         schema = self.manifest.schema(section.table_id, section.schema_version)

@@ -136,7 +136,7 @@ class StateLoad:
             refuse_own_names(newest)
             table = LakeTable(
                 table_id=table_id,
-                name=newest.qualified,
+                name=newest.qualified_name,
                 folder=folder_name(newest.namespace, newest.name),
                 schema_version=newest.version,
                 text_columns=sorted(self._text_columns.get(table_id, [])),

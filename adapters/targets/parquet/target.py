@@ -145,9 +145,9 @@ class ParquetTarget(TargetBase):
         return found
 
 
-def accepted_names(qualified: str) -> tuple[str, ...]:
+def accepted_names(qualified_name: str) -> tuple[str, ...]:
     """Return the names that an operator may use for a table."""
-    return qualified, qualified.partition(".")[2]
+    return qualified_name, qualified_name.partition(".")[2]
 
 
 def build_view(
@@ -186,7 +186,7 @@ def build_view(
 def check_text_columns(where: str, schemas: Seq[TableSchema]) -> list[Finding]:
     """Return a finding for the columns that become text because no Parquet type holds their values exactly."""
     lines = [
-        f"{schema.qualified}.{column.name} ({column.source_type})"
+        f"{schema.qualified_name}.{column.name} ({column.source_type})"
         for schema in schemas
         if not schema.is_heartbeat
         for column in schema.columns

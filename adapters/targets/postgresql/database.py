@@ -153,7 +153,7 @@ class PostgresDatabase(RelationalDatabase):
         except VenusError as error:
             if session.is_closed:
                 raise
-            logger.info("emptying %s by DELETE: %s", sql.placed.qualified, error)
+            logger.info("emptying %s by DELETE: %s", sql.placed.qualified_name, error)
             session.run("ROLLBACK TO SAVEPOINT venus; RELEASE SAVEPOINT venus")
             session.run(sql.text("delete_all"))
 

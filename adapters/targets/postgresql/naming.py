@@ -72,7 +72,7 @@ class PlacedTable:
         return f"ONLY {self.sql}" if self.schema.child_tables else self.sql
 
     @property
-    def qualified(self) -> str:
+    def qualified_name(self) -> str:
         """The table for messages."""
         return f"{self.namespace}.{self.name}"
 
@@ -156,8 +156,10 @@ def place_all(schemas: Iterable[TableSchema], settings: Settings, target: str) -
     for one in placed:
         other = seen.setdefault((one.namespace, one.name), one)
         if other is not one:
-            problems.append(f"{one.schema.qualified} and {other.schema.qualified} would both become {one.qualified}")
-    problems += _type_problems(placed, {place: one.schema.qualified for place, one in seen.items()})
+            problems.append(
+                f"{one.schema.qualified_name} and {other.schema.qualified_name} would both become {one.qualified_name}"
+            )
+    problems += _type_problems(placed, {place: one.schema.qualified_name for place, one in seen.items()})
     if problems:
         raise Refused("\n".join(problems), hint=f"exclude one, or set targets.{target}.schema or names")
     return placed
@@ -178,13 +180,17 @@ def _name_problems(placed: PlacedTable) -> list[str]:
     columns = [placed.fold(c.name) for c in placed.schema.columns]
     problems = []
     if len(placed.namespace.encode()) > NAME_BYTES_MAX:
-        problems.append(f"{placed.qualified}: the schema's name is longer than PostgreSQL's {NAME_BYTES_MAX} bytes")
+        problems.append(
+            f"{placed.qualified_name}: the schema's name is longer than PostgreSQL's {NAME_BYTES_MAX} bytes"
+        )
     problems += [
-        f"{placed.qualified}: PostgreSQL has a system column called {c}" for c in columns if c in _SYSTEM_COLUMNS
+        f"{placed.qualified_name}: PostgreSQL has a system column called {c}" for c in columns if c in _SYSTEM_COLUMNS
     ]
     problems += [
-        f"{placed.qualified}: two columns would be called {c}" for c in sorted(set(columns)) if columns.count(c) > 1
+        f"{placed.qualified_name}: two columns would be called {c}"
+        for c in sorted(set(columns))
+        if columns.count(c) > 1
     ]
     if placed.namespace == OWN_SCHEMA:
-        problems.append(f"{placed.qualified}: the schema {OWN_SCHEMA} belongs to VENUS")
+        problems.append(f"{placed.qualified_name}: the schema {OWN_SCHEMA} belongs to VENUS")
     return problems

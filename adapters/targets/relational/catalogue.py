@@ -167,7 +167,7 @@ class TargetCatalogue:
         me = self.current_schema(table_id)
         others = [self.current_schema(other) for other in self.tables if other != table_id]
         return sorted(
-            other.qualified
+            other.qualified_name
             for other in others
             if any((fk.referred_namespace, fk.referred_table) == (me.namespace, me.name) for fk in other.foreign_keys)
         )

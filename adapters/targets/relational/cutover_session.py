@@ -162,7 +162,7 @@ class FollowerCutover(RelationalCutover):
         }
         self._tables.read_all()
         self._placed = {n: one for n, one in placed.items() if self._tables.find(one.name) is not None}
-        return [CutoverTable(schema=p.schema, name=p.qualified) for p in self._placed.values()]
+        return [CutoverTable(schema=p.schema, name=p.qualified_name) for p in self._placed.values()]
 
     def find_differences(self) -> list[CutoverObstacle]:
         return []

@@ -167,7 +167,7 @@ class RelationalDatabase(OwnTables):
         """Create a table that is new in the stream; one that rules for columns do not fit halts. Raises DdlNeeded."""
         if reason := self.columns.reason_to_halt(schema):
             self.put_halted(session, self.place(schema), offset, reason)
-            logger.error("target %s: table %s is halted: %s", self.name, schema.qualified, reason)
+            logger.error("target %s: table %s is halted: %s", self.name, schema.qualified_name, reason)
         else:
             self.create_stream_table(session, schema, offset)
 

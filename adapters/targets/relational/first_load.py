@@ -155,7 +155,7 @@ def _finish(
     return LoadReport(
         target=target.name,
         offset=position.offset,
-        rows={placed[table_id].qualified: count for table_id, count in rows.items()},
+        rows={placed[table_id].qualified_name: count for table_id, count in rows.items()},
         parked=sum(count for _, count in target.read_own_rows(session, "open_by_table")),
         seconds=time.monotonic() - began,
         warnings=tuple(warnings),
@@ -197,6 +197,6 @@ def _is_ready(target: RelationalDatabase, session: RelationalSession, state: Tab
 
 def _finish_table(target: RelationalDatabase, session: RelationalSession, placed: TablePlace, report: Report) -> int:
     """Add the key if the table has none, and return the number of rows."""
-    report(LoadProgress(phase="indexing", table=placed.qualified))
+    report(LoadProgress(phase="indexing", table=placed.qualified_name))
     target.finish_table(session, placed)
     return target.count_rows(session, placed)

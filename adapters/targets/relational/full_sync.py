@@ -337,7 +337,7 @@ class _Load:
         with self._close_snapshot_if_unequal(plan):
             self._snapshots.confirm(plan.snapshot.snapshot_id, sum_totals(results), plan.names)
             for table_id, placed in plan.placed.items():
-                self._report(LoadProgress(phase="indexing", table=placed.qualified, rows=sum(rows.values())))
+                self._report(LoadProgress(phase="indexing", table=placed.qualified_name, rows=sum(rows.values())))
                 self._check_count(placed, rows[table_id])
                 target.finish_table(session, placed)
         created = [p for table_id, p in plan.placed.items() if states[table_id].created]
@@ -355,7 +355,7 @@ class _Load:
             offset=plan.snapshot.offset,
             parked=sum(parked.values()),
             warnings=tuple(warnings),
-            rows={p.qualified: rows[table_id] for table_id, p in plan.placed.items()},
+            rows={p.qualified_name: rows[table_id] for table_id, p in plan.placed.items()},
             seconds=time.monotonic() - self._began,
             resumed_splits=self._resumed,
             left_out=tuple(target.list_left_out(list(plan.placed.values()))),
@@ -387,7 +387,7 @@ class _Load:
         found = self._target.count_rows(self._session, placed)
         if found != loaded:
             raise UnequalRowCount(
-                f"{placed.qualified} has {found} rows after {loaded} were loaded",
+                f"{placed.qualified_name} has {found} rows after {loaded} were loaded",
                 hint="another session has written to it; load it again without other writers",
             )
 

@@ -47,7 +47,7 @@ class LoadPlan:
     @property
     def names(self) -> dict[int, str]:
         """The names of the tables at the target."""
-        return {table_id: placed.qualified for table_id, placed in self.placed.items()}
+        return {table_id: placed.qualified_name for table_id, placed in self.placed.items()}
 
     @property
     def every_version(self) -> list[TableSchema]:

@@ -204,7 +204,7 @@ class _SplitLoad:
                 self._session.run("COMMIT")
         except TargetError as refusal:
             raise TargetError(
-                f"{self._task.placed.qualified}: refused at the COMMIT of its rows: {refusal}",
+                f"{self._task.placed.qualified_name}: refused at the COMMIT of its rows: {refusal}",
                 hint="a deferred constraint or constraint trigger of that table refuses them: correct it there, "
                 "then run `venus migrate` again: it resumes",
             ) from refusal
@@ -248,8 +248,8 @@ class _SplitLoad:
         newest = self._task.placed.schema
         if schema.identity != newest.identity:
             raise FormerKey(
-                f"{newest.qualified}: the broker still has rows by its former key ({', '.join(schema.key)})",
-                hint=f"run `venus resync {newest.qualified}`, which reads the table again at the source; then run "
+                f"{newest.qualified_name}: the broker still has rows by its former key ({', '.join(schema.key)})",
+                hint=f"run `venus resync {newest.qualified_name}`, which reads the table again at the source; then run "
                 "`venus migrate` again",
             )
 
@@ -299,7 +299,7 @@ class _SplitLoad:
         suspects = {s.record_id: s for s in self._writer.find_refused(placed, schema, rows, limit)}
         if not suspects or self._parked + len(suspects) > SUSPECTS_MAX:
             raise TargetError(
-                f"{placed.qualified}: the target refuses rows of the full load: {refusal} ({refusal.sqlstate})",
+                f"{placed.qualified_name}: the target refuses rows of the full load: {refusal} ({refusal.sqlstate})",
                 hint="correct the table at the target and run `venus migrate` again: it resumes",
             ) from refusal
         mask = waiting_mask(rows, dict.fromkeys(suspects, 0).get)

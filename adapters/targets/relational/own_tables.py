@@ -54,7 +54,7 @@ class TablePlace(Protocol):
         ...
 
     @property
-    def qualified(self) -> str:
+    def qualified_name(self) -> str:
         """The table for messages."""
         ...
 
@@ -177,7 +177,7 @@ class OwnTables(ConfiguredTarget, ABC):
             version=placed.schema.version,
             namespace=placed.namespace,
             name=placed.name,
-            source_name=placed.schema.qualified,
+            source_name=placed.schema.qualified_name,
             state=state,
             offset=offset,
             created=created,

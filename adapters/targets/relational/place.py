@@ -47,9 +47,9 @@ class RelationalPlace(ABC):
         return f"{self.quote(self.namespace)}.{self.quote(self.name)}"
 
     @property
-    def qualified(self) -> str:
+    def qualified_name(self) -> str:
         """The table for messages: its name at the source, because the target has no schemas."""
-        return self.schema.qualified
+        return self.schema.qualified_name
 
     def column(self, name: str) -> str:
         """Return a column's name at the target, quoted."""
@@ -93,7 +93,7 @@ def is_other_key(before: TableSchema, after: TableSchema, *, rekeying: bool) -> 
 def find_refused_change(old: RelationalPlace, new: RelationalPlace, target: str, *, rekeying: bool) -> str:
     """Return why a change of a table cannot be followed, here its name or key; empty = nothing forbids it."""
     if old.name != new.name:
-        return f"the table was renamed from {old.schema.qualified} to {new.schema.qualified}"
+        return f"the table was renamed from {old.schema.qualified_name} to {new.schema.qualified_name}"
     if is_other_key(old.schema, new.schema, rekeying=rekeying):
         return (
             f"the key has changed to ({', '.join(new.schema.key)}), which a target of this kind does not "
@@ -139,7 +139,9 @@ def refuse_clashes(
     for one in placed:
         other = seen.setdefault(one.name.lower(), one)
         if other is not one:
-            problems.append(f"{one.schema.qualified} and {other.schema.qualified} would both become {one.name.lower()}")
+            problems.append(
+                f"{one.schema.qualified_name} and {other.schema.qualified_name} would both become {one.name.lower()}"
+            )
     if problems:
         raise Refused("\n".join(problems), hint=f"exclude one, or give it a target of its own beside {target}")
     return list(placed)
@@ -148,10 +150,10 @@ def refuse_clashes(
 def _name_problems(placed: RelationalPlace, product: str) -> list[str]:
     columns = [placed.fold(c.name).lower() for c in placed.schema.columns]
     problems = [
-        f"{placed.schema.qualified}: two columns would be called {c}: {product} ignore their case"
+        f"{placed.schema.qualified_name}: two columns would be called {c}: {product} ignore their case"
         for c in sorted(set(columns))
         if columns.count(c) > 1
     ]
     if placed.name.lower().startswith(OWN):
-        problems.append(f"{placed.schema.qualified}: names that begin with {OWN} belong to VENUS")
+        problems.append(f"{placed.schema.qualified_name}: names that begin with {OWN} belong to VENUS")
     return problems

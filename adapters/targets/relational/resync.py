@@ -91,7 +91,7 @@ class SideLoad(threading.Thread):
     def _load(self, session: RelationalSession, snapshots: SnapshotClient) -> None:
         table_id, lost = self._sql.placed.schema.table_id, 0
         while not self._stop_asked.is_set():
-            holder = f"resync of {self._sql.placed.qualified} at {self._target.group}"
+            holder = f"resync of {self._sql.placed.qualified_name} at {self._target.group}"
             snapshot = snapshots.open(self._target.business, table_ids=[table_id], holder=holder)
             try:
                 reports.check_table(snapshot, self._rows, table_id)
@@ -111,7 +111,7 @@ class SideLoad(threading.Thread):
         table_id = self._sql.placed.schema.table_id
         known = [schemas_codec.from_wire(wire) for wire in snapshot.schemas if wire.table_id == table_id]
         if not known:
-            raise TargetError(f"the broker has no full data of {self._sql.placed.qualified}")
+            raise TargetError(f"the broker has no full data of {self._sql.placed.qualified_name}")
         newest = max(known, key=lambda s: s.version)
         schema = self._project(newest)
         if reason := self._target.columns.reason_to_halt(schema):
@@ -347,7 +347,7 @@ class Resyncs:
 def refuse_former_key(newest: TableSchema, version: TableSchema, target: str) -> None:
     """Raise TargetError for rows of the full data that have another key than the newest version."""
     if newest.identity != version.identity:
-        name, former = newest.qualified, ", ".join(version.key)
+        name, former = newest.qualified_name, ", ".join(version.key)
         raise TargetError(
             f"the broker still has rows by the former key ({former}): run `venus resync {name}`, which reads the table "
             f"again at the source, and then `venus resync {name} --target {target}`"

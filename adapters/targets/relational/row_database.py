@@ -95,7 +95,7 @@ class RowDatabase(RelationalDatabase):
         """Replace all rows if only the names of the key have changed. The halted table has no recorded keys to keep."""
         if is_other_key(before.schema, sql.placed.schema, rekeying=True):
             raise TargetError(
-                f"the key of {sql.placed.qualified} has changed, which a target of this kind does not follow: "
+                f"the key of {sql.placed.qualified_name} has changed, which a target of this kind does not follow: "
                 f"`venus migrate --target {self.name} --empty-meanwhile` loads it again"
             )
         evolve()
@@ -176,7 +176,7 @@ class RowDatabase(RelationalDatabase):
         except VenusError as error:
             blocks = isinstance(error, LoginRefused) or not error.retryable
             return [Finding(where=where, message=str(error), remedy=error.hint, blocks=blocks)]
-        names = {s.table_id: s.qualified for s in schemas}
+        names = {s.table_id: s.qualified_name for s in schemas}
         rows = (f"{names[table_id]} gets the rows where {text}" for table_id, text in predicates.items())
         obstacles = [Finding(where=w, message=m, remedy=r, blocks=True) for w, m, r in fitness.obstacles]
         remarks = [Finding(where=where, message=text) for text in (*rows, f"reachable, {fitness.text}")]
@@ -198,20 +198,22 @@ def list_left_out(placed: Sequence[RelationalPlace]) -> list[str]:
     found = []
     for one in placed:
         schema = one.schema
-        found += [f"{schema.qualified}: {o.what} {o.name}: {o.reason}" for o in schema.left_out]
+        found += [f"{schema.qualified_name}: {o.what} {o.name}: {o.reason}" for o in schema.left_out]
         found += [
-            f"{schema.qualified}: index {i.name}: it is not one of plain columns"
+            f"{schema.qualified_name}: index {i.name}: it is not one of plain columns"
             for i in schema.indexes
             if i.definition
         ]
-        found += [f"{schema.qualified}: check {c.name}: its condition is in PostgreSQL's syntax" for c in schema.checks]
         found += [
-            f"{schema.qualified}: foreign key {k.name}: {k.referred_namespace}.{k.referred_table} is not captured"
+            f"{schema.qualified_name}: check {c.name}: its condition is in PostgreSQL's syntax" for c in schema.checks
+        ]
+        found += [
+            f"{schema.qualified_name}: foreign key {k.name}: {k.referred_namespace}.{k.referred_table} is not captured"
             for k in schema.foreign_keys
             if (k.referred_namespace, k.referred_table) not in there
         ]
         found += [
-            f"{schema.qualified}: numbering of {c.name}: the application has to number its own rows"
+            f"{schema.qualified_name}: numbering of {c.name}: the application has to number its own rows"
             for c in schema.columns
             if c.identity
         ]

@@ -90,7 +90,7 @@ class SteppedDatabase(RowDatabase):
 
     def create_stream_table(self, session: OwnSession, schema: TableSchema, offset: int) -> None:
         placed = self.place(schema)
-        predicate = predicate_text(self.config.where, schema.qualified)
+        predicate = predicate_text(self.config.where, schema.qualified_name)
         is_own = (schema.table_id, created_intent(placed)) in self.read_intents(session)
         try:
             if predicate:
@@ -102,7 +102,7 @@ class SteppedDatabase(RowDatabase):
             self.put_halted(session, placed, offset, "; ".join(str(refused).split("\n")), predicate)
             return
         if not self.has_table(session, placed):
-            raise DdlNeeded(f"creating {schema.qualified}", lambda: self._create_table(session, placed, offset))
+            raise DdlNeeded(f"creating {schema.qualified_name}", lambda: self._create_table(session, placed, offset))
         if not is_own and self.config.on_existing == "truncate":
             session.run(self.row_sql(schema).text("delete_all"))
         self.put_table(session, placed, ACTIVE, offset, created=is_own, predicate=predicate)
@@ -116,7 +116,7 @@ class SteppedDatabase(RowDatabase):
         try:
             self.create_table(session, placed, with_indexes=True)
         except TargetError as error:
-            predicate = predicate_text(self.config.where, placed.schema.qualified)
+            predicate = predicate_text(self.config.where, placed.schema.qualified_name)
             with transaction(session):
                 self.put_schema(session, placed.schema)
                 self.put_halted(session, placed, offset, str(error), predicate)
@@ -128,7 +128,7 @@ class SteppedDatabase(RowDatabase):
         step = self._plan(session, catalogue, schema, rekeying=rekeying)
         if step.statements and not step.refused:
             raise DdlNeeded(
-                f"bringing {schema.qualified} to version {schema.version}",
+                f"bringing {schema.qualified_name} to version {schema.version}",
                 lambda: self._alter_table(session, catalogue, schema, step, rekeying=rekeying),
             )
         return step
@@ -181,7 +181,7 @@ class SteppedDatabase(RowDatabase):
     def forget_recorded(self, session: OwnSession, sql: OwnSql) -> None:
         """Empty the table of recorded keys, within a transaction. Raises DdlNeeded if it has to be made."""
         if session.row(sql.text("find_touched")) is None:
-            what = f"recording changed keys of {sql.placed.qualified}"
+            what = f"recording changed keys of {sql.placed.qualified_name}"
             raise DdlNeeded(what, lambda: self._make_touched(session, sql))
         session.run(sql.text("forget_touched"))
 
@@ -230,7 +230,7 @@ class SteppedDatabase(RowDatabase):
         own = {t.name for t in self.read_tables(session)} if installed else set()
         intents = self.read_intents(session) if installed else set()
         return [
-            (one.schema.qualified, f"is there already: {line}", HINT)
+            (one.schema.qualified_name, f"is there already: {line}", HINT)
             for one in placed
             if one.name not in own and (one.schema.table_id, created_intent(one)) not in intents
             for line in self.check_existing(session, one)

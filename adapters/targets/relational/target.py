@@ -131,18 +131,18 @@ class RelationalTarget(TargetBase):
         except ConfigError as error:
             return [Finding(where=where, message=str(error), remedy=error.hint, blocks=True)]
         changed = [s for s in projected if isinstance(s, ProjectedSchema) and s.masks]
-        found = [Finding(where=where, message=f"{s.qualified} gets {describe_columns(s)}") for s in changed]
+        found = [Finding(where=where, message=f"{s.qualified_name} gets {describe_columns(s)}") for s in changed]
         return [*found, *check(projected)]
 
     def refuse_projected(self) -> None:
         """Raise Refused if rows here differ from those of the source: no application could use them instead."""
         loaded = (self.read_loaded_tables() or {}).values()
-        if above := [f"{t.schema.qualified} {t.schema.masked_above}" for t in loaded if t.schema.masked_above]:
+        if above := [f"{t.schema.qualified_name} {t.schema.masked_above}" for t in loaded if t.schema.masked_above]:
             raise Refused(
                 f"target {self.name} cannot be cut over: a broker set above masks its columns: {', '.join(above)}",
                 hint="Load a target that reads a set above the border",
             )
-        names = [t.schema.qualified for t in loaded if isinstance(t.schema, ProjectedSchema) and t.schema.masks]
+        names = [t.schema.qualified_name for t in loaded if isinstance(t.schema, ProjectedSchema) and t.schema.masks]
         if names or self.database.columns.rules.rules:
             which = f": {', '.join(names)}" if names else ""
             raise Refused(

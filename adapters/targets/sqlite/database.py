@@ -163,7 +163,7 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
 
     def create_stream_table(self, session: SqliteSession, schema: TableSchema, offset: int) -> None:
         placed = self.place(schema)
-        predicate = predicate_text(self.config.where, schema.qualified)
+        predicate = predicate_text(self.config.where, schema.qualified_name)
         session.run("SAVEPOINT venus_create")
         try:
             if predicate:

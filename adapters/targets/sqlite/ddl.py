@@ -84,12 +84,12 @@ def place_all(
 
 def _place_problems(placed: SqlitePlacedTable) -> Iterator[str]:
     if placed.name.lower().startswith("sqlite_"):
-        yield f"{placed.schema.qualified}: names that begin with sqlite_ belong to SQLite"
+        yield f"{placed.schema.qualified_name}: names that begin with sqlite_ belong to SQLite"
     if len(placed.schema.columns) > COLUMNS_MAX:
-        yield f"{placed.schema.qualified} has {len(placed.schema.columns)} columns, SQLite allows {COLUMNS_MAX}"
+        yield f"{placed.schema.qualified_name} has {len(placed.schema.columns)} columns, SQLite allows {COLUMNS_MAX}"
     for column in placed.schema.columns:
         if not placed.types[column.name]:
-            yield f"{placed.schema.qualified}.{column.name}: SQLite has no type for {column.source_type}"
+            yield f"{placed.schema.qualified_name}.{column.name}: SQLite has no type for {column.source_type}"
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -206,7 +206,9 @@ def plan_step(
     """
     again = f"`venus migrate --target {target} --empty-meanwhile` loads it again"
     if old.name != new.name:
-        return VersionStep(refused=f"the table was renamed from {old.schema.qualified} to {new.schema.qualified}")
+        return VersionStep(
+            refused=f"the table was renamed from {old.schema.qualified_name} to {new.schema.qualified_name}"
+        )
     if is_other_key(old.schema, new.schema, rekeying=rekeying):
         key = ", ".join(new.schema.key)
         return VersionStep(refused=f"the key has changed to ({key}), which SQLite cannot follow: {again}")

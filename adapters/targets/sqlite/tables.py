@@ -151,7 +151,7 @@ def examine(target: RowDatabase, session: SqliteSession, schemas: Sequence[Table
     placed = target.place_all(schemas)
     own = {t.name for t in target.read_tables(session)} if target.is_installed(session) else set()
     obstacles = [
-        (one.schema.qualified, f"is there already: {line}", HINT)
+        (one.schema.qualified_name, f"is there already: {line}", HINT)
         for one in placed
         if one.name not in own
         for line in target.check_existing(session, one)

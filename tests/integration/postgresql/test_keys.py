@@ -105,13 +105,13 @@ def test_what_is_offered_gives_the_table_a_key(
         for statement in finding.script:
             sql(statement)
     assert keyless(source) == []
-    names = {s.qualified for s in source.dictionary.read_tables(["*.*"], [])}
+    names = {s.qualified_name for s in source.dictionary.read_tables(["*.*"], [])}
     assert {f.where for f in found} <= names
     source.installer.install(["*.*"], [])
     follower = Follower(source)
     follower.drain()
     for schema in source.dictionary.read_tables(["*.*"], []):
-        if schema.qualified in {f.where for f in found}:
+        if schema.qualified_name in {f.where for f in found}:
             (count,) = sql(f"SELECT count(*) FROM {_only(sql, schema.namespace, schema.name)}")[0]
             assert len(follower.tables[schema.table_id]) == count
 

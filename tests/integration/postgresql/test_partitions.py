@@ -40,7 +40,7 @@ def test_writes_to_a_partition_itself_are_captured(sql: Sql, capture: Start) -> 
         ("2", "s", "b"),
         ("3", "n", "C"),
     }
-    assert {s.qualified for s in follower.schemas.values()} == {"public.parted", "venus.heartbeat"}
+    assert {s.qualified_name for s in follower.schemas.values()} == {"public.parted", "venus.heartbeat"}
 
 
 @pytest.mark.usefixtures("parted_table")

@@ -141,7 +141,9 @@ def test_what_a_table_is_besides_its_rows(settings: Settings) -> None:
 @pytest.mark.parametrize(("names", "table_name"), [("auto", "Mixed"), ("lower", "mixed"), ("keep", "Mixed")])
 def test_names_by_the_targets_rule(names: str, table_name: str) -> None:
     own = settings_for("127.0.0.1:1", {"a": "postgresql://x/y"}, names=names)
-    assert place_table(replace(items(name="Mixed"), namespace="main"), own, "a").qualified == f"public.{table_name}"
+    assert (
+        place_table(replace(items(name="Mixed"), namespace="main"), own, "a").qualified_name == f"public.{table_name}"
+    )
     upper = place_table(replace(items(name="ITEMS"), source_dialect="oracle"), own, "a")
     assert upper.name == ("ITEMS" if names == "keep" else "items")
 
@@ -170,14 +172,14 @@ def test_namespaces_and_letters(settings: Settings) -> None:
     sqlite = replace(items(), namespace="main", source_dialect="sqlite")
     oracle = replace(items(name="ITEMS"), namespace="SHOP", source_dialect="oracle")
     mixed = replace(items(name="Items"), source_dialect="oracle")
-    assert [place_table(s, settings, "a").qualified for s in (sqlite, oracle, mixed)] == [
+    assert [place_table(s, settings, "a").qualified_name for s in (sqlite, oracle, mixed)] == [
         "public.items",
         "shop.items",
         "shop.Items",
     ]
     assert place_table(replace(items(name="ITEMS"), source_dialect="postgresql"), settings, "a").name == "ITEMS"
     own = settings_for("127.0.0.1:1", {"a": "postgresql://x/y"}, schema="copy")
-    assert place_table(sqlite, own, "a").qualified == "copy.items"
+    assert place_table(sqlite, own, "a").qualified_name == "copy.items"
 
 
 def test_names_that_cannot_be_are_refused_all_at_once(settings: Settings) -> None:

@@ -169,7 +169,7 @@ class WatchedTable:
             return self.versions[version]
         except KeyError:
             raise ProtocolError(
-                f"{self.newest.qualified} has rows of version {version}, which is not described"
+                f"{self.newest.qualified_name} has rows of version {version}, which is not described"
             ) from None
 
 
@@ -204,7 +204,7 @@ def refit(text: str, before: TableSchema, now: TableSchema) -> Predicate:
         if old is None or old.column.number != wanted.column.number or old.sort is not wanted.sort:
             raise PredicateRefused(
                 f"the predicate ({text}) names {wanted.column.name}, which is another column or type since version "
-                f"{now.version} of {now.qualified}",
+                f"{now.version} of {now.qualified_name}",
                 hint="subscribe again: the rows are then chosen by the new column",
             )
     return fitted

@@ -305,7 +305,7 @@ class HomeSuccession:
 def _refuse_masked(core: Core, business: str) -> None:
     """Raise Refused if a set above masks columns: no source could tell the plain values to this one."""
     schemas = load_schemas(core.store, core.catalogue.find(business).number)
-    if masked := sorted({schema.qualified for _, schema in schemas if schema.masked_above}):
+    if masked := sorted({schema.qualified_name for _, schema in schemas if schema.masked_above}):
         raise Refused(
             f"{business}: a set above masks columns of {', '.join(masked)}, so this set cannot become its home",
             hint="Promote a set that mirrors the home itself, without [cluster.columns] between them",

@@ -112,7 +112,9 @@ def find_missing_rows(
         if wide is None or (narrow is not None and _contains(wide, narrow, schema)):
             continue
         rows = (
-            f"the rows of {schema.qualified} where {narrow.predicate}" if narrow else f"every row of {schema.qualified}"
+            f"the rows of {schema.qualified_name} where {narrow.predicate}"
+            if narrow
+            else f"every row of {schema.qualified_name}"
         )
         found.append(
             f"set {here} wants {rows}, and set {upper} above gets those where {wide.predicate}: only these come"

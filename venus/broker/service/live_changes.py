@@ -179,7 +179,7 @@ def _with_columns(one: Beginning, table: TableSchema) -> WantedSubscription:
     missing = next((name for name in one.columns if name not in numbers), None)
     if missing is not None:
         raise Refused(
-            f"{table.qualified} has no column {missing}{suggest_nearest(missing, numbers)}",
+            f"{table.qualified_name} has no column {missing}{suggest_nearest(missing, numbers)}",
             hint=f"it has: {', '.join(numbers)}",
         )
     return replace(one.wanted, columns=frozenset(numbers[name] for name in one.columns))

@@ -79,7 +79,7 @@ class SubscriptionReader:
         self, wanted: WantedSubscription, table: TableSchema, bytes_max: int
     ) -> AsyncIterator[tuple[broker_pb2.ChangesFrame, Position]]:
         """Yield frames with the rows inside a predicate, and their position; the last frame has it too."""
-        full_data, name = self._core.full_data, table.qualified
+        full_data, name = self._core.full_data, table.qualified_name
         request = broker_pb2.OpenSnapshotRequest(
             business=self._name,
             only=[name],

@@ -106,7 +106,7 @@ class MysqlCapture(SourceCapture):
         for c in loaded.captured:
             mark = self._marks.table_mark(c.schema.name, now)
             if mark and c.state not in (registry.PAUSED, RELEASING) and noted.get(c.table_id) != mark:
-                raise SchemaChanged(f"{c.schema.qualified} was truncated or rebuilt, or is new")
+                raise SchemaChanged(f"{c.schema.qualified_name} was truncated or rebuilt, or is new")
         self._watched_at = self._monotonic()
 
     def restart_fill(self, table_id: int) -> None:

@@ -261,7 +261,7 @@ class MysqlCut:
 
 def _require_access(captured: MysqlCapturedTable) -> MysqlAccess:
     if captured.access is None:
-        raise SchemaChanged(f"{captured.schema.qualified} differs from the registry")
+        raise SchemaChanged(f"{captured.schema.qualified_name} differs from the registry")
     return captured.access
 
 
@@ -324,4 +324,4 @@ def _lock_definitions(reader: MysqlConnection, tables: Seq[MysqlCapturedTable]) 
     now = read_definitions(reader, (c.schema.name for c in tables))
     for captured in tables:
         if now.get(captured.schema.name) != captured.definition:
-            raise SchemaChanged(f"{captured.schema.qualified} has changed")
+            raise SchemaChanged(f"{captured.schema.qualified_name} has changed")

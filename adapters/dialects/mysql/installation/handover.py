@@ -86,7 +86,7 @@ def _find_obstacles(schema: TableSchema, table: MysqlTable | None) -> Iterator[s
         return
     yield from find_handover_obstacles(schema, _describe(schema, table) if table is not None else None)
     for column, why in table.unsupported if table is not None else ():
-        yield f"{schema.qualified}.{column} cannot be carried from the new database: {why}"
+        yield f"{schema.qualified_name}.{column} cannot be carried from the new database: {why}"
 
 
 def _object_sql(
@@ -152,6 +152,6 @@ def position_sql(*, epoch: int, next_sequence: int, last_batch: int) -> str:
 
 def waiting_tables(connection: MysqlConnection, schemas: Iterable[TableSchema]) -> list[str]:
     """Return the tables whose changes wait in their logs."""
-    tables = {s.table_id: s.qualified for s in schemas if not s.is_heartbeat}
+    tables = {s.table_id: s.qualified_name for s in schemas if not s.is_heartbeat}
     waiting = registry.count_waiting(connection, list(tables), 1)
     return [tables[number] for number, rows in waiting.items() if rows]

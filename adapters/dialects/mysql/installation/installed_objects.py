@@ -63,7 +63,7 @@ class MysqlInstalledObjects:
     @property
     def numbers(self) -> dict[int, str]:
         """The names of all tables that the registry has, by number."""
-        return {k.table_id: k.schema.qualified for k in (*self.registered.values(), *self.released.values())}
+        return {k.table_id: k.schema.qualified_name for k in (*self.registered.values(), *self.released.values())}
 
     def find_missing(self, table: MysqlTable, table_id: int, paths: Seq[CascadePath]) -> list[str]:
         """Return the names of a table's triggers and log that are missing or altered."""

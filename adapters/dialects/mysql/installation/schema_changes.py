@@ -123,7 +123,7 @@ def _pause_table(
     reason = unreadable_reason(known, f"`{lack.grant}`{FAILING if lack.fails else ''}")
     if captured.known.table.reason == reason:
         return
-    logger.warning("%s halts, the other tables continue: %s", captured.schema.qualified, reason)
+    logger.warning("%s halts, the other tables continue: %s", captured.schema.qualified_name, reason)
     registry.set_state(connection, captured.table_id, registry.PAUSED, reason)
 
 
@@ -155,7 +155,7 @@ def _drop_triggers(
             try:
                 connection.run(drop_trigger_sql(connection.address.database, name))
             except LockTimeout:
-                logger.warning("%s is in use: trigger %s will be dropped later", captured.schema.qualified, name)
+                logger.warning("%s is in use: trigger %s will be dropped later", captured.schema.qualified_name, name)
 
 
 def stop_tables(connection: MysqlConnection, tables: Iterable[RegisteredTable], reason: str) -> bool:
@@ -178,7 +178,7 @@ def stop_tables(connection: MysqlConnection, tables: Iterable[RegisteredTable], 
                 try:
                     connection.run(drop_trigger_sql(connection.address.database, name))
                 except LockTimeout:
-                    logger.warning("%s is in use: trigger %s will be dropped later", table.schema.qualified, name)
+                    logger.warning("%s is in use: trigger %s will be dropped later", table.schema.qualified_name, name)
     finally:
         connection.run(f"SET lock_wait_timeout = {usual}")
     return stopped

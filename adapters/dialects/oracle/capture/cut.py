@@ -286,7 +286,7 @@ class OracleCut:
         """Remove exactly the log rows that were read and shipped."""
         for claim in self._claims.values():
             if claim.polled:
-                self._advance_polled(claim.access.layout.schema.qualified, claim.polled)
+                self._advance_polled(claim.access.layout.schema.qualified_name, claim.polled)
             else:
                 taken = self._taken[claim.access.layout.schema.table_id]
                 self._delete_numbers(statement("cut", "delete", log=claim.access.log), taken)

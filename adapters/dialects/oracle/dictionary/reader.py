@@ -153,7 +153,7 @@ class OracleDictionary:
 
     def prove_once(self, table: OracleTable, prove: Callable[[OracleTable], list[Finding]]) -> list[Finding]:
         """Return the findings of a proof. It may read the whole table, so it runs only once."""
-        key = table.schema.qualified, repr(table.readings)
+        key = table.schema.qualified_name, repr(table.readings)
         if key not in self._proofs:
             self._proofs[key] = prove(table)
         return self._proofs[key]
@@ -251,7 +251,7 @@ class OracleDictionary:
             if not fitting and is_switch(switch):
                 raise ConfigError(f"--type-map {name}: no captured table has a column of type {switch}")
             if not fitting:
-                hint = "captured are " + ", ".join([at.qualified for at in included][:12])
+                hint = "captured are " + ", ".join([at.qualified_name for at in included][:12])
                 raise ConfigError(f"--type-map {name}: {self._describe_unknown_column(name, included)}", hint=hint)
         return found
 
@@ -287,12 +287,12 @@ class OracleDictionary:
         place, _, column = name.rpartition(".")
         if not place:
             return "write TABLE.COLUMN, or a type such as VARCHAR2 or RAW(16)"
-        here = [at for at in included if place.upper() in (at.name.upper(), at.qualified.upper())]
+        here = [at for at in included if place.upper() in (at.name.upper(), at.qualified_name.upper())]
         if not here:
-            names = [at.qualified for at in included]
+            names = [at.qualified_name for at in included]
             return f"no table {place} is captured{suggest_nearest(place, names, in_full=True)}"
         columns = [c.name for c in self.read_table(here[0]).schema.columns]
-        return f"{here[0].qualified} has no column {column}{suggest_nearest(column, columns)}"
+        return f"{here[0].qualified_name} has no column {column}{suggest_nearest(column, columns)}"
 
     def read_structure(self, owner: str) -> structure.SchemaRows:
         """Return the structure of a schema's tables, as of the last `listed`."""

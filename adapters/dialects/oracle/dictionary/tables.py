@@ -133,7 +133,7 @@ class ListedTable:
     kind: TableKind = field(default_factory=TableKind)
 
     @property
-    def qualified(self) -> str:
+    def qualified_name(self) -> str:
         """OWNER.TABLE."""
         return f"{self.owner}.{self.name}"
 
@@ -265,7 +265,9 @@ def _read_column(
     name, declared = row[0], _declared_type(row)
     try:
         to = asked.get(name.upper()) or type_by_switch(switches, declared)
-        reading = OracleReading(declared=declared, mapping=find_mapping(declared, to, f"{listed.qualified}.{name}"))
+        reading = OracleReading(
+            declared=declared, mapping=find_mapping(declared, to, f"{listed.qualified_name}.{name}")
+        )
     except UnsupportedType as e:
         read.refused.append(f"column {name}: {e}")
         return False

@@ -75,13 +75,13 @@ def check(
     listed = dictionary.list_tables()
     yield from reader.redaction_findings(dictionary.visibility, dictionary.user)
     for at in left_out_tables(listed, include, exclude):
-        yield Finding(where=at.qualified, message=f"left out: {at.kind.left_out}")
+        yield Finding(where=at.qualified_name, message=f"left out: {at.kind.left_out}")
     yield from _synonym_findings(session, dictionary, include)
     tables = yield from _table_findings(
         session, dictionary, version, options, list(choose_tables(listed, include, exclude))
     )
     yield from switch_proposals([table for table in tables if not table.refusals])
-    yield from direct_path_findings(session, dictionary.user, {table.schema.qualified for table in tables})
+    yield from direct_path_findings(session, dictionary.user, {table.schema.qualified_name for table in tables})
     yield from _unmatched_settings(dictionary, options, tables)
     yield from _older_installation_findings(dictionary)
     yield from _narrow_log_findings(session, dictionary)
@@ -142,7 +142,7 @@ def _table_findings(
         tables.append(table)
         if not table.refusals and (at.owner, at.name) not in captured:
             yield from dictionary.prove_once(table, lambda table: list(prove_rows(session, table, sets)))
-        name = table.schema.qualified
+        name = table.schema.qualified_name
         yield from (replace(f, table=name) for f in _one_table_findings(table, version, dictionary.visibility))
         yield from sample_findings(session, table, dictionary.user, sets)
     return tables
@@ -201,7 +201,7 @@ def _narrow_log_findings(session: OracleSession, dictionary: OracleDictionary) -
         if table and len(table.keyed.key) == len(schema.key):
             for column, _ in ownership.find_narrow_columns(table.keyed, schema.table_id, here):
                 message = f"column {column} of its log is of an older version: a wider key would fail the application"
-                yield Finding(where=schema.qualified, message=message, remedy="run `venus install-triggers`")
+                yield Finding(where=schema.qualified_name, message=message, remedy="run `venus install-triggers`")
 
 
 def _missing_privileges(user: str, granted: set[str], *, foreign: bool, options: OracleOptions) -> Iterator[Finding]:
@@ -223,7 +223,7 @@ def _missing_privileges(user: str, granted: set[str], *, foreign: bool, options:
 
 
 def _one_table_findings(table: OracleTable, version: Version, visible: Visibility) -> Iterator[Finding]:
-    where = table.schema.qualified
+    where = table.schema.qualified_name
     ways = {h.message: h.remedy for h in visible.restrictions_of(table.listed.owner, table.listed.name)}
     for reason in table.refusals:
         remedy = _key_remedies(table, version) if reason == NO_KEY else ways.get(reason, _remedy(reason))
@@ -259,7 +259,7 @@ def _missing_packages(user: str, needed: Mapping[str, str], executable: set[str]
 
 def _key_remedies(table: OracleTable, version: Version) -> str:
     """Return the remedies for a table without a key. ROWID is no key: it changes when a row moves."""
-    name = table.schema.qualified
+    name = table.schema.qualified_name
     ways = [
         f"ALTER TABLE {table.keyed.sql} ADD PRIMARY KEY (...) or a UNIQUE constraint over columns that are NOT NULL"
     ]
@@ -342,7 +342,7 @@ def switch_proposals(tables: Seq[OracleTable]) -> Iterator[Finding]:
     """Yield the switches that are not set and that would apply to some columns."""
     for switch, way in SWITCHES.items():
         places = {
-            table.schema.qualified: [
+            table.schema.qualified_name: [
                 name
                 for name, reading in table.readings.items()
                 if switch_applies(switch, reading.declared)

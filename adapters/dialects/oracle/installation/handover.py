@@ -93,7 +93,7 @@ def _find_obstacles(found: OracleContinuedTable) -> Iterator[str]:
     if known.is_heartbeat:
         return
     yield from find_handover_obstacles(known, here.schema if here is not None else None)
-    yield from (f"{known.qualified}: {reason}" for reason in (here.refusals if here is not None else ()))
+    yield from (f"{known.qualified_name}: {reason}" for reason in (here.refusals if here is not None else ()))
 
 
 def _object_sql(table: OracleTable, here: OracleObjects, database: OracleDatabase) -> Iterator[str]:
@@ -166,7 +166,7 @@ def waiting_tables(session: OracleSession, schemas: Iterable[TableSchema]) -> li
         if event == _TRUNCATE
     }
     return [
-        schema.qualified
+        schema.qualified_name
         for schema in schemas
         if not schema.is_heartbeat
         and ((schema.namespace, schema.name) in truncated or _is_logged(session, schema.table_id))

@@ -134,16 +134,18 @@ class OracleInstallPlanner:
         """Yield the steps that capture a released table again; the registry then treats it like a new one."""
         table = self._dictionary.read_table(at, known.schema, known.number_max)
         if table.refusals:
-            raise Refused(f"{table.schema.qualified}: {table.refusals[0]}", hint="`venus check` lists the choices")
+            raise Refused(f"{table.schema.qualified_name}: {table.refusals[0]}", hint="`venus check` lists the choices")
         if table.schema.key != known.schema.key or changed_key_column(table.schema, known.schema):
             was = ", ".join(known.schema.key)
             hint = "`venus uninstall-triggers` without a table, then `venus install-triggers`"
-            raise Refused(f"{table.schema.qualified}: its key was ({was}) when it was released", hint=hint)
+            raise Refused(f"{table.schema.qualified_name}: its key was ({was}) when it was released", hint=hint)
         if segments.TABLE in here.kinds:
             forget = registry.forget_segments_statement(known.schema.table_id)
-            yield _run_step(table.schema.qualified, "rows of VENUS_SEGMENT", forget)
+            yield _run_step(table.schema.qualified_name, "rows of VENUS_SEGMENT", forget)
         yield _run_step(
-            table.schema.qualified, "row of VENUS_CAPTURED_TABLE", registry.recapture_statement(known.schema.table_id)
+            table.schema.qualified_name,
+            "row of VENUS_CAPTURED_TABLE",
+            registry.recapture_statement(known.schema.table_id),
         )
         yield from self._table_object_steps(table, here, resync=False)
 
@@ -151,7 +153,7 @@ class OracleInstallPlanner:
         at = (schema.namespace, schema.name)
         if style is CaptureStyle.INLINE or (style is None and at in self._dictionary.read_inline_tables()):
             return inline.inline_view_line(*at)
-        return ddl.log_view_table(schema.qualified, schema.table_id)
+        return ddl.log_view_table(schema.qualified_name, schema.table_id)
 
     @staticmethod
     def _next_free_id(table_id: int, here: OracleObjects) -> int:
@@ -212,13 +214,13 @@ class OracleInstallPlanner:
     def _new_table_steps(self, table: OracleTable, at: ListedTable, here: OracleObjects) -> Iterator[OracleStep]:
         if table.keyed.style is CaptureStyle.INLINE:
             for what, sql in inline.initial_inline_rows(table.keyed):
-                yield _run_step(table.schema.qualified, what, sql)
+                yield _run_step(table.schema.qualified_name, what, sql)
         elif "VENUS_POLLED" in here.kinds:
             yield _run_step(
-                table.schema.qualified, "no row of VENUS_POLLED", inline.delete_polled_row(at.owner, at.name)
+                table.schema.qualified_name, "no row of VENUS_POLLED", inline.delete_polled_row(at.owner, at.name)
             )
         registered = registry.register_statement(table.schema, at.rows)
-        yield _run_step(table.schema.qualified, "row of VENUS_CAPTURED_TABLE", registered)
+        yield _run_step(table.schema.qualified_name, "row of VENUS_CAPTURED_TABLE", registered)
         yield from self._table_object_steps(table, here, resync=False)
 
     def _describe_table(self, at: ListedTable) -> OracleTable:
@@ -226,7 +228,7 @@ class OracleInstallPlanner:
             return heartbeat_table(at)
         table = self._dictionary.read_table(at, as_inline=self._options.inline)
         if table.refusals:
-            raise Refused(f"{table.schema.qualified}: {table.refusals[0]}", hint="`venus check` lists the choices")
+            raise Refused(f"{table.schema.qualified_name}: {table.refusals[0]}", hint="`venus check` lists the choices")
         return table
 
     def _known_table_steps(self, known: OracleRegistryEntry, at: ListedTable, here: OracleObjects) -> list[OracleStep]:
@@ -254,7 +256,7 @@ class OracleInstallPlanner:
 
     def _log_step(self, table: OracleTable, exists: bool) -> OracleStep:
         made = ddl.log_object(table.keyed, table.schema.table_id, self._options.log.tablespace)
-        return _run_step(table.schema.qualified, f"table {made.name}", made.sql, exists=exists)
+        return _run_step(table.schema.qualified_name, f"table {made.name}", made.sql, exists=exists)
 
     @staticmethod
     def _room_steps(known: OracleRegistryEntry, table: OracleTable, here: OracleObjects) -> list[OracleStep]:
@@ -265,21 +267,23 @@ class OracleInstallPlanner:
         ):
             return []
         log = _log_name(table)
-        return [_run_step(table.schema.qualified, f"room of {log}", give_room_back(log), exists=log not in here.kinds)]
+        return [
+            _run_step(table.schema.qualified_name, f"room of {log}", give_room_back(log), exists=log not in here.kinds)
+        ]
 
     def _table_object_steps(self, table: OracleTable, here: OracleObjects, *, resync: bool) -> Iterator[OracleStep]:
         is_inline = table.keyed.style is CaptureStyle.INLINE
         every = build_triggers(table.keyed, table.schema.table_id)
         wanted = [*([] if is_inline else [("TABLE", _log_name(table))]), *((m.kind, m.name) for m in every)]
         here.owned.refuse_names_in_use(wanted)
-        yield _record_step(table.schema.qualified, wanted, here)
+        yield _record_step(table.schema.qualified_name, wanted, here)
         if resync:  # before its triggers exist again: changes missed until then stay missed
             yield _state_step(table, registry.RESYNC, _MADE_AGAIN)
         if is_inline:
             has_columns = self._dictionary.has_inline_columns(table.listed)
             for what, sql in inline.inline_columns(table.keyed, table.schema.table_id, self._version):
                 there = what.removeprefix("index ") in here.indexes or (what == "columns" and has_columns)
-                yield _run_step(table.schema.qualified, what, sql, exists=there)
+                yield _run_step(table.schema.qualified_name, what, sql, exists=there)
         else:
             yield self._log_step(table, _log_name(table) in here.kinds)
             yield from _widening_steps(table, here)
@@ -287,14 +291,16 @@ class OracleInstallPlanner:
         removals = self._removals(table, here)
         wrong = {m.name for m in find_wrong_triggers(table, here.triggers, valid=not resync)} | removals.keys()
         for name, sql in removals.items():
-            yield _run_step(table.schema.qualified, f"older trigger {name}", sql)
+            yield _run_step(table.schema.qualified_name, f"older trigger {name}", sql)
         for made in every:
             yield _trigger_step(table, made, made.name not in wrong)
-        yield from _check_and_enable_steps(table.schema.qualified, {m.name: m.name not in wrong for m in every})
-        fence = _install_step(table.schema.qualified, "fence", ddl.fence_block(table.keyed))
+        yield from _check_and_enable_steps(table.schema.qualified_name, {m.name: m.name not in wrong for m in every})
+        fence = _install_step(table.schema.qualified_name, "fence", ddl.fence_block(table.keyed))
         yield OracleStep(shown=replace(fence, adopted=True), kind="run")
         for what, sql in inline.after_fence_steps(table.keyed, table.schema.table_id) if is_inline else ():
-            shown = _install_step(table.schema.qualified, what, sql, what.removeprefix("constraint ") in here.indexes)
+            shown = _install_step(
+                table.schema.qualified_name, what, sql, what.removeprefix("constraint ") in here.indexes
+            )
             # an UPDATE is harmless a second time, and nothing shows that it was executed
             yield OracleStep(shown=replace(shown, adopted=sql.startswith("UPDATE")), kind="run")
         if not resync:
@@ -405,18 +411,18 @@ def _widening_steps(table: OracleTable, here: OracleObjects) -> Iterator[OracleS
     for column, to in ownership.find_narrow_columns(table.keyed, table.schema.table_id, here.widths):
         sql = ownership.widen_column(table.schema.table_id, column, to)
         yield OracleStep(
-            shown=_install_step(table.schema.qualified, f"width of {_log_name(table)}.{column}", sql), kind="widen"
+            shown=_install_step(table.schema.qualified_name, f"width of {_log_name(table)}.{column}", sql), kind="widen"
         )
 
 
 def _statistics_step(table: OracleTable, here: OracleObjects) -> OracleStep:
     log = _log_name(table)
     sql = ddl.log_statistics(table.schema.table_id)
-    return _run_step(table.schema.qualified, f"statistics of {log}", sql, exists=log in here.fixed_statistics)
+    return _run_step(table.schema.qualified_name, f"statistics of {log}", sql, exists=log in here.fixed_statistics)
 
 
 def _trigger_step(table: OracleTable, made: ddl.OracleOwnObject, exists: bool) -> OracleStep:
-    shown = _install_step(table.schema.qualified, f"trigger {made.name}", made.sql, exists)
+    shown = _install_step(table.schema.qualified_name, f"trigger {made.name}", made.sql, exists)
     return OracleStep(shown=shown, kind="make", name=made.name)
 
 
@@ -439,4 +445,4 @@ def _run_step(table: str, what: str, sql: str, *, exists: bool = False) -> Oracl
 
 def _state_step(table: OracleTable, state: str, reason: str | None) -> OracleStep:
     sql = registry.installed_state_statement(table.schema.table_id, state, reason)
-    return _run_step(table.schema.qualified, "state of the table", sql)
+    return _run_step(table.schema.qualified_name, "state of the table", sql)

@@ -89,7 +89,7 @@ def _check_log_columns(session: OracleSession) -> None:
         log = log_table_name(table_id)
         if log in found and (missing := {"SEQ", "OP", *log_key_columns(len(known.schema.key))} - found[log]):
             hint = f"drop {log} and print the script again with `venus install-triggers --dry-run`"
-            raise Refused(f"{known.schema.qualified}: {log} has no column {min(missing)}", hint=hint)
+            raise Refused(f"{known.schema.qualified_name}: {log} has no column {min(missing)}", hint=hint)
 
 
 def _run_step(session: OracleSession, step: OracleStep) -> None:
@@ -145,7 +145,7 @@ def _record_failure(session: OracleSession, table: str, why: str) -> None:
     if "VENUS_CAPTURED_TABLE" not in read_objects(session).kinds:
         return
     for table_id, known in registry.read_tables(session).items():
-        if known.schema.qualified != table:
+        if known.schema.qualified_name != table:
             continue
         if known.is_unfinished:
             registry.set_state(session, table_id, registry.PAUSED, f"{INSTALLING}: {why}")

@@ -76,7 +76,7 @@ def prove_keys(session: OracleSession, table: OracleTable, sets: CharacterSets) 
         if number:
             said = REPLACED.format(charset=sets.database)
             message = f"column {column}: {int(number):,} of {int(count):,} rows have {said}"
-            yield Finding(where=table.schema.qualified, message=message, remedy=READ_BYTES, blocks=True)
+            yield Finding(where=table.schema.qualified_name, message=message, remedy=READ_BYTES, blocks=True)
 
 
 def find_large_values(session: OracleSession, tables: Iterable[OracleTable]) -> Iterator[LargeValues]:
@@ -87,7 +87,7 @@ def find_large_values(session: OracleSession, tables: Iterable[OracleTable]) -> 
         check = statement("sampling", "too_large", lengths=lengths, bytes=str(limits.ROW_BYTES_MAX))
         if lobs:
             count = partial(_count_in_every_row, session, table, [check])
-            yield LargeValues(table=table.schema.qualified, columns=lobs, count=count)
+            yield LargeValues(table=table.schema.qualified_name, columns=lobs, count=count)
 
 
 def _count_in_every_row(session: OracleSession, table: OracleTable, checks: Iterable[str], _: float = 0.0) -> Row:
@@ -133,7 +133,7 @@ def sample_findings(
     checks = _sample_checks(table, sets)
     if not checks:
         return
-    where = table.schema.qualified
+    where = table.schema.qualified_name
     try:
         count, *found = session.fetch_row(sample_query(table, sets))
         yield from _encoding_findings(session, table)
@@ -163,7 +163,7 @@ def _encoding_findings(session: OracleSession, table: OracleTable) -> Iterator[F
             what = f"bytes that are no characters in {encoded[name].mapping.encoding}, and such a row halts its table"
             message = f"column {name}: {number} of {count} sampled rows have {what}"
             remedy = f"name another encoding in [source.type_map], or correct these values; or {WAY_OUT}"
-            yield Finding(where=table.schema.qualified, message=message, remedy=remedy, blocks=True)
+            yield Finding(where=table.schema.qualified_name, message=message, remedy=remedy, blocks=True)
 
 
 def _is_text_of(reading: OracleReading, value: object) -> bool:
@@ -232,7 +232,7 @@ def prove_types(session: OracleSession, table: OracleTable) -> Iterator[Finding]
     asked = columns_to_prove(table)
     if not asked:
         return
-    where = table.schema.qualified
+    where = table.schema.qualified_name
     try:
         count, *unfit = session.fetch_row(proof_query(table, asked))
     except (SourceError, SchemaChanged):

@@ -133,7 +133,7 @@ def _store_comparison(writer: OracleSession, how: OracleTableComparison) -> bool
     if how.new_state is not None:
         state, reason = how.new_state
         if how.grant:
-            logger.warning("%s halts, the other tables continue: %s", how.captured.schema.qualified, reason)
+            logger.warning("%s halts, the other tables continue: %s", how.captured.schema.qualified_name, reason)
         registry.set_state(writer, table_id, state, reason)
     if is_missing:
         binds = {"table_id": table_id, "reason": how.reason[: registry.REASON_CHARS]}
@@ -155,7 +155,7 @@ def _drop_unfit_triggers(writer: OracleSession, found: Seq[OracleTableComparison
                 try:
                     writer.run(ddl.drop_object(kind, name))
                 except DatabaseUnavailable:
-                    logger.warning("%s is in use: trigger %s will be removed later", schema.qualified, name)
+                    logger.warning("%s is in use: trigger %s will be removed later", schema.qualified_name, name)
                     all_gone = False
     writer.rollback()
     return all_gone

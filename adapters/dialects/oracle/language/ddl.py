@@ -94,7 +94,7 @@ def ddl_trigger(*, owner: str = "", whole_database: bool = False) -> OracleOwnOb
 
 def log_view_table(name: str, table_id: int) -> str:
     """Return a table's line of the view VENUS_LOG."""
-    return statement("own", "log_view_table", qualified=literal(name), log=log_table_name(table_id))
+    return statement("own", "log_view_table", qualified_name=literal(name), log=log_table_name(table_id))
 
 
 def log_view(lines: Iterable[str]) -> str:

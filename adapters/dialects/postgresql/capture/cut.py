@@ -313,7 +313,7 @@ class PostgresCut:
         captured = self._captured[fill.table_id]
         table, schema = captured.table, captured.schema
         if table is None or not captured.usable:
-            raise SchemaChanged(f"{schema.qualified} differs from the registry")
+            raise SchemaChanged(f"{schema.qualified_name} differs from the registry")
         limit = self._pace.row_limit(fill.table_id, rows_max)
         layout = Layout.of(schema)
         self._connection.run(statement("cut", "fill_plan"))

@@ -192,7 +192,7 @@ def pause_unreadable_tables(connection: PostgresConnection, captured: Seq[Postgr
     grants = registry.find_unreadable_tables(connection, running)
     for known in (c.registered for c in captured if c.schema.table_id in grants):
         reason = unreadable_reason(known, grants[known.schema.table_id])
-        logger.warning("%s halts, the other tables continue: %s", known.schema.qualified, reason)
+        logger.warning("%s halts, the other tables continue: %s", known.schema.qualified_name, reason)
         registry.set_state(connection, known.schema.table_id, PAUSED, reason)
     return bool(grants)
 

@@ -194,7 +194,7 @@ class SqliteCapture(SourceCapture):
         tables = registry.read_states(self._reader)
         for table_id, access in self._accesses.items():
             if table_id not in tables:
-                raise SchemaChanged(f"{self._file}: {access.layout.schema.qualified} is not captured any more")
+                raise SchemaChanged(f"{self._file}: {access.layout.schema.qualified_name} is not captured any more")
         pending, ends = {}, read_log_ends(self._reader, self._accesses)
         for table_id, access in self._accesses.items():
             state, after = tables[table_id]

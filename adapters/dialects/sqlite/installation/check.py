@@ -69,7 +69,7 @@ def check(
     for name in captured:
         found = dictionary.read_table(name)
         schemas[name] = found.schema
-        yield from (replace(f, table=found.schema.qualified) for f in _table_findings(connection, found))
+        yield from (replace(f, table=found.schema.qualified_name) for f in _table_findings(connection, found))
     yield from find_other_spellings(connection, schemas)
     kinds = {other.name: other.kind for other in skipped}
     for name in choose_tables(list(kinds), include, exclude):
@@ -94,7 +94,7 @@ def _file_findings(connection: sqlite3.Connection, file: Path) -> Iterator[Findi
 
 
 def _table_findings(connection: sqlite3.Connection, found: SqliteTable) -> Iterator[Finding]:
-    where = found.schema.qualified
+    where = found.schema.qualified_name
     if not found.key:
         yield Finding(where=where, message=NO_KEY, remedy=_KEY_CHOICES, blocks=True)
     for column in found.untyped:
@@ -142,7 +142,7 @@ def _null_key_findings(connection: sqlite3.Connection, found: SqliteTable) -> It
     count = connection.execute(query).fetchone()[0]
     if count:
         yield Finding(
-            where=found.schema.qualified,
+            where=found.schema.qualified_name,
             message=f"{count} rows have NULL in the key ({', '.join(found.key_may_be_null)}), which SQLite allows",
             remedy="set the key of these rows and declare the columns NOT NULL, or exclude the table",
             blocks=True,
@@ -171,7 +171,7 @@ def _value_findings(connection: sqlite3.Connection, found: SqliteTable) -> Itera
                     examples.append(f"row {access.describe_key(row)}: {e}")
         if unfit:
             yield Finding(
-                where=found.schema.qualified,
+                where=found.schema.qualified_name,
                 message=f"column {column.name} ({column.source_type or 'no type'}): {unfit} of {len(rows)} rows looked"
                 " at have a value that cannot be carried exactly",
                 remedy=f"correct the values, declare the type that they have, or {WAY_OUT}",
@@ -188,7 +188,7 @@ def find_large_values(connection: sqlite3.Connection, tables: Iterable[SqliteTab
         columns = [c.name for c in table.schema.columns if c.type.kind in (Kind.TEXT, Kind.CHAR, Kind.BYTES)]
         if columns:
             count = partial(_count_large_rows, connection, table.schema.name, columns)
-            yield LargeValues(table=table.schema.qualified, columns=columns, count=count)
+            yield LargeValues(table=table.schema.qualified_name, columns=columns, count=count)
 
 
 def _count_large_rows(connection: sqlite3.Connection, table: str, columns: Iterable[str], seconds: float) -> Row:
@@ -206,7 +206,7 @@ def _count_large_rows(connection: sqlite3.Connection, table: str, columns: Itera
 
 
 def _text_findings(found: SqliteTable, nul: int, undecodable: int, looked_at: int) -> Iterator[Finding]:
-    where = found.schema.qualified
+    where = found.schema.qualified_name
     if undecodable:
         message = f"{undecodable} values in {looked_at} rows are TEXT but not UTF-8"
         yield Finding(where=where, message=message, remedy="store them as BLOB, or correct them", blocks=True)
@@ -270,7 +270,7 @@ def _spelling_findings(connection: sqlite3.Connection, child: TableSchema, key: 
         return
     if count:
         yield Finding(
-            where=child.qualified,
+            where=child.qualified_name,
             message=f"foreign key {key.name} ({', '.join(key.columns)}) holds only by collation:"
             f" {count_phrase(count, 'row')} refer to another spelling in {key.referred_table}, {example!r} to "
             f"{referred!r};"

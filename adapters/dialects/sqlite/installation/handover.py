@@ -88,7 +88,7 @@ def _find_obstacles(found: ContinuedTable) -> Iterator[str]:
         return
     yield from find_handover_obstacles(known, here.schema if here is not None else None)
     if here is not None:
-        yield from (f"{known.qualified}: {foreign_collation_message(name)}" for name in here.foreign_collations)
+        yield from (f"{known.qualified_name}: {foreign_collation_message(name)}" for name in here.foreign_collations)
 
 
 def _capture_sql(known: TableSchema, here: SqliteTable, limits: LogLimits) -> Iterator[str]:
@@ -124,7 +124,7 @@ def position_sql(*, epoch: int, next_sequence: int, last_batch: int) -> str:
 
 def waiting_tables(connection: sqlite3.Connection, schemas: Iterable[TableSchema]) -> list[str]:
     """Return the tables whose changes wait in their logs."""
-    tables = {s.table_id: s.qualified for s in schemas if not s.is_heartbeat}
+    tables = {s.table_id: s.qualified_name for s in schemas if not s.is_heartbeat}
     states = {n: through for n, (_, through) in registry.read_states(connection).items() if n in tables}
     return [tables[number] for number, through in states.items() if _read_log_end(connection, number) > through]
 

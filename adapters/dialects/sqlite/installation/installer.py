@@ -182,7 +182,7 @@ def removal_steps(connection: sqlite3.Connection, own_tables: Seq[str]) -> list[
 
 def _table_names(connection: sqlite3.Connection) -> dict[int, str]:
     captured, out = read_registry(connection)
-    return {table_id: c.schema.qualified for table_id, c in (captured | out).items()}
+    return {table_id: c.schema.qualified_name for table_id, c in (captured | out).items()}
 
 
 def release_steps(connection: sqlite3.Connection, table_ids: Seq[int]) -> list[InstallStep]:
@@ -332,11 +332,11 @@ def _new_table_steps(found: SqliteTable, table_id: int, rows: int) -> list[Insta
     found = replace(found, schema=schema)
     steps = [_object_step(found, made) for made in build_capture_objects(found, table_id)]
     row = registry.register_sql(schema, estimate=rows, number_max=number_max)
-    return [*steps, InstallStep(table=schema.qualified, what="row of venus_captured_table", sql=row)]
+    return [*steps, InstallStep(table=schema.qualified_name, what="row of venus_captured_table", sql=row)]
 
 
 def _object_step(found: SqliteTable, made: SqliteOwnObject, *, exists: bool = False) -> InstallStep:
-    return InstallStep(table=found.schema.qualified, what=f"{made.kind} {made.name}", sql=made.sql, exists=exists)
+    return InstallStep(table=found.schema.qualified_name, what=f"{made.kind} {made.name}", sql=made.sql, exists=exists)
 
 
 def _known_table_steps(how: SqliteTableComparison, present: DictionaryObjects) -> list[InstallStep]:
@@ -386,7 +386,7 @@ def _recapture_steps(how: SqliteTableComparison, present: DictionaryObjects, row
 
 def _statement_step(found: SqliteTable, sql: str) -> InstallStep:
     return InstallStep(
-        table=found.schema.qualified, what=describe_statement(sql).replace("trigger", "old trigger"), sql=sql
+        table=found.schema.qualified_name, what=describe_statement(sql).replace("trigger", "old trigger"), sql=sql
     )
 
 

@@ -176,7 +176,9 @@ class MysqlSide(RelationalSide):
         for schema in tables:
             table = None if schema.is_heartbeat else self._tables.find(schema.name)
             if table is not None:
-                found |= {(schema.qualified, c.name): limit_column(c, table.declared[c.name]) for c in table.columns}
+                found |= {
+                    (schema.qualified_name, c.name): limit_column(c, table.declared[c.name]) for c in table.columns
+                }
         return found
 
     def find_own_objects(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
@@ -195,7 +197,7 @@ class MysqlSide(RelationalSide):
         for column in table.columns:
             if column.name not in known:
                 rows = self._count(table, f"NOT ({quote(column.name)} <=> {column.default_sql or 'NULL'})")
-                yield NewSideObject(table=schema.qualified, column=column.name, rows=rows)
+                yield NewSideObject(table=schema.qualified_name, column=column.name, rows=rows)
 
     def _count(self, table: MysqlTable, condition: str) -> int:
         query = side_sql("count_rows", table=table.sql, condition=condition, most=str(COUNTED_MAX))

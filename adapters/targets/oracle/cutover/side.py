@@ -155,7 +155,7 @@ class OracleSide(RelationalSide):
 
     def _table_differences(self, schema: TableSchema) -> Iterator[str]:
         if schema.namespace != self._owner:
-            yield f"{schema.qualified} is in another schema than that of VENUS's user"
+            yield f"{schema.qualified_name} is in another schema than that of VENUS's user"
             return
         table = self._tables.find(schema.name)
         if table is None:
@@ -186,7 +186,7 @@ class OracleSide(RelationalSide):
             table = None if schema.is_heartbeat else self._tables.find(schema.name)
             for column in table.schema.columns if table is not None else ():
                 assert table is not None
-                found[schema.qualified, column.name] = limit_column(column, table.readings[column.name], sets)
+                found[schema.qualified_name, column.name] = limit_column(column, table.readings[column.name], sets)
         return found
 
     def find_own_objects(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
@@ -195,13 +195,13 @@ class OracleSide(RelationalSide):
         for table in self._tables.read_all():
             name, schema = table.schema.name, known.get(table.schema.name)
             if schema is None:
-                if table.schema.qualified not in others:
-                    found.append(NewSideObject(table=table.schema.qualified, rows=self._count(name, "1 = 1")))
+                if table.schema.qualified_name not in others:
+                    found.append(NewSideObject(table=table.schema.qualified_name, rows=self._count(name, "1 = 1")))
                 continue
             columns = {c.name for c in schema.columns}
             for column in table.readings.keys() - columns:
                 rows = self._count(name, f"{quote(column)} IS NOT NULL")
-                found.append(NewSideObject(table=schema.qualified, column=column, rows=rows))
+                found.append(NewSideObject(table=schema.qualified_name, column=column, rows=rows))
         return found
 
     def _count(self, table: str, condition: str) -> int:
@@ -264,7 +264,7 @@ class OracleSide(RelationalSide):
         """Wait for the transactions that have written to the tables. Raises DatabaseUnavailable."""
         for schema in schemas:
             table = f"{quote(schema.namespace)}.{quote(schema.name)}"
-            message = literal(f"VENUS: a transaction that has written to {schema.qualified} is still open")
+            message = literal(f"VENUS: a transaction that has written to {schema.qualified_name} is still open")
             parts = {"tables": literal(table), "seconds": _SECONDS, "message": message}
             self._session.run(dialect_statement("triggers", "fence", **parts))
 

@@ -139,7 +139,7 @@ class _TaskChanges:
             raise ProtocolError(f"increment {piece.start} does not follow offset {self._at}")
         fresh = [s for s in piece.batch.schemas if (s.table_id, s.version) not in task.known]
         if fresh:
-            self.unusual = f"{fresh[0].qualified} version {fresh[0].version} is new"
+            self.unusual = f"{fresh[0].qualified_name} version {fresh[0].version} is new"
         for role, section, offset in self._walk.walk(piece):
             if not self.unusual:
                 self._add_section(role, section, offset)

@@ -107,17 +107,17 @@ def read_rows(session: TargetSession, placed: PlacedTable, take: RowSink) -> Non
 
 def find_missing_inheritance(session: TargetSession, placed: Sequence[PlacedTable]) -> Iterator[CutoverObstacle]:
     """Yield an obstacle for each inheritance of the source that the target lacks; VENUS does not create these."""
-    captured = {one.schema.qualified: one for one in placed}
+    captured = {one.schema.qualified_name: one for one in placed}
     for one in placed:
         for child in one.schema.child_tables:
             other = captured.get(child.replace('"', ""))
             if other is None:
-                what = f"{one.schema.qualified} has the child table {child} at the source, which is not captured"
+                what = f"{one.schema.qualified_name} has the child table {child} at the source, which is not captured"
                 yield CutoverObstacle(what=what, remedy="capture it, or exclude both")
                 continue
             found = session.row(statement("child_tables", "inherits"), {"child": other.sql, "table": one.sql})
             if not (found and found[0]):
-                what = f"{other.qualified} does not inherit from {one.qualified}, as it does at the source"
+                what = f"{other.qualified_name} does not inherit from {one.qualified_name}, as it does at the source"
                 yield CutoverObstacle(what=what, remedy=f"ALTER TABLE {other.sql} INHERIT {one.sql}")
 
 
@@ -167,7 +167,7 @@ class PostgresCutover(RelationalCutover):
         named = {"tables": [p.sql for p, _ in placed.values()]}
         there = {name for (name,) in self._session.rows(statement("dictionary", "present"), named)}
         self._placed = {number: one for number, one in placed.items() if one[0].sql in there}
-        return [CutoverTable(schema=p.schema, name=p.qualified) for p in self._all_tables]
+        return [CutoverTable(schema=p.schema, name=p.qualified_name) for p in self._all_tables]
 
     @property
     def _all_tables(self) -> list[PlacedTable]:
@@ -261,8 +261,8 @@ def _set_column_counter(
     )
     if step != current:
         session.run(cutover_sql("set_step", sequence=sequence, step=str(step)))
-    _setval(session, sequence, value, f"{placed.qualified}.{name}")
-    return [CounterSetting(sequence=sequence, next_value=value, step=step, table=placed.qualified, column=name)]
+    _setval(session, sequence, value, f"{placed.qualified_name}.{name}")
+    return [CounterSetting(sequence=sequence, next_value=value, step=step, table=placed.qualified_name, column=name)]
 
 
 def _setval(session: TargetSession, sequence: str, value: int, where: str) -> None:

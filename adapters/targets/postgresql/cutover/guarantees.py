@@ -63,7 +63,7 @@ def find_schema_differences(
     session: TargetSession, placed: Sequence[PlacedTable], created: Collection[int]
 ) -> list[SchemaDifference]:
     """Compare every table; `created` = those that VENUS has created, whose foreign keys the cut-over recreates."""
-    there = {one.schema.qualified for one in placed}
+    there = {one.schema.qualified_name for one in placed}
     keys = read_foreign_keys(session, placed)
     owed = plan_references(placed, placed)
     found = []
@@ -109,7 +109,7 @@ def _with_own_spelling(part: TableObject, spelled: dict[ObjectPlace, str]) -> Ta
 def _to_schema_difference(placed: PlacedTable, found: ObjectDifference) -> SchemaDifference:
     what = f"{found.part.shown} {found.problem.value}"
     return SchemaDifference(
-        table=placed.schema.qualified,
+        table=placed.schema.qualified_name,
         what=what,
         statement=found.statement,
         blocks=found.blocks,
@@ -135,7 +135,7 @@ def _spell(session: TargetSession, placed: PlacedTable) -> dict[ObjectPlace, str
             _try(session, text)
         return _read_objects(session, scratch)
     except TargetError as error:
-        logger.warning("%s is compared by names alone: %s", placed.qualified, error)
+        logger.warning("%s is compared by names alone: %s", placed.qualified_name, error)
         return {}
     finally:
         session.rollback()
@@ -159,7 +159,7 @@ def _try(session: TargetSession, text: str) -> None:
 
 def _domain_differences(session: TargetSession, placed: PlacedTable, own: OwnType) -> Iterator[SchemaDifference]:
     for what, mend in own_types.missing_constraints(session, placed, own):
-        yield SchemaDifference(table=placed.schema.qualified, what=what, statement=mend, blocks=True)
+        yield SchemaDifference(table=placed.schema.qualified_name, what=what, statement=mend, blocks=True)
 
 
 #: Child, columns, parent, columns there.

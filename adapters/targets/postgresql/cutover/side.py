@@ -120,7 +120,7 @@ class PostgresSide(RelationalSide):
             if found is not None:
                 there.append(placed.sql)
             differences += (
-                existing.table_differences(placed, found) if found else [f"{placed.qualified} does not exist"]
+                existing.table_differences(placed, found) if found else [f"{placed.qualified_name} does not exist"]
             )
         yield from (CutoverObstacle(what=f"{place}: {line}: changes could not come back") for line in differences)
         named = {"tables": there}
@@ -176,7 +176,7 @@ class PostgresSide(RelationalSide):
                         most=str(COUNTED_MAX),
                     )
                     rows = self._count(count)
-                    yield NewSideObject(table=schema.qualified, column=column.name, rows=rows)
+                    yield NewSideObject(table=schema.qualified_name, column=column.name, rows=rows)
 
     def _find_own_tables(self, tables: Seq[TableSchema], others: Collection[str]) -> Iterator[NewSideObject]:
         namespaces = {schema.namespace for schema in tables if not schema.is_heartbeat}
@@ -233,7 +233,7 @@ class PostgresSide(RelationalSide):
     def _find_waiting(self, tables: Iterable[TableSchema]) -> list[str]:
         session = self._session
         return [
-            schema.qualified
+            schema.qualified_name
             for schema in tables
             if not schema.is_heartbeat
             and session.row(f"SELECT EXISTS (SELECT FROM {names.log_table_name(schema.table_id)})") == (True,)

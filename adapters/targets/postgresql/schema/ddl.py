@@ -344,14 +344,14 @@ def build_sections(placed: Sequence[PlacedTable]) -> list[tuple[str, list[str]]]
 def collect_remarks(placed: Sequence[PlacedTable]) -> list[Remark]:
     """Return the objects of these tables that the target does not get, or gets under another name."""
     found = [
-        Remark(table=one.schema.qualified, what=o.what, name=o.name, definition=o.definition, reason=o.reason)
+        Remark(table=one.schema.qualified_name, what=o.what, name=o.name, definition=o.definition, reason=o.reason)
         for one in placed
         for o in one.schema.left_out
     ]
     for one in placed:
         found += [
             Remark(
-                table=one.schema.qualified,
+                table=one.schema.qualified_name,
                 what="name",
                 name=long,
                 definition="",
@@ -367,7 +367,7 @@ def _missing_parents(placed: Sequence[PlacedTable]) -> list[Remark]:
     there = {(one.schema.namespace, one.schema.name) for one in placed}
     return [
         Remark(
-            table=one.schema.qualified,
+            table=one.schema.qualified_name,
             what="foreign key",
             name=key.name,
             definition=f"({', '.join(key.columns)})",

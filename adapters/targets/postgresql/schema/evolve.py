@@ -46,7 +46,7 @@ def plan_step(
     every row by one with the new key.
     """
     if (old.namespace, old.name) != (new.namespace, new.name):
-        return VersionStep(refused=f"the table was renamed from {old.qualified} to {new.qualified}")
+        return VersionStep(refused=f"the table was renamed from {old.qualified_name} to {new.qualified_name}")
     if old.schema.identity != new.schema.identity and not rekeying:
         return VersionStep(refused=_key_change_reason(old.schema, new.schema, target))
     before = {c.number: c for c in old.schema.columns}
@@ -82,8 +82,9 @@ def _key_change_reason(old: TableSchema, new: TableSchema, target: str) -> str:
     """Return the reason for a changed key, with the two resyncs that bring the rows by the new key."""
     into = f"({', '.join(new.key)})" if old.key != new.key else "other columns of these names"
     return (
-        f"the key has changed from ({', '.join(old.key)}) to {into}: when `venus resync {new.qualified}` has read the "
-        f"table again at the source, `venus resync {new.qualified} --target {target}` replaces its rows here"
+        f"the key has changed from ({', '.join(old.key)}) to {into}: when `venus resync {new.qualified_name}` has "
+        "read the table again at the source, "
+        f"`venus resync {new.qualified_name} --target {target}` replaces its rows here"
     )
 
 
@@ -127,7 +128,7 @@ def _rename_kept(
         if before.get(column.number) == column.name or name in steady or name not in present:
             continue
         if name not in ours:
-            own = f"the target's table {old.qualified} has its own column {name}, and the source has added one"
+            own = f"the target's table {old.qualified_name} has its own column {name}, and the source has added one"
             return VersionStep(refused=f"{own}: rename or drop the one at the target")
         aside = shorten_name(f"{name}_before_v{new.schema.version}")
         statements.append(f"ALTER TABLE {old.sql} RENAME COLUMN {quote(name)} TO {quote(aside)}")

@@ -124,7 +124,7 @@ def empty_table(session: TargetSession, placed: PlacedTable, by: str) -> None:
         _delete_or_truncate(session, placed, by)
     except Refusal as refusal:
         raise Refused(
-            f"{placed.qualified} cannot be emptied: {refusal}",
+            f"{placed.qualified_name} cannot be emptied: {refusal}",
             hint="drop that foreign key, which VENUS has not created, at the target",
         ) from refusal
 
@@ -143,30 +143,30 @@ def _delete_or_truncate(session: TargetSession, placed: PlacedTable, by: str) ->
 def table_differences(placed: PlacedTable, existing: ExistingTable) -> list[str]:
     """Return the reasons why this table cannot be used, one line each. Pure."""
     if existing.kind not in _TABLES:
-        return [f"{placed.qualified} exists already and is not a table"]
+        return [f"{placed.qualified_name} exists already and is not a table"]
     if placed.schema.child_tables and existing.kind == "p":
-        return [f"{placed.qualified} is partitioned here, and others inherit from it at the source"]
+        return [f"{placed.qualified_name} is partitioned here, and others inherit from it at the source"]
     there = {c.name: c for c in existing.columns}
     key = frozenset(placed.fold(k) for k in placed.schema.key)
     found: list[str] = []
     for column in placed.schema.columns:
         name = placed.fold(column.name)
         if name not in there:
-            found.append(f"{placed.qualified}: column {name} is missing")
+            found.append(f"{placed.qualified_name}: column {name} is missing")
             continue
         have, wanted = there.pop(name), column_type(placed, column)
         if not has_type(placed, column, have.own or have.type):
-            found.append(f"{placed.qualified}.{name} is {have.type}, the source needs {without_quotes(wanted)}")
+            found.append(f"{placed.qualified_name}.{name} is {have.type}, the source needs {without_quotes(wanted)}")
         if have.not_null and column.nullable and name not in key:
-            found.append(f"{placed.qualified}.{name} is NOT NULL, the source allows NULL")
+            found.append(f"{placed.qualified_name}.{name} is NOT NULL, the source allows NULL")
         if have.generated:
-            found.append(f"{placed.qualified}.{name} is generated and cannot be written")
+            found.append(f"{placed.qualified_name}.{name} is generated and cannot be written")
     found += [
-        f"{placed.qualified}.{c.name} is NOT NULL without a default, and the source does not have it"
+        f"{placed.qualified_name}.{c.name} is NOT NULL without a default, and the source does not have it"
         for c in there.values()
         if c.not_null and not c.filled and not c.generated
     ]
     if key not in existing.unique_keys:
         columns = ", ".join(sorted(key))
-        found.append(f"{placed.qualified} {NO_KEY} on ({columns})")
+        found.append(f"{placed.qualified_name} {NO_KEY} on ({columns})")
     return found

@@ -85,7 +85,7 @@ def _drop_outdated(session: TargetSession, placed: PlacedTable) -> None:
     except TargetError as error:
         if session.is_closed:
             raise
-        reason = f"{placed.qualified} is of an older version, and the load cannot create it again: {error}"
+        reason = f"{placed.qualified_name} is of an older version, and the load cannot create it again: {error}"
         raise Refused(reason, hint="drop what depends on it at the target, then repeat") from error
 
 

@@ -213,9 +213,9 @@ def _label_refusal(placed: PlacedTable, own: OwnType, there: TargetType, target:
     statements = "; ".join(label_statements(placed, own, there.labels))
     return (
         f"the labels of {own.sql_name} are ({', '.join(there.labels)}) here and ({', '.join(own.labels)}) at "
-        "the source:"
-        f" {statements}; then `venus resync {placed.schema.qualified} --target {target}`, and the same for each halted"
-        " table that uses the type"
+        f"the source: {statements}; then "
+        f"`venus resync {placed.schema.qualified_name} --target {target}`, and the same for "
+        "each halted table that uses the type"
     )
 
 

@@ -77,7 +77,7 @@ def _drop_key(session: TargetSession, placed: PlacedTable) -> None:
     rows = session.rows(statement("dictionary", "referring"), {"table": placed.sql})
     if rows:
         drops = "; ".join(f"ALTER TABLE {table} DROP CONSTRAINT {quote(name)}" for table, name in rows)
-        raise TargetError(f"foreign keys at the target refer to the former key of {placed.qualified}: {drops}")
+        raise TargetError(f"foreign keys at the target refer to the former key of {placed.qualified_name}: {drops}")
     for (name,) in session.rows(statement("dictionary", "primary_key"), {"table": placed.sql}):
         session.run(f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quote(name)}")
 
@@ -90,5 +90,5 @@ def _require_key(session: TargetSession, placed: PlacedTable, newest: TableSchem
     if there is None or frozenset(key) not in there.unique_keys:
         columns = ", ".join(key)
         raise TargetError(
-            f"{placed.qualified} {existing.NO_KEY} on ({columns}): add one at the target and drop the former key"
+            f"{placed.qualified_name} {existing.NO_KEY} on ({columns}): add one at the target and drop the former key"
         )

@@ -74,7 +74,7 @@ def find_missing_types(session: TargetSession, placed: Sequence[PlacedTable], ta
     missing = {name for (name,) in session.rows(statement("dictionary", "missing_types"), {"types": spelled})}
     return [
         Obstacle(
-            where=f"{one.schema.qualified}.{column}",
+            where=f"{one.schema.qualified_name}.{column}",
             message=f"is of type {name}, which target {target} does not have",
             remedy=_remedy(one.schema, column),
         )
@@ -107,7 +107,7 @@ def _remedy(schema: TableSchema, column: str) -> str:
 def create_stream_table(target: RelationalDatabase, session: TargetSession, schema: TableSchema, offset: int) -> None:
     """Create a table that is new in the stream, whose rows follow; a table that cannot be created halts."""
     placed = place_table(schema, target.settings, target.name)
-    predicate = predicate_text(target.config.where, schema.qualified)
+    predicate = predicate_text(target.config.where, schema.qualified_name)
     session.run("SAVEPOINT venus_table")
     try:
         if predicate:
@@ -178,7 +178,7 @@ def prepare_table(
     if not own and rule == "truncate":
         existing.empty_table(session, placed, target.config.empty_by)
     elif not own and rule == "refuse" and existing.has_rows(session, placed):
-        raise Refused(f"{placed.qualified} has rows already", hint=existing.empty_hint(target.name))
+        raise Refused(f"{placed.qualified_name} has rows already", hint=existing.empty_hint(target.name))
     return False
 
 
@@ -266,7 +266,7 @@ def _check_predicates(target: RelationalDatabase, schemas: Sequence[TableSchema]
         found = check_predicates(target.config.where, schemas, target.name)
     except ConfigError as error:
         return [Finding(where=f"target {target.name}", message=str(error), remedy=error.hint, blocks=True)]
-    names = {s.table_id: s.qualified for s in schemas}
+    names = {s.table_id: s.qualified_name for s in schemas}
     return [
         Finding(where=f"target {target.name}", message=f"{names[table_id]} gets the rows where {text}")
         for table_id, text in found.items()
@@ -282,7 +282,7 @@ def _check_names(target: RelationalDatabase, schemas: Sequence[TableSchema]) -> 
         lines = str(refused).split("\n")
         return [Finding(where=where, message=line, remedy=refused.hint, blocks=True) for line in lines]
     return [
-        Finding(where=where, message=f"{one.schema.qualified}: the name {long} is too long and becomes {short}")
+        Finding(where=where, message=f"{one.schema.qualified_name}: the name {long} is too long and becomes {short}")
         for one in placed
         for long, short in one.shortened_names
     ]
@@ -307,7 +307,7 @@ def refuse_unfit(target: RelationalDatabase, schemas: Iterable[TableSchema]) -> 
 def _check_types(session: TargetSession, placed: Sequence[PlacedTable]) -> Iterator[Obstacle]:
     for one, own in list_own_types(placed):
         for line in owntypes.read_type_differences(session, one, own):
-            yield Obstacle(where=one.schema.qualified, message=f"needs a type: {line}", remedy=owntypes.HINT)
+            yield Obstacle(where=one.schema.qualified_name, message=f"needs a type: {line}", remedy=owntypes.HINT)
 
 
 # -- tables and privileges -------------------------------------------------------------------------------------------
@@ -322,11 +322,11 @@ def _check_tables(
         there = read_table(session, one)
         lines = table_differences(one, there) if there is not None else []
         for line in lines:
-            yield Obstacle(where=one.schema.qualified, message=f"is there already: {line}", remedy=HINT)
+            yield Obstacle(where=one.schema.qualified_name, message=f"is there already: {line}", remedy=HINT)
         if not lines and target.config.on_existing == "refuse" and has_rows(session, one):
             yield Obstacle(
-                where=one.schema.qualified,
-                message=f"is there already: {one.qualified} has rows",
+                where=one.schema.qualified_name,
+                message=f"is there already: {one.qualified_name} has rows",
                 remedy=empty_hint(target.name),
             )
 

@@ -175,7 +175,7 @@ class SqliteSide(RelationalSide):
             table = None if schema.is_heartbeat else self._tables.find(schema.name)
             if table is not None:
                 columns = table.table.schema.columns
-                found |= {(schema.qualified, c.name): limit_column(c, table.declared[c.name]) for c in columns}
+                found |= {(schema.qualified_name, c.name): limit_column(c, table.declared[c.name]) for c in columns}
         return found
 
     def find_own_objects(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
@@ -194,7 +194,7 @@ class SqliteSide(RelationalSide):
         for name in table.declared:
             if name not in known:
                 rows = self._count(schema.name, f"{quote(name)} IS NOT ({table.defaults.get(name, 'NULL')})")
-                yield NewSideObject(table=schema.qualified, column=name, rows=rows)
+                yield NewSideObject(table=schema.qualified_name, column=name, rows=rows)
 
     def _count(self, table: str, condition: str) -> int:
         name = f"{NAMESPACE}.{quote(table)}"

@@ -132,9 +132,9 @@ def test_only_chosen_tables_are_captured_and_more_can_join(app: Application, sou
     do(app, "INSERT INTO customer VALUES (1, 'a')", "INSERT INTO audit_a VALUES (1)")
     follower.drain()
     assert len(follower.rows("customer")) == 1
-    numbers = {t.schema.qualified: t.schema.table_id for t in source.registry.read_registered_tables()}
+    numbers = {t.schema.qualified_name: t.schema.table_id for t in source.registry.read_registered_tables()}
     source.installer.install(["customer", "audit_a"], [])
-    joined = {t.schema.qualified: t.schema.table_id for t in source.registry.read_registered_tables()}
+    joined = {t.schema.qualified_name: t.schema.table_id for t in source.registry.read_registered_tables()}
     assert numbers.items() < joined.items()
     follower.read_registry()
     do(app, "INSERT INTO audit_a VALUES (2)")
