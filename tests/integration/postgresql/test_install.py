@@ -68,11 +68,16 @@ def test_what_cannot_be_captured_is_said(sql: Sql, source: PostgresSource) -> No
     sql("CREATE UNLOGGED TABLE fleeting (id int PRIMARY KEY)")
     sql("CREATE TABLE pointing (id int PRIMARY KEY, what regclass)")
     sql("CREATE DOMAIN lo AS oid")
-    sql("CREATE TABLE with_objects (id int PRIMARY KEY, picture lo)")
+    sql("CREATE DOMAIN small AS lo")
+    sql("CREATE TABLE with_objects (id int PRIMARY KEY, picture lo, icon small, pictures small[])")
     sql("CREATE TEMP TABLE passing (id int)")
     findings = source.installer.check(["*", "typo*"], [])
     blocking = {f.where: f.message for f in findings if f.blocks}
-    assert blocking.keys() == {"public.pointing.what", "public.with_objects.picture"}
+    large = "cannot be carried exactly: a reference to a large object, whose bytes are not in the row"
+    assert blocking == {
+        "public.pointing.what": "cannot be carried exactly: regclass means something only inside its own database",
+        **{f"public.with_objects.{column}": large for column in ("picture", "icon", "pictures")},
+    }
     notes = {f.where: f.message for f in findings if not f.blocks}
     assert "unlogged" in notes["public.fleeting"]
     assert "no table matches" in notes["typo*"]

@@ -26,7 +26,7 @@ class PgType:
     oid: int
     namespace: str
     name: str
-    #: b base, c composite, d domain, e enum, p pseudo, r range, m multirange.
+    #: b base, c composite, d domain, e enum, r range, m multirange; no column is of a pseudo-type.
     sort: str
     base: int = 0
     base_modifier: int = -1
@@ -69,7 +69,7 @@ _TEXTUAL = {"text", "varchar", "name"}
 
 def logical_type(oid: int, modifier: int, spelled: str, types: Mapping[int, PgType]) -> LogicalType:
     """Return the logical type of a column. Raises UnsupportedType for what cannot be carried exactly."""
-    if types[oid].name == "lo":
+    if _is_large_object(oid, types):
         raise UnsupportedType("a reference to a large object, whose bytes are not in the row")
     found, modifier = _resolve_domain(oid, modifier, types)
     spelled = base_spelling(oid, spelled, types)
@@ -77,7 +77,7 @@ def logical_type(oid: int, modifier: int, spelled: str, types: Mapping[int, PgTy
         return LogicalType(kind=Kind.ARRAY, element=logical_type(found.element, modifier, spelled, types))
     if found.namespace != "pg_catalog":
         return LogicalType(kind=Kind.NATIVE, name=spelled.removesuffix("[]"))
-    if found.name in _LOCAL.split() or found.sort == "p":
+    if found.name in _LOCAL.split():
         raise UnsupportedType(f"{found.name} means something only inside its own database")
     return _builtin_type(found.name, modifier) or LogicalType(kind=Kind.NATIVE, name=spelled.removesuffix("[]"))
 
@@ -116,6 +116,14 @@ def _resolve_domain(oid: int, modifier: int, types: Mapping[int, PgType]) -> tup
         modifier = found.base_modifier if found.base_modifier >= 0 else modifier
         found = types[found.base]
     return found, modifier
+
+
+def _is_large_object(oid: int, types: Mapping[int, PgType]) -> bool:
+    """Return whether this is the domain that the extension lo creates, or one over it."""
+    found = types[oid]
+    while found.sort == "d" and found.name != "lo":
+        found = types[found.base]
+    return found.name == "lo"
 
 
 def base_spelling(oid: int, spelled: str, types: Mapping[int, PgType]) -> str:
