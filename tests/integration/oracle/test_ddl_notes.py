@@ -115,6 +115,21 @@ def test_a_table_with_an_emptied_partition_is_compared(app: Application, sales: 
     assert (table(source).state, table(source).reason) == ("ACTIVE", "")
 
 
+@pytest.mark.parametrize("statement", ["DROP PARTITION P1", "TRUNCATE PARTITION P1 DROP STORAGE"])
+def test_a_statement_on_a_partition_that_also_specifies_the_table_lets_it_be_compared(
+    app: Application, sales: Follower, source: OracleSource, statement: str
+) -> None:
+    """Oracle changes TIMESTAMP with the partitions: without the record, values might have changed as well."""
+    source.capture.refresh_schemas()
+    app.cursor.execute("INSERT INTO DICTIONARY.SPECIFIED VALUES ('SALES', '2026-11-25:05:00:01')")
+    app.fires("ALTER", "SALES", f'ALTER TABLE "SALES" {statement}')
+    source.capture.refresh_schemas()
+    assert (table(source).state, table(source).is_compared) == ("ACTIVE", True)
+    sales.drain()
+    source.capture.refresh_schemas()
+    assert (table(source).fill.done, table(source).is_compared) == (True, False), "once is enough"
+
+
 def test_a_comparison_begins_again_if_a_changed_row_has_vanished(
     app: Application, sales: Follower, source: OracleSource
 ) -> None:

@@ -75,19 +75,43 @@ def test_everything_that_a_table_is_besides_its_rows(goods: tuple[PostgresSource
     assert defaults["at"] == "(now() - '1 day'::interval)"
     assert defaults["doc"] == "'{}'"
     assert defaults["own"] == ""
-    assert sorted((o.what, o.name) for o in schema.left_out) == [
-        ("check constraint", "goods_name_check"),
-        ("collation of column", "sorted"),
-        ("default of column", "own"),
-        ("exclusion constraint", "goods_during_excl"),
-        ("foreign key", "goods_other_fkey"),
-        ("generated column", "twice"),
-        ("index", "owned"),
-        ("unique constraint", "later"),
+    needs_function = "it needs function public.own(text), which is not carried"
+    assert sorted((o.what, o.name, o.reason) for o in schema.left_out) == [
+        ("check constraint", "goods_name_check", needs_function),
+        ("collation of column", "sorted", "the target sorts by its own default"),
+        ("default of column", "own", "it needs something of the application's own that is not carried"),
+        (
+            "exclusion constraint",
+            "goods_during_excl",
+            "a row that is replaced would meet itself; add it after the cut-over",
+        ),
+        ("foreign key", "goods_other_fkey", "it becomes MATCH SIMPLE"),
+        ("generated column", "twice", "its values are carried; the target does not compute it for new rows"),
+        ("index", "owned", needs_function),
+        ("unique constraint", "later", "DEFERRABLE is left out: it becomes an immediate unique index"),
     ]
-    assert next(o.reason for o in schema.left_out if o.name == "owned") == (
-        "it needs function public.own(text), which is not carried"
-    )
+
+
+def test_what_a_domain_loses_is_listed(database: str) -> None:
+    with closing(psycopg2.connect(libpq(database))) as connection:
+        connection.cursor().execute(
+            "CREATE FUNCTION public.own(text) RETURNS text IMMUTABLE LANGUAGE sql AS $$ SELECT 'x' $$;"
+            "CREATE DOMAIN word AS text COLLATE \"C\" DEFAULT own('a')"
+            " CONSTRAINT whole CHECK (VALUE <> '') CONSTRAINT ours CHECK (own(VALUE) = 'x');"
+            "CREATE TABLE item (id int PRIMARY KEY, w word, gone text DEFAULT NULL)"
+        )
+        connection.commit()
+    with closing(PostgresSource(database)) as source:
+        (schema,) = source.dictionary.read_tables(["item"], [])
+    (word,) = schema.types
+    assert (word.default_sql, [c.name for c in word.checks]) == ("", ["whole"])
+    needs_function = "it needs function public.own(text), which is not carried"
+    assert [(o.what, o.name, o.reason) for o in schema.left_out] == [
+        ("collation of column", "w", "the target sorts by its own default"),
+        ("check constraint", "public.word.ours", needs_function),
+        ("default of domain", "public.word", needs_function),
+        ("collation of domain", "public.word", "the target sorts by its own default"),
+    ]
 
 
 def test_what_the_source_does_not_enforce_is_listed(database: str) -> None:

@@ -258,6 +258,28 @@ def test_the_application_continues_whatever_happens_to_the_key(
     assert follower.cut() is None
 
 
+@pytest.mark.parametrize(
+    ("ddl", "reason"),
+    [
+        ("ADD at regclass", "column at cannot be carried: regclass means something only inside its own database"),
+        ("ADD at lo[]", "column at cannot be carried: a reference to a large object, whose bytes are not in the row"),
+        ("DROP CONSTRAINT item_pkey", "its key is gone: give it one, run `venus install-triggers`"),
+        ("DROP CONSTRAINT item_pkey, ADD PRIMARY KEY (code)", "its key was (id) and is (code): run"),
+        ("ALTER id TYPE text USING 'n' || id", "key column id was recreated as text: run"),
+        ("RENAME TO thing", "the table is gone: dropped or renamed"),
+    ],
+)
+def test_a_table_that_can_be_captured_no_longer_says_why(ddl: str, reason: str, sql: Sql, capture: Start) -> None:
+    sql("CREATE DOMAIN lo AS oid")
+    sql("CREATE TABLE item (id int PRIMARY KEY, code text NOT NULL)")
+    follower = capture()
+    sql(f"ALTER TABLE item {ddl}")
+    for _ in range(2):
+        follower.source.capture.refresh_schemas()
+        found, why = state(follower, "item")
+        assert (found, why[: len(reason)]) == ("RESYNC", reason)
+
+
 @pytest.mark.parametrize("heir", [False, True], ids=["partitioned", "heir"])
 @pytest.mark.parametrize(
     ("ddl", "name"),
