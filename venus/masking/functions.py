@@ -1,7 +1,7 @@
 """The functions that mask a whole column of canonical text, and the key of those that need one. Pure.
 
-hmac is keyed BLAKE2b of the canonical text, 128 bits: equal values stay equal, so joins keep working, and different
-values stay different. NULL stays NULL, except for a constant.
+hmac is AES-CMAC of the canonical text, 128 bits: equal values stay equal, so joins keep working, and different values
+stay different. NULL stays NULL, except for a constant.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from venus.errors import ConfigError
 from venus.masking.fit import HMAC_BYTES, is_citext
+from venus.masking.keyed_hash import Bytes, Ints, hash_values
 from venus.masking.syntax import CONSTANT, TEXT, TRUNCATE, YEAR, ColumnRule
 from venus.model import Column, Kind, LogicalType
 
@@ -23,9 +24,8 @@ from venus.model import Column, Kind, LogicalType
 ColumnFunction = Callable[[pa.Array], pa.Array]
 
 _BYTES = pa.large_binary()
-_PERSON = b"venus column"
-#: The limit of a key of BLAKE2b.
-_KEY_BYTES = 64
+#: AES-256.
+_KEY_BYTES = 32
 _YEARS = {
     Kind.DATE: (r"^(\d+)-\d\d-\d\d( BC)?$", r"\1-01-01\2"),
     Kind.TIMESTAMP: (r"^(\d+)-\d\d-\d\d[ T][\d:.]+( BC)?$", r"\1-01-01 00:00:00\2"),
@@ -45,21 +45,15 @@ class MaskingKey:
     __slots__ = ("_key", "key_id")
 
     def __init__(self, secret: bytes) -> None:
-        self._key = hashlib.blake2b(secret, digest_size=_KEY_BYTES).digest()
+        self._key = hashlib.blake2b(secret, digest_size=_KEY_BYTES, person=b"venus column").digest()
         self.key_id = hashlib.blake2b(key=self._key, digest_size=4, person=b"venus key id").hexdigest()
 
     def __repr__(self) -> str:
         return f"MaskingKey({self.key_id})"
 
-    def hash_values(self, values: list[bytes]) -> bytes:
-        """Return the hashes of these values, end to end."""
-        copy = hashlib.blake2b(key=self._key, digest_size=HMAC_BYTES, person=_PERSON).copy
-        found = []
-        for value in values:
-            one = copy()
-            one.update(value)
-            found.append(one.digest())
-        return b"".join(found)
+    def hash_values(self, data: Bytes, bounds: Ints) -> bytes:
+        """Return the hashes of the values between these bounds, end to end."""
+        return hash_values(self._key, data, bounds)
 
 
 def column_function(rule: ColumnRule, column: Column, key: MaskingKey | None) -> ColumnFunction:
@@ -114,14 +108,18 @@ def _as_bytes(texts: pa.Array) -> pa.Array:
 
 
 def _hash(values: pa.Array, logical: LogicalType, key: MaskingKey) -> pa.Array:
-    """Return the hash of each value; each distinct value is hashed once."""
+    """Return the hash of each value."""
     if is_citext(logical):
         values = _as_bytes(pc.utf8_lower(_as_text(values)))
-    distinct = pc.dictionary_encode(values)
-    if isinstance(distinct, pa.ChunkedArray):
-        distinct = distinct.combine_chunks()
-    digests = key.hash_values(distinct.dictionary.to_numpy(zero_copy_only=False).tolist())
-    return pc.take(_spell_hashes(digests, logical.kind), distinct.indices)
+    found = _spell_hashes(key.hash_values(*_view_bytes(values)), logical.kind)
+    return pc.if_else(values.is_valid(), found, pa.scalar(None, _BYTES)) if values.null_count else found
+
+
+def _view_bytes(values: pa.Array) -> tuple[Bytes, Ints]:
+    """Return the bytes of values, and where each begins and the last one ends."""
+    _, offsets, data = values.buffers()
+    bounds = np.frombuffer(offsets, dtype=np.int64)[values.offset : values.offset + len(values) + 1]
+    return np.frombuffer(data or b"", dtype=np.uint8), bounds
 
 
 def _spell_hashes(digests: bytes, kind: Kind) -> pa.Array:
