@@ -98,7 +98,7 @@ def test_what_a_domain_loses_is_listed(database: str) -> None:
             "CREATE FUNCTION public.own(text) RETURNS text IMMUTABLE LANGUAGE sql AS $$ SELECT 'x' $$;"
             "CREATE DOMAIN word AS text COLLATE \"C\" DEFAULT own('a')"
             " CONSTRAINT whole CHECK (VALUE <> '') CONSTRAINT ours CHECK (own(VALUE) = 'x');"
-            "CREATE TABLE item (id int PRIMARY KEY, w word, gone text DEFAULT NULL)"
+            'CREATE TABLE item (id int PRIMARY KEY, w word, gone word COLLATE "default" DEFAULT NULL)'
         )
         connection.commit()
     with closing(PostgresSource(database)) as source:
@@ -108,6 +108,7 @@ def test_what_a_domain_loses_is_listed(database: str) -> None:
     needs_function = "it needs function public.own(text), which is not carried"
     assert [(o.what, o.name, o.reason) for o in schema.left_out] == [
         ("collation of column", "w", "the target sorts by its own default"),
+        ("default of column", "gone", "it needs something of the application's own that is not carried"),
         ("check constraint", "public.word.ours", needs_function),
         ("default of domain", "public.word", needs_function),
         ("collation of domain", "public.word", "the target sorts by its own default"),

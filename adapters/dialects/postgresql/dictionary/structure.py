@@ -278,7 +278,7 @@ def columns_left_out(
         if generated:
             why = "its values are carried; the target does not compute it for new rows"
             found.append(LeftOut(what="generated column", name=name, definition=default, reason=why))
-        elif default and not column.default_sql and not column.identity and default.partition("::")[0] != "NULL":
+        elif default and not column.default_sql and not column.identity:
             why = "it needs something of the application's own that is not carried"
             found.append(LeftOut(what="default of column", name=name, definition=default, reason=why))
     return [*structure.left_out, *found]
