@@ -131,7 +131,6 @@ class MariaParted(PartitionedTable):
     """MariaDB: TRUNCATE, DROP and EXCHANGE PARTITION; nothing names the statement."""
 
     knows = False
-    log = "venus_l_"
 
     def __init__(self, url: str, server: MariaServer) -> None:
         super().__init__(url)
@@ -162,20 +161,28 @@ class MariaParted(PartitionedTable):
                     f"ALTER TABLE t DROP PARTITION p{partition}",
                     f"ALTER TABLE t ADD PARTITION (PARTITION p{partition} VALUES IN ({partition}))",
                 )
-            case _:  # its effect, because the statement and an UPDATE may block each other in MariaDB
-                log = f"{self.log}{self.read_registration().schema.table_id:05}"
-                self.run(
-                    f"ALTER TABLE t TRUNCATE PARTITION p{partition}",
-                    f"INSERT INTO t VALUES (900, {partition}, 'new'), (901, {partition}, 'new')",
-                    f"DELETE FROM {log} WHERE k1 >= 900",
-                )
+            case _:
+                self.exchange(partition)
+
+    def exchange(self, partition: int) -> None:
+        """Exchange a partition with a table of other rows, in a session with autocommit.
+
+        Without it MariaDB 10.11 blocks itself until innodb_lock_wait_timeout: the statement has read that table in the
+        session's transaction, and waits in a transaction of its own for a lock on it.
+        """
+        statements = (
+            "CREATE OR REPLACE TABLE stage (id int, p int, v varchar(20), PRIMARY KEY (id, p))",
+            f"INSERT INTO stage VALUES (900, {partition}, 'new'), (901, {partition}, 'new')",
+            f"ALTER TABLE t EXCHANGE PARTITION p{partition} WITH TABLE stage",
+        )
+        for statement in statements:
+            self.server.execute(statement, self.url.rpartition("/")[2])
 
 
 class OracleParted(MariaParted):
     """The stand-in of an Oracle, whose DDL trigger records each statement."""
 
     knows = True
-    log = "VENUS_L_"
 
     def __init__(self, server: MariaServer) -> None:
         super().__init__("oracle+oracledb://venus@nowhere/", server)
@@ -199,6 +206,15 @@ class OracleParted(MariaParted):
         super().lose(partition, rng)
         if is_capturing:
             self.way.start("capture")
+
+    def exchange(self, partition: int) -> None:
+        """Have the effect of the statement, which the stand-in does not know as Oracle has it."""
+        log = f"VENUS_L_{self.read_registration().schema.table_id:05}"
+        self.run(
+            f"ALTER TABLE t TRUNCATE PARTITION p{partition}",
+            f"INSERT INTO t VALUES (900, {partition}, 'new'), (901, {partition}, 'new')",
+            f"DELETE FROM {log} WHERE k1 >= 900",
+        )
 
     def run(self, *statements: str) -> None:
         with closing(StandInPlace(self.standin).connect()) as app:
