@@ -19,7 +19,8 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser
 
-from tests.story.test_fall_back import interrupt, open_pair
+from tests.story.test_fall_back import open_pair
+from tests.story.test_fall_back_held import interrupt
 from tests.story.test_trouble import Running
 from tests.support import browsers
 from tests.support.databases.postgres import Server

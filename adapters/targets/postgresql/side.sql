@@ -23,10 +23,10 @@ ON CONFLICT (id) DO UPDATE SET business = EXCLUDED.business, name = EXCLUDED.nam
 
 -- relations --
 -- The tables and their partitions. A statement fires the triggers of the relation that it names.
-SELECT DISTINCT r.oid::int8, r.oid::regclass::text
+SELECT DISTINCT r.oid::regclass::text
   FROM unnest(%(tables)s::regclass[]) t (oid)
  CROSS JOIN LATERAL (SELECT t.oid UNION SELECT p.relid FROM pg_partition_tree(t.oid) p) r (oid)
- ORDER BY 2
+ ORDER BY 1
 
 -- reject_function --
 -- VENUS's own sessions pass. The code is that of a read-only transaction, which applications know.

@@ -159,14 +159,6 @@ def waiting_error(name: str, tables: Seq[str]) -> Refused:
     )
 
 
-def open_writers_error(place: str, holders: str) -> Refused:
-    """Return the error for transactions of the application that do not end."""
-    return Refused(
-        f"{place}: a transaction of the application is open: {holders or 'it has ended'}",
-        hint="end it, and run the command again",
-    )
-
-
 def missing_right(place: str, role: str, right: str, table: str) -> CutoverObstacle:
     """Return the obstacle of a right that VENUS lacks on a table."""
     return CutoverObstacle(

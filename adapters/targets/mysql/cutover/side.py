@@ -53,14 +53,13 @@ from venus.adapters.targets.relational.sides import (
     TIDY_TIMEOUT_MS,
     RelationalSide,
     fenced_error,
-    open_writers_error,
     put_record,
     waiting_error,
 )
 from venus.adapters.targets.switching import SideRecord, SwitchPosition
 from venus.adapters.targets.way_back import COUNTED_MAX
 from venus.config import Settings
-from venus.errors import DatabaseUnavailable, LockTimeout, TargetError
+from venus.errors import DatabaseUnavailable, TargetError
 from venus.model import TableSchema
 
 logger = logging.getLogger(__name__)
@@ -211,13 +210,9 @@ class MysqlSide(RelationalSide):
         self._session.run(side_sql("create_row"))
 
     def reject_writes(self, record: SideRecord, tables: Seq[TableSchema]) -> None:
-        session = self._session
-        try:
-            self._create_triggers([schema for schema in tables if not schema.is_heartbeat])
-            with transaction(session):
-                self.put_record(record)
-        except LockTimeout as error:
-            raise open_writers_error(self._target.description, self.describe_open_transactions()) from error
+        self._create_triggers([schema for schema in tables if not schema.is_heartbeat])
+        with transaction(self._session):
+            self.put_record(record)
 
     def describe_open_transactions(self) -> str:
         with closing(self._connect()) as connection:

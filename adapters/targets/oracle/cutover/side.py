@@ -56,7 +56,6 @@ from venus.adapters.targets.relational.sides import (
     LOCK_TIMEOUT_MS,
     RelationalSide,
     fenced_error,
-    open_writers_error,
     put_record,
     waiting_error,
 )
@@ -225,10 +224,9 @@ class OracleSide(RelationalSide):
         self._change(record)
         try:
             self._wait_for_writers(captured)
-        except LockTimeout as error:
+        except LockTimeout:
             self._change(replace(record, state=SideState.OPEN, switch=record.switch - 1))
-            held = self.describe_open_transactions() or str(error)
-            raise open_writers_error(self._target.description, held) from error
+            raise
 
     def describe_open_transactions(self) -> str:
         with closing(self._open_source()) as source:

@@ -28,7 +28,7 @@ from venus.adapters.dialects.postgresql.installation.handover import (
     read_present_tables,
     read_registered_versions,
 )
-from venus.adapters.dialects.postgresql.lock_waits import FROM_TRIGGERS, find_holders, find_open_transactions
+from venus.adapters.dialects.postgresql.lock_waits import find_open_transactions
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
 from venus.adapters.dialects.registry import replace_own_options
 from venus.adapters.targets.cutover_contract import (
@@ -49,14 +49,13 @@ from venus.adapters.targets.relational.sides import (
     RelationalSide,
     fenced_error,
     missing_right,
-    open_writers_error,
     put_record,
     waiting_error,
 )
 from venus.adapters.targets.switching import SideRecord, SwitchPosition
 from venus.adapters.targets.way_back import COUNTED_MAX, travelling_limits
 from venus.config import Settings
-from venus.errors import DatabaseUnavailable, LockTimeout, TargetError
+from venus.errors import DatabaseUnavailable, TargetError
 from venus.model import Column, Kind, TableSchema
 
 logger = logging.getLogger(__name__)
@@ -205,16 +204,12 @@ class PostgresSide(RelationalSide):
     def reject_writes(self, record: SideRecord, tables: Seq[TableSchema]) -> None:
         session = self._session
         placed = [self._target.place(schema) for schema in tables if not schema.is_heartbeat]
-        relations = dict(session.rows(side_sql("relations"), {"tables": [one.sql for one in placed]}))
-        try:
-            with transaction(session):
-                self.put_record(record)
-                session.run(side_sql("reject_function", peer=quote_literal(record.peer)))
-                for relation in relations.values():
-                    session.run(side_sql("reject", table=relation))
-        except LockTimeout as error:
-            held = "; ".join(f"{w.table}: {w.holder}" for w in find_holders(session, relations, FROM_TRIGGERS))
-            raise open_writers_error(self._target.description, held) from error
+        relations = session.rows(side_sql("relations"), {"tables": [one.sql for one in placed]})
+        with transaction(session):
+            self.put_record(record)
+            session.run(side_sql("reject_function", peer=quote_literal(record.peer)))
+            for (relation,) in relations:
+                session.run(side_sql("reject", table=relation))
 
     def describe_open_transactions(self) -> str:
         return "; ".join(wait.holder for wait in find_open_transactions(self._session))

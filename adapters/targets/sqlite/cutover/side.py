@@ -44,7 +44,6 @@ from venus.adapters.targets.relational.session import transaction
 from venus.adapters.targets.relational.sides import (
     RelationalSide,
     fenced_error,
-    open_writers_error,
     parse_record,
     put_record,
     waiting_error,
@@ -58,7 +57,7 @@ from venus.adapters.targets.sqlite.session import SqliteSession
 from venus.adapters.targets.switching import SideRecord, SwitchPosition
 from venus.adapters.targets.way_back import COUNTED_MAX
 from venus.config import Settings
-from venus.errors import LockTimeout, TargetError
+from venus.errors import TargetError
 from venus.model import TableSchema
 
 _EVENTS = {"i": "INSERT", "u": "UPDATE", "d": "DELETE"}
@@ -217,15 +216,12 @@ class SqliteSide(RelationalSide):
 
     def reject_writes(self, record: SideRecord, tables: Seq[TableSchema]) -> None:
         placed = [self._target.place(schema) for schema in tables if not schema.is_heartbeat]
-        try:
-            with self._change():
-                for one in placed:
-                    for letter, event in _EVENTS.items():
-                        name = f"{OWN}reject_{letter}_{one.schema.table_id:05}"
-                        self._session.run(side_sql("reject", trigger=name, event=event, table=quote(one.name)))
-                self.put_record(record)
-        except LockTimeout as error:
-            raise open_writers_error(self._target.description, self._session.describe_writer()) from error
+        with self._change():
+            for one in placed:
+                for letter, event in _EVENTS.items():
+                    name = f"{OWN}reject_{letter}_{one.schema.table_id:05}"
+                    self._session.run(side_sql("reject", trigger=name, event=event, table=quote(one.name)))
+            self.put_record(record)
 
     def describe_open_transactions(self) -> str:
         return ""  # the error of a locked file names the process
