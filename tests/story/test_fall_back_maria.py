@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from tests.simulation.patching import Edit
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server
+from tests.support.pipelines.held_steps import SHORT_WAITS, HeldStep, until_reported
 from tests.support.pipelines.old_databases import MariaPair
 from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET
 from tests.support.waiting import eventually
@@ -109,21 +109,6 @@ def state_of(pair: ShopPair, name: str) -> str | None:
     return next((state for (state,) in pair.old("SELECT state FROM venus_side WHERE business <> ''")), None)
 
 
-@dataclass(frozen=True)
-class HeldStep:
-    """A step of a switch at which a lock holds the command, and what a kill leaves there.
-
-    `before`: the database and its state from which on the lock is taken; None = before the command.
-    """
-
-    command: tuple[str, ...]
-    database: str
-    lock: str
-    before: tuple[str, str] | None
-    records: tuple[str | None, str | None]
-    writable: list[str]
-
-
 #: Transactions that write nothing: one that may write delays the command before this step.
 _OLD_READ = "SELECT * FROM orders"
 _NEW_READ = "LOCK TABLE orders IN SHARE UPDATE EXCLUSIVE MODE"
@@ -166,13 +151,7 @@ def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: ShopPair, st
         return state_of(pair, "old"), state_of(pair, "new")
 
     with open_holder(pair, held.database) as hold:
-        if held.before is None:
-            hold(held.lock)
-        pipeline.start("switch", *held.command, *QUIET)
-        if held.before is not None:
-            database, state = held.before
-            pipeline.until(lambda: state_of(pair, database) == state, f"the step before {step}", every_s=0.01)
-            hold(held.lock)
+        held.start(pipeline, hold, lambda name: state_of(pair, name))
         pipeline.until(
             lambda: records() == held.records and is_waiting(pair, held.database), "the command to wait", every_s=0.2
         )
@@ -184,9 +163,8 @@ def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: ShopPair, st
     assert bool(advice) == (not step.endswith("close"))
     assert all(f"`{command}` completes it" in p for p in advice)
     pair.switch(*held.command)
-    owner = "new" if held.command == FORWARD else "old"
-    assert pair.writable() == [owner]
-    (pair.new if owner == "new" else pair.old)("INSERT INTO customer (name) VALUES ('carl')")
+    assert pair.writable() == [held.owner]
+    (pair.new if held.owner == "new" else pair.old)("INSERT INTO customer (name) VALUES ('carl')")
     pair.until_equal()
 
 
@@ -197,16 +175,7 @@ _SHORT_WAITS = (
         old="max(milliseconds // 1000, 1)",
         new="1",
     ),
-    Edit(
-        where="venus.adapters.targets.postgresql.cutover.side:PostgresSide._limit_lock_waits",
-        old="str(milliseconds)",
-        new="'500'",
-    ),
-    Edit(
-        where="venus.adapters.targets.postgresql.cutover.cutover_session:PostgresCutover.begin_mark",
-        old="str(LOCK_TIMEOUT_MS)",
-        new="'500'",
-    ),
+    *SHORT_WAITS,
 )
 
 
@@ -228,21 +197,10 @@ def test_a_lock_that_is_held_for_longer_than_its_time_limit_delays_each_step(pai
     if held.command == BACK:
         pair.switch(*FORWARD)
     with open_holder(pair, held.database) as hold:
-        if held.before is None:
-            hold(held.lock)
-        start = pipeline.log.stat().st_size
-        pipeline.start("switch", *held.command, *QUIET)
-        if held.before is not None:
-            database, state = held.before
-            pipeline.until(lambda: state_of(pair, database) == state, f"the step before {step}", every_s=0.01)
-            hold(held.lock)
-        pipeline.until(
-            lambda: re.search("^waits: |^waiting for ", pipeline.log.read_text()[start:], re.MULTILINE),
-            "the command to report that it waits",
-        )
+        until_reported(pipeline, held.start(pipeline, hold, lambda name: state_of(pair, name)))
         assert held.writable or pair.writable() == []
     assert pipeline.running.pop("switch").wait(240) == 0, pipeline.tail()
-    assert pair.writable() == ["new" if held.command == FORWARD else "old"]
+    assert pair.writable() == [held.owner]
     pair.until_equal()
 
 

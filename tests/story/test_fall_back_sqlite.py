@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from decimal import Decimal
 from http.client import HTTPConnection
 from itertools import count
@@ -16,6 +15,7 @@ import pytest
 
 from tests.simulation.patching import Edit
 from tests.support.databases.postgres import Server
+from tests.support.pipelines.held_steps import HeldStep, until_reported
 from tests.support.pipelines.old_databases import SqlitePair
 from tests.support.pipelines.pipeline import Pipeline
 from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET, run_statements
@@ -111,27 +111,22 @@ def state_of(pair: SqlitePair, name: str) -> str | None:
     return next((state for (state,) in pair.old("SELECT state FROM venus_side")), None)
 
 
-@dataclass(frozen=True)
-class HeldStep:
-    """A step of a switch at which a lock holds the command, and what a kill leaves there.
-
-    `before`: the database and its state from which on the lock is taken; None = before the command.
-    """
-
-    command: tuple[str, ...]
-    database: str
-    before: tuple[str, str] | None
-    records: tuple[str | None, str | None]
-    writable: list[str]
-
-
-_NEW_WRITE = "LOCK TABLE orders IN ROW EXCLUSIVE MODE"
+#: A transaction that may write delays the command before its first step, so the first lock is of another mode.
+_NEW_READ = "BEGIN; LOCK TABLE orders IN SHARE UPDATE EXCLUSIVE MODE"
+_NEW_WRITE = "BEGIN; LOCK TABLE orders IN ROW EXCLUSIVE MODE"
+_OLD_FILE = "BEGIN IMMEDIATE"
 STEPS = {
-    "open": HeldStep(FORWARD, "new", ("new", "FOLLOWING"), ("STOPPED", "FOLLOWING"), []),
-    "follow": HeldStep(FORWARD, "old", ("old", "STOPPED"), ("STOPPED", "OPEN"), ["new"]),
-    "back-close": HeldStep(BACK, "new", None, ("FOLLOWING", "OPEN"), ["new"]),
-    "back-open": HeldStep(BACK, "old", ("new", "STOPPED"), ("FOLLOWING", "STOPPED"), []),
+    "open": HeldStep(FORWARD, "new", _NEW_WRITE, ("new", "FOLLOWING"), ("STOPPED", "FOLLOWING"), []),
+    "follow": HeldStep(FORWARD, "old", _OLD_FILE, ("old", "STOPPED"), ("STOPPED", "OPEN"), ["new"]),
+    "back-close": HeldStep(BACK, "new", _NEW_READ, None, ("FOLLOWING", "OPEN"), ["new"]),
+    "back-open": HeldStep(BACK, "old", _OLD_FILE, ("new", "STOPPED"), ("FOLLOWING", "STOPPED"), []),
 }
+
+
+def is_waiting(pair: SqlitePair, database: str) -> bool:
+    """Return whether a session waits for a lock; nothing shows that of a file, but its holder lets no step pass."""
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    return database == "old" or pair.new(waits) != [(0,)]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -146,14 +141,10 @@ def test_a_kill_at_each_step_is_shown_and_completed_by_the_same_command(pair: Sq
         return state_of(pair, "old"), state_of(pair, "new")
 
     with closing(pair.connect(held.database)) as holder:
-        if held.before is None:
-            run_statements(holder, f"BEGIN; {_NEW_WRITE}")
-        pipeline.start("switch", *held.command, *QUIET)
-        if held.before is not None:
-            database, state = held.before
-            pipeline.until(lambda: state_of(pair, database) == state, f"the step before {step}", every_s=0.001)
-            run_statements(holder, f"BEGIN; {_NEW_WRITE}" if held.database == "new" else "BEGIN IMMEDIATE")
-        pipeline.until(lambda: records() == held.records, "the command to wait", every_s=0.01)
+        held.start(pipeline, lambda lock: run_statements(holder, lock), lambda name: state_of(pair, name))
+        pipeline.until(
+            lambda: records() == held.records and is_waiting(pair, held.database), "the command to wait", every_s=0.01
+        )
         pipeline.kill("switch")
     pipeline.until(lambda: records() == held.records, "the records to stay")
     assert pair.writable() == held.writable
@@ -165,9 +156,8 @@ def test_a_kill_at_each_step_is_shown_and_completed_by_the_same_command(pair: Sq
         pipeline.until(lambda: command in read_health(pipeline), "health to show it", every_s=0.5)
         assert 'state="SWITCHING"} 1.0' in read_page(pipeline, "metrics")
     pair.switch(*held.command)
-    owner = "new" if held.command == FORWARD else "old"
-    assert pair.writable() == [owner]
-    (pair.new if owner == "new" else pair.old)("INSERT INTO customer (name) VALUES ('carl')")
+    assert pair.writable() == [held.owner]
+    (pair.new if held.owner == "new" else pair.old)("INSERT INTO customer (name) VALUES ('carl')")
     until_equal(pair)
     pipeline.until(lambda: "is not finished" not in read_health(pipeline), "health to be quiet", every_s=0.5)
 
@@ -186,15 +176,11 @@ def test_a_file_that_is_locked_for_longer_than_the_limit_delays_a_step(pair: Sql
     if held.command == BACK:
         pair.switch(*FORWARD)
     with closing(pair.connect("old")) as holder:
-        pipeline.start("switch", *held.command, *QUIET)
-        assert held.before is not None
-        database, state = held.before
-        pipeline.until(lambda: state_of(pair, database) == state, f"the step before {step}", every_s=0.001)
-        run_statements(holder, "BEGIN IMMEDIATE")
-        pipeline.until(lambda: "\nwaits: target " in pipeline.log.read_text(), "the command to report that it waits")
+        begin = held.start(pipeline, lambda lock: run_statements(holder, lock), lambda name: state_of(pair, name))
+        until_reported(pipeline, begin, "target ")
         run_statements(holder, "ROLLBACK")
     assert pipeline.running.pop("switch").wait(240) == 0, pipeline.tail()
-    assert pair.writable() == ["new" if held.command == FORWARD else "old"]
+    assert pair.writable() == [held.owner]
     until_equal(pair)
 
 
