@@ -1,0 +1,130 @@
+"""Tables of the application at a MariaDB or SQLite database that follows: equal keys, and other values."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.targets.places import MariaTargetPlace, SqlitePlace
+from tests.conformance.targets.playing import Stage
+from tests.support.brokers.deliveries import broker, feed
+from tests.support.brokers.delivery import FakeDelivery
+from tests.support.brokers.feed import TEXT, Change, Feed, column, deletion, put, table
+from tests.support.waiting import eventually
+from venus.adapters.targets.cutover_contract import FollowStart
+from venus.adapters.targets.relational.sides import RelationalSide
+from venus.adapters.targets.switching import OLD, SideRecord, SideState
+
+__all__ = ["broker", "feed"]
+
+pytestmark = pytest.mark.integration
+
+LABEL = table(1, "label", column(1, "id", TEXT), column(2, "code", TEXT))
+#: How the application has declared the table, in which the keys 'a' and 'A' are equal.
+_DECLARED = {
+    "mariadb": "CREATE TABLE label (id varchar(20) COLLATE utf8mb4_general_ci PRIMARY KEY, code char(4))",
+    "sqlite": "CREATE TABLE label (id TEXT COLLATE NOCASE PRIMARY KEY, code TEXT)",
+}
+_FINE = "x1y2"
+#: A code that MariaDB stores without its blank.
+_CHANGED = "12 "
+
+
+@dataclass(frozen=True)
+class Follower:
+    """A database with a table of the application, which follows."""
+
+    place: MariaTargetPlace | SqlitePlace
+    stage: Stage
+
+    def run(self, text: str) -> None:
+        """Run a statement as the application does."""
+        if isinstance(self.place, MariaTargetPlace):
+            self.place.server.execute(text, self.place.database)
+        else:
+            self.place.query(text)
+
+    def begin(self) -> None:
+        """Follow from the end of the queue on."""
+        end = self.stage.feed.broker.next_offset
+        side = self.stage.target.open_side()
+        assert isinstance(side, RelationalSide)
+        with closing(side):
+            side.install()
+            RelationalSide.follow(
+                side,
+                SideRecord(business="main", name=OLD, peer="main", state=SideState.FOLLOWING, switch=1),
+                FollowStart(offset=end, epoch=1, last_sequence=0, rows=None, schemas=(LABEL,)),
+            )
+
+    def apply(self, *changes: Change) -> None:
+        """Apply one cut."""
+        with self.stage.following():
+            self.stage.feed.cut(*changes)
+            self.stage.reaches(self.stage.feed.broker.next_offset)
+
+    def resync(self) -> None:
+        """Make the table equal to the full data."""
+        self.stage.target.resync("label")
+        with self.stage.following():
+            eventually(lambda: self.stage.table("shop.label").state == "ACTIVE", "the resync")
+        assert self.stage.table("shop.label").reason == ""
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys in the table."""
+        return {str(key) for (key,) in self.place.rows(self.stage.settings, LABEL)}
+
+
+@pytest.fixture(params=_DECLARED)
+def follower(request: pytest.FixtureRequest, tmp_path: Path, broker: FakeDelivery, feed: Feed) -> Follower:
+    """Make a follower whose table has one row, 'A', which the other database has too."""
+    place: MariaTargetPlace | SqlitePlace = SqlitePlace(tmp_path / "old.db", OLD)
+    if request.param == "mariadb":
+        server, url = (request.getfixturevalue(f"mariadb_{name}") for name in ("server", "database"))
+        place = MariaTargetPlace(server, url, OLD)
+    found = Follower(place, Stage.at(place, broker.address, feed).configure(on_error="quarantine"))
+    found.run(_DECLARED[request.param])
+    found.run(f"INSERT INTO label VALUES ('A', '{_FINE}')")
+    feed.describe(LABEL)
+    feed.cut(put("A", _FINE))
+    found.begin()
+    return found
+
+
+def test_a_deletion_spares_a_row_whose_key_is_equal_in_the_collation(follower: Follower) -> None:
+    follower.apply(deletion("a"), put("b", _FINE))
+    assert follower.keys == {"A", "b"}
+    follower.stage.equal()
+
+
+@pytest.mark.parametrize("follower", ["mariadb"], indirect=True)
+def test_a_value_that_the_table_would_change_waits_in_quarantine(follower: Follower) -> None:
+    follower.apply(put("b", _CHANGED), put("c", _FINE))
+    assert follower.keys == {"A", "c"}
+    assert [row.key for row in follower.stage.target.open_quarantine().list()] == ['{"id": "b"}']
+
+
+def test_a_resync_replaces_a_row_whose_key_is_equal_in_the_collation(follower: Follower) -> None:
+    follower.run("UPDATE label SET id = 'a'")
+    follower.resync()
+    assert follower.keys == {"A"}
+
+
+def test_a_resync_keeps_each_of_two_changes_whose_keys_are_equal_in_the_collation(
+    follower: Follower, broker: FakeDelivery
+) -> None:
+    """The snapshot of the resync still has the key that one of the changes deletes."""
+
+    def move_on() -> None:
+        broker.after_snapshot = lambda: None
+        follower.stage.feed.cut(deletion("A"), put("a", _FINE))
+        follower.stage.reaches(broker.next_offset)
+
+    broker.after_snapshot = move_on
+    follower.resync()
+    assert follower.keys == {"a"}
+    follower.stage.equal()
