@@ -32,7 +32,7 @@ from venus.adapters.dialects.mysql.connection import (
     parse_address,
 )
 from venus.adapters.targets.relational.session import BackgroundWork, Params, Refusal
-from venus.adapters.targets.switching import url_option
+from venus.adapters.targets.switching import OLD, url_option
 from venus.errors import ConfigError, DatabaseUnavailable, Deadlock, LockTimeout, LoginRefused, TargetError
 
 if TYPE_CHECKING:
@@ -54,11 +54,9 @@ _SETTINGS = (
     # a longer wait is an error that status shows, and is tried again
     " innodb_lock_wait_timeout = 30, lock_wait_timeout = 30"
 )
-#: Triggers of VENUS in a database that follows log nothing of what VENUS applies, and do not reject it.
-_APPLIES = (
-    "SET @venus_apply = nullif((SELECT count(*) FROM information_schema.tables"
-    " WHERE table_schema = database() AND table_name = 'venus_side'), 0)"
-)
+#: Triggers of VENUS in a database that follows log nothing of what its own pipeline applies, and do not reject it. What
+#: another pipeline writes there is logged or rejected like a change of the application.
+_APPLIES = "SET @venus_apply = 1"
 #: A row at a time is written without a changed snapshot or gap locks, which would only block the application.
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 #: Errors about the values of a row, beside those that the driver calls DataError and IntegrityError: no default (1364),
@@ -152,7 +150,8 @@ class MysqlSession:
         self._cursor: Any = self._connection.cursor()
         self.run(_SETTINGS)
         self.run(_ISOLATION)
-        self.run(_APPLIES)
+        if target == OLD:
+            self.run(_APPLIES)
         self.run(f"SET wait_timeout = {_IDLE_LOAD_S if application.startswith('venus load') else _IDLE_S}")
         found = self.row("SELECT @@max_allowed_packet, @@local_infile")
         #: The longest statement that the server accepts, and whether it accepts LOAD DATA LOCAL.

@@ -1,4 +1,4 @@
-"""Tables of the application at a MariaDB or SQLite database that follows: equal keys, and other values."""
+"""Tables of the application at a MariaDB or SQLite database that follows: keys, values, and other pipelines."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from tests.conformance.targets.places import MariaTargetPlace, SqlitePlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.deliveries import broker, feed
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import TEXT, Change, Feed, column, deletion, put, table
+from tests.support.brokers.feed import TEXT, Change, Feed, column, deletion, items, put, table
+from tests.support.databases.mariadb import MariaServer
 from tests.support.waiting import eventually
+from venus.adapters.dialects.mysql.connection import MysqlConnection, parse_address
+from venus.adapters.dialects.mysql.installation.handover import plan_quiet_triggers, run_statements
+from venus.adapters.dialects.mysql.source import MysqlSource
 from venus.adapters.targets.cutover_contract import FollowStart
 from venus.adapters.targets.relational.sides import RelationalSide
 from venus.adapters.targets.switching import OLD, SideRecord, SideState
@@ -128,3 +132,26 @@ def test_a_resync_keeps_each_of_two_changes_whose_keys_are_equal_in_the_collatio
     follower.resync()
     assert follower.keys == {"a"}
     follower.stage.equal()
+
+
+def test_a_database_that_has_followed_captures_what_another_pipeline_writes(
+    mariadb_server: MariaServer, mariadb_database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    place = MariaTargetPlace(mariadb_server, mariadb_database)
+    other = Stage.at(place, broker.address, feed)
+    feed.describe(items())
+    feed.cut(put(1, "loaded", 1))
+    other.target.load()
+    with (
+        closing(MysqlSource(mariadb_database)) as source,
+        closing(MysqlConnection(parse_address(mariadb_database), "READ COMMITTED")) as connection,
+        closing(Stage.at(MariaTargetPlace(mariadb_server, mariadb_database, OLD), "", feed).target.open_side()) as side,
+    ):
+        source.installer.install(["items"], [])
+        side.install()
+        run_statements(connection, plan_quiet_triggers(connection))
+        (number,) = [t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == "items"]
+    with other.following():
+        feed.cut(put(2, "streamed", 1))
+        other.reaches(broker.next_offset)
+    assert mariadb_server.execute(f"SELECT op, k1 FROM venus_l_{number:05}", place.database) == [("I", 2)]

@@ -95,7 +95,7 @@ class MysqlCutover(FollowerCutover):
         return self._session.row(side_sql("lock_switch")) == (1,)
 
     def begin_mark(self) -> None:
-        self._session.run("SET @venus_apply = 1")
+        """Do nothing: the whole session is one of VENUS's."""
 
     def run_preparation(self, statements: Seq[str]) -> None:
         with closing(MysqlConnection(parse_address(self._target.url), "READ COMMITTED")) as connection:

@@ -93,7 +93,6 @@ class MysqlSide(RelationalSide):
         super().__init__(target, target.connect("switch"))
         self._settings = settings
         self._tables = ApplicationTables(lambda: target.url)
-        self._session.run("SET @venus_apply = 1")
         self._limit_lock_waits(LOCK_TIMEOUT_MS)
 
     def sql(self, block: str, **parts: str) -> str:
