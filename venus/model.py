@@ -199,6 +199,12 @@ class TableSchema:
         numbers = {c.name: c.number for c in self.columns}
         return tuple((name, numbers[name]) for name in self.key)
 
+    def has_same_key(self, other: TableSchema) -> bool:
+        """Whether the same columns identify its rows; in a database of another kind they may have other names."""
+        if self.source_dialect == other.source_dialect:
+            return self.identity == other.identity
+        return [number for _, number in self.identity] == [number for _, number in other.identity]
+
     @property
     def is_heartbeat(self) -> bool:
         """Whether this is the heartbeat table of VENUS, which measures lag and is no table of the application."""

@@ -12,14 +12,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+import sqlalchemy as sa
 from pydantic import SecretStr
 
 from venus.adapters.dialects import DIALECTS, fixed_namespace, has_upper_case_names
-from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.registry import open_source, replace_own_options
+from venus.adapters.dialects.contract import Option, Source
+from venus.adapters.dialects.registry import dialect_of, open_source, options_of, replace_own_options
 from venus.adapters.targets.contract import Target, require_capability
 from venus.adapters.targets.cutover_contract import CutoverObstacle
-from venus.adapters.targets.registry import KINDS, open_target
+from venus.adapters.targets.registry import KINDS, FormerSource, open_target
+from venus.adapters.targets.relational.names import PostgresNames
 from venus.adapters.targets.switching import OLD, SideRecord, SideState, describe_switch, is_reversed, is_switching
 from venus.adapters.targets.way_back import WayBackLoss, find_losses, find_obstacles, travelling_limits
 from venus.config import Settings, SourceSettings, TargetSettings
@@ -60,27 +62,58 @@ def reverse(base: Settings, main: str) -> Settings:
     """Return the settings in which target `main` is the source and the configured source is a target.
 
     A row that the configured source cannot hold waits in quarantine, so that the other rows and tables follow. VENUS's
-    options in the source's URL concern capture, so they move to the database that is captured.
+    options concern capture, so they move to the database that is captured, as far as its kind has them.
     """
     old, new = base.source, base.targets[main]
     url = replace_own_options(new.url.get_secret_value(), old.url.get_secret_value(), f"[targets.{main}] url")
+    changed = _login(new) | {"url": SecretStr(url)} | _missing_options(dialect_of(url)) | _spell_patterns(base, new)
     others = {name: target for name, target in base.targets.items() if name != main}
     return base.model_copy(
-        update={
-            "source": old.model_copy(update=_login(new) | {"url": SecretStr(url)}),
-            "targets": {OLD: _as_target(old), **others},
-        }
+        update={"source": old.model_copy(update=changed), "targets": {OLD: _as_target(old, new), **others}}
     )
+
+
+def _missing_options(dialect: str) -> dict[str, Any]:
+    """Return the options that this kind of source does not have, with their defaults."""
+    defaults, missing = SourceSettings(), set(Option) - options_of(dialect)
+    return {name: getattr(defaults, name) for one in missing if hasattr(defaults, name := one.name.lower())}
+
+
+def _spell_patterns(base: Settings, new: TargetSettings) -> dict[str, Any]:
+    """Return the patterns of tables and columns as the target writes the names, if it writes them in another way."""
+    old, dialect = base.source, DIALECTS[_scheme(base)]
+    if not has_upper_case_names(dialect):
+        return {}
+    fold = str if new.names == "keep" else str.lower
+    user = (sa.make_url(old.url.get_secret_value()).username or "").upper().rpartition("[")[2].rstrip("]")
+    namespace = PostgresNames(names=new.names, schema_of_all=new.schema_).namespace(user, dialect)
+
+    def spell_table(pattern: str) -> str:
+        owner, has_owner, table = pattern.rpartition(".")
+        return f"{(new.schema_ or fold(owner)) if has_owner else namespace}.{fold(table)}"
+
+    return {
+        "tables": tuple(map(spell_table, old.tables)),
+        "exclude": tuple(map(spell_table, old.exclude)),
+        "columns": old.columns.model_copy(
+            update={
+                "include": tuple(map(fold, old.columns.include)),
+                "exclude": tuple(map(fold, old.columns.exclude)),
+            }
+        ),
+    }
 
 
 def _login(place: SourceSettings | TargetSettings) -> dict[str, Any]:
     return {"url": place.url, "password_command": place.password_command, "password_file": place.password_file}
 
 
-def _as_target(source: SourceSettings) -> TargetSettings:
-    url = replace_own_options(source.url.get_secret_value(), "", "[source] url")
-    target = TargetSettings(url=SecretStr(""), on_error="quarantine")
-    return target.model_copy(update=_login(source) | {"url": SecretStr(url)})
+def _as_target(source: SourceSettings, new: TargetSettings | None = None) -> FormerSource:
+    """Return the configured source as a target; `new`: the target that takes over."""
+    url = SecretStr(replace_own_options(source.url.get_secret_value(), "", "[source] url"))
+    names = {"names": new.names, "schema_": new.schema_} if new is not None else {}
+    target = FormerSource(url=url, on_error="quarantine")
+    return target.model_copy(update=_login(source) | {"url": url, "captured": source} | names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,12 +205,11 @@ def check_pair(base: Settings, main: str) -> FallBackPair:
     if base.source.mode == "inline":
         raise ConfigError("--fall-back: a source in mode inline cannot follow a target", hint=SUPPORTED)
     config, namespace = base.targets[main], fixed_namespace(_scheme(base))
-    is_upper = has_upper_case_names(DIALECTS[_scheme(base)])
-    if config.schema_ != namespace or config.names not in (("keep",) if is_upper else ("auto", "keep")):
+    is_mapped = has_upper_case_names(DIALECTS[_scheme(base)])  # names are found again by the rule
+    if not is_mapped and (config.schema_ != namespace or config.names == "lower"):
         wanted = f'with schema = "{namespace}" since its load, without' if namespace else "without schema and"
-        names = 'without schema, with names = "keep" since its load' if is_upper else f"{wanted} names"
         raise ConfigError(
-            f"--fall-back: tables have other names at target {main}", hint=f"it needs [targets.{main}] {names}"
+            f"--fall-back: tables have other names at target {main}", hint=f"it needs [targets.{main}] {wanted} names"
         )
     return FallBackPair(base, main)
 

@@ -98,19 +98,21 @@ def has_same_values(one: LogicalType, other: LogicalType, *, is_other_kind: bool
 
 
 def version_to_follow(at_cut: TableSchema, present: TableSchema | None) -> TableSchema:
-    """Return the version with which a former owner begins. Pure.
+    """Return the version with which a former owner begins, in the names of the new one, as `at_cut` has them. Pure.
 
     The new owner describes its tables in its own way, which is no change: the tables here need no statement for it. A
     change of columns since the cut arrives in its place among the rows.
     """
-    if present is None or at_cut.key != present.key:
+    if present is None:
         return at_cut
     is_other_kind = at_cut.source_dialect != present.source_dialect
     now = {c.number: c for c in present.columns}
     same = len(now) == len(at_cut.columns) and all(
         c.number in now and _is_same_column(c, now[c.number], is_other_kind=is_other_kind) for c in at_cut.columns
     )
-    return present if same else at_cut
+    if same and at_cut.key == present.key:
+        return present
+    return replace(at_cut, source_dialect=present.source_dialect)
 
 
 def _is_same_column(one: Column, other: Column, *, is_other_kind: bool) -> bool:

@@ -27,7 +27,7 @@ from venus.adapters.targets.contract import (
     TargetDdl,
     require_capability,
 )
-from venus.config import Settings, require_target
+from venus.config import Settings, SourceSettings, TargetSettings, require_target
 from venus.errors import ConfigError, Diverged, OtherRows, Refused
 from venus.model import TableSchema
 from venus.rpc.address import broker_address
@@ -50,6 +50,12 @@ KINDS = {
     "postgresql": "postgresql",
     "sqlite": "sqlite",
 }
+
+
+class FormerSource(TargetSettings):
+    """The configured source as a target; `names` and `schema` say how the other database writes its names."""
+
+    captured: SourceSettings = SourceSettings()
 
 
 class _TargetModule(Protocol):

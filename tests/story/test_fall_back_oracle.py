@@ -24,20 +24,21 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 _SHOP = """
-CREATE SEQUENCE "ISEQ$$_customer" START WITH 3 INCREMENT BY 1 MINVALUE 1 NOCYCLE CACHE 20;
-CREATE TABLE "customer" ("id" NUMBER(18) DEFAULT NEXTVAL("ISEQ$$_customer") PRIMARY KEY,
-    "name" VARCHAR2(80) NOT NULL UNIQUE, "credit" NUMBER(10, 2) DEFAULT 0, "since" DATETIME(6), "born" DATE,
-    "code" CHAR(4), "photo" BLOB, "story" CLOB, "token" RAW(16));
-CREATE SEQUENCE "ISEQ$$_orders" START WITH 3 INCREMENT BY 1 MINVALUE 1 NOCYCLE CACHE 20;
-CREATE TABLE "orders" ("id" NUMBER(9) DEFAULT NEXTVAL("ISEQ$$_orders") PRIMARY KEY, "customer" NUMBER(18),
-    "what" VARCHAR2(12), CONSTRAINT "placed" FOREIGN KEY ("customer") REFERENCES "customer" ("id") ON DELETE CASCADE);
-INSERT INTO "customer" ("id", "name", "born", "code", "photo", "story", "token")
-    VALUES (1, 'ann', '1970-01-02 03:04:05', 'ab', x'00ff', 'a story', x'000102030405060708090a0b0c0d0e0f');
-INSERT INTO "customer" ("id", "name") VALUES (2, 'bob');
-INSERT INTO "orders" VALUES (1, 1, 'a');
-INSERT INTO "orders" VALUES (2, 2, NULL);
-CREATE TABLE "probe" ("n" NUMBER(18) PRIMARY KEY);
-INSERT INTO "probe" VALUES (1);
+CREATE SEQUENCE "ISEQ$$_CUSTOMER" START WITH 3 INCREMENT BY 1 MINVALUE 1 NOCYCLE CACHE 20;
+CREATE TABLE CUSTOMER (ID NUMBER(18) DEFAULT NEXTVAL("ISEQ$$_CUSTOMER") PRIMARY KEY,
+    NAME VARCHAR2(80) NOT NULL UNIQUE, CREDIT NUMBER(10, 2) DEFAULT 0, "since" DATETIME(6), BORN DATE,
+    CODE CHAR(4), PHOTO BLOB, STORY CLOB, TOKEN RAW(16), "Nick" VARCHAR2(20));
+CREATE SEQUENCE "ISEQ$$_ORDERS" START WITH 3 INCREMENT BY 1 MINVALUE 1 NOCYCLE CACHE 20;
+CREATE TABLE ORDERS (ID NUMBER(9) DEFAULT NEXTVAL("ISEQ$$_ORDERS") PRIMARY KEY, CUSTOMER NUMBER(18),
+    WHAT VARCHAR2(12), CONSTRAINT PLACED FOREIGN KEY (CUSTOMER) REFERENCES CUSTOMER (ID) ON DELETE CASCADE);
+CREATE SEQUENCE INVOICE_SEQ START WITH 7 INCREMENT BY 1 MINVALUE 1 NOCYCLE NOCACHE;
+INSERT INTO CUSTOMER (ID, NAME, BORN, CODE, PHOTO, STORY, TOKEN, "Nick")
+    VALUES (1, 'ann', '1970-01-02 03:04:05', 'ab', x'00ff', 'a story', x'000102030405060708090a0b0c0d0e0f', 'annie');
+INSERT INTO CUSTOMER (ID, NAME) VALUES (2, 'bob');
+INSERT INTO ORDERS VALUES (1, 1, 'a');
+INSERT INTO ORDERS VALUES (2, 2, NULL);
+CREATE TABLE PROBE (N NUMBER(18) PRIMARY KEY);
+INSERT INTO PROBE VALUES (1);
 """
 
 
@@ -47,8 +48,8 @@ class ShopPair(OraclePair):
     def is_equal(self) -> bool:
         """Return whether both databases have the same rows."""
         queries = (
-            "SELECT id, name, credit, since, born, code, photo, story, token FROM customer ORDER BY 1",
-            "SELECT * FROM orders ORDER BY 1",
+            'SELECT id, name, credit, "since", born, code, photo, story, token, "Nick" FROM CUSTOMER ORDER BY 1',
+            "SELECT * FROM ORDERS ORDER BY 1",
         )
         return all(to_plain(self.old(q)) == to_plain(self.new(q)) for q in queries)
 
@@ -59,6 +60,10 @@ class ShopPair(OraclePair):
     def read_triggers(self) -> list[tuple[Any, ...]]:
         """Return the triggers that exist in the old database."""
         return self.old("SELECT TRIGGER_NAME FROM information_schema.triggers WHERE TRIGGER_SCHEMA = 'APP' ORDER BY 1")
+
+    def read_table_states(self) -> dict[str, str]:
+        """Return the state of each table of the stream in the old database."""
+        return {str(name): str(state) for name, state in self.old("SELECT source_name, state FROM VENUS_TARGET_TABLE")}
 
 
 def to_plain(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -86,34 +91,38 @@ def test_there_and_back(pair: ShopPair) -> None:
     rehearsal = pipeline.ask(*FORWARD, "--rehearse", *QUIET)
     assert rehearsal["blocks"] == []
     lost = {(loss["kind"], loss["column"]) for loss in rehearsal["certificate"]["could_not_come_back"]}
-    assert {("empty text", "name"), ("number", "id"), ("special values", "since")} <= lost
+    assert {("empty text", "NAME"), ("number", "ID"), ("special values", "since")} <= lost
     before = pair.read_triggers()
     assert pair.switch(*FORWARD)["equal"]
     assert pair.writable() == ["new"]
     assert "the old database follows" in pipeline.venus("status", code=(0, 1)).out
-    assert pair.server.execute("SELECT NAME FROM DISABLED", DICTIONARY) == [("orders_placed",)]
+    assert pair.server.execute("SELECT NAME FROM DISABLED", DICTIONARY) == [("ORDERS_PLACED",)]
 
     pair.new("INSERT INTO customer (name, born, code) VALUES ('carl', '2000-02-29 00:00:01', 'ü')")
     pair.new("INSERT INTO orders (customer, what) VALUES (3, 'there')")
     pair.new("UPDATE customer SET credit = 1.5, story = '', photo = '\\x' WHERE name = 'ann'")
     pair.new("DELETE FROM customer WHERE name = 'bob'")
+    pair.new("UPDATE customer SET \"Nick\" = 'Ann' WHERE id = 1")
     with closing(pair.connect_new()) as connection:
         connection.autocommit = False
         connection.cursor().execute("INSERT INTO customer (name) VALUES ('rolled back')")  # draws number 4
     pair.until_equal()
+    assert pair.new("SELECT nextval('invoice_seq') FROM generate_series(1, 3)")[-1] == (9,)
     assert pair.count_logged() == 0
     assert pipeline.ask("verify")["verdict"] == "same"
+    assert set(pair.read_table_states()) == {"app.customer", "app.orders", "app.probe"}
 
     assert pipeline.ask(*BACK, "--rehearse", *QUIET)["blocks"] == []
     assert pair.switch(*BACK)["equal"]
     assert pair.writable() == ["old"]
     assert pair.server.execute("SELECT NAME FROM DISABLED", DICTIONARY) == []
-    pair.old("INSERT INTO customer (name) VALUES ('dora')")
-    ((dora,),) = pair.old("SELECT id FROM customer WHERE name = 'dora'")
+    pair.old("INSERT INTO CUSTOMER (name) VALUES ('dora')")
+    ((dora,),) = pair.old("SELECT id FROM CUSTOMER WHERE name = 'dora'")
     assert dora >= 5
-    pair.old(f"INSERT INTO orders (customer, what) VALUES ({dora}, 'back')")
+    assert pair.old("SELECT NEXTVAL(INVOICE_SEQ) FROM DUAL") == [(10,)]
+    pair.old(f"INSERT INTO ORDERS (customer, what) VALUES ({dora}, 'back')")
     with pytest.raises(pymysql.err.IntegrityError):
-        pair.old("INSERT INTO orders (customer, what) VALUES (99, 'orphan')")
+        pair.old("INSERT INTO ORDERS (customer, what) VALUES (99, 'orphan')")
     pair.until_equal()
     assert pair.new("SELECT count(*) FROM venus.load_job") == [(1,)]
     assert pair.count_loads() == 0
@@ -124,3 +133,36 @@ def test_there_and_back(pair: ShopPair) -> None:
     assert pair.writable() == ["old", "new"]
     assert [name for (name,) in pair.old("SHOW TABLES") if str(name).lower().startswith("venus")] == []
     assert pair.read_triggers() == []
+
+
+def test_new_columns_follow_and_other_names_halt_their_table(pair: ShopPair) -> None:
+    pair.start(_SHOP)
+    pipeline = pair.pipeline
+    pair.switch(*FORWARD)
+    pair.new("ALTER TABLE orders ADD COLUMN weight numeric(8, 2)")
+    pair.new("INSERT INTO orders (customer, what, weight) VALUES (1, 'heavy', 7.25)")
+    pair.until_equal()
+    assert pair.old("SELECT COLUMN_NAME FROM information_schema.columns WHERE COLUMN_NAME = 'WEIGHT'")
+    assert pair.switch(*BACK)["equal"]
+    pair.old("INSERT INTO ORDERS (customer, what, weight) VALUES (1, 'light', 0.5)")
+    pair.until_equal()
+    assert pair.switch(*FORWARD)["equal"]
+    pair.new("ALTER TABLE orders RENAME COLUMN what TO subject")
+    pair.new("INSERT INTO orders (customer, subject) VALUES (1, 'renamed')")
+    pair.new('ALTER TABLE customer ADD COLUMN "WEIGHT" text')
+    pair.new("INSERT INTO customer (name) VALUES ('carl')")
+    halted = {"app.customer": "HALTED", "app.orders": "HALTED", "app.probe": "ACTIVE"}
+    pipeline.until(lambda: pair.read_table_states() == halted, "both tables to halt", every_s=0.2)
+    said = "\n".join(pipeline.ask(*BACK, "--rehearse", *QUIET, code=3)["blocks"])
+    assert 'RENAME COLUMN "WHAT" TO "SUBJECT"' in said
+    assert "app.customer: WEIGHT would be weight after the next switch" in said
+    assert pair.writable() == ["new"]
+
+
+def test_sequences_that_would_get_one_name_refuse_the_rehearsal(pair: ShopPair) -> None:
+    twice = 'CREATE SEQUENCE "invoice_seq" START WITH 9 INCREMENT BY 1 MINVALUE 1 NOCYCLE NOCACHE;'
+    pair.start(_SHOP + twice)
+    said = pair.pipeline.venus(*FORWARD, "--rehearse", *QUIET, code=3).err
+    assert "would both become" in said
+    assert all(name in said for name in ("APP.INVOICE_SEQ", "APP.invoice_seq"))
+    assert pair.writable() == ["old", "new"]

@@ -263,7 +263,7 @@ RULES = {
         (
             Edit(
                 where="venus.adapters.targets.postgresql.cutover.cutover_session:PostgresCutover.set_counters",
-                old="return set_counters(self._session, self._all_tables, numberings, self._target.config.schema_)",
+                old="return set_counters(self._session, self._all_tables, numberings)",
                 new="return []",
             ),
         ),

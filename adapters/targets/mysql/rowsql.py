@@ -12,7 +12,7 @@ from venus.adapters.dialects.statements import Statements
 from venus.adapters.targets.mysql.naming import MysqlPlacedTable, quote
 from venus.adapters.targets.mysql.session import MysqlSession
 from venus.adapters.targets.mysql.types import is_text, write_sql
-from venus.adapters.targets.relational.place import OWN
+from venus.adapters.targets.relational.place import OWN, name_columns
 from venus.adapters.targets.relational.row_statements import TableStatements
 from venus.adapters.targets.relational.session import Refusal
 from venus.codec.columns import Value, keys_to_columns, to_columns
@@ -162,7 +162,7 @@ def key_lists(sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes, *more: 
 
 
 def _key_writers(sql: MysqlRowSql, layout: Layout) -> list[Callable[[Value], str]]:
-    return [sql.writer(c.type, c.name) for c in layout.columns[: layout.key_count]]
+    return [sql.writer(c.type, c.name) for c in name_columns(sql.placed, layout.columns[: layout.key_count])]
 
 
 def delete_keys(session: MysqlSession, sql: MysqlRowSql, layout: Layout, record_ids: PackedBytes) -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from venus.adapters.dialects.oracle import registry
+from venus.adapters.dialects.oracle.dictionary import ownership
 from venus.adapters.dialects.oracle.dictionary.reader import open_dictionary
 from venus.adapters.dialects.oracle.dictionary.tables import OracleReading, OracleTable, application_tables
 from venus.adapters.dialects.oracle.rows import PIECE_ROWS, canonical_texts
@@ -26,20 +28,59 @@ from venus.adapters.dialects.rows import WIDE_PIECE_ROWS
 from venus.adapters.targets.oracle.application_types import bind, compared_value, declare
 from venus.adapters.targets.oracle.ddl import OraclePlacedTable
 from venus.adapters.targets.oracle.types import ColumnBinding, declared_columns
+from venus.adapters.targets.relational.names import PostgresNames
 from venus.adapters.targets.relational.place import UnfitValue
 from venus.adapters.targets.relational.session import Refusal
 from venus.codec.columns import Value, to_columns
 from venus.codec.packed import PackedBytes
 from venus.codec.row_bytes import Layout
-from venus.errors import SourceError, TargetError
+from venus.errors import Refused, SourceError, TargetError
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 if TYPE_CHECKING:
     from venus.adapters.targets.oracle.session import OracleTargetSession
 
 _OTHER_VALUE = "the old database would store another value in column"
+#: What describes the tables of an Oracle.
+DIALECT = "oracle"
 #: The state of such a row in quarantine.
 _CODE = "ORA-12899"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNames:
+    """The names of one table and its columns in this database; `columns`: by their names in the stream."""
+
+    table: str
+    columns: Mapping[str, str]
+    #: Names of the stream that this database cannot give back, each with what it would become.
+    lost: tuple[tuple[str, str], ...] = ()
+
+
+def find_own_names(schema: TableSchema, captured: TableSchema | None, user: str, rule: PostgresNames) -> OwnNames:
+    """Return the names of a table of the stream in this database. Pure.
+
+    The registry of this database has recorded them: `captured` is the table of this number, and its columns have the
+    numbers of the stream. The rule has to lead from each of them to the name in the stream; a new name is one that it
+    leads to. A name that comes back as another one was changed in the other database. `user` has the tables here.
+    """
+    if schema.source_dialect == DIALECT:
+        own = {c.number: c.name for c in captured.columns} if captured is not None else {}
+        table = captured.name if captured is not None else schema.name
+        return OwnNames(table=table, columns={c.name: own.get(c.number, c.name) for c in schema.columns})
+    recorded = {c.number: c.name for c in captured.columns} if captured is not None else {}
+    columns = {c.name: _find_own_name(c.name, recorded.get(c.number), rule) for c in schema.columns}
+    table = _find_own_name(schema.name, captured.name if captured is not None else None, rule)
+    again = f"{rule.namespace(user, DIALECT)}.{rule.fold(table, DIALECT)}"
+    lost = [(schema.qualified_name, again)] if again != schema.qualified_name else []
+    lost += [(name, now) for name, own in columns.items() if (now := rule.fold(own, DIALECT)) != name]
+    return OwnNames(table=table, columns=columns, lost=tuple(lost))
+
+
+def _find_own_name(name: str, recorded: str | None, rule: PostgresNames) -> str:
+    if recorded is not None and rule.fold(recorded, DIALECT) == name:
+        return recorded
+    return name.upper() if rule.names != "keep" and name == name.lower() else name
 
 
 class OracleApplicationTables:
@@ -49,11 +90,27 @@ class OracleApplicationTables:
         self._url = url
         self._type_map = type_map
         self._tables: dict[str, OracleTable] = {}
+        #: The registered tables by their numbers.
+        self._captured: dict[int, TableSchema] = {}
+        self._user = ""
         self._has_read = False
 
     def forget(self) -> None:
         """Read the dictionary again at the next use."""
-        self._tables, self._has_read = {}, False
+        self._tables, self._captured, self._has_read = {}, {}, False
+
+    @property
+    def user(self) -> str:
+        """The schema of the tables, which is that of the user."""
+        if not self._has_read:
+            self.read_all()
+        return self._user
+
+    def find_captured(self, table_id: int) -> TableSchema | None:
+        """Return the version of a table with which its capture here has ended; None if there was none."""
+        if not self._has_read:
+            self.read_all()
+        return self._captured.get(table_id)
 
     def find(self, name: str) -> OracleTable | None:
         """Return a table; None if it does not exist."""
@@ -68,6 +125,10 @@ class OracleApplicationTables:
             _, dictionary = open_dictionary(session, (), self._type_map, OracleColumnChoice())
             listed = [at for at in application_tables(dictionary.list_tables()) if not at.kind.left_out]
             self._tables = {at.name: dictionary.read_table(at) for at in listed}
+            self._user = dictionary.user
+            is_installed = dictionary.owned_objects.has(ownership.REGISTRY)
+            found = [registry.read_tables(session, released=r) for r in (True, False)] if is_installed else []
+            self._captured = {number: one.schema for some in found for number, one in some.items()}
             session.rollback()
         self._has_read = True
         return list(self._tables.values())
@@ -75,28 +136,28 @@ class OracleApplicationTables:
 
 @dataclass(frozen=True, kw_only=True)
 class OracleFollowerPlace(OraclePlacedTable):
-    """A table of the stream, and the table of the application that has its name; None = there is none yet."""
+    """A table of the stream, and the table of the application that it is here; None = there is none yet."""
 
     application: OracleTable | None
+    own_names: OwnNames
 
     def fold(self, name: str) -> str:
-        return name
+        return self.own_names.columns.get(name, name)
 
     @cached_property
     def types(self) -> dict[str, str]:
         own = {name: declare(reading.declared) for name, reading in self._readings.items()}
-        return declared_columns(self.schema) | {name: own[name] for name in own if self._has(name)}
+        return declared_columns(self.schema) | own
 
     def binding_of(self, name: str, kind: LogicalType) -> ColumnBinding:
         reading = self._readings.get(name)
         return bind(reading) if reading is not None else super().binding_of(name, kind)
 
-    @property
+    @cached_property
     def _readings(self) -> Mapping[str, OracleReading]:
-        return self.application.readings if self.application is not None else {}
-
-    def _has(self, name: str) -> bool:
-        return any(c.name == name for c in self.schema.columns)
+        """How the columns are read, by their names in the stream."""
+        there = self.application.readings if self.application is not None else {}
+        return {c.name: there[own] for c in self.schema.columns if (own := self.fold(c.name)) in there}
 
     def access(self, schema: TableSchema) -> OracleFollowerAccess:
         """Return how the rows of the table are read as canonical text, with these columns."""
@@ -104,6 +165,18 @@ class OracleFollowerPlace(OraclePlacedTable):
         if missing:
             raise TargetError(f"{self.name} has no column {', '.join(missing)} in the old database")
         return OracleFollowerAccess(placed=self, layout=Layout.of(schema), readings=self._readings)
+
+
+def refuse_lost_names(placed: Seq[OraclePlacedTable]) -> None:
+    """Raise Refused with a line for each name that would be another one after the next switch. Pure."""
+    lost = [
+        f"{one.schema.qualified_name}: {name} would be {now} after the next switch to the other database"
+        for one in placed
+        if isinstance(one, OracleFollowerPlace)
+        for name, now in one.own_names.lost
+    ]
+    if lost:
+        raise Refused("\n".join(lost), hint="give it the name that it would get")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

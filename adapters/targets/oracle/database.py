@@ -13,20 +13,26 @@ import sqlalchemy as sa
 from venus.adapters.dialects.statements import describe_session
 from venus.adapters.targets.cutover_contract import CutoverMark
 from venus.adapters.targets.oracle import ddl, rowsql, tables
-from venus.adapters.targets.oracle.application import OracleApplicationTables, OracleFollowerPlace
+from venus.adapters.targets.oracle.application import (
+    OracleApplicationTables,
+    OracleFollowerPlace,
+    find_own_names,
+    refuse_lost_names,
+)
 from venus.adapters.targets.oracle.ddl import OraclePlacedTable, place_all, place_table
 from venus.adapters.targets.oracle.rowsql import OracleTableStatements, statement
 from venus.adapters.targets.oracle.session import OracleTargetSession, open_session
+from venus.adapters.targets.registry import FormerSource
 from venus.adapters.targets.relational.catalogue import TargetCatalogue
 from venus.adapters.targets.relational.database import wait_for_lock
 from venus.adapters.targets.relational.lock_waits import RowLockWait, wait_conditions
+from venus.adapters.targets.relational.names import PostgresNames
 from venus.adapters.targets.relational.own_tables import StoredMicroseconds, to_moment
 from venus.adapters.targets.relational.place import VersionStep, only_new_columns
 from venus.adapters.targets.relational.row_database import TargetFitness
 from venus.adapters.targets.relational.session import RelationalSession
 from venus.adapters.targets.relational.states import TableState
 from venus.adapters.targets.relational.stepped_database import SteppedDatabase, try_all
-from venus.adapters.targets.switching import OLD
 from venus.config import Settings
 from venus.errors import TargetError
 from venus.model import TableSchema
@@ -63,15 +69,21 @@ class OracleTargetDatabase(StoredMicroseconds, SteppedDatabase):
 
     def __init__(self, settings: Settings, name: str, *, first_load: bool = False) -> None:
         super().__init__(settings, name, rowsql, first_load=first_load)
-        is_old = name == OLD
         #: In a database that was the application's, its own tables follow.
-        self.application = OracleApplicationTables(lambda: self.url, settings.source.type_map) if is_old else None
+        self.application: OracleApplicationTables | None = None
+        if isinstance(config := self.config, FormerSource):
+            self.application = OracleApplicationTables(lambda: self.url, config.captured.type_map)
 
     @property
     def source_settings(self) -> Settings:
         """The settings with which this database is captured."""
-        login = {name: getattr(self.config, name) for name in ("url", "password_command", "password_file")}
-        return self.settings.model_copy(update={"source": self.settings.source.model_copy(update=login)})
+        assert isinstance(self.config, FormerSource)
+        return self.settings.model_copy(update={"source": self.config.captured})
+
+    @property
+    def other_names(self) -> PostgresNames:
+        """How the other database of a pair writes the names of this one."""
+        return PostgresNames(names=self.config.names, schema_of_all=self.config.schema_)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -133,14 +145,19 @@ class OracleTargetDatabase(StoredMicroseconds, SteppedDatabase):
         return (sa.make_url(self.url).username or "").upper()
 
     def place(self, schema: TableSchema) -> OraclePlacedTable:
-        if self.application is not None:
-            found = self.application.find(schema.name)
-            return OracleFollowerPlace(schema=schema, namespace=self._user, name=schema.name, application=found)
+        if (here := self.application) is not None:
+            own = find_own_names(schema, here.find_captured(schema.table_id), here.user, self.other_names)
+            found = here.find(own.table)
+            return OracleFollowerPlace(
+                schema=schema, namespace=here.user, name=own.table, application=found, own_names=own
+            )
         return place_table(schema, self._user, self.config.names)
 
     def place_all(self, schemas: Sequence[TableSchema]) -> list[OraclePlacedTable]:
         if self.application is not None:
-            return [self.place(schema) for schema in schemas if not schema.is_heartbeat]
+            placed = [self.place(schema) for schema in schemas if not schema.is_heartbeat]
+            refuse_lost_names(placed)
+            return placed
         return place_all(schemas, self._user, self.config.names, self.name)
 
     def has_table(self, session: OracleTargetSession, placed: OraclePlacedTable) -> bool:

@@ -19,7 +19,7 @@ from venus.adapters.targets.oracle.ddl import OraclePlacedTable, side_definition
 from venus.adapters.targets.oracle.session import OracleTargetSession
 from venus.adapters.targets.oracle.types import ColumnBinding, is_lob
 from venus.adapters.targets.relational.own_tables import OwnSession
-from venus.adapters.targets.relational.place import OWN, UnfitValue
+from venus.adapters.targets.relational.place import OWN, UnfitValue, name_columns
 from venus.adapters.targets.relational.row_statements import TableStatements
 from venus.adapters.targets.relational.session import DdlNeeded, Refusal
 from venus.codec.columns import Value, keys_to_columns, to_columns
@@ -140,7 +140,7 @@ def bind_column(placed: OraclePlacedTable, name: str, kind: LogicalType, values:
 
 def bind_keys(placed: OraclePlacedTable, layout: Layout, record_ids: PackedBytes) -> list[BoundColumn]:
     """Return the key columns of rows. A key that no column can hold is left out, because no row here has it."""
-    columns = layout.columns[: layout.key_count]
+    columns = name_columns(placed, layout.columns[: layout.key_count])
     keys = [keys_to_columns(record_ids, layout)]
     try:
         return [bind_column(placed, c.name, c.type, v) for c, v in zip(columns, keys[0], strict=True)]

@@ -13,16 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from venus.adapters.targets.relational.names import fold_name, shorten_bytes
+from venus.adapters.targets.relational.names import POSTGRES_NAME_BYTES, PostgresNames, fold_name, shorten_bytes
 from venus.errors import Refused
 from venus.model import OwnType, TableSchema
 
 if TYPE_CHECKING:
     from venus.config import Settings
 
-NAME_BYTES_MAX = 63
-#: Replaces the name of SQLite's only schema.
-_DEFAULT_NAMESPACES = {"main": "public"}
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 OWN_SCHEMA = "venus"
 #: A constant and a quoted name, as PostgreSQL writes them.
@@ -51,14 +48,19 @@ class PlacedTable:
     #: The configured schema of all tables; empty = each has its own.
     schema_of_all: str = ""
 
+    @property
+    def rule(self) -> PostgresNames:
+        """The rule for the names of all tables."""
+        return PostgresNames(names=self.names, schema_of_all=self.schema_of_all)
+
     def fold(self, name: str) -> str:
         """Return the name at the target of a name of the source, without quotes."""
-        return shorten_name(fold_name(name, self.schema.source_dialect, self.names))
+        return self.rule.fold(name, self.schema.source_dialect)
 
     def place_sibling(self, other: TableSchema) -> PlacedTable:
         """Return the place of another table of the same source."""
-        namespace = self.schema_of_all or target_namespace(other.namespace, other.source_dialect, self.names)
-        name = shorten_name(fold_name(other.name, other.source_dialect, self.names))
+        dialect, rule = other.source_dialect, self.rule
+        namespace, name = rule.namespace(other.namespace, dialect), rule.fold(other.name, dialect)
         return replace(self, schema=other, namespace=namespace, name=name)
 
     @property
@@ -78,8 +80,7 @@ class PlacedTable:
 
     def type_place(self, own: OwnType) -> tuple[str, str]:
         """Return schema and name of one of the application's own types at the target."""
-        namespace = self.schema_of_all or target_namespace(own.namespace, self.schema.source_dialect, self.names)
-        return namespace, self.fold(own.name)
+        return self.rule.namespace(own.namespace, self.schema.source_dialect), self.fold(own.name)
 
     def type_name(self, own: OwnType) -> str:
         """Return the quoted type for a statement."""
@@ -132,7 +133,7 @@ class PlacedTable:
 
 def shorten_name(name: str) -> str:
     """Shorten a name to PostgreSQL's limit, with a hash in place of the end; the result is always the same."""
-    return shorten_bytes(name, NAME_BYTES_MAX)
+    return shorten_bytes(name, POSTGRES_NAME_BYTES)
 
 
 def place_table(schema: TableSchema, settings: Settings, target: str) -> PlacedTable:
@@ -140,12 +141,6 @@ def place_table(schema: TableSchema, settings: Settings, target: str) -> PlacedT
     config = settings.targets[target]
     anywhere = PlacedTable(schema=schema, namespace="", name="", names=config.names, schema_of_all=config.schema_)
     return anywhere.place_sibling(schema)
-
-
-def target_namespace(namespace: str, dialect: str, names: str) -> str:
-    """Return the target's schema for a source's namespace."""
-    own = shorten_name(fold_name(namespace, dialect, names))
-    return _DEFAULT_NAMESPACES.get(own, own) or "public"
 
 
 def place_all(schemas: Iterable[TableSchema], settings: Settings, target: str) -> list[PlacedTable]:
@@ -179,9 +174,9 @@ def _type_problems(placed: Iterable[PlacedTable], taken: dict[tuple[str, str], s
 def _name_problems(placed: PlacedTable) -> list[str]:
     columns = [placed.fold(c.name) for c in placed.schema.columns]
     problems = []
-    if len(placed.namespace.encode()) > NAME_BYTES_MAX:
+    if len(placed.namespace.encode()) > POSTGRES_NAME_BYTES:
         problems.append(
-            f"{placed.qualified_name}: the schema's name is longer than PostgreSQL's {NAME_BYTES_MAX} bytes"
+            f"{placed.qualified_name}: the schema's name is longer than PostgreSQL's {POSTGRES_NAME_BYTES} bytes"
         )
     problems += [
         f"{placed.qualified_name}: PostgreSQL has a system column called {c}" for c in columns if c in _SYSTEM_COLUMNS

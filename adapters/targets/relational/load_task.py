@@ -246,7 +246,7 @@ class _SplitLoad:
     def _refuse_former_key(self, schema: TableSchema) -> None:
         """Refuse rows by another key than that of the newest version: the same row may be there by both keys."""
         newest = self._task.placed.schema
-        if schema.identity != newest.identity:
+        if not schema.has_same_key(newest):
             raise FormerKey(
                 f"{newest.qualified_name}: the broker still has rows by its former key ({', '.join(schema.key)})",
                 hint=f"run `venus resync {newest.qualified_name}`, which reads the table again at the source; then run "

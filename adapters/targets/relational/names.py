@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from venus.adapters.dialects import has_upper_case_names
 
 _DIGEST_CHARS = 8
+POSTGRES_NAME_BYTES = 63
+#: Replaces the name of SQLite's only schema.
+_DEFAULT_NAMESPACES = {"main": "public"}
 
 
 def fold_name(name: str, dialect: str, names: str = "auto") -> str:
@@ -30,3 +34,21 @@ def shorten_chars(name: str, chars_max: int) -> str:
 
 def _digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_CHARS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresNames:
+    """How PostgreSQL's side of a pair writes the names of the other one: `names` and `schema` in `[targets.X]`."""
+
+    names: str = "auto"
+    #: The configured schema of all tables; empty = each has its own.
+    schema_of_all: str = ""
+
+    def fold(self, name: str, dialect: str) -> str:
+        """Return the name of a table, a column or a sequence of the source."""
+        return shorten_bytes(fold_name(name, dialect, self.names), POSTGRES_NAME_BYTES)
+
+    def namespace(self, namespace: str, dialect: str) -> str:
+        """Return the schema of the tables of a namespace of the source."""
+        own = self.fold(namespace, dialect)
+        return self.schema_of_all or _DEFAULT_NAMESPACES.get(own, own) or "public"

@@ -58,6 +58,10 @@ class TablePlace(Protocol):
         """The table for messages."""
         ...
 
+    def fold(self, name: str) -> str:
+        """Return the name at the target of a name of the source, without quotes."""
+        ...
+
 
 class OwnTables(ConfiguredTarget, ABC):
     """VENUS's own tables at target `name` of the configuration.

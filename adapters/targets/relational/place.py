@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from venus.errors import Refused
-from venus.model import TableSchema
+from venus.model import Column, TableSchema
 
 #: How the names of VENUS's own tables begin.
 OWN = "venus_"
@@ -83,11 +83,17 @@ class VersionStep:
     refused: str = ""
 
 
+def name_columns(placed: RelationalPlace, columns: Iterable[Column]) -> list[Column]:
+    """Return columns of any version with the names that this one gives them."""
+    names = {c.number: c.name for c in placed.schema.columns}
+    return [replace(c, name=names.get(c.number, c.name)) for c in columns]
+
+
 def is_other_key(before: TableSchema, after: TableSchema, *, rekeying: bool) -> bool:
     """Return whether a step would change a table's key; a resync (`rekeying`) may give its columns other names."""
     if rekeying:
         return [number for _, number in before.identity] != [number for _, number in after.identity]
-    return before.identity != after.identity
+    return not before.has_same_key(after)
 
 
 def find_refused_change(old: RelationalPlace, new: RelationalPlace, target: str, *, rekeying: bool) -> str:

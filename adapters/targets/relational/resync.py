@@ -223,10 +223,8 @@ class Resyncs:
             return self._give_up(session, catalogue, state, str(load.error or "stopped"))
         if state.state == ACTIVE and catalogue.position.offset < load.cut:
             return False  # the stream has not reached the cut yet
-        if (
-            state.state in (ACTIVE, CATCHUP)
-            and catalogue.current_schema(state.table_id).identity != load.schema.identity
-        ):
+        current = catalogue.current_schema(state.table_id)
+        if state.state in (ACTIVE, CATCHUP) and not current.has_same_key(load.schema):
             return False  # nor the version that halts the table
         try:
             self._replace(session, catalogue, state, load.cut, load.schema)
@@ -270,7 +268,7 @@ class Resyncs:
     ) -> tuple[int, int]:
         """Make the table equal to the side table; return how many rows were removed and added."""
         schema, before = sql.placed.schema, catalogue.current_schema(state.table_id)
-        if before.identity != schema.identity:
+        if not before.has_same_key(schema):
             transaction.recording.stop(state.table_id, SWEEP, sql)  # it has the old keys
             evolve = partial(self._evolve, session, catalogue, state, schema, rekeying=True)
             return self._target.replace_key_by_side(session, state, self._target.place(before), sql, evolve)
@@ -346,7 +344,7 @@ class Resyncs:
 
 def refuse_former_key(newest: TableSchema, version: TableSchema, target: str) -> None:
     """Raise TargetError for rows of the full data that have another key than the newest version."""
-    if newest.identity != version.identity:
+    if not newest.has_same_key(version):
         name, former = newest.qualified_name, ", ".join(version.key)
         raise TargetError(
             f"the broker still has rows by the former key ({former}): run `venus resync {name}`, which reads the table "

@@ -7,13 +7,16 @@ every kind. A kind adds how it rejects writes, and how it takes over the capture
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Any
 
-from venus.adapters.dialects.handover_rules import version_to_follow
-from venus.adapters.targets.cutover_contract import CutoverObstacle, FollowStart
+from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.handover_rules import CaptureHandover, version_to_follow
+from venus.adapters.targets.cutover_contract import CutoverObstacle, FollowStart, NewSideObject, SideLimits
 from venus.adapters.targets.relational.database import RelationalDatabase
+from venus.adapters.targets.relational.own_tables import TablePlace
 from venus.adapters.targets.relational.session import RelationalSession, transaction
 from venus.adapters.targets.relational.states import ACTIVE, rows_to_text
 from venus.adapters.targets.switching import SideRecord, SideState
@@ -51,6 +54,18 @@ class RelationalSide(ABC):
     def describe_open_transactions(self) -> str:
         """Describe transactions of other sessions, which may hold a lock; empty if none is visible."""
 
+    @abstractmethod
+    def plan_own_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
+        """Plan the handover of tables that have the names of this database."""
+
+    @abstractmethod
+    def read_own_limits(self, tables: Seq[TableSchema]) -> SideLimits:
+        """Read the limits of the columns of tables that have the names of this database."""
+
+    @abstractmethod
+    def find_objects_beside(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
+        """Find columns and tables that only this database has; all names are those of this database."""
+
     def list_capture_drops(self) -> Seq[str]:
         """Return the statements by which `follow` ends capture; none where capture sees what VENUS applies."""
         return ()
@@ -75,6 +90,34 @@ class RelationalSide(ABC):
         """Store the record in the caller's transaction."""
         put_record(self._session, self.sql("put"), record)
 
+    # -- names of the other database -------------------------------------------------------------------------------
+
+    def rename(self, schema: TableSchema) -> TableSchema:
+        """Return a version with the names that its table has in this database; most pairs have the same names."""
+        return schema
+
+    def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
+        captured, left = ([replace(t, schema=self.rename(t.schema)) for t in some] for some in (tables, released))
+        return self.plan_own_handover(captured, left)
+
+    def read_limits(self, tables: Seq[TableSchema]) -> SideLimits:
+        own = [self.rename(schema) for schema in tables]
+        limits = self.read_own_limits(own)
+        return {
+            (schema.qualified_name, column.name): limits[place]
+            for schema, here in zip(tables, own, strict=True)
+            for column, own_column in zip(schema.columns, here.columns, strict=True)
+            if (place := (here.qualified_name, own_column.name)) in limits
+        }
+
+    def find_own_objects(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
+        own = [self.rename(schema) for schema in tables]
+        return self.find_objects_beside(own, self.rename_tables(others, own))
+
+    def rename_tables(self, names: Collection[str], tables: Seq[TableSchema]) -> Collection[str]:
+        """Return qualified names of tables beside `tables` as this database would write them."""
+        return names
+
     def read_start(self) -> FollowStart:
         target, session = self._target, self._session
         position = target.read_position(session)
@@ -89,7 +132,7 @@ class RelationalSide(ABC):
             epoch=position.epoch,
             last_sequence=position.last_sequence,
             rows=position.rows,
-            schemas=(*(version_to_follow(was, present.get(was.table_id)) for was in at_cut), *beats),
+            schemas=(*(version_to_follow(self.rename(was), present.get(was.table_id)) for was in at_cut), *beats),
         )
 
     def follow(self, record: SideRecord, start: FollowStart) -> None:
@@ -115,6 +158,17 @@ class RelationalSide(ABC):
             session.run(self.remove_mark_sql, {"group": target.group})
             target.run_own(session, "set_paused", paused=False)
             self.put_record(record)
+
+
+def rename_table(schema: TableSchema, placed: TablePlace) -> TableSchema:
+    """Return a version with the names of its place. Pure."""
+    return replace(
+        schema,
+        namespace=placed.namespace,
+        name=placed.name,
+        columns=tuple(replace(c, name=placed.fold(c.name)) for c in schema.columns),
+        key=tuple(map(placed.fold, schema.key)),
+    )
 
 
 def parse_record(row: Seq[Any] | None) -> SideRecord | None:

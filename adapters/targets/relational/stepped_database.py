@@ -157,7 +157,7 @@ class SteppedDatabase(RowDatabase):
         self.forget_dictionary()
         try:
             self.run_own(session, "put_intent", table_id=table_id, name=version_intent(schema))
-            if catalogue.current_schema(table_id).identity != schema.identity:  # it has the former names of the key
+            if not catalogue.current_schema(table_id).has_same_key(schema):  # it has the former names of the key
                 session.run(sql.text("drop_touched"))
             for text in step.statements:
                 session.run(text)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from venus.adapters.dialects.statements import Statements
-from venus.adapters.targets.relational.place import UnfitValue
+from venus.adapters.targets.relational.place import UnfitValue, name_columns
 from venus.adapters.targets.relational.row_statements import TableStatements
 from venus.adapters.targets.relational.session import Refusal
 from venus.adapters.targets.sqlite.ddl import SqlitePlacedTable, side_definitions
@@ -111,7 +111,7 @@ def _stored_keys(
     session: SqliteSession, sql: SqliteTableStatements, layout: Layout, record_ids: PackedBytes
 ) -> list[Sequence[Any]]:
     """Return the columns of keys in their stored form."""
-    columns = layout.columns[: layout.key_count]
+    columns = name_columns(sql.placed, layout.columns[: layout.key_count])
     types = [c.type for c in columns]
     return sql.store(session, columns, types, keys_to_columns(record_ids, layout))
 

@@ -217,17 +217,35 @@ def test_a_version_that_is_another_one_here_is_refused(tmp_path: Path) -> None:
     engine.stop()
 
 
+def describe_as(producer: Producer, name: str, version: int, dialect: str) -> broker_pb2.Half:
+    """Build the next half message with a description of the table by a kind of database."""
+    message = producer.next_half(engines.rows(version, 1))
+    content = change_pb2.BatchBody.FromString(message.body)
+    content.schemas[0].name, content.schemas[0].version, content.schemas[0].source_dialect = name, version, dialect
+    for section in content.tables:
+        section.schema_version = version
+    said = content.SerializeToString()
+    return broker_pb2.Half(batch_no=message.batch_no, digest=xxhash.xxh3_64_intdigest(said), body=said)
+
+
 def test_another_table_under_a_known_number_is_refused_in_any_version(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     producer.commit(engines.rows(0, 3))
-    message = producer.next_half(engines.rows(3, 1))
-    content = change_pb2.BatchBody.FromString(message.body)
-    content.schemas[0].name, content.schemas[0].version = "other", 2
-    for section in content.tables:
-        section.schema_version = 2
-    said = content.SerializeToString()
-    other = broker_pb2.Half(batch_no=message.batch_no, digest=xxhash.xxh3_64_intdigest(said), body=said)
     with pytest.raises(ProtocolError, match="describes version 2 of table 1 in another way"):
-        producer.send(other)
+        producer.send(describe_as(producer, "other", 2, ""))
+    engine.stop()
+
+
+def test_a_database_of_another_kind_that_continues_may_write_names_in_its_own_way(tmp_path: Path) -> None:
+    engine = engines.make(tmp_path)
+    producer = Producer(engine)
+    for version, (name, dialect) in enumerate(
+        (("CUSTOMER", "oracle"), ("customer", "postgresql"), ("CUSTOMER", "oracle"), ("CUSTOMER", "oracle")), 1
+    ):
+        message = describe_as(producer, name, version, dialect)
+        producer.send(message)
+        producer.decide(message)
+    with pytest.raises(ProtocolError, match="describes version 5 of table 1 in another way"):
+        producer.send(describe_as(producer, "CLIENT", 5, "oracle"))
     engine.stop()

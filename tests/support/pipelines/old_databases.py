@@ -90,18 +90,19 @@ INSERT INTO probe VALUES (1);
 
 
 class OraclePair(SwitchedPair):
-    """The stand-in for Oracle and a PostgreSQL database with a pipeline between them; its tables have quoted names.
+    """The stand-in for Oracle and a PostgreSQL database with a pipeline between them.
 
-    Its sequence stands for the one of an identity column.
+    A sequence ISEQ$$_TABLE stands for the one of an identity column.
     """
 
     LEDGER = """
-CREATE SEQUENCE "ISEQ$$_ledger" START WITH 1 INCREMENT BY 1 MINVALUE 1 NOCYCLE NOCACHE;
-CREATE TABLE "ledger" ("id" NUMBER(18) DEFAULT NEXTVAL("ISEQ$$_ledger") PRIMARY KEY, "amount" NUMBER(12, 2) NOT NULL,
-    "note" VARCHAR2(100));
-CREATE TABLE "probe" ("n" NUMBER(18) PRIMARY KEY);
-INSERT INTO "probe" VALUES (1);
+CREATE SEQUENCE "ISEQ$$_LEDGER" START WITH 1 INCREMENT BY 1 MINVALUE 1 NOCYCLE NOCACHE;
+CREATE TABLE LEDGER (ID NUMBER(18) DEFAULT NEXTVAL("ISEQ$$_LEDGER") PRIMARY KEY, AMOUNT NUMBER(12, 2) NOT NULL,
+    NOTE VARCHAR2(100));
+CREATE TABLE PROBE (N NUMBER(18) PRIMARY KEY);
+INSERT INTO PROBE VALUES (1);
 """
+    ledger, probe = "LEDGER", "PROBE"
     BEGIN = "START TRANSACTION"  # BEGIN is that of a block
     ERRORS = (pymysql.Error,)
 
@@ -109,8 +110,7 @@ INSERT INTO "probe" VALUES (1);
         self.server = server
         StandIn(server).prepare()
         url = f"oracle+cx_oracle://root@127.0.0.1:{server.port}/?service_name=SCHOOL"
-        super().__init__(folder, url, new, f'"{SCHEMA}"')
-        self.pipeline.target_options = 'names = "keep"'
+        super().__init__(folder, url, new, SCHEMA.lower())
         self.pipeline.environ["PYTHONPATH"] = python_path(folder / "driver")
 
     def start(self, tables: str) -> None:
@@ -119,9 +119,9 @@ INSERT INTO "probe" VALUES (1);
         super().start("")
 
     def _declare_counters(self) -> None:
-        """Let the dictionary name the sequences as those of identity columns, with their numbers."""
+        """Let the dictionary name the sequences, some as those of identity columns, with their numbers."""
         found = self.server.execute("SHOW FULL TABLES WHERE TABLE_TYPE = 'SEQUENCE'", SCHEMA)
-        names = [str(name) for name, _ in found if str(name).startswith("ISEQ$$_")]
+        names = [str(name) for name, _ in found]
         numbers = " UNION ALL ".join(
             f"SELECT '{SCHEMA}' AS SEQUENCE_OWNER, '{name}' AS SEQUENCE_NAME, next_not_cached_value AS LAST_NUMBER,"
             " increment AS INCREMENT_BY, minimum_value AS MIN_VALUE, maximum_value AS MAX_VALUE, 'N' AS CYCLE_FLAG"
@@ -130,8 +130,8 @@ INSERT INTO "probe" VALUES (1);
         )
         self.server.execute("DROP TABLE IF EXISTS ALL_SEQUENCES", DICTIONARY)
         self.server.execute(f"CREATE OR REPLACE VIEW ALL_SEQUENCES AS {numbers}", DICTIONARY)
-        for name in names:
-            values = f"'{SCHEMA}', '{name.removeprefix('ISEQ$$_')}', 'id', 'BY DEFAULT', '{name}'"
+        for name in [name for name in names if name.startswith("ISEQ$$_")]:
+            values = f"'{SCHEMA}', '{name.removeprefix('ISEQ$$_')}', 'ID', 'BY DEFAULT', '{name}'"
             self.server.execute(f"INSERT INTO ALL_TAB_IDENTITY_COLS VALUES ({values})", DICTIONARY)
 
     def connect_old(self) -> Any:

@@ -28,7 +28,6 @@ BACK = ("fallback",)
 #: Attempts of one switch, the first of them with a fault.
 _ATTEMPTS_MAX = 8
 _FAULTS_MAX = 4
-_PROBE = "UPDATE probe SET n = n + 1"
 
 
 class SwitchedPair(ABC):
@@ -36,6 +35,9 @@ class SwitchedPair(ABC):
 
     #: The tables of the application in the old database, for `SwitchProof`.
     LEDGER: ClassVar[str]
+    #: Their names as both databases read them: PostgreSQL folds a name in upper case.
+    ledger: ClassVar[str] = "ledger"
+    probe: ClassVar[str] = "probe"
     #: How a transaction begins in the old database; PostgreSQL takes each of these.
     BEGIN: ClassVar[str] = "BEGIN"
     #: Errors of the old database's driver.
@@ -111,6 +113,11 @@ class SwitchedPair(ABC):
         return self.pipeline.ask(*command, *QUIET)["certificate"]
 
     @property
+    def probe_write(self) -> str:
+        """A write that shows whether a database accepts writes."""
+        return f"UPDATE {self.probe} SET n = n + 1"
+
+    @property
     def has_begun(self) -> bool:
         """Whether a switch was ever begun: the new database has a record."""
         there = self.new("SELECT to_regclass('venus.side') IS NOT NULL")
@@ -121,13 +128,13 @@ class SwitchedPair(ABC):
         found = []
         for name, run in (("old", self.old), ("new", self.new)):
             with suppress(*self.errors):
-                run(_PROBE)
+                run(self.probe_write)
                 found.append(name)
         return found
 
     def read_ledger(self, name: str) -> dict[int, tuple[str, str]]:
         """Return the rows of the application in a database."""
-        rows = (self.new if name == "new" else self.old)("SELECT id, amount, note FROM ledger")
+        rows = (self.new if name == "new" else self.old)(f"SELECT id, amount, note FROM {self.ledger}")
         return {number: (f"{amount:.2f}", note) for number, amount, note in rows}
 
 
@@ -193,7 +200,8 @@ class LedgerApplication:
 
     def _look_for(self, connection: Any, note: str) -> None:
         """Find out what became of the write that the last connection may have lost."""
-        found = {i: (f"{a:.2f}", n) for i, a, n in run_statements(connection, "SELECT id, amount, note FROM ledger")}
+        rows = run_statements(connection, f"SELECT id, amount, note FROM {self._pair.ledger}")
+        found = {i: (f"{a:.2f}", n) for i, a, n in rows}
         lost = {i: row for i, row in self.rows.items() if found.get(i) != row}
         more = {i: row for i, row in found.items() if self.rows.get(i) != row}
         assert len(lost) <= 1, f"the ledger lacks {lost}"
@@ -203,18 +211,18 @@ class LedgerApplication:
 
     def _write(self, connection: Any, note: str) -> None:
         amount = f"{self._random.randrange(10**6) / 100:.2f}"
-        known, chance = list(self.rows), self._random.random()
+        known, chance, ledger = list(self.rows), self._random.random(), self._pair.ledger
         if len(known) < 20 or chance < 0.4:
-            text = f"INSERT INTO ledger (amount, note) VALUES ({amount}, '{note}') RETURNING id"
+            text = f"INSERT INTO {ledger} (amount, note) VALUES ({amount}, '{note}') RETURNING id"
             number = self._draw(run_statements(connection, text))
             self.rows[number] = (amount, note)
         elif chance < 0.8:
             number = self._random.choice(known)
-            run_statements(connection, f"UPDATE ledger SET amount = {amount}, note = '{note}' WHERE id = {number}")
+            run_statements(connection, f"UPDATE {ledger} SET amount = {amount}, note = '{note}' WHERE id = {number}")
             self.rows[number] = (amount, note)
         else:
             number = self._random.choice(known)
-            run_statements(connection, f"DELETE FROM ledger WHERE id = {number}")
+            run_statements(connection, f"DELETE FROM {ledger} WHERE id = {number}")
             del self.rows[number]
         self.writes += 1
 
@@ -222,9 +230,9 @@ class LedgerApplication:
         """Draw a number that may be known outside, for a row that no other database ever sees."""
         cursor = connection.cursor()
         cursor.execute(self._pair.BEGIN)
-        cursor.execute("INSERT INTO ledger (amount, note) VALUES (0, 'drawn') RETURNING id")
+        cursor.execute(f"INSERT INTO {self._pair.ledger} (amount, note) VALUES (0, 'drawn') RETURNING id")
         (number,) = cursor.fetchall()[0]
-        cursor.execute(f"DELETE FROM ledger WHERE id = {number}")
+        cursor.execute(f"DELETE FROM {self._pair.ledger} WHERE id = {number}")
         cursor.execute("COMMIT")
         self._draw([(number,)])
 
@@ -272,7 +280,7 @@ class DoubleWriteProbe:
         """Open a write, which the end of the connection rolls back."""
         try:
             connection.cursor().execute(self._pair.BEGIN)
-            connection.cursor().execute(_PROBE)
+            connection.cursor().execute(self._pair.probe_write)
         except self._pair.errors:
             return False
         return True

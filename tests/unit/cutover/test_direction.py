@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from venus.adapters.cutover.direction import check_pair
+from venus.adapters.targets.registry import FormerSource
 from venus.config import Settings
 from venus.errors import ConfigError
 
@@ -24,7 +25,7 @@ def test_two_postgresql_databases_are_a_pair() -> None:
 
 @pytest.mark.parametrize("source", [MARIADB, SQLITE, ORACLE])
 def test_a_source_of_another_kind_follows_a_postgresql_target(source: str) -> None:
-    options = {SQLITE: {"schema": "main"}, ORACLE: {"names": "keep"}}.get(source, {})
+    options = {"schema": "main"} if source == SQLITE else {}
     assert check_pair(settings(source, POSTGRES, **options), "main").open_target("@source").capabilities.falls_back
 
 
@@ -49,15 +50,31 @@ def test_tables_of_a_file_need_the_schema_of_their_name() -> None:
     assert refused.value.hint == 'it needs [targets.main] with schema = "main" since its load, without names'
 
 
-@pytest.mark.parametrize("options", [{}, {"schema": "copy", "names": "keep"}])
-def test_tables_of_an_oracle_need_the_names_of_its_dictionary(options: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="tables have other names") as refused:
-        check_pair(settings(ORACLE, POSTGRES, **options), "main")
-    assert refused.value.hint == 'it needs [targets.main] without schema, with names = "keep" since its load'
+@pytest.mark.parametrize(
+    ("options", "tables", "excluded"),
+    [
+        ({}, ("v.*", "v.cust*"), ("shop.x",)),
+        ({"schema": "copy"}, ("copy.*", "copy.cust*"), ("copy.x",)),
+        ({"names": "keep"}, ("V.*", "V.CUST*"), ("SHOP.X",)),
+    ],
+)
+def test_patterns_of_an_oracle_choose_the_tables_of_the_new_database(
+    options: dict[str, object], tables: tuple[str, ...], excluded: tuple[str, ...]
+) -> None:
+    base = settings(ORACLE, POSTGRES, **options)
+    chosen = {"tables": ("*", "CUST*"), "exclude": ("SHOP.X",), "type_map": {"V.T.C": "boolean"}}
+    base = base.model_copy(update={"source": base.source.model_copy(update={**chosen, "log_tablespace": "LOGS"})})
+    back = check_pair(base, "main").settings_to("@source")
+    assert (back.source.tables, back.source.exclude) == (tables, excluded)
+    assert (back.source.type_map, back.source.log_tablespace) == ({}, ""), "PostgreSQL has neither"
+    former = back.targets["@source"]
+    assert isinstance(former, FormerSource)
+    assert former.captured == base.source
+    assert (former.names, former.schema_) == (options.get("names", "auto"), options.get("schema", ""))
 
 
 def test_a_source_in_mode_inline_is_refused() -> None:
-    given = settings(ORACLE, POSTGRES, names="keep")
+    given = settings(ORACLE, POSTGRES)
     inline = given.model_copy(update={"source": given.source.model_copy(update={"mode": "inline"})})
     with pytest.raises(ConfigError, match="mode inline cannot follow"):
         check_pair(inline, "main")

@@ -50,10 +50,11 @@ def test_a_database_of_another_kind_continues_in_its_own_description() -> None:
 
 
 def test_a_change_of_columns_since_the_cut_comes_among_the_rows() -> None:
+    here = replace(MARIA, source_dialect="postgresql")  # whose names it has
     more = (*POSTGRES.columns, Column(name="more", number=3, type=TEXT))
-    assert version_to_follow(MARIA, replace(POSTGRES, columns=more)) == MARIA
+    assert version_to_follow(MARIA, replace(POSTGRES, columns=more)) == here
     retyped = (POSTGRES.columns[0], replace(POSTGRES.columns[1], type=TEXT))
-    assert version_to_follow(MARIA, replace(POSTGRES, columns=retyped)) == MARIA
+    assert version_to_follow(MARIA, replace(POSTGRES, columns=retyped)) == here
     assert version_to_follow(MARIA, None) == MARIA
 
 

@@ -14,7 +14,6 @@ from venus.broker.machine.half_messages import check_limit
 from venus.broker.machine.steps import EntryStep
 from venus.broker.store import keys
 from venus.broker.store.rocks import Store
-from venus.model import is_heartbeat
 from venus.wire import broker_pb2, change_pb2
 
 
@@ -53,7 +52,7 @@ def find_contradiction(store: Store, business: Business, content: Envelope) -> c
     for schema in content.schemas:
         found = store.get(keys.STATE, keys.schema_key(business.number, schema.table_id, schema.version))
         if found is None:
-            if known := _find_other_name(business, schema):
+            if known := _find_other_name(store, business, schema):
                 return known
             continue
         known = change_pb2.TableSchema.FromString(records.decode_schema(found)[1])
@@ -62,19 +61,30 @@ def find_contradiction(store: Store, business: Business, content: Envelope) -> c
     return None
 
 
-def _find_other_name(business: Business, schema: change_pb2.TableSchema) -> change_pb2.TableSchema | None:
+def _find_other_name(store: Store, business: Business, schema: change_pb2.TableSchema) -> change_pb2.TableSchema | None:
     """Return the known table if its number had another name: within one history no table is renamed.
 
-    Only the heartbeat has another name once a database of another kind continues the history.
+    A database of another kind that continues the history may write the names in its own way.
     """
     known = business.tables.get(schema.table_id)
     if known is None or not known.name or (known.namespace, known.name) == (schema.namespace, schema.name):
         return None
-    if is_heartbeat(known.namespace, known.name) and is_heartbeat(schema.namespace, schema.name):
+    before = _newest_dialect(store, business, schema.table_id)
+    if before and schema.source_dialect and before != schema.source_dialect:
         return None
     return change_pb2.TableSchema(
         table_id=schema.table_id, version=schema.version, namespace=known.namespace, name=known.name
     )
+
+
+def _newest_dialect(store: Store, business: Business, table_id: int) -> str:
+    """Return the kind of database that described the newest stored version of a table; empty = it is not known."""
+    versions = [version for number, version in business.schemas if number == table_id]
+    for version in sorted(versions, reverse=True):
+        found = store.get(keys.STATE, keys.schema_key(business.number, table_id, version))
+        if found is not None:
+            return change_pb2.TableSchema.FromString(records.decode_schema(found)[1]).source_dialect
+    return ""
 
 
 def _row_layout(schema: change_pb2.TableSchema) -> tuple[object, ...]:

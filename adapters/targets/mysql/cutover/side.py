@@ -169,7 +169,7 @@ class MysqlSide(RelationalSide):
 
     # -- what could not come back ----------------------------------------------------------------------------------
 
-    def read_limits(self, tables: Seq[TableSchema]) -> SideLimits:
+    def read_own_limits(self, tables: Seq[TableSchema]) -> SideLimits:
         found: dict[tuple[str, str], ColumnLimits] = {}
         for schema in tables:
             table = None if schema.is_heartbeat else self._tables.find(schema.name)
@@ -179,7 +179,7 @@ class MysqlSide(RelationalSide):
                 }
         return found
 
-    def find_own_objects(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
+    def find_objects_beside(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
         known = {schema.name: schema for schema in tables if not schema.is_heartbeat}
         found: list[NewSideObject] = []
         for table in self._tables.read_all():
@@ -263,7 +263,7 @@ class MysqlSide(RelationalSide):
             return
         self._limit_lock_waits(LOCK_TIMEOUT_MS)
 
-    def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
+    def plan_own_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
         with closing(self._connect()) as connection:
             return plan_handover(connection, tables, released)
 

@@ -17,7 +17,7 @@ from venus.adapters.dialects.oracle.installation.handover import run_statements
 from venus.adapters.dialects.oracle.session.options import Version
 from venus.adapters.dialects.oracle.source import open_source
 from venus.adapters.targets.cutover_contract import CounterSetting, ReferenceCheck, RowSink, SideOpening
-from venus.adapters.targets.oracle.application import OracleFollowerAccess, OracleFollowerPlace
+from venus.adapters.targets.oracle.application import DIALECT, OracleFollowerAccess, OracleFollowerPlace
 from venus.adapters.targets.oracle.cutover.side import check_switched_on, open_side
 from venus.adapters.targets.oracle.database import OracleTargetDatabase, cutover_sql, side_sql
 from venus.adapters.targets.oracle.ddl import quote
@@ -175,12 +175,11 @@ class OracleCutover(FollowerCutover):
     # -- counters --------------------------------------------------------------------------------------------------
 
     def set_counters(self, numberings: Seq[Numbering]) -> list[CounterSetting]:
-        of_column = {(n.table, n.column): n for n in numberings if n.table}
-        of_name = {n.name: n for n in numberings if n.name}
+        known_by_name = self._match_numberings(numberings)
         placed = {one.name: one for one in self._placed.values()}
         found = []
         for own in self._read_numberings()[0]:
-            known = of_column.get((own.table, own.column)) if own.table else of_name.get(own.name)
+            known = known_by_name.get((own.table, own.column) if own.table else ("", own.name))
             if own.table in placed or known is not None:
                 found.append(self._set_counter(own, known, placed.get(own.table)))
         late = {n.name: n for n in self._read_numberings()[0]}
@@ -190,6 +189,21 @@ class OracleCutover(FollowerCutover):
                     f"{own.name}: its counter cannot continue at {one.next_value:,}", hint="give it a wider range"
                 )
         return [one for one, _ in found]
+
+    def _match_numberings(self, numberings: Seq[Numbering]) -> dict[tuple[str, str], Numbering]:
+        """Return the counters of the other database by table and column here, or by the name of a sequence here."""
+        of_column = {(n.namespace, n.table, n.column): n for n in numberings if n.table}
+        found = {
+            (one.name, one.fold(column.name)): known
+            for one in self._placed.values()
+            for column in one.schema.columns
+            if (known := of_column.get((one.schema.namespace, one.schema.name, column.name))) is not None
+        }
+        rule = self._target.other_names
+        free = {(n.namespace, n.name): n for n in numberings if n.name and not n.table}
+        here = [n for n in self._read_numberings()[0] if not n.table]
+        named = {("", n.name): (rule.namespace(n.namespace, DIALECT), rule.fold(n.name, DIALECT)) for n in here}
+        return found | {own: free[there] for own, there in named.items() if there in free}
 
     def _read_numberings(self) -> tuple[list[Numbering], Version]:
         with closing(open_source(self._target.source_settings)) as source:

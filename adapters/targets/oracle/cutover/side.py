@@ -44,6 +44,7 @@ from venus.adapters.targets.cutover_contract import (
     SideLimits,
     SideOpening,
 )
+from venus.adapters.targets.oracle.application import DIALECT
 from venus.adapters.targets.oracle.application_types import find_loss
 from venus.adapters.targets.oracle.cutover.limits import limit_column
 from venus.adapters.targets.oracle.database import OracleTargetDatabase, cutover_sql, side_sql
@@ -57,6 +58,7 @@ from venus.adapters.targets.relational.sides import (
     RelationalSide,
     fenced_error,
     put_record,
+    rename_table,
     waiting_error,
 )
 from venus.adapters.targets.relational.stepped_database import try_all
@@ -177,7 +179,7 @@ class OracleSide(RelationalSide):
 
     # -- what could not come back ----------------------------------------------------------------------------------
 
-    def read_limits(self, tables: Seq[TableSchema]) -> SideLimits:
+    def read_own_limits(self, tables: Seq[TableSchema]) -> SideLimits:
         found: dict[tuple[str, str], ColumnLimits] = {}
         with closing(self._open_source()) as source:
             sets = source.database.dictionary.character_sets
@@ -188,7 +190,7 @@ class OracleSide(RelationalSide):
                 found[schema.qualified_name, column.name] = limit_column(column, table.readings[column.name], sets)
         return found
 
-    def find_own_objects(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
+    def find_objects_beside(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
         known = {schema.name: schema for schema in tables if not schema.is_heartbeat}
         found: list[NewSideObject] = []
         for table in self._tables.read_all():
@@ -202,6 +204,17 @@ class OracleSide(RelationalSide):
                 rows = self._count(name, f"{quote(column)} IS NOT NULL")
                 found.append(NewSideObject(table=schema.qualified_name, column=column, rows=rows))
         return found
+
+    def rename(self, schema: TableSchema) -> TableSchema:
+        return schema if schema.is_heartbeat else rename_table(schema, self._target.place(schema))
+
+    def rename_tables(self, names: Collection[str], tables: Seq[TableSchema]) -> Collection[str]:
+        rule = self._target.other_names
+        there = [one.schema for one in self._tables.read_all()]
+        known = {
+            f"{rule.namespace(s.namespace, DIALECT)}.{rule.fold(s.name, DIALECT)}": s.qualified_name for s in there
+        }
+        return {known.get(name, name) for name in names}
 
     def _count(self, table: str, condition: str) -> int:
         query = side_sql("count_rows", table=quote(table), condition=condition, most=str(COUNTED_MAX))
@@ -294,7 +307,7 @@ class OracleSide(RelationalSide):
         except DatabaseUnavailable as error:
             logger.info("%s keeps triggers that do nothing: %s", self.name, error)
 
-    def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
+    def plan_own_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
         with closing(self._open_source()) as source:
             plan = plan_handover(source.database, tables, released)
         switch_on = [str(text) for _, _, text, _ in self._session.rows(side_sql("switched_off"))] if self.read() else []
@@ -307,7 +320,7 @@ class OracleSide(RelationalSide):
     def follow(self, record: SideRecord, start: FollowStart) -> None:
         with closing(self._open_source()) as source:
             run_statements(source.database.writer, plan_quiet_triggers(source.database))
-        self._switch_off({schema.name for schema in start.schemas})
+        self._switch_off({self.rename(schema).name for schema in start.schemas})
         super().follow(record, start)
 
     # -- what no session can do without ----------------------------------------------------------------------------

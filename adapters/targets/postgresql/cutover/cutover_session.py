@@ -28,12 +28,11 @@ from venus.adapters.targets.cutover_contract import (
 from venus.adapters.targets.postgresql.cutover import guarantees
 from venus.adapters.targets.postgresql.cutover.side import open_side, side_sql
 from venus.adapters.targets.postgresql.database import PostgresDatabase, cutover_sql
-from venus.adapters.targets.postgresql.naming import PlacedTable, quote, shorten_name, target_namespace
+from venus.adapters.targets.postgresql.naming import PlacedTable, quote
 from venus.adapters.targets.postgresql.rowsql import copy_rows
 from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
 from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.adapters.targets.relational.cutover_session import RelationalCutover
-from venus.adapters.targets.relational.names import fold_name
 from venus.adapters.targets.relational.sides import LOCK_TIMEOUT_MS, next_number
 from venus.codec.batch import TableChanges
 from venus.codec.copy_text import from_copy
@@ -200,7 +199,7 @@ class PostgresCutover(RelationalCutover):
         ]
 
     def set_counters(self, numberings: Seq[Numbering]) -> list[CounterSetting]:
-        return set_counters(self._session, self._all_tables, numberings, self._target.config.schema_)
+        return set_counters(self._session, self._all_tables, numberings)
 
     # -- the hand-over ---------------------------------------------------------------------------------------------
 
@@ -227,9 +226,9 @@ _BIGINT_MAX = 2**63 - 1
 
 
 def set_counters(
-    session: TargetSession, placed: Sequence[PlacedTable], numberings: Sequence[Numbering], schema: str
+    session: TargetSession, placed: Sequence[PlacedTable], numberings: Sequence[Numbering]
 ) -> list[CounterSetting]:
-    """Set the counters of all tables, then the free sequences. `schema` is the configured schema of the target."""
+    """Set the counters of all tables, then the free sequences. Raises Refused for two sequences of one name."""
     of_column = {(n.namespace, n.table, n.column): n for n in numberings if n.table}
     found = []
     for one in placed:
@@ -237,9 +236,23 @@ def set_counters(
             if is_identity(one, column) or is_counted(one, column):
                 known = of_column.get((one.schema.namespace, one.schema.name, column.name))
                 found += _set_column_counter(session, one, column, known)
-    return found + [
-        _set_free_sequence(session, n, placed[0], schema) for n in numberings if n.name and not n.table and placed
-    ]
+    free = name_free_sequences([n for n in numberings if n.name and not n.table], placed[0]) if placed else {}
+    return found + [_set_free_sequence(session, numbering, name) for name, numbering in free.items()]
+
+
+def name_free_sequences(numberings: Sequence[Numbering], any_table: PlacedTable) -> dict[str, Numbering]:
+    """Return the sequences that belong to no column by their quoted names at the target. Raises Refused. Pure."""
+    dialect, rule = any_table.schema.source_dialect, any_table.rule
+    found: dict[str, Numbering] = {}
+    for one in numberings:
+        name = f"{quote(rule.namespace(one.namespace, dialect))}.{quote(rule.fold(one.name, dialect))}"
+        other = found.setdefault(name, one)
+        if other is not one:
+            raise Refused(
+                f"sequences {one.namespace}.{one.name} and {other.namespace}.{other.name} would both become {name}",
+                hint="rename or drop one of them at the source",
+            )
+    return found
 
 
 def _set_column_counter(
@@ -275,13 +288,8 @@ def _setval(session: TargetSession, sequence: str, value: int, where: str) -> No
         ) from error
 
 
-def _set_free_sequence(
-    session: TargetSession, numbering: Numbering, any_table: PlacedTable, schema: str
-) -> CounterSetting:
+def _set_free_sequence(session: TargetSession, numbering: Numbering, name: str) -> CounterSetting:
     """Create a sequence that belongs to no column unless it exists, and set it."""
-    dialect, names = any_table.schema.source_dialect, any_table.names
-    namespace = schema or target_namespace(numbering.namespace, dialect, names)
-    name = f"{quote(namespace)}.{quote(shorten_name(fold_name(numbering.name, dialect, names)))}"
     row = session.row(cutover_sql("relation"), {"name": name})
     if row is not None and row[0] != "S":
         raise Refused(f"sequence {name}: the target has another object of that name", hint="rename it at the target")

@@ -16,6 +16,7 @@ from collections.abc import Sequence as Seq
 from contextlib import closing, suppress
 from dataclasses import replace
 
+from venus.adapters.dialects import has_upper_case_names
 from venus.adapters.dialects.column_choice import ColumnChoice
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.handover_rules import CaptureHandover
@@ -42,6 +43,7 @@ from venus.adapters.targets.postgresql.database import PostgresDatabase, cutover
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, quote, quote_literal
 from venus.adapters.targets.postgresql.schema import existing
 from venus.adapters.targets.postgresql.session import TargetSession, statement, try_replica_role
+from venus.adapters.targets.relational.names import PostgresNames
 from venus.adapters.targets.relational.session import transaction
 from venus.adapters.targets.relational.sides import (
     LOCK_TIMEOUT_MS,
@@ -50,6 +52,7 @@ from venus.adapters.targets.relational.sides import (
     fenced_error,
     missing_right,
     put_record,
+    rename_table,
     waiting_error,
 )
 from venus.adapters.targets.switching import SideRecord, SwitchPosition
@@ -149,7 +152,7 @@ class PostgresSide(RelationalSide):
 
     # -- what could not come back ----------------------------------------------------------------------------------
 
-    def read_limits(self, tables: Seq[TableSchema]) -> SideLimits:
+    def read_own_limits(self, tables: Seq[TableSchema]) -> SideLimits:
         (charset, version) = self._session.row(side_sql("encoding")) or ("", 0)
         return {
             (f"{place[0]}.{place[1]}", column.name): limit_column(column, table, charset, version)
@@ -157,7 +160,7 @@ class PostgresSide(RelationalSide):
             for column in table.columns
         }
 
-    def find_own_objects(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
+    def find_objects_beside(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
         return [*self._find_own_columns(tables), *self._find_own_tables(tables, others)]
 
     def _find_own_columns(self, tables: Seq[TableSchema]) -> Iterator[NewSideObject]:
@@ -200,6 +203,18 @@ class PostgresSide(RelationalSide):
     def install(self) -> None:
         self._target.install()
         self._session.run(side_sql("create"))
+
+    def rename(self, schema: TableSchema) -> TableSchema:
+        is_folded = has_upper_case_names(schema.source_dialect) and not schema.is_heartbeat
+        return rename_table(schema, self._target.place(schema)) if is_folded else schema
+
+    def rename_tables(self, names: Collection[str], tables: Seq[TableSchema]) -> Collection[str]:
+        config, dialect = self._target.config, next((t.source_dialect for t in tables), "")
+        if not has_upper_case_names(dialect):
+            return names
+        rule = PostgresNames(names=config.names, schema_of_all=config.schema_)
+        parts = (name.partition(".") for name in names)
+        return {f"{rule.namespace(namespace, dialect)}.{rule.fold(name, dialect)}" for namespace, _, name in parts}
 
     def reject_writes(self, record: SideRecord, tables: Seq[TableSchema]) -> None:
         session = self._session
@@ -251,7 +266,7 @@ class PostgresSide(RelationalSide):
             return
         self._limit_lock_waits(LOCK_TIMEOUT_MS)
 
-    def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
+    def plan_own_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
         with closing(self._connect()) as connection:
             return plan_handover(connection, tables, released)
 

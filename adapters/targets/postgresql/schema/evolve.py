@@ -47,7 +47,7 @@ def plan_step(
     """
     if (old.namespace, old.name) != (new.namespace, new.name):
         return VersionStep(refused=f"the table was renamed from {old.qualified_name} to {new.qualified_name}")
-    if old.schema.identity != new.schema.identity and not rekeying:
+    if not old.schema.has_same_key(new.schema) and not rekeying:
         return VersionStep(refused=_key_change_reason(old.schema, new.schema, target))
     before = {c.number: c for c in old.schema.columns}
     after = {c.number: c for c in new.schema.columns}

@@ -57,7 +57,7 @@ def replace_rows(
 
     VENUS does not change the key of a table that it has not created. Raises TargetError.
     """
-    is_other_key = source_of(before.schema).identity != source_of(sql.placed.schema).identity
+    is_other_key = not source_of(before.schema).has_same_key(source_of(sql.placed.schema))
     if not is_other_key:
         pass  # only a rule for columns gives it another name, which `evolve` does
     elif state.created:

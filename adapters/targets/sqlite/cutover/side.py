@@ -168,7 +168,7 @@ class SqliteSide(RelationalSide):
 
     # -- what could not come back ----------------------------------------------------------------------------------
 
-    def read_limits(self, tables: Seq[TableSchema]) -> SideLimits:
+    def read_own_limits(self, tables: Seq[TableSchema]) -> SideLimits:
         found: dict[tuple[str, str], ColumnLimits] = {}
         for schema in tables:
             table = None if schema.is_heartbeat else self._tables.find(schema.name)
@@ -177,7 +177,7 @@ class SqliteSide(RelationalSide):
                 found |= {(schema.qualified_name, c.name): limit_column(c, table.declared[c.name]) for c in columns}
         return found
 
-    def find_own_objects(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
+    def find_objects_beside(self, tables: Seq[TableSchema], others: Collection[str]) -> list[NewSideObject]:
         known = {schema.name: schema for schema in tables if not schema.is_heartbeat}
         found: list[NewSideObject] = []
         for table in self._tables.read_all():
@@ -248,7 +248,7 @@ class SqliteSide(RelationalSide):
     def tidy(self) -> None:
         """Do nothing: the triggers that reject writes end with the step."""
 
-    def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
+    def plan_own_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
         with snapshot(self._session.connection, self._session.file):
             dictionary = SqliteDictionary(self._session.connection, ColumnChoice.from_settings(self._settings))
             return plan_handover(dictionary, log_limits(self._settings), tables, released)
