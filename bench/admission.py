@@ -1,4 +1,4 @@
-"""What the admission of one batch costs, in the broker's event loop: the brakes alone, without a broker.
+"""What the admission of one batch costs, in the broker's event loop: the limiters alone, without a broker.
 
 python -m bench.admission
 """

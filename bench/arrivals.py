@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from venus.rpc.compression import cost
 from venus.rpc.sealed import unseal
-from venus.rpc.squeeze import cost
 from venus.wire import broker_pb2
 
 #: So many frames are compared with.

@@ -36,14 +36,14 @@ class _Cable:
         host, _, port = target.rpartition(":")
         self.target = (host, int(port))
         self.passed = {"up": 0, "down": 0}
-        self.back = asyncio.Event()
-        self.back.set()
+        self.connected = asyncio.Event()
+        self.connected.set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.open: set[_End] = set()
 
     @property
     def is_out(self) -> bool:
-        return not self.back.is_set()
+        return not self.connected.is_set()
 
     def make_end(self) -> _End:
         """Make the near end of a new connection, and connect the far one."""
@@ -57,7 +57,7 @@ class _Cable:
         loop = asyncio.get_running_loop()
         began = loop.time()
         while self.is_out:
-            await self.back.wait()
+            await self.connected.wait()
             await asyncio.sleep(sent_again_at(began, CONNECT_AGAIN_S, loop.time()) - loop.time())
         try:
             _, far = await loop.create_connection(lambda: _End(self, "down"), *self.target)
@@ -70,7 +70,7 @@ class _Cable:
 
     async def close(self) -> None:
         """End every connection, and what is being sent again."""
-        self.back.set()  # nothing that ends now is sent again
+        self.connected.set()  # nothing that ends now is sent again
         tasks = list(self.tasks)
         for task in tasks:
             task.cancel()
@@ -126,7 +126,7 @@ class _End(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         lost_at = loop.time()
         while self._cable.is_out:
-            await self._cable.back.wait()
+            await self._cable.connected.wait()
             await asyncio.sleep(sent_again_at(lost_at, RESEND_S, loop.time()) - loop.time())
         self._resending = False
         self.drain()
@@ -151,9 +151,9 @@ async def _lay(targets: Mapping[str, str], orders: Connection) -> None:
         what, names = order
         for name in names:
             if what == "out":
-                cables[name].back.clear()
+                cables[name].connected.clear()
             elif what == "back":
-                cables[name].back.set()
+                cables[name].connected.set()
         orders.send({name: dict(cables[name].passed) for name in names})
     for server in servers.values():
         server.close()  # a later connection would start a task that is never awaited
@@ -175,11 +175,11 @@ class Cables:
         theirs.close()
         self.at: dict[str, str] = self._answer()
 
-    def out(self, names: Sequence[str]) -> None:
+    def disconnect_all(self, names: Sequence[str]) -> None:
         """Let nothing pass from now on."""
         self._order("out", names)
 
-    def back(self, names: Sequence[str]) -> None:
+    def reconnect_all(self, names: Sequence[str]) -> None:
         """Let everything pass again."""
         self._order("back", names)
 

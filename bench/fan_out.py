@@ -37,11 +37,11 @@ class Messages:
         self.rows = rows
         self.count = self.end = 0
 
-    def one(self) -> None:
+    def commit_one(self) -> None:
         """Commit one, and wait until it is."""
-        self.many(1)
+        self.commit_many(1)
 
-    def many(self, count: int) -> None:
+    def commit_many(self, count: int) -> None:
         """Commit so many, as fast as the broker makes them durable; each is a half message with a decision."""
         producer = self._producer
         halves = [self._next() for _ in range(count)]

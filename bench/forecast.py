@@ -270,7 +270,7 @@ def measure(pipeline: Pipeline, at: ForecastPlace, server: Server) -> dict[str, 
     migrate_cpu_s = processors(pipeline, server) - busy
     disk = size_of(pipeline.folder / "data")
     pipeline.start("sync", "sync", "--target", "main")
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
     while True:
         busy, started = processors(pipeline, server), time.monotonic()
         rehearsed = pipeline.ask("cutover", "--target", "main", "--rehearse", code=(0, 3))
@@ -278,7 +278,7 @@ def measure(pipeline: Pipeline, at: ForecastPlace, server: Server) -> dict[str, 
         cutover_cpu_s = processors(pipeline, server) - busy
         if not rehearsed["blocks"]:
             break
-        pipeline.caught_up("main")  # a heartbeat came at the wrong moment, on a busy machine
+        pipeline.wait_until_caught_up("main")  # a heartbeat came at the wrong moment, on a busy machine
     read_s, load_s = loaded["first_fill_seconds"], loaded["seconds"]
     return {
         "rows": loaded["rows"],

@@ -26,10 +26,10 @@ from bench.loading import WORKERS, LoadSite
 def by_jdbc(home: LoadSite, text: bytes, jar: str) -> float:
     """Return the seconds that the writer took for all rows."""
     name = home.new_target()
-    home.sql(name, home.shape.create.replace(", PRIMARY KEY (id)", ""))
+    home.run_sql(name, home.shape.create.replace(", PRIMARY KEY (id)", ""))
     with tempfile.TemporaryDirectory() as folder, relay(home.postgres.socket) as port:
         file = Path(folder) / "rows.parquet"
-        to_parquet(text, [column for column, _, _ in home.shape.columns], file)
+        write_parquet(text, [column for column, _, _ in home.shape.columns], file)
         url = f"jdbc:postgresql://127.0.0.1:{port}/{name}?reWriteBatchedInserts=true&stringtype=unspecified"
         done = subprocess.run(
             [sys.executable, "-m", "bench.jdbc", url, home.shape.name, str(file), jar], capture_output=True, text=True
@@ -40,7 +40,7 @@ def by_jdbc(home: LoadSite, text: bytes, jar: str) -> float:
     return float(done.stdout)
 
 
-def to_parquet(text: bytes, names: list[str], file: Path) -> None:
+def write_parquet(text: bytes, names: list[str], file: Path) -> None:
     """Write COPY text as Parquet, in as many row groups as there are writers."""
     table = pyarrow.csv.read_csv(
         io.BytesIO(text),

@@ -41,9 +41,9 @@ class LoadSite:
 
     def fill(self) -> float:
         """Make the rows, and let the broker have them; return how many rows a second it got."""
-        self.sql("postgres", f"CREATE DATABASE {self._source}")
-        self.sql(self._source, self.shape.create)
-        self.sql(self._source, self.shape.insert(1, self.rows))
+        self.run_sql("postgres", f"CREATE DATABASE {self._source}")
+        self.run_sql(self._source, self.shape.create)
+        self.run_sql(self._source, self.shape.insert(1, self.rows))
         first = self.new_target()
         self.run("install-triggers")
         if not self._reach:
@@ -65,7 +65,7 @@ class LoadSite:
     def new_target(self) -> str:
         """Make an empty database and name it in the configuration."""
         name = f"t{len(self._targets)}_{self._source}"
-        self.sql("postgres", f"CREATE DATABASE {name}")
+        self.run_sql("postgres", f"CREATE DATABASE {name}")
         self._targets.append(name)
         targets = "\n".join(f'[targets.{name}]\nurl = "{self.postgres.url(name)}"' for name in self._targets)
         text = f"""
@@ -87,13 +87,13 @@ load_workers = {WORKERS}
 
     def drop(self, name: str) -> None:
         """Give the space back."""
-        self.sql("postgres", f"DROP DATABASE {name} WITH (FORCE)")
+        self.run_sql("postgres", f"DROP DATABASE {name} WITH (FORCE)")
 
     @property
     def _file(self) -> Path:
         return self._folder / f"{self._source}.toml"
 
-    def sql(self, database: str, *statements: str) -> None:
+    def run_sql(self, database: str, *statements: str) -> None:
         """Run statements."""
         with closing(self.postgres.connect(database)) as connection, connection.cursor() as cursor:
             for statement in statements:
@@ -143,7 +143,7 @@ load_workers = {WORKERS}
             self._broker.send_signal(signal.SIGTERM)
             self._broker.wait(60)
         for name in [*self._targets, self._source]:
-            self.sql("postgres", f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+            self.run_sql("postgres", f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:

@@ -78,7 +78,7 @@ def flood(address: str, business: str, pace: float, stop: Event, said: Queue[flo
 
 
 def send_all(source: FloodSource, stop: Event) -> float:
-    """Send as fast as the broker takes it; return how many times as much there would have been."""
+    """Send as fast as the broker accepts; return the ratio of the offered load to the accepted one."""
     began = time.monotonic()
     while not stop.is_set():
         source.send()

@@ -64,7 +64,7 @@ def by_venus(home: LoadSite, engine: str) -> LoadResult:
 def by_copy(home: LoadSite, text: bytes, connections: int) -> LoadResult:
     """COPY ready text, then add key and statistics."""
     name = home.new_target()
-    home.sql(name, home.shape.create.replace(", PRIMARY KEY (id)", ""))
+    home.run_sql(name, home.shape.create.replace(", PRIMARY KEY (id)", ""))
     parts = cut(text, connections)
 
     def copy(part: bytes) -> None:
@@ -76,7 +76,7 @@ def by_copy(home: LoadSite, text: bytes, connections: int) -> LoadResult:
         with ThreadPoolExecutor(connections) as pool:
             list(pool.map(copy, parts))
         copied = time.perf_counter() - began
-        home.sql(name, f"ALTER TABLE {home.shape.name} ADD PRIMARY KEY (id)", f"ANALYZE {home.shape.name}")
+        home.run_sql(name, f"ALTER TABLE {home.shape.name} ADD PRIMARY KEY (id)", f"ANALYZE {home.shape.name}")
         whole = time.perf_counter() - began
     home.drop(name)
     return LoadResult(rows_s=copied, whole_s=whole, cpu_s=dict(cpu))

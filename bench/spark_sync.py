@@ -201,7 +201,7 @@ def measure(bench: SparkSyncBench, rows: int, rounds: int) -> dict[str, list[flo
     """Return seconds by engine and way, of the peer, and the engines' processor time."""
     found: dict[str, list[float]] = defaultdict(list)
 
-    def one(name: str, way: Callable[[list[str]], float], *, counts: bool) -> None:
+    def apply_one(name: str, way: Callable[[list[str]], float], *, counts: bool) -> None:
         statements, text = bench.changes(rows)
         bench.target.execute("CHECKPOINT")
         cpu = bench.cpu_s()
@@ -218,10 +218,10 @@ def measure(bench: SparkSyncBench, rows: int, rounds: int) -> dict[str, list[flo
         with bench.applying(engine):
             if engine == ENGINES[0]:
                 bench.fill(rows)
-            one("warming up", bench.burst, counts=False)
+            apply_one("warming up", bench.burst, counts=False)
             for _ in range(rounds):
-                one(f"{engine}, burst", bench.burst, counts=True)
-                one(f"{engine}, catching up", lambda s: bench.catching_up(s, rows), counts=True)
+                apply_one(f"{engine}, burst", bench.burst, counts=True)
+                apply_one(f"{engine}, catching up", lambda s: bench.catching_up(s, rows), counts=True)
             bench.check()
     return found
 

@@ -170,7 +170,7 @@ class Subscribers:
         self._process.start()
         theirs.close()
 
-    def up(self) -> None:
+    def wait_until_running(self) -> None:
         """Wait until the process runs."""
         self._answer()
 
@@ -245,7 +245,7 @@ def subscribers(
 
     try:
         for each in many:
-            each.up()
+            each.wait_until_running()
         for each in many:
             each.open()
         for each in many:

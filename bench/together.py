@@ -3,7 +3,7 @@
 `python -m bench.together [--rate 100] [--seconds 10] [--rounds 3] [--idle 30]`. In each round every form is started
 in turn on the same data directory, works and is stopped, so both meet the same state of the machine and of the
 databases. What is measured is that of bench/trickle.py: milliseconds from source commit to target commit, processor
-time of everything that works for VENUS, and besides the memory of VENUS's processes at the end of a spell.
+time of everything that works for VENUS, and besides the memory of VENUS's processes at the end of a run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.processes import VenusProcesses
-from bench.trickle import PLAIN, VENUS, Spell, TrickleBench, idle_shares
+from bench.trickle import PLAIN, VENUS, MeasuredRun, TrickleBench, idle_shares
 from bench.usage import Usage
 
 SERVICES, RUN = "separate processes", "venus run"
@@ -59,21 +59,21 @@ def rss_bytes(pid: int) -> int:
 class FormFigures:
     """What was measured of one form, a value for each round."""
 
-    spells: list[Spell] = field(default_factory=list)
+    runs: list[MeasuredRun] = field(default_factory=list)
     #: What the application alone uses, for a table that is not captured.
-    bare: list[Spell] = field(default_factory=list)
+    bare: list[MeasuredRun] = field(default_factory=list)
     idle: list[float] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
 
     def latency_ms(self, part: float) -> float:
-        """Return the median of the spells' latencies that this part of the transactions did not exceed."""
-        return statistics.median(spell.percentile(part) for spell in self.spells)
+        """Return the median of the runs' latencies that this part of the transactions did not exceed."""
+        return statistics.median(run.percentile(part) for run in self.runs)
 
     def core_percent(self) -> float:
         """Return what VENUS and the triggers use of a core, in percent."""
         return 100 * statistics.median(
-            sum(_share(spell, part) for part in spell.used if part != "peer") - _share(bare, "application")
-            for spell, bare in zip(self.spells, self.bare, strict=True)
+            sum(_share(run, part) for part in run.used if part != "peer") - _share(bare, "application")
+            for run, bare in zip(self.runs, self.bare, strict=True)
         )
 
     def idle_percent(self) -> float:
@@ -85,8 +85,8 @@ class FormFigures:
         return statistics.median(self.memory) / (1 << 20)
 
 
-def _share(spell: Spell, part: str) -> float:
-    return spell.used.get(part, Usage(cpu_s=0, switches=0)).cpu_s / spell.seconds
+def _share(run: MeasuredRun, part: str) -> float:
+    return run.used.get(part, Usage(cpu_s=0, switches=0)).cpu_s / run.seconds
 
 
 class Together(TrickleBench):
@@ -146,9 +146,9 @@ def measure(bench: Together, rounds: int, seconds: float, idle_s: float) -> dict
             with bench.running_as(form):
                 if idle_s:
                     figures.idle.append(sum(idle_shares(bench.idle(idle_s), idle_s).values()))
-                figures.spells.append(bench.spell(VENUS, seconds))
+                figures.runs.append(bench.run(VENUS, seconds))
                 figures.memory.append(bench.memory())
-                figures.bare.append(bench.spell(PLAIN, seconds))
+                figures.bare.append(bench.run(PLAIN, seconds))
     return found
 
 
@@ -185,7 +185,7 @@ def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=100, help="transactions a second")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a spell")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of a run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS", help="measure idling too")
     chosen = parser.parse_args()

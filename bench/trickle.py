@@ -1,7 +1,7 @@
 """Small transactions, one row each: latency, and what each part of VENUS costs for one, beside logical replication.
 
 `python -m bench.trickle [--rate 100] [--seconds 10] [--rounds 5] [--idle 10] [--tables 0] [--no-peer] [--stages]`.
-An application commits at a fixed rate, in as many sessions as that needs. Three spells by turns: into a captured
+An application commits at a fixed rate, in as many sessions as that needs. Three runs by turns: into a captured
 table; into one under PostgreSQL's logical replication; into one without either, for the cost of the application's
 session alone. Latency is from the source's commit timestamp to the target's: one server stamps
 both. Logical replication keeps the source's timestamp, so its rows note when they were inserted, which is a little
@@ -31,7 +31,7 @@ from bench.usage import Usage, between, look
 
 #: One session commits at most about so often.
 SESSION_TX_PER_S = 250
-#: Before a spell is measured.
+#: Before a run is measured.
 WARM_UP_S = 1.0
 ARRIVE_S = 30.0
 GOAL_P50_MS, GOAL_P99_MS, GOAL_CORE = 5.0, 15.0, 0.30
@@ -45,8 +45,8 @@ TRIGGERS = "triggers (application's backend, beside an uncaptured table)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spell:
-    """What one spell has found: milliseconds by transaction, and what was used."""
+class MeasuredRun:
+    """What one run has found: milliseconds by transaction, and what was used."""
 
     rate: float
     latencies: list[float]
@@ -168,7 +168,7 @@ class TrickleBench:
         found |= {name: [self.venus.pid(name)] for name in ("capture", "broker", "apply")}
         return found | {"application": self.application.pids}
 
-    def spell(self, table: str, seconds: float) -> Spell:
+    def run(self, table: str, seconds: float) -> MeasuredRun:
         """Commit into a table for so long."""
         self.application.commit(table, WARM_UP_S)
         parts = self.parts()
@@ -179,7 +179,7 @@ class TrickleBench:
         used = between(before, look(parts))
         latencies = [] if table == PLAIN else self._latencies(table, keys)
         cuts = self._cuts() - cuts
-        return Spell(rate=len(keys) / committed_s, latencies=latencies, used=used, seconds=committed_s, cuts=cuts)
+        return MeasuredRun(rate=len(keys) / committed_s, latencies=latencies, used=used, seconds=committed_s, cuts=cuts)
 
     def _cuts(self) -> int:
         """Return how many cuts there were; each of a few rows is one batch."""
@@ -264,55 +264,55 @@ class LogicalReplication:
                 return
 
 
-def rounds(bench: TrickleBench, count: int, seconds: float, *, peer: bool) -> dict[str, list[Spell]]:
+def rounds(bench: TrickleBench, count: int, seconds: float, *, peer: bool) -> dict[str, list[MeasuredRun]]:
     """Measure by turns."""
-    found: dict[str, list[Spell]] = {VENUS: [], PEER: [], PLAIN: []}
+    found: dict[str, list[MeasuredRun]] = {VENUS: [], PEER: [], PLAIN: []}
     for _ in range(count):
-        found[VENUS].append(bench.spell(VENUS, seconds))
+        found[VENUS].append(bench.run(VENUS, seconds))
         if peer:
             with closing(LogicalReplication(bench)):
-                found[PEER].append(bench.spell(PEER, seconds))
-        found[PLAIN].append(bench.spell(PLAIN, seconds))
+                found[PEER].append(bench.run(PEER, seconds))
+        found[PLAIN].append(bench.run(PLAIN, seconds))
     return found
 
 
-def report(console: Console, rate: int, found: dict[str, list[Spell]]) -> None:
+def report(console: Console, rate: int, found: dict[str, list[MeasuredRun]]) -> None:
     """Print the medians."""
     shared = statistics.median(s.rate * s.seconds / max(1, s.cuts) for s in found[VENUS])
     table = Table(
-        title=f"{rate} one-row transactions/s, {shared:.1f} of them a cut, medians of {len(found[VENUS])} spells",
+        title=f"{rate} one-row transactions/s, {shared:.1f} of them a cut, medians of {len(found[VENUS])} runs",
         min_width=80,
     )
     for heading in ("", "p50 ms", "p99 ms", "max ms", "tx/s"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, label in ((VENUS, "VENUS"), (PEER, "logical replication")):
         if found[name]:
-            spells = found[name]
-            figures = [statistics.median(s.percentile(part) for s in spells) for part in (0.5, 0.99, 1.0)]
-            table.add_row(label, *(f"{f:.1f}" for f in figures), f"{statistics.median(s.rate for s in spells):,.0f}")
+            runs = found[name]
+            figures = [statistics.median(s.percentile(part) for s in runs) for part in (0.5, 0.99, 1.0)]
+            table.add_row(label, *(f"{f:.1f}" for f in figures), f"{statistics.median(s.rate for s in runs):,.0f}")
     console.print(table)
     report_use(console, found, shared)
 
 
-def costs(found: dict[str, list[Spell]]) -> dict[str, tuple[float, float, float]]:
-    """Return what each part used: CPU ms and switches a transaction, share of a core; medians of the spells."""
+def costs(found: dict[str, list[MeasuredRun]]) -> dict[str, tuple[float, float, float]]:
+    """Return what each part used: CPU ms and switches a transaction, share of a core; medians of the runs."""
     used = {part: _median(found[VENUS], part) for part in PARTS}
     base = _median(found[PLAIN], "application")
     ms, switches, share = (a - b for a, b in zip(_median(found[VENUS], "application"), base, strict=True))
     return {TRIGGERS: (ms, switches, share), **used}
 
 
-def _median(spells: list[Spell], part: str) -> tuple[float, float, float]:
+def _median(runs: list[MeasuredRun], part: str) -> tuple[float, float, float]:
     each = []
-    for spell in spells:
-        transactions = spell.rate * spell.seconds
-        used = spell.used.get(part, Usage(cpu_s=0, switches=0))
-        each.append((used.cpu_s * 1000 / transactions, used.switches / transactions, used.cpu_s / spell.seconds))
+    for run in runs:
+        transactions = run.rate * run.seconds
+        used = run.used.get(part, Usage(cpu_s=0, switches=0))
+        each.append((used.cpu_s * 1000 / transactions, used.switches / transactions, used.cpu_s / run.seconds))
     ms, switches, share = (statistics.median(column) for column in zip(*each, strict=True))
     return ms, switches, share
 
 
-def report_use(console: Console, found: dict[str, list[Spell]], shared: float) -> None:
+def report_use(console: Console, found: dict[str, list[MeasuredRun]], shared: float) -> None:
     """Print what each part used for a transaction, for a cut (of so many `shared`), and of a core."""
     table = Table(title="of it by part")
     for heading in ("", "CPU ms a transaction", "a cut", "switches a transaction", "of a core"):
@@ -347,7 +347,7 @@ def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=100, help="transactions a second")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a spell")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of a run")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--idle", type=float, default=0.0, metavar="SECONDS", help="measure idling too")
     parser.add_argument("--tables", type=int, default=0, help="number of idle captured tables beside it")

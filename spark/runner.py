@@ -152,7 +152,7 @@ class WorkPartition(InputPartition):
 
 
 class WorkReader(DataSourceReader):
-    """Runs calls where Spark wants them run."""
+    """Runner of calls in the context that Spark requires."""
 
     def __init__(self, work: list[bytes]) -> None:
         self._work = work

@@ -67,14 +67,14 @@ HASH = "sum of xxh3-128 over the row messages, modulo 2^128"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedTable:
-    """Comparison of one table on the three sides. `spelled`: compared as the target spells its values."""
+    """Comparison of one table on the three sides. `converted`: compared in the form that the target stores."""
 
     table: str
     target_table: str
     source: TableHash
     full: TableHash
     target: TableHash
-    spelled: bool
+    converted: bool
 
     @property
     def is_equal(self) -> bool:
@@ -103,7 +103,7 @@ class ComparedTable:
             "equal": self.is_equal,
             "rows": {side: found.rows for side, found in sides.items()},
             "hash": {side: found.text for side, found in sides.items()},
-            "form": "as the target spells it" if self.spelled else "as it travels",
+            "form": "as the target spells it" if self.converted else "as it travels",
         }
 
 

@@ -1,6 +1,6 @@
 """Comparison of every table on the three sides of a cut-over: source, full data, target; each in bounded memory.
 
-Values are compared first as they travel, then, where that differs, as the target spells them. The source is read in
+Values are compared first as they travel; those that differ, in the form that the target stores. The source is read in
 one snapshot in which no captured change waits. It uses the cut of capture's first fill and rolls it back, so nothing is
 written there.
 """
@@ -16,7 +16,7 @@ from typing import Self
 
 from venus.adapters.cutover.certificate import ComparedTable, TableHash, align_section
 from venus.adapters.dialects.contract import Cut, FillState, SchemaChanged, Source
-from venus.adapters.targets.cutover_contract import CutoverTable, CutoverTarget, RowSpeller
+from venus.adapters.targets.cutover_contract import CutoverTable, CutoverTarget, RowConverter
 from venus.codec import schema as schemas_codec
 from venus.codec.batch import TableChanges
 from venus.codec.packed import PackedBytes
@@ -71,13 +71,13 @@ class VersionedTable:
 
 
 def _hash_sections(
-    sections: Iterator[TableChanges], table: VersionedTable, progress: Progress, speller: RowSpeller | None
+    sections: Iterator[TableChanges], table: VersionedTable, progress: Progress, converter: RowConverter | None
 ) -> TableHash:
     found = TableHash()
     for section in sections:
         if section.count:
             version = table.version(section.schema_version)
-            shown = speller.spell_rows(section, version) if speller else section
+            shown = converter.convert_rows(section, version) if converter else section
             found.add(*align_section(shown, version, table.schema))
             progress(table.name, found.rows)
     return found
@@ -106,7 +106,7 @@ def hash_full_data(
     snapshot: broker_pb2.Snapshot,
     table: VersionedTable,
     progress: Progress,
-    speller: RowSpeller | None,
+    converter: RowConverter | None,
 ) -> TableHash:
     """Hash the table's key ranges of an open snapshot."""
 
@@ -116,7 +116,7 @@ def hash_full_data(
                 for chunk in snapshots.read_split(snapshot.snapshot_id, split):
                     yield from (rows.changes for rows in chunk.sections)
 
-    return _hash_sections(sections(), table, progress, speller)
+    return _hash_sections(sections(), table, progress, converter)
 
 
 # -- the source ------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def _initial_fill(table_id: int) -> FillState:
     return FillState(table_id=table_id, sweep_from=Sequence(0), cursor=b"", rows_done=0, rows_estimate=0, done=False)
 
 
-def hash_source(cut: Cut, table: VersionedTable, progress: Progress, speller: RowSpeller | None) -> TableHash:
+def hash_source(cut: Cut, table: VersionedTable, progress: Progress, converter: RowConverter | None) -> TableHash:
     """Hash the table in the source's snapshot."""
 
     def sections() -> Iterator[TableChanges]:
@@ -178,7 +178,7 @@ def hash_source(cut: Cut, table: VersionedTable, progress: Progress, speller: Ro
             yield from chunk
             fill = after
 
-    return _hash_sections(sections(), table, progress, speller)
+    return _hash_sections(sections(), table, progress, converter)
 
 
 def read_captured(source: Source) -> dict[int, TableSchema]:
@@ -241,7 +241,9 @@ class CutoverComparison:
         full = {t: self._hash_full_data(table, None) for t, table in tables.items()}
         target = self._hash_targets(tables)
         found = [_build_result(table, source[t], full[t], target[t]) for t, table in tables.items()]
-        return [one if one.is_equal else self._compare_spelled(tables[t]) for t, one in zip(tables, found, strict=True)]
+        return [
+            one if one.is_equal else self._compare_converted(tables[t]) for t, one in zip(tables, found, strict=True)
+        ]
 
     def _progress_of(self, side: str) -> Callable[[str, int], None]:
         def report(table: str, rows: int) -> None:
@@ -249,34 +251,34 @@ class CutoverComparison:
 
         return report
 
-    def _hash_full_data(self, table: VersionedTable, speller: RowSpeller | None) -> TableHash:
+    def _hash_full_data(self, table: VersionedTable, converter: RowConverter | None) -> TableHash:
         try:
             self._snapshots.renew(self.snapshot.snapshot_id)
         except SnapshotExpired as error:
             raise SnapshotExpired(str(error), hint="raise broker.snapshot_lease_s") from error
-        return hash_full_data(self._snapshots, self.snapshot, table, self._progress_of("full data"), speller)
+        return hash_full_data(self._snapshots, self.snapshot, table, self._progress_of("full data"), converter)
 
     def _hash_targets(self, tables: dict[int, VersionedTable]) -> dict[int, TableHash]:
         """Hash the tables at the target in one snapshot."""
         with self._target.open_snapshot():
             return {t: hash_target(self._target, table, self._progress_of("target")) for t, table in tables.items()}
 
-    def _compare_spelled(self, table: VersionedTable) -> ComparedTable:
+    def _compare_converted(self, table: VersionedTable) -> ComparedTable:
         """Compare a table again, with the values of the other sides as the target would write them."""
         tables = {table.schema.table_id: table}
-        with self._target.open_speller(table.schema.table_id) as speller:
-            full = self._hash_full_data(table, speller)
+        with self._target.open_row_converter(table.schema.table_id) as converter:
+            full = self._hash_full_data(table, converter)
             cut = open_quiet_cut(self._source, tables)
             try:
-                source = hash_source(cut, table, self._progress_of("source"), speller)
+                source = hash_source(cut, table, self._progress_of("source"), converter)
             finally:
                 cut.rollback()
-        return _build_result(table, source, full, self._hash_targets(tables)[table.schema.table_id], spelled=True)
+        return _build_result(table, source, full, self._hash_targets(tables)[table.schema.table_id], converted=True)
 
 
 def _build_result(
-    table: VersionedTable, source: TableHash, full: TableHash, target: TableHash, *, spelled: bool = False
+    table: VersionedTable, source: TableHash, full: TableHash, target: TableHash, *, converted: bool = False
 ) -> ComparedTable:
     return ComparedTable(
-        table=table.name, target_table=table.there.name, source=source, full=full, target=target, spelled=spelled
+        table=table.name, target_table=table.there.name, source=source, full=full, target=target, converted=converted
     )

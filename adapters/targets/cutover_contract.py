@@ -262,10 +262,10 @@ class SideHandover(Protocol):
     def obstacles(self) -> tuple[str, ...]: ...
 
 
-class RowSpeller(Protocol):
+class RowConverter(Protocol):
     """Converter of rows of one table into the form in which the target stores them."""
 
-    def spell_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
+    def convert_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
         """Return rows of version `schema` as the target writes them, in the newest version."""
         ...
 
@@ -310,7 +310,7 @@ class CutoverTarget(Protocol):
         """Pass every row of a table to `take`, a few megabytes at a time."""
         ...
 
-    def open_speller(self, table_id: int) -> AbstractContextManager[RowSpeller]:
+    def open_row_converter(self, table_id: int) -> AbstractContextManager[RowConverter]:
         """Open a converter that uses the target itself; it leaves nothing behind."""
         ...
 

@@ -192,7 +192,7 @@ def _without_figures(text: str) -> str:
 
 
 class Reporter:
-    """Keeps the current report and passes it on: every second, and at once when the state changes."""
+    """Sender of the current report: every second, and at once when the state changes."""
 
     def __init__(
         self, callback: Callable[[CaptureReport], None] | None, *, monotonic: Callable[[], float] = time.monotonic

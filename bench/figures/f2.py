@@ -62,7 +62,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
     results = []
     for percent in (50, 99):
         there, back = (statistics.median(percentile(lags, percent) for lags in found[n]) for n in ("source", "target"))
-        results.append(compare(f"lag at {RATE} tx/s, {percent} %, median of {rounds} spells each", there, back))
+        results.append(compare(f"lag at {RATE} tx/s, {percent} %, median of {rounds} runs each", there, back))
     return results
 
 

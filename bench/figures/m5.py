@@ -111,7 +111,7 @@ def volume(started: Sets, cables: dict[str, Cables], sender: Messages, batches: 
     """Send much, and compare what went down to a set with a label with what went down to one without."""
     before = {name: line.down(name) for name, line in cables.items()}
     first = sender.count + 1
-    sender.many(batches)
+    sender.commit_many(batches)
     started.wait(sender.end)
     time.sleep(QUIET_S)
     went = {name: line.down(name) - before[name] for name, line in cables.items()}
@@ -128,7 +128,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
     """Measure. Predicates, which send keys alone for rows that are out, are not in it."""
     with levels() as (started, cables):
         sender = Messages(started.at("home"), make=make_mixed_half)
-        sender.one()
+        sender.commit_one()
         started.wait(sender.end)
         found = [steady(started, sender, rate, 5.0 if quick else 60.0) for rate in CHANGES_PER_S]
         sender.rows = VOLUME_ROWS

@@ -11,14 +11,14 @@ from pathlib import Path
 from bench import trickle
 from bench.bare import bare
 from bench.figures.figure import Figure, FigureResult, at_most
-from bench.trickle import PEER, VENUS, Spell, TrickleBench
+from bench.trickle import PEER, VENUS, MeasuredRun, TrickleBench
 
 FAST_TX_PER_S = 1000
 GOAL_PEER_TIMES = 5.0
 #: A half message, a decision, a delivery, each with its answer: less does not carry a cut (VENUS 3.3, figure 4).
 FRAMES_A_CUT = 3
 IDLE_S = {True: 10.0, False: 60.0}
-#: After an idle spell the first change is seen in so many milliseconds.
+#: After an idle time the first change is seen in so many milliseconds.
 GOAL_FIRST_MS = 60.0
 
 
@@ -34,7 +34,7 @@ def running(rate: int, tables: int = 0) -> Iterator[TrickleBench]:
             bench.stop()
 
 
-def core(found: dict[str, list[Spell]]) -> float:
+def core(found: dict[str, list[MeasuredRun]]) -> float:
     """Return what VENUS and the triggers use of a core, in percent; medians."""
     return 100 * sum(share for _, _, share in trickle.costs(found).values())
 
@@ -47,14 +47,14 @@ def run(quick: bool) -> Sequence[FigureResult]:
         first = bench.first_ms()
         found = trickle.rounds(bench, count, seconds, peer=True)
     with running(FAST_TX_PER_S) as bench:
-        fast = [bench.spell(VENUS, seconds) for _ in range(count)]
+        fast = [bench.run(VENUS, seconds) for _ in range(count)]
 
-    def median(spells: list[Spell], part: float) -> float:
-        return statistics.median(spell.percentile(part) for spell in spells)
+    def median(runs: list[MeasuredRun], part: float) -> float:
+        return statistics.median(run.percentile(part) for run in runs)
 
     peer = f"logical replication {median(found[PEER], 0.5):.1f} / {median(found[PEER], 0.99):.1f} ms"
     share = sum(trickle.idle_shares(idle, IDLE_S[quick]).values())
-    rate = statistics.median(spell.rate for spell in fast)
+    rate = statistics.median(run.rate for run in fast)
     frame_ms = bare(nbytes=200, seconds=seconds, durable=False, pause_s=0.01).cpu_ms
     floor = 100 * FRAMES_A_CUT * frame_ms / 10  # a cut every 10 ms
     return [

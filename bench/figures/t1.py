@@ -47,17 +47,17 @@ def far(count: int, messages: int) -> list[FigureResult]:
     """One message at a time, then 1,000 at once, through three levels."""
     with far_away() as (home, access, lower):
         sender = Messages(home)
-        sender.one()
+        sender.commit_one()
         has(access, sender.end, BUSINESS)
         with subscribers([lower], count, processes=2, offset=sender.end) as reach:
             waits = []
             for _ in range(messages):
                 time.sleep(0.1)
                 began = time.monotonic()
-                sender.one()
+                sender.commit_one()
                 waits.append(reach(sender.end).last[sender.end] - began)
             began = time.monotonic()
-            sender.many(1000)
+            sender.commit_many(1000)
             burst_s = reach(sender.end).last[sender.end] - began
         sender.close()
     where = f"{count:,} subscribers below three levels, lines of {DELAY_S * 1000:.0f} ms"
@@ -92,7 +92,7 @@ def near(count: int, seconds: float) -> list[FigureResult]:
     """100 changes a second to subscribers at three access brokers (scenario 63)."""
     with access_brokers() as (home, access):
         sender = Messages(home.address, rows=1)
-        sender.one()
+        sender.commit_one()
         for broker in access:
             has(broker.address, sender.end, BUSINESS)
         addresses = [broker.address for broker in access]

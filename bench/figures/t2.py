@@ -26,13 +26,13 @@ def one(count: int, messages: int) -> FigureResult:
     """Measure one number of subscribers."""
     with one_broker() as broker:
         sender = Messages(broker.address)
-        sender.one()
+        sender.commit_one()
         on_one, watch = (ON_ONE, light) if count >= LIGHT else (1, real)
         processes = min(2, -(-count // 100))
         with subscribers([broker.address], count, processes=processes, on_one=on_one, watch=watch) as reach:
             before = reach(sender.end)
             used, began = Used(broker.process.pid), time.monotonic()
-            sender.many(messages)
+            sender.commit_many(messages)
             committed_s = time.monotonic() - began
             found = reach(sender.end)
             everywhere_s = found.last[sender.end] - began

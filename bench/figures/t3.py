@@ -32,7 +32,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
     counts, batches = ((1, 4, 16), 200) if quick else ((1, 2, 4, 8, 16, 32, 64, 128), 500)
     with one_broker() as broker:
         sender = Messages(broker.address, rows=BATCH_ROWS)
-        sender.many(batches)
+        sender.commit_many(batches)
         rates = {count: rate(broker.address, broker.process.pid, count, sender.end) for count in counts}
         sender.close()
     best = max(found for found, _ in rates.values())

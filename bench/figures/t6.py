@@ -56,13 +56,13 @@ def rows_served(address: str) -> int:
 
 def outage(cables: Cables, started: Sets, seconds: float) -> Outage:
     """Let the cables of all sites be out for so long."""
-    cables.out(SITES)
+    cables.disconnect_all(SITES)
     out_at = time.monotonic()
     time.sleep(seconds / 2)
     served = tuple(rows_served(started.at(name)) for name in SITES)
     states = tuple(mirror.state if (mirror := mirror_of(started.at(n), BUSINESS)) else "" for n in SITES)
     time.sleep(max(0.0, out_at + seconds - time.monotonic()))
-    cables.back(SITES)
+    cables.reconnect_all(SITES)
     return Outage(out_at=out_at, back_at=time.monotonic(), served=served, states=states)
 
 
@@ -87,7 +87,7 @@ def normal_s(each: Outage, seen: dict[str, WatchedRows], sent: dict[int, float],
 def outages(started: Sets, cables: Cables, lengths: Sequence[float]) -> list[FigureResult]:
     """Write, and let the cables be out for each of these times."""
     sender = Messages(started.at("home"), rows=1)
-    sender.one()
+    sender.commit_one()
     started.wait(sender.end)
     addresses = {name: started.at(name) for name in SITES}
     with watching(addresses, sender.end) as watchers, ThreadPoolExecutor(1) as pool:

@@ -131,7 +131,7 @@ def write(sender: Messages, seconds: float) -> None:
     """Write a megabyte a second."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        sender.many(1)
+        sender.commit_many(1)
         time.sleep(0.1)
 
 
@@ -165,9 +165,9 @@ def disconnect(started: Sets, cables: Cables, sender: Messages, readers: Readers
     for one in readers.all:
         one.follow(sender.end)
         one.leave()
-    cables.out(["below"])
+    cables.disconnect_all(["below"])
     write(sender, away_s)
-    cables.back(["below"])
+    cables.reconnect_all(["below"])
     readers.known.come(sender.end)
     has(started.at("below"), sender.end, BUSINESS)
     readers.guided.come(sender.end)
@@ -184,7 +184,7 @@ def live(times: int, retain: str) -> list[FigureResult]:
         with lay_cables(below=home) as cables:
             started.start("below", [cables.at["below"]], site=NEAR)
             sender = Messages(home, rows=1000)
-            sender.one()
+            sender.commit_one()
             has(started.at("below"), sender.end, BUSINESS)
             wait_for(lambda: nearest_set(home) == "below", every_s=0.2)
             readers = Readers.of(home, sender.end)  # the access set has nothing older in its queue

@@ -197,7 +197,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
     with one_broker() as broker:
         table = Orders(lows)
         sender = Messages(broker.address, BATCH, table.make)
-        sender.many(ROWS // BATCH)
+        sender.commit_many(ROWS // BATCH)
         orders, theirs = spawn.Pipe()
         process = spawn.Process(target=listen, args=(broker.address, predicates(lows), theirs))
         process.start()
@@ -214,11 +214,11 @@ def run(quick: bool) -> Sequence[FigureResult]:
 def _measure(
     pid: int, sender: Messages, table: Orders, orders: Connection, batches: int, seconds: int
 ) -> list[FigureResult]:
-    sender.many(8)
+    sender.commit_many(8)
     orders.send(sender.end)
     orders.recv()
     used, began = Used(pid), time.monotonic()
-    sender.many(batches)
+    sender.commit_many(batches)
     orders.send(sender.end)
     got, arrivals, *_ = orders.recv()
     ended = max(stream[-1][1] for stream in arrivals)

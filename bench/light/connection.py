@@ -67,7 +67,7 @@ class Connection:
     # -- to the broker -------------------------------------------------------------------------------------------
 
     def open(self, number: int, group: str, frames: Frames) -> Stream:
-        """Call the method."""
+        """Call `Delivery.Subscribe`."""
         stream = Stream(2 * len(self.streams) + 1, number, group, FrameReader(frames), self._stream_room)
         self.streams[stream.id] = stream
         self._out += framing.request(stream.id, self._address)

@@ -71,7 +71,7 @@ class Cloud:
         for address in self.chance.sample(list(self.living), count):
             del self.living[address]
 
-    def know(self, address: str, other: str) -> None:
+    def add_address(self, address: str, other: str) -> None:
         """Configure one more address at a broker."""
         self._seeds[address].append(other)
 

@@ -1,7 +1,7 @@
 """A week of readers that come and go, and what each rule of retention keeps for them; pure.
 
 Offsets are bytes. Readers stay for half an hour on average and are away for 40 s in the median (log-normal, an hour at
-most); in one of twelve spells of ten minutes 6 MB/s are written, else 5 to 80 KB/s.
+most); in one of twelve intervals of ten minutes 6 MB/s are written, else 5 to 80 KB/s.
 """
 
 from __future__ import annotations

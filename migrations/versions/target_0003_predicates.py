@@ -1,4 +1,4 @@
-"""Which rows of a table a target gets, and how far a change of that is (SREM 2).
+"""Predicates: which rows of a table a target gets, and the progress of a changed predicate (SREM 2).
 
 The text is kept where the rows are: whatever the configuration says by then, the target knows what its rows are.
 """

@@ -42,7 +42,7 @@ class StatementCounter:
 
         monkeypatch.setattr(owner, name, count_call)
 
-    def of(self, act: Callable[[], object]) -> int:
+    def count_statements(self, act: Callable[[], object]) -> int:
         """Return how many statements it takes."""
         before = self.count
         act()
@@ -107,24 +107,24 @@ def test_a_comparison_takes_few_statements(
     app.commit()
 
     if place.dialect in ("postgresql", "sqlite"):  # the others store or read something of each table at first
-        assert counter.of(lambda: compare(source)) <= STORED_MAX
+        assert counter.count_statements(lambda: compare(source)) <= STORED_MAX
     # times in a dictionary are whole seconds: until they have passed, everything is compared each time
-    eventually(lambda: counter.of(lambda: compare(source)) <= STATEMENTS_MAX, timeout_s=120)
-    assert counter.of(lambda: compare(source)) <= STATEMENTS_MAX
+    eventually(lambda: counter.count_statements(lambda: compare(source)) <= STATEMENTS_MAX, timeout_s=120)
+    assert counter.count_statements(lambda: compare(source)) <= STATEMENTS_MAX
     backlog = source.capture.read_backlog()
-    assert counter.of(source.capture.read_backlog) <= STATEMENTS_MAX
+    assert counter.count_statements(source.capture.read_backlog) <= STATEMENTS_MAX
     waiting = {name for name, number in numbers.items() if backlog[number][0] == 1}
     assert waiting == {f"t{n}" for n in range(1, tables)}
 
     app.execute(f"ALTER TABLE t7 ADD added {t['int']}")
     app.commit()
     found = []
-    assert counter.of(lambda: found.extend(source.capture.refresh_schemas())) <= STORED_MAX
+    assert counter.count_statements(lambda: found.extend(source.capture.refresh_schemas())) <= STORED_MAX
     assert [(schema.name, schema.version) for schema in found] == [("t7", 2)]
     name = f"venus_i_{numbers['t9']:05}"
     name = name.upper() if isinstance(place, StandInPlace) else name
     app.execute(f"DROP TRIGGER {name}" + (" ON t9" if place.dialect == "postgresql" else ""))
     app.commit()
-    assert counter.of(lambda: compare(source)) <= STORED_MAX
+    assert counter.count_statements(lambda: compare(source)) <= STORED_MAX
     states = {table.schema.name: table.state for table in source.registry.read_registered_tables()}
     assert [name for name, state in states.items() if state == "RESYNC"] == ["t9"]

@@ -66,7 +66,7 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", *words]
 
 
-def waiting(folder: Path) -> subprocess.Popen[str]:
+def start_waiting_process(folder: Path) -> subprocess.Popen[str]:
     """Start one that waits, and return when it does."""
     process = forked.popen(command("waits"), cwd=folder, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -102,7 +102,7 @@ def test_everything_is_as_with_a_new_interpreter(folder: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_signals_and_their_codes(folder: Path, number: signal.Signals) -> None:
-    with waiting(folder) as process:
+    with start_waiting_process(folder) as process:
         assert process.poll() is None
         process.send_signal(number)
         assert process.wait(30) == -number
@@ -115,7 +115,7 @@ def test_what_takes_too_long_is_killed(folder: Path) -> None:
 
 
 def test_many_are_distinguished(folder: Path) -> None:
-    started = [waiting(folder) for _ in range(5)]
+    started = [start_waiting_process(folder) for _ in range(5)]
     for process in reversed(started[1:]):
         process.kill()
         assert process.wait(30) == -signal.SIGKILL

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         sys.stdout.write(f"{__doc__}\n")
         return 0
-    if wrong := _wrong(arguments):
+    if wrong := _describe_error(arguments):
         sys.stderr.write(f"{wrong}\n")
         return 2
     run = KINDS[arguments[0]]
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     return int(bool(failed))
 
 
-def _wrong(arguments: Sequence[str]) -> str:
+def _describe_error(arguments: Sequence[str]) -> str:
     """Return in one line what is wrong with the arguments, or an empty string."""
     kind = arguments[0] if arguments else ""
     if kind not in KINDS:

@@ -40,7 +40,7 @@ def render(values: Mapping[str, Any]) -> list[Document]:
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
 
-def of_kind(documents: list[Document], kind: str) -> list[Document]:
+def documents_of_kind(documents: list[Document], kind: str) -> list[Document]:
     return [document for document in documents if document["kind"] == kind]
 
 
@@ -65,7 +65,7 @@ def test_every_manifest_is_valid(values: Mapping[str, Any], version: str) -> Non
 
 
 def test_a_manifest_that_is_wrong_is_found() -> None:
-    (stateful,) = of_kind(render(EXAMPLE), "StatefulSet")
+    (stateful,) = documents_of_kind(render(EXAMPLE), "StatefulSet")
     stateful["spec"]["replica"] = 3
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(stateful, VERSIONS[1], strict=True)
@@ -79,8 +79,8 @@ def test_helm_finds_nothing_to_complain_of() -> None:
 
 def test_three_brokers_are_spread_and_kept_a_majority() -> None:
     documents = render(EXAMPLE)
-    (stateful,) = of_kind(documents, "StatefulSet")
-    (budget,) = of_kind(documents, "PodDisruptionBudget")
+    (stateful,) = documents_of_kind(documents, "StatefulSet")
+    (budget,) = documents_of_kind(documents, "PodDisruptionBudget")
     pod = stateful["spec"]["template"]
 
     assert stateful["spec"]["replicas"] == 3
@@ -99,13 +99,13 @@ def test_selectors_of_everything_choose_one_kind_of_pod() -> None:
     chosen = [d["spec"]["selector"]["matchLabels"] for d in documents if d["kind"] in ("StatefulSet", "Deployment")]
     for selector in chosen:
         assert sum(selector.items() <= pod["metadata"]["labels"].items() for pod in pods(documents)) == 1
-    (service,) = of_kind(documents, "Service")
+    (service,) = documents_of_kind(documents, "Service")
     assert sum(service["spec"]["selector"].items() <= pod["metadata"]["labels"].items() for pod in pods(documents)) == 1
 
 
 def test_secrets_are_by_reference_only() -> None:
     text = json.dumps(render(EXAMPLE))
-    assert of_kind(render(EXAMPLE), "Secret") == []
+    assert documents_of_kind(render(EXAMPLE), "Secret") == []
     assert not re.search(r"(postgresql|oracle|mysql)[+a-z]*://", text)
     for pod in pods(render(EXAMPLE)):
         for container in containers(pod):
@@ -130,7 +130,7 @@ def test_the_configuration_is_one_that_venus_takes(
     values: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documents = render(values)
-    (config,) = of_kind(documents, "ConfigMap")
+    (config,) = documents_of_kind(documents, "ConfigMap")
     file = tmp_path / "venus.toml"
     file.write_text(config["data"]["venus.toml"])
     names = set()
@@ -183,14 +183,14 @@ def test_values_that_cannot_be_are_refused_with_the_way_out(values: Mapping[str,
 
 
 def test_the_network_policy_admits_only_what_must_connect() -> None:
-    broker, adapters = of_kind(render(EXAMPLE), "NetworkPolicy")
+    broker, adapters = documents_of_kind(render(EXAMPLE), "NetworkPolicy")
     ports = {frozenset(port["port"] for port in rule["ports"]) for rule in broker["spec"]["ingress"]}
     assert ports == {frozenset({"grpc", "http"}), frozenset({"http"})}
     assert "ingress" not in adapters["spec"]
 
 
 def test_the_spark_application_is_complete() -> None:
-    (application,) = of_kind(render(EXAMPLE), "SparkApplication")
+    (application,) = documents_of_kind(render(EXAMPLE), "SparkApplication")
     spec = application["spec"]
     assert {"type", "mode", "image", "mainApplicationFile", "sparkVersion", "driver", "executor"} <= spec.keys()
     names = {variable["name"] for variable in spec["driver"]["env"]}

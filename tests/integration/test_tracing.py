@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers.servers import BUSINESS, commit, settings
-from tests.support.collectors import Collected, collecting
+from tests.support.collectors import Collected, run_collector
 from tests.support.engines.batches import half
-from tests.support.listeners import drip, hanging
+from tests.support.listeners import drip, run_hanging_server
 from tests.support.waiting import eventually
 from venus.broker.service.process import start_in_thread
 from venus.errors import ConfigError
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def collector() -> Iterator[tuple[str, Collected]]:
-    with collecting() as found:
+    with run_collector() as found:
         yield found
 
 
@@ -92,7 +92,7 @@ def test_every_process_samples_the_same_cuts() -> None:
 
 def test_a_collector_that_hangs_delays_nothing() -> None:
     """More cuts than the queue holds, in a fraction of the time that one request to the collector may take."""
-    with hanging(drip) as address:
+    with run_hanging_server(drip) as address:
         spans = tracing.start_tracing(f"http://{address}", 1, "x")
         assert spans is not None
         try:

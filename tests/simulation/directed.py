@@ -99,7 +99,7 @@ def _who_elects(*hosts: Host) -> Host:
     return next(host for host in hosts if host.replica._elections._running is not None)
 
 
-class _Tap:
+class _EventTap:
     """Keeps answers on their way from one broker to another: copies of them, or instead of letting them through."""
 
     def __init__(self, source: Host, target: Host, wanted: Callable[[m.Answer], bool], *, holds: bool = False) -> None:
@@ -184,7 +184,7 @@ def _answer_of_an_older_term(world: World) -> Script:
     def second(answer: m.Answer) -> bool:
         return bool(behind) and isinstance(answer, m.Entries) and bool(answer.entries) and answer.first > behind[0]
 
-    tap = _Tap(a, b, second, holds=True)
+    tap = _EventTap(a, b, second, holds=True)
     b.draining, b.registered = True, False
     yield 1.2
     yield lambda: a.disk.content.end == b.disk.durable_end == c.disk.durable_end
@@ -211,7 +211,7 @@ def _answer_of_an_older_term(world: World) -> Script:
 def _late_diverge(world: World) -> Script:
     """Let the word that logs diverge come again, once they do not."""
     a, b, c = yield from cast(world)
-    tap = _Tap(c, b, lambda answer: isinstance(answer, m.LogsDiverge))
+    tap = _EventTap(c, b, lambda answer: isinstance(answer, m.LogsDiverge))
     yield from _tail(world, a, b, c)
     world.network.cut.clear()
     yield lambda: bool(tap.kept) and b.me in world.coordinator.record.in_sync
@@ -223,7 +223,7 @@ def _late_diverge(world: World) -> Script:
 def _late_trimmed(world: World) -> Script:
     """Let the word that the leader's log begins later come again, once it does not matter any more."""
     a, b, c = yield from cast(world)
-    tap = _Tap(a, b, lambda answer: isinstance(answer, m.LogTrimmed))
+    tap = _EventTap(a, b, lambda answer: isinstance(answer, m.LogTrimmed))
     world.network.cut |= lines([b], [a])
     yield _in_sync(world, a, c)
     behind = b.disk.content.end

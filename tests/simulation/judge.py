@@ -207,7 +207,7 @@ class Judge:
                 return False
         return True
 
-    def final(self) -> None:
+    def check_final_state(self) -> None:
         """Judge what each broker has once all have converged."""
         world, record = self._world, self._world.coordinator.record
         assert record.leader is not None

@@ -14,7 +14,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
+class SourceEdit:
     """`old` stands once in the function `where`; `new` replaces it.
 
     `where` is MODULE.CLASS.FUNCTION of venus.replication, or venus.PATH.TO.MODULE:CLASS.FUNCTION.
@@ -28,7 +28,7 @@ class Edit:
 
 
 @contextmanager
-def apply_edits(edits: tuple[Edit, ...]) -> Iterator[None]:
+def apply_edits(edits: tuple[SourceEdit, ...]) -> Iterator[None]:
     """Have the edits in force. Raises AssertionError if the code is not what an edit expects."""
     with ExitStack() as undo:
         for edit in edits:
@@ -54,7 +54,7 @@ def function_of(where: str) -> FunctionType:
     return found
 
 
-def _edited_code(function: FunctionType, edit: Edit) -> CodeType:
+def _edited_code(function: FunctionType, edit: SourceEdit) -> CodeType:
     source = edit.new
     if edit.old:
         source = textwrap.dedent(inspect.getsource(function))

@@ -1,4 +1,4 @@
-"""Data directories that are restored from backups, in histories of their own: the seeds of the others stay the same.
+"""Histories in which data directories are restored from backups; they are separate, so other seeds keep their meaning.
 
 A store that comes back older than it was is another member (venus/broker/replicas/store_identity.py), with a log that
 begins like the others', and may end with what others have taken back since.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.simulation.patching import Edit
+from tests.simulation.patching import SourceEdit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,17 +12,17 @@ class Rule:
     """A rule; `invariant` is what breaks without it in the history of `seed`."""
 
     text: str
-    edits: tuple[Edit, ...]
+    edits: tuple[SourceEdit, ...]
     seed: int
     invariant: str
 
 
 def _rule(text: str, where: str, old: str, new: str, seed: int, invariant: str) -> Rule:
-    return Rule(text=text, edits=(Edit(where=where, old=old, new=new),), seed=seed, invariant=invariant)
+    return Rule(text=text, edits=(SourceEdit(where=where, old=old, new=new),), seed=seed, invariant=invariant)
 
 
 #: Histories have few entries in a reply.
-_FETCH_AHEAD_ALWAYS = Edit(where="following.Following._on_entries", old=">= AHEAD_BYTES", new=">= 0")
+_FETCH_AHEAD_ALWAYS = SourceEdit(where="following.Following._on_entries", old=">= AHEAD_BYTES", new=">= 0")
 
 RULES = (
     # -- the high watermark ------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ RULES = (
         text="A fetch ahead reports what is on the disk as well",
         edits=(
             _FETCH_AHEAD_ALWAYS,
-            Edit(
+            SourceEdit(
                 where="following.Following._fetch_effect",
                 old="index=self._position.end,\n        last_term=self._position.last_term,",
                 new="index=max(start, self._position.end), last_term=self.term if start else self._position.last_term,",
@@ -155,10 +155,10 @@ RULES = (
     Rule(
         text="A member is a broker with its store: with an empty store it is another member",
         edits=(
-            Edit(
+            SourceEdit(
                 where="records.Member.__eq__", old="", new="def __eq__(self, other): return self.broker == other.broker"
             ),
-            Edit(where="records.Member.__hash__", old="", new="def __hash__(self): return hash(self.broker)"),
+            SourceEdit(where="records.Member.__hash__", old="", new="def __hash__(self): return hash(self.broker)"),
         ),
         seed=16,
         invariant="each broker that may lead has every safe entry",
@@ -199,12 +199,12 @@ RULES = (
     Rule(
         text="The next leader is chosen among complete members",
         edits=(
-            Edit(
+            SourceEdit(
                 where="records.eligible_members",
                 old="clean = known.candidates & living",
                 new="return frozenset(member for member in living if member.broker in known.replicas)",
             ),
-            Edit(
+            SourceEdit(
                 where="records.choose_leader",
                 old="[ballots[member] for member in known.candidates if member in ballots]",
                 new="list(ballots.values())",

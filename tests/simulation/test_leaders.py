@@ -10,14 +10,14 @@ import pytest
 from tests.simulation.created import CreatedWorld
 from tests.simulation.judge import Violation
 from tests.simulation.leaders import LeaderWorld
-from tests.simulation.patching import Edit, apply_edits
+from tests.simulation.patching import SourceEdit, apply_edits
 from tests.simulation.rules import Rule
 
 World = Callable[[int], LeaderWorld | CreatedWorld]
 
 
 def _rule(text: str, where: str, old: str, new: str, seed: int, invariant: str) -> Rule:
-    return Rule(text=text, edits=(Edit(where=where, old=old, new=new),), seed=seed, invariant=invariant)
+    return Rule(text=text, edits=(SourceEdit(where=where, old=old, new=new),), seed=seed, invariant=invariant)
 
 
 RULES = (

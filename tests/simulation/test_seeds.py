@@ -50,13 +50,13 @@ def test_histories_hold_while_followers_fetch_ahead(seeds: range, monkeypatch: p
     kept = Counter[str]()
     take_reply = following.Following._on_reply_ahead
 
-    def count(self: following.Following, answer: Answer | None) -> bool:
+    def count_reply(self: following.Following, answer: Answer | None) -> bool:
         is_ahead = take_reply(self, answer)
         kept["kept" if self._ahead is not None else "used at once" if is_ahead else "another reply"] += 1
         return is_ahead
 
     monkeypatch.setattr(following, "AHEAD_BYTES", 0)
-    monkeypatch.setattr(following.Following, "_on_reply_ahead", count)
+    monkeypatch.setattr(following.Following, "_on_reply_ahead", count_reply)
     histories(seeds)
     assert min(kept["kept"], kept["used at once"], kept["another reply"]) > len(seeds) // 10
 

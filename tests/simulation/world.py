@@ -161,7 +161,7 @@ class World:
         self._wait_until_converged()
         if self.loop.random.random() < 0.3:
             self._fail_over()
-        self.judge.final()
+        self.judge.check_final_state()
 
     def dead(self) -> bool:
         """Whether the disks of all who had everything are lost: rightly, no broker leads under consistency."""

@@ -21,7 +21,7 @@ from playwright.sync_api import Browser
 
 from tests.story.test_fall_back import open_pair
 from tests.story.test_fall_back_held import interrupt
-from tests.story.test_trouble import Running
+from tests.story.test_trouble import RunningPipeline
 from tests.support import browsers
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.pipeline import Pipeline, with_password
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 UNFIT = "INSERT INTO unfit VALUES (2, CAST(x'ff' AS TEXT))"
 
 
-class WatchedPipeline(Running):
+class WatchedPipeline(RunningPipeline):
     """The pipeline, and a browser where there is one."""
 
     browser: Browser | None = None
@@ -60,12 +60,12 @@ def running(
     try:
         made.write("CREATE TABLE steady (id INTEGER PRIMARY KEY, v TEXT)", "PRAGMA journal_mode = WAL")
         for table in ("unfit", "strict", "missed"):
-            made.new_table(table)
+            made.create_table(table)
         pipeline.venus("install-triggers")
         pipeline.start_broker()
         pipeline.venus("migrate", "--target", "main")
         pipeline.start("sync", "sync")
-        made.healthy()
+        made.wait_until_healthy()
         yield made
     finally:
         pipeline.close()
@@ -94,7 +94,7 @@ def page(running: WatchedPipeline) -> str:
         return seen.page.content()
 
 
-def in_all_places(running: WatchedPipeline, sentence: str, gauge: str) -> None:
+def check_all_places(running: WatchedPipeline, sentence: str, gauge: str) -> None:
     """Wait until the broker says it, then look at every place."""
     pipeline = running.pipeline
     pipeline.until(lambda: sentence in get(running, "/health")[1], f"/health to say {sentence!r}", every_s=0.2)
@@ -112,9 +112,9 @@ def in_all_places(running: WatchedPipeline, sentence: str, gauge: str) -> None:
     assert [sentence in problem for problem in found["problems"]] == [True], found["problems"]
 
 
-def in_no_place(running: WatchedPipeline, gauge: str) -> None:
+def check_no_place(running: WatchedPipeline, gauge: str) -> None:
     """Wait until the broker says nothing any more, then look at every place."""
-    running.healthy()
+    running.wait_until_healthy()
     running.pipeline.until(lambda: get(running, "/health")[1] == "ok\n", "/health to say ok", every_s=0.2)
     assert get(running, "/alarms") == (200, "none\n")
     assert metric(running, gauge) in (0, -1)  # not every state is always there
@@ -125,18 +125,18 @@ def in_no_place(running: WatchedPipeline, gauge: str) -> None:
 def test_a_table_halted_at_the_source(running: WatchedPipeline) -> None:
     gauge = 'venus_tables_not_following{business="main",place="source",state="HALTED"}'
     running.write(UNFIT, "INSERT INTO steady VALUES (1, 'continues')")
-    running.has("main", "steady", [(1, "continues")])
+    running.wait_for_rows("main", "steady", [(1, "continues")])
 
-    in_all_places(running, "source: main.unfit is HALTED (cannot be carried: ", gauge)
+    check_all_places(running, "source: main.unfit is HALTED (cannot be carried: ", gauge)
 
     running.write("UPDATE unfit SET v = 'two' WHERE id = 2")
-    running.has("main", "unfit", [(1, "one"), (2, "two")])
-    in_no_place(running, gauge)
+    running.wait_for_rows("main", "unfit", [(1, "one"), (2, "two")])
+    check_no_place(running, gauge)
 
 
 def test_a_table_halted_at_the_target(running: WatchedPipeline) -> None:
     gauge = 'venus_tables_not_following{business="main",place="main/main",state="HALTED"}'
-    running.at("main", "ALTER TABLE strict ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
+    running.run_at("main", "ALTER TABLE strict ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
     running.write("INSERT INTO strict VALUES (2, 'bad')")
 
     running.pipeline.until(lambda: "main.strict is HALTED" in get(running, "/alarms")[1], "the halt", every_s=0.2)
@@ -147,9 +147,9 @@ def test_a_table_halted_at_the_target(running: WatchedPipeline) -> None:
     assert sorted(said) == sorted(get(running, "/alarms")[1].replace("business main: target", "target").splitlines())
     assert "main.strict is HALTED" in page(running)
 
-    running.at("main", "ALTER TABLE strict DROP CONSTRAINT no_bad")
+    running.run_at("main", "ALTER TABLE strict DROP CONSTRAINT no_bad")
     running.pipeline.venus("quarantine", "retry", "--target", "main")
-    in_no_place(running, gauge)
+    check_no_place(running, gauge)
 
 
 @pytest.mark.parametrize(
@@ -174,10 +174,10 @@ def test_a_table_halted_at_the_target(running: WatchedPipeline) -> None:
 )
 def test_what_an_operator_has_paused(running: WatchedPipeline, what: list[str], sentence: str, gauge: str) -> None:
     running.pipeline.venus("pause", *what)
-    in_all_places(running, sentence, gauge)
+    check_all_places(running, sentence, gauge)
 
     running.pipeline.venus("resume", *what)
-    in_no_place(running, gauge)
+    check_no_place(running, gauge)
 
 
 def test_a_table_that_has_missed_changes(running: WatchedPipeline) -> None:
@@ -186,10 +186,10 @@ def test_a_table_that_has_missed_changes(running: WatchedPipeline) -> None:
     running.write(f'DROP TRIGGER "{trigger}"')
     running.pipeline.venus("install-triggers")
 
-    in_all_places(running, "source: main.missed is RESYNC", gauge)
+    check_all_places(running, "source: main.missed is RESYNC", gauge)
 
     running.pipeline.venus("resync", "missed")
-    in_no_place(running, gauge)
+    check_no_place(running, gauge)
 
 
 def test_what_an_adapter_said_before_it_went_away_is_dated(running: WatchedPipeline) -> None:
@@ -206,7 +206,7 @@ def test_what_an_adapter_said_before_it_went_away_is_dated(running: WatchedPipel
 
     running.pipeline.venus("resume", "steady", "--target", "main")
     running.pipeline.start("sync", "sync")
-    in_no_place(running, 'venus_tables_not_following{business="main",place="main/main",state="PAUSED"}')
+    check_no_place(running, 'venus_tables_not_following{business="main",place="main/main",state="PAUSED"}')
 
 
 def triggers_of(running: WatchedPipeline, table: str) -> list[str]:
@@ -219,9 +219,9 @@ def test_a_table_that_was_made_after_the_installation(running: WatchedPipeline) 
     gauge = 'venus_tables_not_following{business="main",place="source",state="NOT_CAPTURED"}'
     pipeline = running.pipeline
     assert metric(running, gauge) == 0
-    running.new_table("later")
+    running.create_table("later")
 
-    in_all_places(running, "source: main.later matches the patterns and is not captured", gauge)
+    check_all_places(running, "source: main.later matches the patterns and is not captured", gauge)
     assert "`venus install-triggers`" in get(running, "/alarms")[1]
     (found,) = (f for f in pipeline.ask("check")["findings"] if f["where"] == "main.later")
     assert (found["message"], found["blocks"]) == ("matches the patterns and is not captured", False)
@@ -235,8 +235,8 @@ def test_a_table_that_was_made_after_the_installation(running: WatchedPipeline) 
     assert "main.later matches the patterns and is not captured: `venus install-triggers` captures it" in said
 
     pipeline.venus("install-triggers")
-    running.has("main", "later", [(1, "one")])
-    in_no_place(running, gauge)
+    running.wait_for_rows("main", "later", [(1, "one")])
+    check_no_place(running, gauge)
     assert pipeline.ask("verify", "--target", "main")["not_compared"] == []
 
 
@@ -244,12 +244,14 @@ def test_a_table_that_cannot_be_captured(running: WatchedPipeline) -> None:
     gauge = 'venus_tables_not_following{business="main",place="source",state="NOT_CAPTURED"}'
     running.write("CREATE TABLE keyless (a INTEGER)")
 
-    in_all_places(running, "source: main.keyless matches the patterns and cannot be captured: no key by which", gauge)
+    check_all_places(
+        running, "source: main.keyless matches the patterns and cannot be captured: no key by which", gauge
+    )
     found = [f for f in running.pipeline.ask("check", code=3)["findings"] if f["where"] == "main.keyless"]
     assert [f["blocks"] for f in found] == [True]
 
     running.write("DROP TABLE keyless")
-    in_no_place(running, gauge)
+    check_no_place(running, gauge)
 
 
 _NEITHER = "the switch from @source to main is not finished, and neither accepts writes"
@@ -282,7 +284,7 @@ def test_a_switch_that_was_interrupted(
         running.browser = browser
         interrupt(pair, step)
 
-        in_all_places(running, sentence, gauge)
+        check_all_places(running, sentence, gauge)
 
         pair.pipeline.venus("cutover", "--target", "main", *ends)
-        in_no_place(running, gauge)
+        check_no_place(running, gauge)

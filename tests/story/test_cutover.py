@@ -72,11 +72,11 @@ def test_from_sqlite_with_everything_that_can_be_in_the_way(tmp_path: Path, targ
         try:
             app.execute("INSERT INTO customer (name) VALUES ('drawn and gone')")
             app.execute("DELETE FROM customer WHERE id = 4")
-            pipeline.caught_up("main")
+            pipeline.wait_until_caught_up("main")
             check_refusal(pipeline, target)
             cut_over(pipeline, target)
             app.execute("INSERT INTO orders VALUES (12, 3, 'late')")
-            back(pipeline, target)
+            check_late_writes_back(pipeline, target)
             assert pipeline.stop("sync") == 0
         finally:
             pipeline.close()
@@ -109,7 +109,7 @@ def check_refusal(pipeline: Pipeline, target: str) -> None:
 
 
 def cut_over(pipeline: Pipeline, target: str) -> None:
-    """Rehearse and do it; then the application's first writes; then once more, and nothing is done."""
+    """Rehearse the cut-over, do it, write as the application, and repeat it: the repetition does nothing."""
     rehearsal = pipeline.ask("cutover", "--target", "main", "--rehearse", *QUIET)
     assert (rehearsal["blocks"], rehearsal["certificate"]["equal"]) == ([], True)
     found = pipeline.ask("cutover", "--target", "main", *QUIET)["certificate"]
@@ -141,7 +141,7 @@ def read_cutover_status(pipeline: Pipeline) -> Any:
     return consumer.get("reported", {}).get("report", {}).get("cut_over"), [alarm["text"] for alarm in status["raised"]]
 
 
-def back(pipeline: Pipeline, target: str) -> None:
+def check_late_writes_back(pipeline: Pipeline, target: str) -> None:
     """Check that the target is called cut over and late writes are reported; then take the way back."""
     pipeline.until(lambda: read_cutover_status(pipeline)[0], "the broker to hear of the cut-over")
     assert read_cutover_status(pipeline)[1] == []
@@ -154,7 +154,7 @@ def back(pipeline: Pipeline, target: str) -> None:
     assert "public.customer has been written to since the cut-over" in said
     query(target, "DELETE FROM customer WHERE id = 5")
     pipeline.ask("cutover", "--target", "main", "--undo")
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
     assert query(target, "SELECT count(*) FROM orders") == [(3,)]
     pipeline.ask("verify")  # the last comparison was made before the way back, and found a difference
     pipeline.until(lambda: read_cutover_status(pipeline) == ("", []), "nothing to be left to do")

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from tests.simulation.patching import Edit
+from tests.simulation.patching import SourceEdit
 from tests.support.databases.postgres import Server, libpq
 from tests.support.pipelines.pipeline import Pipeline, with_password
 from tests.support.waiting import eventually
@@ -228,8 +228,8 @@ def test_a_new_database_that_was_restored_overwrites_nothing(pair: Pair, postgre
 
 @pytest.mark.slow
 def test_without_the_guard_a_restored_database_overwrites_the_old_one(pair: Pair, postgres_server: Server) -> None:
-    guard = "and not claim.may_read_again()"
-    pair.pipeline.edit_processes([Edit(where="venus.adapters.upper.session:open_session", old=guard, new="and False")])
+    where, guard = "venus.adapters.upper.session:open_session", "and not claim.may_read_again()"
+    pair.pipeline.edit_processes([SourceEdit(where=where, old=guard, new="and False")])
     before = restore_new_database(pair, postgres_server)
     pair.pipeline.until(lambda: pair.rows(pair.old, "customer") != before, "the rows to be overwritten")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.patching import Edit
+from tests.simulation.patching import SourceEdit
 from tests.support.databases.mariadb import ORACLE_MODE, running_mariadb
 from tests.support.databases.postgres import running_server
 from tests.support.pipelines.old_databases import MariaPair, OraclePair, SqlitePair
@@ -84,13 +84,13 @@ _SQLITE_CUTOVER = "venus.adapters.targets.sqlite.cutover.cutover_session:SqliteC
 _MYSQL_CUTOVER = "venus.adapters.targets.mysql.cutover.cutover_session:MysqlCutover"
 _ORACLE_SIDE = "venus.adapters.targets.oracle.cutover.side:OracleSide"
 #: The owner is closed for all kinds in the same place.
-_CLOSING = (Edit(where=f"{_SWITCH}.close_owner", old=_CLOSED, new=_CLOSED.replace("self._schemas", "[]")),)
+_CLOSING = (SourceEdit(where=f"{_SWITCH}.close_owner", old=_CLOSED, new=_CLOSED.replace("self._schemas", "[]")),)
 
 
-def start_late(sql: str) -> tuple[Edit, ...]:
+def start_late(sql: str) -> tuple[SourceEdit, ...]:
     """Return the edit by which the first changes after the cut are not captured in the old database."""
     return (
-        Edit(
+        SourceEdit(
             where=f"{_SWITCH}._follow",
             old="start = self.follower.read_start()",
             new="time.sleep(1)\n"
@@ -104,10 +104,10 @@ def start_late(sql: str) -> tuple[Edit, ...]:
 
 
 #: By kind and rule: the code without it, and what the run reports then.
-RULES: dict[tuple[str, str], tuple[tuple[Edit, ...], str]] = {
+RULES: dict[tuple[str, str], tuple[tuple[SourceEdit, ...], str]] = {
     ("sqlite", "changes of VENUS are not captured"): (
         (
-            Edit(
+            SourceEdit(
                 where=f"{_SQLITE_SIDE}.list_capture_drops",
                 old="",
                 new="def list_capture_drops(self):\n    return []\n",
@@ -117,7 +117,7 @@ RULES: dict[tuple[str, str], tuple[tuple[Edit, ...], str]] = {
     ),
     ("sqlite", "a file that follows rejects writes"): (
         (
-            Edit(
+            SourceEdit(
                 where=f"{_SQLITE_SIDE}.reject_writes",
                 old="for one in placed:",
                 new="for one in ():",
@@ -127,7 +127,7 @@ RULES: dict[tuple[str, str], tuple[tuple[Edit, ...], str]] = {
     ),
     ("sqlite", "the mark of a transaction ends before its commit"): (
         (
-            Edit(
+            SourceEdit(
                 where="venus.adapters.targets.sqlite.session:SqliteSession._run_one",
                 old="if self._is_marked:",
                 new="if False:",
@@ -138,7 +138,7 @@ RULES: dict[tuple[str, str], tuple[tuple[Edit, ...], str]] = {
     ("sqlite", "the owner is closed before the follower is opened"): (_CLOSING, "accept writes"),
     ("sqlite", "counters continue behind those of the other database"): (
         (
-            Edit(
+            SourceEdit(
                 where=f"{_SQLITE_CUTOVER}._set_counter",
                 old='for block in ("set_counter", "add_counter"):',
                 new="for block in ():",
@@ -155,7 +155,7 @@ RULES: dict[tuple[str, str], tuple[tuple[Edit, ...], str]] = {
     ),
     ("mariadb", "changes of VENUS are not captured"): (
         (
-            Edit(
+            SourceEdit(
                 where="venus.adapters.dialects.statements:Statements.__call__",
                 old="return text",
                 new="return text.replace('IF @venus_apply IS NULL THEN', 'IF TRUE THEN')",
@@ -165,12 +165,12 @@ RULES: dict[tuple[str, str], tuple[tuple[Edit, ...], str]] = {
     ),
     ("mariadb", "the owner is closed before the follower is opened"): (_CLOSING, "accept writes"),
     ("mariadb", "counters continue behind those of the other database"): (
-        (Edit(where=f"{_MYSQL_CUTOVER}.set_counters", old="found = []", new="return []"),),
+        (SourceEdit(where=f"{_MYSQL_CUTOVER}.set_counters", old="found = []", new="return []"),),
         "was drawn before",
     ),
     ("oracle", "changes of VENUS are not captured"): (
         (
-            Edit(
+            SourceEdit(
                 where="venus.adapters.dialects.oracle.language.ddl:quiet_trigger",
                 old="return replace(made, sql=sql)",
                 new="return made",
@@ -179,7 +179,7 @@ RULES: dict[tuple[str, str], tuple[tuple[Edit, ...], str]] = {
         "has logged changes of VENUS|old lacks",
     ),
     ("oracle", "a database that follows rejects writes"): (
-        (Edit(where=f"{_ORACLE_SIDE}.reject_writes", old="self._create_triggers(captured)", new="pass"),),
+        (SourceEdit(where=f"{_ORACLE_SIDE}.reject_writes", old="self._create_triggers(captured)", new="pass"),),
         "accept writes",
     ),
     ("oracle", "the owner is closed before the follower is opened"): (_CLOSING, "accept writes"),

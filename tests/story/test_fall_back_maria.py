@@ -12,7 +12,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from tests.simulation.patching import Edit
+from tests.simulation.patching import SourceEdit
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.held_steps import SHORT_WAITS, HeldStep, until_reported
@@ -170,7 +170,7 @@ def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: ShopPair, st
 
 #: Sessions of a switch wait for locks for a second, so that a test need not hold one for long.
 _SHORT_WAITS = (
-    Edit(
+    SourceEdit(
         where="venus.adapters.targets.mysql.cutover.side:MysqlSide._limit_lock_waits",
         old="max(milliseconds // 1000, 1)",
         new="1",
@@ -291,11 +291,11 @@ def test_a_value_that_the_old_database_would_change_waits_in_quarantine(pair: Sh
     pair.new("UPDATE orders SET what = 'follows'")
     pipeline.until(lambda: pair.old("SELECT what FROM orders") == [("follows",)], "the other table to follow")
 
-    def waiting() -> list[str]:
+    def waiting_sessions() -> list[str]:
         document = pipeline.ask("quarantine", "list", "--target", "@source", code=(0, 1))
         return [row["key"] for row in document["quarantine"]["@source"]]
 
-    pipeline.until(lambda: len(waiting()) == len(_UNLIKE), "the rows to wait", every_s=0.5)
+    pipeline.until(lambda: len(waiting_sessions()) == len(_UNLIKE), "the rows to wait", every_s=0.5)
     assert pair.old("SELECT name FROM label ORDER BY name") == [("A",), ("good",)]
     assert pipeline.venus(*BACK, *QUIET, code=3).err.count("quarantine")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.simulation.patching import Edit
+from tests.simulation.patching import SourceEdit
 from tests.support.databases.postgres import Server, running_server
 from tests.support.pipelines.pipeline import Pipeline, with_password
 from tests.support.pipelines.switched_application import (
@@ -41,7 +41,7 @@ VICTIMS = ("broker", "sync", "child", "old", "new")
 class SwitchRun:
     """Two servers, a pipeline, and the application."""
 
-    def __init__(self, folder: Path, servers: dict[str, Server], seed: int, edits: tuple[Edit, ...] = ()) -> None:
+    def __init__(self, folder: Path, servers: dict[str, Server], seed: int, edits: tuple[SourceEdit, ...] = ()) -> None:
         self.servers = servers
         self.urls = {name: server.create_database() for name, server in servers.items()}
         self.chance = random.Random(seed)
@@ -131,7 +131,7 @@ class SwitchRun:
     def write(self, count: int, *, faults: int) -> None:
         """Write to the owner with faults meanwhile, and compare all rows in the middle and at the end."""
         for part in ("in the middle of a phase", "at the end of a phase"):
-            with self.application.writing(self.urls[self.owner]):
+            with self.application.write_in_background(self.urls[self.owner]):
                 for _ in range(faults + 1):
                     self._until_written(count)
                     if faults:
@@ -150,7 +150,7 @@ class SwitchRun:
         with ExitStack() as stack:
             for attempt in range(ATTEMPTS_MAX):
                 if eager and attempt == 0:
-                    stack.enter_context(self.application.writing(self.urls[self.follower], insists=True))
+                    stack.enter_context(self.application.write_in_background(self.urls[self.follower], insists=True))
                 if self._attempt(command, fault=faults and attempt < ATTEMPTS_MAX // 2):
                     break
                 assert len(self.writable()) <= 1 or not self._has_begun, f"{self.writable()} accept writes"
@@ -243,7 +243,7 @@ _CLOSED_BEFORE = "self._record(self.follower, SideState.FOLLOWING, 0), self._sch
 RULES = {
     "changes of VENUS are not captured": (
         (
-            Edit(
+            SourceEdit(
                 where="venus.adapters.dialects.statements:Statements.__call__",
                 old="return text",
                 new="return text.replace(\"current_setting('venus.apply', true) = 'on'\", 'false')",
@@ -252,16 +252,20 @@ RULES = {
         "has logged changes of VENUS",
     ),
     "the owner is closed before the follower is opened": (
-        (Edit(where=f"{_SWITCH}.close_owner", old=_CLOSED, new=_CLOSED.replace("self._schemas", "[]")),),
+        (SourceEdit(where=f"{_SWITCH}.close_owner", old=_CLOSED, new=_CLOSED.replace("self._schemas", "[]")),),
         "accept writes",
     ),
     "the follower is closed before it can be opened": (
-        (Edit(where=f"{_SWITCH}.prepare", old=_CLOSED_BEFORE, new=_CLOSED_BEFORE.replace("self._schemas", "[]")),),
+        (
+            SourceEdit(
+                where=f"{_SWITCH}.prepare", old=_CLOSED_BEFORE, new=_CLOSED_BEFORE.replace("self._schemas", "[]")
+            ),
+        ),
         "accept writes",
     ),
     "counters continue behind those of the other database": (
         (
-            Edit(
+            SourceEdit(
                 where="venus.adapters.targets.postgresql.cutover.cutover_session:PostgresCutover.set_counters",
                 old="return set_counters(self._session, self._all_tables, numberings)",
                 new="return []",
@@ -271,7 +275,7 @@ RULES = {
     ),
     "capture starts at the cut": (
         (
-            Edit(
+            SourceEdit(
                 where=f"{_SWITCH}._follow",
                 old="start = self.follower.read_start()",
                 new="time.sleep(1)\n"

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.patching import Edit
+from tests.simulation.patching import SourceEdit
 from tests.story.test_fall_back import Pair, cut_over, open_pair, query
 from tests.support.databases.postgres import Server
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 #: A loop dies where it would notice that changes flow the other way.
-_DIES = Edit(
+_DIES = SourceEdit(
     where="venus.cli.sync_direction:DirectionGuard._read",
     old="raise DirectionChanged(_TURNED)",
     new='__import__("os")._exit(9)',

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.patching import Edit
+from tests.simulation.patching import SourceEdit
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.held_steps import HeldStep, until_reported
 from tests.support.pipelines.old_databases import SqlitePair
@@ -166,7 +166,7 @@ def test_a_kill_at_each_step_is_shown_and_completed_by_the_same_command(pair: Sq
 def test_a_file_that_is_locked_for_longer_than_the_limit_delays_a_step(pair: SqlitePair, step: str) -> None:
     held = STEPS[step]
     pipeline = pair.pipeline
-    waits = Edit(
+    waits = SourceEdit(
         where="venus.adapters.targets.sqlite.session:SqliteSession._run_while_busy",
         old="stop_after_delay(LOCK_WAIT_S)",
         new="stop_after_delay(1.0)",
@@ -253,14 +253,14 @@ def test_what_the_old_file_would_change_waits_and_new_columns_follow(pair: Sqlit
     pipeline.until(lambda: len(pair.old("SELECT 1 FROM orders")) == 3, "the other table to follow")
     assert pair.old("SELECT weight FROM orders ORDER BY no") == [(1.5,), (1.5,), (7.25,)]
 
-    def waiting() -> list[str]:
+    def waiting_sessions() -> list[str]:
         document = pipeline.ask("quarantine", "list", "--target", "@source", code=(0, 1))
         return [row["key"] for row in document["quarantine"]["@source"]]
 
-    pipeline.until(lambda: len(waiting()) == 1, "the row to wait", every_s=0.5)
+    pipeline.until(lambda: len(waiting_sessions()) == 1, "the row to wait", every_s=0.5)
     assert pipeline.venus(*BACK, *QUIET, code=3).err.count("quarantine")
     pair.new("UPDATE customer SET since = '2026-01-01' WHERE name = 'never'")
-    pipeline.until(lambda: len(waiting()) == 2, "the next change of the row to wait behind it", every_s=0.5)
+    pipeline.until(lambda: len(waiting_sessions()) == 2, "the next change of the row to wait behind it", every_s=0.5)
     with closing(pair.connect_old()) as connection:  # damage that only the owner of the file can do
         connection.execute(f"DROP TRIGGER venus_reject_u_{number_of(pair, 'customer'):05}")
         connection.execute("UPDATE customer SET name = 'damaged' WHERE id = 1")
@@ -268,7 +268,7 @@ def test_what_the_old_file_would_change_waits_and_new_columns_follow(pair: Sqlit
     pipeline.venus("resync", "customer", "--target", "@source")
     pipeline.until(lambda: pair.old("SELECT name FROM customer WHERE id = 1") == [("ann",)], "the resync", every_s=0.2)
     pipeline.until(lambda: "resyncing" not in pipeline.venus("status", code=(0, 1)).out, "its end", every_s=0.5)
-    assert waiting() == []
+    assert waiting_sessions() == []
     assert pipeline.ask("verify")["verdict"] == "same"
     assert pair.switch(*BACK)["equal"]
     pair.old("INSERT INTO orders (customer, weight) VALUES (1, 2)")

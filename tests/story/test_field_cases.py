@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.brokers.feed import query
 from tests.support.databases.field_cases import FieldSource, mariadb_source, postgres_source, read_case, sqlite_source
-from tests.support.pipelines.whole_way import WholeWay, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, end_to_end
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.relational.control import read_progress
 from venus.errors import Refused
@@ -45,22 +45,22 @@ CASES = [f"{number:02}" for number in range(1, 12)]
 class FieldRun:
     """A case on its way from a source to a PostgreSQL target."""
 
-    def __init__(self, name: str, source: FieldSource, way: WholeWay) -> None:
-        self.case, self.source, self.way = read_case(name), source, way
+    def __init__(self, name: str, source: FieldSource, e2e: EndToEnd) -> None:
+        self.case, self.source, self.e2e = read_case(name), source, e2e
         self.named, self.new = NAMED.get(name, {}), NEW.get(name, set())
 
     def begin(self) -> None:
         """Install, load and start, with everything at the target."""
-        self.way.install()
-        self.way.load()
-        self.way.start()
-        self.way.caught_up()
+        self.e2e.install()
+        self.e2e.load()
+        self.e2e.start()
+        self.e2e.wait_until_caught_up()
 
     def reasons(self) -> dict[str, str]:
         """Return why tables are not active, at the source or at the target, by their names."""
-        with closing(open_source(self.way.settings)) as opened:
+        with closing(open_source(self.e2e.settings)) as opened:
             at_source = [(t.schema.name, t.state, t.reason) for t in opened.registry.read_registered_tables()]
-        at_target = [(t.name, t.state, t.reason) for t in read_progress(self.way.settings, "main").tables]
+        at_target = [(t.name, t.state, t.reason) for t in read_progress(self.e2e.settings, "main").tables]
         return {name: reason for name, state, reason in (*at_target, *at_source) if state != "ACTIVE"}
 
     def change(self, *, live: bool) -> None:
@@ -70,7 +70,7 @@ class FieldRun:
             self.source.run(text)
             in_transaction = text == "BEGIN" or (in_transaction and text != "COMMIT")
             if live and not in_transaction:
-                self.way.until(lambda: self.way._level() or self.reasons(), f"the target behind {text}")
+                self.e2e.until(lambda: self.e2e._level() or self.reasons(), f"the target behind {text}")
 
     def different(self) -> dict[str, str]:
         """Return the tables that are not equal to the source, with what is only on one side."""
@@ -80,7 +80,7 @@ class FieldRun:
                 continue
             here = self.source.rows(namespace, name)
             try:
-                there = self.source.rows_at(self.way.target, namespace, name)
+                there = self.source.rows_at(self.e2e.target, namespace, name)
             except (psycopg2.errors.UndefinedColumn, psycopg2.errors.UndefinedTable) as error:
                 found[name] = str(error)
                 continue
@@ -96,8 +96,8 @@ class FieldRun:
 
     def follow_the_way_out(self) -> None:
         """Run `venus install-triggers`, then `venus resync` of each table that is named and still there."""
-        self.way.install()
-        with closing(open_source(self.way.settings)) as opened:
+        self.e2e.install()
+        with closing(open_source(self.e2e.settings)) as opened:
             there = set(opened.dictionary.read_table_names())
             for table in opened.registry.read_registered_tables():
                 if table.schema.name in self.named and table.schema.qualified_name in there:
@@ -117,8 +117,8 @@ def field_run(request: pytest.FixtureRequest, case: str, tmp_path: Path, second_
             source.run(text)
             if number < TARGET_FIRST.get(case, 0):
                 query(second_database, text)
-        way = stack.enter_context(whole_way(tmp_path, source.url, second_database, **options))
-        yield FieldRun(case, source, way)
+        e2e = stack.enter_context(end_to_end(tmp_path, source.url, second_database, **options))
+        yield FieldRun(case, source, e2e)
 
 
 @pytest.mark.parametrize("live", [True, False], ids=["live", "one-cut"])
@@ -127,18 +127,18 @@ def test_a_case_from_the_field(case: str, live: bool, field_run: FieldRun) -> No
     field_run.begin()
     assert field_run.different() == {}
     if not live:
-        field_run.way.stop("capture")
+        field_run.e2e.stop("capture")
     field_run.change(live=live)
     if not live:
-        field_run.way.start("capture")
+        field_run.e2e.start("capture")
     try:
-        field_run.way.until(field_run.is_as_expected, "the case to end as expected")
+        field_run.e2e.until(field_run.is_as_expected, "the case to end as expected")
     except AssertionError:
         raise AssertionError(f"{field_run.reasons()}, different: {field_run.different()}") from None
     if field_run.named:
         field_run.follow_the_way_out()
         gone = {name for name, why in field_run.named.items() if "is gone" in why}
-        field_run.way.until(lambda: not field_run.different() and set(field_run.reasons()) == gone, "the way out")
+        field_run.e2e.until(lambda: not field_run.different() and set(field_run.reasons()) == gone, "the way out")
 
 
 #: The rows of case 12 that fit no type, as its changes leave them.
@@ -157,47 +157,47 @@ def test_a_column_without_a_type_and_values_of_no_type_are_refused_before_the_lo
     tmp_path: Path, second_database: str
 ) -> None:
     case = read_case("12")
-    with sqlite_source(tmp_path / "app.db") as source, whole_way(tmp_path, source.url, second_database) as way:
+    with sqlite_source(tmp_path / "app.db") as source, end_to_end(tmp_path, source.url, second_database) as e2e:
         for text in case.setup:
             source.run(text)
         with pytest.raises(Refused, match="column anything: its declaration names no type") as untyped:
-            way.install()
+            e2e.install()
         assert "declare a type" in untyped.value.hint
         source.run("ALTER TABLE job RENAME TO before")
         source.run(case.setup[0].replace(UNTYPED, TYPED))
         source.run("INSERT INTO job SELECT * FROM before")
         source.run("DROP TABLE before")
         with pytest.raises(Refused, match=r"column title \(VARCHAR\(5\)\): 1 of 4 rows"):
-            way.install()
-        with closing(open_source(way.settings)) as opened:
+            e2e.install()
+        with closing(open_source(e2e.settings)) as opened:
             blocking = [f for f in opened.installer.check(["*"], []) if f.blocks]
         named = [re.findall(r"column (\w+) .* cannot be carried exactly", f.message) for f in blocking]
         assert named == [["title"], ["at"], ["amount"], ["anything"], ["big"]]
         assert all("correct the values" in f.remedy for f in blocking)
         for text in case.changes:
             source.run(text)
-        way.install()
-        way.load()
+        e2e.install()
+        e2e.load()
         assert query(second_database, JOB) == CORRECTED
 
 
 @pytest.mark.parametrize("live", [True, False], ids=["live", "one-cut"])
 def test_a_row_that_fits_no_type_arrives_once_it_is_corrected(live: bool, tmp_path: Path, second_database: str) -> None:
     case = read_case("12")
-    with sqlite_source(tmp_path / "app.db") as source, whole_way(tmp_path, source.url, second_database) as way:
+    with sqlite_source(tmp_path / "app.db") as source, end_to_end(tmp_path, source.url, second_database) as e2e:
         source.run(case.setup[0].replace(UNTYPED, TYPED))
         source.run(case.setup[1])
-        run = FieldRun("12", source, way)
+        run = FieldRun("12", source, e2e)
         run.begin()
         if not live:
-            way.stop("capture")
+            e2e.stop("capture")
         for text in case.setup[2:]:
             source.run(text)
         if not live:
-            way.start("capture")
-        way.until(run.reasons, "the table to halt")
+            e2e.start("capture")
+        e2e.until(run.reasons, "the table to halt")
         assert re.search(r"job.*(id|row).*2.*title", str(run.reasons())), run.reasons()
         assert query(second_database, JOB) == CORRECTED[:1]
         for text in case.changes:
             source.run(text)
-        way.until(lambda: query(second_database, JOB) == CORRECTED and not run.reasons(), "the corrected rows")
+        e2e.until(lambda: query(second_database, JOB) == CORRECTED and not run.reasons(), "the corrected rows")

@@ -228,7 +228,7 @@ def test_everything_is_killed_in_turn(place: Place) -> None:
     assert report["refused"] == 0
     assert report["rows"] > ROWS / 2
     pipeline.start("sync", "sync", "--target", "main")
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
     assert place.rows_at_target() == place.rows()
     assert not pipeline.status()["problems"]
     indexes = f"SELECT count(*) FROM pg_indexes WHERE schemaname || '.' || tablename = '{place.copy}'"
@@ -244,5 +244,5 @@ def test_everything_in_one_process(place: Place) -> None:
         pipeline.start("run", "run")
         pipeline.until(lambda: "main: following" in pipeline.tail(), "the target to follow")
     assert "loading begins while the source is being read" in pipeline.log.read_text()
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
     assert place.rows_at_target() == place.rows()

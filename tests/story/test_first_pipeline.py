@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.databases.postgres import Server
+from tests.support.pipelines.end_to_end import run_at
 from tests.support.pipelines.pipeline import Pipeline
-from tests.support.pipelines.whole_way import run_at
 from venus.cli.demo.shop import build_shop, compare_shop
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

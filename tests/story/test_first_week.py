@@ -79,12 +79,12 @@ def test_the_week_goes_as_it_is_written(
     for number, command in enumerate(line):
         if command.startswith("sqlplus"):
             assert catalogue(mariadb_oracle_server, SCHEMA) == untouched, "another user than the DBA has changed it"
-            sqlplus(pipeline, command, mariadb_oracle_server)
+            run_sqlplus(pipeline, command, mariadb_oracle_server)
             continue
         run(pipeline, command)
         if command.startswith("venus sync"):
             application.execute("""INSERT INTO "STUDENT" VALUES (501, 'late', NULL)""")
-            pipeline.caught_up("main")
+            pipeline.wait_until_caught_up("main")
         if "--dry-run" in line[number]:
             assert (pipeline.folder / command.rpartition("> ")[2]).stat().st_size > 1_000
     assert catalogue(mariadb_oracle_server, SCHEMA) == untouched
@@ -114,7 +114,7 @@ def run(pipeline: Pipeline, command: str) -> None:
         (pipeline.folder / words[at + 1]).write_text(answer.out)
 
 
-def sqlplus(pipeline: Pipeline, command: str, server: MariaServer) -> None:
+def run_sqlplus(pipeline: Pipeline, command: str, server: MariaServer) -> None:
     """Run a script as the DBA would."""
     script = read((pipeline.folder / command.rpartition("@")[2]).read_text())
     with closing(StandIn(server).connect()) as session:

@@ -95,7 +95,7 @@ def start(image: Stage, http: int, grpc: int) -> Iterator[subprocess.Popen[str]]
     listen = {"VENUS_BROKER__LISTEN": f"127.0.0.1:{grpc}", "VENUS_BROKER__HTTP": f"127.0.0.1:{http}"}
     command = ["chroot", f"--userspec={image.user}:{image.user}", str(image.root), "/usr/bin/env", "-C", image.folder]
     process = subprocess.Popen(
-        [*command, *image.starts],
+        [*command, *image.commands],
         env=ENVIRON | ENDS | listen,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

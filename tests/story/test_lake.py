@@ -85,7 +85,7 @@ def test_a_folder_is_loaded_followed_killed_paused_and_resynced(pipeline: Pipeli
     pipeline.venus("resync", "t", "--target", "lake")
     pipeline.until(lambda: pipeline.status()["targets"][0]["tables"][0]["state"] == "ACTIVE", "the resync")
     assert current(pipeline) == {2: "zwei", 3: "drei"}
-    pipeline.caught_up("lake")
+    pipeline.wait_until_caught_up("lake")
     shown = pipeline.venus("status", code=(0, 1)).out
     assert "target lake" in shown
     assert pipeline.status()["targets"][0]["tables"][0]["rows_applied"] == 3

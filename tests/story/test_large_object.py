@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.databases.postgres import libpq
 from tests.support.faults.proxy import Proxy
-from tests.support.pipelines.whole_way import Loop, WholeWay, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, Loop, end_to_end
 from venus.adapters.targets.relational.apply_session import run_apply
 from venus.adapters.upper.capture import run_capture
 from venus.config import BrokerSettings
@@ -47,16 +47,16 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Run]:
     return url, run
 
 
-def through(way: WholeWay, proxy: Proxy) -> None:
+def run_through_proxy(e2e: EndToEnd, proxy: Proxy) -> None:
     """Start capture and apply, both behind the proxy."""
-    settings = way.settings.model_copy(update={"broker": BrokerSettings(address=proxy.address)})
-    way.loops["capture"] = Loop(lambda stop: run_capture(settings, stop))
-    way.loops["apply"] = Loop(lambda stop: run_apply(settings, "main", stop))
+    settings = e2e.settings.model_copy(update={"broker": BrokerSettings(address=proxy.address)})
+    e2e.loops["capture"] = Loop(lambda stop: run_capture(settings, stop))
+    e2e.loops["apply"] = Loop(lambda stop: run_apply(settings, "main", stop))
 
 
-def shows(way: WholeWay, status: str) -> bool:
+def shows(e2e: EndToEnd, status: str) -> bool:
     """Whether the row's change has arrived."""
-    return way.at_target("SELECT status FROM document") == [(status,)]
+    return e2e.at_target("SELECT status FROM document") == [(status,)]
 
 
 def test_an_unchanged_object_is_not_carried_again(
@@ -64,19 +64,19 @@ def test_an_unchanged_object_is_not_carried_again(
 ) -> None:
     url, run = source
     content = Random(18).randbytes(OBJECT_BYTES)
-    with whole_way(tmp_path, url, second_database) as way, Proxy(way.broker.address) as proxy:
-        way.install()
-        way.load()
-        through(way, proxy)
+    with end_to_end(tmp_path, url, second_database) as e2e, Proxy(e2e.broker.address) as proxy:
+        e2e.install()
+        e2e.load()
+        run_through_proxy(e2e, proxy)
         run("INSERT INTO document VALUES (1, 'new', %s)", content)
-        way.caught_up()
+        e2e.wait_until_caught_up()
         cheap = 0
         for number in range(UPDATES_MAX):
             before = sum(proxy.passed.values())
             run("UPDATE document SET status = %s WHERE id = 1", f"status {number}")
-            way.until(partial(shows, way, f"status {number}"), "the update")
-            way.caught_up()
-            ((at_target,),) = way.at_target("SELECT content FROM document")
+            e2e.until(partial(shows, e2e, f"status {number}"), "the update")
+            e2e.wait_until_caught_up()
+            ((at_target,),) = e2e.at_target("SELECT content FROM document")
             assert sha256(at_target).digest() == sha256(content).digest()
             # a new connection, which a busy SQLite file may bring about, carries the object once more
             cheap += sum(proxy.passed.values()) - before < WIRE_BYTES_MAX

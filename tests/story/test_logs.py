@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bench import stages
-from tests.support.collectors import Collected, collecting
+from tests.support.collectors import Collected, run_collector
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.pipeline import PASSWORD, Pipeline
 from tests.support.pipelines.story_places import sqlite_pipeline
@@ -36,7 +36,7 @@ def lines(pipeline: Pipeline) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, found) if "level" in line]
 
 
-def of_cut(spans: Collected, cut: str) -> Collected:
+def spans_of_cut(spans: Collected, cut: str) -> Collected:
     """Return the spans of a cut."""
     return [(role, span) for role, span in list(spans) if any(a.value.string_value == cut for a in span.attributes)]
 
@@ -48,7 +48,7 @@ def write(pipeline: Pipeline, *statements: str) -> None:
 
 
 def test_a_cut_is_followed_from_the_source_to_the_target(pipeline: Pipeline) -> None:
-    with collecting() as (endpoint, spans):
+    with run_collector() as (endpoint, spans):
         with (pipeline.folder / "venus.toml").open("a") as file:
             file.write(f'[tracing]\nendpoint = "{endpoint}"\nsample = 1\n')
         follow(pipeline, spans)
@@ -79,8 +79,8 @@ def follow(pipeline: Pipeline, spans: Collected) -> None:
         ("committed", "venus broker"),
     ]
     assert len({line["pid"] for line in way}) == 3
-    pipeline.until(lambda: len(of_cut(spans, cut)) == 3, "three spans", every_s=0.2)
-    traced = of_cut(spans, cut)
+    pipeline.until(lambda: len(spans_of_cut(spans, cut)) == 3, "three spans", every_s=0.2)
+    traced = spans_of_cut(spans, cut)
     assert sorted((span.name, role) for role, span in traced) == sorted((line["stage"], line["role"]) for line in way)
     assert len({span.trace_id for _, span in traced}) == 1
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in way)

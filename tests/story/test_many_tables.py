@@ -55,12 +55,12 @@ def test_five_hundred_tables_are_installed_soon_and_cost_nothing_while_idle(pipe
         pipeline.start_broker()
         pipeline.venus("migrate", "--target", "main")
         pipeline.start("sync", "sync")
-        pipeline.caught_up("main")
+        pipeline.wait_until_caught_up("main")
         idle = _share([pipeline.running[name].pid for name in ("broker", "sync")])
         times = []
         for n in range(CHANGES):
             writer.execute(f"UPDATE t{7 * n} SET v = 'two' WHERE id = 1")
-            times.append(_until_there(reader, f"SELECT v FROM t{7 * n} WHERE id = 1", [("two",)]))
+            times.append(_wait_for_rows(reader, f"SELECT v FROM t{7 * n} WHERE id = 1", [("two",)]))
     crowded = max(crowded, crowding())
     pipeline.venus("verify")
 
@@ -81,7 +81,7 @@ def _share(pids: list[int]) -> float:
     return (used_s() - before) / IDLE_S
 
 
-def _until_there(reader: psycopg2.extensions.cursor, statement: str, rows: list[tuple[str]]) -> float:
+def _wait_for_rows(reader: psycopg2.extensions.cursor, statement: str, rows: list[tuple[str]]) -> float:
     """Ask until the answer is `rows`; return after how many seconds."""
     began = time.monotonic()
     while time.monotonic() - began < 30:

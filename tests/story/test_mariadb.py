@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy
 
 from tests.support.databases.mariadb import MariaServer, catalogue
-from tests.support.databases.mariadb_workload import item_step, writers
+from tests.support.databases.mariadb_workload import change_item, writers
 from tests.support.databases.postgres import Server, libpq
 from tests.support.pipelines.pipeline import Pipeline, with_password
 from venus.adapters.dialects.mysql.torture import COLUMNS
@@ -77,7 +77,7 @@ def test_the_users_path(mariadb_server: MariaServer, mariadb_database: str, pipe
     assert pipeline.ask("check")["blocks"] == 0
     pipeline.ask("install-triggers")
     pipeline.start_broker()
-    with writers(mariadb_server, name, item_step) as counts:
+    with writers(mariadb_server, name, change_item) as counts:
         assert pipeline.ask("migrate", "--target", "main")["rows"] > 100
         pipeline.start("sync", "sync", "--target", "main")
         expected |= insert_torture(cursor, 1001)
@@ -90,7 +90,7 @@ def test_the_users_path(mariadb_server: MariaServer, mariadb_database: str, pipe
     cursor.execute("INSERT INTO piece (item_id, note) SELECT id, v FROM item")
     cursor.execute("DELETE FROM item WHERE id % 7 = 0")
     cursor.execute("UPDATE item SET id = id + 10000 WHERE id % 7 = 1")
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
 
     target = psycopg2.connect(libpq(pipeline.targets["main"]))
     target.cursor().execute(f"SET search_path = {name}; SET timezone = 'UTC'")

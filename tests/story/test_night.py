@@ -51,13 +51,13 @@ class Night:
             for statement in statements:
                 connection.execute(statement)
 
-    def says(self, sentence: str) -> None:
+    def wait_for_alarm(self, sentence: str) -> None:
         """Wait until `venus status` says so."""
         self.pipeline.until(
             lambda: sentence in " ".join(self.pipeline.venus("status", code=(0, 1)).out.split()), sentence, every_s=0.5
         )
 
-    def over(self, sentence: str) -> None:
+    def wait_until_well(self, sentence: str) -> None:
         """Wait until it does not say so, and all is well."""
         self.pipeline.until(lambda: self.pipeline.status()["healthy"], f"{sentence} to be over", every_s=0.2)
         assert sentence not in self.pipeline.venus("status").out
@@ -68,7 +68,7 @@ class Night:
         self.shown.add(tuple(words))
         return self.pipeline.venus(*spelled, code=code).out
 
-    def starts(self, words: list[str]) -> None:
+    def start_service(self, words: list[str]) -> None:
         """Start the service of a command."""
         self.shown.add(tuple(words))
         self.pipeline.start(words[0], *words)
@@ -102,35 +102,35 @@ def night(tmp_path: Path, postgres_server: Server) -> Iterator[Night]:
 
 def test_every_row_of_the_page(night: Night) -> None:
     pipeline, target = night.pipeline, night.pipeline.targets["main"]
-    night.over("UNHEALTHY")
+    night.wait_until_well("UNHEALTHY")
     (forget,) = row("too little free space")
     assert "main/gone" in pipeline.venus("status", "--json").out
     night.types(forget, NAME="gone")
     assert "main/gone" not in pipeline.venus("status", "--json").out
 
     pipeline.kill("sync")
-    night.says("capture is not connected")
-    night.says("apply is not connected")
+    night.wait_for_alarm("capture is not connected")
+    night.wait_for_alarm("apply is not connected")
     (sync,) = row("capture is not connected")
-    night.starts(sync)
-    night.over("adapter is connected")
+    night.start_service(sync)
+    night.wait_until_well("adapter is connected")
 
     pipeline.kill("broker")
-    night.says("UNREACHABLE")
+    night.wait_for_alarm("UNREACHABLE")
     assert "broker" in row("the broker cannot be reached")[0]
     night.write("INSERT INTO orders VALUES (2, 'while it was away')")
-    night.starts(row("the broker cannot be reached")[0])
-    night.over("UNREACHABLE")
-    pipeline.caught_up("main")
+    night.start_service(row("the broker cannot be reached")[0])
+    night.wait_until_well("UNREACHABLE")
+    pipeline.wait_until_caught_up("main")
 
     query(target, "ALTER TABLE orders ADD CONSTRAINT short CHECK (length(v) < 20)")
     night.write("INSERT INTO orders VALUES (3, 'longer than the constraint lets it be')")
-    night.says("orders is HALTED")
+    night.wait_for_alarm("orders is HALTED")
     listed, retry = row("`TABLE is HALTED` at a target")
     assert "short" in night.types(listed, code=1)
     query(target, "ALTER TABLE orders DROP CONSTRAINT short")
     night.types(retry)
-    night.over("HALTED")
+    night.wait_until_well("HALTED")
 
     with closing(sqlite3.connect(pipeline.folder / "app.db")) as connection, connection:
         (trigger,) = connection.execute(
@@ -141,16 +141,16 @@ def test_every_row_of_the_page(night: Night) -> None:
         connection.execute("INSERT INTO orders VALUES (4, 'seen by none')")
     install, resync = row("`TABLE is RESYNC`")
     assert "orders" in night.types(install)
-    night.says("orders is RESYNC")
+    night.wait_for_alarm("orders is RESYNC")
     night.types(resync, TABLE="main.orders")
-    night.over("RESYNC")
+    night.wait_until_well("RESYNC")
     pipeline.until(lambda: query(target, "SELECT v FROM orders WHERE id = 4") == [("seen by none",)], "row 4")
 
     finish_a_removal(night, install)
 
     (watch,) = row("a target is behind, and nothing is wrong")
     before = pipeline.log.read_text().count("OK: main is healthy")
-    night.starts(watch)
+    night.start_service(watch)
     pipeline.until(lambda: pipeline.log.read_text().count("OK: main is healthy") >= before + 2, "two looks")
     watching = pipeline.running.pop("status")
     watching.send_signal(signal.SIGINT)
@@ -163,19 +163,19 @@ def finish_a_removal(night: Night, install: list[str]) -> None:
         source.installer.release(
             [t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == "orders"]
         )
-    night.says("orders is RELEASING")
+    night.wait_for_alarm("orders is RELEASING")
     (finish,) = row("`TABLE is RELEASING`")
     night.types(finish, TABLE="main.orders")
-    night.says("main.orders is not captured any more")
+    night.wait_for_alarm("main.orders is not captured any more")
     night.types(install)
-    night.over("RELEASING")
+    night.wait_until_well("RELEASING")
 
 
 def test_what_must_not_be_done_is_found_and_mended_and_the_way_out_leaves_the_application_alone(night: Night) -> None:
     verify, repair, uninstall = ["verify"], ["verify", "--repair"], ["uninstall-triggers"]
     for words in (verify, repair, uninstall):
         assert f"`venus {' '.join(words)}`" in PAGE
-    night.over("UNHEALTHY")
+    night.wait_until_well("UNHEALTHY")
     query(night.pipeline.targets["main"], "UPDATE orders SET v = 'by hand'")
     night.types(verify, code=1)
     night.types(repair, code=(0, 1))

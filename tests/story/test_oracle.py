@@ -1,4 +1,4 @@
-"""An operator's way from the Oracle dialect to the last day, with the commands as subprocesses (scenarios 1 to 6, 41).
+"""From the installation at an Oracle dialect to its removal, by the real commands (scenarios 1 to 6, 41).
 
 The database is the stand-in (tests/support/oracle/standin.py), not an Oracle: everything is as in production but the
 driver, and what a real Oracle does is vouched for by nothing here.
@@ -117,7 +117,7 @@ def test_an_operator_goes_all_the_way_to_the_cut_over(
     insert_torture(application, 1001)
     application.execute("INSERT INTO \"TOKEN\" VALUES (X'ff0102030405060708090a0b0c0d0e0f', 'new')")
     application.execute('DELETE FROM "TOKEN" WHERE "V" = \'old\'')
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
     found = query(pipeline.targets["main"], "SELECT id::text, pg_typeof(id)::text FROM app.token")
     assert found == [("ff010203-0405-0607-0809-0a0b0c0d0e0f", "uuid")]
     assert pipeline.ask("verify")["verdict"] == "same"

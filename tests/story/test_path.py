@@ -99,7 +99,7 @@ def sync_and_watch(shop: Shop, pipeline: Pipeline) -> None:
     pipeline.start("sync", "sync", "--target", "main")
     stay_busy()
     shop.close_doors()
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
     assert shop.differences(pipeline.targets["main"]) == []
     found = pipeline.ask("status", code=(0, 1))
     assert found["problems"] == ["target second: not loaded yet; run `venus migrate --target second`"]
@@ -124,7 +124,7 @@ def crash_and_recover(shop: Shop, pipeline: Pipeline) -> None:
     stay_busy(0.7)
     shop.close_doors()
     pipeline.start("sync", "sync", "--target", "main")
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
     assert shop.differences(pipeline.targets["main"]) == []
     assert pipeline.stop("sync") == 0
 
@@ -140,7 +140,7 @@ def second_target_without_the_source(shop: Shop, pipeline: Pipeline) -> None:
     shop.open_doors()
     stay_busy()
     shop.close_doors()
-    pipeline.caught_up("main", "second")
+    pipeline.wait_until_caught_up("main", "second")
     assert shop.differences(pipeline.targets["main"]) == []
     assert shop.differences(pipeline.targets["second"]) == []
     pipeline.until(lambda: pipeline.status()["healthy"], "a healthy pipeline", every_s=0.5)

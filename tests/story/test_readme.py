@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.databases.postgres import Server
+from tests.support.pipelines.end_to_end import run_at
 from tests.support.pipelines.pipeline import Pipeline
-from tests.support.pipelines.whole_way import run_at
 from venus.cli.demo.shop import build_shop, compare_shop
 
 pytestmark = [pytest.mark.integration, pytest.mark.quick, pytest.mark.timeout(600)]
@@ -96,12 +96,12 @@ def test_the_commands_of_the_readme_work_in_their_order(pipeline: Pipeline) -> N
     follow(pipeline, "A second target")
     wait_equal(pipeline, "second", "copy")
 
-    some_rows_only(pipeline)
+    set_predicate(pipeline)
 
     follow(pipeline, "Cut over")
 
 
-def some_rows_only(pipeline: Pipeline) -> None:
+def set_predicate(pipeline: Pipeline) -> None:
     """Give the second target the predicate of the README: it is taken over while the source is off."""
     file = pipeline.folder / "venus.toml"
     whole, predicate = blocks("toml", "A second target")

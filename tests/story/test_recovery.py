@@ -34,7 +34,7 @@ def write(pipeline: Pipeline, *statements: str) -> None:
             connection.execute(statement)
 
 
-def at_target(pipeline: Pipeline) -> list[tuple[object, ...]]:
+def run_at_target(pipeline: Pipeline) -> list[tuple[object, ...]]:
     with closing(psycopg2.connect(libpq(pipeline.targets["main"]))) as connection:
         cursor = connection.cursor()
         cursor.execute("SELECT id, v FROM t ORDER BY id")
@@ -48,7 +48,7 @@ def test_a_broker_that_lost_its_data_is_refused_and_filled_again(pipeline: Pipel
     pipeline.venus("migrate", "--target", "main")
     pipeline.start("sync", "sync")
     write(pipeline, "UPDATE t SET v = 'newer' WHERE id = 1")
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
     assert pipeline.stop("sync") == 0
     assert pipeline.stop("broker") == 0
 
@@ -57,19 +57,19 @@ def test_a_broker_that_lost_its_data_is_refused_and_filled_again(pipeline: Pipel
     write(pipeline, "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (3, 'meanwhile')")
     refused = pipeline.venus("sync", "--capture-only", code=1)
     assert refused.err.startswith("venus: ") or "\nvenus: " in refused.err
-    assert at_target(pipeline) == [(1, "newer"), (2, "old")], "the target keeps what it has"
+    assert run_at_target(pipeline) == [(1, "newer"), (2, "old")], "the target keeps what it has"
 
     pipeline.venus("uninstall-triggers")
     pipeline.venus("install-triggers")
     refused = pipeline.venus("migrate", "--target", "main", code=3)
     assert "would show empty tables until it is done" in refused.err
-    assert at_target(pipeline) == [(1, "newer"), (2, "old")], "the target still keeps what it has"
+    assert run_at_target(pipeline) == [(1, "newer"), (2, "old")], "the target still keeps what it has"
     pipeline.venus("migrate", "--target", "main", "--empty-meanwhile")
-    assert at_target(pipeline) == [(1, "newer"), (3, "meanwhile")]
+    assert run_at_target(pipeline) == [(1, "newer"), (3, "meanwhile")]
     pipeline.start("sync", "sync")
     write(pipeline, "UPDATE t SET v = 'continues' WHERE id = 3")
-    pipeline.caught_up("main")
-    assert at_target(pipeline) == [(1, "newer"), (3, "continues")]
+    pipeline.wait_until_caught_up("main")
+    assert run_at_target(pipeline) == [(1, "newer"), (3, "continues")]
     assert pipeline.stop("sync") == 0
 
 
@@ -84,7 +84,7 @@ def test_a_broker_that_was_put_back_to_a_backup_is_refused_and_filled_again(pipe
     pipeline.start_broker()
     pipeline.start("sync", "sync")
     write(pipeline, "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (3, 'meanwhile')")
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
     assert pipeline.stop("sync") == 0
     assert pipeline.stop("broker") == 0
 
@@ -95,7 +95,7 @@ def test_a_broker_that_was_put_back_to_a_backup_is_refused_and_filled_again(pipe
     assert "the source has committed batch" in refused.err
     refused = pipeline.venus("sync", "--apply-only", "--target", "main", code=1)
     assert "has applied what this broker never had" in refused.err
-    assert at_target(pipeline) == [(1, "old"), (3, "meanwhile")], "the target keeps what it has"
+    assert run_at_target(pipeline) == [(1, "old"), (3, "meanwhile")], "the target keeps what it has"
 
     pipeline.venus("uninstall-triggers")
     pipeline.venus("install-triggers")
@@ -104,8 +104,8 @@ def test_a_broker_that_was_put_back_to_a_backup_is_refused_and_filled_again(pipe
     pipeline.venus("resync", "--all", "--target", "main")
     pipeline.start("sync", "sync")
     write(pipeline, "UPDATE t SET v = 'continues' WHERE id = 3")
-    pipeline.caught_up("main")
-    pipeline.until(lambda: at_target(pipeline) == [(1, "old"), (3, "continues")], "the target to be equal")
+    pipeline.wait_until_caught_up("main")
+    pipeline.until(lambda: run_at_target(pipeline) == [(1, "old"), (3, "continues")], "the target to be equal")
     assert pipeline.stop("sync") == 0
 
 
@@ -124,7 +124,7 @@ def test_a_target_that_was_put_back_to_a_backup_continues_by_itself(
     postgres_server.execute(f"CREATE DATABASE {name}_backup TEMPLATE {name}")
     pipeline.start("sync", "sync")
     write(pipeline, "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (3, 'meanwhile')")
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
     if queue == "gone":
         pipeline.until(lambda: read_broker(load(pipeline.folder / "venus.toml")).log_start > 5, "the queue to go")
     assert pipeline.stop("sync") == 0
@@ -132,9 +132,9 @@ def test_a_target_that_was_put_back_to_a_backup_continues_by_itself(
     postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)")
     postgres_server.execute(f"CREATE DATABASE {name} TEMPLATE {name}_backup")
     postgres_server.execute(f"DROP DATABASE {name}_backup")
-    assert at_target(pipeline) == [(1, "old"), (2, "old")]
+    assert run_at_target(pipeline) == [(1, "old"), (2, "old")]
     pipeline.start("sync", "sync")
     write(pipeline, "UPDATE t SET v = 'continues' WHERE id = 1")
-    pipeline.caught_up("main")
-    pipeline.until(lambda: at_target(pipeline) == [(1, "continues"), (3, "meanwhile")], "the target to be equal")
+    pipeline.wait_until_caught_up("main")
+    pipeline.until(lambda: run_at_target(pipeline) == [(1, "continues"), (3, "meanwhile")], "the target to be equal")
     assert pipeline.stop("sync") == 0

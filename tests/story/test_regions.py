@@ -117,13 +117,13 @@ def test_the_walk_goes_as_it_is_written(walk: Walk, monkeypatch: pytest.MonkeyPa
 
     drawn: list[str] = []
 
-    def level() -> bool:
+    def is_level() -> bool:
         found = walk.type(topology[0])
         assert found is not None
         drawn[:] = found.out.splitlines()
         return found.code == 0 and sum("level," in line for line in drawn) == 4
 
-    until(level, "every set to be level", every_s=0.5)
+    until(is_level, "every set to be level", every_s=0.5)
     assert shape(drawn) == shape(CONSOLES[1].splitlines()[1:])
 
     for command in targets[:-1]:

@@ -54,7 +54,7 @@ class Shop:
                 connection.commit()
         return rows
 
-    def at_target(self, query: str, target: str = "main") -> Rows:
+    def run_at_target(self, query: str, target: str = "main") -> Rows:
         """Ask a target."""
         with closing(psycopg2.connect(libpq(self.pipeline.targets[target]))) as connection:
             cursor = connection.cursor()
@@ -66,10 +66,10 @@ class Shop:
     def equal(self, table: str, target: str = "main") -> bool:
         """Say whether a table is the same at both ends."""
         query = f"SELECT * FROM {table} ORDER BY 1"
-        return [tuple(r) for r in self.run(query)] == [tuple(r) for r in self.at_target(query, target)]
+        return [tuple(r) for r in self.run(query)] == [tuple(r) for r in self.run_at_target(query, target)]
 
     @contextmanager
-    def busy(self) -> Iterator[None]:
+    def write_meanwhile(self) -> Iterator[None]:
         """Write to both tables all the while."""
         stop, failed = threading.Event(), []
 
@@ -149,24 +149,24 @@ def test_one_busy_table_leaves_capture_and_comes_back(shop: Shop) -> None:
     assert "DROP" in pipeline.venus("uninstall-triggers", "busy", "--dry-run").out
     assert states(shop) == {"busy": "ACTIVE", "line": "ACTIVE"}
 
-    with shop.busy():
+    with shop.write_meanwhile():
         done = pipeline.ask("uninstall-triggers", "busy")
         assert done["released"] == [{"table": name, "left_out": 0}]
         assert done["still_chosen"] == [name]
         assert pipeline.ask("uninstall-triggers", "busy")["not_captured"] == [name]
         threading.Event().wait(4)  # capture compares registry and dictionary meanwhile
         assert states(shop) == {"busy": "RELEASED", "line": "ACTIVE"}
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
     wait_until_healthy(shop)
-    then = shop.at_target("SELECT * FROM busy ORDER BY 1")
+    then = shop.run_at_target("SELECT * FROM busy ORDER BY 1")
     assert shop.equal("line")
     assert not shop.equal("busy")
-    what_is_said(shop, name)
+    check_messages(shop, name)
 
     pipeline.venus("install-triggers")
     shop.run("DELETE FROM line WHERE id > 1", "DELETE FROM busy WHERE id > 2", "INSERT INTO busy VALUES (3, 'three')")
     pipeline.until(lambda: shop.equal("busy"), "busy to be equal", every_s=0.2)
-    assert shop.at_target("SELECT * FROM busy ORDER BY 1") != then
+    assert shop.run_at_target("SELECT * FROM busy ORDER BY 1") != then
     pipeline.until(lambda: shop.equal("line"), "line to be equal", every_s=0.2)
     wait_until_healthy(shop)
     assert pipeline.status()["released"] == ()
@@ -175,7 +175,7 @@ def test_one_busy_table_leaves_capture_and_comes_back(shop: Shop) -> None:
     assert "Traceback" not in pipeline.log.read_text()
 
 
-def what_is_said(shop: Shop, name: str) -> None:
+def check_messages(shop: Shop, name: str) -> None:
     """Look whether every command says that the table is not captured."""
     pipeline = shop.pipeline
     sentence = f"{name} is not captured any more (taken out of capture at "
@@ -199,7 +199,7 @@ def what_is_said(shop: Shop, name: str) -> None:
     pipeline.configure()
     loaded = pipeline.ask("migrate", "--target", "late")
     assert loaded["not_captured"] == [name]
-    assert shop.at_target("SELECT count(*) FROM busy", "late") == shop.at_target("SELECT count(*) FROM busy")
+    assert shop.run_at_target("SELECT count(*) FROM busy", "late") == shop.run_at_target("SELECT count(*) FROM busy")
     url = pipeline.targets.pop("late")
     pipeline.configure()
     pipeline.venus("forget", "--target", "late", "--yes")
@@ -220,8 +220,8 @@ def test_a_removal_that_was_killed_is_named_and_finished(shop: Shop) -> None:
         pipeline.kill("removal")
     finally:
         pipeline.running["capture"].send_signal(signal.SIGCONT)
-    pipeline.caught_up("main")
-    assert shop.at_target("SELECT v FROM busy WHERE id = 1") == [("late",)]
+    pipeline.wait_until_caught_up("main")
+    assert shop.run_at_target("SELECT v FROM busy WHERE id = 1") == [("late",)]
     found = pipeline.status()["problems"]
     assert any(f"{name} is RELEASING" in p and f"`venus uninstall-triggers {name}` finishes" in p for p in found), found
     assert "is being taken out of capture" in pipeline.venus("pause", "busy", code=3).err

@@ -77,8 +77,8 @@ def install_load_and_follow(shop: Shop, pipeline: Pipeline) -> None:
     shop.open_doors()
     pipeline.start("run", "run", "--install")
     wait_for_line(pipeline, "main: following")
-    busy_for(1.5)
-    equal(shop, pipeline, "main")
+    let_users_work(1.5)
+    compare_rows(shop, pipeline, "main")
 
     said = pipeline.log.read_text()
     steps = ["+ ", "broker ready at ", "capture: capturing", "main: loading", "main: loaded ", "main: following"]
@@ -91,11 +91,11 @@ def install_load_and_follow(shop: Shop, pipeline: Pipeline) -> None:
 def survive_kills(shop: Shop, pipeline: Pipeline) -> None:
     shop.open_doors()
     for pause_s in (0.3, 0.7):
-        busy_for(pause_s)
+        let_users_work(pause_s)
         pipeline.kill("run")
-        busy_for(0.3)
+        let_users_work(0.3)
         start(pipeline)
-    equal(shop, pipeline, "main")
+    compare_rows(shop, pipeline, "main")
 
 
 def continue_as_services(shop: Shop, pipeline: Pipeline) -> None:
@@ -104,8 +104,8 @@ def continue_as_services(shop: Shop, pipeline: Pipeline) -> None:
     assert pipeline.stop("run") == 0
     pipeline.start_broker()
     pipeline.start("sync", "sync")
-    busy_for(0.5)
-    equal(shop, pipeline, "main")
+    let_users_work(0.5)
+    compare_rows(shop, pipeline, "main")
     assert pipeline.status()["broker"]["next_offset"] > before, "the same queue continues"
     assert [pipeline.stop(name) for name in ("sync", "broker")] == [0, 0]
 
@@ -116,7 +116,7 @@ def add_a_target(shop: Shop, pipeline: Pipeline, url: str) -> None:
     shop.open_doors()
     start(pipeline)
     wait_for_line(pipeline, "second: following")
-    equal(shop, pipeline, "main", "second")
+    compare_rows(shop, pipeline, "main", "second")
     assert "main: loading" not in last_run(pipeline), "a loaded target is not loaded again"
 
 
@@ -138,7 +138,7 @@ def test_what_is_in_the_way_is_one_line_with_the_way_out(tmp_path: Path, postgre
         assert "away: following" not in made.tail()
         assert any("away" in problem for problem in made.status()["problems"])
         shop.open_doors()
-        equal(shop, made, "main")
+        compare_rows(shop, made, "main")
 
         said = made.venus("run", code=2).err
         assert "data is in use by another broker" in said
@@ -179,10 +179,10 @@ def wait_for_line(pipeline: Pipeline, line: str) -> None:
     pipeline.until(has_event, line)
 
 
-def equal(shop: Shop, pipeline: Pipeline, *targets: str) -> None:
+def compare_rows(shop: Shop, pipeline: Pipeline, *targets: str) -> None:
     """Stop the writers, and compare every row."""
     shop.close_doors()
-    pipeline.caught_up(*targets)
+    pipeline.wait_until_caught_up(*targets)
     for name in targets:
         assert shop.differences(pipeline.targets[name]) == []
 
@@ -196,6 +196,6 @@ def interrupt(pipeline: Pipeline) -> int:
     return code
 
 
-def busy_for(seconds: float) -> None:
+def let_users_work(seconds: float) -> None:
     """Let people use the shop; there is no condition to wait for, only time to pass."""
     threading.Event().wait(seconds)

@@ -150,8 +150,8 @@ def test_planted_secrets_are_nowhere(pipeline: SecuredPipeline, engine: str) -> 
     write(pipeline.source, f"INSERT INTO items SELECT n, 'label ' || n FROM generate_series(1, {ROWS}) n")
     processes = ProcessList([secret.encode() for secret in pipeline.secrets])
     try:
-        everything(pipeline, engine)
-        failures(pipeline)
+        run_everything(pipeline, engine)
+        run_failures(pipeline)
     finally:
         processes.close()
 
@@ -173,7 +173,7 @@ def test_planted_secrets_are_nowhere(pipeline: SecuredPipeline, engine: str) -> 
     assert pipeline.where_secrets_are() == []
 
 
-def everything(pipeline: SecuredPipeline, engine: str) -> None:
+def run_everything(pipeline: SecuredPipeline, engine: str) -> None:
     """Do what users do."""
     pipeline.venus("check", code=(0, 1))
     pipeline.venus("install-triggers")
@@ -190,7 +190,7 @@ def everything(pipeline: SecuredPipeline, engine: str) -> None:
     pipeline.venus("forget", "--target", "second", "--yes", *pipeline.config_of("ann"), code=3)  # it is connected
 
 
-def failures(pipeline: SecuredPipeline) -> None:
+def run_failures(pipeline: SecuredPipeline) -> None:
     """Let everything go wrong that quotes URLs in its messages."""
     nowhere = {"VENUS_SOURCE__URL": "postgresql://postgres@127.0.0.1:1/gone"}
     pipeline.venus("check", code=75, environ=nowhere)

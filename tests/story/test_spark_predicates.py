@@ -76,20 +76,20 @@ def write(pipeline: Pipeline, *statements: str) -> None:
         connection.execute("COMMIT")
 
 
-def at_source(pipeline: Pipeline, where: str) -> list[Any]:
+def run_at_source(pipeline: Pipeline, where: str) -> list[Any]:
     with closing(sqlite3.connect(pipeline.folder / "app.db")) as connection:
         found = connection.execute(f"SELECT {COLUMNS} FROM orders WHERE {where} ORDER BY id").fetchall()
     return [(i, region, float(amount), day) for i, region, amount, day in found]
 
 
-def at_target(pipeline: Pipeline) -> list[Any]:
+def run_at_target(pipeline: Pipeline) -> list[Any]:
     found = query(pipeline.targets["main"], f"SELECT {COLUMNS}::text FROM orders ORDER BY id")
     return [(int(i), region, float(amount), day) for i, region, amount, day in found]
 
 
 def check(pipeline: Pipeline, where: str) -> None:
-    wanted = at_source(pipeline, where)
-    assert at_target(pipeline) == wanted
+    wanted = run_at_source(pipeline, where)
+    assert run_at_target(pipeline) == wanted
     assert wanted
     whole = query(pipeline.targets["main"], "SELECT count(*) FROM whole")
     assert [int(n) for (n,) in whole] == [2]
@@ -100,7 +100,7 @@ def is_settled(pipeline: Pipeline) -> bool:
     return all(t.predicate_before is None and t.predicate_configured is None for t in found.tables)
 
 
-def moves(pipeline: Pipeline, seed: int) -> None:
+def move_rows(pipeline: Pipeline, seed: int) -> None:
     """Move many rows into the range and out of it, change keys, and delete."""
     write(
         pipeline,
@@ -122,24 +122,24 @@ def test_spark_obeys_predicates(pipeline: Pipeline) -> None:
 
     pipeline.start("sync", "sync", "--engine", "spark", "--json")
     for seed in range(3):
-        moves(pipeline, seed)
-        pipeline.caught_up("main")
+        move_rows(pipeline, seed)
+        pipeline.wait_until_caught_up("main")
         check(pipeline, WHERE)
     assert pipeline.stop("sync") == 0
 
     configure(pipeline, NEXT)
     pipeline.start("sync", "sync", "--engine", "spark", "--json")
-    moves(pipeline, 3)
+    move_rows(pipeline, 3)
     pipeline.until(lambda: is_settled(pipeline), "the new predicate")
-    moves(pipeline, 4)
-    pipeline.caught_up("main")
+    move_rows(pipeline, 4)
+    pipeline.wait_until_caught_up("main")
     check(pipeline, NEXT)
 
     for leg in ("ends", "all"):
         same = pipeline.ask("verify", "--engine", "spark", "--leg", leg)
         assert same["verdict"] == "same", same
     ((away,), *_) = query(pipeline.targets["main"], "SELECT max(id) + 100000 FROM orders")
-    outside = at_source(pipeline, "region = 'EU' and amount is not null")[0][0]
+    outside = run_at_source(pipeline, "region = 'EU' and amount is not null")[0][0]
     for key in (away, outside):
         query(pipeline.targets["main"], f"INSERT INTO orders (id, region, amount) VALUES ({key}, 'US', 100)")
     found = pipeline.ask("verify", "--engine", "spark", "--repair")

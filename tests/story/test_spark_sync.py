@@ -93,7 +93,7 @@ def test_a_driver_that_is_killed_again_and_again_applies_everything_once(pipelin
     with closing(sqlite3.connect(pipeline.folder / "app.db")) as connection:
         expected = connection.execute("SELECT id, v FROM t ORDER BY id").fetchall()
     eventually(lambda: rows(pipeline.targets["main"]) == expected, "everything", timeout_s=WAIT_S)
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
     eventually(
         lambda: driver(pipeline) is not None, "a driver", timeout_s=WAIT_S
     )  # the last one may have died with nothing left

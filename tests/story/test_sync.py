@@ -49,7 +49,7 @@ def write(pipeline: Pipeline, statement: str) -> None:
         connection.execute(statement)
 
 
-def arrives(pipeline: Pipeline, number: int) -> None:
+def check_arrival(pipeline: Pipeline, number: int) -> None:
     """Write a row and wait until it is at the target."""
     write(pipeline, f"INSERT INTO t VALUES ({number})")
 
@@ -78,11 +78,11 @@ def events(pipeline: Pipeline, loop: str) -> list[dict[str, object]]:
 
 
 def test_a_target_that_is_not_there_does_not_stop_the_other(pipeline: Pipeline) -> None:
-    arrives(pipeline, 1)
+    check_arrival(pipeline, 1)
 
     pipeline.until(lambda: "cannot be reached" in str(events(pipeline, "broken")), "word of the broken target")
     assert any("broken" in problem for problem in pipeline.status()["problems"])
-    arrives(pipeline, 2)
+    check_arrival(pipeline, 2)
 
 
 @pytest.mark.parametrize("loop", ["capture", "main"])
@@ -93,7 +93,7 @@ def test_a_loop_that_is_killed_is_started_again(pipeline: Pipeline, loop: str) -
 
     killed.kill()
 
-    arrives(pipeline, 10 if loop == "capture" else 11)
+    check_arrival(pipeline, 10 if loop == "capture" else 11)
     assert loops(pipeline)[loop].pid != killed.pid
     assert {name: child.pid for name, child in loops(pipeline).items() if name != loop} == others
     (restart,) = [event for event in events(pipeline, loop) if event["event"] == "restarts"]
@@ -113,7 +113,7 @@ def test_a_second_instance_is_refused_in_one_line_while_the_first_lives(
     assert any(f"capture of business main is held by {holder}, connected since" in line for line in said), said
     assert said[-1].strip().startswith("Stop it there, or run `venus sync --take-over`")
     assert loops(pipeline)["capture"].pid == capture
-    arrives(pipeline, 20 + len(options))
+    check_arrival(pipeline, 20 + len(options))
 
 
 def test_one_that_takes_over_ends_the_first_with_an_error(pipeline: Pipeline) -> None:
@@ -121,15 +121,15 @@ def test_one_that_takes_over_ends_the_first_with_an_error(pipeline: Pipeline) ->
 
     assert pipeline.running.pop("sync").wait(60) == 3
     assert "venus: capture has ended, and the targets were stopped: " in pipeline.log.read_text()
-    arrives_later(pipeline, "rival")
+    check_later_arrival(pipeline, "rival")
 
 
-def arrives_later(pipeline: Pipeline, rival: str) -> None:
+def check_later_arrival(pipeline: Pipeline, rival: str) -> None:
     """Kill what captures; the next one is let in at once, and everything arrives."""
     pipeline.kill(rival)
     pipeline.start("sync", "sync", "--json")
     started = time.monotonic()
-    arrives(pipeline, 25)
+    check_arrival(pipeline, 25)
     assert time.monotonic() - started < 30
 
 
@@ -158,7 +158,7 @@ def test_the_loops_end_with_their_parent(pipeline: Pipeline) -> None:
     _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
     pipeline.start("sync", "sync", "--target", "main")
-    arrives(pipeline, 30)
+    check_arrival(pipeline, 30)
     assert pipeline.stop("sync") == 0
 
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 Start = Callable[..., Pipeline]
 
 
-def elsewhere(url: str) -> str:
+def missing_database_url(url: str) -> str:
     """Return the URL of a database that is not there, at the same server."""
     return make_url(url).set(database="not_there").render_as_string(hide_password=False)
 
@@ -57,7 +57,9 @@ KINDS = pytest.mark.parametrize("source", ["sqlite", "postgresql", "mariadb"], i
 
 @KINDS
 def test_a_source_that_is_not_there_ends_it(source: str, start: Start) -> None:
-    missing = elsewhere(source) if not source.startswith("sqlite") else source.replace("app.db", "not_there.db")
+    missing = (
+        missing_database_url(source) if not source.startswith("sqlite") else source.replace("app.db", "not_there.db")
+    )
     said = start(missing, broker=False).venus("sync", "--capture-only", code=2).err
     assert said.count("\nvenus: ") + said.startswith("venus: ") == 1
     assert "not_there" in said.splitlines()[-2]
@@ -72,7 +74,7 @@ def test_a_source_without_triggers_ends_it(source: str, start: Start) -> None:
 
 
 def test_a_target_that_is_not_there_ends_it(start: Start, second_database: str, tmp_path: Path) -> None:
-    made = start(f"sqlite:///{tmp_path}/app.db", elsewhere(second_database), broker=False)
+    made = start(f"sqlite:///{tmp_path}/app.db", missing_database_url(second_database), broker=False)
     said = made.venus("sync", "--apply-only", code=2).err.splitlines()
     assert said[-2].startswith("venus: venus.toml:")
     assert 'database "not_there" does not exist' in said[-2]

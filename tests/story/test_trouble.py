@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 OWN_TABLES = ("strict", "skipped", "paused", "waits", "spoilt", "away", "present")
 
 
-class Running:
+class RunningPipeline:
     """The pipeline with its source and targets at hand."""
 
     def __init__(self, pipeline: Pipeline, server: Server) -> None:
@@ -36,7 +36,7 @@ class Running:
             for statement in statements:
                 connection.execute(statement)
 
-    def at(self, target: str, statement: str) -> list[tuple[Any, ...]]:
+    def run_at(self, target: str, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement at a target, as another program than VENUS would."""
         with closing(psycopg2.connect(libpq(self.pipeline.targets[target]))) as connection:
             connection.autocommit = True
@@ -44,50 +44,50 @@ class Running:
             cursor.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
-    def has(self, target: str, table: str, rows: list[tuple[Any, ...]]) -> None:
+    def wait_for_rows(self, target: str, table: str, rows: list[tuple[Any, ...]]) -> None:
         """Wait until a target's table has exactly these rows."""
 
         def equal() -> bool:
             try:
-                return self.at(target, f"SELECT * FROM {table} ORDER BY 1") == rows
+                return self.run_at(target, f"SELECT * FROM {table} ORDER BY 1") == rows
             except (psycopg2.errors.UndefinedTable, psycopg2.OperationalError):
                 return False
 
         self.pipeline.until(equal, f"{table} at {target} to be {rows}", every_s=0.2)
 
-    def new_table(self, name: str) -> None:
+    def create_table(self, name: str) -> None:
         """Create a table with one row."""
         self.write(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, v TEXT)", f"INSERT INTO {name} VALUES (1, 'one')")
 
     def use(self, name: str) -> None:
         """See that a test's table is everywhere as it was made."""
         for target in self.pipeline.targets:
-            self.has(target, name, [(1, "one")])
+            self.wait_for_rows(target, name, [(1, "one")])
 
-    def healthy(self) -> None:
+    def wait_until_healthy(self) -> None:
         """Wait until nothing is wrong."""
         self.pipeline.until(lambda: self.pipeline.status()["healthy"], "a healthy pipeline", every_s=0.2)
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[Running]:
+def running(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[RunningPipeline]:
     urls = {name: postgres_server.create_database() for name in ("main", "other")}
     folder = tmp_path_factory.mktemp("trouble")
     pipeline = Pipeline(
         folder=folder, source=f"sqlite:///{folder}/app.db", targets={n: with_password(u) for n, u in urls.items()}
     )
     pipeline.configure()
-    made = Running(pipeline, postgres_server)
+    made = RunningPipeline(pipeline, postgres_server)
     try:
         made.write("CREATE TABLE steady (id INTEGER PRIMARY KEY, v TEXT)", "PRAGMA journal_mode = WAL")
         for table in OWN_TABLES:
-            made.new_table(table)
+            made.create_table(table)
         pipeline.venus("install-triggers")
         pipeline.start_broker()
         for name in urls:
             pipeline.venus("migrate", "--target", name)
         pipeline.start("sync", "sync")
-        made.healthy()
+        made.wait_until_healthy()
         yield made
     finally:
         pipeline.close()
@@ -95,26 +95,26 @@ def running(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -
             postgres_server.drop_database(url)
 
 
-def test_a_new_table_joins_a_running_pipeline(running: Running) -> None:
+def test_a_new_table_joins_a_running_pipeline(running: RunningPipeline) -> None:
     sync = running.pipeline.running["sync"]
 
-    running.new_table("joined")
+    running.create_table("joined")
     running.pipeline.venus("install-triggers")
     running.use("joined")
     running.write("UPDATE joined SET v = 'uno'", "INSERT INTO joined VALUES (2, NULL)")
 
-    running.has("main", "joined", [(1, "uno"), (2, None)])
-    running.has("other", "joined", [(1, "uno"), (2, None)])
+    running.wait_for_rows("main", "joined", [(1, "uno"), (2, None)])
+    running.wait_for_rows("other", "joined", [(1, "uno"), (2, None)])
     assert sync.poll() is None
 
 
-def test_a_refused_row_halts_its_table_and_no_other(running: Running) -> None:
+def test_a_refused_row_halts_its_table_and_no_other(running: RunningPipeline) -> None:
     running.use("strict")
-    running.at("main", "ALTER TABLE strict ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
+    running.run_at("main", "ALTER TABLE strict ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
     running.write("INSERT INTO strict VALUES (2, 'bad')", "INSERT INTO steady VALUES (1, 'continues')")
 
-    running.has("main", "steady", [(1, "continues")])
-    running.has("other", "strict", [(1, "one"), (2, "bad")])
+    running.wait_for_rows("main", "steady", [(1, "continues")])
+    running.wait_for_rows("other", "strict", [(1, "one"), (2, "bad")])
     found = running.pipeline.ask("status", code=1)
     assert any("main.strict is HALTED" in problem for problem in found["problems"])
     (waiting,) = running.pipeline.ask("quarantine", "list", code=1)["quarantine"]["main"]
@@ -124,18 +124,18 @@ def test_a_refused_row_halts_its_table_and_no_other(running: Running) -> None:
     assert waiting["values"] == {"id": "2", "v": "bad"}
     assert "no_bad" in running.pipeline.venus("quarantine", "list", code=1).out
 
-    running.at("main", "ALTER TABLE strict DROP CONSTRAINT no_bad")
+    running.run_at("main", "ALTER TABLE strict DROP CONSTRAINT no_bad")
     running.pipeline.venus("quarantine", "retry", "--target", "main")
-    running.has("main", "strict", [(1, "one"), (2, "bad")])
-    running.healthy()
+    running.wait_for_rows("main", "strict", [(1, "one"), (2, "bad")])
+    running.wait_until_healthy()
     assert running.pipeline.ask("quarantine", "list")["quarantine"]["main"] == []
 
 
-def test_a_refused_row_is_skipped_for_a_reason_only(running: Running) -> None:
+def test_a_refused_row_is_skipped_for_a_reason_only(running: RunningPipeline) -> None:
     running.use("skipped")
-    running.at("main", "ALTER TABLE skipped ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
+    running.run_at("main", "ALTER TABLE skipped ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
     running.write("INSERT INTO skipped VALUES (2, 'bad')", "INSERT INTO skipped VALUES (3, 'good')")
-    running.has("other", "skipped", [(1, "one"), (2, "bad"), (3, "good")])
+    running.wait_for_rows("other", "skipped", [(1, "one"), (2, "bad"), (3, "good")])
     running.pipeline.until(
         lambda: any(t["open_quarantine"] for t in running.pipeline.status()["targets"]), "the quarantine", every_s=0.2
     )
@@ -145,21 +145,21 @@ def test_a_refused_row_is_skipped_for_a_reason_only(running: Running) -> None:
     assert "--reason" in refused.err
     running.pipeline.venus("quarantine", "skip", str(waiting["id"]), "--target", "main", "--reason", "known bad")
 
-    running.has("main", "skipped", [(1, "one"), (3, "good")])
+    running.wait_for_rows("main", "skipped", [(1, "one"), (3, "good")])
     kept = running.pipeline.ask("quarantine", "list", "--all")["quarantine"]["main"]
     assert [row["reason"] for row in kept if row["id"] == waiting["id"]] == ["known bad"]
-    running.healthy()
+    running.wait_until_healthy()
 
 
-def test_a_paused_table_waits_and_continues_in_order(running: Running) -> None:
+def test_a_paused_table_waits_and_continues_in_order(running: RunningPipeline) -> None:
     running.use("paused")
     running.pipeline.venus("pause", "paused", "--target", "main")
     running.write(
         "UPDATE paused SET v = 'two'", "UPDATE paused SET v = 'three'", "INSERT INTO paused VALUES (2, 'new')"
     )
 
-    running.has("other", "paused", [(1, "three"), (2, "new")])
-    assert running.at("main", "SELECT * FROM paused") == [(1, "one")]
+    running.wait_for_rows("other", "paused", [(1, "three"), (2, "new")])
+    assert running.run_at("main", "SELECT * FROM paused") == [(1, "one")]
     found = running.pipeline.ask("status", code=1)
     assert found["problems"] == [
         "target main: main.paused is PAUSED (paused by an operator); "
@@ -167,53 +167,53 @@ def test_a_paused_table_waits_and_continues_in_order(running: Running) -> None:
     ]
 
     running.pipeline.venus("resume", "paused", "--target", "main")
-    running.has("main", "paused", [(1, "three"), (2, "new")])
-    running.healthy()
+    running.wait_for_rows("main", "paused", [(1, "three"), (2, "new")])
+    running.wait_until_healthy()
 
 
-def test_a_paused_target_and_a_paused_source_wait(running: Running) -> None:
+def test_a_paused_target_and_a_paused_source_wait(running: RunningPipeline) -> None:
     running.use("waits")
     running.pipeline.venus("pause", "--target", "other")
     running.write("UPDATE waits SET v = 'two'")
-    running.has("main", "waits", [(1, "two")])
-    assert running.at("other", "SELECT * FROM waits") == [(1, "one")]
+    running.wait_for_rows("main", "waits", [(1, "two")])
+    assert running.run_at("other", "SELECT * FROM waits") == [(1, "one")]
     running.pipeline.venus("resume", "--target", "other")
-    running.has("other", "waits", [(1, "two")])
+    running.wait_for_rows("other", "waits", [(1, "two")])
 
     running.pipeline.venus("pause", "waits")
     running.write("UPDATE waits SET v = 'three'", "INSERT INTO steady VALUES (50, 'not paused')")
     running.pipeline.until(
-        lambda: running.at("main", "SELECT 1 FROM steady WHERE id = 50"), "the table that is not paused"
+        lambda: running.run_at("main", "SELECT 1 FROM steady WHERE id = 50"), "the table that is not paused"
     )
     log_rows = {t["name"]: t["log_rows"] for t in running.pipeline.status()["source"]["tables"]}
     assert log_rows["main.waits"] >= 1
-    assert running.at("main", "SELECT * FROM waits") == [(1, "two")]
+    assert running.run_at("main", "SELECT * FROM waits") == [(1, "two")]
     running.pipeline.venus("resume", "waits")
-    running.has("main", "waits", [(1, "three")])
-    running.healthy()
+    running.wait_for_rows("main", "waits", [(1, "three")])
+    running.wait_until_healthy()
 
 
-def test_a_table_is_made_right_again_from_the_broker_and_from_the_source(running: Running) -> None:
+def test_a_table_is_made_right_again_from_the_broker_and_from_the_source(running: RunningPipeline) -> None:
     running.use("spoilt")
     rows = [(1, "one"), (2, "two")]
     running.write("INSERT INTO spoilt VALUES (2, 'two')")
-    running.has("main", "spoilt", rows)
+    running.wait_for_rows("main", "spoilt", rows)
 
     for command in (["resync", "spoilt", "--target", "main"], ["resync", "main.spoilt"]):
-        running.at("main", "UPDATE spoilt SET v = 'spoilt' WHERE id = 1")
-        running.at("main", "DELETE FROM spoilt WHERE id = 2")
-        running.at("main", "INSERT INTO spoilt VALUES (9, 'ghost')")
+        running.run_at("main", "UPDATE spoilt SET v = 'spoilt' WHERE id = 1")
+        running.run_at("main", "DELETE FROM spoilt WHERE id = 2")
+        running.run_at("main", "INSERT INTO spoilt VALUES (9, 'ghost')")
         running.pipeline.venus(*command)
         if "--target" not in command:  # what the source never had, it cannot say to be gone
             running.pipeline.until(
-                lambda: running.at("main", "SELECT 1 FROM spoilt WHERE id = 2"), "row 2", every_s=0.2
+                lambda: running.run_at("main", "SELECT 1 FROM spoilt WHERE id = 2"), "row 2", every_s=0.2
             )
-            running.at("main", "DELETE FROM spoilt WHERE id = 9")
-        running.has("main", "spoilt", rows)
-    running.healthy()
+            running.run_at("main", "DELETE FROM spoilt WHERE id = 9")
+        running.wait_for_rows("main", "spoilt", rows)
+    running.wait_until_healthy()
 
 
-def test_a_target_that_is_away_stops_neither_the_source_nor_the_other_target(running: Running) -> None:
+def test_a_target_that_is_away_stops_neither_the_source_nor_the_other_target(running: RunningPipeline) -> None:
     running.use("away")
     name = libpq(running.pipeline.targets["main"]).partition("?")[0].rpartition("/")[2]
     running.server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
@@ -224,7 +224,7 @@ def test_a_target_that_is_away_stops_neither_the_source_nor_the_other_target(run
             " INSERT INTO away SELECT i, 'row ' || i FROM n"
         )
         running.pipeline.until(
-            lambda: running.at("other", "SELECT count(*) FROM away") == [(3000,)], "the other target", every_s=0.2
+            lambda: running.run_at("other", "SELECT count(*) FROM away") == [(3000,)], "the other target", every_s=0.2
         )
         found = running.pipeline.ask("status", code=1)
         assert [t["name"] for t in found["targets"] if t["error"]] == ["main"]
@@ -236,30 +236,30 @@ def test_a_target_that_is_away_stops_neither_the_source_nor_the_other_target(run
     finally:
         running.server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
     running.pipeline.until(
-        lambda: running.at("main", "SELECT count(*) FROM away") == [(3000,)], "main to catch up", every_s=0.5
+        lambda: running.run_at("main", "SELECT count(*) FROM away") == [(3000,)], "main to catch up", every_s=0.5
     )
-    running.healthy()
+    running.wait_until_healthy()
 
 
-def test_existing_rows_and_other_columns_are_refused(running: Running, postgres_server: Server) -> None:
+def test_existing_rows_and_other_columns_are_refused(running: RunningPipeline, postgres_server: Server) -> None:
     running.use("present")
     url = postgres_server.create_database()
     running.pipeline.targets["third"] = url
     try:
-        running.at("third", "CREATE TABLE present (id bigint PRIMARY KEY, w text)")
+        running.run_at("third", "CREATE TABLE present (id bigint PRIMARY KEY, w text)")
         options = {"VENUS_TARGETS__THIRD__URL": url}
         refused = running.pipeline.venus("migrate", "--target", "third", code=3, environ=options)
         assert "column v is missing" in refused.err
 
-        running.at("third", "ALTER TABLE present RENAME COLUMN w TO v")
-        running.at("third", "INSERT INTO present VALUES (7, 'was here')")
+        running.run_at("third", "ALTER TABLE present RENAME COLUMN w TO v")
+        running.run_at("third", "INSERT INTO present VALUES (7, 'was here')")
         refused = running.pipeline.venus("migrate", "--target", "third", code=3, environ=options)
         assert "present" in refused.err
-        assert running.at("third", "SELECT * FROM present") == [(7, "was here")]
+        assert running.run_at("third", "SELECT * FROM present") == [(7, "was here")]
 
         options["VENUS_TARGETS__THIRD__ON_EXISTING"] = "truncate"
         running.pipeline.venus("migrate", "--target", "third", environ=options)
-        running.has("third", "present", [(1, "one")])
+        running.wait_for_rows("third", "present", [(1, "one")])
         running.pipeline.venus("forget", "--target", "third", code=3)
         running.pipeline.venus("forget", "--target", "third", "--yes")
     finally:
@@ -267,8 +267,8 @@ def test_existing_rows_and_other_columns_are_refused(running: Running, postgres_
         postgres_server.drop_database(url)
 
 
-def test_status_says_which_hop_is_late(running: Running) -> None:
-    running.healthy()
+def test_status_says_which_hop_is_late(running: RunningPipeline) -> None:
+    running.wait_until_healthy()
     lag = running.pipeline.status()["lag"]
     assert lag["source_to_broker_s"] < 20
     assert lag["end_to_end_s"].keys() == {"main", "other"}
@@ -290,6 +290,6 @@ def test_status_says_which_hop_is_late(running: Running) -> None:
     running.pipeline.start_broker()
     running.pipeline.start("sync", "sync")
     running.pipeline.until(
-        lambda: running.at("main", "SELECT 1 FROM steady WHERE id = 99"), "the last row", every_s=0.2
+        lambda: running.run_at("main", "SELECT 1 FROM steady WHERE id = 99"), "the last row", every_s=0.2
     )
-    running.healthy()
+    running.wait_until_healthy()

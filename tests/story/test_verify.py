@@ -38,7 +38,7 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
         postgres_server.drop_database(url)
 
 
-def here(pipeline: Pipeline, *arguments: str, code: int = 0) -> Answer:
+def run_here(pipeline: Pipeline, *arguments: str, code: int = 0) -> Answer:
     """Run a command in this process, where it needs not be started; what it says is looked through as well."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.chdir(pipeline.folder), redirect_stdout(out), redirect_stderr(err):
@@ -51,16 +51,16 @@ def here(pipeline: Pipeline, *arguments: str, code: int = 0) -> Answer:
 
 def compare(pipeline: Pipeline, *arguments: str, code: int = 0) -> Any:
     """Return a comparison's document."""
-    return here(pipeline, "verify", *arguments, "--json", code=code).json
+    return run_here(pipeline, "verify", *arguments, "--json", code=code).json
 
 
-def at_source(pipeline: Pipeline, *statements: str) -> None:
+def run_at_source(pipeline: Pipeline, *statements: str) -> None:
     with closing(sqlite3.connect(pipeline.folder / "shop.db", timeout=30, isolation_level=None)) as connection:
         for statement in statements:
             connection.execute(statement)
 
 
-def at_target(pipeline: Pipeline, *statements: str) -> None:
+def run_at_target(pipeline: Pipeline, *statements: str) -> None:
     with closing(psycopg2.connect(libpq(pipeline.targets["main"]))) as connection:
         connection.autocommit = True
         for statement in ("SET session_replication_role = replica", *statements):
@@ -70,12 +70,12 @@ def at_target(pipeline: Pipeline, *statements: str) -> None:
 def test_an_operator_verifies_and_repairs(pipeline: Pipeline) -> None:
     pipeline.venus("install-triggers")
     pipeline.start_broker()
-    early = here(pipeline, "verify", code=2)
+    early = run_here(pipeline, "verify", code=2)
     assert "has not been loaded yet" in early.err
     assert "venus migrate --target main" in early.err
     pipeline.venus("migrate", "--target", "main")
     pipeline.start("sync", "sync")
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
 
     same = pipeline.venus("verify")
     assert same.out.splitlines()[-1].startswith("SAME: ")
@@ -86,9 +86,9 @@ def test_an_operator_verifies_and_repairs(pipeline: Pipeline) -> None:
     misspelt(pipeline)
     damage_is_found_and_mended(pipeline)
     undecided_without_a_target(pipeline)
-    without_the_source(pipeline)
+    compare_without_source(pipeline)
     pipeline.stop("broker")
-    assert "venus: " in here(pipeline, "verify", code=2).err
+    assert "venus: " in run_here(pipeline, "verify", code=2).err
 
 
 def misspelt(pipeline: Pipeline) -> None:
@@ -101,20 +101,20 @@ def misspelt(pipeline: Pipeline) -> None:
         (("--where", "id > 1", "--leg", "target"), "--leg ends"),
         (("--where", "nonsense > 1", "--table", "orders"), "nonsense"),
     ):
-        complaint = here(pipeline, "verify", *arguments, code=2).err
+        complaint = run_here(pipeline, "verify", *arguments, code=2).err
         assert said in complaint
         assert len(complaint.splitlines()) <= 3, complaint
 
 
 def damage_is_found_and_mended(pipeline: Pipeline) -> None:
-    at_target(
+    run_at_target(
         pipeline,
         "DELETE FROM orders WHERE id = 7",
         "UPDATE customers SET name = '<b>Eve</b> & co' WHERE id = 5",
         "INSERT INTO products (sku, name, price, stock, active) VALUES ('GHOST', 'g', 1, 1, true)",
     )
 
-    shown = here(pipeline, "verify", "--html", "report.html", "--parquet", "findings", code=1).out
+    shown = run_here(pipeline, "verify", "--html", "report.html", "--parquet", "findings", code=1).out
     assert "GHOST" in shown
     assert shown.splitlines()[-1].startswith("DIFFERENT: ")
     found = compare(pipeline, code=1)
@@ -133,7 +133,7 @@ def damage_is_found_and_mended(pipeline: Pipeline) -> None:
     assert compare(pipeline, "--where", "id < 3", "--table", "orders")["verdict"] == "same"
     assert any(text.startswith(problem) for text in pipeline.ask("status", code=1)["problems"]), "of other rows"
 
-    would = here(pipeline, "verify", "--repair", "--dry-run", code=1)
+    would = run_here(pipeline, "verify", "--repair", "--dry-run", code=1)
     assert "3 rows would be shipped again" in would.out
     assert len(compare(pipeline, code=1)["findings"]) == 3
     done = compare(pipeline, "--repair", "--wait-s", "60")
@@ -163,7 +163,7 @@ def check_reports(folder: Path) -> None:
 
 def undecided_without_a_target(pipeline: Pipeline) -> None:
     pipeline.stop("sync")
-    at_source(pipeline, "UPDATE orders SET status = 'held' WHERE id = 9")
+    run_at_source(pipeline, "UPDATE orders SET status = 'held' WHERE id = 9")
 
     found = compare(pipeline, "--wait-s", "0.2", code=3)
 
@@ -171,21 +171,21 @@ def undecided_without_a_target(pipeline: Pipeline) -> None:
     assert found["undecided"] == [
         {"table": "main.orders", "key": {"id": "9"}, "reason": "its change waits in the source's log"}
     ]
-    assert here(pipeline, "verify", "--wait-s", "0.2", code=3).out.splitlines()[-1].startswith("UNDECIDED: ")
+    assert run_here(pipeline, "verify", "--wait-s", "0.2", code=3).out.splitlines()[-1].startswith("UNDECIDED: ")
 
 
-def without_the_source(pipeline: Pipeline) -> None:
+def compare_without_source(pipeline: Pipeline) -> None:
     """Compare with the broker: the change that only the source has is no fault."""
     (pipeline.folder / "shop.db").rename(pipeline.folder / "away.db")
 
-    said = here(pipeline, "verify")
+    said = run_here(pipeline, "verify")
     assert "the source is not compared" in said.err
     assert said.out.splitlines()[-1].startswith("SAME: ")
-    at_target(pipeline, "DELETE FROM orders WHERE id = 11")
+    run_at_target(pipeline, "DELETE FROM orders WHERE id = 11")
     found = compare(pipeline, code=1)
     assert [(f["key"], f["fault"]) for f in found["findings"]] == [({"id": "11"}, "apply")]
-    refused = here(pipeline, "verify", "--repair", code=2)
+    refused = run_here(pipeline, "verify", "--repair", code=2)
     assert "nothing was repaired" in refused.err
     assert "venus resync" in refused.err
-    assert "source" in here(pipeline, "verify", "--leg", "ends", code=2).err
+    assert "source" in run_here(pipeline, "verify", "--leg", "ends", code=2).err
     (pipeline.folder / "away.db").rename(pipeline.folder / "shop.db")

@@ -14,7 +14,7 @@ Collected = list[tuple[str, Any]]
 
 
 @contextmanager
-def collecting() -> Iterator[tuple[str, Collected]]:
+def run_collector() -> Iterator[tuple[str, Collected]]:
     """Give the address of a collector, and (instance, span) of all that comes."""
     taken: Collected = []
 

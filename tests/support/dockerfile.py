@@ -46,7 +46,7 @@ class Stage:
         return done.stdout
 
     @property
-    def starts(self) -> list[str]:
+    def commands(self) -> list[str]:
         """What the image runs."""
         return [*json.loads(self.said["ENTRYPOINT"]), *json.loads(self.said["CMD"])]
 

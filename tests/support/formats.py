@@ -185,7 +185,7 @@ class Commands:
                 raise SystemExit(f"waited in vain for {what}\n{said}")
             time.sleep(0.1)
 
-    def caught_up(self) -> None:
+    def wait_until_caught_up(self) -> None:
         """Wait until every target has every change."""
         self.until(lambda: is_caught_up(self.status()), "the targets to catch up")
 
@@ -221,20 +221,20 @@ def follow(commands: Commands, source: Source, targets: Sequence[str]) -> None:
         commands.run("migrate", "--target", target)
         commands.start(f"apply-{target}", "sync", "--apply-only", "--target", target)
     commands.start("capture", "sync", "--capture-only")
-    commands.caught_up()
+    commands.wait_until_caught_up()
     for change in CHANGES:
         source.run(change)
-        commands.caught_up()
-    with half_on_disk(commands, source, ROLLED_BACK):
+        commands.wait_until_caught_up()
+    with hold_half_on_disk(commands, source, ROLLED_BACK):
         commands.kill("capture")
     commands.start("capture", "sync", "--capture-only")
-    commands.caught_up()
+    commands.wait_until_caught_up()
 
 
 def stop_in_the_middle(commands: Commands, source: Source, brokers: Sequence[str]) -> dict[str, Any]:
     """End everything between a source's commit and the broker's; return where the broker was."""
     before = source.last_batch()
-    with half_on_disk(commands, source, *UNDECIDED) as broker:
+    with hold_half_on_disk(commands, source, *UNDECIDED) as broker:
         commands.kill(*brokers)
     commands.until(lambda: source.last_batch() > before, "the source to commit its batch")
     commands.close()
@@ -242,7 +242,7 @@ def stop_in_the_middle(commands: Commands, source: Source, brokers: Sequence[str
 
 
 @contextmanager
-def half_on_disk(commands: Commands, source: Source, *changes: str) -> Iterator[BusinessStatus]:
+def hold_half_on_disk(commands: Commands, source: Source, *changes: str) -> Iterator[BusinessStatus]:
     """Commit changes, and run the block while the broker has their half message and the source has no batch of it."""
     capture = commands.running["capture"]
     capture.send_signal(signal.SIGSTOP)

@@ -95,7 +95,7 @@ def drip(connection: socket.socket, over: threading.Event) -> None:
 
 
 @contextmanager
-def hanging(behave: Callable[[socket.socket, threading.Event], None]) -> Iterator[str]:
+def run_hanging_server(behave: Callable[[socket.socket, threading.Event], None]) -> Iterator[str]:
     """Give the address of a server that accepts and then behaves like this."""
     over = threading.Event()
     threads: list[threading.Thread] = []

@@ -11,9 +11,9 @@ from tests.support.brokers.feed import (
     Feed,
     column,
     deletion,
+    make_referring_schema,
     put,
     query,
-    refers,
     rows_at,
     settings_for,
     table,
@@ -33,7 +33,9 @@ PEOPLE = unique_label(
         1, "people", column(1, "id"), column(2, "label"), column(3, "note"), column(4, "born", DATE), column(5, "tag")
     )
 )
-ORDERS = refers(table(2, "orders", column(1, "id", INT), column(2, "person"), column(3, "tag")), "person", PEOPLE)
+ORDERS = make_referring_schema(
+    table(2, "orders", column(1, "id", INT), column(2, "person"), column(3, "tag")), "person", PEOPLE
+)
 RULES: dict[str, Any] = {
     "people.id": "hmac",
     "people.label": "hmac",

@@ -14,7 +14,7 @@ from bench.figures.figure import Figure, FigureResult, times_peer
 from bench.overload import OverloadResult, count, details_first, findings_of_latencies
 from bench.overload_clients import BATCH_ROWS, Latencies, halves_of_the_machine, keep_pace, on_cores
 from bench.peers import jars
-from bench.trickle import PARTS, PLAIN, TRIGGERS, VENUS, Spell
+from bench.trickle import PARTS, PLAIN, TRIGGERS, VENUS, MeasuredRun
 from bench.usage import Usage
 from bench.venus_cluster import Writer
 from venus.errors import NotLeader
@@ -123,12 +123,12 @@ def test_the_page_keeps_what_was_not_measured_again_in_the_order_of_the_table() 
 
 
 def test_what_triggers_cost_is_what_the_application_uses_more_than_for_an_uncaptured_table() -> None:
-    def spell(application_s: float) -> Spell:
+    def run(application_s: float) -> MeasuredRun:
         parts = {part: Usage(cpu_s=0.1, switches=10) for part in PARTS}
         used = parts | {"application": Usage(cpu_s=application_s, switches=30)}
-        return Spell(rate=100.0, latencies=[], used=used, seconds=1.0, cuts=100)
+        return MeasuredRun(rate=100.0, latencies=[], used=used, seconds=1.0, cuts=100)
 
-    found = trickle.costs({VENUS: [spell(0.5)], PLAIN: [spell(0.3)]})
+    found = trickle.costs({VENUS: [run(0.5)], PLAIN: [run(0.3)]})
 
     assert found[TRIGGERS] == pytest.approx((2.0, 0.0, 0.2))
     assert all(found[part] == pytest.approx((1.0, 0.1, 0.1)) for part in PARTS)
@@ -151,15 +151,15 @@ class Log:
         self.committed = 0
 
 
-class Failing:
+class FailingProducer:
     """A producer whose broker stops leading in the middle of each stream but the third."""
 
     streams = 0
     log = Log()
 
     def __init__(self, *_: object, **__: object) -> None:
-        Failing.streams += 1
-        self._left = 3 if Failing.streams < 3 else 1000
+        FailingProducer.streams += 1
+        self._left = 3 if FailingProducer.streams < 3 else 1000
 
     def connect(self, *_: object, **__: object) -> broker_pb2.InitAck:
         rows = self.log.rows
@@ -192,9 +192,9 @@ class Failing:
 
 
 def test_a_fill_continues_at_the_next_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(venus_cluster, "Producer", Failing)
+    monkeypatch.setattr(venus_cluster, "Producer", FailingProducer)
     writer = Writer("a:1,b:1")
     writer.stream(20, 10)
 
-    assert Failing.streams == 3
-    assert (writer.committed, Failing.log.committed, Failing.log.rows) == (20, 20, [10] * 20)
+    assert FailingProducer.streams == 3
+    assert (writer.committed, FailingProducer.log.committed, FailingProducer.log.rows) == (20, 20, [10] * 20)

@@ -81,7 +81,7 @@ def test_nothing_passes_a_cable_that_is_out_and_nothing_is_lost() -> None:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"one")
         assert await reader.readexactly(3) == b"one"
-        cable.back.clear()
+        cable.connected.clear()
         writer.write(b"two")
         late_reader, late = await asyncio.open_connection(*address)
         late.write(b"three")
@@ -90,7 +90,7 @@ def test_nothing_passes_a_cable_that_is_out_and_nothing_is_lost() -> None:
             await asyncio.wait_for(reader.readexactly(3), 0.5)
         except TimeoutError:
             silent = True
-        cable.back.set()
+        cable.connected.set()
         began = time.monotonic()
         found = await asyncio.wait_for(reader.readexactly(3), 5.0)
         waited_s = time.monotonic() - began

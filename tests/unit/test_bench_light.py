@@ -25,8 +25,8 @@ from tests.support.brokers.servers import settings
 from tests.support.waiting import eventually
 from venus.broker.service.process import start_in_thread
 from venus.errors import DigestMismatch, ProtocolError
+from venus.rpc.compression import cost
 from venus.rpc.sealed import seal, unseal
-from venus.rpc.squeeze import cost
 from venus.wire import broker_pb2
 
 
@@ -154,7 +154,7 @@ class Broker:
     def say(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def hear(self) -> list[tuple[Any, ...]]:
+    def receive_frames(self) -> list[tuple[Any, ...]]:
         """Return the frames that came, DATA among them, but for the head of a connection."""
         heard = self.socket.recv(1 << 20)
         found: list[tuple[Any, ...]] = []
@@ -216,7 +216,7 @@ def line(listener: socket.socket) -> Iterator[Line]:
 
 
 def test_a_connection_begins_with_its_windows_and_the_call(line: Line) -> None:
-    wanted, window, call = line.broker.hear()
+    wanted, window, call = line.broker.receive_frames()
 
     assert wanted[0] == FrameKind.SETTINGS
     assert framing.settings_in(wanted[3])[Setting.MAX_FRAME_SIZE] == 2**24 - 1
@@ -226,7 +226,7 @@ def test_a_connection_begins_with_its_windows_and_the_call(line: Line) -> None:
 
 
 def test_what_is_asked_is_answered_and_unknown_frames_are_ignored(line: Line) -> None:
-    line.broker.hear()
+    line.broker.receive_frames()
     ping = framing.frame(FrameKind.PING, payload=b"12345678")
     ack = framing.frame(FrameKind.PING, payload=b"abcdefgh", flags=ACK)
     unknown = framing.HEAD.pack(0, 3, 99, END_STREAM, 1) + b"abc"
@@ -234,18 +234,18 @@ def test_what_is_asked_is_answered_and_unknown_frames_are_ignored(line: Line) ->
         framing.settings({Setting.ENABLE_PUSH: 0}), framing.frame(FrameKind.SETTINGS, flags=ACK), unknown, ping, ack
     )
 
-    assert line.broker.hear() == [(FrameKind.SETTINGS, ACK, 0, b""), (FrameKind.PING, ACK, 0, b"12345678")]
+    assert line.broker.receive_frames() == [(FrameKind.SETTINGS, ACK, 0, b""), (FrameKind.PING, ACK, 0, b"12345678")]
 
 
 def test_windows_are_given_back_when_half_is_used(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    line.broker.hear()
+    line.broker.receive_frames()
     monkeypatch.setattr(light_connection, "STREAM_BYTES", 1000)
     monkeypatch.setattr(light_connection, "CONNECTION_BYTES", 2000)
     begun = framing.message(bytes(5000))
     line.come(framing.frame(FrameKind.DATA, 1, begun[:400]), framing.frame(FrameKind.DATA, 1, begun[400:600]))
     line.come(framing.frame(FrameKind.DATA, 1, begun[600:999]), framing.frame(FrameKind.DATA, 1, begun[999:1300]))
 
-    assert line.broker.hear() == [
+    assert line.broker.receive_frames() == [
         (FrameKind.WINDOW_UPDATE, 0, 1, WORD.pack(600)),
         (FrameKind.WINDOW_UPDATE, 0, 1, WORD.pack(700)),
         (FrameKind.WINDOW_UPDATE, 0, 0, WORD.pack(1300)),
@@ -289,7 +289,7 @@ def test_whatever_ends_a_stream_is_a_failure(line: Line, frame: bytes, why: str)
 
 
 def test_a_connection_that_is_closed_is_a_failure(line: Line) -> None:
-    line.broker.hear()
+    line.broker.receive_frames()
     line.broker.socket.close()
     eventually(lambda: is_there(line.connection.socket, 0))
     with pytest.raises(ConnectionError, match="has closed a connection of 1"):
@@ -313,14 +313,14 @@ def test_credit_is_given_back_and_nothing_is_taken_twice(
     theirs.settimeout(10)
     with theirs:
         broker = Broker(theirs)
-        *_, opening = broker.hear()
+        *_, opening = broker.receive_frames()
         wanted = parse_frame(opening).open
         assert (wanted.group, wanted.offset, wanted.credit_bytes) == ("test-0", 5, credit_bytes)
         one = framing.frame(FrameKind.DATA, 1, framing.message(content(5, 3)))
         broker.say(one)
         while not watch._seen.frames or watch._connections[0].streams[1].taken:
             watch._turn()
-        (answer,) = broker.hear()
+        (answer,) = broker.receive_frames()
         price = sum(map(cost, broker_pb2.DeliveryFrame.FromString(one[framing.HEAD.size + 5 : -9]).increments))
         assert (parse_frame(answer).credit_bytes, parse_frame(answer).acknowledge) == (price, 8)
         broker.say(one)
@@ -347,9 +347,9 @@ def test_light_subscribers_get_every_row_of_a_broker_once_and_in_order(tmp_path:
         assert ours.recv() is None, "it is up"
         ours.send(None)
         assert ours.recv() is None, "its streams are opened"
-        sender.many(100)
+        sender.commit_many(100)
         middle = sender.end
-        sender.many(100)
+        sender.commit_many(100)
         ours.send([middle, sender.end])
         assert ours.poll(60)
         found = ours.recv()

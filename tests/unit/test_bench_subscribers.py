@@ -25,7 +25,7 @@ class Call:
 def test_credit_is_given_back_without_another_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscribers, "SAY_EVERY_S", 0.02)
 
-    async def owing() -> list[broker_pb2.ConsumerFrame]:
+    async def credit_frames() -> list[broker_pb2.ConsumerFrame]:
         call: Any = Call()
         seen = _Progress([70], [[70]], [[0.0]])
         seen.owed.append(_Owed(call, 0, taken=5000))
@@ -36,7 +36,7 @@ def test_credit_is_given_back_without_another_frame(monkeypatch: pytest.MonkeyPa
         task.cancel()
         return list(call.frames)
 
-    (frame,) = asyncio.run(owing())
+    (frame,) = asyncio.run(credit_frames())
     assert (frame.credit_bytes, frame.acknowledge) == (5000, 70)
 
 

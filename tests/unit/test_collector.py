@@ -58,12 +58,12 @@ WORKING = """
 import gc, json
 from venus.process.runners import LocalRunner
 if __name__ == "__main__":
-    from tests.unit.test_collector import seen_by_worker
-    print(json.dumps(list(LocalRunner(2).run(seen_by_worker, [1, 2]))))
+    from tests.unit.test_collector import worker_state
+    print(json.dumps(list(LocalRunner(2).run(worker_state, [1, 2]))))
 """
 
 
-def seen_by_worker(_: int) -> tuple[bool, int]:
+def worker_state(_: int) -> tuple[bool, int]:
     return gc.get_freeze_count() > 1000, gc.get_threshold()[0]
 
 

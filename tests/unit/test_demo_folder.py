@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def writing(monkeypatch: pytest.MonkeyPatch, folder: Path, times: int) -> None:
+def write_meanwhile(monkeypatch: pytest.MonkeyPatch, folder: Path, times: int) -> None:
     """Let another process write one more file into the folder just before it is removed, so many times."""
     os_rmdir, left = os.rmdir, [times]
 
@@ -37,13 +37,13 @@ def writing(monkeypatch: pytest.MonkeyPatch, folder: Path, times: int) -> None:
 
 
 def test_a_server_that_writes_once_more_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writing(monkeypatch, folder, times=2)
+    write_meanwhile(monkeypatch, folder, times=2)
     assert remove_folder(folder) == ""
     assert not folder.exists()
 
 
 def test_what_cannot_be_removed_is_named_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writing(monkeypatch, folder, times=1_000)
+    write_meanwhile(monkeypatch, folder, times=1_000)
     said = remove_folder(folder, timeout_s=0.2)
     assert said == f"1 file is left in {folder} ({os.strerror(errno.ENOTEMPTY)}); remove it yourself: rm -r {folder}"
 

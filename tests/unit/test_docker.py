@@ -32,14 +32,14 @@ def compose(names: list[str]) -> dict[str, Any]:
     services: dict[str, Any] = {}
     for name in names:
         for service, found in yaml.safe_load((ROOT / "docker" / name).read_text())["services"].items():
-            services[service] = _over(services.get(service, {}), found)
+            services[service] = _override(services.get(service, {}), found)
     return services
 
 
-def _over(below: Any, above: Any) -> Any:
+def _override(below: Any, above: Any) -> Any:
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return above
-    return {**below, **{key: _over(below.get(key), value) for key, value in above.items()}}
+    return {**below, **{key: _override(below.get(key), value) for key, value in above.items()}}
 
 
 @pytest.mark.parametrize("names", FILES.values(), ids=FILES)

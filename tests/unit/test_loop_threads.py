@@ -29,7 +29,7 @@ class WatchedSupervisor:
     def _write(self, name: str, found: Any) -> None:
         self.events.append((name, found))
 
-    def of(self, name: str, event: str) -> list[dict[str, Any]]:
+    def events_of(self, name: str, event: str) -> list[dict[str, Any]]:
         return [found for loop, found in self.events if loop == name and found["event"] == event]
 
 
@@ -74,8 +74,8 @@ def test_a_loop_that_fails_unexpectedly_is_restarted_and_others_continue() -> No
 
     threading.Thread(target=stop_when_done).start()
     assert watched.supervisor.run() == 0
-    assert [e["error"] for e in watched.of("capture", "restarts")] == ["unexpected bug", "no such column"]
-    assert len(watched.of("main", "running")) == 1
+    assert [e["error"] for e in watched.events_of("capture", "restarts")] == ["unexpected bug", "no such column"]
+    assert len(watched.events_of("main", "running")) == 1
     assert {name for name, found in watched.events if found["event"] == "stopped"} == {"capture", "main"}
 
 
@@ -89,7 +89,7 @@ def test_the_end_of_capture_stops_the_targets_and_gives_the_exit_code() -> None:
     assert watched.supervisor.run() == Fenced.exit_code
     assert stop.is_set()
     assert (capture.code, capture.error["message"], capture.error["hint"]) == (3, "another capture", "stop it")
-    assert watched.of("main", "stopped")
+    assert watched.events_of("main", "stopped")
 
 
 def test_a_target_that_ended_finally_stays_down_and_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,13 +105,13 @@ def test_a_target_that_ended_finally_stays_down_and_is_repeated(monkeypatch: pyt
 
     def stop_after_two(name: str, found: Any) -> None:
         write(name, found)
-        if len(watched.of("main", "stays down")) == 2:
+        if len(watched.events_of("main", "stays down")) == 2:
             stop.set()
 
     watched.supervisor._write = stop_after_two
     assert watched.supervisor.run() == Diverged.exit_code
-    assert [e["error"] for e in watched.of("main", "stays down")] == ["another history"] * 2
-    assert watched.of("capture", "stopped"), "it continued until the stop"
+    assert [e["error"] for e in watched.events_of("main", "stays down")] == ["another history"] * 2
+    assert watched.events_of("capture", "stopped"), "it continued until the stop"
 
 
 def test_a_signal_stops_and_a_second_one_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from venus.broker.snapshot.materialiser import Materialiser
 from venus.broker.snapshot.scavenger import Scavenger
 from venus.broker.snapshot.scrub import Scrub
 from venus.broker.snapshot.snapshots import SnapshotManager
-from venus.broker.status.broker_status import StatusReport
+from venus.broker.status.broker_status import StatusBuilder
 from venus.broker.store import files, keys
 from venus.broker.store.files import FreeBytes, FreeSpace, make_private
 from venus.broker.store.rocks import Store, WriteHook
@@ -235,7 +235,7 @@ class Core:
         )
 
     def _make_status(self) -> None:
-        self.status = StatusReport(
+        self.status = StatusBuilder(
             settings=self._settings,
             catalogue=self.catalogue,
             commits=self.commits,

@@ -68,14 +68,14 @@ def choose_runner(settings: Settings, engine: str, rows: int = 0) -> Iterator[En
 @contextmanager
 def open_runner_choice(
     settings: Settings, engine: str, say: Callable[[str], None] | None = None
-) -> Iterator[RunnerChoice]:
+) -> Iterator[RunnerFactory]:
     """Yield a factory of runners, to call once the number of rows is known; what it starts ends with the context."""
     require_engine(settings, engine)
     with ExitStack() as stack:
-        yield RunnerChoice(settings, engine, stack, say)
+        yield RunnerFactory(settings, engine, stack, say)
 
 
-class RunnerChoice:
+class RunnerFactory:
     """Factory that returns the runner for a number of rows."""
 
     def __init__(self, settings: Settings, engine: str, stack: ExitStack, say: Callable[[str], None] | None) -> None:

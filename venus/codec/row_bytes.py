@@ -225,7 +225,7 @@ class LocatedCells:
     present: Bools  # n x m
 
     def add_to(self, pieces: Pieces) -> Ints:
-        """Add the bytes; returns the number of the piece that each cell is, n x m."""
+        """Add the bytes; return the piece number of each cell, n x m."""
         bounds = np.empty(self.cuts.size + 2, dtype=self.cuts.dtype)
         bounds[0] = 0
         bounds[1:-1] = self.cuts.reshape(-1)

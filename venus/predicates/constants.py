@@ -81,7 +81,7 @@ def own_type(schema: TableSchema, column: Column) -> OwnType | None:
 
 
 def sort_of(schema: TableSchema, column: Column) -> PredicateSort | None:
-    """Return how a column's values are compared; None = they cannot be, exactly."""
+    """Return how a column's values are compared; None = they cannot be compared exactly."""
     kind = column.type.kind
     if kind is Kind.FLOAT:
         return PredicateSort.FLOAT if column.type.length == 8 else None  # four bytes: databases widen them differently

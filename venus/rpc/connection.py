@@ -80,7 +80,7 @@ class BrokerConnection:
                 time.sleep(error.retry_after_s)
                 continue
             except Diverged as error:
-                self._other_set(business, error, apart)
+                self._switch_set(business, error, apart)
                 pause = 0.0
             except NotLeader as error:
                 self.record_error(business, error)
@@ -90,7 +90,7 @@ class BrokerConnection:
             time.sleep(pause)
             in_vain |= self._move(business)
 
-    def _other_set(self, business: str, error: Diverged, apart: dict[str, Diverged]) -> None:
+    def _switch_set(self, business: str, error: Diverged, apart: dict[str, Diverged]) -> None:
         """Switch to another set, which may be promoted or have the rows. Raises the error if no set is left.
 
         Raises Unavailable if no other set can be reached: until one answers, it is not known which history counts.

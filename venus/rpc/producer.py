@@ -12,13 +12,13 @@ from venus.errors import Overloaded, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc import limits
 from venus.rpc.channel import KEEPALIVE_S
+from venus.rpc.compression import BodyCompressor
 from venus.rpc.conditions import AdapterCondition
 from venus.rpc.duplex import BrokerChannel, Duplex
 from venus.rpc.in_process import InProcessStream
 from venus.rpc.outgoing import Outgoing
 from venus.rpc.reports import encode
 from venus.rpc.sealed import PRODUCE, produce
-from venus.rpc.squeeze import Squeezer
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
@@ -51,7 +51,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
         self._committed: broker_pb2.Decided | None = None
         self._rolled_back: broker_pb2.Decided | None = None
         self._reviews: dict[int, broker_pb2.HalfRef] = {}
-        self._squeezer = Squeezer()
+        self._compressor = BodyCompressor()
         self._generation = 0  # raised whenever the broker requests messages again
         self._taken_generation = 0  # that of the frame that was taken last
         self._not_before = 0.0
@@ -170,7 +170,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
             return self._committed.batch_no if self._committed is not None else self._known
 
     def pass_over(self, last_batch: int, next_sequence: int) -> None:
-        """Queue what the source has committed, for a broker in doubt.
+        """Queue what the source has committed for a broker that may have lost it.
 
         The undecided halves of InitAck must be decided before; half messages may follow. `wait_until_decided` returns
         when the broker has skipped to this position.
@@ -241,7 +241,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
         return None, pause_s if self._outgoing else None
 
     def compress(self, frame: broker_pb2.ProducerFrame) -> broker_pb2.ProducerFrame:
-        return self._squeezer.halves(frame, self._taken_generation)
+        return self._compressor.halves(frame, self._taken_generation)
 
     def on_frame(self, frame: broker_pb2.BrokerFrame) -> None:
         limits.check(frame, "from the broker: ")

@@ -18,11 +18,11 @@ from venus.model import FULL
 from venus.network.row_filters import RowsIdentity
 from venus.rpc import limits, reports
 from venus.rpc.channel import KEEPALIVE_S
+from venus.rpc.compression import BodyDecompressor, check_frame, cost
 from venus.rpc.conditions import AdapterCondition
 from venus.rpc.duplex import BrokerChannel, Duplex
 from venus.rpc.reports import encode
 from venus.rpc.sealed import SUBSCRIBE, subscribe
-from venus.rpc.squeeze import Unsqueezer, check_frame, cost
 from venus.wire import broker_pb2
 
 ANSWER_TIMEOUT_S = 60.0
@@ -71,7 +71,7 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
             where=where,
         )
         self._credit_bytes = credit_bytes
-        self._unsqueezer = Unsqueezer()
+        self._decompressor = BodyDecompressor()
         self._arrived: deque[Arrival] = deque()
         self._opened: broker_pb2.Opened | None = None
         self._position = 0
@@ -280,7 +280,7 @@ class Subscriber(Duplex[broker_pb2.ConsumerFrame, broker_pb2.DeliveryFrame]):
                 if message.state not in _WITH_BODY:
                     continue
                 if message.HasField("squeezed"):
-                    message.body = self._unsqueezer.body(message)
+                    message.body = self._decompressor.body(message)
                     message.ClearField("squeezed")
             if digest(message.body) != message.digest:
                 raise DigestMismatch("a message from the broker arrived damaged; nothing of it was used")

@@ -57,7 +57,7 @@ REPLACE INTO {touched} ({key}, {moved}) VALUES {values}
 DELETE t FROM {table} t WHERE NOT EXISTS (
     SELECT 1 FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
 
--- create_side --
+-- create_side_table --
 CREATE TABLE {side} ({definitions}, PRIMARY KEY ({key})) ENGINE = InnoDB ROW_FORMAT = DYNAMIC {charset}
 
 -- create_side_like --
@@ -68,7 +68,7 @@ AS SELECT {columns} FROM {table} LIMIT 0
 -- key_side --
 ANALYZE TABLE {side}
 
--- drop_side --
+-- drop_side_table --
 DROP TABLE IF EXISTS {side}
 
 -- resync_delete --

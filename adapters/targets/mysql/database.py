@@ -136,13 +136,13 @@ class MysqlDatabase(SteppedDatabase):
 
     # -- resync --------------------------------------------------------------------------------------------------------
 
-    def create_side(self, session: MysqlSession, sql: MysqlRowSql) -> None:
+    def create_side_table(self, session: MysqlSession, sql: MysqlRowSql) -> None:
         charset = ddl.charset_sql(is_mariadb=tables.read_server(session).is_mariadb)
-        session.run(sql.text("drop_side"))
+        session.run(sql.text("drop_side_table"))
         if self.application is not None:
             session.run(sql.text("create_side_like"))
             return
-        session.run(sql.text("create_side", definitions=ddl.side_definitions(sql.placed), charset=charset))
+        session.run(sql.text("create_side_table", definitions=ddl.side_definitions(sql.placed), charset=charset))
 
     # -- load ----------------------------------------------------------------------------------------------------------
 

@@ -40,13 +40,13 @@ DELETE FROM {touched}
 DELETE FROM {table} t WHERE NOT EXISTS (
     SELECT 1 FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
 
--- create_side --
+-- create_side_table --
 CREATE TABLE {side} ({definitions}, PRIMARY KEY ({key}))
 
 -- key_side --
 SELECT 1 FROM DUAL
 
--- drop_side --
+-- drop_side_table --
 DROP TABLE IF EXISTS {side} PURGE
 
 -- resync_delete --

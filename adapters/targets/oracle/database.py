@@ -205,9 +205,9 @@ class OracleTargetDatabase(StoredMicroseconds, SteppedDatabase):
         if self.application is not None:
             self.application.forget()
 
-    def create_side(self, session: OracleTargetSession, sql: OracleTableStatements) -> None:
-        session.run(sql.text("drop_side"))
-        session.run(sql.text("create_side"))
+    def create_side_table(self, session: OracleTargetSession, sql: OracleTableStatements) -> None:
+        session.run(sql.text("drop_side_table"))
+        session.run(sql.text("create_side_table"))
 
     def finish_tables(
         self,

@@ -74,7 +74,7 @@ def read_columns(session: OracleTargetSession, name: str) -> tuple[OracleTargetC
     return tuple(
         OracleTargetColumn(
             name=name,
-            declared=spell_type(*described),
+            declared=format_type(*described),
             not_null=nullable == "N",
             has_default=default is not None,
             is_virtual=virtual == "YES",
@@ -83,10 +83,10 @@ def read_columns(session: OracleTargetSession, name: str) -> tuple[OracleTargetC
     )
 
 
-def spell_type(
+def format_type(
     data_type: str, data_length: Any, char_length: Any, char_used: str | None, precision: Any, scale: Any
 ) -> str:
-    """Return a type as this module's DDL spells it. Pure."""
+    """Return a type as the DDL of this target writes it. Pure."""
     if data_type == "NUMBER":
         if precision is None:
             return "NUMBER" if scale is None else f"NUMBER(38,{int(scale)})"

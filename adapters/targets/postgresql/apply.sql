@@ -89,13 +89,13 @@ DELETE FROM {rows} t WHERE NOT EXISTS (
     SELECT FROM {touched} s WHERE {match} AND s.{moved} >= {offset});
 SET LOCAL enable_hashjoin = off
 
--- create_side --
+-- create_side_table --
 CREATE UNLOGGED TABLE {side} ({definitions})
 
 -- key_side --
 ALTER TABLE {side} ADD PRIMARY KEY ({key}); ANALYZE {side}
 
--- drop_side --
+-- drop_side_table --
 DROP TABLE IF EXISTS {side}
 
 -- resync_delete --

@@ -23,15 +23,15 @@ BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
 -- copy_rows --
 COPY (SELECT {columns} FROM {table}) TO STDOUT
 
--- create_speller --
+-- create_converted --
 -- A table with the same column types and without constraints: the target writes values as it would store them.
-CREATE TEMPORARY TABLE {speller} AS SELECT {columns} FROM {table} WITH NO DATA
+CREATE TEMPORARY TABLE {converted} AS SELECT {columns} FROM {table} WITH NO DATA
 
--- empty_speller --
-TRUNCATE {speller}
+-- empty_converted --
+TRUNCATE {converted}
 
--- drop_speller --
-DROP TABLE {speller}
+-- drop_converted --
+DROP TABLE {converted}
 
 -- foreign_keys --
 -- The current foreign keys of these tables.

@@ -28,7 +28,12 @@ from venus.adapters.targets.postgresql.rowsql import RowSql, key_values, keyed_s
 from venus.adapters.targets.postgresql.schema import existing, finishing
 from venus.adapters.targets.postgresql.schema.ddl import collect_remarks, is_counted, no_identity
 from venus.adapters.targets.postgresql.schema.own_types import LabelsMissing
-from venus.adapters.targets.postgresql.schema.side_tables import copy_side, create_side, replace_by_side, replace_rows
+from venus.adapters.targets.postgresql.schema.side_tables import (
+    copy_side,
+    create_side_table,
+    replace_by_side,
+    replace_rows,
+)
 from venus.adapters.targets.postgresql.schema.table_objects import find_differences
 from venus.adapters.targets.postgresql.schema.tables import create_stream_table, plan_step_to, store_version
 from venus.adapters.targets.postgresql.session import (
@@ -222,8 +227,8 @@ class PostgresDatabase(RelationalDatabase):
     def is_version_missing(self, error: BaseException | None) -> bool:
         return isinstance(error, LabelsMissing)
 
-    def create_side(self, session: TargetSession, sql: RowSql) -> None:
-        create_side(session, sql, self.name)
+    def create_side_table(self, session: TargetSession, sql: RowSql) -> None:
+        create_side_table(session, sql, self.name)
 
     def copy_side(self, session: TargetSession, sql: RowSql, rows: FullRows, version: TableSchema) -> None:
         copy_side(session, sql, rows, version)

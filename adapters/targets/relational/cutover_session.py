@@ -1,7 +1,7 @@
 """What the cut-over of every relational target has in common: the mark, the locks, the transaction that opens it.
 
-The blocks of the kind's cutover.sql have the same names for every kind. A kind adds how rows are read and spelled, its
-foreign keys and its counters.
+The blocks of the kind's cutover.sql have the same names for every kind. A kind adds how rows are read and converted,
+its foreign keys and its counters.
 """
 
 from __future__ import annotations

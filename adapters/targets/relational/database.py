@@ -248,7 +248,7 @@ class RelationalDatabase(OwnTables):
         return False
 
     @abstractmethod
-    def create_side(self, session: OwnSession, sql: OwnSql) -> None:
+    def create_side_table(self, session: OwnSession, sql: OwnSql) -> None:
         """Create the side table of a resync, in place of an older one."""
 
     @abstractmethod

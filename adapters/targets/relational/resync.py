@@ -119,7 +119,7 @@ class SideLoad(threading.Thread):
         schemas = {s.version: project_schema(s, columns_of(schema)) for s in known}
         sql, maskers = self._target.row_sql(schema), self._target.columns.maskers
         predicate = compile_predicate(self._predicate, newest) if self._predicate else None
-        self._target.create_side(session, sql)
+        self._target.create_side_table(session, sql)
         for split in snapshot.splits:
             session.run("BEGIN")
             for chunk in snapshots.read_split(snapshot.snapshot_id, split):
@@ -255,7 +255,7 @@ class Resyncs:
         self._target.run_own(session, "end_held", table_id=state.table_id)
         transaction.recording.stop(state.table_id, RESYNC, sql)
         self._target.run_own(session, "settle_account")
-        session.run(f"{sql.text('drop_side')}; COMMIT")
+        session.run(f"{sql.text('drop_side_table')}; COMMIT")
 
     def _replace_rows(
         self,
@@ -338,7 +338,7 @@ class Resyncs:
         self._target.run_own(session, "end_held", table_id=state.table_id)
         self._target.run_own(session, "end_sweep", table_id=0, purpose=ACCOUNT)
         transaction.recording.stop(state.table_id, RESYNC, sql)
-        session.run(f"{sql.text('drop_side')}; COMMIT")
+        session.run(f"{sql.text('drop_side_table')}; COMMIT")
         return True
 
 

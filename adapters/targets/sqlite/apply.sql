@@ -49,13 +49,13 @@ REPLACE INTO {touched} ({key}, {moved}) VALUES {rows}
 DELETE FROM {table} AS t WHERE NOT EXISTS (
     SELECT 1 FROM {touched} s WHERE {match} AND s.{moved} >= {offset})
 
--- create_side --
+-- create_side_table --
 CREATE TABLE {side} ({definitions}, PRIMARY KEY ({key})) {strict}
 
 -- key_side --
 SELECT 1
 
--- drop_side --
+-- drop_side_table --
 DROP TABLE IF EXISTS {side}
 
 -- resync_delete --

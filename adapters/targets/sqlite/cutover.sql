@@ -20,15 +20,15 @@ DELETE FROM {own}cutover WHERE group_name = :group
 -- rows --
 SELECT {columns}, 1, 0 FROM {table} AS t
 
--- create_speller --
+-- create_converted --
 -- With the types of the application's table, and without its constraints.
-CREATE TEMP TABLE {speller} ({definitions})
+CREATE TEMP TABLE {converted} ({definitions})
 
--- empty_speller --
-DELETE FROM {speller}
+-- empty_converted --
+DELETE FROM {converted}
 
--- drop_speller --
-DROP TABLE IF EXISTS {speller}
+-- drop_converted --
+DROP TABLE IF EXISTS {converted}
 
 -- orphans --
 -- Rows whose parent does not exist, by the number of the foreign key in its table.

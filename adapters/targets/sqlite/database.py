@@ -213,10 +213,10 @@ class SqliteDatabase(StoredMicroseconds, RowDatabase):
 
     # -- resync --------------------------------------------------------------------------------------------------------
 
-    def create_side(self, session: SqliteSession, sql: SqliteTableStatements) -> None:
+    def create_side_table(self, session: SqliteSession, sql: SqliteTableStatements) -> None:
         with transaction(session):
-            session.run(sql.text("drop_side"))
-            session.run(sql.text("create_side"))
+            session.run(sql.text("drop_side_table"))
+            session.run(sql.text("create_side_table"))
 
     def copy_side(
         self, session: SqliteSession, sql: SqliteTableStatements, rows: FullRows, version: TableSchema

@@ -1,9 +1,9 @@
 """Places and DDL of a SQLite target: tables, indexes, and the step to another version (VENUS 3.4). Pure.
 
 All tables are in the file's main schema. They are STRICT, and have their key and foreign keys from the start; SQLite
-adds neither later. Indexes follow the rows of a load. DDL is part of the transaction that needs it. A new column
-is added, a renamed one renamed, a dropped one stays and may be NULL; a change that would need another storage class
-halts the table with a reason.
+adds neither later. A load creates the indexes after the rows. DDL is part of the transaction that needs it. A new
+column is added, a renamed one renamed, a dropped one stays and may be NULL; a change that would need another storage
+class halts the table with a reason.
 """
 
 from __future__ import annotations

@@ -19,14 +19,14 @@ from tests.support.brokers.feed import Key, Row, query, rows_at, settings_for
 from tests.support.databases.mariadb import MariaServer
 from tests.support.oracle.standin import SCHEMA, StandIn
 from tests.support.pipelines import lakes
-from tests.support.processes.forks import Victim
+from tests.support.processes.forks import ForkedModule
 from venus.adapters.targets.parquet.manifest import ParquetFolder
 from venus.config import Settings
 from venus.model import Kind, TableSchema
 
 
-class RunKilled(Protocol):
-    """Runs the loop in a process that kills itself around its n-th durable step."""
+class KilledRun(Protocol):
+    """Run of the loop in a process that kills itself around its n-th durable step."""
 
     def __call__(self, step: int, moment: str, goal: int) -> bool:
         """Follow up to an offset; return whether it was killed on the way."""
@@ -59,7 +59,7 @@ class TargetPlace(Protocol):
         ...
 
     @contextmanager
-    def victim(self, broker: str) -> Iterator[RunKilled]: ...
+    def victim(self, broker: str) -> Iterator[KilledRun]: ...
 
     def refuse(self, schema: TableSchema, label: str) -> None:
         """Make the target refuse rows with this label; asked only where it `quarantines`."""
@@ -94,8 +94,8 @@ class PostgresPlace:
         query(self.url, f'{away}DELETE FROM "{schema.namespace}"."{schema.name}"')
 
     @contextmanager
-    def victim(self, broker: str) -> Iterator[RunKilled]:
-        with Victim("tests.support.faults.killed_under", broker, self.url, "0") as victim:
+    def victim(self, broker: str) -> Iterator[KilledRun]:
+        with ForkedModule("tests.support.faults.killed_under", broker, self.url, "0") as victim:
             yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
 
     def refuse(self, schema: TableSchema, label: str) -> None:
@@ -136,8 +136,8 @@ class ParquetPlace:
             pq.write_table(empty, path)
 
     @contextmanager
-    def victim(self, broker: str) -> Iterator[RunKilled]:
-        with Victim("tests.support.faults.killed_lake", broker, str(self.root)) as victim:
+    def victim(self, broker: str) -> Iterator[KilledRun]:
+        with ForkedModule("tests.support.faults.killed_lake", broker, str(self.root)) as victim:
             yield lambda step, moment, goal: victim.run("follow", step, moment, goal)
 
     def refuse(self, schema: TableSchema, label: str) -> None:
@@ -180,8 +180,8 @@ class MariaTargetPlace:
         self.server.execute(f"SET STATEMENT foreign_key_checks = 0 FOR DELETE FROM `{schema.name}`", self.database)
 
     @contextmanager
-    def victim(self, broker: str) -> Iterator[RunKilled]:
-        with Victim("tests.support.faults.killed_session", broker, self.name, self.url) as victim:
+    def victim(self, broker: str) -> Iterator[KilledRun]:
+        with ForkedModule("tests.support.faults.killed_session", broker, self.name, self.url) as victim:
             yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
 
     def refuse(self, schema: TableSchema, label: str) -> None:
@@ -227,8 +227,8 @@ class SqlitePlace:
         self.query(f'DELETE FROM "{schema.name}"')
 
     @contextmanager
-    def victim(self, broker: str) -> Iterator[RunKilled]:
-        with Victim("tests.support.faults.killed_session", broker, self.name, self.url) as victim:
+    def victim(self, broker: str) -> Iterator[KilledRun]:
+        with ForkedModule("tests.support.faults.killed_session", broker, self.name, self.url) as victim:
             yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
 
     def refuse(self, schema: TableSchema, label: str) -> None:
@@ -284,8 +284,8 @@ class OracleTargetPlace:
         self.query(f'DELETE FROM "{schema.name.upper()}"')
 
     @contextmanager
-    def victim(self, broker: str) -> Iterator[RunKilled]:
-        with Victim("tests.support.faults.killed_session", broker, self.name, self.url) as victim:
+    def victim(self, broker: str) -> Iterator[KilledRun]:
+        with ForkedModule("tests.support.faults.killed_session", broker, self.name, self.url) as victim:
             yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
 
     def refuse(self, schema: TableSchema, label: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.conformance.targets.places import TargetPlace
 from tests.support.brokers.feed import Feed
-from tests.support.pipelines.loops import looping
+from tests.support.pipelines.loops import run_loop
 from tests.support.waiting import eventually
 from venus.adapters.targets.contract import FollowReport, Target
 from venus.adapters.targets.registry import open_target
@@ -40,24 +40,24 @@ class Stage:
         settings = self.settings.model_copy(update=changes)
         return Stage(self.place, self.feed, settings, open_target(settings, name))
 
-    def following(self) -> AbstractContextManager[list[FollowReport]]:
+    def follow_in_thread(self) -> AbstractContextManager[list[FollowReport]]:
         """Run the loop; what it raises is raised here."""
-        return looping(self.target.follow)
+        return run_loop(self.target.follow)
 
-    def reaches(self, offset: int) -> None:
+    def wait_until_applied(self, offset: int) -> None:
         """Wait until everything below an offset is applied."""
         eventually(lambda: self.target.read_view().offset >= offset, f"offset {offset}")
 
-    def catches_up(self) -> None:
+    def follow_to_end(self) -> None:
         """Follow until the queue's end."""
-        with self.following():
-            self.reaches(self.feed.broker.next_offset)
+        with self.follow_in_thread():
+            self.wait_until_applied(self.feed.broker.next_offset)
 
     def table(self, name: str) -> TargetTable:
         """Return what the target says of a table."""
         return next(t for t in self.target.read_view().tables if t.name == name)
 
-    def equal(self) -> None:
+    def compare_tables(self) -> None:
         """Compare every table with what was written."""
         for number, schema in self.feed.schemas.items():
             assert self.place.rows(self.settings, schema) == self.feed.model[number], schema.name

@@ -65,13 +65,13 @@ def test_masked_rows_arrive_and_their_deletions_meet_them(stage: Stage, tmp_path
     stage = mask_columns(stage, tmp_path)
     start(stage)
     assert stage.place.rows(stage.settings, target_schema(stage)) == expected_rows(stage.feed)
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(
             put("plain1", None, None, None, None), deletion("plain2"), put("new", "plain", "note", 1, "\u00e4\u4e2dx")
         )
         stage.feed.cut(deletion("plain3"), put("plain333", "plain3@x", None, 3, "plain"))  # another key
         stage.feed.cut(put("plain2", "again", None, 1, ""), deletion("new"), put("plain4", "x", "y", 2, "z"))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
     assert stage.place.rows(stage.settings, target_schema(stage)) == expected_rows(stage.feed)
     assert stage.target.read_view().unaccounted_rows == 0
 
@@ -92,20 +92,20 @@ def test_a_changed_rule_is_followed_or_refused(real_stage: Stage, tmp_path: Path
             changed.target.follow(threading.Event())
         with pytest.raises(Refused, match="whose files keep the former values"):
             changed.target.load()
-        stage.catches_up()
+        stage.follow_to_end()
         return
-    with changed.following():
+    with changed.follow_in_thread():
         eventually(lambda: has_followed(changed), lambda: str(changed.target.read_view().tables))
         stage.feed.cut(put("plain5", "x", "y", 2, "z"), deletion("plain6"))
-        changed.reaches(stage.feed.broker.next_offset)
+        changed.wait_until_applied(stage.feed.broker.next_offset)
     rows = {key: (mail, visits, None) for key, (mail, visits, _) in expected_rows(stage.feed).items()}
     assert changed.place.rows(changed.settings, target_schema(changed)) == rows
     assert changed.target.read_view().unaccounted_rows == 0
     assert changed.target.resync("shop.people").table == "shop.people"  # and again, with the names that it has now
-    with changed.following():
+    with changed.follow_in_thread():
         eventually(lambda: changed.table("shop.people").state == "ACTIVE", "the second resync")
         stage.feed.cut(put("plain7", "x", "y", 2, "z"), deletion("plain8"))
-        changed.reaches(stage.feed.broker.next_offset)
+        changed.wait_until_applied(stage.feed.broker.next_offset)
     assert len(changed.place.rows(changed.settings, target_schema(changed))) == len(stage.feed.model[1])
 
 
@@ -123,15 +123,15 @@ EVERYWHERE = {name: rule for name, rule in RULES.items() if name != "people.visi
 def test_a_new_table_that_the_rules_do_not_fit_halts_alone(real_stage: Stage, tmp_path: Path) -> None:
     stage = mask_columns(real_stage, tmp_path, columns=EVERYWHERE)
     start(stage)
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.describe(LATE)
         stage.feed.cut(put("plain1", "plain", "2001-02-03", table=2), put("plain2", "x", "y", 2, "z"))
         stage.feed.cut(put("plain2", "plain", "2001-02-04", table=2), deletion("plain3"))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
     for again in (False, True):  # a restart changes nothing
-        with stage.following():
+        with stage.follow_in_thread():
             stage.feed.cut(put("plain4", "x", "y", 2, "z"), put("plain3", None, f"2001-02-0{5 + again}", table=2))
-            stage.reaches(stage.feed.broker.next_offset)
+            stage.wait_until_applied(stage.feed.broker.next_offset)
         late, view = stage.table("shop.late"), stage.target.read_view()
         assert (late.state, late.held, view.unaccounted_rows) == ("HALTED", 3 + again, 0)
         assert "columns.*.visits: shop.late.visits is date, and '7' is no such value; change [targets." in late.reason
@@ -141,10 +141,10 @@ def test_a_new_table_that_the_rules_do_not_fit_halts_alone(real_stage: Stage, tm
         assert people == expected_rows(stage.feed)
     rules = RULES | {"late.visits": "year", "late.mail": "hmac"}
     fitting = mask_columns(stage, tmp_path, columns=rules)
-    with fitting.following():
+    with fitting.follow_in_thread():
         eventually(lambda: fitting.table("shop.late").state == "ACTIVE", "the table to follow")
         stage.feed.cut(put("plain5", "plain", "2003-04-05", table=2))
-        fitting.reaches(stage.feed.broker.next_offset)
+        fitting.wait_until_applied(stage.feed.broker.next_offset)
     projected = TargetColumns(fitting.settings, fitting.place.name).project_all([PEOPLE, LATE])[1]
     assert fitting.place.rows(fitting.settings, projected) == {
         key: (mask_by_hand(HMAC, "text", mail), mask_by_hand(YEAR, "date", born))
@@ -172,17 +172,17 @@ def test_columns_that_the_source_alters_stay_masked(stage: Stage, tmp_path: Path
     assert [c.name for c in schema.columns] == ["id", "address", "tag", "phone"]
     stage.feed.model[1] = {key: (mail, note, tag, None) for key, (mail, note, _, tag) in stage.feed.model[1].items()}
     stage.feed.describe(LATER)
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put("plain1", "plain@x", "a plain note", "plain", "plain phone"), deletion("plain2"))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
     rules = {name: rule for name, rule in RULES.items() if name != "people.visits"}
     rules = {name.replace("mail", "email").replace("note", "remark"): rule for name, rule in rules.items()}
     stage = mask_columns(stage, tmp_path, columns=rules | PHONE)
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(
             put("plain3", "plain3@x", "a plain note", None, "plain"), put("plain", None, None, "plain", None)
         )
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
     assert stage.place.rows(stage.settings, schema) == {
         (mask_by_hand(HMAC, "text", key[0]),): (mask_by_hand(HMAC, "text", mail), tag and tag[:2], phone and phone[:3])
         for key, (mail, _, tag, phone) in stage.feed.model[1].items()
@@ -205,9 +205,9 @@ def test_a_refused_row_waits_masked(stage: Stage, tmp_path: Path, on_error: str)
     stage.feed.cut(put("plain1", "fine plain", "plain@1", table=3))
     stage.target.load()
     stage.place.refuse(PATIENTS, "pl")
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put("plain2", "plain", "plain@2", table=3), put("plain3", "fine", "plain@3", table=3))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
         (row,) = stage.target.open_quarantine().list()
         (table_view,) = [t for t in stage.target.read_view().tables if t.name == "shop.patients"]
         stage.place.accept(PATIENTS)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, Change, column, items, put, refers, section, table
+from tests.support.brokers.feed import INT, Change, column, items, make_referring_schema, put, section, table
 from tests.support.waiting import eventually
 from venus.adapters.cutover.certificate import TableHash
 from venus.adapters.cutover.run import CutoverRequest, run_cutover, undo_target_cutover
@@ -27,7 +27,7 @@ NUMBERED = table(3, "numbered", column(1, "id", INT, identity=True), column(2, "
 
 def load(stage: Stage) -> Stage:
     """Load three tables; one of two rows of `others` refers to a row of `items`."""
-    stage.feed.describe(items(), refers(items(2, "others"), "amount", items()), NUMBERED)
+    stage.feed.describe(items(), make_referring_schema(items(2, "others"), "amount", items()), NUMBERED)
     stage.feed.cut(
         *(put(i, f"label {i}", i) for i in range(10)), put(1, "refers", 1, table=2), put(41, "numbered", table=3)
     )
@@ -112,23 +112,23 @@ def test_one_reading_is_one_snapshot(stage: Stage) -> None:
     assert first == again == model_hash(stage, items())
 
 
-def test_rows_are_spelled_as_the_target_stores_them(stage: Stage) -> None:
+def test_rows_are_converted_to_what_the_target_stores(stage: Stage) -> None:
     if cannot(stage):
         return
     load(stage)
     written = section(items(), [put(1, "label 1", "+001"), put(2, "label 2", "2")])
-    plain, spelled = TableHash(), TableHash()
+    plain, converted = TableHash(), TableHash()
     plain.add(written.record_ids, written.rows)
     with stage.target.open_cutover() as target:
         target.read_tables()
-        with target.open_speller(1) as speller:
-            shown = speller.spell_rows(written, items())
-            spelled.add(shown.record_ids, shown.rows)
-        assert hash_of(target, items()) == model_hash(stage, items()), "spelling writes nothing into the table"
+        with target.open_row_converter(1) as converter:
+            shown = converter.convert_rows(written, items())
+            converted.add(shown.record_ids, shown.rows)
+        assert hash_of(target, items()) == model_hash(stage, items()), "converting writes nothing into the table"
 
     wanted = section(items(), [put(1, "label 1", "1"), put(2, "label 2", "2")])
-    assert plain != spelled
-    assert spelled == TableHash(rows=2, total=_total(wanted.record_ids, wanted.rows))
+    assert plain != converted
+    assert converted == TableHash(rows=2, total=_total(wanted.record_ids, wanted.rows))
 
 
 def _total(*rows: Any) -> int:
@@ -182,8 +182,8 @@ def test_a_mark_that_is_refused_changes_nothing(stage: Stage, broker: FakeDelive
             target.put_mark(FOUND, refuse_tables)
         assert target.read_mark() is None
     stage.feed.cut(put(1, "continues", 1))
-    stage.catches_up()
-    stage.equal()
+    stage.follow_to_end()
+    stage.compare_tables()
 
 
 def test_the_check_before_the_mark_sees_what_was_applied_until_then(stage: Stage) -> None:
@@ -194,7 +194,7 @@ def test_the_check_before_the_mark_sees_what_was_applied_until_then(stage: Stage
     with stage.target.open_cutover() as target:
         target.prepare()
         stage.feed.cut(put(1, "late", 1), put(2, "late", 2))
-        stage.catches_up()
+        stage.follow_to_end()
         target.put_mark(FOUND, lambda tables: seen.update((t.name, t.rows_applied) for t in tables))
 
     assert seen == {"shop.items": 2, "shop.others": 0, "shop.numbered": 0}
@@ -215,7 +215,7 @@ def test_behind_the_mark_venus_writes_nothing_until_it_is_taken_back(stage: Stag
         done = target.read_mark()
     at = stage.target.read_view()
     stage.feed.cut(put(1, "must not arrive", 1))
-    with stage.following() as reports:
+    with stage.follow_in_thread() as reports:
         eventually(lambda: bool(reports), "the loop")
         refused = [
             _refusal(lambda: stage.target.load()),
@@ -237,8 +237,8 @@ def test_behind_the_mark_venus_writes_nothing_until_it_is_taken_back(stage: Stag
     assert at.committed_at_cut == {1: 10, 2: 1}
     assert behind.offset == at.offset
     assert all("the application's own" in text for text in refused)
-    stage.catches_up()
-    stage.equal()
+    stage.follow_to_end()
+    stage.compare_tables()
 
 
 def _refusal(command: Any) -> str:
@@ -255,7 +255,7 @@ def test_a_new_version_is_what_is_compared(stage: Stage) -> None:
     stage.feed.describe(wider)
     stage.feed.model[1] = {key: (*row, None) for key, row in stage.feed.model[1].items()}
     stage.feed.cut(put(1, "label", 1, "more"))
-    stage.catches_up()
+    stage.follow_to_end()
     with stage.target.open_cutover() as target:
         found = {there.schema.name: there.schema.version for there in target.read_tables()}
         assert found == {"items": 2, "others": 1, "numbered": 1}

@@ -14,7 +14,7 @@ import pytest
 from tests.conformance.targets.places import ORACLE
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import column, items, put, refers, unique_label
+from tests.support.brokers.feed import column, items, make_referring_schema, put, unique_label
 from venus.adapters.targets.contract import LoadProgress, LoadReport
 from venus.adapters.targets.mysql.session import MysqlSession
 from venus.adapters.targets.oracle.session import OracleTargetSession
@@ -73,7 +73,7 @@ def keep_everything(broker: FakeDelivery) -> None:
 
 
 def start_stage(stage: Stage) -> None:
-    stage.feed.describe(unique_label(items()), refers(items(2, "others"), "amount", items()))
+    stage.feed.describe(unique_label(items()), make_referring_schema(items(2, "others"), "amount", items()))
     stage.feed.cut(*(put(i, f"label {i}", i) for i in range(1, 9)))
     stage.feed.cut(*(put(i, "other", i, table=2) for i in range(1, 9)))
 
@@ -91,7 +91,7 @@ def load_beside_read(stage: Stage, notes: list[str]) -> LoadReport:
     return stage.target.load(lambda found: collect_note(found, notes), fill_end=end)
 
 
-def load_behind_read(stage: Stage, notes: list[str]) -> LoadReport:
+def load_from_broker(stage: Stage, notes: list[str]) -> LoadReport:
     return stage.target.load(lambda found: collect_note(found, notes))
 
 
@@ -105,8 +105,8 @@ def collect_note(found: LoadProgress, notes: list[str]) -> None:
 @pytest.mark.parametrize(
     ("load", "lose"),
     [
-        (load_behind_read, keep_everything),
-        (load_behind_read, lose_snapshots),
+        (load_from_broker, keep_everything),
+        (load_from_broker, lose_snapshots),
         (load_beside_read, lose_snapshots),
         (load_beside_read, lose_history),
     ],
@@ -131,14 +131,14 @@ def test_a_load_that_is_killed_before_any_statement_ends(
         else:
             break
     assert kills > 4
-    stage.equal()
+    stage.compare_tables()
     assert {t.state for t in stage.target.read_view().tables} == {"ACTIVE"}
     continued = [note for note in notes if not note.startswith(AGAIN)]
     assert bool(continued) == (lose is keep_everything or load is load_beside_read)
     assert (len(continued) < len(notes)) == (lose is not keep_everything)
     stage.feed.cut(put(1, "behind", 1), put(1, "behind", 1, table=2))
-    stage.catches_up()
-    stage.equal()
+    stage.follow_to_end()
+    stage.compare_tables()
 
 
 def change_table(stage: Stage, broker: FakeDelivery, schema: TableSchema) -> None:
@@ -166,10 +166,10 @@ def test_a_load_that_begins_again_follows_the_newest_version(
     change_table(stage, broker, schema)
     notes: list[str] = []
 
-    load_behind_read(stage, notes)
+    load_from_broker(stage, notes)
 
     assert notes == [f"{AGAIN}the broker no longer has its snapshot"]
-    stage.equal()
+    stage.compare_tables()
 
 
 @contextmanager
@@ -184,14 +184,14 @@ def test_the_way_out_of_a_changed_key_works(stage: Stage, broker: FakeDelivery) 
     start_stage(stage)
     stage.target.load()
     change_table(stage, broker, REKEYED)
-    stage.catches_up()
+    stage.follow_to_end()
     state = stage.table("shop.items")
     assert state.state == "HALTED"
     assert f"`venus migrate --target {stage.place.name} --empty-meanwhile`" in state.reason
 
     assert not stage.target.load(empty_meanwhile=True).already
-    stage.equal()
+    stage.compare_tables()
     stage.feed.cut(put(4, 4, "changed"), put(9, 4, "new"))
-    stage.catches_up()
-    stage.equal()
+    stage.follow_to_end()
+    stage.compare_tables()
     assert stage.target.load(empty_meanwhile=True).already

@@ -50,7 +50,7 @@ def test_look_says_what_is_true_before_and_after(stage: Stage, broker: FakeDeliv
     at_the_cut = stage.target.read_view()
     stage.feed.cut(put(1, "new", 1), put(2, "new", 2))
     behind = stage.target.read_view()
-    stage.catches_up()
+    stage.follow_to_end()
     after = stage.target.read_view()
 
     assert (empty.name, empty.loaded, empty.error, empty.tables) == (stage.place.name, False, "", ())
@@ -93,7 +93,7 @@ def test_check_says_that_a_target_can_have_the_tables(stage: Stage) -> None:
 def test_a_target_is_paused_and_continues_with_nothing_lost(stage: Stage, broker: FakeDelivery) -> None:
     load(stage)
     at = broker.next_offset
-    with stage.following() as reports:
+    with stage.follow_in_thread() as reports:
         eventually(lambda: bool(reports), "the loop")
         done = stage.target.pause(None, "a test")
         eventually(lambda: stage.target.read_view().paused, "the pause")
@@ -101,17 +101,17 @@ def test_a_target_is_paused_and_continues_with_nothing_lost(stage: Stage, broker
         stage.feed.cut(put(1, "while paused", 1))
         time.sleep(1.0)
         paused = stage.target.read_view()
-    with stage.following():  # a new process keeps to it
+    with stage.follow_in_thread():  # a new process keeps to it
         time.sleep(1.0)
         restarted = stage.target.read_view()
         resumed = stage.target.resume(None)
-        stage.reaches(broker.next_offset)
+        stage.wait_until_applied(broker.next_offset)
 
     assert (done.table, set(done.states)) == (None, {"shop.items", "shop.others"})
     assert (paused.offset, restarted.offset, restarted.paused) == (at, at, True)
     assert set(resumed.states.values()) == {"ACTIVE"}
     assert not stage.target.read_view().paused
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_one_table_is_paused_while_the_others_continue(stage: Stage, broker: FakeDelivery) -> None:
@@ -123,9 +123,9 @@ def test_one_table_is_paused_while_the_others_continue(stage: Stage, broker: Fak
         assert not target.read_view().paused, "refused, and nothing was done"
         return
     done = target.pause("items", "a test")
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put(1, "waits", 1), put(1, "continues", 1, table=2))
-        stage.reaches(broker.next_offset)
+        stage.wait_until_applied(broker.next_offset)
         waiting = stage.place.rows(stage.settings, items())[("1",)]
         others = stage.place.rows(stage.settings, items(2, "others"))[("1",)]
         held = stage.table("shop.items")
@@ -135,7 +135,7 @@ def test_one_table_is_paused_while_the_others_continue(stage: Stage, broker: Fak
     assert (done.table, done.states["shop.items"], done.states["shop.others"]) == ("shop.items", "PAUSED", "ACTIVE")
     assert (waiting, others) == (("label 1", "1"), ("continues", "1"))
     assert (held.state, held.reason, held.held_from, held.held) == ("PAUSED", "a test", 11, 1)
-    stage.equal()
+    stage.compare_tables()
 
 
 @pytest.mark.parametrize("name", ["shop.items", "items"])
@@ -145,15 +145,15 @@ def test_a_resync_makes_a_table_equal_to_the_full_data(name: str, stage: Stage, 
     damaged = stage.place.rows(stage.settings, items())
     asked = stage.target.resync(name)
     resyncing = stage.table("shop.items").state
-    with stage.following():
+    with stage.follow_in_thread():
         eventually(lambda: stage.table("shop.items").state == "ACTIVE", "the resync")
         stage.feed.cut(put(99, "behind", 1))
-        stage.reaches(broker.next_offset)
+        stage.wait_until_applied(broker.next_offset)
 
     assert damaged == {}
     assert asked.table == "shop.items"
     assert resyncing == "RESYNCING"
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_a_resync_keeps_what_has_changed_meanwhile(stage: Stage, broker: FakeDelivery) -> None:
@@ -166,14 +166,14 @@ def test_a_resync_keeps_what_has_changed_meanwhile(stage: Stage, broker: FakeDel
     def move_on() -> None:
         broker.after_snapshot = lambda: None
         stage.feed.cut(put(1, "newer", 1), deletion(2), put(50, "new", 1))
-        stage.reaches(broker.next_offset)
+        stage.wait_until_applied(broker.next_offset)
 
     broker.after_snapshot = move_on
     stage.target.resync("items")
-    with stage.following():
+    with stage.follow_in_thread():
         eventually(lambda: stage.table("shop.items").state == "ACTIVE", "the resync")
 
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_a_resync_gives_older_rows_the_default_of_a_new_column(stage: Stage, broker: FakeDelivery) -> None:
@@ -184,12 +184,12 @@ def test_a_resync_gives_older_rows_the_default_of_a_new_column(stage: Stage, bro
     stage.feed.describe(replace(old, version=2, columns=(*old.columns, column(4, "n", INT, default_sql="7"))))
     stage.feed.model[1] = {key: (*row, "7") for key, row in stage.feed.model[1].items()}
     stage.feed.cut(put(1, "label", 1, 8))
-    stage.catches_up()
+    stage.follow_to_end()
     stage.target.resync("items")
-    with stage.following():
+    with stage.follow_in_thread():
         eventually(lambda: stage.table("shop.items").state == "ACTIVE", "the resync")
 
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_every_table_is_resynced_at_once(stage: Stage) -> None:
@@ -197,10 +197,10 @@ def test_every_table_is_resynced_at_once(stage: Stage) -> None:
     for schema in (items(), items(2, "others")):
         stage.place.damage(stage.settings, schema)
     stage.target.resync(None)
-    with stage.following():
+    with stage.follow_in_thread():
         eventually(lambda: {t.state for t in stage.target.read_view().tables} == {"ACTIVE"}, "the resyncs")
 
-    stage.equal()
+    stage.compare_tables()
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "resync"])
@@ -232,9 +232,9 @@ def test_a_table_that_halts_does_not_stop_the_others(stage: Stage, broker: FakeD
             target.open_quarantine()
         return
     stage.place.refuse(items(), "bad")
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put(1, "bad", 1), put(2, "fine", 2), put(1, "continues", 1, table=2))
-        stage.reaches(broker.next_offset)
+        stage.wait_until_applied(broker.next_offset)
         halted = stage.table("shop.items")
         (row,) = target.open_quarantine().list()
         others = stage.place.rows(stage.settings, items(2, "others"))
@@ -245,13 +245,13 @@ def test_a_table_that_halts_does_not_stop_the_others(stage: Stage, broker: FakeD
     assert (halted.state, others) == ("HALTED", stage.feed.model[2])
     assert "refuses" in halted.reason
     assert (row.table, row.key, report.resumed) == ("shop.items", '{"id": "1"}', ("shop.items",))
-    stage.equal()
+    stage.compare_tables()
 
 
 # -- capabilities ------------------------------------------------------------------------------------------------------
 
 
-def asked_for(stage: Stage) -> dict[str, object]:
+def capability_errors(stage: Stage) -> dict[str, object]:
     """Return what fails where a capability is missing, by capability."""
     target = stage.target
     return {
@@ -264,7 +264,7 @@ def asked_for(stage: Stage) -> dict[str, object]:
 
 
 def test_what_a_target_cannot_do_it_says(stage: Stage) -> None:
-    asked = asked_for(load(stage))
+    asked = capability_errors(load(stage))
     for capability in CAPABILITIES:
         if getattr(stage.target.capabilities, capability):
             require_capability(stage.target, capability)
@@ -325,14 +325,14 @@ def test_a_command_between_changes_leaves_apply_connected(
 
     load(stage)
     monkeypatch.setattr(FakeDelivery, "_refuse", note_stream)
-    with stage.following():
+    with stage.follow_in_thread():
         for number in range(20):
             stage.target.record_comparison(LastComparison(ended_at_us=number, verdict="same"))
             stage.feed.cut(put(number, f"label {number}", number))
-            stage.reaches(broker.next_offset)
+            stage.wait_until_applied(broker.next_offset)
 
     assert len(opened) == 1
-    stage.equal()
+    stage.compare_tables()
     assert stage.target.read_view().unaccounted_rows == 0
 
 
@@ -370,7 +370,7 @@ def test_a_comparison_reads_rows_and_position_of_one_moment(stage: Stage) -> Non
         reached = reader.read_reached_offset(subject)
         before = [section.count for section in reader.scan(subject, Slice(), None)]
         stage.feed.cut(put(77, "newer", 1))
-        stage.catches_up()
+        stage.follow_to_end()
         assert [section.count for section in reader.scan(subject, Slice(), None)] == before
         assert reader.read_reached_offset(subject) == reached
         reader.begin(subject)

@@ -25,9 +25,9 @@ def test_a_second_table_of_a_name_with_a_predicate_halts_alone(real_stage: Stage
     stage.target.load()
     stage.feed.describe(replace(items(2, "items"), namespace="hr"))
     for key in (10, 20):  # a restart changes nothing
-        with stage.following():
+        with stage.follow_in_thread():
             stage.feed.cut(put(key, "EU", 1), put(key + 1, "US", 1), put(key, "EU", 1, table=2))
-            stage.reaches(stage.feed.broker.next_offset)
+            stage.wait_until_applied(stage.feed.broker.next_offset)
         second = stage.table("hr.items")
         assert second.state == "HALTED"
         assert 'where.items: more than one table has this name: write "shop.items" or "hr.items"' in second.reason

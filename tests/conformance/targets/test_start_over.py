@@ -64,14 +64,14 @@ def test_a_target_whose_increments_are_gone_continues_by_itself(
     before = load(stage)
     trim(stage, broker)
     seen = watch_full_data(broker, lambda: stage.place.rows(stage.settings, items()), monkeypatch)
-    with stage.following():
+    with stage.follow_in_thread():
         eventually(lambda: is_whole(stage), "the target to be equal")
         stage.feed.cut(put(3, "behind", 30), put(2, "late too", 2, table=3), deletion(1, table=2))
         eventually(lambda: is_whole(stage), "the changes behind it")
 
     assert seen
     assert seen[0] == before, "readers have every row until the new ones are there"
-    stage.equal()
+    stage.compare_tables()
     assert {t.name for t in stage.target.read_view().tables} == {"shop.items", "shop.others", "shop.late"}
     assert stage.target.read_view().unaccounted_rows == 0
 
@@ -83,10 +83,10 @@ def test_what_comes_while_it_is_made_equal_is_not_lost(
     trim(stage, broker)
     changes = [(put(1, "meanwhile", 11), deletion(9)), (put(12, "meanwhile", 12),), (put(2, "back", 2),)]
     watch_full_data(broker, lambda: stage.feed.cut(*changes.pop(0)) if changes else None, monkeypatch)
-    with stage.following():
+    with stage.follow_in_thread():
         eventually(lambda: not changes and is_whole(stage), "the target to be equal")
 
-    stage.equal()
+    stage.compare_tables()
     assert stage.target.read_view().unaccounted_rows == 0
 
 
@@ -100,12 +100,12 @@ def test_another_history_is_followed_when_an_operator_asks_for_it(stage: Stage, 
     assert f"`venus resync --all --target {stage.target.name}`" in refused.value.hint
     assert stage.target.read_view().offset == offset, "nothing was given up"
     stage.target.resync(None)
-    with stage.following():
+    with stage.follow_in_thread():
         eventually(lambda: is_whole(stage), "the target to be equal")
         stage.feed.cut(put(7, "behind", 7), deletion(3))
         eventually(lambda: is_whole(stage), "the changes behind it")
 
-    stage.equal()
+    stage.compare_tables()
     assert stage.target.read_view().unaccounted_rows == 0
 
 
@@ -134,7 +134,7 @@ def test_a_new_load_shows_no_empty_table_unless_that_is_accepted(
         stage.target.load()
         assert seen
         assert all(rows == before for rows in seen)
-    stage.equal()
+    stage.compare_tables()
     stage.feed.cut(put(7, "behind", 7))
-    stage.catches_up()
-    stage.equal()
+    stage.follow_to_end()
+    stage.compare_tables()

@@ -14,12 +14,12 @@ def test_values_that_change_places_lose_no_row(stage: Stage) -> None:
     stage.feed.describe(unique_label(items()))
     stage.feed.cut(put(1, "a", 1), put(2, "b", 2), put(3, "c", 3))
     stage.target.load()
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put(1, "b", 1), put(2, "c", 2), put(3, "a", 3))
         stage.feed.cut(deletion(1), put(9, "b", 9))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
 
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_a_value_that_another_row_has_waits_and_hits_no_other_row(stage: Stage) -> None:
@@ -30,15 +30,15 @@ def test_a_value_that_another_row_has_waits_and_hits_no_other_row(stage: Stage) 
     stage.feed.cut(put(1, "a", 1), put(2, "b", 2))
     stage = stage.configure(on_error="quarantine")
     stage.target.load()
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put(1, "b", 10), put(5, "e", 5), put(1, "fine", 1, table=2))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
     (row,) = stage.target.open_quarantine().list()
 
     found = stage.place.rows(stage.settings, items())
     assert found == {("1",): ("a", "1"), ("2",): ("b", "2"), ("5",): ("e", "5")}
     assert (row.key, row.sqlstate) == ('{"id": "1"}', stage.place.duplicate)
     stage.feed.cut(put(2, "free", 2))
-    stage.catches_up()
+    stage.follow_to_end()
     assert stage.target.open_quarantine().retry([row.id]).applied == 1
-    stage.equal()
+    stage.compare_tables()

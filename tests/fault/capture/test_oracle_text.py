@@ -21,7 +21,7 @@ from tests.support.brokers.ledger import read_ledger
 from tests.support.brokers.servers import settings
 from tests.support.databases.mariadb import MariaServer
 from tests.support.oracle.standin import SCHEMA, StandIn
-from tests.support.oracle.workload import KEYS, item_step, writers
+from tests.support.oracle.workload import KEYS, change_item, writers
 from tests.support.waiting import eventually
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.upper import capture
@@ -53,7 +53,7 @@ def transfer_step(cursor: Any, rng: random.Random) -> None:
 
 
 @dataclass(slots=True)
-class Naive:
+class NaiveReader:
     """Reads rows above the last number read, from a log that nothing consumes."""
 
     cursor: Any
@@ -93,14 +93,14 @@ def test_no_change_of_six_writers_is_lost(seconds: float, standin: StandIn) -> N
     ):
         cursor = connection.cursor()
         cursor.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "V" VARCHAR2(40) NOT NULL)')
-        naive = Naive(cursor)
+        naive = NaiveReader(cursor)
         naive.prepare()
         source.installer.install(["ITEM"], [])
         follower = Follower(source)
         follower.drain()
         cuts = 0
         since = time.monotonic()
-        with writers(standin, item_step) as ended:
+        with writers(standin, change_item) as ended:
             while not enough(ended, cuts, seconds, since):
                 cuts += follower.cut(fill=False) is not None
                 naive.poll()
@@ -158,7 +158,7 @@ def test_the_full_data_at_the_broker_equals_the_source(standin: StandIn, tmp_pat
         adapter = threading.Thread(target=_capture, args=(chosen, standin, stop, errors))
         adapter.start()
         try:
-            with writers(standin, item_step):
+            with writers(standin, change_item):
                 stop.wait(4)
 
             def equal() -> bool:

@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 
 from tests.support.databases.postgres import libpq
-from tests.support.databases.workload import ACCOUNTS, BALANCE, item_step, transfer_step, writers
+from tests.support.databases.workload import ACCOUNTS, BALANCE, change_item, transfer_step, writers
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.cli.prove.follower import Follower
 
@@ -83,7 +83,7 @@ def test_no_change_of_eight_writers_is_lost(
     follower = start(database)
     naive = NaivePoller(application)
     cuts = 0
-    with writers(database, item_step) as counts:
+    with writers(database, change_item) as counts:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             cuts += follower.cut(fill=False) is not None

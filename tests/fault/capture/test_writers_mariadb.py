@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy
 
 from tests.support.databases.mariadb import MariaServer
-from tests.support.databases.mariadb_workload import item_step, writers
+from tests.support.databases.mariadb_workload import change_item, writers
 from tests.support.databases.workload import ACCOUNTS, BALANCE, transfer_step
 from venus.adapters.dialects.mysql.source import MysqlSource
 from venus.cli.prove.follower import Follower
@@ -78,7 +78,7 @@ def test_no_change_of_eight_writers_is_lost(
     for statement in _NAIVE:
         session.execute(statement)
     follower, naive, cuts = start(mariadb_database), NaivePoller(session), 0
-    with writers(mariadb_server, name_of(mariadb_database), item_step) as counts:
+    with writers(mariadb_server, name_of(mariadb_database), change_item) as counts:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             cuts += follower.cut(fill=False) is not None

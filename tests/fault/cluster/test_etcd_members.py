@@ -54,7 +54,7 @@ def wait_until_written(steady: SteadyWriter, writes: int) -> None:
     eventually(lambda: steady.failure is not None or len(steady.took_s) >= wanted)
 
 
-def lasts(steady: SteadyWriter, cluster: BrokerCluster, left: list[str]) -> None:
+def write_past_leases(steady: SteadyWriter, cluster: BrokerCluster, left: list[str]) -> None:
     """Write for longer than the leases last; all brokers are still registered then, and so are their leases."""
     end = time.monotonic() + AWAY_S
     while time.monotonic() < end:
@@ -84,12 +84,12 @@ def test_writers_do_not_notice_that_etcd_loses_members(cluster: BrokerCluster, m
         wait_until_written(steady, 20)
         for victim in (follower(members), members.leader()):
             victim.kill()
-            lasts(steady, cluster, [node.address for node in members.nodes if node is not victim])
+            write_past_leases(steady, cluster, [node.address for node in members.nodes if node is not victim])
             victim.start()
             members.wait()
         paused = members.leader()  # it keeps its connections, and says nothing on them
         paused.pause()
-        lasts(steady, cluster, [node.address for node in members.nodes if node is not paused])
+        write_past_leases(steady, cluster, [node.address for node in members.nodes if node is not paused])
         paused.resume()
         members.wait()
         wait_until_written(steady, 20)

@@ -53,7 +53,7 @@ def greeting_of(cluster: BrokerCluster, sender: str, receiver: str) -> replica_p
         )
 
 
-def outlives(folder: Path, etcd: EtcdCluster, calls: int, seed: int) -> None:
+def send_random_calls(folder: Path, etcd: EtcdCluster, calls: int, seed: int) -> None:
     """Send so many calls of each method to the leader and to a follower; the cluster then takes a batch everywhere."""
     with BrokerCluster(folder, etcd) as cluster:
         leader, producer, _ = cluster.connect_producer()
@@ -82,10 +82,10 @@ def outlives(folder: Path, etcd: EtcdCluster, calls: int, seed: int) -> None:
 
 @pytest.mark.timeout(600)
 def test_brokers_outlive_what_no_broker_would_send(tmp_path: Path, etcd_server: EtcdCluster) -> None:
-    outlives(tmp_path, etcd_server, 60, seed=1)
+    send_random_calls(tmp_path, etcd_server, 60, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_brokers_outlive_ten_thousand_frames(tmp_path: Path, etcd_server: EtcdCluster) -> None:
-    outlives(tmp_path, etcd_server, 10_000 // (2 * len(METHODS)), seed=2)
+    send_random_calls(tmp_path, etcd_server, 10_000 // (2 * len(METHODS)), seed=2)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.brokers.etcd import EtcdCluster
 from tests.support.databases.postgres import Server
-from tests.support.faults.cluster_faults import QUICK, SLOW, poor_lines, run_fault
+from tests.support.faults.cluster_faults import QUICK, SLOW, disturb_lines, run_fault
 from tests.support.faults.fault_cluster import fault_cluster
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.integration]
 @pytest.mark.timeout(300)
 def test_a_leader_dies_behind_poor_lines(tmp_path: Path, etcd: EtcdCluster, postgres_server: Server) -> None:
     with fault_cluster(tmp_path, etcd, postgres_server) as cluster:
-        run_fault(cluster, poor_lines, 1, QUICK)
+        run_fault(cluster, disturb_lines, 1, QUICK)
 
 
 @pytest.mark.nightly
@@ -31,4 +31,4 @@ def test_leaders_die_behind_poor_lines_again_and_again(
 ) -> None:
     with fault_cluster(tmp_path, etcd, postgres_server) as cluster:
         for number in range(2, 22):
-            run_fault(cluster, poor_lines, number, SLOW)
+            run_fault(cluster, disturb_lines, number, SLOW)

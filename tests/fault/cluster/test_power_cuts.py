@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.power_cluster import NAMES, PhaseWriter, PowerCluster, check, some_moment
+from tests.support.brokers.power_cluster import NAMES, PhaseWriter, PowerCluster, check, let_producer_work
 from tests.support.engines import power
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
@@ -45,7 +45,7 @@ def test_power_cuts_lose_and_double_nothing(
         number = 0
         while number < cuts or (not lost and number < MORE * cuts):
             writer.wait_past(writer.committed)
-            some_moment(chance)
+            let_producer_work(chance)
             names = victims(number, cluster.leader(), chance)
             lost += cluster.cut(names, chance, everything=number % 3 != 2)
             cluster.start(names)

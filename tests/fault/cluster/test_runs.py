@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.brokers.etcd import EtcdCluster
 from tests.support.databases.postgres import Server
-from tests.support.faults.cluster_faults import FAULTS, QUICK, SLOW, Wait, run_fault
+from tests.support.faults.cluster_faults import FAULTS, QUICK, SLOW, FaultDurations, run_fault
 from tests.support.faults.fault_cluster import fault_cluster
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
@@ -35,7 +35,9 @@ def choose_runs() -> list[object]:
     ]
 
 
-def runs(tmp_path: Path, etcd: EtcdCluster, server: Server, numbers: Sequence[int], wait: Wait) -> None:
+def wait_for_writes(
+    tmp_path: Path, etcd: EtcdCluster, server: Server, numbers: Sequence[int], wait: FaultDurations
+) -> None:
     with fault_cluster(tmp_path, etcd, server) as cluster:
         for number in numbers:
             try:
@@ -48,11 +50,11 @@ def runs(tmp_path: Path, etcd: EtcdCluster, server: Server, numbers: Sequence[in
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_ten_faults_lose_and_double_nothing(tmp_path: Path, etcd: EtcdCluster, postgres_server: Server) -> None:
-    runs(tmp_path, etcd, postgres_server, range(RUNS), QUICK)
+    wait_for_writes(tmp_path, etcd, postgres_server, range(RUNS), QUICK)
 
 
 @pytest.mark.parametrize("numbers", choose_runs())
 def test_a_hundred_faults_lose_and_double_nothing(
     tmp_path: Path, etcd: EtcdCluster, postgres_server: Server, numbers: list[int]
 ) -> None:
-    runs(tmp_path, etcd, postgres_server, numbers, SLOW)
+    wait_for_writes(tmp_path, etcd, postgres_server, numbers, SLOW)

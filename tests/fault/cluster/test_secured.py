@@ -24,17 +24,17 @@ from venus.errors import VenusError
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 ALL = (
-    cluster_faults.leader_killed,
-    cluster_faults.follower_killed,
-    cluster_faults.two_killed,
-    cluster_faults.all_killed,
-    cluster_faults.leader_paused,
-    cluster_faults.one_way_cut,
-    cluster_faults.leader_alone,
+    cluster_faults.kill_leader,
+    cluster_faults.kill_follower,
+    cluster_faults.kill_two,
+    cluster_faults.kill_all,
+    cluster_faults.pause_leader,
+    cluster_faults.cut_one_way,
+    cluster_faults.isolate_leader,
     cluster_faults.frame_flipped,
-    cluster_faults.etcd_leader_killed,
-    cluster_faults.rolling_restart,
-    cluster_faults.poor_lines,
+    cluster_faults.kill_etcd_leader,
+    cluster_faults.restart_one_by_one,
+    cluster_faults.disturb_lines,
 )
 
 
@@ -55,15 +55,17 @@ def secured_etcd(authority: Authority) -> Iterator[EtcdCluster]:
         yield cluster
 
 
-def runs(folder: Path, etcd: EtcdCluster, server: Server, authority: Authority, faults: tuple[Fault, ...]) -> None:
+def wait_for_writes(
+    folder: Path, etcd: EtcdCluster, server: Server, authority: Authority, faults: tuple[Fault, ...]
+) -> None:
     with fault_cluster(folder, etcd, server, authority) as cluster:
-        refuses_strangers(cluster)
+        check_strangers_refused(cluster)
         for number, fault in enumerate(faults):
             run_fault(cluster, fault, number, QUICK)
-        refuses_strangers(cluster)
+        check_strangers_refused(cluster)
 
 
-def refuses_strangers(cluster: FaultCluster) -> None:
+def check_strangers_refused(cluster: FaultCluster) -> None:
     for name in NAMES:
         with pytest.raises(VenusError):
             business_status(cluster.brokers[name].address)  # the same address as text alone, without credentials
@@ -73,7 +75,7 @@ def refuses_strangers(cluster: FaultCluster) -> None:
 def test_a_killed_leader(
     tmp_path: Path, secured_etcd: EtcdCluster, postgres_server: Server, authority: Authority
 ) -> None:
-    runs(tmp_path, secured_etcd, postgres_server, authority, ALL[:1])
+    wait_for_writes(tmp_path, secured_etcd, postgres_server, authority, ALL[:1])
 
 
 @pytest.mark.slow
@@ -81,4 +83,4 @@ def test_a_killed_leader(
 def test_every_kind_of_kill_and_cut(
     tmp_path: Path, secured_etcd: EtcdCluster, postgres_server: Server, authority: Authority
 ) -> None:
-    runs(tmp_path, secured_etcd, postgres_server, authority, ALL[1:])
+    wait_for_writes(tmp_path, secured_etcd, postgres_server, authority, ALL[1:])

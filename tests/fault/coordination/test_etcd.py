@@ -23,7 +23,7 @@ from venus.replication.records import Leadership
 pytestmark = pytest.mark.fault
 
 
-def until_answered(coordinator: EtcdCoordinator) -> Leadership | None:
+def swap_until_answered(coordinator: EtcdCoordinator) -> Leadership | None:
     """Read as a broker would: again after each refusal."""
 
     def read() -> Leadership | None:
@@ -67,7 +67,7 @@ def test_every_swap_is_exact_while_leaders_of_etcd_are_killed(etcd: EtcdCluster,
         ended = [future.result() for future in running]
 
     won = sorted(term for terms, _ in ended for term in terms)
-    last = until_answered(connect())
+    last = swap_until_answered(connect())
     assert last is not None
     assert len(won) == len(set(won)), "two writers won the same term"
     missing = set(range(2, last.term + 1)) - set(won)
@@ -90,7 +90,7 @@ def test_etcd_away_for_seconds_is_survived_and_the_lease_says_the_truth(etcd: Et
 
     for node in etcd.nodes:
         node.resume()
-    found = until_answered(own)
+    found = swap_until_answered(own)
     assert found in (leadership(), leadership(term=2)), "a swap that raised may have happened"
 
     def is_registered() -> bool:

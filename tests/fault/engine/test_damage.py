@@ -34,7 +34,7 @@ def commit_and_die(path: Path, batches: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def a_store_of_a_killed_broker(path: Path, batches: int) -> Path:
+def killed_store(path: Path, batches: int) -> Path:
     process = PROCESSES.Process(target=commit_and_die, args=(path, batches))
     process.start()
     process.join(120)
@@ -44,7 +44,7 @@ def a_store_of_a_killed_broker(path: Path, batches: int) -> Path:
 
 @pytest.mark.fault
 def test_a_flipped_byte_in_the_log_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    log = a_store_of_a_killed_broker(tmp_path, 20)
+    log = killed_store(tmp_path, 20)
     content = bytearray(log.read_bytes())
     content[len(content) // 2] ^= 0x01
     log.write_bytes(content)
@@ -58,7 +58,7 @@ def test_a_flipped_byte_in_the_log_is_refused_with_a_way_out(tmp_path: Path) -> 
 
 @pytest.mark.fault
 def test_a_torn_end_of_the_log_costs_nothing_that_was_answered(tmp_path: Path) -> None:
-    log = a_store_of_a_killed_broker(tmp_path, 20)
+    log = killed_store(tmp_path, 20)
     with log.open("ab") as torn:
         torn.write(b"\x12\x34\x56\x78\x99")
 
@@ -68,7 +68,7 @@ def test_a_torn_end_of_the_log_costs_nothing_that_was_answered(tmp_path: Path) -
     engine.stop()
 
 
-def a_body_that_rotted(path: Path, index: int) -> None:
+def damage_body(path: Path, index: int) -> None:
     """Flip a bit of a row in a stored body as memory does it: before the store seals its blocks."""
     store = Store(path / "db")
     batch = store.batch()
@@ -90,8 +90,8 @@ def test_a_body_that_rotted_in_the_log_never_becomes_full_data(tmp_path: Path) -
     store = Store(tmp_path / "db")
     prepared = [keys.log_index(key) for key, value in store.scan(keys.RLOG, b"", b"") if b"zz" in value]
     store.close()
-    a_body_that_rotted(tmp_path, prepared[1])
-    engines.full_data_from_the_start(tmp_path, met_before=False)  # the next broker reads every body from the log
+    damage_body(tmp_path, prepared[1])
+    engines.make_full_data_from_start(tmp_path, met_before=False)  # the next broker reads every body from the log
 
     errors = Errors()
     engine = engines.make(tmp_path, errors=errors)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.engines.damaged_store import KILLED, REFUSED, SAME, STOPPED
-from tests.support.processes.forks import Victim
+from tests.support.processes.forks import ForkedModule
 
 MODULE = "tests.support.engines.damaged_store"
 #: The product tells a start-up that failed in one line; nothing else is written in these.
@@ -93,7 +93,7 @@ def find_changes(store: Path, wanted: list[str], damages: list[tuple[Path, Damag
     found: list[tuple[str, Damage, int]] = []
     scratch = store.parent / "scratch"
     scratch.mkdir(exist_ok=True)
-    with Victim(MODULE) as victim:
+    with ForkedModule(MODULE) as victim:
         for file, damage in damages:
             name = file.relative_to(store)
             code = victim.code(store, *wanted, scratch, name, *damage)

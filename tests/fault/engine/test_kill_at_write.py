@@ -40,7 +40,7 @@ def work(path: Path, diary: Path, batches: int, kill_at: int | None, is_fill: bo
     while producer.batch_no < batches:
         produce(producer, say)
         if is_fill:
-            engines.caught_up(engine)  # before a checkpoint is waited for: then rows become no files
+            engines.wait_until_caught_up(engine)  # before a checkpoint is waited for: then rows become no files
     engines.full_data(engine)
     if engines.has_files(engine):
         say("files")

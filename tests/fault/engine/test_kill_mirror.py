@@ -21,7 +21,7 @@ AGAIN_AT = 2
 
 
 @dataclass(frozen=True)
-class Full:
+class FullDataCopy:
     """The full data of the home at one cut."""
 
     begin: bytes
@@ -32,7 +32,7 @@ class Full:
 class Home:
     """What a home has, as its mirror gets it."""
 
-    fulls: tuple[Full, Full]
+    fulls: tuple[FullDataCopy, FullDataCopy]
     increments: tuple[bytes, ...]
     rows: dict[bytes, bytes]
 
@@ -54,7 +54,7 @@ def record_home(path: Path) -> Home:
     return home
 
 
-def full(engine: Core) -> Full:
+def full(engine: Core) -> FullDataCopy:
     snapshot = engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=engines.BUSINESS, splits=2))
     said = mirror_pb2.MirrorBegin(
         set="home",
@@ -73,11 +73,11 @@ def full(engine: Core) -> Full:
         )
     ]
     engine.full_data.close(snapshot.snapshot_id)
-    return Full(said.SerializeToString(), tuple(chunks))
+    return FullDataCopy(said.SerializeToString(), tuple(chunks))
 
 
 def work(path: Path, report: Path, kill_at: int | None) -> None:
-    """Do what a puller does, from wherever the mirror is, and write down what it knows to be safe."""
+    """Do what a replicator does, from wherever the mirror is, and write down what it knows to be safe."""
     home: Home = pickle.loads((path.parent / "home.pickle").read_bytes())
     engine = engines.make(path, on_write=killer(kill_at) if kill_at is not None else None)
     business = engine.mirrors.enter(engines.BUSINESS)
@@ -97,7 +97,7 @@ def work(path: Path, report: Path, kill_at: int | None) -> None:
     report.write_text("done")
 
 
-def take_full(engine: Core, found: Full, reason: str = "") -> None:
+def take_full(engine: Core, found: FullDataCopy, reason: str = "") -> None:
     said = mirror_pb2.MirrorBegin.FromString(found.begin)
     said.reason = said.reason or reason
     business = mirrored.business_of(engine)

@@ -25,7 +25,7 @@ START_S = 60.0
 SYNCS_MAX = 60
 
 
-def until_the_power_goes(path: Path, phase: str, chance: random.Random, gone_at: int) -> list[list[str]]:
+def run_until_power_loss(path: Path, phase: str, chance: random.Random, gone_at: int) -> list[list[str]]:
     """Let an engine work for a moment, or until fsync `gone_at`; return what it has acknowledged."""
     diary, note = path.with_suffix(".diary"), path.with_suffix(".note")
     diary.unlink(missing_ok=True)
@@ -35,7 +35,7 @@ def until_the_power_goes(path: Path, phase: str, chance: random.Random, gone_at:
         process.join(START_S)
         assert process.exitcode == -signal.SIGKILL, process.exitcode
     else:
-        after_its_first_commit(process, diary)
+        run_after_first_commit(process, diary)
         time.sleep(chance.uniform(0.0, 0.15))
         process.kill()
         process.join()
@@ -43,7 +43,7 @@ def until_the_power_goes(path: Path, phase: str, chance: random.Random, gone_at:
     return [line.split() for line in said.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def after_its_first_commit(process: BaseProcess, diary: Path) -> None:
+def run_after_first_commit(process: BaseProcess, diary: Path) -> None:
     end = time.monotonic() + START_S
     while not (diary.exists() and b"commit" in diary.read_bytes()):
         assert process.is_alive(), process.exitcode
@@ -88,8 +88,8 @@ def test_a_power_cut_loses_and_doubles_nothing(tmp_path: Path, phase: str, cuts:
     acknowledged: list[list[str]] = []
     for number in range(cuts):
         gone_at = chance.randint(1, SYNCS_MAX) if number % 2 else 0
-        acknowledged += until_the_power_goes(path, phase, chance, gone_at)
-        loss = power.some_of_it if number % 3 == 2 else power.all_of_it
+        acknowledged += run_until_power_loss(path, phase, chance, gone_at)
+        loss = power.lose_some_bytes if number % 3 == 2 else power.all_of_it
         lost += power.cut(path, path.with_suffix(".note"), chance, loss)
         check(path, acknowledged, phase)
     print(f"power was cut {cuts} times")  # noqa: T201  # counted by bench.figures.v3

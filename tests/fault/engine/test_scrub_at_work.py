@@ -107,12 +107,12 @@ def test_a_batch_committed_while_the_walk_ends_is_no_finding(tmp_path: Path, mon
 
     walking = threading.get_ident()  # the engine's own threads look into the store as well
 
-    def committing(store: Store, family: str, *, fill_cache: bool) -> Any:
+    def commit_and_return(store: Store, family: str, *, fill_cache: bool) -> Any:
         if family == keys.QUEUE and threading.get_ident() == walking and not committed:
             committed.append(producer.commit(engines.rows(9, 1)))
         return look(store, family, fill_cache=fill_cache)
 
-    monkeypatch.setattr(Store, "_cursor", committing)
+    monkeypatch.setattr(Store, "_cursor", commit_and_return)
     assert sum(scrub.check_queue(engine.store, engine.catalogue.find(BUSINESS), rows_of_batch=0)) == 3
     assert committed
     engine.stop()

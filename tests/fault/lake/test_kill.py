@@ -10,12 +10,12 @@ import pytest
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, deletion, items, put
 from tests.support.pipelines import lakes
-from tests.support.processes.forks import Victim
+from tests.support.processes.forks import ForkedModule
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 
-class LakeVictim(Victim):
+class LakeVictim(ForkedModule):
     """Runs loads and loops that are killed."""
 
     def __init__(self, broker: FakeDelivery, root: Path) -> None:
@@ -27,7 +27,7 @@ class LakeVictim(Victim):
         return super().run(*words, self._broker.next_offset)
 
 
-def whole(root: Path, ends: list[int]) -> None:
+def check_complete(root: Path, ends: list[int]) -> None:
     """Check that the visible history has every offset once up to the end of a cut, and nothing else."""
     offsets = sorted(lakes.history(root, "shop.items")["_offset"].to_pylist())
     assert ends[0] + len(offsets) in ends
@@ -58,11 +58,11 @@ def test_kill_around_each_step_of_the_loop(
             )
             ends.append(broker.next_offset)
             kills += victim.run("follow", step, moment)
-            whole(root, ends)
-    with lakes.following(settings):
+            check_complete(root, ends)
+    with lakes.follow_in_thread(settings):
         feed.cut(put(1, "the end", 1))
-        lakes.is_at(settings, broker.next_offset)
-        lakes.all_fresh(settings)
+        lakes.check_state(settings, broker.next_offset)
+        lakes.wait_until_fresh(settings)
 
     assert kills >= len(FEW) - 2
     assert sorted(lakes.history(root, "shop.items")["_offset"].to_pylist()) == list(range(100, broker.next_offset))
@@ -86,9 +86,9 @@ def test_kill_around_each_step_of_the_load(
     feed.cut(put(3, "behind", 1))
     settings = lakes.settings_of(broker.address, root)
     lakes.load(settings)
-    with lakes.following(settings):
-        lakes.is_at(settings, broker.next_offset)
-        lakes.all_fresh(settings)
+    with lakes.follow_in_thread(settings):
+        lakes.check_state(settings, broker.next_offset)
+        lakes.wait_until_fresh(settings)
 
     assert kills >= 3
     assert broker.snapshots_opened == opened, "an interrupted load continues with its snapshot"

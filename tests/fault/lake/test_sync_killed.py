@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.databases.postgres import Server
-from tests.support.databases.workload import KEYS, item_step, writers
+from tests.support.databases.workload import KEYS, change_item, writers
 from tests.support.pipelines import lakes
+from tests.support.pipelines.end_to_end import run_at
 from tests.support.pipelines.pipeline import Pipeline
-from tests.support.pipelines.whole_way import run_at
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
@@ -83,7 +83,7 @@ def check(pipeline: Pipeline) -> None:
 
 def run(pipeline: Pipeline, *, loads: int, follows: int, seed: int) -> None:
     rng = random.Random(seed)
-    with writers(pipeline.source, item_step, count=2, seed=seed) as counts:
+    with writers(pipeline.source, change_item, count=2, seed=seed) as counts:
         loading = [kill_in_the_middle(pipeline, rng, "migrate", "--target", "lake") for _ in range(loads)]
         pipeline.venus("migrate", "--target", "lake")
         following = ("sync", "--apply-only", "--target", "lake")
@@ -93,7 +93,7 @@ def run(pipeline: Pipeline, *, loads: int, follows: int, seed: int) -> None:
     assert counts.ended["commit"]
     assert sum(loading) + sum(killed) > (loads + follows) // 2
     assert all(killed), "a sync ends only if it is stopped"
-    pipeline.caught_up("lake")
+    pipeline.wait_until_caught_up("lake")
     check(pipeline)
 
 

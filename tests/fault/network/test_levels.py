@@ -46,8 +46,8 @@ def levels(tmp_path: Path, postgres_server: Server) -> Iterator[Levels]:
 @pytest.mark.timeout(240)
 def test_a_kill_and_a_cut_at_every_level(levels: Levels) -> None:
     with levels.writing():
-        _harm_every_level(levels, random.Random(5), each=1)
-        _an_access_set_is_gone(levels)
+        _damage_every_level(levels, random.Random(5), each=1)
+        _lose_an_access_set(levels)
         levels.start("east")
     _judge(levels)
 
@@ -59,11 +59,11 @@ def test_twenty_kills_and_twenty_cuts_at_every_level(levels: Levels) -> None:
         lines = _hops(levels, 20.0)
         took = {
             level: hops.format_times(f"after harm, level {level}", values, "s")
-            for level, values in _harm_every_level(levels, random.Random(7), each=20).items()
+            for level, values in _damage_every_level(levels, random.Random(7), each=20).items()
         }
-        _both_tandem_sets_are_gone(levels)
-        _the_home_is_gone_for_a_while(levels)
-        _an_access_set_is_gone(levels)
+        _lose_both_tandem_sets(levels)
+        _lose_the_home_for_a_while(levels)
+        _lose_an_access_set(levels)
         levels.start("east")
         began = time.monotonic()
         eventually(lambda: _reads_at(levels, "a", "east"), timeout_s=BACK_AFTER_S + SURE_S)
@@ -78,7 +78,7 @@ def test_twenty_kills_and_twenty_cuts_at_every_level(levels: Levels) -> None:
 # -- harm --------------------------------------------------------------------------------------------------------------
 
 
-def _harm_every_level(levels: Levels, rng: random.Random, *, each: int) -> dict[int, list[float]]:
+def _damage_every_level(levels: Levels, rng: random.Random, *, each: int) -> dict[int, list[float]]:
     """Kill and cut so often at each level, in random order.
 
     Return for each level how long it took, in seconds from the harm on, until both targets had what was written then.
@@ -109,30 +109,30 @@ def _cut(levels: Levels, rng: random.Random, name: str) -> None:
     line.resume()
 
 
-def _an_access_set_is_gone(levels: Levels) -> None:
+def _lose_an_access_set(levels: Levels) -> None:
     """Target a continues at the other access set."""
     levels.brokers["east"].kill()
     levels.level()
     assert _reads_at(levels, "a", "west")
 
 
-def _both_tandem_sets_are_gone(levels: Levels) -> None:
+def _lose_both_tandem_sets(levels: Levels) -> None:
     """Let the access sets serve what they have; they continue below the tandem set that comes back first."""
     for name in LEVELS[1]:
         levels.brokers[name].kill()
     for name in LEVELS[2]:
-        assert networks.says(levels.at[name], "cut off").set in LEVELS[1]
+        assert networks.wait_for_state(levels.at[name], "cut off").set in LEVELS[1]
     levels.start("south")
     levels.level()
     for name in LEVELS[2]:
-        assert networks.says(levels.at[name], "following").address == levels.lines[name, "south"].address
+        assert networks.wait_for_state(levels.at[name], "following").address == levels.lines[name, "south"].address
     levels.start("north")
 
 
-def _the_home_is_gone_for_a_while(levels: Levels) -> None:
+def _lose_the_home_for_a_while(levels: Levels) -> None:
     """Capture waits; a mirror is no home."""
     levels.brokers["hq"].kill()
-    networks.says(levels.at["second"], "cut off")
+    networks.wait_for_state(levels.at["second"], "cut off")
     end = business_status(levels.at["second"]).next_offset
     time.sleep(5.0)
     assert business_status(levels.at["second"]).next_offset == end

@@ -51,7 +51,7 @@ def find_settled_broker(cluster: BrokerCluster) -> str:
     return pulling[0] if sorted(states.values()) == ["elsewhere", "elsewhere", "following"] else ""
 
 
-def everything(address: str, first: int, until: int) -> list[broker_pb2.Increment]:
+def read_all_increments(address: str, first: int, until: int) -> list[broker_pb2.Increment]:
     with Subscriber(address, BUSINESS, "look", credit_bytes=8 << 20, transient=True) as subscriber:
         subscriber.open(first, 0)
         return take(subscriber, until)
@@ -77,10 +77,10 @@ def test_another_broker_of_the_set_continues_pulling(tmp_path: Path, home: Runni
         networks.has(cluster.brokers[second].address, 200)
         assert time.monotonic() - began < 60.0
         cluster.start(first)
-        wanted = everything(home.address, 50, 200)
+        wanted = read_all_increments(home.address, 50, 200)
         for broker in cluster.brokers.values():
             eventually(partial(has_all, broker.address, 200))
-            assert everything(broker.address, 50, 200) == wanted
+            assert read_all_increments(broker.address, 50, 200) == wanted
         assert second != first
         assert [c.group for c in business_status(home.address).consumers] == ["mirror/eu"]
         with AdminClient(cluster.brokers[second].address) as admin:

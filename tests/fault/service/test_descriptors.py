@@ -1,4 +1,4 @@
-"""Connections that ask nothing, or never end asking, do not take the broker's descriptors from those who do."""
+"""Idle and endless connections do not take the broker's file descriptors from other clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def connections(address: str, count: int, first: bytes) -> Iterator[list[socket.
         yield made
 
 
-def serves(broker: BrokerProcess) -> None:
+def check_serving(broker: BrokerProcess) -> None:
     with urlopen(f"http://{broker.http_address}/health", timeout=10) as answer:
         assert answer.status == 200
     with AdminClient(broker.address, timeout_s=10) as admin:
@@ -61,7 +61,7 @@ def test_half_open_http_connections_take_nothing_from_the_others(broker: BrokerP
     before = descriptors(broker)
     with connections(broker.http_address, 400, first) as half_open:
         eventually(lambda: descriptors(broker) <= before + CONNECTIONS_MAX + 10, timeout_s=5)
-        serves(broker)
+        check_serving(broker)
         end = time.monotonic() + HEAD_S + 5
         while descriptors(broker) > before + 10 and time.monotonic() < end:
             for each in half_open[-CONNECTIONS_MAX:]:  # a byte now and then buys no time
@@ -71,7 +71,7 @@ def test_half_open_http_connections_take_nothing_from_the_others(broker: BrokerP
                     continue
             time.sleep(0.5)
         assert descriptors(broker) <= before + 10
-        serves(broker)
+        check_serving(broker)
 
 
 def test_a_client_that_does_not_take_its_answers_is_let_go(broker: BrokerProcess) -> None:
@@ -86,13 +86,13 @@ def test_a_client_that_does_not_take_its_answers_is_let_go(broker: BrokerProcess
             except BlockingIOError:
                 continue
         eventually(lambda: descriptors(broker) <= before + 5, timeout_s=ANSWER_S + HEAD_S + 20)
-        serves(broker)
+        check_serving(broker)
 
 
 def test_half_open_grpc_connections_end(broker: BrokerProcess) -> None:
     fill(broker.address, 1, 1)
     before = descriptors(broker)
     with connections(broker.address, 300, b"PRI * HTT"):
-        serves(broker)
+        check_serving(broker)
         eventually(lambda: descriptors(broker) <= before + 10)
-        serves(broker)
+        check_serving(broker)

@@ -152,7 +152,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_a_broker_outlives_what_no_client_would_send(broker: BrokerProcess, method: Any) -> None:
-    outlives(broker, [method], FRAMES_PER_METHOD, seed=1)
+    send_random_calls(broker, [method], FRAMES_PER_METHOD, seed=1)
 
 
 @pytest.mark.slow
@@ -160,10 +160,10 @@ def test_a_broker_outlives_what_no_client_would_send(broker: BrokerProcess, meth
 @pytest.mark.parametrize("service", sorted({method.containing_service.name for method in METHODS}))
 def test_a_broker_outlives_ten_thousand_frames(broker: BrokerProcess, service: str) -> None:
     methods = [method for method in METHODS if method.containing_service.name == service]
-    outlives(broker, methods, FRAMES_PER_SERVICE // len(methods), seed=2)
+    send_random_calls(broker, methods, FRAMES_PER_SERVICE // len(methods), seed=2)
 
 
-def outlives(broker: BrokerProcess, methods: list[Any], calls: int, *, seed: int) -> None:
+def send_random_calls(broker: BrokerProcess, methods: list[Any], calls: int, *, seed: int) -> None:
     """Send so many calls of each method; afterwards the broker is there, has not grown, and its business continues."""
     halves = [half(n, rows=20) for n in range(1, 31)]
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:

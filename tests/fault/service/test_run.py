@@ -75,7 +75,7 @@ class DisturbedRun:
     def cut_power(self) -> None:
         """Kill it, and drop all or some of the bytes behind the last fsync of its store."""
         self.pipeline.kill("run")
-        loss = power.some_of_it if self.draw.random() < 0.3 else power.all_of_it
+        loss = power.lose_some_bytes if self.draw.random() < 0.3 else power.all_of_it
         self.lost_bytes += power.cut(self.pipeline.folder / "data", self.note, self.draw, loss)
 
     def freeze(self) -> None:
@@ -197,7 +197,7 @@ def test_faults_at_any_moment_lose_nothing_and_double_nothing(
     running.start()
     running.follow()
     shop.close_doors()
-    pipeline.caught_up("main")
+    pipeline.wait_until_caught_up("main")
 
     assert shop.differences(pipeline.targets["main"]) == []
     assert pipeline.ask("verify", "--target", "main")["verdict"] == "same"

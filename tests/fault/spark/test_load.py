@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.brokers.delivery import CHUNK_ROWS, FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, rows_at, settings_for
-from tests.support.faults.load_faults import FAULTS, Faulty
+from tests.support.brokers.feed import Feed, following, items, put, query, rows_at, settings_for, wait_until_caught_up
+from tests.support.faults.load_faults import FAULTS, FaultyRunner
 from tests.support.spark.spark_load import DRIVER
 from tests.support.spark.sparks import CLUSTER
 from venus.adapters.targets.relational.full_sync import full_sync
@@ -47,7 +47,7 @@ def check(database: str, broker: FakeDelivery, feed: Feed) -> None:
     assert broker.snapshots_opened == 1
     feed.cut(put(3, "behind the load", 1))
     with following(settings_for(broker.address, {"a": database}), "a"):
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
     assert rows_at(database, items()) == feed.model[1]
 
 
@@ -71,7 +71,7 @@ def test_whatever_happens_to_a_worker_every_row_is_loaded_once(
 ) -> None:
     fill(feed)
     settings = settings_for(broker.address, {"a": database}, apply={"load_workers": 2})
-    runner = Faulty(SparkRunner(spark_session.sparkContext), FAULTS, tmp_path)
+    runner = FaultyRunner(SparkRunner(spark_session.sparkContext), FAULTS, tmp_path)
 
     report = full_sync(settings, "a", runner=runner)
 

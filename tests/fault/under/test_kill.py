@@ -18,15 +18,15 @@ from tests.support.brokers.feed import (
     settings_for,
     unique_label,
 )
-from tests.support.processes.forks import Victim
+from tests.support.processes.forks import ForkedModule
 from venus.adapters.targets.relational.control import read_progress, read_table_states
 from venus.adapters.targets.relational.full_sync import full_sync
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 
-def victim(broker: FakeDelivery, url: str, keyed_rows_max: int) -> Victim:
-    return Victim("tests.support.faults.killed_under", broker.address, url, str(keyed_rows_max))
+def victim(broker: FakeDelivery, url: str, keyed_rows_max: int) -> ForkedModule:
+    return ForkedModule("tests.support.faults.killed_under", broker.address, url, str(keyed_rows_max))
 
 
 @pytest.mark.parametrize("keyed_rows_max", [0, 1000])

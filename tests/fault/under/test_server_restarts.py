@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 
 from tests.support.databases.postgres import Server, libpq, running_server
-from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, end_to_end, run_at
 from tests.support.processes.lifetimes import new_folder
 from venus.adapters.targets.relational.control import request_resync
 from venus.errors import DatabaseUnavailable, Unavailable
@@ -76,19 +76,19 @@ class Application:
 
 
 @pytest.fixture
-def way(server: Server, tmp_path: Path) -> Iterator[WholeWay]:
+def e2e(server: Server, tmp_path: Path) -> Iterator[EndToEnd]:
     source, target = server.create_database(), server.create_database()
     run_at(
         source,
         "CREATE TABLE account (id serial PRIMARY KEY, amount int)",
         "INSERT INTO account (amount) SELECT 0 FROM generate_series(1, 20000)",
     )
-    with whole_way(tmp_path, source, target) as made:
+    with end_to_end(tmp_path, source, target) as made:
         made.install()
         yield made
 
 
-def insist(command: Callable[[], object]) -> int:
+def repeat_until_success(command: Callable[[], object]) -> int:
     """Run a command until it succeeds, as a user at a terminal would; return how often it had to be repeated."""
     for attempt in range(50):
         try:
@@ -99,61 +99,61 @@ def insist(command: Callable[[], object]) -> int:
     raise AssertionError("it never succeeded")
 
 
-def offset(way: WholeWay) -> int:
+def offset(e2e: EndToEnd) -> int:
     try:
-        return int(way.at_target('SELECT "offset" FROM venus.applied')[0][0])
+        return int(e2e.at_target('SELECT "offset" FROM venus.applied')[0][0])
     except psycopg2.Error:
         return 0
 
 
-def has_passed(way: WholeWay, to: int) -> bool:
-    return offset(way) > to
+def has_passed(e2e: EndToEnd, to: int) -> bool:
+    return offset(e2e) > to
 
 
 def has_continued(application: Application, to: int, unless_ended: threading.Thread | None = None) -> bool:
     return application.done > to or (unless_ended is not None and not unless_ended.is_alive())
 
 
-def are_equal(way: WholeWay) -> None:
-    way.caught_up()
-    assert way.at_target(QUERY) == run_at(way.source, QUERY)
-    assert way.at_target("SELECT count(*) FROM venus.target_table WHERE state <> 'ACTIVE'") == [(0,)]
+def wait_until_equal(e2e: EndToEnd) -> None:
+    e2e.wait_until_caught_up()
+    assert e2e.at_target(QUERY) == run_at(e2e.source, QUERY)
+    assert e2e.at_target("SELECT count(*) FROM venus.target_table WHERE state <> 'ACTIVE'") == [(0,)]
 
 
 @pytest.mark.slow
-def test_a_server_that_goes_down_during_the_load_and_while_changes_are_applied(way: WholeWay, server: Server) -> None:
-    application = Application(way.source)
-    loading = threading.Thread(target=lambda: insist(way.load))
+def test_a_server_that_goes_down_during_the_load_and_while_changes_are_applied(e2e: EndToEnd, server: Server) -> None:
+    application = Application(e2e.source)
+    loading = threading.Thread(target=lambda: repeat_until_success(e2e.load))
     loading.start()
     for _ in range(3):
-        way.until(partial(has_continued, application, application.done + 3, loading), "the application to continue")
+        e2e.until(partial(has_continued, application, application.done + 3, loading), "the application to continue")
         crash(server)
     loading.join(120)
     assert not loading.is_alive()
-    way.start()
+    e2e.start()
     for _ in range(4):
-        way.until(partial(has_passed, way, offset(way) + 50), "the target to continue")
+        e2e.until(partial(has_passed, e2e, offset(e2e) + 50), "the target to continue")
         crash(server)
     application.end()
-    are_equal(way)
+    wait_until_equal(e2e)
 
 
-def test_a_server_that_goes_down_during_a_resync(way: WholeWay, server: Server) -> None:
-    way.load()
-    way.start()
-    application = Application(way.source)
-    way.at_target("DELETE FROM account WHERE id % 3 = 0")
-    insist(lambda: request_resync(way.settings, "main", "public.account"))
+def test_a_server_that_goes_down_during_a_resync(e2e: EndToEnd, server: Server) -> None:
+    e2e.load()
+    e2e.start()
+    application = Application(e2e.source)
+    e2e.at_target("DELETE FROM account WHERE id % 3 = 0")
+    repeat_until_success(lambda: request_resync(e2e.settings, "main", "public.account"))
     for _ in range(3):
-        way.until(partial(has_continued, application, application.done + 3), "the application to continue")
+        e2e.until(partial(has_continued, application, application.done + 3), "the application to continue")
         crash(server)
     application.end()
 
     def has_resynced() -> bool:
         try:
-            return way.at_target("SELECT count(*) FROM venus.sweep") == [(0,)]
+            return e2e.at_target("SELECT count(*) FROM venus.sweep") == [(0,)]
         except psycopg2.Error:
             return False
 
-    way.until(has_resynced, "the resync to end")
-    are_equal(way)
+    e2e.until(has_resynced, "the resync to end")
+    wait_until_equal(e2e)

@@ -101,7 +101,7 @@ def _settings_of(settings_json: str, url: str) -> Settings:
 def _run(settings: Settings, hook: Hook) -> None:
     stop = threading.Event()
     outside = CaptureDependencies(
-        source=lambda s: _UntilIdle.around(watched_source(open_source(s), hook), stop),
+        source=lambda s: _UntilIdle.wrap_source(watched_source(open_source(s), hook), stop),
         ingest=lambda s: watched_producer(connect_producer(s), hook),
     )
     run_capture(settings, stop, outside=outside)
@@ -182,7 +182,7 @@ class _UntilIdle:
         self.capture = _CaptureUntilIdle(source.capture, stop)
 
     @classmethod
-    def around(cls, source: Source, stop: threading.Event) -> Any:
+    def wrap_source(cls, source: Source, stop: threading.Event) -> Any:
         """Wrap a source."""
         return cls(source, stop)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.verify.test_compared_fills import ROWS, PostgresParted
-from tests.support.pipelines.whole_way import whole_way
+from tests.support.pipelines.end_to_end import end_to_end
 from venus.adapters.upper.capture import run_capture
 from venus.adapters.verify import differences
 from venus.adapters.verify.differences import ComparedFill
@@ -62,22 +62,22 @@ def capture_until(settings: Settings, step: str) -> None:
 def parted_table(tmp_path: Path, database: str, second_database: str) -> Iterator[PostgresParted]:
     parted_table = PostgresParted(database)
     parted_table.create()
-    with whole_way(tmp_path, database, second_database, tables=["t"]) as way:
-        parted_table.way = way
-        way.install()
-        way.load()
-        way.start()
-        way.caught_up()
+    with end_to_end(tmp_path, database, second_database, tables=["t"]) as e2e:
+        parted_table.e2e = e2e
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        e2e.wait_until_caught_up()
         yield parted_table
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_killed_comparison_begins_again(parted_table: PostgresParted, step: str) -> None:
-    way, before = parted_table.way, parted_table.versions()
+    e2e, before = parted_table.e2e, parted_table.versions()
     assert len(before) == ROWS
-    way.stop("capture")
+    e2e.stop("capture")
     parted_table.lose(LOST, random.Random(1))
-    capture = PROCESSES.Process(target=capture_until, args=(way.settings, step))
+    capture = PROCESSES.Process(target=capture_until, args=(e2e.settings, step))
     capture.start()
     capture.join(LIFE_S)
     assert capture.exitcode == -signal.SIGKILL
@@ -85,7 +85,7 @@ def test_a_killed_comparison_begins_again(parted_table: PostgresParted, step: st
     assert table.is_compared == (step != "after the end")
     assert table.fill.done == (step == "after the end")
 
-    way.start("capture")
+    e2e.start("capture")
     parted_table.wait_until_compared()
 
     parted_table.assert_equal()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.databases.postgres import Server
 from tests.support.databases.shops import PostgresShop, Shop, SqliteShop
-from tests.support.pipelines.whole_way import WholeWay, difference_keys, run_at, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, difference_keys, end_to_end, run_at
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -31,11 +31,11 @@ def test_a_postgresql_shop_in_use(tmp_path: Path, postgres_server: Server, secon
         "INSERT INTO shop.account (id, owner, balance) VALUES (90000001, 'untouched', 1)",
         "INSERT INTO shop.entry (account, no, amount) VALUES (90000001, 5, 1)",
     )
-    with whole_way(tmp_path, source, second_database, tables=["shop.*"]) as way:
-        way.install()
-        way.load()
-        way.start()
-        way.at_target(
+    with end_to_end(tmp_path, source, second_database, tables=["shop.*"]) as e2e:
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        e2e.at_target(
             "SET session_replication_role = replica",
             "DELETE FROM shop.entry WHERE account = 90000001",
             "INSERT INTO shop.entry (account, no, amount, at) VALUES (-1, -1, 1, now())",
@@ -50,7 +50,7 @@ def test_a_postgresql_shop_in_use(tmp_path: Path, postgres_server: Server, secon
             ("entry", ("-1", "-1"), "extra", "apply"),
             ("scratch", ("past the trigger",), "missing", "capture"),
         }
-        _compare_in_use(shop, way, planted, {("scratch", ("past the trigger",), "missing", "capture")})
+        _compare_in_use(shop, e2e, planted, {("scratch", ("past the trigger",), "missing", "capture")})
     postgres_server.drop_database(source)
 
 
@@ -60,27 +60,27 @@ def test_a_sqlite_shop_in_use(tmp_path: Path, second_database: str) -> None:
     with closing(sqlite3.connect(shop.file)) as connection, connection:
         connection.execute("CREATE TABLE quiet (id INTEGER PRIMARY KEY, v TEXT)")
         connection.executemany("INSERT INTO quiet VALUES (?, 'x')", [(n,) for n in range(100)])
-    with whole_way(tmp_path, shop.url, second_database) as way:
-        way.install()
-        way.load()
-        way.start()
-        way.at_target(
+    with end_to_end(tmp_path, shop.url, second_database) as e2e:
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        e2e.at_target(
             "SET session_replication_role = replica",
             "DELETE FROM quiet WHERE id = 3",
             "INSERT INTO orders VALUES (-1, 1, now(), 'ghost', 1)",
         )
         planted: set[Found] = {("quiet", ("3",), "missing", "apply"), ("orders", ("-1",), "extra", "apply")}
-        _compare_in_use(shop, way, planted, set())
+        _compare_in_use(shop, e2e, planted, set())
 
 
-def _compare_in_use(shop: Shop, way: WholeWay, planted: set[Found], fleeting: set[Found]) -> None:
-    way.caught_up()
+def _compare_in_use(shop: Shop, e2e: EndToEnd, planted: set[Found], fleeting: set[Found]) -> None:
+    e2e.wait_until_caught_up()
     shop.open_doors()
     seen = 0
     try:
         for _ in range(RUNS):
             for leg in ("ends", "all"):
-                result = way.verify(leg=leg, wait_s=60.0)
+                result = e2e.verify(leg=leg, wait_s=60.0)
                 # a TRUNCATE takes what was planted in its table along
                 assert planted - fleeting <= difference_keys(result) <= planted, (
                     difference_keys(result),
@@ -90,6 +90,6 @@ def _compare_in_use(shop: Shop, way: WholeWay, planted: set[Found], fleeting: se
                 seen += sum(t.in_flight for t in result.tables)
     finally:
         shop.close_doors()
-    way.caught_up()
-    assert planted - fleeting <= difference_keys(way.verify(leg="all")) <= planted
+    e2e.wait_until_caught_up()
+    assert planted - fleeting <= difference_keys(e2e.verify(leg="all")) <= planted
     assert seen > 0, "nothing was on its way: this has tested nothing"

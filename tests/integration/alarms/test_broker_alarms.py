@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.brokers.servers import BUSINESS, commit, settings
 from tests.support.engines.batches import half
-from tests.support.listeners import HttpListener, MailListener, drip, hanging
+from tests.support.listeners import HttpListener, MailListener, drip, run_hanging_server
 from tests.support.waiting import eventually
 from venus.alarms import alarm_state, notifier
 from venus.broker.service.process import RunningBroker, start_in_thread
@@ -111,7 +111,7 @@ def test_rules_choose_the_recipients(start: StartAlarmed) -> None:
 
 def test_what_cannot_be_sent_is_an_alarm_itself_and_the_data_continue(start: StartAlarmed) -> None:
     """One webhook drips forever, one is dead until it comes back; a third gets them, and rows pass undisturbed."""
-    with HttpListener() as well, HttpListener() as broken, hanging(drip) as address:
+    with HttpListener() as well, HttpListener() as broken, run_hanging_server(drip) as address:
         broken.status = 500
         to = {
             "slow": {"webhook": f"http://{address}/", "timeout_s": 1},

@@ -15,7 +15,7 @@ from threading import Event as Flag
 import pytest
 
 from tests.support.brokers.certificates import Authority
-from tests.support.listeners import HttpListener, MailListener, drip, hanging, measure_s, say_nothing
+from tests.support.listeners import HttpListener, MailListener, drip, measure_s, run_hanging_server, say_nothing
 from venus.alarms.alarm_state import Alarm, AlarmEvent, Message, Notification
 from venus.alarms.recipients import AlarmChannel, MailChannel, build_recipients
 from venus.config import AlarmsSettings
@@ -99,7 +99,7 @@ def test_a_command_gets_the_document_and_none_of_our_secrets(tmp_path: Path, mon
 
 @pytest.mark.parametrize("behave", [say_nothing, drip])
 def test_a_webhook_that_hangs_is_let_go_in_time(behave: Behaviour) -> None:
-    with hanging(behave) as address:
+    with run_hanging_server(behave) as address:
         sent = way(webhook=f"http://{address}/", timeout_s=1)
         assert measure_s(lambda: failure(sent)) < 5
         assert failure(sent) == f"http://{address}: no answer within 1 s"
@@ -107,7 +107,7 @@ def test_a_webhook_that_hangs_is_let_go_in_time(behave: Behaviour) -> None:
 
 @pytest.mark.parametrize("security", ["none", "starttls", "tls"])
 def test_a_mail_server_that_hangs_is_let_go_in_time(security: str) -> None:
-    with hanging(say_nothing) as address:
+    with run_hanging_server(say_nothing) as address:
         sent = way(mail=["a@b.c"], mail_from="v@b.c", smtp=address, smtp_security=security, timeout_s=1)
         assert measure_s(lambda: failure(sent)) < 5
         assert failure(sent).startswith(f"{address}: ")

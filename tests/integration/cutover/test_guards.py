@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.brokers.feed import query
 from tests.support.databases.postgres import libpq
-from tests.support.pipelines.whole_way import WholeWay
+from tests.support.pipelines.end_to_end import EndToEnd
 from tests.support.waiting import eventually
 from venus.adapters.cutover.readiness import Readiness, read_readiness
 from venus.adapters.cutover.run import CutoverRequest, run_cutover
@@ -42,7 +42,7 @@ INSERT INTO child VALUES (1, 1), (2, 2), (3, NULL);
 """
 
 
-def wish(**options: Any) -> CutoverRequest:
+def cutover_request(**options: Any) -> CutoverRequest:
     usual: dict[str, Any] = {"wait_s": 120.0, "quiet_s": 0.0, "head": HEAD}
     return CutoverRequest(**(usual | options))
 
@@ -56,96 +56,96 @@ def app(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.fixture
-def way(tmp_path: Path, app: sqlite3.Connection, database: str) -> Iterator[WholeWay]:
-    made = WholeWay(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", database)
+def e2e(tmp_path: Path, app: sqlite3.Connection, database: str) -> Iterator[EndToEnd]:
+    made = EndToEnd(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", database)
     made.install()
     made.load()
     made.start()
-    made.until(partial(at_work, made), "both adapters to connect")
+    made.until(partial(is_connected, made), "both adapters to connect")
     yield made
     made.stop()
     made.broker.stop()
 
 
-def at_work(way: WholeWay) -> bool:
+def is_connected(e2e: EndToEnd) -> bool:
     """Whether both adapters are connected: until then a cut-over says that nothing captures or applies what waits.
 
     What waits may be what the first fill has left, a half message whose decision was on its way when it ended.
     """
-    with AdminClient(way.broker.address) as admin:
+    with AdminClient(e2e.broker.address) as admin:
         (found,) = admin.status("main").businesses
     return bool(found.producer) and any(consumer.connected for consumer in found.consumers)
 
 
-def is_marked(way: WholeWay) -> bool:
-    return bool(query(way.target, "SELECT 1 FROM venus.cutover"))
+def is_marked(e2e: EndToEnd) -> bool:
+    return bool(query(e2e.target, "SELECT 1 FROM venus.cutover"))
 
 
-def test_rows_that_refer_to_nothing_forbid_it_unless_they_are_left(way: WholeWay, app: sqlite3.Connection) -> None:
+def test_rows_that_refer_to_nothing_forbid_it_unless_they_are_left(e2e: EndToEnd, app: sqlite3.Connection) -> None:
     app.execute("INSERT INTO child VALUES (4, 99)")  # SQLite checks nothing by default
-    way.caught_up()
+    e2e.wait_until_caught_up()
     ask = "SELECT convalidated, confdeltype::text FROM pg_constraint WHERE contype = 'f'"
-    assert query(way.target, ask) == [(True, "a")]  # VALID, and yet not true
+    assert query(e2e.target, ask) == [(True, "a")]  # VALID, and yet not true
 
     with pytest.raises(Refused, match=r"public.child \(parent\) -> public.parent: 1 row refers to nothing"):
-        run_cutover(way.settings, "main", wish())
-    assert not is_marked(way)
-    found = run_cutover(way.settings, "main", wish(leave_invalid=True)).certificate
+        run_cutover(e2e.settings, "main", cutover_request())
+    assert not is_marked(e2e)
+    found = run_cutover(e2e.settings, "main", cutover_request(leave_invalid=True)).certificate
 
     assert found["foreign_keys"][0]["orphans"] == 1
-    assert query(way.target, ask) == [(False, "c")]
+    assert query(e2e.target, ask) == [(False, "c")]
     with pytest.raises(psycopg2.errors.ForeignKeyViolation):
-        query(way.target, "INSERT INTO child VALUES (5, 99)")
+        query(e2e.target, "INSERT INTO child VALUES (5, 99)")
 
 
-def test_another_target_that_has_halted_forbids_nothing(way: WholeWay) -> None:
+def test_another_target_that_has_halted_forbids_nothing(e2e: EndToEnd) -> None:
     halted = TableCondition(table_id=1, name="main.parent", state="HALTED", reason="no")
     with (
-        Subscriber(way.broker.address, "main", "main/b", credit_bytes=1 << 20) as other,
-        AdminClient(way.broker.address) as admin,
+        Subscriber(e2e.broker.address, "main", "main/b", credit_bytes=1 << 20) as other,
+        AdminClient(e2e.broker.address) as admin,
     ):
         other.open(0, 0)
         other.report(AdapterCondition.of([halted]))
         eventually(lambda: any("target b:" in alarm for b in admin.status("main").businesses for alarm in b.alarms))
 
-        assert run_cutover(way.settings, "main", wish()).certificate
-    assert is_marked(way)
+        assert run_cutover(e2e.settings, "main", cutover_request()).certificate
+    assert is_marked(e2e)
 
 
 def test_a_row_that_arrives_during_the_comparison_forbids_it(
-    way: WholeWay, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    e2e: EndToEnd, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_counters = PostgresCutover.set_counters
 
-    def late(self: PostgresCutover, *arguments: Any) -> Any:
+    def open_late(self: PostgresCutover, *arguments: Any) -> Any:
         app.execute("INSERT INTO parent VALUES (3, 'late')")
         return set_counters(self, *arguments)
 
-    monkeypatch.setattr(PostgresCutover, "set_counters", late)
+    monkeypatch.setattr(PostgresCutover, "set_counters", open_late)
     with pytest.raises(Refused, match=r"main\.parent: 1 change arrived meanwhile"):
-        run_cutover(way.settings, "main", wish())
-    assert not is_marked(way)
+        run_cutover(e2e.settings, "main", cutover_request())
+    assert not is_marked(e2e)
 
 
 def test_a_row_that_arrives_right_before_the_mark_forbids_it(
-    way: WholeWay, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    e2e: EndToEnd, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_mark = PostgresCutover.put_mark
 
-    def late(self: PostgresCutover, *arguments: Any) -> None:
+    def open_late(self: PostgresCutover, *arguments: Any) -> None:
         app.execute("INSERT INTO parent VALUES (3, 'late')")
-        way.caught_up()
+        e2e.wait_until_caught_up()
         put_mark(self, *arguments)
 
-    monkeypatch.setattr(PostgresCutover, "put_mark", late)
+    monkeypatch.setattr(PostgresCutover, "put_mark", open_late)
     with pytest.raises(Refused, match=r"main\.parent: 1 change arrived meanwhile"):
-        run_cutover(way.settings, "main", wish())
-    assert not is_marked(way)
+        run_cutover(e2e.settings, "main", cutover_request())
+    assert not is_marked(e2e)
     monkeypatch.undo()
-    assert run_cutover(way.settings, "main", wish()).certificate["equal"]
+    assert run_cutover(e2e.settings, "main", cutover_request()).certificate["equal"]
 
 
-def test_people_who_write_are_named_and_a_rehearsal_tells_of_everything(way: WholeWay, app: sqlite3.Connection) -> None:
+def test_people_who_write_are_named_and_a_rehearsal_tells_of_everything(e2e: EndToEnd, app: sqlite3.Connection) -> None:
     stop = threading.Event()
 
     def write() -> None:
@@ -157,62 +157,62 @@ def test_people_who_write_are_named_and_a_rehearsal_tells_of_everything(way: Who
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        way.until(lambda: query(way.target, "SELECT 1 FROM parent WHERE name = 'busy'"), "people at work")
+        e2e.until(lambda: query(e2e.target, "SELECT 1 FROM parent WHERE name = 'busy'"), "people at work")
         with pytest.raises(Refused, match=r"main\.parent"):
-            run_cutover(way.settings, "main", wish(quiet_s=3.0, wait_s=2.0))
-        rehearsal = run_cutover(way.settings, "main", wish(quiet_s=3.0, wait_s=2.0, rehearse=True))
+            run_cutover(e2e.settings, "main", cutover_request(quiet_s=3.0, wait_s=2.0))
+        rehearsal = run_cutover(e2e.settings, "main", cutover_request(quiet_s=3.0, wait_s=2.0, rehearse=True))
     finally:
         stop.set()
         writer.join()
     assert any("main.parent" in block.what for block in rehearsal.blocks)
-    assert not is_marked(way)
+    assert not is_marked(e2e)
 
 
 def test_people_who_write_are_named_also_if_every_look_meets_a_half_message(
-    way: WholeWay, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    e2e: EndToEnd, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A change is in the source's log, then undecided, then behind the broker's end: which one, is a matter of luck."""
 
-    def unlucky(*arguments: Any) -> Readiness:
+    def read_unlucky(*arguments: Any) -> Readiness:
         app.execute("INSERT INTO parent (name) VALUES ('busy')")
-        way.caught_up()
+        e2e.wait_until_caught_up()
         return replace(read_readiness(*arguments), halves=1)
 
-    monkeypatch.setattr("venus.adapters.cutover.run.read_readiness", unlucky)
+    monkeypatch.setattr("venus.adapters.cutover.run.read_readiness", read_unlucky)
     with pytest.raises(Refused, match=r"main\.parent: \d+ changes arrived meanwhile") as refused:
-        run_cutover(way.settings, "main", wish(wait_s=1.0))
+        run_cutover(e2e.settings, "main", cutover_request(wait_s=1.0))
     assert "1 undecided batch at the broker" in str(refused.value)
 
 
-def test_a_kill_after_the_mark_is_finished_by_the_next_run(way: WholeWay, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_after_the_mark_is_finished_by_the_next_run(e2e: EndToEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(guarantees, "recreate_references", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run_cutover(way.settings, "main", wish())
-    assert query(way.target, "SELECT state FROM venus.cutover") == [("CUT",)]
+        run_cutover(e2e.settings, "main", cutover_request())
+    assert query(e2e.target, "SELECT state FROM venus.cutover") == [("CUT",)]
     monkeypatch.undo()
 
-    again = run_cutover(way.settings, "main", wish())
+    again = run_cutover(e2e.settings, "main", cutover_request())
 
     assert again.resumed
-    assert query(way.target, "SELECT state FROM venus.cutover") == [("DONE",)]
-    assert query(way.target, "SELECT confdeltype::text FROM pg_constraint WHERE contype = 'f'") == [("c",)]
-    assert run_cutover(way.settings, "main", wish()).already
+    assert query(e2e.target, "SELECT state FROM venus.cutover") == [("DONE",)]
+    assert query(e2e.target, "SELECT confdeltype::text FROM pg_constraint WHERE contype = 'f'") == [("c",)]
+    assert run_cutover(e2e.settings, "main", cutover_request()).already
     for command in (resume, full_sync):
         with pytest.raises(Refused, match="the application's own"):
-            command(way.settings, "main")
+            command(e2e.settings, "main")
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["left-there", "dropped-at-the-source"])
 def test_a_table_that_left_capture_forbids_it_until_it_is_dropped(
-    way: WholeWay, app: sqlite3.Connection, dropped: bool
+    e2e: EndToEnd, app: sqlite3.Connection, dropped: bool
 ) -> None:
-    with closing(open_source(way.settings)) as source:
+    with closing(open_source(e2e.settings)) as source:
         (child,) = [t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == "child"]
         source.installer.release([child])
-        way.caught_up()
+        e2e.wait_until_caught_up()
         source.installer.drop_logs({child: "at noon"})
     if dropped:
         app.execute("DROP TABLE child")
@@ -220,40 +220,40 @@ def test_a_table_that_left_capture_forbids_it_until_it_is_dropped(
     else:
         said, remedy = "main.child is not captured any more (at noon)", "venus install-triggers takes it up again"
 
-    outcome = run_cutover(way.settings, "main", wish(rehearse=True))
+    outcome = run_cutover(e2e.settings, "main", cutover_request(rehearse=True))
     assert [block.what for block in outcome.blocks] == [said]
     assert remedy in outcome.blocks[0].remedy
     assert [t["table"] for t in outcome.certificate["tables"]] == ["main.parent"]
     with pytest.raises(Refused, match=r"main\.child"):
-        run_cutover(way.settings, "main", wish())
-    assert not is_marked(way)
+        run_cutover(e2e.settings, "main", cutover_request())
+    assert not is_marked(e2e)
 
-    way.at_target("DROP TABLE child")
-    run_cutover(way.settings, "main", wish())
-    assert is_marked(way)
+    e2e.at_target("DROP TABLE child")
+    run_cutover(e2e.settings, "main", cutover_request())
+    assert is_marked(e2e)
 
 
-def test_a_captured_table_that_was_dropped_at_the_target_forbids_it(way: WholeWay) -> None:
-    way.at_target("DROP TABLE child")
+def test_a_captured_table_that_was_dropped_at_the_target_forbids_it(e2e: EndToEnd) -> None:
+    e2e.at_target("DROP TABLE child")
     with pytest.raises(Refused, match=r"main\.child is captured and not at the target"):
-        run_cutover(way.settings, "main", wish())
+        run_cutover(e2e.settings, "main", cutover_request())
 
 
 def test_what_capture_never_saw_is_noticed(tmp_path: Path, database: str, second_database: str) -> None:
     with closing(psycopg2.connect(libpq(database))) as app:
         app.cursor().execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
         app.commit()
-        way = WholeWay(tmp_path, database, second_database)
-        way.install()
-        way.load()
-        way.start()
-        way.until(partial(at_work, way), "both adapters to connect")
+        e2e = EndToEnd(tmp_path, database, second_database)
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        e2e.until(partial(is_connected, e2e), "both adapters to connect")
         app.cursor().execute("SET session_replication_role = replica; UPDATE t SET v = 'bypassed' WHERE id = 1")
         app.commit()
         try:
             with pytest.raises(Refused, match=r"public\.t is not the same everywhere"):
-                run_cutover(way.settings, "main", wish())
-            assert not is_marked(way)
+                run_cutover(e2e.settings, "main", cutover_request())
+            assert not is_marked(e2e)
         finally:
-            way.stop()
-            way.broker.stop()
+            e2e.stop()
+            e2e.broker.stop()

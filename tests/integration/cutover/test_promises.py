@@ -13,7 +13,7 @@ from tests.integration.cutover.test_sources import HEAD, WISH
 from tests.integration.under.test_ddl_file import _MARIADB, _SQLITE
 from tests.support.brokers.feed import query
 from tests.support.databases.mariadb import MariaServer
-from tests.support.pipelines.whole_way import WholeWay, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, end_to_end
 from tests.unit.dialects.oracle.test_structure import ROWS, SCHEMA
 from venus.adapters.cutover.run import CutoverOutcome, CutoverRequest, run_cutover
 from venus.adapters.dialects.oracle.dictionary.structure import add_structure
@@ -67,16 +67,16 @@ OTHER = {
 }
 
 
-def rehearse(way: WholeWay) -> CutoverOutcome:
-    return run_cutover(way.settings, "main", CutoverRequest(rehearse=True, quiet_s=0.0, wait_s=120.0, head=HEAD))
+def rehearse(e2e: EndToEnd) -> CutoverOutcome:
+    return run_cutover(e2e.settings, "main", CutoverRequest(rehearse=True, quiet_s=0.0, wait_s=120.0, head=HEAD))
 
 
-def start_equal(way: WholeWay) -> WholeWay:
-    way.install()
-    way.load()
-    way.start()
-    way.caught_up()
-    return way
+def start_equal(e2e: EndToEnd) -> EndToEnd:
+    e2e.install()
+    e2e.load()
+    e2e.start()
+    e2e.wait_until_caught_up()
+    return e2e
 
 
 def differences(found: CutoverOutcome) -> dict[str, tuple[str, bool]]:
@@ -87,43 +87,43 @@ def test_what_differs_is_listed_and_what_is_weaker_forbids_it(
     tmp_path: Path, second_database: str, database: str
 ) -> None:
     query(database, _POSTGRES)
-    with whole_way(tmp_path, database, second_database) as way:
-        start_equal(way)
-        assert (differences(rehearse(way)), rehearse(way).blocks) == ({}, ())
+    with end_to_end(tmp_path, database, second_database) as e2e:
+        start_equal(e2e)
+        assert (differences(rehearse(e2e)), rehearse(e2e).blocks) == ({}, ())
         query(second_database, "UPDATE \"Child\" SET kind = 'a'; UPDATE parent SET mood = 'merry'")
         query(database, "UPDATE \"Child\" SET kind = 'a'")
-        way.caught_up()
+        e2e.wait_until_caught_up()
         for statement in (*WEAKER, *OTHER):
             query(second_database, statement)
 
-        found = rehearse(way)
+        found = rehearse(e2e)
         assert {what: blocks for what, (_, blocks) in differences(found).items()} == (
             dict.fromkeys(WEAKER.values(), True) | dict.fromkeys(OTHER.values(), False)
         )
         assert len(found.blocks) == len(WEAKER)
         with pytest.raises(Refused, match=r'public.Child: check Fair is missing: ALTER TABLE "public"."Child" ADD'):
-            run_cutover(way.settings, "main", WISH)
+            run_cutover(e2e.settings, "main", WISH)
         for statement, _ in differences(found).values():
             query(second_database, statement)
-        mended = rehearse(way)
+        mended = rehearse(e2e)
         assert (differences(mended), mended.blocks) == ({}, ())
 
 
 def test_an_operator_may_accept_what_is_weaker(tmp_path: Path, second_database: str, database: str) -> None:
     query(database, "CREATE TABLE t (id int PRIMARY KEY, v int CONSTRAINT fair CHECK (v > 0))")
-    with whole_way(tmp_path, database, second_database) as way:
-        start_equal(way)
+    with end_to_end(tmp_path, database, second_database) as e2e:
+        start_equal(e2e)
         query(second_database, "ALTER TABLE t DROP CONSTRAINT fair")
-        wish = CutoverRequest(quiet_s=0.0, wait_s=120.0, head=HEAD, leave_differences=True)
-        (found,) = run_cutover(way.settings, "main", wish).certificate["schema_differences"]
+        request = CutoverRequest(quiet_s=0.0, wait_s=120.0, head=HEAD, leave_differences=True)
+        (found,) = run_cutover(e2e.settings, "main", request).certificate["schema_differences"]
         assert (found["table"], found["what"], found["blocks"]) == ("public.t", "check fair is missing", True)
 
 
 def test_a_target_as_it_was_made_from_sqlite_has_none(tmp_path: Path, second_database: str) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as app:
         app.executescript(f"PRAGMA journal_mode = wal; {_SQLITE}")
-    with whole_way(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", second_database) as way:
-        assert differences(rehearse(start_equal(way))) == {}
+    with end_to_end(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", second_database) as e2e:
+        assert differences(rehearse(start_equal(e2e))) == {}
 
 
 def test_a_target_as_it_was_made_from_mariadb_has_none(
@@ -132,13 +132,13 @@ def test_a_target_as_it_was_made_from_mariadb_has_none(
     with closing(mariadb_server.connect(str(sqlalchemy.make_url(mariadb_database).database), autocommit=True)) as app:
         for text in _MARIADB:
             app.cursor().execute(text)
-    with whole_way(tmp_path, mariadb_database, second_database) as way:
-        assert differences(rehearse(start_equal(way))) == {}
+    with end_to_end(tmp_path, mariadb_database, second_database) as e2e:
+        assert differences(rehearse(start_equal(e2e))) == {}
 
 
 def test_a_table_as_it_is_made_from_oracle_has_none(tmp_path: Path, second_database: str, database: str) -> None:
-    with whole_way(tmp_path, database, second_database) as way:
-        opened = PostgresDatabase(way.settings, "main")
+    with end_to_end(tmp_path, database, second_database) as e2e:
+        opened = PostgresDatabase(e2e.settings, "main")
         placed = [opened.place(add_structure(SCHEMA, ROWS))]
         for _, statements in build_sections(placed):
             for statement in statements:

@@ -12,7 +12,7 @@ import sqlalchemy
 
 from tests.support.brokers.feed import query
 from tests.support.databases.mariadb import MariaServer
-from tests.support.pipelines.whole_way import WholeWay, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, end_to_end
 from venus.adapters.cutover.run import CutoverRequest, run_cutover, undo_target_cutover
 from venus.adapters.targets.registry import open_target
 from venus.rpc.conditions import LastComparison
@@ -49,15 +49,15 @@ _MARIADB = (
 )
 
 
-def cut_over(way: WholeWay) -> dict[str, Any]:
+def cut_over(e2e: EndToEnd) -> dict[str, Any]:
     """Bring the source to the target, rehearse, then cut over; return the certificate."""
-    way.install()
-    way.load()
-    way.start()
-    way.caught_up()
-    rehearsal = run_cutover(way.settings, "main", CutoverRequest(rehearse=True, quiet_s=0.2, wait_s=120.0, head=HEAD))
+    e2e.install()
+    e2e.load()
+    e2e.start()
+    e2e.wait_until_caught_up()
+    rehearsal = run_cutover(e2e.settings, "main", CutoverRequest(rehearse=True, quiet_s=0.2, wait_s=120.0, head=HEAD))
     assert rehearsal.blocks == ()
-    found = run_cutover(way.settings, "main", WISH).certificate
+    found = run_cutover(e2e.settings, "main", WISH).certificate
     assert found["equal"]
     assert [t["hash"] for t in found["tables"]] == [t["hash"] for t in rehearsal.certificate["tables"]]
     return found
@@ -65,22 +65,22 @@ def cut_over(way: WholeWay) -> dict[str, Any]:
 
 def test_from_postgresql(tmp_path: Path, second_database: str, database: str) -> None:
     query(database, _POSTGRES)
-    with whole_way(tmp_path, database, second_database) as way:
-        target = open_target(way.settings, "main")
-        certified = cut_over(way)
+    with end_to_end(tmp_path, database, second_database) as e2e:
+        target = open_target(e2e.settings, "main")
+        certified = cut_over(e2e)
         target.record_comparison(LastComparison(ended_at_us=1, verdict="different", different=3))
-        undo_target_cutover(way.settings, "main")
+        undo_target_cutover(e2e.settings, "main")
         assert (compared := target.read_view().compared) is not None
         assert (compared.verdict, compared.tables) == (
             "same",
             len(certified["tables"]),
         )  # undo has found it as certified
         query(database, "INSERT INTO customer (name) VALUES ('drawn and gone'); DELETE FROM customer WHERE id = 3")
-        way.caught_up()
+        e2e.wait_until_caught_up()
         kinds = "SELECT attidentity::text FROM pg_attribute WHERE attrelid = 'customer'::regclass AND attname = 'id'"
         assert query(second_database, kinds) == [("d",)]  # VENUS numbers the rows again
         assert query(second_database, "SELECT confdeltype::text FROM pg_constraint WHERE contype = 'f'") == [("a",)]
-        found = run_cutover(way.settings, "main", WISH).certificate
+        found = run_cutover(e2e.settings, "main", WISH).certificate
         assert {c["sequence"]: c["next"] for c in found["counters"]} == {
             "customer_id_seq": 4,
             "orders_no_seq": 43,
@@ -104,8 +104,8 @@ def test_from_mariadb(tmp_path: Path, second_database: str, mariadb_server: Mari
     with closing(mariadb_server.connect(name, autocommit=True)) as app:
         for text in _MARIADB:
             app.cursor().execute(text)
-    with whole_way(tmp_path, mariadb_database, second_database) as way:
-        found = cut_over(way)
+    with end_to_end(tmp_path, mariadb_database, second_database) as e2e:
+        found = cut_over(e2e)
         assert {c["sequence"].removeprefix(f"{name}."): c["next"] for c in found["counters"]} == {
             "customer_id_seq": 3,
             "orders_no_seq": 41,

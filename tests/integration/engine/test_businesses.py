@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.engine.test_watermark import _fails_for_batch_of
+from tests.integration.engine.test_watermark import _fail_for_batch_of
 from tests.support.engines import engines
 from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer
 from tests.support.waiting import eventually
@@ -24,7 +24,7 @@ def names(engine: Core) -> list[str]:
     return [entry.business for entry in engine.status().businesses]
 
 
-def held_up(engine: Core) -> threading.Event:
+def hold_commit_thread(engine: Core) -> threading.Event:
     """Have the commit thread wait for what is returned, in a group of its own."""
     began, go = threading.Event(), threading.Event()
 
@@ -136,20 +136,20 @@ def fill_business(engine: Core, business: str = BUSINESS) -> Producer:
     return producer
 
 
-def everything(engine: Core) -> dict[str, list[bytes]]:
+def read_all_keys(engine: Core) -> dict[str, list[bytes]]:
     """Return all keys of the store, by column family."""
     return {family: [key for key, _ in engine.store.scan(family, b"", b"")] for family in keys.FAMILIES}
 
 
 def test_a_forgotten_business_never_returns(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
-    empty = everything(engine)
+    empty = read_all_keys(engine)
     fill_business(engine, "other")
     engine.producers.leave("other")
     settle(engine)
     eventually(lambda: engines.full_data(engine, business="other") != {})
     eventually(lambda: engine.catalogue.find("other").scrubbed_at_us > 0)
-    others = {family: set(found) for family, found in everything(engine).items()}
+    others = {family: set(found) for family, found in read_all_keys(engine).items()}
     fill_business(engine)
     token = engine.subscriptions.attach(BUSINESS, "g", 0)
     engine.subscriptions.acknowledge(BUSINESS, "g", token, 100)
@@ -167,7 +167,7 @@ def test_a_forgotten_business_never_returns(tmp_path: Path) -> None:
         engine.full_data.renew(snapshot.snapshot_id)
     with pytest.raises(Unavailable, match="does not know business"):
         engine.subscriptions.read(BUSINESS, 0, 1)
-    left = {family: set(found) for family, found in everything(engine).items()}
+    left = {family: set(found) for family, found in read_all_keys(engine).items()}
     assert {f: found - others[f] for f, found in left.items()} == {
         f: {keys.NUMBER} if f == keys.STATE else set() for f in empty
     }
@@ -216,8 +216,8 @@ def test_a_stream_that_ends_in_a_group_that_is_given_up_ends_once(
     bad.commit(engines.rows(0, 1))
     ends, stays = (engine.subscriptions.attach(BUSINESS, group, 0) for group in ("ends", "stays"))
     settle(engine)
-    monkeypatch.setattr("venus.broker.machine.records.encode_half", _fails_for_batch_of(77))
-    go = held_up(engine)  # what follows shares a group
+    monkeypatch.setattr("venus.broker.machine.records.encode_half", _fail_for_batch_of(77))
+    go = hold_commit_thread(engine)  # what follows shares a group
     failed = engine.producers.take_halves("other", bad.epoch, [bad.next_half(engines.rows(1, 77))])
     engine.subscriptions.detach(BUSINESS, "ends", ends)
     go.set()
@@ -245,7 +245,7 @@ def test_a_business_is_forgotten_while_its_full_data_is_behind(tmp_path: Path) -
     fill_business(engine, "other")
     assert len(engines.full_data(engine, business="other")) == 500
     assert not errors.fatal
-    assert all(key[:4] == keys.number_prefix(2) for key in everything(engine)[keys.ROW])
+    assert all(key[:4] == keys.number_prefix(2) for key in read_all_keys(engine)[keys.ROW])
     engine.stop()
 
 
@@ -267,7 +267,7 @@ def test_a_forgotten_business_has_no_snapshot_for_who_had_found_it_before(tmp_pa
             asked.result(WAIT_S)
     fill_business(engine, "other")
     assert len(engines.full_data(engine, business="other")) == 500
-    assert {key[:4] for key in everything(engine)[keys.ROW]} == {keys.number_prefix(2)}
+    assert {key[:4] for key in read_all_keys(engine)[keys.ROW]} == {keys.number_prefix(2)}
     engine.stop()
 
 

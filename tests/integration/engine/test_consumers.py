@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.engine.test_businesses import held_up
+from tests.integration.engine.test_businesses import hold_commit_thread
 from tests.integration.engine.test_retention import tick
 from tests.integration.engine.test_watermark import Replicas, settle
 from tests.support.engines import engines
@@ -275,7 +275,7 @@ def test_nothing_is_logged_of_a_group_behind_the_word_that_it_is_forgotten(tmp_p
     tick(engine, clock)
     engine.subscriptions.acknowledge(BUSINESS, "g", token, 10)
     engine.subscriptions.detach(BUSINESS, "g", token)
-    go = held_up(engine)
+    go = hold_commit_thread(engine)
     with ThreadPoolExecutor(1) as pool:
         # the upkeep of the group in which it is forgotten, and of no earlier one, logs what is waiting
         engine.commits.submit(lambda _group: advance(clock), line=engine.catalogue.find(BUSINESS))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.engines import engines
-from tests.support.engines.engines import Clock, Disk, Producer, caught_up, the_business
+from tests.support.engines.engines import Clock, Disk, Producer, the_business, wait_until_caught_up
 from tests.support.waiting import eventually
 from venus.broker.core import Core
 from venus.broker.machine.business import Business
@@ -47,7 +47,7 @@ def test_the_rows_of_a_fill_are_a_file_that_nothing_merges(tmp_path: Path) -> No
     engine = engines.make(tmp_path)
     producer = begin_fill(engine)
     producer.commit(engines.rows(0, 50))
-    caught_up(engine)
+    wait_until_caught_up(engine)
 
     assert files_of_rows(engine) == [6]
     assert len(engines.full_data(engine)) == 50
@@ -70,7 +70,7 @@ def test_rows_are_written_as_ever_outside_of_a_fill(tmp_path: Path, what: str) -
         engine.producers.leave(engines.BUSINESS)
         producer = Producer(engine)
     producer.commit(engines.rows(0, 50))
-    caught_up(engine)
+    wait_until_caught_up(engine)
 
     assert not engines.has_files(engine)
     engine.stop()
@@ -92,7 +92,7 @@ def test_rows_of_a_watched_table_are_written_as_ever(tmp_path: Path) -> None:
     engine, observer = engines.make(tmp_path), Observer()
     engine.materialiser._step.observer = observer
     begin_fill(engine).commit(engines.rows(0, 50))
-    caught_up(engine)
+    wait_until_caught_up(engine)
 
     assert not engines.has_files(engine)
     assert observer.seen == 50
@@ -133,7 +133,7 @@ def test_whatever_comes_between_the_rows_of_a_fill_the_full_data_is_equal(tmp_pa
         for _ in range(chance.randint(1, 12)):
             filled = random_batch(chance, producer, model, filled)
         disk.holds_full_data = False
-        caught_up(engine)
+        wait_until_caught_up(engine)
         assert engines.full_data(engine) == model
     assert engines.has_files(engine)
     engine.stop()
@@ -147,7 +147,7 @@ def test_rows_out_of_order_are_written_as_ever(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     producer = begin_fill(engine)
     producer.commit(engines.rows(0, 50)[::-1])
-    caught_up(engine)
+    wait_until_caught_up(engine)
 
     assert not engines.has_files(engine)
     assert len(engines.full_data(engine)) == 50
@@ -158,9 +158,9 @@ def test_rows_ahead_of_their_offset_after_a_crash_are_no_damage(tmp_path: Path) 
     """The file is on disk, and the offset that it reaches is not yet."""
     engine = engines.make(tmp_path)
     begin_fill(engine).commit(engines.rows(0, 50))
-    caught_up(engine)
+    wait_until_caught_up(engine)
     engine.stop()
-    engines.full_data_from_the_start(tmp_path, met_before=False)
+    engines.make_full_data_from_start(tmp_path, met_before=False)
 
     disk, clock = Disk(), Clock()
     disk.holds_full_data = True
@@ -170,7 +170,7 @@ def test_rows_ahead_of_their_offset_after_a_crash_are_no_damage(tmp_path: Path) 
         pass
     disk.holds_full_data = False
 
-    caught_up(engine)
+    wait_until_caught_up(engine)
     assert len(engines.full_data(engine)) == 50
     engine.stop()
 
@@ -197,7 +197,7 @@ def test_bodies_of_the_log_are_in_blob_files_which_go_with_the_log(tmp_path: Pat
         return {file.name for file in (tmp_path / "db").glob("*.blob")}
 
     producer.commit(engines.rows(0, 20, b"x" * 1000))
-    caught_up(engine)
+    wait_until_caught_up(engine)
     engine.store.checkpoint(tmp_path / "copy")
     first = blobs()
     assert first
@@ -207,7 +207,7 @@ def test_bodies_of_the_log_are_in_blob_files_which_go_with_the_log(tmp_path: Pat
 
     def has_gone() -> bool:
         producer.commit(engines.rows(0, 20, b"y" * 1000))
-        caught_up(engine)
+        wait_until_caught_up(engine)
         clock.now_s += 1
         engine.store._views[keys.RLOG].flush(True)
         return not first & blobs()
@@ -272,14 +272,14 @@ def test_small_tables_of_a_fill_become_no_files_and_large_ones_do(
     disk.holds_full_data = True
     commit_tables(producer, 1, 100, 20)
     disk.holds_full_data = False
-    caught_up(engine)
+    wait_until_caught_up(engine)
     assert not engines.has_files(engine)
 
     disk.holds_full_data = True
     commit_tables(producer, 101, 2, 2_000)
     commit_tables(producer, 103, 20, 20)
     disk.holds_full_data = False
-    caught_up(engine)
+    wait_until_caught_up(engine)
     assert 0 < engine.store._file_number <= 2 + step.FILES_MAX
     found = [(table_id, len(engines.full_data(engine, table_id))) for table_id in range(1, 123)]
     assert found == [(n, 2_000 if n in (101, 102) else 20) for n in range(1, 123)]
@@ -301,7 +301,7 @@ def test_a_step_makes_few_files_however_large_the_tables_are(tmp_path: Path) -> 
     disk.holds_full_data = True
     commit_tables(producer, 1, 30, 50)
     disk.holds_full_data = False
-    caught_up(engine)
+    wait_until_caught_up(engine)
 
     assert max(added) == step.FILES_MAX
     assert [len(engines.full_data(engine, table_id)) for table_id in range(1, 31)] == [50] * 30

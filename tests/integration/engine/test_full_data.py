@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.engines import engines
-from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer, caught_up, the_business
+from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer, the_business, wait_until_caught_up
 from tests.support.engines.stored import HEAD
 from tests.support.waiting import eventually
 from venus.broker.core import Core
@@ -46,13 +46,13 @@ def test_batches_that_come_twice_change_nothing(tmp_path: Path) -> None:
     producer.commit(engines.rows(3, 4, b"new"))
     producer.commit(engines.rows(50, 2), markers=[(ChangeKind.TRUNCATE, 0)])
     producer.commit([*engines.rows(60, 2, b"first"), *engines.rows(60, 2, b"second")])
-    caught_up(engine)
+    wait_until_caught_up(engine)
     before = stored_rows(engine)
 
     engine.stop()
-    engines.full_data_from_the_start(tmp_path, met_before=True)
+    engines.make_full_data_from_start(tmp_path, met_before=True)
     engine = engines.make(tmp_path)
-    caught_up(engine)
+    wait_until_caught_up(engine)
 
     assert stored_rows(engine) == before
     assert engine.status(BUSINESS).businesses[0].counters["stale_rows"] == 35
@@ -74,7 +74,7 @@ def test_rows_and_their_offset_survive_together(tmp_path: Path) -> None:
         engine.stop()
 
     engine = engines.make(tmp_path)
-    caught_up(engine)
+    wait_until_caught_up(engine)
     assert engine.status(BUSINESS).businesses[0].counters["stale_rows"] == 0  # nothing was done twice
     assert len(engines.full_data(engine)) == 14
     engine.stop()
@@ -108,7 +108,7 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(
     slow = engine.subscriptions.attach(BUSINESS, "slow", 0)
     producer.commit(engines.rows(0, 30))
     producer.commit([(b"%08d" % n, None) for n in range(20)])
-    caught_up(engine)
+    wait_until_caught_up(engine)
     clock.now_s += 2 * DAY_S
     producer.commit(engines.rows(100, 1))
     disk.wait_for_rounds()
@@ -131,7 +131,7 @@ def test_tombstones_from_before_a_restart_go_too(tmp_path: Path, monkeypatch: py
     producer = Producer(engine)
     producer.commit(engines.rows(0, 30))
     producer.commit([(b"%08d" % n, None) for n in range(20)])
-    caught_up(engine)
+    wait_until_caught_up(engine)
     engine.stop()
 
     clock.now_s += 2 * DAY_S
@@ -147,7 +147,7 @@ def test_tombstones_from_before_a_restart_go_too(tmp_path: Path, monkeypatch: py
     engine = engines.make(tmp_path, clock)
     assert engine.scavenger.tables == set()
     Producer(engine, source_last_batch=3).commit([(b"%08d" % 25, None)])
-    caught_up(engine)
+    wait_until_caught_up(engine)
     engine.stop()
     engine = engines.make(tmp_path, clock)
     assert len(engine.scavenger.tables) == 1
@@ -171,7 +171,7 @@ def test_full_data_that_is_behind_delays_no_decision(tmp_path: Path) -> None:
 
     gate.open()
 
-    caught_up(engine)
+    wait_until_caught_up(engine)
     assert engine.materialiser.behind_bytes == 0
     engine.stop()
 
@@ -189,12 +189,12 @@ def test_materialising_waits_for_free_space(tmp_path: Path) -> None:
 
     disk.free = 1 << 30
 
-    caught_up(engine)
+    wait_until_caught_up(engine)
     assert len(engines.full_data(engine)) == 10
     engine.stop()
 
 
-class Asking(BodyBuffer):
+class RecordingBuffer(BodyBuffer):
     """The materialiser's buffer, with nothing in it; the first look is when a step has begun."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
@@ -216,9 +216,9 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
     cut[0] = engines.half(1, 1, engines.rows(0, 10, b"c" * 80))
     producer.send(*cut)
     producer.decide(cut[-1])
-    caught_up(engine)
+    wait_until_caught_up(engine)
     engine.stop()
-    engines.full_data_from_the_start(tmp_path, met_before=False)
+    engines.make_full_data_from_start(tmp_path, met_before=False)
 
     store, errors = Store(tmp_path / "db"), engines.Errors()
     (business,) = records.load_all(store, 60.0)
@@ -233,7 +233,7 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
     clock = Clock()
     tested = Materialiser(
         store,
-        Asking(ask),
+        RecordingBuffer(ask),
         FreeSpace(tmp_path, 0),
         monotonic=clock.monotonic,
         scavenger=Scavenger(store, forget_below=lambda _: 0, monotonic=clock.monotonic),
@@ -256,7 +256,7 @@ def test_small_commits_become_full_data_together(tmp_path: Path, monkeypatch: py
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     producer.commit(engines.rows(0, 1))
-    caught_up(engine)
+    wait_until_caught_up(engine)
     monkeypatch.setattr(materialiser, "LINGER_S", 60.0)
     for n in range(1, 20):
         producer.commit(engines.rows(n, 1))
@@ -265,10 +265,10 @@ def test_small_commits_become_full_data_together(tmp_path: Path, monkeypatch: py
     assert len(engines.full_data(engine)) == 20  # readers do not wait
     producer.commit(engines.rows(20, 1))
     producer.commit([(b"%08d" % 21, b"x" * SMALL_BYTES)])
-    caught_up(engine)  # nor does a commit that is large
+    wait_until_caught_up(engine)  # nor does a commit that is large
     monkeypatch.undo()
     producer.commit(engines.rows(22, 1))
-    caught_up(engine)
+    wait_until_caught_up(engine)
     engine.stop()
 
 
@@ -308,6 +308,6 @@ def test_a_broker_stops_while_small_commits_wait(tmp_path: Path, monkeypatch: py
     assert time.monotonic() - began < 30
     monkeypatch.undo()
     engine = engines.make(tmp_path)
-    caught_up(engine)
+    wait_until_caught_up(engine)
     assert len(stored_rows(engine)) == 3
     engine.stop()

@@ -121,7 +121,7 @@ def pull(mirror: Core, line: Line) -> ReplicationPlan:
     return pulling
 
 
-def whole(home: Core, mirror: Core) -> None:
+def check_complete(home: Core, mirror: Core) -> None:
     eventually(lambda: mirrored.business_of(mirror).is_filled)
     assert full_data(mirror) == full_data(home)
 
@@ -131,7 +131,7 @@ def test_it_continues_behind_the_last_chunk_that_is_here(tmp_path: Path, home: C
     wanted = Line(home)
     once = make(tmp_path / "once")
     pull(once, wanted)
-    whole(home, once)
+    check_complete(home, once)
     once.stop()
     assert wanted.chunks > 15
 
@@ -145,7 +145,7 @@ def test_it_continues_behind_the_last_chunk_that_is_here(tmp_path: Path, home: C
     assert isinstance(line.asked[0], session_requests.RenewSnapshot)
     assert line.chunks == wanted.chunks - lost_at
     assert (pulling.progress.status.fills, pulling.progress.status.rows) == (0, 2 * ROWS)
-    whole(home, mirror)
+    check_complete(home, mirror)
     mirror.stop()
 
 
@@ -159,7 +159,7 @@ def test_a_snapshot_that_is_gone_begins_the_full_data_again(tmp_path: Path, home
     line = Line(home)
     assert pull(mirror, line).progress.status.fills == 1
     assert isinstance(line.asked[1], session_requests.OpenSnapshot)
-    whole(home, mirror)
+    check_complete(home, mirror)
     mirror.stop()
 
 
@@ -177,7 +177,7 @@ def test_it_does_not_continue_at_a_home_that_was_replaced(tmp_path: Path, home: 
     line = Line(home)  # a set that follows the new home continues with what it has
     pull(mirror, line)
     assert line.chunks > 10
-    whole(home, mirror)
+    check_complete(home, mirror)
     mirror.stop()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.engines import engines
-from tests.support.engines.engines import WAIT_S, Producer, caught_up, the_business
+from tests.support.engines.engines import WAIT_S, Producer, the_business, wait_until_caught_up
 from tests.support.waiting import eventually
 from venus.broker.snapshot import materialiser
 from venus.broker.store import keys
@@ -21,17 +21,17 @@ def test_new_files_of_rows_are_merged_eight_at_a_time(tmp_path: Path) -> None:
     """Each time, all rows that they span are read and written again."""
     store = Store(tmp_path / "db")
 
-    def one_more() -> int:
+    def commit_one_more() -> int:
         batch = store.batch()
         batch.put_many(keys.ROW, [b"first", b"last"], [b"1", b"2"])
         store.write(batch, durable=False)
         store._views[keys.ROW].flush(True)
         return len(store.list_files())
 
-    assert [one_more() for _ in range(7)] == list(range(1, 8))
+    assert [commit_one_more() for _ in range(7)] == list(range(1, 8))
     time.sleep(0.2)
     assert len(store.list_files()) == 7
-    one_more()
+    commit_one_more()
     eventually(lambda: len(store.list_files()) == 1)
     store.close()
 
@@ -62,7 +62,7 @@ def test_what_rocksdb_has_still_to_do_is_seen_and_waited_for(
         assert looks.acquire(timeout=WAIT_S)
     assert the_business(engine).materialised.offset == 0
     found["now"] -= 1
-    caught_up(engine)
+    wait_until_caught_up(engine)
     engine.stop()
 
 
@@ -71,7 +71,7 @@ def test_what_never_becomes_a_file_holds_nothing_up_for_ever(tmp_path: Path, mon
     monkeypatch.setattr(materialiser, "FLUSH_LOOKS_MAX", 3)
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 3))
-    caught_up(engine)
+    wait_until_caught_up(engine)
     engine.stop()
 
 

@@ -29,7 +29,7 @@ def mirror_of(engine: Core) -> Mirror:
     return found
 
 
-def same(home: Core, mirror: Core) -> None:
+def check_same_queue(home: Core, mirror: Core) -> None:
     """Everything that both keep of the queue is the same, byte for byte, and so is the full data."""
     wait_until_filled(mirror)
     there, here = mirrored.business_of(home), mirrored.business_of(mirror)
@@ -54,7 +54,7 @@ def test_it_has_the_full_data_and_continues_at_the_same_offsets(home: Core, mirr
 
     mirrored.follow(home, mirror)
 
-    same(home, mirror)
+    check_same_queue(home, mirror)
     assert mirrored.business_of(mirror).log_start == 51
     assert len(queue(mirror, 51)) == 5
     with pytest.raises(OffsetTrimmed):
@@ -68,7 +68,7 @@ def test_a_mirror_of_nothing_begins_at_offset_0(home: Core, mirror: Core) -> Non
     producer.commit(rows(1, 3))
     mirrored.follow(home, mirror)
 
-    same(home, mirror)
+    check_same_queue(home, mirror)
 
 
 def test_it_says_nothing_of_a_position_before_the_full_data_has_begun(home: Core, mirror: Core) -> None:
@@ -105,7 +105,7 @@ def test_it_is_not_served_before_the_full_data_is_whole(home: Core, mirror: Core
         mirrored.take(mirror, [])
 
     mirror.mirrors.end_full_data(business, index, 50).result(30)
-    same(home, mirror)
+    check_same_queue(home, mirror)
 
 
 def test_what_comes_twice_is_dropped(home: Core, mirror: Core) -> None:
@@ -121,7 +121,7 @@ def test_what_comes_twice_is_dropped(home: Core, mirror: Core) -> None:
     assert mirrored.take(mirror, increments[1:]) == 15
 
     assert mirrored.business_of(mirror).counters["duplicate_batches"] == 3
-    same(home, mirror)
+    check_same_queue(home, mirror)
 
 
 def damage(increment: broker_pb2.Increment, **fields: object) -> broker_pb2.Increment:
@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_refused_before_it_is_logged(home: Core, mirror: Co
         assert mirrored.business_of(mirror).log.end == end
 
     mirrored.take(mirror, [first, second])
-    same(home, mirror)
+    check_same_queue(home, mirror)
 
 
 def test_full_data_from_behind_its_cut_is_refused(home: Core, mirror: Core) -> None:
@@ -193,7 +193,7 @@ def test_it_takes_the_full_data_again_and_what_vanished_is_gone(home: Core, mirr
     producer.commit(rows(100, 2))
     mirrored.follow(home, mirror)
 
-    same(home, mirror)
+    check_same_queue(home, mirror)
     assert len(full_data(mirror)) == 32
     assert mirrored.business_of(mirror).log_start == 70
     assert mirror_of(mirror).reason == "offset 50 is gone above"
@@ -337,7 +337,7 @@ def test_a_home_that_was_restored_is_taken_as_it_is_now(tmp_path: Path) -> None:
     for n in range(4):
         producer.commit(rows(10 * n, 5))
     mirrored.follow(before, mirror)
-    same(before, mirror)
+    check_same_queue(before, mirror)
     before.stop()
     restored = make(tmp_path / "restored")
     try:
@@ -345,10 +345,10 @@ def test_a_home_that_was_restored_is_taken_as_it_is_now(tmp_path: Path) -> None:
         producer = Producer(restored, source_last_batch=1)
         producer.commit(rows(500, 7))
         mirrored.follow(restored, mirror)
-        same(restored, mirror)
+        check_same_queue(restored, mirror)
         mirror.stop()
         mirror = make(tmp_path / "mirror")  # what is in the store counts, not what is in memory
-        same(restored, mirror)
+        check_same_queue(restored, mirror)
         assert [i.base_offset for i in queue(mirror, 5)] == [5]
         mirror.stop()
     finally:

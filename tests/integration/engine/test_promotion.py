@@ -31,14 +31,14 @@ def promote(engine: Core, home: Home = HERE) -> None:
     engine.homes.become(BUSINESS, home).result(engines.WAIT_S)
 
 
-def say(core: Core, producer: Producer, last_batch: int, next_sequence: int) -> broker_pb2.Decided:
+def decide(core: Core, producer: Producer, last_batch: int, next_sequence: int) -> broker_pb2.Decided:
     said = broker_pb2.Committed(epoch=producer.epoch, last_batch=last_batch, next_sequence=next_sequence)
     answer = core.producers.pass_over(BUSINESS, said).result(engines.WAIT_S)
     producer.batch_no, producer.sequence = answer.batch_no, next_sequence - 1
     return answer
 
 
-def behind_the_home(home: Core, mirror: Core) -> Producer:
+def start_behind_home(home: Core, mirror: Core) -> Producer:
     """Let the mirror have the first two of four batches of five rows."""
     producer = Producer(home)
     producer.commit(rows(0, 5))
@@ -50,7 +50,7 @@ def behind_the_home(home: Core, mirror: Core) -> Producer:
 
 
 def test_what_the_new_home_lacks_is_passed_over_and_named(home: Core, mirror: Core, tmp_path: Path) -> None:
-    producer = behind_the_home(home, mirror)
+    producer = start_behind_home(home, mirror)
     promote(mirror)
     business = mirrored.business_of(mirror)
     assert [(w.first_offset, w.is_measured) for w in business.committed.losses] == [(10, False)]
@@ -59,7 +59,7 @@ def test_what_the_new_home_lacks_is_passed_over_and_named(home: Core, mirror: Co
 
     successor = Producer(mirror, source_last_batch=4)
     assert successor.ack.in_doubt
-    assert say(mirror, successor, 4, 21).next_offset == 10 + 10 + 2
+    assert decide(mirror, successor, 4, 21).next_offset == 10 + 10 + 2
     successor.commit(rows(50, 3))
     measured = Loss(term=0, home_term=1, first_offset=10, end_offset=22, first_batch=3, last_batch=4, rows=10)
     assert business.committed.losses == (measured,)
@@ -74,9 +74,9 @@ def test_what_the_new_home_lacks_is_passed_over_and_named(home: Core, mirror: Co
 
 def test_a_promotion_survives_a_restart(home: Core, tmp_path: Path) -> None:
     mirror = make(tmp_path / "promoted")
-    behind_the_home(home, mirror)
+    start_behind_home(home, mirror)
     promote(mirror)
-    say(mirror, Producer(mirror, source_last_batch=4), 4, 21)
+    decide(mirror, Producer(mirror, source_last_batch=4), 4, 21)
     before = mirrored.business_of(mirror).committed
     mirror.stop()
 
@@ -99,20 +99,20 @@ def test_nothing_is_in_doubt_where_the_mirror_had_everything(home: Core, mirror:
     promote(mirror)
 
     successor = Producer(mirror, source_last_batch=1)
-    assert say(mirror, successor, 1, 6).next_offset == 5
+    assert decide(mirror, successor, 1, 6).next_offset == 5
     assert mirrored.business_of(mirror).committed.losses == ()
     successor.commit(rows(10, 2))
     assert len(full_data(mirror)) == 7
 
 
 def test_a_window_is_closed_by_every_target_and_not_by_sets_below(home: Core, mirror: Core) -> None:
-    behind_the_home(home, mirror)
+    start_behind_home(home, mirror)
     for group in ("main/one", "main/two", "mirror/lyon"):
         mirror.subscriptions.detach(BUSINESS, group, mirror.subscriptions.attach(BUSINESS, group, 5))
     promote(mirror)
     with pytest.raises(Refused, match="what the promotion to this home may have lost is not known yet"):
         mirror.homes.close_losses(BUSINESS, [1], "main/one").result(engines.WAIT_S)
-    say(mirror, Producer(mirror, source_last_batch=4), 4, 21)
+    decide(mirror, Producer(mirror, source_last_batch=4), 4, 21)
 
     assert mirror.homes.close_losses(BUSINESS, [1], "main/one").result(engines.WAIT_S) == ["main/two"]
     assert [w.verified for w in mirrored.business_of(mirror).committed.losses] == [("main/one",)]
@@ -123,13 +123,13 @@ def test_a_window_is_closed_by_every_target_and_not_by_sets_below(home: Core, mi
 
 
 def test_what_is_given_up_is_not_shown_and_the_producer_is_asked_all_the_same(home: Core, mirror: Core) -> None:
-    behind_the_home(home, mirror)
+    start_behind_home(home, mirror)
     promote(mirror)
     mirror.homes.give_up(BUSINESS, [1]).result(engines.WAIT_S)
     assert home_alarms(mirrored.business_of(mirror)) == []
     successor = Producer(mirror, source_last_batch=4)
     assert successor.ack.in_doubt
-    assert say(mirror, successor, 4, 21).next_offset == 22
+    assert decide(mirror, successor, 4, 21).next_offset == 22
     assert mirrored.business_of(mirror).committed.losses == ()
 
 
@@ -143,7 +143,7 @@ def test_a_cut_that_is_not_whole_here_ends_with_the_window(home: Core, mirror: C
     mirrored.take(mirror, queue(home, 5)[:1])
     promote(mirror)
 
-    say(mirror, Producer(mirror, source_last_batch=3), 3, 16)
+    decide(mirror, Producer(mirror, source_last_batch=3), 3, 16)
     bodies = [change_pb2.BatchBody.FromString(increment.body) for increment in queue(mirror, 5)]
     assert [(b.batch_no, b.lost, b.cut, b.cut_end) for b in bodies] == [(2, 0, 2, False), (3, 6, 2, True)]
 
@@ -217,11 +217,11 @@ def test_a_source_that_was_at_another_home_is_refused_by_its_epoch(home: Core) -
 
 
 def test_an_old_home_becomes_a_mirror_of_the_new_one(home: Core, mirror: Core, tmp_path: Path) -> None:
-    producer = behind_the_home(home, mirror)
+    producer = start_behind_home(home, mirror)
     producer.send(producer.next_half(rows(90, 5)))  # no decision follows here
     promote(mirror)
     successor = Producer(mirror, source_last_batch=5)
-    say(mirror, successor, 5, 26)
+    decide(mirror, successor, 5, 26)
     successor.commit(rows(100, 5))
 
     with pytest.raises(Refused, match="has been written by producers here"):
@@ -247,11 +247,11 @@ def test_a_mirror_that_is_ahead_of_the_new_home_continues_behind_the_window(
 ) -> None:
     below = make(tmp_path / "below")
     try:
-        behind_the_home(home, mirror)
+        start_behind_home(home, mirror)
         wait_until_filled(home, below)
         promote(mirror)
         successor = Producer(mirror, source_last_batch=4)
-        say(mirror, successor, 4, 21)
+        decide(mirror, successor, 4, 21)
         successor.commit(rows(50, 3))
         mirrored.take(below, queue(mirror, 20))
         assert mirrored.business_of(below).committed.next_offset == 25

@@ -27,13 +27,13 @@ def clock() -> Clock:
 
 def tick(engine: Core, clock: Clock, seconds: float = 2.0) -> None:
     """Let the commit thread do what it does each second."""
-    eventually(lambda: caught_up(engine))
+    eventually(lambda: is_caught_up(engine))
     clock.now_s += seconds
     for _ in range(2):  # the upkeep is done with a group, which is written before its commands are answered
         engine.commits.submit(lambda _group: None).result(WAIT_S)
 
 
-def caught_up(engine: Core) -> bool:
+def is_caught_up(engine: Core) -> bool:
     found = status(engine)
     return found.materialised_offset == found.next_offset
 
@@ -166,7 +166,7 @@ def test_a_start_keeps_what_is_there_and_a_replica_that_does_not_lead_keeps_the_
     assert found.retention.bytes > 10 * 1000
     engine.stop()
 
-    following = Following()
+    following = FollowerLog()
     engine = engines.make(tmp_path, clock, retain_bytes=5000, shared=following, **options)
     tick(engine, clock)
     assert not status(engine).HasField("retention")
@@ -176,7 +176,7 @@ def test_a_start_keeps_what_is_there_and_a_replica_that_does_not_lead_keeps_the_
     engine.stop()
 
 
-class Following(StandaloneLog):
+class FollowerLog(StandaloneLog):
     """A log that another broker leads."""
 
     def leads(self, business: Business) -> bool:

@@ -53,29 +53,29 @@ def fill_store(path: Path, clock: Clock) -> Core:
     return engine
 
 
-def missing(store: Store, batch: Any) -> None:
+def delete_row(store: Store, batch: Any) -> None:
     batch.delete(keys.ROW, PREFIX + b"%08d" % 77)
 
 
-def older(store: Store, batch: Any) -> None:
+def restore_older_row(store: Store, batch: Any) -> None:
     key = PREFIX + b"%08d" % 3
     batch.put(keys.ROW, key, (4).to_bytes(8, "big") + (store.get(keys.ROW, key) or b"")[8:])
 
 
-def under_another_key(store: Store, batch: Any) -> None:
+def move_row(store: Store, batch: Any) -> None:
     batch.put(keys.ROW, PREFIX + b"%08d" % 55, store.get(keys.ROW, PREFIX + b"%08d" % 56) or b"")
 
 
-def a_later_one(store: Store, batch: Any) -> None:
+def put_later_row(store: Store, batch: Any) -> None:
     key = PREFIX + b"%08d" % 3
     batch.put(keys.ROW, key, (4000).to_bytes(8, "big") + (store.get(keys.ROW, key) or b"")[8:])
 
 
-def all_rows(store: Store, batch: Any) -> None:
+def delete_all_rows(store: Store, batch: Any) -> None:
     batch.delete_range(keys.ROW, PREFIX, keys.after_prefix(PREFIX))
 
 
-@pytest.mark.parametrize("damage", [missing, older, under_another_key, a_later_one, all_rows])
+@pytest.mark.parametrize("damage", [delete_row, restore_older_row, move_row, put_later_row, delete_all_rows])
 def test_rows_that_change_by_themselves_are_found(tmp_path: Path, damage: Damage) -> None:
     clock, errors = Clock(), Errors()
     fill_store(tmp_path, clock).stop()

@@ -25,7 +25,7 @@ from venus.errors import (
 from venus.model import Verdict
 
 
-class Stop:
+class CommitHold:
     """Holds the commit thread before it writes."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Stop:
 
 
 def test_half_messages_that_wait_too_long_for_the_disk_are_refused_and_taken_later(tmp_path: Path) -> None:
-    stop, clock = Stop(), Clock()
+    stop, clock = CommitHold(), Clock()
     engine = engines.make(tmp_path, clock, on_write=stop)
     producer = Producer(engine)
     halves = [producer.next_half(engines.rows(n, 10, b"q" * 1000)) for n in range(8)]
@@ -66,7 +66,7 @@ def test_half_messages_that_wait_too_long_for_the_disk_are_refused_and_taken_lat
 
 def test_who_floods_delays_the_decision_of_another_by_one_group_only(tmp_path: Path) -> None:
     """60 MiB of one business wait, and 20 MiB of it are ahead of the other one's decision in time."""
-    stop, order = Stop(), list[int]()
+    stop, order = CommitHold(), list[int]()
     engine = engines.make(tmp_path, on_write=stop, buffer_bytes_max=256 << 20, limits=LimitsSettings(slow_request_ms=0))
     flood, small = Producer(engine), Producer(engine, business="small")
     message = small.next_half(engines.rows(0, 1))

@@ -235,7 +235,7 @@ def test_a_command_that_cannot_be_applied_fails_alone(tmp_path: Path, monkeypatc
     good, bad = Producer(engine), Producer(engine, "other")
     good.commit(engines.rows(0, 1))
     bad.commit(engines.rows(0, 1))
-    monkeypatch.setattr("venus.broker.machine.records.encode_half", _fails_for_batch_of(77))
+    monkeypatch.setattr("venus.broker.machine.records.encode_half", _fail_for_batch_of(77))
     first, second = good.next_half(engines.rows(1, 1)), bad.next_half(engines.rows(1, 77))
     kept = engine.producers.take_halves(good.business, good.epoch, [first])
     failed = engine.producers.take_halves(bad.business, bad.epoch, [second])
@@ -255,7 +255,7 @@ def test_a_command_that_cannot_be_applied_fails_alone(tmp_path: Path, monkeypatc
     again.stop()
 
 
-def _fails_for_batch_of(count: int) -> Any:
+def _fail_for_batch_of(count: int) -> Any:
     from venus.broker.machine.records import encode_half
 
     def encode(found: Any) -> bytes:

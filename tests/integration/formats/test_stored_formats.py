@@ -24,8 +24,8 @@ from tests.support import formats
 from tests.support.brokers.etcd import EtcdCluster, require_binary
 from tests.support.brokers.ledger import read_ledger
 from tests.support.databases.postgres import Server, libpq
+from tests.support.pipelines.end_to_end import run_at
 from tests.support.pipelines.pipeline import Pipeline
-from tests.support.pipelines.whole_way import run_at
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -59,7 +59,7 @@ def restore(server: Server, url: str, file: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def plain(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def to_sqlite_types(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Return rows of any driver in the types of SQLite's."""
 
     def value(found: Any) -> Any:
@@ -73,18 +73,18 @@ def plain(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def assert_equal(source: formats.Source, target: str) -> None:
     """Compare all rows, without VENUS."""
     for query in QUERIES:
-        assert plain(source.run(query)) == plain(run_at(target, query))
+        assert to_sqlite_types(source.run(query)) == to_sqlite_types(run_at(target, query))
 
 
 def assert_lake(source: formats.Source, lake: Path) -> None:
     """Compare a lake's newest state with the source, as a reader that knows nothing of VENUS."""
     found = pq.read_table(lake / "current" / "main.customers").sort_by("id").to_pylist()
-    rows = plain(source.run("SELECT id, name, balance, photo, note, since FROM customers ORDER BY id"))
+    rows = to_sqlite_types(source.run("SELECT id, name, balance, photo, note, since FROM customers ORDER BY id"))
     names = ("id", "name", "balance", "photo", "note", "since")
-    assert plain([tuple(row[name] for name in names) for row in found]) == rows
+    assert to_sqlite_types([tuple(row[name] for name in names) for row in found]) == rows
 
 
-def opens(pipeline: Pipeline, address: str, expected: Any) -> None:
+def check_opened(pipeline: Pipeline, address: str, expected: Any) -> None:
     """Check what the broker has before anything continues: its queue, its full data, the half message."""
     status = pipeline.status()
     broker = status["broker"]
@@ -104,14 +104,14 @@ def continue_pipeline(
 ) -> None:
     """Decide the half message, follow further changes, and load a new target from the full data."""
     pipeline.start("sync", "sync")
-    pipeline.caught_up(*pipeline.targets)
+    pipeline.wait_until_caught_up(*pipeline.targets)
     assert pipeline.status()["broker"]["next_offset"] >= expected["next_offset"] + len(formats.UNDECIDED)
     assert source.run("SELECT sku FROM lines WHERE order_id = 101") == [("undecided",)]
     main = pipeline.targets["main"]
     assert_equal(source, main)
     for change in MORE:
         source.run(change)
-    pipeline.caught_up(*pipeline.targets)
+    pipeline.wait_until_caught_up(*pipeline.targets)
     assert_equal(source, main)
     states = {table["name"]: table["state"] for table in pipeline.status()["source"]["tables"]}
     assert set(states.values()) == {"ACTIVE"}, states
@@ -152,7 +152,7 @@ def test_a_broker_a_lake_a_target_and_a_sqlite_source_continue(
     configure()
     with end_pipeline(pipeline, postgres_server):
         pipeline.start_broker()
-        opens(pipeline, pipeline.broker, expected)
+        check_opened(pipeline, pipeline.broker, expected)
         continue_pipeline(pipeline, source, postgres_server, expected, configure)
         pipeline.until(lambda: is_fresh(source, tmp_path / "lake"), "the lake's state to have every change")
 
@@ -185,7 +185,7 @@ def test_three_brokers_their_records_in_etcd_and_a_postgresql_source_continue(
         for member in formats.MEMBERS:
             pipeline.start(member, "broker", "-c", f"{member}.toml")
         pipeline.until(lambda: pipeline.status()["broker"]["known"], "a leader")
-        opens(pipeline, ",".join(f"127.0.0.1:{port}" for port in ports.values()), expected)
+        check_opened(pipeline, ",".join(f"127.0.0.1:{port}" for port in ports.values()), expected)
         continue_pipeline(pipeline, formats.Source(source), postgres_server, expected, configure)
 
 

@@ -68,7 +68,7 @@ def test_the_whole_life_of_a_lake(real: RealBroker, tmp_path: Path) -> None:
     assert lakes.load(settings) == {"shop.items": len(feed.model[1]), "shop.others": len(feed.model[2])}
     start = real.next_offset
     assert lakes.current_rows(root, items()) == feed.model[1]
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         live(feed, rng, 20)
         feed.truncate(1, put(7, "after", 7))
         live(feed, rng, 10)
@@ -79,8 +79,8 @@ def test_the_whole_life_of_a_lake(real: RealBroker, tmp_path: Path) -> None:
         real.stop()
         real.start()
         live(feed, rng, 10)
-        lakes.is_at(settings, real.next_offset)
-        lakes.all_fresh(settings)
+        lakes.check_state(settings, real.next_offset)
+        lakes.wait_until_fresh(settings)
         with AdminClient(real.address) as admin:
             eventually(lambda: acknowledged_offset(admin) == real.next_offset, "the acknowledgement")
 
@@ -109,11 +109,11 @@ def test_a_commit_is_whole_cuts_and_a_state_is_as_of_its_offset(
     broker.hold_from = broker.next_offset + 5
     feed.cut(*(put(i, "b", i) for i in range(1, 9)), batch_rows=5)
 
-    with lakes.following(settings) as reports:
+    with lakes.follow_in_thread(settings) as reports:
         eventually(lambda: len(reports) > 2, "some reports")
         before = lakes.manifest_of(settings).offset
         broker.release()
-        lakes.is_at(settings, broker.next_offset)
+        lakes.check_state(settings, broker.next_offset)
 
     assert before == 1, "half a cut was committed"
     assert lakes.newest_rows(settings, items()) == feed.model[1]
@@ -130,11 +130,11 @@ def test_files_whose_rows_are_left_alone_are_kept_and_old_states_go(
     feed.cut(*(put(i, "a" * 10, i) for i in range(1000)))
     lakes.load(settings)
     before = {p.stat().st_ino for p in (root / "current/shop.items").iterdir()}
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         for n in range(4):
             feed.cut(put(10, "changed", n))
-            lakes.is_at(settings, broker.next_offset)
-            lakes.all_fresh(settings)
+            lakes.check_state(settings, broker.next_offset)
+            lakes.wait_until_fresh(settings)
 
     after = {p.stat().st_ino for p in (root / "current/shop.items").iterdir()}
     assert len(before) >= 4
@@ -149,9 +149,9 @@ def make_lake_that_cannot_follow(broker: FakeDelivery, feed: Feed, root: Path) -
     feed.describe(items())
     feed.cut(put(1, "a", 1))
     lakes.load(settings)
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         feed.cut(put(2, "b", 2))
-        lakes.is_at(settings, broker.next_offset)
+        lakes.check_state(settings, broker.next_offset)
     feed.cut(put(3, "c", 3))
     broker.log_start = broker.next_offset
     return settings
@@ -178,10 +178,10 @@ def test_a_load_that_is_killed_behind_its_commit_still_puts_the_history_away(
         patched.setattr(ParquetFolder, "recover", ParquetFolder.read_manifest)
         with pytest.raises(MemoryError):
             lakes.load(settings)
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         feed.cut(put(4, "d", 4))
-        lakes.is_at(settings, broker.next_offset)
-        lakes.all_fresh(settings)
+        lakes.check_state(settings, broker.next_offset)
+        lakes.wait_until_fresh(settings)
 
     assert lakes.current_rows(root, items()) == feed.model[1]
     assert len(list(root.glob("history-until-2-*/shop.items/version=1/*.parquet"))) == 1
@@ -205,11 +205,11 @@ def test_a_full_disk_is_waited_for(
         original(descriptor)
 
     monkeypatch.setattr(os, "fsync", full_now_and_then)
-    with lakes.following(settings) as reports:
+    with lakes.follow_in_thread(settings) as reports:
         for n in range(4):
             feed.cut(put(1, "b", n), put(n + 2, "c", n))
-            lakes.is_at(settings, broker.next_offset)
-        lakes.all_fresh(settings)
+            lakes.check_state(settings, broker.next_offset)
+        lakes.wait_until_fresh(settings)
 
     assert failures[0] > 11
     assert any("No space left" in report.error for report in reports)
@@ -236,9 +236,9 @@ def test_a_folder_that_becomes_slow_is_left_alone_probed_and_followed_again(
         original(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    with lakes.following(settings) as reports:
+    with lakes.follow_in_thread(settings) as reports:
         feed.cut(put(1, "slowly", 2))
-        lakes.is_at(settings, broker.next_offset)
+        lakes.check_state(settings, broker.next_offset)
         eventually(lambda: any("isolated for 3 s" in report.error for report in reports))
         assert next(report for report in reports if report.error).circuit == "open"
         before = len(asked)
@@ -248,7 +248,7 @@ def test_a_folder_that_becomes_slow_is_left_alone_probed_and_followed_again(
         eventually(lambda: len(asked) > before)  # the probe, still slow: isolated once more
         eventually(lambda: sum("isolated for" in report.error for report in reports) >= 2)
         slow[0] = False
-        lakes.is_at(settings, broker.next_offset)
+        lakes.check_state(settings, broker.next_offset)
         eventually(lambda: reports[-1].circuit == "closed" and not reports[-1].error)
     assert lakes.current_rows(tmp_path / "lake", items()) == feed.model[1]
 
@@ -277,20 +277,20 @@ def test_a_lake_that_is_paused_keeps_its_increments_over_reconnections(tmp_path:
     feed.cut(*(put(i, "old", i) for i in range(20)), put(1, "old", 1, table=2))
     lakes.load(settings)
     target = ParquetFolder(settings, "lake")
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         target.set_paused(paused=True)
         held_from = real.next_offset
         more_than_is_retained(feed, "first")
     real.stop()
     real.start()
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         more_than_is_retained(feed, "second")
         eventually(lambda: _consumer(real).connected, "the stream")
         time.sleep(2.5)  # the broker trims each second
         kept = _consumer(real)
         target.set_paused(paused=False)
-        lakes.is_at(settings, real.next_offset)
-        lakes.all_fresh(settings)
+        lakes.check_state(settings, real.next_offset)
+        lakes.wait_until_fresh(settings)
         eventually(lambda: business_status(real.address).log_start > held_from, "the trimming")
 
     assert kept.kept == kept.acknowledged <= held_from

@@ -65,8 +65,8 @@ def test_a_file_is_open_for_each_of_many_tables(
     _many_tables(feed)
     lakes.load(settings)
     feed.cut(*(put(2, "new", 2, table=n) for n in range(1, TABLES + 1)))
-    with lakes.following(settings):
-        lakes.is_at(settings, broker.next_offset)
+    with lakes.follow_in_thread(settings):
+        lakes.check_state(settings, broker.next_offset)
 
     assert lakes.newest_rows(settings, feed.schemas[TABLES]) == feed.model[TABLES]
 
@@ -88,10 +88,10 @@ def test_a_state_behind_which_there_are_too_many_changes_is_read_again(
     feed.describe(items())
     feed.cut(*(put(n, "old", n) for n in range(50)))
     lakes.load(settings)
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         feed.cut(*(put(n, "new", n) for n in range(30, 500)), *(deletion(n) for n in range(10)))
-        lakes.is_at(settings, broker.next_offset)
-        lakes.all_fresh(settings)
+        lakes.check_state(settings, broker.next_offset)
+        lakes.wait_until_fresh(settings)
 
     assert lakes.current_rows(tmp_path / "lake", items()) == feed.model[1]
     assert not put_together or max(put_together) <= 100

@@ -45,9 +45,9 @@ def settings(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> Settings:
 
 
 def follow(settings: Settings, offset: int) -> None:
-    with lakes.following(settings):
-        lakes.is_at(settings, offset)
-        lakes.all_fresh(settings)
+    with lakes.follow_in_thread(settings):
+        lakes.check_state(settings, offset)
+        lakes.wait_until_fresh(settings)
 
 
 def read_links(root: Path) -> dict[str, str]:
@@ -70,7 +70,7 @@ def test_nothing_is_seen_before_the_manifest_names_it(
             raise ProcessKilled
         save(manifest, path)
 
-    def left_by(saving: Callable[[LakeManifest, Path], None]) -> dict[str, str]:
+    def recover_after(saving: Callable[[LakeManifest, Path], None]) -> dict[str, str]:
         """Return what is seen behind a kill in here; then continue."""
         with monkeypatch.context() as patch:
             patch.setattr(LakeManifest, "save", saving)
@@ -81,10 +81,10 @@ def test_nothing_is_seen_before_the_manifest_names_it(
         return left
 
     feed.cut(put(1, "new", 1), deletion(2))
-    at_the_commit = left_by(kill_here)
+    at_the_commit = recover_after(kill_here)
     after = read_links(root)
     feed.cut(put(3, "three", 3))
-    at_the_refresh = left_by(killed_at_a_state)
+    at_the_refresh = recover_after(killed_at_a_state)
 
     assert at_the_commit == before
     links = {name for name in after if name.startswith("shop.")}

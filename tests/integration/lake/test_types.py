@@ -31,13 +31,13 @@ def test_tables_change_their_columns(broker: FakeDelivery, feed: Feed, tmp_path:
         version=2,
         columns=(column(1, "id", INT4), column(3, "sum", INT), column(4, "colour", TEXT, default_sql="'red'")),
     )
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         feed.describe(second)
         feed.cut(put(2, "20000000000", "blue"), put(3, "3", None))
         feed.describe(items(5, "late"))
         feed.cut(put(1, "new table", 1, table=5))
-        lakes.is_at(settings, broker.next_offset)
-        lakes.all_fresh(settings)
+        lakes.check_state(settings, broker.next_offset)
+        lakes.wait_until_fresh(settings)
 
     assert lakes.current_rows(root, second) == {
         ("1",): ("1", "red"),
@@ -78,10 +78,10 @@ def test_a_wider_key_finds_the_rows_of_the_narrower_one(
     feed.cut(put(beyond, "wide"), put("2", "changed"), deletion("1"))
     if not loaded:
         lakes.load(settings)
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         feed.cut(put(beyond, "wide again"), put("4", "d"))
-        lakes.is_at(settings, real.next_offset)
-        lakes.all_fresh(settings)
+        lakes.check_state(settings, real.next_offset)
+        lakes.wait_until_fresh(settings)
     assert lakes.current_rows(root, second) == feed.model[1]
 
 
@@ -93,11 +93,11 @@ def test_another_key_is_read_again_from_the_broker(real: RealBroker, tmp_path: P
     lakes.load(settings)
     other = table(1, "items", column(2, "label"), column(1, "id", INT), column(3, "amount", INT), key=("label",))
     other = replace(other, version=2)
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         feed.describe(other)
         feed.truncate(1, put("a", 1, 1), put("b", 2, 2))  # as capture does when a key changes: a new fill
-        lakes.is_at(settings, real.next_offset)
-        lakes.all_fresh(settings)
+        lakes.check_state(settings, real.next_offset)
+        lakes.wait_until_fresh(settings)
 
     assert lakes.current_rows(root, other) == feed.model[1]
 
@@ -112,12 +112,12 @@ def test_a_value_that_no_type_holds_turns_its_column_into_text(when: str, real: 
     if when == "load":
         feed.cut(put(77, "0044-03-15 BC", "infinity"))
     lakes.load(settings)
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         if when == "stream":
             feed.cut(put(77, "0044-03-15 BC", "infinity"), put(78, "2001-01-01", None))
         feed.cut(put(1, "1970-01-01", None), deletion(2))
-        lakes.is_at(settings, real.next_offset)
-        lakes.all_fresh(settings)
+        lakes.check_state(settings, real.next_offset)
+        lakes.wait_until_fresh(settings)
 
     (known,) = lakes.manifest_of(settings).tables.values()
     assert known.text_columns == ["born", "died"]
@@ -135,11 +135,11 @@ def test_a_file_of_other_columns_is_not_kept_though_its_rows_are_left_alone(
     feed.cut(*(put(i, "a" * 10, i) for i in range(1000)))
     lakes.load(settings)
     wider = replace(items(), version=2, columns=(*items().columns, column(4, "colour", TEXT, default_sql="'red'")))
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         feed.describe(wider)
         feed.cut(put(10, "changed", 1, "blue"))
-        lakes.is_at(settings, broker.next_offset)
-        lakes.all_fresh(settings)
+        lakes.check_state(settings, broker.next_offset)
+        lakes.wait_until_fresh(settings)
 
     wanted = {(str(i),): ("a" * 10, str(i), "red") for i in range(1000)} | {("10",): ("changed", "1", "blue")}
     assert lakes.current_rows(tmp_path / "lake", wider) == wanted
@@ -157,12 +157,12 @@ def test_composite_keys_of_other_types(broker: FakeDelivery, feed: Feed, tmp_pat
         model[key] = (f"v{day}",)
     feed.cut(*(replace(put(0, *row), key=key) for key, row in model.items()))
     lakes.load(settings)
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         changed = dict(list(model.items())[:5])
         feed.cut(*(replace(put(0, "new"), key=key) for key in changed))
         feed.cut(replace(deletion(0), key=("2026-01-19", "19.50")))
-        lakes.is_at(settings, broker.next_offset)
-        lakes.all_fresh(settings)
+        lakes.check_state(settings, broker.next_offset)
+        lakes.wait_until_fresh(settings)
 
     assert lakes.current_rows(root, wide) == feed.model[1]
 
@@ -172,9 +172,9 @@ def test_every_reader_sees_the_same_types(broker: FakeDelivery, feed: Feed, tmp_
     feed.describe(items())
     feed.cut(put(1, "a", 1))
     lakes.load(settings)
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         feed.cut(put(1, "b", 2), deletion(1))
-        lakes.is_at(settings, broker.next_offset)
+        lakes.check_state(settings, broker.next_offset)
 
     found = lakes.history(tmp_path / "lake", "shop.items").sort_by("_offset")
 

@@ -11,9 +11,9 @@ import pytest
 from tests.conformance.targets.places import MariaTargetPlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, TEXT, Feed, column, items, put, refers, table, unique_label
+from tests.support.brokers.feed import INT, TEXT, Feed, column, items, make_referring_schema, put, table, unique_label
 from tests.support.databases.mariadb import MariaServer, running_mariadb
-from tests.support.processes.forks import Victim
+from tests.support.processes.forks import ForkedModule
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational.database import open_database
 from venus.adapters.targets.relational.states import TableState
@@ -55,7 +55,7 @@ def test_a_process_killed_between_two_steps_of_ddl_is_continued(stage: Stage, br
     feed.describe(schema)
     feed.cut(put(1, "a", 1), put(2, "b", 2))
     stage.target.load()
-    with Victim("tests.support.faults.killed_session", broker.address, "m", place_of(stage).url) as victim:
+    with ForkedModule("tests.support.faults.killed_session", broker.address, "m", place_of(stage).url) as victim:
         for version, (step, moment) in enumerate(((s, m) for s in range(1, 6) for m in MOMENTS), 2):
             schema, late = next_version(schema, version), unique_label(items(version + 10, f"late{version}"))
             feed.describe(schema, late)
@@ -68,7 +68,7 @@ def test_a_process_killed_between_two_steps_of_ddl_is_continued(stage: Stage, br
             assert not victim.run("ddl-apply", NEVER, moment, broker.next_offset)
 
     assert killed >= 8
-    stage.equal()
+    stage.compare_tables()
     assert {t.state for t in states(stage).values()} == {"ACTIVE"}
     assert all(t.created for t in states(stage).values()), "VENUS knows its own tables, and gives them their indexes"
     assert intents(stage) == []
@@ -77,15 +77,15 @@ def test_a_process_killed_between_two_steps_of_ddl_is_continued(stage: Stage, br
 
 def test_a_load_killed_between_two_steps_of_ddl_is_continued(stage: Stage, broker: FakeDelivery) -> None:
     feed = stage.feed
-    feed.describe(unique_label(items()), refers(items(2, "others"), "amount", items()))
+    feed.describe(unique_label(items()), make_referring_schema(items(2, "others"), "amount", items()))
     feed.cut(*(put(i, f"label {i}", i) for i in range(20)), put(1, "other", 1, table=2))
     place = place_of(stage)
-    with Victim("tests.support.faults.killed_session", broker.address, "m", place.url) as victim:
+    with ForkedModule("tests.support.faults.killed_session", broker.address, "m", place.url) as victim:
         runs = [victim.run("ddl-load", step, moment, 0) for step in range(1, 8) for moment in MOMENTS]
         assert not victim.run("load", NEVER, "after", 0)
 
     assert sum(runs) >= 4
-    stage.equal()
+    stage.compare_tables()
     assert all(t.created for t in states(stage).values())
     assert intents(stage) == []
     indexes = {row[2] for row in place.server.execute("SHOW INDEX FROM items", place.database)}
@@ -112,7 +112,7 @@ def test_a_killed_server_has_whole_cuts_and_is_waited_for(
     feed.cut(*(put(i, "first", i) for i in range(50)))
     stage.target.load()
     schema = items()
-    with stage.following() as reports:
+    with stage.follow_in_thread() as reports:
         for version in range(2, 5):
             schema = next_version(schema, version)
             feed.describe(schema)
@@ -122,9 +122,9 @@ def test_a_killed_server_has_whole_cuts_and_is_waited_for(
             own_server.kill()
             eventually(lambda: bool(reports) and bool(reports[-1].error), "the loss of the server")
             own_server.start_again()
-            stage.reaches(broker.next_offset)
+            stage.wait_until_applied(broker.next_offset)
 
-    stage.equal()
+    stage.compare_tables()
     assert stage.target.read_view().unaccounted_rows == 0
 
 
@@ -137,17 +137,17 @@ def test_columns_are_dropped_renamed_widened_and_may_be_null(stage: Stage) -> No
     stage.target.load()
     renamed = (column(1, "id", INT), column(2, "label", TEXT, nullable=True), column(3, "b", INT))
     dropped = (column(1, "id", INT), column(3, "b", INT), column(4, "c", TEXT))
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.describe(replace(first, version=2, columns=renamed))
         stage.feed.cut(put(1, "x" * 100, 5_000_000_000), put(3, None, 3))
-        stage.reaches(stage.feed.broker.next_offset)
-        stage.equal()
+        stage.wait_until_applied(stage.feed.broker.next_offset)
+        stage.compare_tables()
         stage.feed.describe(replace(first, version=3, columns=dropped))
         stage.feed.model[1] = {key: (b, None) for key, (_, b) in stage.feed.model[1].items()}
         stage.feed.cut(put(4, 4, "four"))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
 
-    stage.equal()
+    stage.compare_tables()
     assert stage.table("shop.items").state == "ACTIVE"
     kept = place_of(stage).server.execute("SELECT label FROM items WHERE id = 1", place_of(stage).database)
     assert kept == [("x" * 100,)]
@@ -161,9 +161,9 @@ def test_earlier_cuts_of_a_backlog_come_before_a_rename(stage: Stage) -> None:
     columns = (column(1, "id", INT), column(2, "title"), column(3, "amount", INT))
     stage.feed.describe(replace(items(), version=2, columns=columns))
     stage.feed.cut(put(3, "by the new name", 3))
-    stage.catches_up()
+    stage.follow_to_end()
 
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_a_column_of_the_targets_own_is_not_taken_for_a_new_one(stage: Stage) -> None:
@@ -173,9 +173,9 @@ def test_a_column_of_the_targets_own_is_not_taken_for_a_new_one(stage: Stage) ->
     place = place_of(stage)
     place.server.execute("ALTER TABLE items ADD COLUMN extra text", place.database)
     stage.feed.describe(replace(items(), version=2, columns=(*items().columns, column(4, "extra", TEXT))))
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put(1, "b", 1, "theirs"), put(1, "moves", 1, table=2))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
         halted = stage.table("shop.items")
 
     assert halted.state == "HALTED"

@@ -98,7 +98,7 @@ def test_every_value_arrives_exactly_or_waits_in_quarantine(
     if way == "load":
         stage.target.load()
     else:
-        stage.catches_up()
+        stage.follow_to_end()
     waiting = {(q.table.partition(".")[2], q.key) for q in stage.target.open_quarantine().list()}
 
     wanted: dict[str, dict[tuple[str, ...], Row]]
@@ -120,11 +120,11 @@ def test_keys_that_differ_only_in_case_or_blanks_are_different_rows(stage: Stage
     stage.feed.describe(keyed)
     stage.feed.cut(*(put(key, key) for key in ("a", "A", "a ", "ä", "")))
     stage.target.load()
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put("A", "changed"), deletion("a"))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
 
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_a_target_gets_the_rows_of_its_predicate(stage: Stage) -> None:
@@ -133,9 +133,9 @@ def test_a_target_gets_the_rows_of_its_predicate(stage: Stage) -> None:
     stage.feed.cut(*(put(i, "x", i) for i in range(20)))
     stage.target.load()
     loaded = set(stage.place.rows(stage.settings, items()))
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put(1, "leaves", 100), put(15, "enters", 5), put(16, "stays out", 99))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
     found = set(stage.place.rows(stage.settings, items()))
 
     assert loaded == {(str(i),) for i in range(10)}
@@ -147,12 +147,12 @@ def test_a_cut_larger_than_memory_is_written_as_a_whole(stage: Stage) -> None:
     stage.feed.cut(*(put(i, f"label {i}", i) for i in range(400)))
     stage = stage.configure(apply={"cut_group_rows_max": 50})
     stage.target.load()
-    with stage.following():
+    with stage.follow_in_thread():
         moved = [put(i, f"label {(i + 1) % 300}", i) for i in range(300)]
         stage.feed.cut(*moved, *(deletion(i) for i in range(300, 400)), put(999, "new", 1), batch_rows=40)
         eventually(lambda: stage.target.read_view().offset >= stage.feed.broker.next_offset, "the large cut")
 
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_a_resync_repairs_what_differs_only_in_case(stage: Stage) -> None:
@@ -163,10 +163,10 @@ def test_a_resync_repairs_what_differs_only_in_case(stage: Stage) -> None:
     stage.target.load()
     place.server.execute("UPDATE items SET label = 'label' WHERE id = 1", place.database)
     stage.target.resync("items")
-    with stage.following():
+    with stage.follow_in_thread():
         eventually(lambda: stage.table("shop.items").state == "ACTIVE", "the resync")
 
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_a_key_that_is_too_long_is_refused_by_name_before_any_row(stage: Stage) -> None:

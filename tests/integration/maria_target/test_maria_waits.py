@@ -10,7 +10,7 @@ import pytest
 
 from tests.conformance.targets.places import MariaTargetPlace
 from tests.conformance.targets.playing import Stage
-from tests.support.brokers.feed import TEXT, column, items, put, refers
+from tests.support.brokers.feed import TEXT, column, items, make_referring_schema, put
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational import lock_waits
 from venus.rpc.conditions import problems
@@ -43,7 +43,7 @@ def test_a_session_with_a_lock_is_named_while_the_target_waits(
     def read_problems() -> list[str]:
         return problems(stage.target.read_view().condition, stage.target.name)
 
-    with closing(place.server.connect(place.database)) as other, stage.following() as reports:
+    with closing(place.server.connect(place.database)) as other, stage.follow_in_thread() as reports:
         other.cursor().execute(statement)
         number = other.thread_id()  # type: ignore[no-untyped-call]
         if what == "a row":  # a new column needs the definition of the table
@@ -60,13 +60,13 @@ def test_a_session_with_a_lock_is_named_while_the_target_waits(
         assert "Smith" not in read_problems()[0]
         eventually(lambda: any(f"session {number}" in report.error for report in reports), "the report")
         other.rollback()
-        stage.reaches(feed.broker.next_offset)
+        stage.wait_until_applied(feed.broker.next_offset)
         eventually(lambda: not read_problems(), "the end of it", every_s=REFRESHED_S)
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_a_foreign_key_that_rows_violate_is_named(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.feed.describe(items(), refers(items(2, "others"), "amount", items()))
+    stage.feed.describe(items(), make_referring_schema(items(2, "others"), "amount", items()))
     stage.feed.cut(put(1, "parent", 1), put(1, "child", 1, table=2), put(2, "orphan", 4711, table=2))
     with caplog.at_level(logging.WARNING):
         stage.target.load()

@@ -79,7 +79,7 @@ class ChangingRows:
     def check(self, readers: Sequence[Reader]) -> None:
         """Compare what each reader has with what its predicate says."""
         for (text, holds), reader in zip(predicates(), readers, strict=True):
-            reader.until(self._broker.next_offset)
+            reader.read_until(self._broker.next_offset)
             wanted = {n: row for n, row in self._rows.items() if holds(*row)}
             assert {n: (row["label"], row["amount"]) for n, row in reader.rows.items()} == wanted, text
 
@@ -114,7 +114,7 @@ def test_subscribers_get_exactly_their_rows_while_the_brokers_that_match_are_kil
         with connect(broker.address, client="test") as connection:
             readers = [Reader(connection.changes("shop.items", where=text)) for text, _ in predicates()]
             for reader in readers:
-                reader.until(broker.next_offset)
+                reader.read_until(broker.next_offset)
             wait_until_installed(broker.address)
             write_until_matched_elsewhere(rows, broker.address)
             rows.check(readers)
@@ -141,7 +141,7 @@ def test_brokers_of_a_cluster_find_each_other_in_etcd_and_share_matching(
         with connect(broker.address, client="test") as connection:
             readers = [Reader(connection.changes("shop.items", where=text)) for text, _ in predicates()]
             for reader in readers:
-                reader.until(broker.next_offset)
+                reader.read_until(broker.next_offset)
             wait_until_installed(broker.address)
             write_until_matched_elsewhere(rows, broker.address)
             cluster.brokers[other].kill()

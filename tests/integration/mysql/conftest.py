@@ -63,7 +63,7 @@ class Shop:
         self._follower.drain()
         return self._follower
 
-    def same(self, follower: Follower, *tables: str) -> None:
+    def check_same(self, follower: Follower, *tables: str) -> None:
         """Check that what is captured is what is there, by the text of every value."""
         for table in tables:
             columns = [c.name for c in self.schema(follower, table).columns]

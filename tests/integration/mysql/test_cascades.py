@@ -49,7 +49,7 @@ def test_what_a_cascade_does_is_captured(shop: Shop, statement: str) -> None:
     follower = shop.capture()
     shop.run(statement)
     follower.drain()
-    shop.same(follower, *ALL)
+    shop.check_same(follower, *ALL)
 
 
 def test_a_cascade_through_tables_that_are_not_captured(shop: Shop) -> None:
@@ -76,7 +76,7 @@ def test_a_child_that_the_deleting_transaction_cannot_see_is_captured(shop: Shop
     finally:
         deleting.close()
     follower.drain()
-    shop.same(follower, *ALL)
+    shop.check_same(follower, *ALL)
 
 
 def test_two_cascades_at_once_do_not_fail_each_other(shop: Shop) -> None:
@@ -113,7 +113,7 @@ def test_a_statement_may_use_the_child_that_its_cascade_changes(shop: Shop) -> N
     follower = shop.capture()
     shop.run("DELETE FROM author WHERE id IN (SELECT author_id FROM book WHERE id = 10)")
     follower.drain()
-    shop.same(follower, *ALL)
+    shop.check_same(follower, *ALL)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_tree_whose_links_are_cleared_is_captured(shop: Shop) -> None:
     follower = shop.capture()
     shop.run("DELETE FROM tree WHERE id = 1")
     follower.drain()
-    shop.same(follower, "tree")
+    shop.check_same(follower, "tree")
 
 
 def test_a_cascade_that_joins_later_is_reported_and_mended(shop: Shop) -> None:
@@ -174,7 +174,7 @@ def test_a_cascade_that_joins_later_is_reported_and_mended(shop: Shop) -> None:
     shop.run("DELETE FROM up WHERE id = 1")
     follower.read_registry()
     follower.drain()
-    shop.same(follower, "up", "down")
+    shop.check_same(follower, "up", "down")
 
 
 def test_a_child_leaves_capture_and_its_parent_continues(shop: Shop) -> None:
@@ -187,7 +187,7 @@ def test_a_child_leaves_capture_and_its_parent_continues(shop: Shop) -> None:
     shop.run("DELETE FROM author WHERE id = 1")
     shop.source.capture.refresh_schemas()
     follower.drain()
-    shop.same(follower, "author", "chapter", "note")
+    shop.check_same(follower, "author", "chapter", "note")
     assert len(follower.rows("book")) == 3
 
     shop.source.installer.install(["*"], [])
@@ -195,7 +195,7 @@ def test_a_child_leaves_capture_and_its_parent_continues(shop: Shop) -> None:
     for _ in range(2):
         shop.source.capture.refresh_schemas()
         follower.drain()
-    shop.same(follower, *ALL)
+    shop.check_same(follower, *ALL)
 
 
 def test_a_parent_leaves_capture_and_its_children_continue(shop: Shop) -> None:
@@ -207,5 +207,5 @@ def test_a_parent_leaves_capture_and_its_children_continue(shop: Shop) -> None:
     shop.run("DELETE FROM author WHERE id = 1")
     shop.source.capture.refresh_schemas()
     follower.drain()
-    shop.same(follower, "book", "chapter", "note")
+    shop.check_same(follower, "book", "chapter", "note")
     assert shop.state("book") == ("ACTIVE", "")

@@ -50,7 +50,7 @@ def test_values_that_alter_table_has_changed_are_read_again(shop: Shop, statemen
     follower = follow(shop, *statement.split("; "))
     follower.drain()
     assert shop.state("item") == ("ACTIVE", "")
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")
 
 
 def test_it_is_noticed_in_partitions_and_without_the_privilege_to_see_innodbs_numbers(shop: Shop) -> None:
@@ -63,7 +63,7 @@ def test_it_is_noticed_in_partitions_and_without_the_privilege_to_see_innodbs_nu
     shop.run("INSERT INTO part (id) VALUES (1), (2)")
     follower = follow(shop, "ALTER TABLE part MODIFY twice int AS (id * 3) VIRTUAL")
     follower.drain()
-    shop.same(follower, "part")
+    shop.check_same(follower, "part")
 
 
 def test_what_happened_while_capture_was_away_is_noticed(shop: Shop) -> None:
@@ -86,7 +86,7 @@ def test_a_paused_table_is_read_again_when_it_continues(shop: Shop) -> None:
     shop.source.capture.refresh_schemas()
     follower.drain()
     assert shop.state("item") == ("ACTIVE", "")
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_ddl_during_a_comparison_is_judged_by_the_next_one(
     if state == "ACTIVE":
         follower.read_registry()
         follower.drain()
-        shop.same(follower, "item")
+        shop.check_same(follower, "item")
 
 
 def test_an_installation_of_an_older_version_notes_what_there_is(shop: Shop) -> None:
@@ -166,4 +166,4 @@ def test_an_installation_of_an_older_version_notes_what_there_is(shop: Shop) -> 
     shop.run("ALTER TABLE item MODIFY twice int AS (a * 3) VIRTUAL")
     shop.source.capture.refresh_schemas()
     follower.drain()
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")

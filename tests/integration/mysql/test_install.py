@@ -21,7 +21,7 @@ TABLES = (
 )
 
 
-class Cut(Exception):
+class PowerLoss(Exception):
     """The power is gone."""
 
 
@@ -32,7 +32,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
     def run(connection: MysqlConnection, sql: str) -> None:
         if len(done) == after:
-            raise Cut
+            raise PowerLoss
         done.append(sql)
         real(connection, sql)
 
@@ -44,7 +44,7 @@ def test_an_installation_cut_off_anywhere_is_finished_by_the_next(shop: Shop, mo
     before = catalogue(shop.server, shop.database)
     steps = len(shop.source.installer.plan_install(["*"], []))
     for after in range(steps):
-        with monkeypatch.context() as patch, suppress(Cut):
+        with monkeypatch.context() as patch, suppress(PowerLoss):
             failing(patch, after)
             shop.source.installer.install(["*"], [])
         shop.run(f"INSERT INTO up VALUES ({after})")
@@ -56,7 +56,7 @@ def test_an_installation_cut_off_anywhere_is_finished_by_the_next(shop: Shop, mo
     assert {t.state for t in shop.source.registry.read_registered_tables()} == {"ACTIVE"}
     shop.run("DELETE FROM up WHERE id < 3", "INSERT INTO up VALUES (900)")
     follower.drain()
-    shop.same(follower, "up", "down")
+    shop.check_same(follower, "up", "down")
 
 
 def test_a_removal_cut_off_anywhere_is_finished_by_the_next(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_a_removal_cut_off_anywhere_is_finished_by_the_next(shop: Shop, monkeypa
     for after in range(0, 19, 3):
         shop.source.installer.install(["*"], [])
         assert len(shop.source.installer.plan_uninstall()) > after
-        with monkeypatch.context() as patch, suppress(Cut):
+        with monkeypatch.context() as patch, suppress(PowerLoss):
             failing(patch, after)
             shop.source.installer.uninstall()
             pytest.fail("it was not cut off")
@@ -87,7 +87,7 @@ def test_an_open_writer_delays_the_installation_and_is_not_lost(shop: Shop) -> N
     finally:
         writer.close()
     follower = shop.capture()
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")
 
 
 def test_missing_privileges_are_asked_for_as_grants_that_suffice(shop: Shop) -> None:
@@ -106,7 +106,7 @@ def test_missing_privileges_are_asked_for_as_grants_that_suffice(shop: Shop) -> 
     follower = shop.capture()
     shop.run("INSERT INTO item VALUES (1)")
     follower.drain()
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")
     shop.source.installer.uninstall()
 
 
@@ -121,7 +121,7 @@ def test_without_process_capture_works_and_says_what_it_cannot_see(shop: Shop) -
     shop.run("INSERT INTO item VALUES (1)")
     assert shop.source.capture.read_backlog()[follower.table_id("item")] == (1, 0)
     follower.drain()
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")
 
 
 @pytest.mark.parametrize(

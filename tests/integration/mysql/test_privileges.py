@@ -78,7 +78,7 @@ def test_a_column_that_is_hidden_keeps_its_place_and_what_comes_meanwhile_arrive
     account.source.capture.refresh_schemas()
     assert account.state("item") == ("ACTIVE", "")
     follower.drain()
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")
     assert shop.schema(follower, "item").version == 1
 
 
@@ -99,7 +99,7 @@ def test_a_column_that_was_dropped_is_followed_while_another_one_is_hidden(accou
     follower.read_registry()
     follower.drain()
     assert [c.name for c in shop.schema(follower, "item").columns] == ["id", "a", "b"]
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")
 
 
 def test_a_column_that_was_hidden_from_the_start_is_named_and_halts_nothing(account: Account) -> None:
@@ -163,7 +163,7 @@ def test_a_cascade_that_may_not_be_followed_fails_no_statement(account: Account,
     for name in ("parent", "child"):
         account.source.capture.restart_fill(follower.table_id(name))
     follower.drain()
-    shop.same(follower, "parent", "child")
+    shop.check_same(follower, "parent", "child")
 
 
 def test_columns_are_read_from_a_definition() -> None:
@@ -245,7 +245,7 @@ def test_a_privilege_that_returns_after_the_dictionary_was_read_makes_nothing_dr
     follower.drain()
     assert account.state("item") == ("ACTIVE", "")
     assert shop.schema(follower, "item").version == (2 if "case" in hidden else 1)
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")
 
 
 def test_a_column_that_is_renamed_to_another_case_makes_a_version(account: Account) -> None:
@@ -257,7 +257,7 @@ def test_a_column_that_is_renamed_to_another_case_makes_a_version(account: Accou
     assert [c.name for c in schema.columns] == ["id", "A"]
     follower.read_registry()
     follower.drain()
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")
 
 
 def test_a_table_whose_name_a_view_has_taken_is_gone(shop: Shop) -> None:

@@ -34,7 +34,7 @@ def test_it_is_captured(shop: Shop, statement: str) -> None:
     follower = shop.capture()
     shop.run(statement)
     follower.drain()
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")
 
 
 @pytest.mark.parametrize("mode", ["", "REPLACE", "IGNORE"])
@@ -45,7 +45,7 @@ def test_load_data_is_captured(shop: Shop, tmp_path: Path, mode: str) -> None:
     follower = shop.capture()
     shop.run(f"LOAD DATA LOCAL INFILE '{file}' {mode} INTO TABLE item")
     follower.drain()
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")
 
 
 def test_the_numbers_that_an_application_is_given_stay_its_own(shop: Shop) -> None:
@@ -85,7 +85,7 @@ def test_truncate_is_noticed_and_healed_by_a_new_fill(shop: Shop) -> None:
     shop.source.capture.restart_fill(follower.table_id("item"))
     assert shop.state("item") == ("ACTIVE", "")
     follower.drain()
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")
 
 
 def test_truncate_while_nothing_runs_is_noticed_at_the_start(shop: Shop) -> None:
@@ -120,4 +120,4 @@ def test_ordinary_ddl_is_not_taken_for_a_truncate(shop: Shop) -> None:
     follower.drain()  # finds out
     follower.drain()
     assert shop.state("item") == ("ACTIVE", "")
-    shop.same(follower, "item")
+    shop.check_same(follower, "item")

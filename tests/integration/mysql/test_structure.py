@@ -1,4 +1,4 @@
-"""What a table of MariaDB is besides its rows, as the dictionary reads it: carried in PostgreSQL's words, or listed."""
+"""Structure of a MariaDB table as the dictionary reads it: translated for PostgreSQL, or listed as left out."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def shop(berlin: MariaServer) -> Iterator[Shop]:
     berlin.drop_database(url)
 
 
-def moments(shop: Shop) -> None:
+def make_moments(shop: Shop) -> None:
     """Make a table with a key in each of the two hours, as a session in UTC writes them."""
     shop.run(
         "CREATE TABLE moment (k timestamp NOT NULL DEFAULT '2000-01-01 00:00:00', n int, v int, PRIMARY KEY (k, n))",
@@ -71,7 +71,7 @@ def read_values(shop: Shop) -> dict[tuple[str, str], str]:
     ],
 )
 def test_each_of_the_two_hours_is_its_own(shop: Shop, change: str) -> None:
-    moments(shop)
+    make_moments(shop)
     follower = shop.capture()
     shop.run(change)
     follower.drain()
@@ -79,7 +79,7 @@ def test_each_of_the_two_hours_is_its_own(shop: Shop, change: str) -> None:
 
 
 def test_a_key_that_moves_by_this_hour_leaves_no_ghost(shop: Shop) -> None:
-    moments(shop)
+    make_moments(shop)
     shop.run("DELETE FROM moment WHERE v = 2")
     follower = shop.capture()
     shop.run(f"UPDATE moment SET k = from_unixtime({SECOND_S})")

@@ -15,7 +15,6 @@ from tests.support.brokers import networks
 from tests.support.brokers.feed import (
     INT,
     Feed,
-    caught_up,
     column,
     deletion,
     following,
@@ -23,6 +22,7 @@ from tests.support.brokers.feed import (
     rows_at,
     settings_for,
     table,
+    wait_until_caught_up,
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status, take
@@ -145,7 +145,7 @@ def test_sets_below_and_their_targets_have_masked_rows_alone(
         for first in (40, 100):
             write(feed, first)
         feed.cut(put(999, f"{PLANTED} alone", f"{PLANTED} note alone", "2001-02-03", "cityAlone"))
-        caught_up(database, home)
+        wait_until_caught_up(database, home)
     seen = next(s for s in read_schemas(access.address) if s.table_id == 1)
     assert [c.name for c in seen.columns] == ["id", "mail", "born", "city"]
     assert rows_at(database, seen) == masked_rows(feed)
@@ -182,7 +182,7 @@ def test_changed_rules_make_the_sets_below_take_the_full_data_again(
     networks.has(access.address, home.next_offset)
     assert business_status(access.address).mirror.fills == 1
     home.restart(COLUMNS | {"people.city": "null", "people.mail": {"text": "***"}})
-    eventually(lambda: networks.says(access.address, "following").fills == 2, "the second fill")
+    eventually(lambda: networks.wait_for_state(access.address, "following").fills == 2, "the second fill")
     write(feed, 50)
     networks.has(access.address, home.next_offset)
     full_sync(settings_for(access.address, {"a": database}), "a")
@@ -205,7 +205,7 @@ def test_a_snapshot_by_other_rules_is_not_continued_below(home: Home, feed: Feed
 
 
 def test_a_reader_beside_a_set_below_gets_plain_rows(home: Home, feed: Feed) -> None:
-    """They are at the same position with the same wishes, and share frames otherwise."""
+    """They are at the same position with the same needs, and share frames otherwise."""
     with ExitStack() as stack:
         readers = {
             group: stack.enter_context(Subscriber(home.address, "main", group, credit_bytes=8 << 20))

@@ -16,7 +16,7 @@ from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.networks import has, settings_of, starting
 from tests.support.brokers.servers import BUSINESS, commit, fill, take
 from tests.support.engines.batches import half
-from tests.support.pipelines.whole_way import WholeWay
+from tests.support.pipelines.end_to_end import EndToEnd
 from tests.support.waiting import eventually
 from venus import client
 from venus.adapters.verify.findings import ComparisonVerdict
@@ -152,22 +152,22 @@ def test_the_whole_way_needs_one_address(tmp_path: Path, database: str) -> None:
         app.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
         app.executemany("INSERT INTO item VALUES (?, ?)", [(n, f"item {n}") for n in range(100)])
     app.close()
-    way = WholeWay(tmp_path, f"sqlite:///{source}", database)
+    e2e = EndToEnd(tmp_path, f"sqlite:///{source}", database)
     try:
-        found = BrokerSettings(directory=(way.broker.address,))
-        way.settings = way.settings.model_copy(update={"broker": found})
-        way.install()
-        way.load()
-        way.start()
+        found = BrokerSettings(directory=(e2e.broker.address,))
+        e2e.settings = e2e.settings.model_copy(update={"broker": found})
+        e2e.install()
+        e2e.load()
+        e2e.start()
         with sqlite3.connect(source) as app:
             app.execute("INSERT INTO item VALUES (100, 'new')")
         app.close()
-        way.caught_up()
-        assert way.verify().verdict is ComparisonVerdict.SAME
+        e2e.wait_until_caught_up()
+        assert e2e.verify().verdict is ComparisonVerdict.SAME
         assert {lookup.role for lookup, _ in broker_selection._followed} == {PRODUCER, CONSUMER}
-        way.stop()
+        e2e.stop()
     finally:
-        way.close()
+        e2e.close()
 
 
 def test_a_set_that_lies_about_others_is_not_believed(sets: Sets) -> None:
@@ -252,11 +252,11 @@ def test_with_tls_a_set_reports_only_itself_and_clients_ask_with_any_role(tmp_pa
 def test_a_broker_of_an_older_version_is_named(sets: Sets, monkeypatch: pytest.MonkeyPatch) -> None:
     """A seed without the service, as version 0.1.0: its addresses have to be configured."""
 
-    def missing(*_: object) -> network_pb2.WhereAnswer:
+    def answer_without(*_: object) -> network_pb2.WhereAnswer:
         raise ProtocolError("the peer does not implement this call", hint="is it a VENUS broker?")
 
     following = directory.DirectoryFollower(
-        DirectoryLookup(("a:1",), CONSUMER, BUSINESS), NONE, broker_selection.BrokerSelector, where=missing
+        DirectoryLookup(("a:1",), CONSUMER, BUSINESS), NONE, broker_selection.BrokerSelector, where=answer_without
     )
     with pytest.raises(VenusError, match="a:1: the peer does not implement this call") as failure:
         following.selector()

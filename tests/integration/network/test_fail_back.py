@@ -66,7 +66,7 @@ class Places:
     def mirror(self) -> broker_pb2.MirrorStatus:
         return business_status(self.lyon.address).mirror
 
-    def pulls_from(self, name: str) -> broker_pb2.MirrorStatus:
+    def wait_for_upstream(self, name: str) -> broker_pb2.MirrorStatus:
         """Wait until lyon follows a set."""
 
         def find_mirror() -> broker_pb2.MirrorStatus | None:
@@ -94,7 +94,7 @@ def places(tmp_path: Path) -> Iterator[Places]:
 
 
 @contextmanager
-def writing(home: str) -> Iterator[Callable[[], int]]:
+def write_in_background(home: str) -> Iterator[Callable[[], int]]:
     """Commit at the home until the end of the block; yield what stops that and returns the end of the queue."""
     stop, end = threading.Event(), [0]
 
@@ -124,10 +124,10 @@ def writing(home: str) -> Iterator[Callable[[], int]]:
 def test_a_set_continues_at_the_next_set_and_back_to_the_nearest_and_its_consumers_do_not_notice(
     places: Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    places.pulls_from("north")
+    places.wait_for_upstream("north")
     began = business_status(places.lyon.address).log_start
     with (
-        writing(places.hq.address) as stop,
+        write_in_background(places.hq.address) as stop,
         Subscriber(places.lyon.address, BUSINESS, "main/eu", credit_bytes=8 << 20) as target,
     ):
         target.open(3 * ROWS, 0)
@@ -135,7 +135,7 @@ def test_a_set_continues_at_the_next_set_and_back_to_the_nearest_and_its_consume
         assert places.away_metric() == "0.0"
 
         places.tandems["north"].stop()
-        mirror = places.pulls_from("south")
+        mirror = places.wait_for_upstream("south")
         assert (mirror.nearest, mirror.fills) == ("north", 1)
         assert mirror.away_since_us
         assert mirror.not_back.startswith("it does not answer: ")
@@ -156,7 +156,7 @@ def test_a_set_continues_at_the_next_set_and_back_to_the_nearest_and_its_consume
 
         places.tandem("north")
         eventually(lambda: "more without a break are needed" in places.mirror.not_back)
-        mirror = places.pulls_from("north")
+        mirror = places.wait_for_upstream("north")
         assert (mirror.nearest, mirror.not_back, mirror.fills) == ("", "", 1)
         eventually(lambda: not places.away_alarms())
         assert places.away_metric() == "0.0"
@@ -173,20 +173,20 @@ def test_a_set_continues_at_the_next_set_and_back_to_the_nearest_and_its_consume
 
 
 def test_a_set_that_is_cut_off_itself_is_left_for_a_better_one(places: Places) -> None:
-    places.pulls_from("north")
-    with writing(places.hq.address) as stop:
+    places.wait_for_upstream("north")
+    with write_in_background(places.hq.address) as stop:
         places.lines["north"].silence()
         places.lines["north"].cut()
-        mirror = places.pulls_from("south")
+        mirror = places.wait_for_upstream("south")
         assert mirror.not_back == "it is cut off itself above set north"
         (said,) = places.away_alarms()
         assert said.endswith("; repair the line above it")
         reached = business_status(places.lyon.address).next_offset
         eventually(lambda: business_status(places.lyon.address).next_offset > reached)
-        assert networks.says(places.tandems["north"].address, "cut off").cut_off == "north"
+        assert networks.wait_for_state(places.tandems["north"].address, "cut off").cut_off == "north"
 
         places.lines["north"].resume()
-        mirror = places.pulls_from("north")
+        mirror = places.wait_for_upstream("north")
         assert mirror.fills == 1
         end = stop()
     networks.has(places.lyon.address, end)

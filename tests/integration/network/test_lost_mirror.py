@@ -83,7 +83,7 @@ class Region:
         self.pipeline.start("capture", "sync", "--capture-only", "-c", "hq.toml")
         self.start_mirror()
         self.home = home
-        self.level()
+        self.wait_for_mirror()
         for target in ("main", "lake"):
             self.pipeline.venus("migrate", "--target", target)
         query(url, OWN)
@@ -95,7 +95,7 @@ class Region:
     def start_sync(self) -> None:
         self.pipeline.start("sync", "sync", "--apply-only")
 
-    def level(self) -> None:
+    def wait_for_mirror(self) -> None:
         """Wait until the mirror follows the home."""
 
         def is_following() -> bool:
@@ -104,10 +104,10 @@ class Region:
 
         self.pipeline.until(is_following, "the mirror to follow")
 
-    def at_home(self) -> int:
+    def count_at_home(self) -> int:
         return business_status(self.home).next_offset
 
-    def writing(self) -> AbstractContextManager[None]:
+    def write_in_background(self) -> AbstractContextManager[None]:
         """Change rows all the time."""
         return keep_writing(self.folder / "app.db", keys=300, every_s=0.02)
 
@@ -145,20 +145,20 @@ class Region:
             return []
         return sorted((row["id"], row["v"]) for row in rows)
 
-    def at_targets(self) -> list[list[tuple[Any, ...]]]:
+    def target_rows(self) -> list[list[tuple[Any, ...]]]:
         return [query(self.url, "SELECT id, v FROM t ORDER BY id"), self.lake()]
 
-    def becomes_equal(self) -> None:
-        self.pipeline.until(lambda: self.at_targets() == [self.source()] * 2, "both targets to be equal", every_s=0.2)
+    def wait_until_equal(self) -> None:
+        self.pipeline.until(lambda: self.target_rows() == [self.source()] * 2, "both targets to be equal", every_s=0.2)
 
     def lose_mirror(self) -> None:
         """Take the mirror's disk away while the queue above continues; its targets have not had what comes now."""
         self.pipeline.kill("broker")
         shutil.rmtree(self.folder / "lyon")
-        end = self.at_home()
-        self.pipeline.until(lambda: self.at_home() > end + 20, "the queue above to continue")
+        end = self.count_at_home()
+        self.pipeline.until(lambda: self.count_at_home() > end + 20, "the queue above to continue")
         self.start_mirror()
-        self.level()
+        self.wait_for_mirror()
 
 
 @pytest.fixture
@@ -172,18 +172,18 @@ def region(tmp_path: Path, postgres_server: Server) -> Iterator[Region]:
 
 
 def test_targets_below_a_mirror_that_lost_its_disk_become_equal_by_themselves(region: Region) -> None:
-    with region.writing(), region.reading() as seen:
-        region.pipeline.until(lambda: region.at_home() > ROWS + 100, "changes")
+    with region.write_in_background(), region.reading() as seen:
+        region.pipeline.until(lambda: region.count_at_home() > ROWS + 100, "changes")
         region.lose_mirror()
         region.pipeline.until(
             lambda: region.pipeline.tail().count("resyncing every table with the full data") >= 1,
             "a target to start over",
         )
-    region.becomes_equal()
-    with region.writing():
-        end = region.at_home()
-        region.pipeline.until(lambda: region.at_home() > end + 50, "more changes")
-    region.becomes_equal()
+    region.wait_until_equal()
+    with region.write_in_background():
+        end = region.count_at_home()
+        region.pipeline.until(lambda: region.count_at_home() > end + 50, "more changes")
+    region.wait_until_equal()
 
     assert min(seen) > 0
     assert query(region.url, "SELECT has_table_privilege('lost_mirror_reader', 't', 'SELECT')") == [(True,)]

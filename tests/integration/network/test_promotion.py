@@ -23,7 +23,7 @@ from tests.support.brokers.servers import BrokerProcess, business_status
 from tests.support.databases.postgres import Server
 from tests.support.databases.sqlite import keep_writing
 from tests.support.faults.proxy import Proxy
-from tests.support.pipelines.whole_way import Loop, run_at
+from tests.support.pipelines.end_to_end import Loop, run_at
 from tests.support.ports import free_port
 from tests.support.processes import forked
 from tests.support.waiting import eventually
@@ -95,7 +95,7 @@ class Places:
             for statement in statements:
                 connection.execute(statement)
 
-    def writing(self) -> AbstractContextManager[None]:
+    def write_in_background(self) -> AbstractContextManager[None]:
         """Change rows all the time."""
         return keep_writing(self.file, keys=97, every_s=0.01)
 
@@ -155,7 +155,7 @@ def places(tmp_path: Path, postgres_server: Server) -> Iterator[Places]:
 def test_another_core_set_becomes_the_home_and_nothing_stays_missing(places: Places) -> None:
     at = places
     eventually(lambda: at.status("second").mirror.state == "following", timeout_s=SURE_S)
-    with at.writing():
+    with at.write_in_background():
         _, said = at.venus("cluster", "promote", "--yes", code=3)
         assert "the home is not gone, set hq at" in said
         assert "two sets take writes" in said
@@ -189,10 +189,10 @@ def test_another_core_set_becomes_the_home_and_nothing_stays_missing(places: Pla
     eventually(lambda: not at.status("second").losses)
     eventually(lambda: at.rows() == at.rows("main") == at.rows("region"), timeout_s=SURE_S)
 
-    _comes_back(at)
+    _restart_old_home(at)
 
 
-def _comes_back(at: Places) -> None:
+def _restart_old_home(at: Places) -> None:
     """Start the old home: it steps down, and becomes a mirror by its configuration; everything survives restarts."""
     at.brokers["second"].stop()
     at.start("second")
@@ -217,7 +217,7 @@ def _comes_back(at: Places) -> None:
     at.start("second")
     eventually(lambda: at.status("second").producer, timeout_s=SURE_S)
     for name in ("hq", "lyon"):
-        networks.says(at.at[name], "following", SURE_S)
+        networks.wait_for_state(at.at[name], "following", SURE_S)
     found, _ = at.venus("cluster", "topology", at.at["hq"], at.at["lyon"], code=(0, 1))
     assert all("set lyon: main comes from second, not from set hq" in one for one in found["problems"])
     pulls = {one["set"]: one["pulls_from"] for one in found["sets"]}

@@ -36,7 +36,7 @@ class Console:
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._file, self._capsys = folder / "venus.toml", capsys
 
-    def at(self, address: str, *arguments: str, code: int = 0) -> str:
+    def run_at(self, address: str, *arguments: str, code: int = 0) -> str:
         """Run a command; return all that it says."""
         self._file.write_text(f'[broker]\naddresses = ["{address}"]\n[security]\naudit_file = "{self._file}.audit"\n')
         assert run([*arguments, "-c", str(self._file)]) == code, self._capsys.readouterr()
@@ -67,12 +67,12 @@ PROMOTE = ("cluster", "promote")
 
 def test_not_while_the_home_answers_unless_forced(start: Start, console: Console) -> None:
     home, second = two_cores(start)
-    said = console.at(second.address, *PROMOTE, "--yes", code=3)
+    said = console.run_at(second.address, *PROMOTE, "--yes", code=3)
     assert f"main: the home is not gone, set hq at {home.address} answers: there would be two homes" in said
     assert "Stop the brokers of the old home first" in said
     assert business_status(second.address).mirror.state == "following"
 
-    said = console.at(second.address, *PROMOTE, "--yes", "--force")
+    said = console.run_at(second.address, *PROMOTE, "--yes", "--force")
     assert "main: set second is the home now, no longer hq (home term 1)" in said
     assert eventually(lambda: business_status(home.address).replaced)
     with (
@@ -87,7 +87,7 @@ def test_not_while_the_home_answers_unless_forced(start: Start, console: Console
 def test_nothing_is_done_without_yes(start: Start, console: Console) -> None:
     home, second = two_cores(start)
     home.stop()
-    said = console.at(second.address, *PROMOTE, code=3)
+    said = console.run_at(second.address, *PROMOTE, code=3)
     assert "nothing was done: set second would become the home of main in place of hq" in said
     assert "everything below offset 15" in said
     assert "Repeat with --yes" in said
@@ -104,8 +104,8 @@ def test_a_set_that_was_restarted_while_the_home_is_gone_is_still_a_mirror(start
     home.stop()
     second.stop()
     second = start("second", home.address, tier="core", level=0)
-    assert networks.says(second.address, "cut off").set == "hq"
-    said = console.at(second.address, *PROMOTE, "--yes")
+    assert networks.wait_for_state(second.address, "cut off").set == "hq"
+    said = console.run_at(second.address, *PROMOTE, "--yes")
     assert "main: set second is the home now, no longer hq (home term 1)" in said
 
 
@@ -115,17 +115,17 @@ def test_not_below_the_core(start: Start, console: Console) -> None:
     access = start("lyon", home.address)
     networks.has(access.address, 1)
     home.stop()
-    said = console.at(access.address, *PROMOTE, "--yes", code=3)
+    said = console.run_at(access.address, *PROMOTE, "--yes", code=3)
     assert "set lyon is of tier access: only a core set becomes the home" in said
 
 
 def test_not_a_home_and_not_an_unknown_business(start: Start, console: Console) -> None:
     home, second = two_cores(start)
-    said = console.at(home.address, *PROMOTE, "--yes", code=3)
+    said = console.run_at(home.address, *PROMOTE, "--yes", code=3)
     assert "set hq mirrors nothing: it is the home of main" in said
-    said = console.at(home.address, *PROMOTE, "--business", BUSINESS, "--yes", code=3)
+    said = console.run_at(home.address, *PROMOTE, "--business", BUSINESS, "--yes", code=3)
     assert "main is not a mirror at this set, which is its home" in said
-    said = console.at(second.address, *PROMOTE, "--business", "mian", "--yes", code=2)
+    said = console.run_at(second.address, *PROMOTE, "--business", "mian", "--yes", code=2)
     assert "set second has no business 'mian' (did you mean main?)" in said
 
 
@@ -134,9 +134,9 @@ def test_a_set_without_upstream_cannot_ask_and_says_so(start: Start, console: Co
     home.stop()
     second.stop()
     second = start("second")
-    said = console.at(second.address, *PROMOTE, "--business", BUSINESS, "--yes", code=3)
+    said = console.run_at(second.address, *PROMOTE, "--business", BUSINESS, "--yes", code=3)
     assert "whether the home is gone cannot be asked: [cluster] upstream is not set" in said
-    console.at(second.address, *PROMOTE, "--business", BUSINESS, "--yes", "--force")
+    console.run_at(second.address, *PROMOTE, "--business", BUSINESS, "--yes", "--force")
     with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
         assert producer.connect(1, 3).in_doubt
 
@@ -144,17 +144,17 @@ def test_a_set_without_upstream_cannot_ask_and_says_so(start: Start, console: Co
 def test_what_was_lost_can_be_given_up_without_etcd(start: Start, console: Console) -> None:
     home, second = two_cores(start)
     home.stop()
-    console.at(second.address, *PROMOTE, "--yes")
+    console.run_at(second.address, *PROMOTE, "--yes")
     with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
         assert producer.connect(1, 5).in_doubt
         producer.pass_over(5, 26)
         assert producer.wait_until_decided(5).next_offset == 15 + 10 + 2
-    said = console.at(second.address, "cluster", "accept-loss", BUSINESS, code=3)
+    said = console.run_at(second.address, "cluster", "accept-loss", BUSINESS, code=3)
     assert "main may have lost offsets from 15 to 26 (promotion of home term 1)" in said
-    said = console.at(second.address, "cluster", "accept-loss", BUSINESS, "--confirm", BUSINESS)
+    said = console.run_at(second.address, "cluster", "accept-loss", BUSINESS, "--confirm", BUSINESS)
     assert "given up: offsets from 15 to 26" in said
     assert not business_status(second.address).losses
-    assert "knows no business 'mian'" in console.at(second.address, "cluster", "accept-loss", "mian", code=2)
+    assert "knows no business 'mian'" in console.run_at(second.address, "cluster", "accept-loss", "mian", code=2)
 
 
 def test_an_old_home_that_learns_of_nothing_is_shown_and_refuses_the_source_that_moved(
@@ -166,7 +166,7 @@ def test_an_old_home_that_learns_of_nothing_is_shown_and_refuses_the_source_that
     second = start("second", home.address, tier="core", level=0)
     networks.has(second.address, 15)
     home.stop()
-    console.at(second.address, *PROMOTE, "--yes")
+    console.run_at(second.address, *PROMOTE, "--yes")
     with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
         epoch = producer.connect(1, 3).epoch
         producer.pass_over(3, 16)
@@ -179,7 +179,7 @@ def test_an_old_home_that_learns_of_nothing_is_shown_and_refuses_the_source_that
     ):
         late.connect(epoch, 3)
     second = start("second")  # without upstream: it watches no set
-    said = console.at(second.address, "cluster", "topology", home.address, code=1)
+    said = console.run_at(second.address, "cluster", "topology", home.address, code=1)
     assert "main has two homes, set hq (home term 0) and set second (home term 1): stop all but second" in said
 
 
@@ -192,7 +192,7 @@ def test_a_set_below_takes_nothing_from_the_old_home(start: Start, console: Cons
     lyon = start("lyon", home.address, second.address)
     networks.has(lyon.address, 15)
     home.stop()
-    console.at(second.address, *PROMOTE, "--yes")
+    console.run_at(second.address, *PROMOTE, "--yes")
     with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
         producer.connect(1, 3)
         producer.pass_over(3, 16)

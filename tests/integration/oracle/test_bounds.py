@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.oracle.standin import StandIn
-from tests.support.oracle.workload import item_step, writers
+from tests.support.oracle.workload import change_item, writers
 from venus.adapters.dialects.contract import SnapshotLost
 from venus.adapters.dialects.oracle.capture import cut
 from venus.adapters.dialects.oracle.session import options
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def small(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[OracleSource]:
+def bounded_source(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[OracleSource]:
     """Open a source whose cuts take 40 log rows, 15 with one statement."""
     for module in (options, cut):
         monkeypatch.setattr(module, "SLICE_ROWS", 15)
@@ -45,10 +45,10 @@ def table(application: Any, name: str) -> dict[tuple[str], str]:
     return {(str(key),): value for key, value in application.fetchall()}
 
 
-def test_a_large_backlog_becomes_several_cuts(small: OracleSource, application: Any) -> None:
+def test_a_large_backlog_becomes_several_cuts(bounded_source: OracleSource, application: Any) -> None:
     make(application, "ITEM", "OTHER")
-    small.installer.install(["*"], [])
-    follower = Follower(small)
+    bounded_source.installer.install(["*"], [])
+    follower = Follower(bounded_source)
     follower.drain()
     for name in ("ITEM", "OTHER"):
         for key in range(100):
@@ -63,13 +63,15 @@ def test_a_large_backlog_becomes_several_cuts(small: OracleSource, application: 
     for name in ("ITEM", "OTHER"):
         got = {key: row["V"] for key, row in follower.rows(name).items()}
         assert got == table(application, name)
-    assert {t.state for t in small.registry.read_registered_tables()} == {"ACTIVE"}
+    assert {t.state for t in bounded_source.registry.read_registered_tables()} == {"ACTIVE"}
 
 
-def test_a_truncate_before_the_end_of_a_backlog_is_no_vanished_row(small: OracleSource, application: Any) -> None:
+def test_a_truncate_before_the_end_of_a_backlog_is_no_vanished_row(
+    bounded_source: OracleSource, application: Any
+) -> None:
     make(application, "ITEM")
-    small.installer.install(["*"], [])
-    follower = Follower(small)
+    bounded_source.installer.install(["*"], [])
+    follower = Follower(bounded_source)
     follower.drain()
     for key in range(100):
         application.execute("""INSERT INTO "ITEM" VALUES (%s, 'a')""", [key])
@@ -80,13 +82,13 @@ def test_a_truncate_before_the_end_of_a_backlog_is_no_vanished_row(small: Oracle
     application.execute("""INSERT INTO "ITEM" VALUES (7, 'new')""")
     follower.drain()
     assert set(follower.rows("ITEM")) == {("7",)}
-    assert {t.state for t in small.registry.read_registered_tables()} == {"ACTIVE"}
+    assert {t.state for t in bounded_source.registry.read_registered_tables()} == {"ACTIVE"}
 
 
-def test_a_busy_table_does_not_keep_the_others_waiting(small: OracleSource, application: Any) -> None:
+def test_a_busy_table_does_not_keep_the_others_waiting(bounded_source: OracleSource, application: Any) -> None:
     make(application, "BUSY", "QUIET")
-    small.installer.install(["*"], [])
-    follower = Follower(small)
+    bounded_source.installer.install(["*"], [])
+    follower = Follower(bounded_source)
     follower.drain()
     application.execute("""INSERT INTO "QUIET" VALUES (1, 'a')""")
     for turn in range(3):
@@ -116,44 +118,46 @@ def test_bytes_and_time_end_a_cut_too(
 
 
 def test_after_a_lost_snapshot_cuts_are_smaller_and_grow_again(
-    small: OracleSource, application: Any, monkeypatch: pytest.MonkeyPatch
+    bounded_source: OracleSource, application: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(application, "ITEM")
-    small.installer.install(["*"], [])
-    follower = Follower(small)
+    bounded_source.installer.install(["*"], [])
+    follower = Follower(bounded_source)
     follower.drain()
     for key in range(200):
         application.execute("""INSERT INTO "ITEM" VALUES (%s, 'a')""", [key])
-    small.capture._bounds.rows = 400
-    taken = small.capture.open_cut([])
+    bounded_source.capture._bounds.rows = 400
+    taken = bounded_source.capture.open_cut([])
     assert taken is not None
 
-    def too_old(*_: Any) -> Any:
+    def refuse_old_snapshot(*_: Any) -> Any:
         raise SnapshotLost("ORA-01555: snapshot too old")
 
     with monkeypatch.context() as patch:
-        patch.setattr(small.database.reader, "stream", too_old)
+        patch.setattr(bounded_source.database.reader, "stream", refuse_old_snapshot)
         with pytest.raises(SnapshotLost):
             list(taken.read_sections(rows_max=100, bytes_max=10_000))
     taken.rollback()
-    assert small.capture._bounds.rows == 100
+    assert bounded_source.capture._bounds.rows == 100
     assert rows_of_cut(follower) == 100
-    assert small.capture._bounds.rows == 40  # twice as much again, up to what the settings allow
+    assert bounded_source.capture._bounds.rows == 40  # twice as much again, up to what the settings allow
     follower.drain()
     assert len(follower.rows("ITEM")) == 200
 
 
-def test_six_writers_and_bounded_cuts_lose_nothing(small: OracleSource, standin: StandIn, application: Any) -> None:
+def test_six_writers_and_bounded_cuts_lose_nothing(
+    bounded_source: OracleSource, standin: StandIn, application: Any
+) -> None:
     make(application, "ITEM")
-    small.installer.install(["*"], [])
-    follower = Follower(small)
-    with writers(standin, item_step) as ended:
+    bounded_source.installer.install(["*"], [])
+    follower = Follower(bounded_source)
+    with writers(standin, change_item) as ended:
         while ended["commit"] < 300:
             follower.cut()
     follower.drain()
     got = {key: row["V"] for key, row in follower.rows("ITEM").items()}
     assert got == table(application, "ITEM")
-    assert {t.state for t in small.registry.read_registered_tables()} == {"ACTIVE"}
+    assert {t.state for t in bounded_source.registry.read_registered_tables()} == {"ACTIVE"}
 
 
 def test_bounds_shrink_to_a_minimum_and_grow_to_the_settings() -> None:

@@ -28,7 +28,7 @@ class Shop:
     follower: Follower
     altered: int = 0
 
-    def alters(self, clauses: str, *, noted: bool = True, specified: bool = True, shown: str = "") -> None:
+    def alter_table(self, clauses: str, *, noted: bool = True, specified: bool = True, shown: str = "") -> None:
         """Alter the table as the application, which the DDL trigger sees, or as a user that it does not see."""
         if clauses:
             self.cursor.execute(f'ALTER TABLE "ITEM" {clauses}')
@@ -89,7 +89,7 @@ def shop(application: Any, source: OracleSource) -> Shop:
 )
 def test_values_that_alter_table_has_changed_are_read_again(shop: Shop, clauses: str, noted: bool) -> None:
     for each in clauses.split("; "):
-        shop.alters(each, noted=noted)
+        shop.alter_table(each, noted=noted)
     shop.looks()
     assert shop.state == ("ACTIVE", "")
     assert shop.is_read_again
@@ -100,14 +100,14 @@ def test_values_that_alter_table_has_changed_are_read_again(shop: Shop, clauses:
 
 def test_columns_that_trade_names_within_a_second_of_the_look_are_noticed_by_their_order(shop: Shop) -> None:
     for each in ('RENAME COLUMN "A" TO "X"', 'RENAME COLUMN "B" TO "A"', 'RENAME COLUMN "X" TO "B"'):
-        shop.alters(each, noted=False, specified=False)
+        shop.alter_table(each, noted=False, specified=False)
     shop.looks()
     assert shop.has() == shop.is_so()
 
 
 def test_a_column_dropped_and_added_within_a_second_of_the_look_is_noticed_by_its_note(shop: Shop) -> None:
-    shop.alters('DROP COLUMN "B"', specified=False)
-    shop.alters('ADD "B" NUMBER(9)', specified=False)
+    shop.alter_table('DROP COLUMN "B"', specified=False)
+    shop.alter_table('ADD "B" NUMBER(9)', specified=False)
     shop.looks()
     assert shop.has() == shop.is_so()
 
@@ -115,8 +115,8 @@ def test_a_column_dropped_and_added_within_a_second_of_the_look_is_noticed_by_it
 def test_an_older_installation_goes_by_the_notes(shop: Shop) -> None:
     shop.cursor.execute("DROP TABLE VENUS_SEGMENT")
     assert "installation" in [found.where for found in shop.source.installer.check(["*"], [])]
-    shop.alters('DROP COLUMN "B"')
-    shop.alters('ADD "B" NUMBER(9)')
+    shop.alter_table('DROP COLUMN "B"')
+    shop.alter_table('ADD "B" NUMBER(9)')
     shop.looks()
     assert shop.has() == shop.is_so()
 
@@ -124,7 +124,7 @@ def test_an_older_installation_goes_by_the_notes(shop: Shop) -> None:
 def test_what_happened_while_capture_was_away_is_noticed(shop: Shop, source: OracleSource) -> None:
     source.close()
     for each in ('DROP COLUMN "B"', 'ADD "B" NUMBER(9)'):
-        shop.alters(each, noted=False)
+        shop.alter_table(each, noted=False)
     shop.looks()
     assert shop.has() == shop.is_so()
 
@@ -141,7 +141,7 @@ def test_a_paused_table_is_read_again_when_it_continues(shop: Shop, noted: bool)
     table_id = shop.follower.table_id("ITEM")
     shop.source.registry.set_table_state(table_id, "PAUSED", "")
     for each in ('DROP COLUMN "B"', 'ADD "B" NUMBER(9)'):
-        shop.alters(each, noted=noted)
+        shop.alter_table(each, noted=noted)
     shop.looks()
     shop.looks()
     shop.source.registry.set_table_state(table_id, "ACTIVE", "")
@@ -160,7 +160,7 @@ def test_a_paused_table_is_read_again_when_it_continues(shop: Shop, noted: bool)
     ],
 )
 def test_what_is_noted_and_changes_no_value_is_no_reason_to_read(shop: Shop, clauses: str, shown: str) -> None:
-    shop.alters(clauses, shown=shown)
+    shop.alter_table(clauses, shown=shown)
     shop.looks()
     assert shop.state == ("ACTIVE", "")
     assert not shop.is_read_again
@@ -168,7 +168,7 @@ def test_what_is_noted_and_changes_no_value_is_no_reason_to_read(shop: Shop, cla
 
 def test_a_partition_that_oracle_adds_by_itself_is_no_reason_to_read(shop: Shop) -> None:
     shop.cursor.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', 'SYS_P1', 101)")
-    shop.alters("", noted=False)
+    shop.alter_table("", noted=False)
     shop.looks()
     assert shop.state == ("ACTIVE", "")
     assert not shop.is_read_again
@@ -185,15 +185,15 @@ def test_an_installation_of_an_older_version_remembers_what_there_is(shop: Shop)
     shop.looks()
     assert not shop.is_read_again
     for each in ('DROP COLUMN "B"', 'ADD "B" NUMBER(9)'):
-        shop.alters(each, noted=False)
+        shop.alter_table(each, noted=False)
     shop.looks()
     assert shop.has() == shop.is_so()
 
 
 def test_triggers_that_the_table_switched_off_and_on_have_missed_changes(shop: Shop) -> None:
     """Whether that is a DDL of each trigger, so that its own time shows it, is not documented."""
-    shop.alters("", shown="DISABLE ALL TRIGGERS", specified=False)
-    shop.alters("", shown="ENABLE ALL TRIGGERS", specified=False)
+    shop.alter_table("", shown="DISABLE ALL TRIGGERS", specified=False)
+    shop.alter_table("", shown="ENABLE ALL TRIGGERS", specified=False)
     shop.looks()
     assert shop.state[0] == "RESYNC"
     assert shop.state[1].startswith("ALTER TABLE disabled its triggers")
@@ -202,7 +202,7 @@ def test_triggers_that_the_table_switched_off_and_on_have_missed_changes(shop: S
 def test_triggers_that_were_off_while_the_table_was_paused_are_not_forgotten(shop: Shop) -> None:
     table_id = shop.follower.table_id("ITEM")
     shop.source.registry.set_table_state(table_id, "PAUSED", "")
-    shop.alters("", shown="DISABLE ALL TRIGGERS", specified=False)
+    shop.alter_table("", shown="DISABLE ALL TRIGGERS", specified=False)
     shop.looks()
     shop.source.registry.set_table_state(table_id, "ACTIVE", "")
     assert shop.is_read_again
@@ -218,7 +218,7 @@ def test_triggers_that_were_off_while_the_table_was_paused_are_not_forgotten(sho
 )
 def test_only_what_moves_rows_excuses_another_segment(shop: Shop, shown: str, state: str) -> None:
     """Such as a table that gets a constraint, and is then exchanged for a partition of a table that is not captured."""
-    shop.alters("", shown=shown)
+    shop.alter_table("", shown=shown)
     shop.cursor.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', NULL, 77)")
     shop.looks()
     assert shop.state[0] == state

@@ -37,7 +37,7 @@ def known_text(text: str) -> str:
     return text
 
 
-def every(versions: Sequence[Version] = VERSIONS) -> list[str]:
+def find_all(versions: Sequence[Version] = VERSIONS) -> list[str]:
     installed = {s for v in versions for options in (ROWS, LIMITED) for s in statements(v, options)}
     inline = {s for v in versions for s in inline_statements(v)}
     return sorted(installed | inline | {*running(), *survey_statements()})
@@ -47,7 +47,7 @@ def every(versions: Sequence[Version] = VERSIONS) -> list[str]:
     ("versions", "some"), [(VERSIONS[-1:], 40), pytest.param(VERSIONS, 90, marks=pytest.mark.slow)], ids=["last", "all"]
 )
 def test_every_statement_can_be_read(plsql_grammar: Grammar, versions: Sequence[Version], some: int) -> None:
-    found = {text: plsql_grammar.problem(known_text(text)) for text in every(versions)}
+    found = {text: plsql_grammar.problem(known_text(text)) for text in find_all(versions)}
     assert {text: problem for text, problem in found.items() if problem} == {}
     assert len(found) > some
 
@@ -79,7 +79,7 @@ def test_every_statement_of_a_fall_back_can_be_read(plsql_grammar: Grammar, vers
 def test_a_statement_without_one_of_its_words_cannot(plsql_grammar: Grammar) -> None:
     broken = {
         text[: at.start()] + text[at.end() :]
-        for text in [*every(), *target_statements()]
+        for text in [*find_all(), *target_statements()]
         for at in list(NEEDED.finditer(text))[:3]
         if text.startswith(("CREATE", "LOCK", "INSERT", "UPDATE")) and not text.startswith("INSERT /*")
     }

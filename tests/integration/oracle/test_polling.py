@@ -20,7 +20,7 @@ LINE = 'CREATE TABLE "LINE" ("A" NUMBER(9) NOT NULL, "B" NUMBER(9) NOT NULL, "C"
 
 
 @pytest.fixture
-def idle(application: Any, source: OracleSource) -> Follower:
+def idle_follower(application: Any, source: OracleSource) -> Follower:
     """Capture two tables that do not change."""
     application.execute(ITEM)
     application.execute(LINE)
@@ -38,7 +38,9 @@ def poll_statements(standin: StandIn, source: OracleSource) -> list[str]:
     return standin.said
 
 
-def test_an_idle_poll_is_one_statement_and_ends_nothing(idle: Follower, source: OracleSource, standin: StandIn) -> None:
+def test_an_idle_poll_is_one_statement_and_ends_nothing(
+    idle_follower: Follower, source: OracleSource, standin: StandIn
+) -> None:
     for _ in range(3):
         (probe,) = poll_statements(standin, source)
         assert "ALL_" not in probe
@@ -46,38 +48,42 @@ def test_an_idle_poll_is_one_statement_and_ends_nothing(idle: Follower, source: 
     assert len(poll_statements(standin, source)) == 1
 
 
-def test_every_kind_of_news_ends_the_idle_polls(idle: Follower, application: Any, source: OracleSource) -> None:
+def test_every_kind_of_news_ends_the_idle_polls(
+    idle_follower: Follower, application: Any, source: OracleSource
+) -> None:
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one')")
-    assert idle.cut() is not None
-    assert idle.cut() is None
+    assert idle_follower.cut() is not None
+    assert idle_follower.cut() is None
     application.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'TRUNCATE', 'APP', 'ITEM', NULL)")
-    assert idle.cut() is not None
-    assert idle.rows("ITEM") == {}
-    source.capture.restart_fill(idle.table_id("ITEM"))
-    assert idle.cut() is not None
+    assert idle_follower.cut() is not None
+    assert idle_follower.rows("ITEM") == {}
+    source.capture.restart_fill(idle_follower.table_id("ITEM"))
+    assert idle_follower.cut() is not None
 
 
 def test_what_waits_for_a_paused_table_makes_no_poll_dearer(
-    idle: Follower, application: Any, source: OracleSource, standin: StandIn
+    idle_follower: Follower, application: Any, source: OracleSource, standin: StandIn
 ) -> None:
-    source.registry.set_table_state(idle.table_id("ITEM"), "PAUSED", "by hand")
+    source.registry.set_table_state(idle_follower.table_id("ITEM"), "PAUSED", "by hand")
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one')")
     application.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'TRUNCATE', 'APP', 'ITEM', NULL)")
     assert source.capture.open_cut([]) is None
     assert len(poll_statements(standin, source)) == 1
     application.execute('INSERT INTO "LINE" VALUES (1, 1, 1)')
-    assert idle.cut() is not None
+    assert idle_follower.cut() is not None
     assert source.capture.open_cut([]) is None
     assert len(poll_statements(standin, source)) == 1
     with closing(OracleSource(standin)) as another:
-        another.registry.set_table_state(idle.table_id("ITEM"), "ACTIVE", "")
-    assert idle.cut() is not None
+        another.registry.set_table_state(idle_follower.table_id("ITEM"), "ACTIVE", "")
+    assert idle_follower.cut() is not None
 
 
-def test_every_poll_and_cut_reads_a_log_through_its_index(idle: Follower, application: Any, standin: StandIn) -> None:
+def test_every_poll_and_cut_reads_a_log_through_its_index(
+    idle_follower: Follower, application: Any, standin: StandIn
+) -> None:
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one')")
     standin.said.clear()
-    idle.drain()
+    idle_follower.drain()
     reads = [part for text in standin.said for part in re.split(r"UNION ALL|\bOR\b", text) if "FROM VENUS_L_" in part]
     reads = [part for part in reads if not part.startswith("DELETE")]
     assert len(reads) > 5
@@ -86,19 +92,19 @@ def test_every_poll_and_cut_reads_a_log_through_its_index(idle: Follower, applic
 
 
 def test_the_index_of_an_emptied_log_is_coalesced_when_no_session_waits(
-    idle: Follower, application: Any, source: OracleSource, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+    idle_follower: Follower, application: Any, source: OracleSource, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture, "COALESCE_ROWS", 10)
-    log = f"VENUS_L_{idle.table_id('ITEM'):05}"
+    log = f"VENUS_L_{idle_follower.table_id('ITEM'):05}"
     application.executemany('INSERT INTO "ITEM" VALUES (%s, NULL)', [(n,) for n in range(12)])
-    assert idle.cut() is not None
+    assert idle_follower.cut() is not None
     assert standin.said.count(f"ALTER INDEX {log}_PK COALESCE") == 0
     for _ in range(3):
         assert source.capture.open_cut([]) is None
     assert standin.said.count(f"ALTER INDEX {log}_PK COALESCE") == 1
 
 
-def test_the_statistics_of_a_log_are_fixed(idle: Follower, application: Any, source: OracleSource) -> None:
+def test_the_statistics_of_a_log_are_fixed(idle_follower: Follower, application: Any, source: OracleSource) -> None:
     application.execute("SELECT TABLE_NAME FROM DICTIONARY.USER_TAB_STATISTICS")
     assert {row[0] for row in application.fetchall()} == {"VENUS_L_00001", "VENUS_L_00002", "VENUS_L_00003"}
     application.execute("DELETE FROM DICTIONARY.FIXED_STATISTICS WHERE NAME = 'VENUS_L_00002'")

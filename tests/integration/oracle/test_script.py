@@ -36,7 +36,7 @@ def script_of(source: OracleSource) -> Script:
     return read(source.installer.as_script(source.installer.plan_install(*EVERYTHING), removal=False))
 
 
-def by_hand(standin: StandIn, script: Script) -> None:
+def run_script_by_hand(standin: StandIn, script: Script) -> None:
     """Do what SQL*Plus would with a script, with no help of the program's."""
     with closing(standin.connect()) as session:
         for statement in script.statements:
@@ -80,7 +80,7 @@ def test_the_script_stops_at_an_error_and_keeps_a_record(school: Any, source: Or
 
 def test_a_dba_installs_and_the_program_continues(school: Any, source: OracleSource, standin: StandIn) -> None:
     script = script_of(source)
-    by_hand(standin, script)
+    run_script_by_hand(standin, script)
     school.execute("""INSERT INTO "ENROLL" VALUES (2, 'Art', NULL)""")
     assert {t.state for t in source.registry.read_registered_tables()} == {"PAUSED"}
     standin.said.clear()
@@ -94,7 +94,7 @@ def test_a_dba_installs_and_the_program_continues(school: Any, source: OracleSou
     assert set(follower.rows("ENROLL")) == {("1", "Physics"), ("2", "Art")}
     assert all(step.exists for step in source.installer.install(*EVERYTHING))
     source.installer.adopt(*EVERYTHING)
-    by_hand(standin, read(source.installer.as_script(source.installer.plan_uninstall(), removal=True)))
+    run_script_by_hand(standin, read(source.installer.as_script(source.installer.plan_uninstall(), removal=True)))
     school.execute("SHOW TABLES LIKE 'VENUS%'")
     assert school.fetchall() == ()
 
@@ -102,14 +102,14 @@ def test_a_dba_installs_and_the_program_continues(school: Any, source: OracleSou
 def test_a_script_that_was_cut_short_is_continued(school: Any, source: OracleSource, standin: StandIn) -> None:
     script = script_of(source)
     half = len(script.statements) // 2
-    by_hand(standin, Script(statements=script.statements[:half]))
+    run_script_by_hand(standin, Script(statements=script.statements[:half]))
     with pytest.raises(Refused, match=r"\d+ statements of the installation have not been run, the first: APP\.") as why:
         source.installer.adopt(*EVERYTHING)
     assert "install-triggers --dry-run" in why.value.hint
     assert {t.state for t in source.registry.read_registered_tables()} <= {"PAUSED"}
     rest = script_of(source)
     assert set(rest.statements) < set(script.statements)
-    by_hand(standin, rest)
+    run_script_by_hand(standin, rest)
     source.installer.adopt(*EVERYTHING)
     assert {t.state for t in source.registry.read_registered_tables()} == {"ACTIVE"}
 
@@ -127,7 +127,7 @@ def test_a_script_that_was_cut_short_is_continued(school: Any, source: OracleSou
 def test_what_was_not_done_as_printed_is_refused_by_name(
     harm: str, said: str, school: Any, source: OracleSource, standin: StandIn
 ) -> None:
-    by_hand(standin, script_of(source))
+    run_script_by_hand(standin, script_of(source))
     school.execute(harm)
     with pytest.raises(VenusError, match=said):
         source.installer.adopt(*EVERYTHING)
@@ -136,7 +136,7 @@ def test_what_was_not_done_as_printed_is_refused_by_name(
 def test_a_trigger_of_another_text_is_refused(school: Any, source: OracleSource, standin: StandIn) -> None:
     script = script_of(source)
     edited = [s.replace("'U'", "'X'") if "VENUS_U_00002\n" in s else s for s in script.statements]
-    by_hand(standin, Script(statements=edited))
+    run_script_by_hand(standin, Script(statements=edited))
     with pytest.raises(Refused, match="trigger VENUS_U_00002"):
         source.installer.adopt(*EVERYTHING)
 
@@ -146,7 +146,7 @@ def test_triggers_that_vanished_are_a_resync_by_hand_too(school: Any, source: Or
     school.execute("DROP TRIGGER VENUS_U_00002")
     repair = script_of(source)
     assert any("'RESYNC'" in text for text in repair.statements)
-    by_hand(standin, repair)
+    run_script_by_hand(standin, repair)
     source.installer.adopt(*EVERYTHING)
     state = {t.schema.name: t for t in source.registry.read_registered_tables()}["ENROLL"]
     assert (state.state, "its triggers were created again" in state.reason) == ("RESYNC", True)
@@ -156,7 +156,7 @@ def test_a_transaction_that_is_still_open_is_waited_for(
     school: Any, source: OracleSource, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("venus.adapters.dialects.oracle.installation.installer.ATTEMPTS", 2)
-    by_hand(standin, script_of(source))
+    run_script_by_hand(standin, script_of(source))
     school.execute('INSERT INTO DICTIONARY.PENDING_DML VALUES (\'"APP"."ENROLL"\')')
     with pytest.raises(DatabaseUnavailable, match=r"ORA-20101: VENUS: a transaction that wrote APP\.ENROLL before"):
         source.installer.adopt(*EVERYTHING)
@@ -187,7 +187,7 @@ def test_the_papers_own_variant_is_a_script_too(application: Any, standin: Stand
     application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "V" VARCHAR2(40))')
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one'), (2, 'two')")
     with closing(OracleSource(standin, OracleOptions(inline=True))) as source:
-        by_hand(standin, script_of(source))
+        run_script_by_hand(standin, script_of(source))
         source.installer.adopt(*EVERYTHING)
         follower = Follower(source)
         follower.drain()

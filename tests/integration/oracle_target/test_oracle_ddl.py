@@ -10,9 +10,9 @@ import pytest
 from tests.conformance.targets.places import OracleTargetPlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, TEXT, column, items, put, refers, table, unique_label
+from tests.support.brokers.feed import INT, TEXT, column, items, make_referring_schema, put, table, unique_label
 from tests.support.oracle.standin import DICTIONARY, SCHEMA
-from tests.support.processes.forks import Victim
+from tests.support.processes.forks import ForkedModule
 from venus.adapters.targets.relational.database import open_database
 from venus.adapters.targets.relational.states import TableState
 from venus.model import Kind, LogicalType, TableSchema
@@ -49,7 +49,7 @@ def test_a_process_killed_between_two_steps_of_ddl_is_continued(stage: Stage, br
     feed.describe(schema)
     feed.cut(put(1, "a", 1), put(2, "b", 2))
     stage.target.load()
-    with Victim("tests.support.faults.killed_session", broker.address, "o", place_of(stage).url) as victim:
+    with ForkedModule("tests.support.faults.killed_session", broker.address, "o", place_of(stage).url) as victim:
         for version, (step, moment) in enumerate(((s, m) for s in range(1, 6) for m in MOMENTS), 2):
             schema, late = next_version(schema, version), unique_label(items(version + 20, f"late{version}"))
             feed.describe(schema, late)
@@ -62,7 +62,7 @@ def test_a_process_killed_between_two_steps_of_ddl_is_continued(stage: Stage, br
             assert not victim.run("ddl-apply", NEVER, moment, broker.next_offset)
 
     assert killed >= 8
-    stage.equal()
+    stage.compare_tables()
     assert {t.state for t in states(stage).values()} == {"ACTIVE"}
     assert all(t.created for t in states(stage).values()), "VENUS knows its own tables, and gives them their indexes"
     assert place_of(stage).query("SELECT * FROM VENUS_INTENT") == []
@@ -72,14 +72,14 @@ def test_a_process_killed_between_two_steps_of_ddl_is_continued(stage: Stage, br
 @pytest.mark.fault
 def test_a_load_killed_between_two_steps_of_ddl_is_continued(stage: Stage, broker: FakeDelivery) -> None:
     feed, place = stage.feed, place_of(stage)
-    feed.describe(unique_label(items()), refers(items(2, "others"), "amount", items()))
+    feed.describe(unique_label(items()), make_referring_schema(items(2, "others"), "amount", items()))
     feed.cut(*(put(i, f"label {i}", i) for i in range(20)), put(1, "other", 1, table=2))
-    with Victim("tests.support.faults.killed_session", broker.address, "o", place.url) as victim:
+    with ForkedModule("tests.support.faults.killed_session", broker.address, "o", place.url) as victim:
         runs = [victim.run("ddl-load", step, moment, 0) for step in range(1, 6) for moment in MOMENTS]
         assert not victim.run("load", NEVER, "after", 0)
 
     assert sum(runs) >= 4
-    stage.equal()
+    stage.compare_tables()
     assert all(t.created for t in states(stage).values())
     assert place.query("SELECT * FROM VENUS_INTENT") == []
     assert {row[2] for row in place.query('SHOW INDEX FROM "ITEMS"')} == {"PRIMARY", "ITEMS_ITEMS_LABEL"}
@@ -95,17 +95,17 @@ def test_columns_are_dropped_renamed_widened_and_may_be_null(stage: Stage) -> No
     stage.target.load()
     renamed = (column(1, "id", INT), column(2, "label", longer, nullable=True), column(3, "b", INT))
     dropped = (column(1, "id", INT), column(3, "b", INT), column(4, "c", TEXT))
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.describe(replace(first, version=2, columns=renamed))
         stage.feed.cut(put(1, "x" * 100, 5_000_000_000), put(3, None, 3))
-        stage.reaches(stage.feed.broker.next_offset)
-        stage.equal()
+        stage.wait_until_applied(stage.feed.broker.next_offset)
+        stage.compare_tables()
         stage.feed.describe(replace(first, version=3, columns=dropped))
         stage.feed.model[1] = {key: (b, None) for key, (_, b) in stage.feed.model[1].items()}
         stage.feed.cut(put(4, 4, "four"))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
 
-    stage.equal()
+    stage.compare_tables()
     assert stage.table("shop.items").state == "ACTIVE"
     assert place_of(stage).query('SELECT "LABEL" FROM "ITEMS" WHERE "ID" = 1') == [("x" * 100,)]
 
@@ -116,10 +116,10 @@ def test_a_type_that_oracle_cannot_change_halts_its_table_alone(stage: Stage) ->
     stage.feed.describe(first, items(2, "others"))
     stage.feed.cut(put(1, "one"), put(1, "other", 1, table=2))
     stage.target.load()
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.describe(replace(first, version=2, columns=(column(1, "id", INT), column(2, "a", TEXT))))
         stage.feed.cut(put(1, "x" * 100), put(1, "moves", 1, table=2))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
         halted = stage.table("shop.items")
 
     assert halted.state == "HALTED"

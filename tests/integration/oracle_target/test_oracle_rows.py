@@ -16,7 +16,7 @@ from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import INT, TEXT, Row, column, deletion, items, put, table, unique_label
 from tests.support.oracle.standin import SCHEMA
-from tests.support.processes.forks import Victim
+from tests.support.processes.forks import ForkedModule
 from tests.support.waiting import eventually
 from venus.adapters.dialects.verify_contract import Slice, Subject
 from venus.adapters.targets.relational.database import RelationalDatabase, open_database
@@ -99,7 +99,7 @@ def test_every_value_arrives_exactly_or_waits_in_quarantine(way: str, stage: Sta
     if way == "load":
         stage.target.load()
     else:
-        stage.catches_up()
+        stage.follow_to_end()
     waiting = {(q.table.partition(".of_")[2], q.key): q.message for q in stage.target.open_quarantine().list()}
 
     wanted: dict[str, dict[tuple[str, ...], Row]]
@@ -124,9 +124,9 @@ def test_only_the_refused_row_waits_whatever_was_written_before_it(stage: Stage)
     stage = stage.configure(on_error="quarantine")
     stage.target.load()
     stage.place.refuse(items(), "bad")
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put(1, "", 1), put(2, "bad", 2), put(3, "", 3), put(4, "fine", 4))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
 
     assert [row.key for row in stage.target.open_quarantine().list()] == ['{"id": "2"}']
     assert read(stage, items()) == {("1",): ("", "1"), ("3",): ("", "3"), ("4",): ("fine", "4"), ("9",): ("old", "9")}
@@ -139,13 +139,13 @@ def test_an_empty_key_and_an_empty_short_text_wait_and_a_clob_keeps_its_own(stag
     stage.feed.describe(schema)
     stage.feed.cut(put("a", "", "x"), put("b", None, "x"))
     stage.target.load()
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put("", "x", "x"), put("c", "", "y"), put("d", "x", ""), put("a", None, "z"), put("b", "", None))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
         waiting = {q.key: q for q in stage.target.open_quarantine().list()}
         stage.target.open_quarantine().skip([waiting['{"id": ""}'].id], reason="a test")
         stage.feed.cut(deletion(""), put("e", "x", "x"))  # the deleted row does not exist
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
 
     assert set(waiting) == {'{"id": ""}', '{"id": "d"}'}
     assert {q.message.partition(": ")[2] for q in waiting.values()} == {"Oracle stores NULL for an empty text"}
@@ -160,7 +160,7 @@ def test_a_cut_larger_than_memory_is_written_as_a_whole(stage: Stage) -> None:
     stage.feed.cut(*(put(i, f"label {i}", i) for i in range(400)))
     stage = stage.configure(apply={"cut_group_rows_max": 50})
     stage.target.load()
-    with stage.following():
+    with stage.follow_in_thread():
         for shift in (1, 2):
             moved = [put(i, f"label {(i + shift) % 300}", i) for i in range(300)]
             stage.feed.cut(
@@ -172,7 +172,7 @@ def test_a_cut_larger_than_memory_is_written_as_a_whole(stage: Stage) -> None:
             )
         eventually(lambda: stage.target.read_view().offset >= stage.feed.broker.next_offset, "the large cuts")
 
-    stage.equal()
+    stage.compare_tables()
     staged = "table_schema = 'APP' AND table_name LIKE 'venus\\_s\\_%'"
     left = place_of(stage).query(f"SELECT table_name FROM information_schema.tables WHERE {staged}")
     assert [place_of(stage).query(f'SELECT COUNT(*) FROM "{name}"') for (name,) in left] == [[(0,)]]
@@ -184,13 +184,13 @@ def test_a_target_gets_the_rows_of_its_predicate(stage: Stage) -> None:
     stage.feed.cut(*(put(i, "x", i) for i in range(20)))
     stage.target.load()
     loaded = set(stage.place.rows(stage.settings, items()))
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put(1, "leaves", 100), put(15, "enters", 5), put(16, "stays out", 99))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
     assert loaded == {(str(i),) for i in range(10)}
     assert set(stage.place.rows(stage.settings, items())) == loaded - {("1",)} | {("15",)}
     changed = stage.configure(where={"items": "amount < 12"})
-    with changed.following():
+    with changed.follow_in_thread():
         eventually(lambda: {("10",), ("11",)} <= set(changed.place.rows(changed.settings, items())), "more rows")
     state = changed.table("shop.items")
     assert (state.predicate, state.rows_brought) == ("amount < 12", 2)
@@ -202,7 +202,7 @@ def test_a_resync_sees_a_lob_that_differs(stage: Stage) -> None:
     stage.target.load()
     place_of(stage).query("""UPDATE "ITEMS" SET "LABEL" = CASE "ID" WHEN 1 THEN 'label' WHEN 3 THEN 'x' END""")
     stage.target.resync("items")
-    with stage.following():
+    with stage.follow_in_thread():
         eventually(lambda: stage.table("shop.items").state == "ACTIVE", "the resync")
 
     assert read(stage, items()) == {("1",): ("Label", "1"), ("2",): ("b", "2"), ("3",): (None, "3"), ("4",): ("", "4")}
@@ -237,30 +237,30 @@ def test_rows_and_their_offset_appear_together(stage: Stage, broker: FakeDeliver
     stage.feed.describe(items())
     stage.feed.cut(*(put(i, 0, 50) for i in range(50)))
     stage.target.load()
-    with watched_labels(place_of(stage)) as seen, stage.following():
+    with watched_labels(place_of(stage)) as seen, stage.follow_in_thread():
         for n in range(1, 25):
             stage.feed.cut(*(put(i, n, broker.next_offset + 50) for i in range(50)), batch_rows=20)
-            stage.reaches(broker.next_offset)
+            stage.wait_until_applied(broker.next_offset)
 
     assert seen == {(50, 1, 1)}
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_a_killed_load_and_a_killed_stream_leave_whole_cuts(stage: Stage, broker: FakeDelivery) -> None:
     stage.feed.describe(items())
     stage.feed.cut(*(put(i, "0", i) for i in range(100)))
     place = place_of(stage)
-    with Victim("tests.support.faults.killed_session", broker.address, place.name, place.url) as victim:
+    with ForkedModule("tests.support.faults.killed_session", broker.address, place.name, place.url) as victim:
         killed = sum(victim.run("load", step, "before", 0) for step in (1, 2, 3))
         stage.target.load()
         for n, (step, moment) in enumerate(place.kills, 1):
             stage.feed.cut(*(put(i, n, i) for i in range(100)), batch_rows=30)
             killed += victim.run("apply", step, moment, broker.next_offset)
             assert place.query('SELECT COUNT(DISTINCT "LABEL") FROM "ITEMS"') == [(1,)]
-    stage.catches_up()
+    stage.follow_to_end()
 
     assert killed >= 6
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_a_lost_session_is_opened_again(stage: Stage) -> None:
@@ -268,15 +268,15 @@ def test_a_lost_session_is_opened_again(stage: Stage) -> None:
     stage.feed.cut(put(1, "a", 1))
     stage.target.load()
     place = place_of(stage)
-    with stage.following() as reports:
+    with stage.follow_in_thread() as reports:
         eventually(lambda: bool(reports), "the loop")
         for (session,) in place.query("SELECT id FROM information_schema.processlist WHERE db = 'APP'"):
             with suppress(pymysql.OperationalError):  # it has ended by itself, or is the one that asks
                 place.query(f"KILL {session}")
         stage.feed.cut(put(2, "b", 2))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
 
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_a_split_is_claimed_once(stage: Stage) -> None:

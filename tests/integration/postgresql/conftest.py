@@ -60,7 +60,7 @@ def sql(database: str) -> Iterator[Sql]:
 
 
 @pytest.fixture
-def another(database: str) -> Iterator[Callable[[], Sql]]:
+def open_sessions(database: str) -> Iterator[Callable[[], Sql]]:
     """Open more sessions."""
     sessions: list[Sql] = []
 
@@ -99,9 +99,9 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     statements: list[str] = []
     run = connections.PostgresConnection.run
 
-    def listening(self: connections.PostgresConnection, text: str, params: connections.Params = None) -> int:
+    def count_listeners(self: connections.PostgresConnection, text: str, params: connections.Params = None) -> int:
         statements.append(text)
         return run(self, text, params)
 
-    monkeypatch.setattr(connections.PostgresConnection, "run", listening)
+    monkeypatch.setattr(connections.PostgresConnection, "run", count_listeners)
     return statements

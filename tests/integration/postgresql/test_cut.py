@@ -132,7 +132,7 @@ def test_a_fill_reads_each_chunk_through_the_key(sql: Sql, capture: Start, datab
 # -- between snapshot and lock ---------------------------------------------------------------------------------------
 
 
-class Meddling(PostgresConnection):
+class MeddlingConnection(PostgresConnection):
     """Lets something happen just before the cut locks its tables."""
 
     meddle: Callable[[], object] = staticmethod(lambda: None)
@@ -144,18 +144,18 @@ class Meddling(PostgresConnection):
 
 
 @pytest.fixture
-def meddling(sql: Sql, capture: Start, database: str) -> Iterator[tuple[Follower, Meddling]]:
+def meddling(sql: Sql, capture: Start, database: str) -> Iterator[tuple[Follower, MeddlingConnection]]:
     sql("CREATE TABLE item (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)")
     follower = capture()
     sql("INSERT INTO item VALUES (1), (2)")
-    connection = Meddling(database)
+    connection = MeddlingConnection(database)
     connection.run("; ".join(cut_statements.prepare_statements(looker=False)))
     connection.expect_types(oid for (oid,) in connection.rows(statement("cut", "types")))
     yield follower, connection
     connection.close()
 
 
-def try_to_open(connection: Meddling, *, everywhere: bool) -> PostgresCut | None:
+def try_to_open(connection: MeddlingConnection, *, everywhere: bool) -> PostgresCut | None:
     captured, mark = load_captured_tables(connection)
     return open_cut(
         connection,
@@ -172,7 +172,7 @@ def try_to_open(connection: Meddling, *, everywhere: bool) -> PostgresCut | None
 
 
 def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
-    sql: Sql, meddling: tuple[Follower, Meddling]
+    sql: Sql, meddling: tuple[Follower, MeddlingConnection]
 ) -> None:
     follower, connection = meddling
     connection.meddle = lambda: sql("TRUNCATE item")
@@ -184,7 +184,7 @@ def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
 
 
 def test_a_small_cut_locks_its_tables_before_its_snapshot(
-    meddling: tuple[Follower, Meddling], database: str, monkeypatch: pytest.MonkeyPatch
+    meddling: tuple[Follower, MeddlingConnection], database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a TRUNCATE that the lock has waited for is part of what it sees, and none follows it."""
     monkeypatch.setattr(cut_opening, "GIVE_WAY_MS", 20_000)
@@ -208,7 +208,9 @@ def test_a_small_cut_locks_its_tables_before_its_snapshot(
     application.close()
 
 
-def test_a_small_cut_has_a_table_that_was_written_to_meanwhile(sql: Sql, meddling: tuple[Follower, Meddling]) -> None:
+def test_a_small_cut_has_a_table_that_was_written_to_meanwhile(
+    sql: Sql, meddling: tuple[Follower, MeddlingConnection]
+) -> None:
     """All of what a snapshot shows is one cut: a table that the poll did not know of is part of it."""
     _, connection = meddling
     connection.meddle = lambda: sql("INSERT INTO other VALUES (5); INSERT INTO item VALUES (3)")
@@ -260,10 +262,10 @@ def test_a_hung_instance_cannot_block_its_successor_for_ever(sql: Sql, capture: 
 
 
 def test_a_review_waits_for_an_instance_that_is_just_committing(
-    sql: Sql, another: Callable[[], Sql], capture: Start
+    sql: Sql, open_sessions: Callable[[], Sql], capture: Start
 ) -> None:
     follower = capture()
-    committing = another()
+    committing = open_sessions()
     committing("BEGIN")
     committing("UPDATE venus.checkpoint SET last_batch = 77")
     committing("INSERT INTO venus.batch VALUES (77, 1, 1, 1, '00000000000000ff')")
@@ -279,12 +281,12 @@ def test_a_review_waits_for_an_instance_that_is_just_committing(
 
 
 def test_an_open_transaction_is_named_with_its_age_and_none_of_its_rows_is_skipped(
-    sql: Sql, another: Callable[[], Sql], capture: Start
+    sql: Sql, open_sessions: Callable[[], Sql], capture: Start
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     backlog = follower.source.capture.read_backlog
-    item, writer = follower.table_id("item"), another()
+    item, writer = follower.table_id("item"), open_sessions()
     writer("BEGIN")
     writer("INSERT INTO item VALUES (1)")
     eventually(lambda: backlog()[item] == (0, 1), "the age of the open transaction")
@@ -351,13 +353,13 @@ def test_a_row_that_no_message_can_carry_halts_its_table_and_the_others_continue
 
 
 def test_the_application_never_loses_a_deadlock_against_a_cut(
-    sql: Sql, another: Callable[[], Sql], capture: Start, database: str
+    sql: Sql, open_sessions: Callable[[], Sql], capture: Start, database: str
 ) -> None:
     for name in ("a", "b"):
         sql(f"CREATE TABLE {name} (id int PRIMARY KEY)")
     capture()
     sql("INSERT INTO a VALUES (1); INSERT INTO b VALUES (1)")
-    application, source = another(), PostgresSource(database)
+    application, source = open_sessions(), PostgresSource(database)
     assert source.registry.read_state()  # connected
     application("BEGIN")
     application("TRUNCATE b")

@@ -136,10 +136,12 @@ def test_a_poll_behind_a_cut_reads_in_one_round_trip(sql: Sql, capture: Start, s
     assert statements[0].startswith("BEGIN"), "a cut that finds rows looks for more without a query before it"
 
 
-def test_writers_of_one_table_do_not_wait_for_each_other(sql: Sql, another: Callable[[], Sql], capture: Start) -> None:
+def test_writers_of_one_table_do_not_wait_for_each_other(
+    sql: Sql, open_sessions: Callable[[], Sql], capture: Start
+) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
-    first, second = another(), another()
+    first, second = open_sessions(), open_sessions()
     first("BEGIN")
     first("INSERT INTO item VALUES (1)")
     second("SET lock_timeout = 100")

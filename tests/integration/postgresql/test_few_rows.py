@@ -158,7 +158,7 @@ def test_few_and_many_rows_are_captured_alike(sql: Sql, capture: Callable[[], Fo
 
 
 @pytest.fixture
-def following(sql: Sql, capture: Callable[[], Follower]) -> Follower:
+def follow_item(sql: Sql, capture: Callable[[], Follower]) -> Follower:
     """Return a follower that has just taken a cut of `item`."""
     sql("CREATE TABLE item (id int PRIMARY KEY, v text); CREATE TABLE other (id int PRIMARY KEY, v text)")
     follower = capture()
@@ -169,73 +169,75 @@ def following(sql: Sql, capture: Callable[[], Follower]) -> Follower:
     return follower
 
 
-def test_it_takes_two_round_trips(sql: Sql, following: Follower, statements: list[str]) -> None:
+def test_it_takes_two_round_trips(sql: Sql, follow_item: Follower, statements: list[str]) -> None:
     sql("INSERT INTO item VALUES (3)")
     statements.clear()
-    assert following.source.capture.wait(0.001)
-    assert following.cut(fill=False) is not None
+    assert follow_item.source.capture.wait(0.001)
+    assert follow_item.cut(fill=False) is not None
     opened, committed = statements
     assert "venus_wait" in opened
     assert "EXECUTE venus_open" in opened
     assert committed.endswith("COMMIT")
-    assert len(following.rows("item")) == 3
+    assert len(follow_item.rows("item")) == 3
 
 
-def test_it_sees_what_was_committed_while_it_waited(sql: Sql, following: Follower, statements: list[str]) -> None:
+def test_it_sees_what_was_committed_while_it_waited(sql: Sql, follow_item: Follower, statements: list[str]) -> None:
     statements.clear()
-    assert following.source.capture.wait(0.001)
+    assert follow_item.source.capture.wait(0.001)
     insert = threading.Timer(0.05, sql, ["INSERT INTO item VALUES (3)"])
     insert.start()
-    found = following.cut(fill=False)
+    found = follow_item.cut(fill=False)
     insert.join()
     assert found is not None, "its snapshot is from behind the wait"
-    assert len(following.rows("item")) == 3
+    assert len(follow_item.rows("item")) == 3
 
 
-def test_it_leaves_nothing_open_where_nothing_came(sql: Sql, following: Follower) -> None:
-    assert following.source.capture.wait(0.001)
-    assert following.cut(fill=False) is None
+def test_it_leaves_nothing_open_where_nothing_came(sql: Sql, follow_item: Follower) -> None:
+    assert follow_item.source.capture.wait(0.001)
+    assert follow_item.cut(fill=False) is None
     assert sql("SELECT DISTINCT state FROM pg_stat_activity WHERE application_name LIKE 'venus capture%'") == [
         ("idle",)
     ]
     sql("ALTER TABLE item ADD COLUMN w int")
     sql("INSERT INTO item VALUES (3, 'x', 5)")
-    following.drain()
-    assert following.rows("item")["3",]["w"] == "5"
+    follow_item.drain()
+    assert follow_item.rows("item")["3",]["w"] == "5"
 
 
-def test_it_may_be_of_other_tables(sql: Sql, following: Follower) -> None:
+def test_it_may_be_of_other_tables(sql: Sql, follow_item: Follower) -> None:
     sql("INSERT INTO other VALUES (1, 'x'); DELETE FROM item WHERE id = 1")
-    assert following.source.capture.wait(0.001)
-    assert following.cut(fill=False) is not None
-    assert (len(following.rows("item")), len(following.rows("other"))) == (1, 1)
+    assert follow_item.source.capture.wait(0.001)
+    assert follow_item.cut(fill=False) is not None
+    assert (len(follow_item.rows("item")), len(follow_item.rows("other"))) == (1, 1)
     sql("INSERT INTO item VALUES (7)")
-    assert following.source.capture.wait(0.001)
-    assert following.cut(fill=False) is not None
-    assert len(following.rows("item")) == 2
+    assert follow_item.source.capture.wait(0.001)
+    assert follow_item.cut(fill=False) is not None
+    assert len(follow_item.rows("item")) == 2
 
 
-def test_it_does_not_wait_for_a_locked_table_that_has_not_changed(sql: Sql, following: Follower, database: str) -> None:
+def test_it_does_not_wait_for_a_locked_table_that_has_not_changed(
+    sql: Sql, follow_item: Follower, database: str
+) -> None:
     application = PostgresConnection(database, application="application")
     application.run("BEGIN; LOCK TABLE public.item IN ACCESS EXCLUSIVE MODE")
     sql("INSERT INTO other VALUES (1, 'x')")
 
     def take() -> bool:
-        following.source.capture.wait(0.001)
-        return following.cut(fill=False) is not None
+        follow_item.source.capture.wait(0.001)
+        return follow_item.cut(fill=False) is not None
 
     eventually(take)
-    assert len(following.rows("other")) == 1
+    assert len(follow_item.rows("other")) == 1
     application.close()
 
 
-def test_it_does_without_a_table_that_was_dropped_meanwhile(sql: Sql, following: Follower) -> None:
+def test_it_does_without_a_table_that_was_dropped_meanwhile(sql: Sql, follow_item: Follower) -> None:
     sql("DROP TABLE item")
     sql("INSERT INTO other VALUES (1, 'x')")
 
     def take() -> bool:
-        following.source.capture.wait(0.001)
-        return following.cut(fill=False) is not None
+        follow_item.source.capture.wait(0.001)
+        return follow_item.cut(fill=False) is not None
 
     eventually(take)
-    assert len(following.rows("other")) == 1
+    assert len(follow_item.rows("other")) == 1

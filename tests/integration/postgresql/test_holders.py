@@ -21,7 +21,7 @@ def pid_of(session: Sql) -> int:
 
 def test_a_session_that_locks_a_table_for_long_is_named_in_the_log(
     sql: Sql,
-    another: Callable[[], Sql],
+    open_sessions: Callable[[], Sql],
     capture: Start,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -30,7 +30,7 @@ def test_a_session_that_locks_a_table_for_long_is_named_in_the_log(
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     sql("INSERT INTO item VALUES (1)")
-    locker = another()
+    locker = open_sessions()
     locker("SET application_name = 'nightly job'")
     locker("BEGIN")
     locker("LOCK TABLE item IN ACCESS EXCLUSIVE MODE")
@@ -45,12 +45,12 @@ def test_a_session_that_locks_a_table_for_long_is_named_in_the_log(
 
 
 def test_a_session_that_has_written_and_does_not_end_is_named(
-    sql: Sql, another: Callable[[], Sql], capture: Start
+    sql: Sql, open_sessions: Callable[[], Sql], capture: Start
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
     follower = capture()
     assert follower.source.capture.describe_blockers() == ""
-    locker = another()
+    locker = open_sessions()
     locker("BEGIN")
     locker("INSERT INTO item VALUES (4711, 'Smith')")
     said = follower.source.capture.describe_blockers()

@@ -105,11 +105,11 @@ def test_writers_with_triggers_off_are_noticed(sql: Sql, source: PostgresSource,
 
 
 def test_a_transaction_that_wrote_before_the_installation_loses_nothing(
-    sql: Sql, another: Callable[[], Sql], source: PostgresSource
+    sql: Sql, open_sessions: Callable[[], Sql], source: PostgresSource
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
     sql("INSERT INTO item VALUES (1, 'old')")
-    writer = another()
+    writer = open_sessions()
     writer("BEGIN")
     writer("UPDATE item SET v = 'new' WHERE id = 1")
     writer("INSERT INTO item VALUES (2, 'new')")
@@ -132,11 +132,11 @@ def test_a_transaction_that_wrote_before_the_installation_loses_nothing(
 
 
 def test_a_transaction_that_writes_after_the_installation_loses_nothing(
-    sql: Sql, another: Callable[[], Sql], source: PostgresSource
+    sql: Sql, open_sessions: Callable[[], Sql], source: PostgresSource
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
     sql("INSERT INTO item VALUES (1, 'old')")
-    writer = another()
+    writer = open_sessions()
     writer("BEGIN ISOLATION LEVEL REPEATABLE READ")
     assert writer("SELECT v FROM item") == [("old",)]  # its snapshot is older than the triggers
     source.installer.install(["*"], [])
@@ -150,10 +150,10 @@ def test_a_transaction_that_writes_after_the_installation_loses_nothing(
 
 
 def test_installing_does_not_stop_the_application_behind_a_long_transaction(
-    sql: Sql, another: Callable[[], Sql], database: str
+    sql: Sql, open_sessions: Callable[[], Sql], database: str
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
-    long = another()
+    long = open_sessions()
     long("SET application_name = 'month end'")
     long("BEGIN")
     long("INSERT INTO item VALUES (1)")
@@ -172,11 +172,11 @@ def test_installing_does_not_stop_the_application_behind_a_long_transaction(
 
 
 def test_a_removal_that_waits_for_a_lock_does_not_speak_of_an_installation(
-    sql: Sql, another: Callable[[], Sql], database: str, caplog: pytest.LogCaptureFixture
+    sql: Sql, open_sessions: Callable[[], Sql], database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     source = PostgresSource(f"{database}&venus_install_lock_timeout_s=0.1&venus_install_attempts=2")
-    long = another()
+    long = open_sessions()
     try:
         source.installer.install(["*"], [])
         long("SET application_name = 'month end'")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, end_to_end, run_at
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.cli.prove.follower import Follower
 
@@ -19,76 +19,76 @@ TABLES = ("a", "bad", "c")
 
 
 @pytest.fixture
-def way(postgres_server: Server, database: str, tmp_path: Path) -> Iterator[WholeWay]:
+def e2e(postgres_server: Server, database: str, tmp_path: Path) -> Iterator[EndToEnd]:
     name = f"ascii_{next(postgres_server.numbers)}"
     postgres_server.execute(
         f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'"
     )
     source = postgres_server.url(name)
     run_at(source, *(f"CREATE TABLE {t} (id int PRIMARY KEY, v text)" for t in TABLES))
-    with whole_way(tmp_path, source, database) as made:
+    with end_to_end(tmp_path, source, database) as made:
         yield made
     postgres_server.drop_database(source)
 
 
-def write(way: WholeWay, number: int, bad: str = "'good'") -> None:
+def write(e2e: EndToEnd, number: int, bad: str = "'good'") -> None:
     """Write all tables in one transaction, and the other ones once more."""
     values = {t: bad if t == "bad" else "'good'" for t in TABLES}
     inserts = "; ".join(f"INSERT INTO {t} VALUES ({number}, {v})" for t, v in values.items())
-    run_at(way.source, f"BEGIN; {inserts}; COMMIT")
+    run_at(e2e.source, f"BEGIN; {inserts}; COMMIT")
 
 
-def ids(way: WholeWay) -> dict[str, list[int]]:
-    return {t: [n for (n,) in way.at_target(f"SELECT id FROM {t} ORDER BY id")] for t in TABLES}
+def ids(e2e: EndToEnd) -> dict[str, list[int]]:
+    return {t: [n for (n,) in e2e.at_target(f"SELECT id FROM {t} ORDER BY id")] for t in TABLES}
 
 
-def find_halted(way: WholeWay) -> list[tuple[object, ...]]:
+def find_halted(e2e: EndToEnd) -> list[tuple[object, ...]]:
     reason = "cannot be carried: a text has bytes%"
     return run_at(
-        way.source, f"SELECT name FROM venus.captured_table WHERE state = 'PAUSED' AND reason LIKE '{reason}'"
+        e2e.source, f"SELECT name FROM venus.captured_table WHERE state = 'PAUSED' AND reason LIKE '{reason}'"
     )
 
 
 BAD = "convert_from('\\xff41', 'SQL_ASCII')"
 
 
-def test_a_change_with_such_a_text_halts_its_table_alone(way: WholeWay) -> None:
-    way.install()
-    way.load()
-    way.start()
-    write(way, 1)
-    way.caught_up()
-    write(way, 2, BAD)
-    way.until(lambda: find_halted(way) == [("bad",)], "the table to halt")
-    write(way, 3)
-    way.until(lambda: ids(way) == {"a": [1, 2, 3], "bad": [1], "c": [1, 2, 3]}, "the others to continue")
-    run_at(way.source, "UPDATE bad SET v = 'corrected' WHERE id = 2")
-    way.until(lambda: ids(way)["bad"] == [1, 2, 3], "the table to continue")
-    assert not find_halted(way)
+def test_a_change_with_such_a_text_halts_its_table_alone(e2e: EndToEnd) -> None:
+    e2e.install()
+    e2e.load()
+    e2e.start()
+    write(e2e, 1)
+    e2e.wait_until_caught_up()
+    write(e2e, 2, BAD)
+    e2e.until(lambda: find_halted(e2e) == [("bad",)], "the table to halt")
+    write(e2e, 3)
+    e2e.until(lambda: ids(e2e) == {"a": [1, 2, 3], "bad": [1], "c": [1, 2, 3]}, "the others to continue")
+    run_at(e2e.source, "UPDATE bad SET v = 'corrected' WHERE id = 2")
+    e2e.until(lambda: ids(e2e)["bad"] == [1, 2, 3], "the table to continue")
+    assert not find_halted(e2e)
 
 
-def test_a_row_with_such_a_text_that_was_there_before_halts_its_table_alone(way: WholeWay) -> None:
-    write(way, 1, BAD)
-    way.install()
-    way.start("capture")
-    way.until(lambda: find_halted(way) == [("bad",)], "the table to halt")
-    run_at(way.source, "DELETE FROM bad", "INSERT INTO bad VALUES (2, 'good')")
-    way.until(lambda: not find_halted(way), "the table to continue")
-    way.stop("capture")
-    way.load()
-    assert ids(way) == {"a": [1], "bad": [2], "c": [1]}
+def test_a_row_with_such_a_text_that_was_there_before_halts_its_table_alone(e2e: EndToEnd) -> None:
+    write(e2e, 1, BAD)
+    e2e.install()
+    e2e.start("capture")
+    e2e.until(lambda: find_halted(e2e) == [("bad",)], "the table to halt")
+    run_at(e2e.source, "DELETE FROM bad", "INSERT INTO bad VALUES (2, 'good')")
+    e2e.until(lambda: not find_halted(e2e), "the table to continue")
+    e2e.stop("capture")
+    e2e.load()
+    assert ids(e2e) == {"a": [1], "bad": [2], "c": [1]}
 
 
-def test_its_table_is_found_without_a_new_session(way: WholeWay) -> None:
+def test_its_table_is_found_without_a_new_session(e2e: EndToEnd) -> None:
     """The opening reads few rows of several tables: an error in it does not say which one halts."""
-    with closing(PostgresSource(way.source)) as source:
+    with closing(PostgresSource(e2e.source)) as source:
         source.installer.install(["*"], [])
         follower = Follower(source)
         follower.drain()
-        write(way, 1)
+        write(e2e, 1)
         follower.drain()
-        write(way, 2, BAD)
+        write(e2e, 2, BAD)
         assert follower.source.capture.wait(0.001)
         follower.drain()
-        assert find_halted(way) == [("bad",)]
+        assert find_halted(e2e) == [("bad",)]
         assert [len(follower.rows(t)) for t in TABLES] == [2, 1, 2]

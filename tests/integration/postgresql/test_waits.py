@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 _WAIT = re.compile(r"EXECUTE venus_wait \('\{.*\}', [0-9.]+, (\d+)\); EXECUTE venus_dirty")
 
 
-def looks(text: str) -> int:
+def count_polls(text: str) -> int:
     """Return how often a wait looks at the most."""
     found = _WAIT.fullmatch(text)
     assert found is not None, text
@@ -138,7 +138,7 @@ def test_an_idle_source_is_asked_once_a_second_and_looked_at_twenty_times(
         assert follower.source.capture.wait(0.05, 3.0)
     assert time.monotonic() - began > 1.75 * sources.REST_S
     assert len(statements) == 2, "one round trip each"
-    assert all(looks(text) == 20 for text in statements)
+    assert all(count_polls(text) == 20 for text in statements)
 
 
 @pytest.mark.parametrize(("logged", "count"), [("250ms", 4), ("1min", 20), ("0", 20), ("-1", 20)])
@@ -153,7 +153,7 @@ def test_a_wait_is_not_logged_as_a_slow_statement(
         assert source.capture.open_cut([]) is None
         statements.clear()
         assert source.capture.wait(0.05, 3.0)
-    assert looks(statements[0]) == count
+    assert count_polls(statements[0]) == count
 
 
 def test_marks_are_only_read_where_a_transaction_has_ended(sql: Sql, database: str, capture: Start) -> None:
@@ -187,14 +187,14 @@ def test_a_change_ends_a_wait(sql: Sql, capture: Start, monkeypatch: pytest.Monk
 
 
 def test_a_transaction_that_began_before_others_and_ends_behind_them_ends_a_wait(
-    sql: Sql, another: Callable[[], Sql], capture: Start, monkeypatch: pytest.MonkeyPatch
+    sql: Sql, open_sessions: Callable[[], Sql], capture: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is no newer than what the wait has seen: what shows it is that it continues no more."""
     monkeypatch.setattr(sources, "REST_S", 30.0)
     monkeypatch.setattr(sources, "REST_LOOKS", 1_000)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
-    older = another()
+    older = open_sessions()
     older("BEGIN")
     older("INSERT INTO item VALUES (1)")
     sql("SELECT pg_current_xact_id()")  # a newer one, which leaves no mark
@@ -217,7 +217,7 @@ def test_a_wait_is_short_where_something_is_due_or_was_under_way(
     follower = capture()
     statements.clear()
     assert follower.source.capture.wait(pause_s, rest_s)
-    assert looks(statements[0]) == count
+    assert count_polls(statements[0]) == count
 
 
 def test_a_table_that_the_application_has_to_itself_is_not_asked_for_without_a_pause(

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 ROWS = 10
 
 
-def after_an_unclean_election(cluster: BrokerCluster) -> str:
+def force_unclean_election(cluster: BrokerCluster) -> str:
     """Let the leader continue alone, lose it, and another one lead; return that one."""
     writer = Writer(cluster)
     writer.write(3, ROWS)
@@ -43,7 +43,7 @@ def doubts(cluster: BrokerCluster, name: str) -> list[str]:
 @pytest.mark.parametrize("measured", [False, True], ids=["not measured", "measured"])
 def test_what_may_be_lost_is_given_up_by_name(tmp_path: Path, etcd_server: EtcdCluster, measured: bool) -> None:
     with BrokerCluster(tmp_path, etcd_server, policy="availability") as cluster:
-        leader = after_an_unclean_election(cluster)
+        leader = force_unclean_election(cluster)
         (term,) = cluster.record().unclean_terms
         if measured:
             _, producer, ack = cluster.connect_producer(5)
@@ -80,7 +80,7 @@ def test_what_may_be_lost_is_given_up_by_name(tmp_path: Path, etcd_server: EtcdC
 def test_a_producer_that_comes_back_all_the_same_continues(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     """No offset is given to two changes: what the source has committed is passed over, though it is not listed."""
     with BrokerCluster(tmp_path, etcd_server, policy="availability") as cluster:
-        leader = after_an_unclean_election(cluster)
+        leader = force_unclean_election(cluster)
         cluster.venus("cluster", "accept-loss", BUSINESS, "--confirm", BUSINESS)
 
         _, producer, ack = cluster.connect_producer(5)

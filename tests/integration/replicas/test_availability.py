@@ -21,8 +21,8 @@ from tests.support.brokers.broker_clusters import BrokerCluster
 from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.servers import BUSINESS, BrokerProcess, business_status, settings
 from tests.support.databases.postgres import Server
-from tests.support.databases.workload import item_step, writers
-from tests.support.pipelines.whole_way import WholeWay, run_at
+from tests.support.databases.workload import change_item, writers
+from tests.support.pipelines.end_to_end import EndToEnd, run_at
 from tests.support.ports import free_ports
 from tests.support.processes import forked
 from tests.support.waiting import eventually
@@ -59,7 +59,7 @@ class Place:
         self.addresses = tuple(f"127.0.0.1:{port}" for port in self.ports.values())
         run_at(self.source, "CREATE TABLE item (id int PRIMARY KEY, v text)")
         self.cluster = BrokerCluster(folder, etcd, listen=self.ports, **cluster)
-        self.way = WholeWay(folder, self.source, self.target, addresses=self.addresses)
+        self.e2e = EndToEnd(folder, self.source, self.target, addresses=self.addresses)
         (folder / "venus.toml").write_text(
             CONFIGURATION.format(
                 source=self.source,
@@ -124,34 +124,34 @@ def place(folder: Path, server: Server, etcd: EtcdCluster, **cluster: Any) -> It
         try:
             yield made
         finally:
-            made.way.close()
+            made.e2e.close()
     server.drop_database(made.source)
     server.drop_database(made.target)
 
 
-def alone_then_gone(at: Place) -> tuple[str, str, str]:
+def lose_lone_leader(at: Place) -> tuple[str, str, str]:
     """Let the leader continue alone under writers, the target follow for a part of that, then kill it.
 
     Return its name, that of the one who comes back first, and of the third.
     """
-    way = at.way
-    way.install()
-    way.load()
-    way.start()
-    with writers(at.source, item_step, count=2):
+    e2e = at.e2e
+    e2e.install()
+    e2e.load()
+    e2e.start()
+    with writers(at.source, change_item, count=2):
         time.sleep(1.0)
-    way.caught_up()
+    e2e.wait_until_caught_up()
     leader = at.leader()
     eventually(lambda: at.in_sync(leader) == set("abc"), timeout_s=SURE_S)
     first, third = (name for name in "abc" if name != leader)
     for name in (first, third):
         at.cluster.brokers[name].kill()
     eventually(lambda: at.in_sync(leader) == {leader}, timeout_s=SURE_S)
-    with writers(at.source, item_step, count=2):
+    with writers(at.source, change_item, count=2):
         time.sleep(2.0)
-        way.stop("apply")  # the target has a part of what will be lost
+        e2e.stop("apply")  # the target has a part of what will be lost
         time.sleep(1.0)
-    eventually(lambda: not way.log_rows(), timeout_s=SURE_S)
+    eventually(lambda: not e2e.log_rows(), timeout_s=SURE_S)
     eventually(lambda: not at.status(leader).halves, timeout_s=SURE_S)
     at.cluster.brokers[leader].kill()
     return leader, first, third
@@ -163,12 +163,12 @@ def rows(url: str) -> list[tuple[Any, ...]]:
 
 def test_what_is_lost_is_named_and_repaired(tmp_path: Path, postgres_server: Server, etcd_server: EtcdCluster) -> None:
     with place(tmp_path, postgres_server, etcd_server, policy="availability") as at:
-        leader, first, third = alone_then_gone(at)
+        leader, first, third = lose_lone_leader(at)
         had = at.log_of(leader)
         at.cluster.start(first)
         assert at.leader() == first
-        with writers(at.source, item_step, count=2, seed=2):
-            at.way.start("apply")
+        with writers(at.source, change_item, count=2, seed=2):
+            at.e2e.start("apply")
             eventually(lambda: at.status(first).replication.losses, timeout_s=SURE_S)
             window = eventually(lambda: [w for w in at.status(first).replication.losses if w.HasField("end_offset")])[0]
             time.sleep(1.0)
@@ -187,15 +187,15 @@ def test_what_is_lost_is_named_and_repaired(tmp_path: Path, postgres_server: Ser
         for name in (leader, third):
             at.cluster.start(name)
         eventually(lambda: at.in_sync(first) == set("abc"), timeout_s=SURE_S)
-        at.way.caught_up()
+        at.e2e.wait_until_caught_up()
         assert at.venus("verify", "--leg", "all", code=1)["verdict"] == "different"
         said = at.venus("verify", "--repair", "--wait-s", "60")
         assert said["losses"]["closed"], said["losses"]
-        at.way.caught_up()
+        at.e2e.wait_until_caught_up()
         assert rows(at.source) == rows(at.target)
         assert at.venus("verify", "--leg", "all")["verdict"] == "same"
-        at.way.stop("capture")  # each of its heartbeats is another content, and the brokers are looked at one by one
+        at.e2e.stop("capture")  # each of its heartbeats is another content, and the brokers are looked at one by one
         eventually(lambda: at.full("a") == at.full("b") == at.full("c"), timeout_s=SURE_S)
-        at.way.start("capture")
+        at.e2e.start("capture")
         eventually(lambda: not at.status(first).replication.losses)
         assert at.venus("cluster", "status")["businesses"][0]["losses"] == []

@@ -1,4 +1,4 @@
-"""Consumer groups where the leadership moves: what the log says of them counts, and no stream that is left over."""
+"""Consumer groups while the leadership moves: the log's record of a group counts, not a stream of the old leader."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_group_that_only_a_replaced_leader_has_forgotten_is_there_again(cluste
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(former.core.subscriptions.forget, BUSINESS, "g")
         eventually(lambda: business(former).log.end > end)
-        replaced_by(cluster, leader)
+        replace_leader(cluster, leader)
         with pytest.raises(NotLeader, match="another broker leads"):
             asked.result(engines.WAIT_S)
     cluster.net.cut = set()
@@ -113,7 +113,7 @@ def test_a_group_that_only_a_replaced_leader_has_forgotten_is_there_again(cluste
     assert [groups(node) for node in cluster.living()] == [{"g"}] * 3
 
 
-def replaced_by(cluster: Cluster, node: Node) -> None:
+def replace_leader(cluster: Cluster, node: Node) -> None:
     """Have another broker lead, whatever the leader thinks."""
     while (known := cluster.memory.leaderships[BUSINESS]).leader != node.member:
         node.coordinator.swap(known, replace(known, term=known.term + 1, leader=node.member))

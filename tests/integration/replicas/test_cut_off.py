@@ -53,19 +53,23 @@ class LinkedCluster(BrokerCluster):
         self.links.close()
 
 
-def _both(a: str, others: list[str]) -> list[Link]:
+def _both_directions(a: str, others: list[str]) -> list[Link]:
     return [link for other in others for link in ((a, other), (other, a))]
 
 
-def _out(a: str, others: list[str]) -> list[Link]:
+def _outgoing_links(a: str, others: list[str]) -> list[Link]:
     return [(a, other) for other in others]
 
 
-def _in(a: str, others: list[str]) -> list[Link]:
+def _incoming_links(a: str, others: list[str]) -> list[Link]:
     return [(other, a) for other in others]
 
 
-@pytest.mark.parametrize("links", [_both, _out, _in], ids=["both ways", "it is not heard", "it hears nothing"])
+@pytest.mark.parametrize(
+    "links",
+    [_both_directions, _outgoing_links, _incoming_links],
+    ids=["both ways", "it is not heard", "it hears nothing"],
+)
 def test_a_leader_that_reaches_none_of_its_followers_lets_another_one_lead(
     tmp_path: Path, etcd_server: EtcdCluster, links: Callable[[str, list[str]], list[Link]]
 ) -> None:
@@ -101,7 +105,7 @@ def test_a_follower_that_is_cut_off_does_not_hold_up_writes_for_long(tmp_path: P
         eventually(lambda: cluster.in_sync() == set("abc"))
         leader, cut_off = writer.leader, min(set("abc") - {writer.leader})
 
-        cluster.links.cut(_both(leader, [cut_off]))
+        cluster.links.cut(_both_directions(leader, [cut_off]))
         began = time.monotonic()
         writer.write(1, ROWS)
         took_s = time.monotonic() - began

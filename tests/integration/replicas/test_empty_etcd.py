@@ -20,7 +20,7 @@ ROWS = 10
 GONE = "the coordinator has no record of it any more, so no broker can take over: was etcd emptied or replaced?"
 
 
-def empty(cluster: BrokerCluster) -> None:
+def empty_etcd(cluster: BrokerCluster) -> None:
     """Remove all that etcd has of the cluster, as with an etcd that has lost its disk."""
     with closing(EtcdClient(cluster.etcd.addresses)) as client:
         for root in (f"/venus/{cluster.name}/", f"/venus/+stores/{cluster.name}/"):
@@ -42,7 +42,7 @@ def test_an_etcd_that_comes_back_empty_is_named_and_the_way_back_loses_nothing(
         eventually(lambda: cluster.in_sync() == set("abc"))
         led = writer.leader
 
-        empty(cluster)
+        empty_etcd(cluster)
         for name in "abc":
             eventually(partial(alarms, cluster, name))
         (said,) = alarms(cluster, led)

@@ -127,13 +127,13 @@ def test_a_leader_that_cannot_apply_an_entry_ends_and_another_one_leads(
         cluster.settle()
         broken, apply_pending = leader.core.catalogue.find(BUSINESS), machine.apply_pending
 
-        def fails_here(business: Business, watermark: int, batch: StoreBatch) -> EntryEffects:
+        def fail_here(business: Business, watermark: int, batch: StoreBatch) -> EntryEffects:
             decided = any(p.entry.kind is EntryKind.DECIDE for p in business.pending if p.index <= watermark)
             if business is broken and decided:
                 raise ValueError("a bit has flipped in memory")
             return apply_pending(business, watermark, batch)
 
-        monkeypatch.setattr(machine, "apply_pending", fails_here)
+        monkeypatch.setattr(machine, "apply_pending", fail_here)
         message = producer.next_half(engines.rows(3, 3))
         assert leader.core.producers.take_halves(BUSINESS, producer.epoch, [message]).result(10.0).through == 2
         decided = leader.core.producers.decide(

@@ -96,11 +96,11 @@ def test_a_home_of_three_brokers_comes_back_and_steps_down(tmp_path: Path, etcd_
             if not broker.alive:
                 broker = cluster.start(name)
             eventually(partial(_is_replaced, broker.address), timeout_s=SURE_S)
-            _is_sent_on(broker.address, second.address, epoch)
-        _becomes_a_mirror(cluster, second.address)
+            _check_sent_on(broker.address, second.address, epoch)
+        _restart_as_mirror(cluster, second.address)
 
 
-def _becomes_a_mirror(cluster: BrokerCluster, new_home: str) -> None:
+def _restart_as_mirror(cluster: BrokerCluster, new_home: str) -> None:
     """Start each broker again with another configuration, one after the other; all have then what the new home has."""
     cluster.configure(upstream=(new_home,))
     for name in list(cluster.brokers):
@@ -121,7 +121,7 @@ def _leader(cluster: BrokerCluster) -> str:
     return str(leader.broker)
 
 
-def _is_sent_on(address: str, new_home: str, epoch: int) -> None:
+def _check_sent_on(address: str, new_home: str, epoch: int) -> None:
     with Producer(address, BUSINESS, "test", window_bytes_max=1 << 20) as late:
         late.connect(epoch, 4)
         assert late.address == new_home

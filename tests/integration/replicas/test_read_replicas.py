@@ -63,21 +63,21 @@ class LeaderCpu:
 
     def __init__(self, cluster: BrokerCluster, leader: str) -> None:
         self._process = psutil.Process(cluster.brokers[leader].process.pid)
-        began, at = self._used_s(), time.monotonic()
+        began, at = self._cpu_seconds(), time.monotonic()
         time.sleep(IDLE_S)
-        self._idle_share = (self._used_s() - began) / (time.monotonic() - at)
-        self._began, self._at = self._used_s(), time.monotonic()
+        self._idle_share = (self._cpu_seconds() - began) / (time.monotonic() - at)
+        self._began, self._at = self._cpu_seconds(), time.monotonic()
 
-    def _used_s(self) -> float:
+    def _cpu_seconds(self) -> float:
         return sum(self._process.cpu_times()[:2])
 
     def restart(self) -> None:
         """Count from now on."""
-        self._began, self._at = self._used_s(), time.monotonic()
+        self._began, self._at = self._cpu_seconds(), time.monotonic()
 
     def beyond_idle_s(self) -> float:
         """Return the seconds since the last restart."""
-        return self._used_s() - self._began - self._idle_share * (time.monotonic() - self._at)
+        return self._cpu_seconds() - self._began - self._idle_share * (time.monotonic() - self._at)
 
 
 def read_everything(cluster: BrokerCluster, leader: str, near: str | None, sent: list[bytes], run: int) -> None:

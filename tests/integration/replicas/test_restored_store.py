@@ -51,7 +51,7 @@ def alarms(cluster: BrokerCluster, name: str) -> list[str]:
         return [alarm for found in admin.status(BUSINESS).businesses for alarm in found.alarms]
 
 
-def ends_at(folder: Path) -> int:
+def last_offset(folder: Path) -> int:
     """Return how new a closed store is."""
     store = Store(folder / "db", read_only=True)
     try:
@@ -73,7 +73,7 @@ def test_a_replica_from_a_backup_does_not_lead_and_catches_up(tmp_path: Path, et
         cluster.start(restored)
         writer.write(20, ROWS)
         eventually(lambda: cluster.in_sync() == set("abc"))
-        before = ends_at(tmp_path / "backup")
+        before = last_offset(tmp_path / "backup")
         eventually(lambda: read_note(cluster, store) > before, timeout_s=WAIT_S)
         for name in "abc":
             cluster.brokers[name].kill()
@@ -104,7 +104,7 @@ def test_a_copy_of_a_data_directory_does_not_continue_alone(tmp_path: Path, etcd
         cluster.start("a")
         writer.reconnect()
         writer.write(20, ROWS)
-        before = ends_at(tmp_path / "backup")
+        before = last_offset(tmp_path / "backup")
         eventually(lambda: read_note(cluster, store) > before, timeout_s=WAIT_S)
         cluster.brokers["a"].stop()
         shutil.rmtree(tmp_path / "a")

@@ -27,9 +27,9 @@ from venus.errors import NotLeader, Refused, Unavailable, VenusError
 from venus.model import Verdict
 from venus.rpc.admin import AdminClient
 from venus.rpc.channel import open_channel
+from venus.rpc.compression import BODY_BYTES_MAX
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import ask
-from venus.rpc.squeeze import BODY_BYTES_MAX
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2, replica_pb2
 

@@ -1,4 +1,4 @@
-"""Three brokers' cores in one process: what one acknowledges, every one has; who is killed comes back and follows."""
+"""Three brokers' cores in one process: every broker has what one acknowledged; a killed one returns and catches up."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_leader_is_killed_and_nothing_acknowledged_is_lost(tmp_path: Path) -
         assert [node.errors.fatal for node in cluster.living()] == [[], [], []]
 
 
-def filled_without(cluster: Cluster, name: str) -> Node:
+def fill_without_replica(cluster: Cluster, name: str) -> Node:
     """Commit what a replica that is gone does not have, until the leader trims; return the leader."""
     leader = cluster.create()
     producer = Producer(leader.core)
@@ -143,7 +143,7 @@ def filled_without(cluster: Cluster, name: str) -> Node:
 
 def test_a_log_is_kept_for_a_follower_that_is_away(tmp_path: Path) -> None:
     with Cluster(tmp_path, retain_bytes=0) as cluster:
-        leader = filled_without(cluster, "c")
+        leader = fill_without_replica(cluster, "c")
         time.sleep(2 * MAINTAIN_EVERY_S)
         assert leader.core.catalogue.find(BUSINESS).log.start <= 5  # EPOCH, PREPARE, DECIDE behind TERM: all that c has
 
@@ -177,7 +177,7 @@ def test_a_follower_that_was_away_fetches_large_frames_ahead(tmp_path: Path, mon
 
 def test_a_follower_that_is_too_far_behind_starts_over(tmp_path: Path) -> None:
     with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
-        leader = filled_without(cluster, "c")
+        leader = fill_without_replica(cluster, "c")
         cluster.start("c")
         assert [len(rows) for rows in contents(cluster)] == [310] * 3
         assert leader.core.catalogue.find(BUSINESS).log.start > 5
@@ -188,7 +188,7 @@ def test_a_follower_that_is_too_far_behind_starts_over(tmp_path: Path) -> None:
 
 def test_a_broker_whose_disk_is_lost_comes_back_empty_and_is_whole_again(tmp_path: Path) -> None:
     with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
-        leader = filled_without(cluster, "c")
+        leader = fill_without_replica(cluster, "c")
         undecided = Producer(leader.core)
         undecided.send(undecided.next_half(engines.rows(2000, 1)))
         cluster.start("c", store="s2")
@@ -231,16 +231,16 @@ def test_replicas_move_to_a_new_broker_while_producers_write(tmp_path: Path, mon
 @pytest.mark.parametrize("at", [1, 3, 6])  # behind the log, the rows, a part of the state
 def test_an_installation_that_is_interrupted_continues_and_nothing_of_it_is_served(tmp_path: Path, at: int) -> None:
     with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
-        leader = filled_without(cluster, "c")
+        leader = fill_without_replica(cluster, "c")
         reached = threading.Event()
 
-        def dies(node: Node, n: int) -> None:
+        def kill_at(node: Node, n: int) -> None:
             if n == at and not reached.is_set():
                 node.core.commits.submit(lambda _: None).result(engines.WAIT_S)  # what came so far is in the store
                 node.killed = True
                 reached.set()
 
-        cluster.piece_came = dies
+        cluster.piece_came = kill_at
         cluster.start("c")
         assert reached.wait(engines.WAIT_S)
         cluster.nodes["c"].kill()
@@ -275,7 +275,7 @@ def test_an_installation_that_is_interrupted_continues_and_nothing_of_it_is_serv
 
 def test_an_installation_starts_over_if_the_leaders_copy_is_gone(tmp_path: Path) -> None:
     with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
-        leader = filled_without(cluster, "c")
+        leader = fill_without_replica(cluster, "c")
 
         def breaks(node: Node, n: int) -> None:
             if n == 3 and len(cluster.copied) == 1:

@@ -24,7 +24,7 @@ def record_of(node: Node) -> Leadership:
     return known
 
 
-def lagging(cluster: Cluster, lost: int, *, undecided: int = 0) -> tuple[Node, Producer]:
+def start_lagging_replica(cluster: Cluster, lost: int, *, undecided: int = 0) -> tuple[Node, Producer]:
     """Commit 10 rows everywhere and `lost` batches of 5 at the leader alone; kill it; return the next leader.
 
     The next one was cut off before the lost batches, and before the decision of `undecided` half messages.
@@ -51,7 +51,7 @@ def lagging(cluster: Cluster, lost: int, *, undecided: int = 0) -> tuple[Node, P
     return follower, producer
 
 
-def passed_over(node: Node, last_batch: int, next_sequence: int) -> tuple[Producer, broker_pb2.Decided]:
+def connect_over_loss(node: Node, last_batch: int, next_sequence: int) -> tuple[Producer, broker_pb2.Decided]:
     """Connect as the upper adapter does."""
     producer = Producer(node.core, source_last_batch=last_batch)
     assert producer.ack.in_doubt
@@ -68,7 +68,7 @@ def decide_from_source(node: Node, producer: Producer, last_batch: int, next_seq
 
 def test_what_is_missing_is_named_and_passed_over(tmp_path: Path) -> None:
     with Cluster(tmp_path, policy=Policy.AVAILABILITY) as cluster:
-        node, before = lagging(cluster, 3)
+        node, before = start_lagging_replica(cluster, 3)
         business = node.core.catalogue.find(BUSINESS)
         term = record_of(node).term
         eventually(lambda: bool(business.committed.losses))
@@ -76,7 +76,7 @@ def test_what_is_missing_is_named_and_passed_over(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="offset 25 may be lost, 10 is the next one here"):
             node.core.subscriptions.check_position(BUSINESS, 25, before.epoch)
 
-        producer, answer = passed_over(node, before.batch_no, before.sequence + 1)
+        producer, answer = connect_over_loss(node, before.batch_no, before.sequence + 1)
         assert (answer.batch_no, answer.next_offset) == (4, 10 + 15 + 3)  # one more for each batch: it may be empty
         measured = Loss(term=term, first_offset=10, end_offset=28, first_batch=2, last_batch=4, rows=15)
         assert business.committed.losses == (measured,)

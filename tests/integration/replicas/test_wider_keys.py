@@ -12,7 +12,7 @@ from tests.support.brokers.broker_clusters import BrokerCluster
 from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.feed import query
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.whole_way import Loop, WholeWay
+from tests.support.pipelines.end_to_end import EndToEnd, Loop
 from venus.adapters.targets.relational.apply_session import run_apply
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.verify.findings import ComparisonVerdict
@@ -41,34 +41,34 @@ def test_followers_and_mirrors_take_the_new_version(
         query(database, text)
     with BrokerCluster(tmp_path, etcd_server) as cluster, networks.starting(tmp_path) as begin:
         addresses = tuple(broker.address for broker in cluster.brokers.values())
-        with closing(WholeWay(tmp_path, database, second_database, addresses=addresses)) as way:
-            way.install()
-            way.load()
-            way.start()
+        with closing(EndToEnd(tmp_path, database, second_database, addresses=addresses)) as e2e:
+            e2e.install()
+            e2e.load()
+            e2e.start()
             mirror = begin("mirror", *addresses)
-            at_mirror = way.settings.model_copy(
+            at_mirror = e2e.settings.model_copy(
                 update={
                     "broker": BrokerSettings(addresses=(mirror.address,)),
                     "targets": {"far": TargetSettings.model_validate({"url": far})},
                 }
             )
-            way.caught_up()
+            e2e.wait_until_caught_up()
             networks.has(mirror.address, 1)
             full_sync(at_mirror, "far")
             loop = Loop(lambda stop: run_apply(at_mirror, "far", stop))
             try:
                 for text in WIDER:
                     query(database, text)
-                way.caught_up()
+                e2e.wait_until_caught_up()
                 leader = cluster.record().leader
                 assert leader is not None
                 cluster.brokers[leader.broker].kill()
                 for text in BEHIND:
                     query(database, text)
-                way.caught_up()
-                way.until(lambda: query(far, ROWS) == query(database, ROWS), "the mirror's target to have all rows")
+                e2e.wait_until_caught_up()
+                e2e.until(lambda: query(far, ROWS) == query(database, ROWS), "the mirror's target to have all rows")
             finally:
                 loop.end()
             assert query(second_database, ROWS) == query(database, ROWS)
-            assert way.verify().verdict is ComparisonVerdict.SAME
+            assert e2e.verify().verdict is ComparisonVerdict.SAME
     postgres_server.drop_database(far)

@@ -194,23 +194,23 @@ def test_tokens_instead_of_certificates(tmp_path: Path, start_secure: StartSecur
     other, other_line = make_token("eu", "consumer(eu, main); producer(main)")
     broker = start_secure(client_auth="token", ca="", token_file=token_file(tmp_path / "tokens", line, other_line))
 
-    def at(token: str) -> BrokerAddress:
+    def address_at(token: str) -> BrokerAddress:
         (tmp_path / "token").write_text(token + "\n")
         (tmp_path / "token").chmod(0o600)
         return BrokerAddress(broker.address, ClientCredentials(ca=authority.ca, token_file=str(tmp_path / "token")))
 
-    with AdminClient(at(good)) as admin:
+    with AdminClient(address_at(good)) as admin:
         admin.status()
         with pytest.raises(Denied, match="grafana may not use Forget"):
             admin.forget(BUSINESS, "g")
-    with Producer(at(other), BUSINESS, "p", window_bytes_max=1000) as sender:
+    with Producer(address_at(other), BUSINESS, "p", window_bytes_max=1000) as sender:
         sender.connect(0, 0)
     for wrong in ("", "x" * 43, "x" * 2000, good[:-1]):
         with pytest.raises(Unproven, match="asks for a certificate or a token that it knows"):
-            AdminClient(at(wrong))
+            AdminClient(address_at(wrong))
     (tmp_path / "tokens").write_text(other_line + "\n")
     with pytest.raises(Unproven):
-        AdminClient(at(good))
+        AdminClient(address_at(good))
 
 
 def test_a_wrong_token_spoils_a_good_certificate(secure: RunningBroker, authority: Authority) -> None:

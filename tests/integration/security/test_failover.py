@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.integration.upper.shop import Shop
-from tests.integration.upper.test_real_sources import Running, running
+from tests.integration.upper.test_real_sources import RunningAdapter, running
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
 from tests.support.brokers.deliveries import broker, feed
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put
+from tests.support.brokers.feed import Feed, following, items, put, wait_until_caught_up
 from tests.support.brokers.servers import settings as broker_settings
 from tests.support.databases.postgres import Server, running_server
-from tests.support.pipelines.applying import counters_close, equal, load_target
+from tests.support.pipelines.applying import check_counters, check_equal, load_target
 from tests.support.waiting import eventually
 from venus.broker.service.process import start_in_thread
 from venus.config import Settings, SourceSettings
@@ -31,17 +31,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-def becomes_a_standby(server: Server) -> None:
+def make_standby(server: Server) -> None:
     server.pg.stop()
     (server.pg.pgdata / "standby.signal").touch()
     server.pg.ensure_postgres_running()
 
 
-def is_promoted(server: Server) -> None:
+def promote_standby(server: Server) -> None:
     server.execute("SELECT pg_promote()")
 
 
-def errors(adapter: Running) -> str:
+def errors(adapter: RunningAdapter) -> str:
     return " ".join(report.last_error for report in adapter.reports)
 
 
@@ -56,10 +56,10 @@ def test_capture_waits_for_a_standby_to_be_promoted(server: Server, tmp_path: Pa
         shop.install(chosen)
         with running(chosen) as adapter:
             until_equal(shop, at_broker)
-            becomes_a_standby(server)
+            make_standby(server)
             eventually(lambda: "it is a standby" in errors(adapter) or bool(adapter.errors))
             assert not adapter.errors
-            is_promoted(server)
+            promote_standby(server)
             shop.write()
             until_equal(shop, at_broker)
     finally:
@@ -71,10 +71,10 @@ def test_a_target_waits_for_a_standby_to_be_promoted(server: Server, broker: Fak
     settings = load_target(database, feed, items(), rows=5)
     since = dict(feed.committed)
     with following(settings, "a") as reports:
-        becomes_a_standby(server)
+        make_standby(server)
         feed.cut(put(1, "new", 1))
         eventually(lambda: any("it is a standby" in report.error for report in reports))
-        is_promoted(server)
-        caught_up(database, broker)
-    equal(database, feed)
-    counters_close(settings, feed, since)
+        promote_standby(server)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)

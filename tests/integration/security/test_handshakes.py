@@ -199,7 +199,7 @@ def test_a_new_authority_is_believed_and_the_old_one_is_not(secure: RunningBroke
     kept = Path(authority.ca).read_bytes()
     for name in ("ca.crt", "ca.key"):
         (authority.folder / name).unlink()
-    renewed = again(authority)
+    renewed = recreate_authority(authority)
 
     AdminClient(renewed.address(secure.address, "new", *EVERYTHING)).close()
     both = authority.folder / "both.crt"
@@ -210,7 +210,7 @@ def test_a_new_authority_is_believed_and_the_old_one_is_not(secure: RunningBroke
     assert "does not accept our certificate" in str(message)
 
 
-def again(authority: Authority) -> Authority:
+def recreate_authority(authority: Authority) -> Authority:
     """Start over in the same folder: the authority, and the broker's pair."""
     for name in ("broker.crt", "broker.key"):
         (authority.folder / name).unlink()

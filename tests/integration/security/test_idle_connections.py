@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 SLACK = 10
 
 
-class Idle:
+class IdleConnections:
     """Connections that say nothing."""
 
     def __init__(self) -> None:
@@ -64,43 +64,45 @@ def is_closed(one: socket.socket) -> bool:
 
 
 @pytest.fixture
-def idle() -> Iterator[Idle]:
-    made = Idle()
+def idle_connections() -> Iterator[IdleConnections]:
+    made = IdleConnections()
     yield made
     for one in made.sockets:
         with suppress(OSError):
             one.close()
 
 
-def test_https_closes_them_soon(secure: RunningBroker, idle: Idle) -> None:
+def test_https_closes_them_soon(secure: RunningBroker, idle_connections: IdleConnections) -> None:
     """Asyncio waits for a handshake for 60 s."""
     before = psutil.Process().num_fds()
-    idle.open(secure.http_address, 20)
-    eventually(lambda: idle.count_closed() == 20)
-    eventually(lambda: idle.count_open(before) <= SLACK, timeout_s=10.0)
+    idle_connections.open(secure.http_address, 20)
+    eventually(lambda: idle_connections.count_closed() == 20)
+    eventually(lambda: idle_connections.count_open(before) <= SLACK, timeout_s=10.0)
 
 
 def test_https_keeps_few_and_serves_others(
-    start_secure: StartSecure, authority: Authority, idle: Idle, monkeypatch: pytest.MonkeyPatch
+    start_secure: StartSecure, authority: Authority, idle_connections: IdleConnections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_loop, "TLS_HANDSHAKE_S", 600.0)
     secure = start_secure()
     viewer = authority.proof("all", *EVERYTHING)
     before = psutil.Process().num_fds()
-    idle.open(secure.http_address, 150)
-    eventually(lambda: idle.count_closed() >= 150 - HANDSHAKES_MAX)
-    eventually(lambda: idle.count_open(before) <= HANDSHAKES_MAX + SLACK, timeout_s=10.0)
+    idle_connections.open(secure.http_address, 150)
+    eventually(lambda: idle_connections.count_closed() >= 150 - HANDSHAKES_MAX)
+    eventually(lambda: idle_connections.count_open(before) <= HANDSHAKES_MAX + SLACK, timeout_s=10.0)
     assert get(secure.http_address, "/health", viewer).text
-    assert idle.count_closed() < 150, "only as many as must make room"
+    assert idle_connections.count_closed() < 150, "only as many as must make room"
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
-def test_grpc_closes_them(tls: bool, start_secure: StartSecure, authority: Authority, idle: Idle) -> None:
+def test_grpc_closes_them(
+    tls: bool, start_secure: StartSecure, authority: Authority, idle_connections: IdleConnections
+) -> None:
     broker = start_secure() if tls else start_secure(certificate="", key="", ca="")
     before = psutil.Process().num_fds()
-    idle.open(broker.address, 150)
-    eventually(lambda: idle.count_closed() == 150)
-    eventually(lambda: idle.count_open(before) <= SLACK, timeout_s=10.0)
+    idle_connections.open(broker.address, 150)
+    eventually(lambda: idle_connections.count_closed() == 150)
+    eventually(lambda: idle_connections.count_open(before) <= SLACK, timeout_s=10.0)
     address = authority.address(broker.address, "all", *EVERYTHING) if tls else broker.address
     with AdminClient(address) as admin:
         assert not admin.status().alarms
@@ -115,7 +117,7 @@ def interrupt_handshakes(settings_json: str) -> None:
         server = grpc.aio.server(options=[("grpc.server_handshake_timeout_ms", 300)])
         port = server.add_secure_port("127.0.0.1:0", credentials)
         await server.start()
-        idle = Idle()
+        idle = IdleConnections()
         for _ in range(10):
             idle.open(f"127.0.0.1:{port}", 150)
             await asyncio.to_thread(eventually, lambda: idle.count_closed() == len(idle.sockets))

@@ -38,12 +38,12 @@ def home(tmp_path: Path, authority: Authority) -> Iterator[RunningBroker]:
 def start(tmp_path: Path, home: RunningBroker) -> Iterator[StartMirror]:
     running: list[RunningBroker] = []
 
-    def starting(security: SecuritySettings) -> RunningBroker:
+    def start_broker(security: SecuritySettings) -> RunningBroker:
         settings = networks.settings_of(tmp_path / "eu", [home.address])
         running.append(start_in_thread(settings.model_copy(update={"security": security})))
         return running[-1]
 
-    yield starting
+    yield start_broker
     for broker in running:
         broker.stop()
 
@@ -59,7 +59,7 @@ def mirror_of(address: BrokerAddress) -> broker_pb2.MirrorStatus:
         return next((b.mirror for b in admin.status().businesses), broker_pb2.MirrorStatus())
 
 
-def says(address: BrokerAddress | str, words: str) -> None:
+def wait_for_message(address: BrokerAddress | str, words: str) -> None:
     """Wait until the mirror's status has these words, as its only line, while it follows nothing."""
 
     def is_reported() -> bool:
@@ -98,12 +98,12 @@ def test_a_certificate_without_the_role_is_refused_with_the_missing_role(
         eventually(lambda: mirror_of(seen).state == "refused")
         assert "role consumer(mirror/eu, main) is missing" in mirror_of(seen).reason
     else:
-        says(seen, "this set mirrors nothing new: eu has no role consumer(mirror/eu, *) at the set above")
+        wait_for_message(seen, "this set mirrors nothing new: eu has no role consumer(mirror/eu, *) at the set above")
 
 
 def test_a_mirror_without_tls_names_what_to_set(home: RunningBroker, start: StartMirror) -> None:
     mirror = start(SecuritySettings())
-    says(
+    wait_for_message(
         mirror.address,
         f"this set mirrors nothing new: the broker at {home.address} speaks TLS, and security.ca is not set",
     )
@@ -114,7 +114,7 @@ def test_a_stranger_above_is_not_believed(home: RunningBroker, tmp_path: Path, s
     other.issue("eu", "consumer(*, *)", hosts=HOSTS)
     mirror = start(other.security("eu"))
     unsigned = f"the certificate of the broker at {home.address} is not signed by security.ca {other.ca}"
-    says(other.address(mirror.address, "ann", "operator"), f"this set mirrors nothing new: {unsigned}")
+    wait_for_message(other.address(mirror.address, "ann", "operator"), f"this set mirrors nothing new: {unsigned}")
 
 
 def test_a_certificate_of_a_strange_authority_is_not_believed_above(

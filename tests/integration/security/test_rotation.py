@@ -19,10 +19,10 @@ from tests.integration.upper.test_real_sources import _until_equal as until_equa
 from tests.integration.upper.test_real_sources import running
 from tests.support.brokers.deliveries import broker, feed
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, settings_for
+from tests.support.brokers.feed import Feed, following, items, put, query, settings_for, wait_until_caught_up
 from tests.support.brokers.servers import settings as broker_settings
 from tests.support.databases.postgres import Server, running_server
-from tests.support.pipelines.applying import equal
+from tests.support.pipelines.applying import check_equal
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.relational.control import read_progress
 from venus.adapters.targets.relational.full_sync import full_sync
@@ -98,14 +98,14 @@ def test_a_target_continues(
     full_sync(settings, "a")
     with following(settings, "a"):
         feed.cut(put(1, "new", 1))
-        caught_up(place.admin, broker)
+        wait_until_caught_up(place.admin, broker)
         place.rotate()
         feed.cut(put(2, "new", 2))
-        caught_up(place.admin, broker)
+        wait_until_caught_up(place.admin, broker)
     place.rotate()
     time.sleep(0.3)
     assert read_progress(settings, "a").unaccounted == 0
-    equal(place.admin, feed)
+    check_equal(place.admin, feed)
 
 
 def test_a_worker_reads_it_by_itself(place: Place, broker: FakeDelivery) -> None:

@@ -34,7 +34,7 @@ def open_producer(broker: RunningBroker, business: str = BUSINESS, name: str = "
         yield sender
 
 
-def brake(broker: RunningBroker, name: str, business: str = BUSINESS) -> broker_pb2.BrakeStatus | None:
+def find_limiter(broker: RunningBroker, name: str, business: str = BUSINESS) -> broker_pb2.BrakeStatus | None:
     found = (b for b in traffic(broker.address).brakes if (b.brake, b.business) == (name, business))
     return next(found, None)
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.brokers.servers import BUSINESS, fill, settings, take
 from tests.support.faults.not_leader import NotLeading
 from tests.support.faults.proxy import Proxy
-from tests.support.pipelines.whole_way import WholeWay
+from tests.support.pipelines.end_to_end import EndToEnd
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.broker.service.process import start_in_thread
 from venus.config import BrokerSettings
@@ -33,14 +33,14 @@ def looking() -> set[threading.Thread]:
 
 
 @pytest.fixture
-def way(tmp_path: Path, database: str) -> Iterator[tuple[WholeWay, Proxy]]:
+def e2e(tmp_path: Path, database: str) -> Iterator[tuple[EndToEnd, Proxy]]:
     """Two ways to one broker stand for two sets: what is read at either has the same offsets."""
     source = tmp_path / "app.db"
     with sqlite3.connect(source) as app:
         app.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
         app.executemany("INSERT INTO item VALUES (?, ?)", [(n, f"item {n}") for n in range(100)])
     app.close()
-    made = WholeWay(tmp_path, f"sqlite:///{source}", database)
+    made = EndToEnd(tmp_path, f"sqlite:///{source}", database)
     nearest = Proxy(made.broker.address)
     found = BrokerSettings(addresses=(nearest.address,), further=((made.broker.address,),))
     made.settings = made.settings.model_copy(update={"broker": found})
@@ -52,9 +52,9 @@ def way(tmp_path: Path, database: str) -> Iterator[tuple[WholeWay, Proxy]]:
 
 
 def test_an_apply_continues_at_the_next_set_and_back_after_its_time_of_health(
-    way: tuple[WholeWay, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    e2e: tuple[EndToEnd, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, nearest = way
+    made, nearest = e2e
     reach = made.settings.broker.reach
     sets = [tuple(one.split(",")) for one in reach.split(";")]
     monkeypatch.setitem(broker_selection._known, reach, BrokerSelector(*sets, back_after_s=BACK_AFTER_S))
@@ -71,7 +71,7 @@ def test_an_apply_continues_at_the_next_set_and_back_after_its_time_of_health(
     made.load()
     made.start()
     insert(100)
-    made.caught_up()
+    made.wait_until_caught_up()
     assert shared_selector(reach).place == 0
     at_first = nearest.passed.copy()
 
@@ -79,7 +79,7 @@ def test_an_apply_continues_at_the_next_set_and_back_after_its_time_of_health(
     nearest.cut()
     insert(200)
     made.until(lambda: shared_selector(reach).place == 1, "the next set")
-    made.caught_up()
+    made.wait_until_caught_up()
     assert made.at_target("SELECT count(*) FROM item") == [(300,)]
 
     nearest.resume()
@@ -87,10 +87,10 @@ def test_an_apply_continues_at_the_next_set_and_back_after_its_time_of_health(
     before = nearest.passed.copy()
     assert before != at_first, "it was looked at"
     insert(300)
-    made.caught_up()
+    made.wait_until_caught_up()
     made.until(lambda: sum(nearest.passed.values()) > sum(before.values()) + 2000, "the stream to go back")
     insert(400)
-    made.caught_up()
+    made.wait_until_caught_up()
     assert made.at_target("SELECT count(*) FROM item") == [(500,)]
     assert made.verify().verdict is ComparisonVerdict.SAME
     made.until(lambda: not looking() - before_all, "the look to end")

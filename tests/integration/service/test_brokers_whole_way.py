@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.brokers.servers import settings
 from tests.support.faults.not_leader import NotLeading
-from tests.support.pipelines.whole_way import WholeWay
+from tests.support.pipelines.end_to_end import EndToEnd
 from tests.support.processes import forked
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.broker.service.process import start_in_thread
@@ -27,14 +27,14 @@ def unused_address() -> str:
 
 
 @pytest.fixture
-def way(tmp_path: Path, database: str) -> Iterator[WholeWay]:
+def e2e(tmp_path: Path, database: str) -> Iterator[EndToEnd]:
     """Put a broker that cannot be reached and one that follows before the leader."""
     source = tmp_path / "app.db"
     with sqlite3.connect(source) as app:
         app.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
         app.executemany("INSERT INTO item VALUES (?, ?)", [(n, f"item {n}") for n in range(500)])
     app.close()
-    made = WholeWay(tmp_path, f"sqlite:///{source}", database)
+    made = EndToEnd(tmp_path, f"sqlite:///{source}", database)
     other = start_in_thread(settings(tmp_path / "other"))
     with NotLeading(other.address, follows=made.broker.address) as follower:
         broker = BrokerSettings(addresses=(unused_address(), follower.address, made.broker.address))
@@ -47,26 +47,26 @@ def way(tmp_path: Path, database: str) -> Iterator[WholeWay]:
             other.stop()
 
 
-def test_the_whole_way_goes_to_the_leader(way: WholeWay, tmp_path: Path) -> None:
-    way.install()
-    way.load()
-    way.start()
+def test_the_whole_way_goes_to_the_leader(e2e: EndToEnd, tmp_path: Path) -> None:
+    e2e.install()
+    e2e.load()
+    e2e.start()
     with sqlite3.connect(tmp_path / "app.db") as app:
         app.execute("UPDATE item SET name = 'new' WHERE id < 100")
         app.execute("DELETE FROM item WHERE id >= 400")
     app.close()
-    way.caught_up()
+    e2e.wait_until_caught_up()
 
-    assert way.at_target("SELECT count(*), count(*) FILTER (WHERE name = 'new') FROM item") == [(400, 100)]
-    assert way.verify().verdict is ComparisonVerdict.SAME
-    way.stop()
+    assert e2e.at_target("SELECT count(*), count(*) FILTER (WHERE name = 'new') FROM item") == [(400, 100)]
+    assert e2e.verify().verdict is ComparisonVerdict.SAME
+    e2e.stop()
 
 
-def test_a_command_goes_to_the_leader(way: WholeWay, tmp_path: Path) -> None:
-    way.install()
-    way.load()
+def test_a_command_goes_to_the_leader(e2e: EndToEnd, tmp_path: Path) -> None:
+    e2e.install()
+    e2e.load()
     config = tmp_path / "venus.toml"
-    addresses = ", ".join(f'"{address}"' for address in way.settings.broker.addresses)
+    addresses = ", ".join(f'"{address}"' for address in e2e.settings.broker.addresses)
     config.write_text(f"[broker]\naddresses = [{addresses}]\n")
 
     def venus(*arguments: str) -> str:

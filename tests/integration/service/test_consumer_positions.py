@@ -68,12 +68,12 @@ def test_a_consumer_that_goes_while_it_is_attached_is_detached(
     fill(broker.address, 1, 3)
     entered, attach = threading.Event(), Subscriptions.attach
 
-    def slow(self: Subscriptions, *args: Any, **options: Any) -> int:
+    def delay_answer(self: Subscriptions, *args: Any, **options: Any) -> int:
         entered.set()
         time.sleep(2.0)
         return attach(self, *args, **options)
 
-    monkeypatch.setattr(Subscriptions, "attach", slow)
+    monkeypatch.setattr(Subscriptions, "attach", delay_answer)
     monkeypatch.setattr("venus.rpc.duplex.CLOSE_TIMEOUT_S", 0.1)  # the call is cancelled, not ended
     with subscriber(broker) as reader, pytest.raises(Unavailable):
         reader.open(0, 0, timeout_s=0.2)
@@ -89,14 +89,14 @@ def test_who_knows_a_business_that_was_forgotten_gets_nothing_of_the_one_that_to
     fill(broker.address, 1, 5)
     attach = Subscriptions.attach
 
-    def late(self: Subscriptions, *args: Any, **options: Any) -> int:
+    def answer_late(self: Subscriptions, *args: Any, **options: Any) -> int:
         monkeypatch.undo()
         with AdminClient(broker.address) as admin:
             admin.forget_business(BUSINESS)
         fill(broker.address, 1, 10, rows=2)
         return attach(self, *args, **options)
 
-    monkeypatch.setattr(Subscriptions, "attach", late)
+    monkeypatch.setattr(Subscriptions, "attach", answer_late)
     with subscriber(broker) as reader:
         epoch = business_status(broker.address).epoch
         reader.open(5, epoch)

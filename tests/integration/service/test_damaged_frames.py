@@ -38,7 +38,7 @@ class RawStream:
         self.send(init=broker_pb2.Init(business=BUSINESS, producer="raw"))
         return next(self.answers).init_ack
 
-    def until(self, field: Literal["resend", "throttle"]) -> broker_pb2.BrokerFrame:
+    def read_until(self, field: Literal["resend", "throttle"]) -> broker_pb2.BrokerFrame:
         return next(frame for frame in self.answers if frame.HasField(field))
 
     def error(self) -> VenusError:
@@ -66,7 +66,7 @@ def test_a_gap_is_asked_for_again(broker: RunningBroker) -> None:
         raw.init()
         raw.send(halves=[half(1)])
         raw.send(halves=[half(3)])
-        assert raw.until("resend").resend.batch_no == 2
+        assert raw.read_until("resend").resend.batch_no == 2
         raw.send(halves=[half(3)])  # still on its way when the broker asked: not a second gap
         raw.send(halves=[half(2), half(3)])
         assert next(frame for frame in raw.answers if frame.halves_through == 3).resend.batch_no == 0
@@ -76,7 +76,7 @@ def test_a_damaged_half_message_is_asked_for_again_and_what_follows_it_waits(bro
     with RawStream(broker.address) as raw:
         raw.init()
         raw.send(halves=[half(1), damaged_half(2), half(3)])
-        assert raw.until("resend").resend.batch_no == 2
+        assert raw.read_until("resend").resend.batch_no == 2
         raw.send(halves=[half(4)])
         raw.send(halves=[half(2), half(3), half(4)])
         assert any(frame.halves_through == 4 for frame in raw.answers)

@@ -24,9 +24,9 @@ from venus.broker.service.process import RunningBroker
 from venus.broker.service.shared_frames import Turnstile
 from venus.errors import DigestMismatch, Diverged, OffsetDiverged, ProtocolError, Unavailable
 from venus.rpc.channel import open_channel
+from venus.rpc.compression import cost
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import subscribe
-from venus.rpc.squeeze import cost
 from venus.rpc.subscriber import ACKNOWLEDGE_EVERY_S, STARVED_S, Subscriber
 from venus.wire import broker_pb2, change_pb2
 
@@ -194,13 +194,13 @@ def test_a_trickle_costs_the_consumer_a_few_frames_a_second(
     frames: list[broker_pb2.ConsumerFrame] = []
     take_frame = Subscriber._take_frame
 
-    def noting(self: Subscriber) -> tuple[broker_pb2.ConsumerFrame | None, float | None]:
+    def record_frame(self: Subscriber) -> tuple[broker_pb2.ConsumerFrame | None, float | None]:
         frame, pause_s = take_frame(self)
         if frame is not None:
             frames.append(frame)
         return frame, pause_s
 
-    monkeypatch.setattr(Subscriber, "_take_frame", noting)
+    monkeypatch.setattr(Subscriber, "_take_frame", record_frame)
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender, subscriber(broker) as reader:
         sender.connect(0, 0)
         reader.open(0, 0)

@@ -21,7 +21,7 @@ from venus.broker.service import shared_frames
 from venus.broker.service.process import RunningBroker
 from venus.rpc import sealed
 from venus.rpc.channel import open_channel
-from venus.rpc.squeeze import cost
+from venus.rpc.compression import cost
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -86,7 +86,7 @@ def all_at(consumers: Sequence[BytesConsumer], position: int) -> bool:
     return all(each.position == position for each in consumers)
 
 
-class Encodings:
+class EncodingCounter:
     """Counts frames with increments that are serialised."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ class Encodings:
 
 def test_many_consumers_at_the_tail_share_one_encoding(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(broker.address, 1, 1)
-    encodings = Encodings(monkeypatch)
+    encodings = EncodingCounter(monkeypatch)
     with ExitStack() as stack, producer(broker) as sender:
         sender.connect(0, 0)
         many = [stack.enter_context(BytesConsumer(broker.address, f"g{n}")) for n in range(MANY)]
@@ -120,7 +120,7 @@ def test_many_consumers_at_the_tail_share_one_encoding(broker: RunningBroker, mo
 
 def test_many_consumers_that_catch_up_share_encodings(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     halves = fill(broker.address, 1, 60, rows=2000)
-    encodings = Encodings(monkeypatch)
+    encodings = EncodingCounter(monkeypatch)
     with ExitStack() as stack:
         first = stack.enter_context(BytesConsumer(broker.address, "first", gives_back=False, offset=60 * 2000))
         assert first.opened.wait(30)  # with it each of the others is one of several

@@ -103,11 +103,11 @@ def test_a_split_that_arrives_with_other_rows_is_refused(
     fill(broker.address, 1, 2, rows=500)
     eventually(lambda: is_materialised(broker, 1_000))
 
-    class Other(RowTotals):
+    class OtherTotals(RowTotals):
         def add(self, rows: StoredRows) -> None:
             super().add(stored_rows([(99, *row[1:]) for row in plain_rows(rows)]))
 
-    monkeypatch.setattr(reading, "RowTotals", Other)
+    monkeypatch.setattr(reading, "RowTotals", OtherTotals)
     with SnapshotClient(broker.address) as snapshots:
         snapshot = snapshots.open(BUSINESS)
         with pytest.raises(ProtocolError, match="a split of 1000 rows arrived with 1000, or with other ones"):
@@ -121,14 +121,14 @@ def test_a_chunk_that_arrives_damaged_is_asked_for_again(
     eventually(lambda: is_materialised(broker, 1_000))
     flips = iter([1])
 
-    class Damaging(SealedChunk):
+    class DamagedChunk(SealedChunk):
         @classmethod
         def of(cls, body: bytes) -> SealedChunk:
             middle = len(body) // 2
             flipped = bytes([body[middle] ^ next(flips, 0)])
             return SealedChunk(digest=SealedChunk.of(body).digest, body=body[:middle] + flipped + body[middle + 1 :])
 
-    monkeypatch.setattr(reading, "SealedChunk", Damaging)
+    monkeypatch.setattr(reading, "SealedChunk", DamagedChunk)
     with SnapshotClient(broker.address) as snapshots:
         snapshot = snapshots.open(BUSINESS)
         found: Rows = {}

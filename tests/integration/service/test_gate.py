@@ -138,8 +138,8 @@ def test_data_that_the_cluster_does_not_know_keeps_a_producer_out(
         asyncio.run(broker.gate.admit_producer(BUSINESS))
 
 
-class Late(MemoryCoordinator):
-    """It carries out a removal, if it does at all, once it may."""
+class LateCoordinator(MemoryCoordinator):
+    """Coordinator that removes a record only when the test allows it, or fails."""
 
     def __init__(self) -> None:
         super().__init__(MemoryCluster(time.monotonic), lease_s=3.0)
@@ -159,11 +159,11 @@ async def until(done: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def forgetting(broker: Broker, test: Callable[[Late], Coroutine[Any, Any, None]]) -> None:
+def forgetting(broker: Broker, test: Callable[[LateCoordinator], Coroutine[Any, Any, None]]) -> None:
     """Run a test at the leader of a business that the coordinator knows."""
 
     async def run() -> None:
-        late, gate, bridge = Late(), broker.gate, LoopBridge(asyncio.get_running_loop())
+        late, gate, bridge = LateCoordinator(), broker.gate, LoopBridge(asyncio.get_running_loop())
         leads = Leadership(business=BUSINESS, term=1, leader=Member(broker="a", store="store"), in_sync=frozenset())
         broker.host.records[BUSINESS] = late.create(leads)
         broker.host.replicas[BUSINESS] = object()
@@ -182,7 +182,7 @@ def forgetting(broker: Broker, test: Callable[[Late], Coroutine[Any, Any, None]]
 def test_no_client_begins_to_use_a_business_while_the_coordinator_forgets_it(broker: Broker) -> None:
     """Its changes would be acknowledged, and removed with it."""
 
-    async def test(late: Late) -> None:
+    async def exercise(late: LateCoordinator) -> None:
         forgets = asyncio.create_task(broker.gate.forget(BUSINESS))
         await until(late.asked.is_set)
         with pytest.raises(Unavailable, match="'main' is being forgotten"):
@@ -199,7 +199,7 @@ def test_no_client_begins_to_use_a_business_while_the_coordinator_forgets_it(bro
         await until(lambda: broker.host.gone == [(BUSINESS, 1)])
         broker.core.catalogue.enter("other")
 
-    forgetting(broker, test)
+    forgetting(broker, exercise)
 
 
 def test_a_deposed_leader_finds_out_before_it_reports_another_history(
@@ -208,7 +208,7 @@ def test_a_deposed_leader_finds_out_before_it_reports_another_history(
     """A paused virtual machine does not see that its lease has ended; a new lease begins before the record is read."""
     read: list[None] = []
 
-    async def test(late: Late) -> None:
+    async def exercise(late: LateCoordinator) -> None:
         own = broker.host.records[BUSINESS]
         broker.host.me = SimpleNamespace(member=own.leader)
         broker.gate._coordination = SimpleNamespace(read_soon=lambda: read.append(None))
@@ -225,22 +225,22 @@ def test_a_deposed_leader_finds_out_before_it_reports_another_history(
             await broker.gate.confirm_leadership(BUSINESS, 1)
         assert len(read) == 1
 
-    forgetting(broker, test)
+    forgetting(broker, exercise)
 
 
 def test_a_business_that_is_used_is_not_forgotten(broker: Broker) -> None:
-    async def test(late: Late) -> None:
+    async def exercise(late: LateCoordinator) -> None:
         used = broker.core.catalogue.enter(BUSINESS)
         with pytest.raises(Refused, match="1 producers and consumers of 'main' are connected"):
             await broker.gate.forget(BUSINESS)
         assert not late.asked.is_set()
         broker.core.catalogue.release(used)
 
-    forgetting(broker, test)
+    forgetting(broker, exercise)
 
 
 def test_who_was_kept_out_comes_in_when_the_record_is_another_one(broker: Broker) -> None:
-    async def test(late: Late) -> None:
+    async def exercise(late: LateCoordinator) -> None:
         late.may.set()
         before = broker.host.records[BUSINESS]
         broker.host.records[BUSINESS] = late.swap(before, before)
@@ -248,7 +248,7 @@ def test_who_was_kept_out_comes_in_when_the_record_is_another_one(broker: Broker
         assert not stale
         broker.core.catalogue.enter(BUSINESS)
 
-    forgetting(broker, test)
+    forgetting(broker, exercise)
 
 
 def test_no_client_is_let_in_before_it_is_known_whether_a_removal_was_carried_out(
@@ -264,7 +264,7 @@ def test_no_client_is_let_in_before_it_is_known_whether_a_removal_was_carried_ou
             return False
         return True
 
-    async def test(late: Late) -> None:
+    async def exercise(late: LateCoordinator) -> None:
         late.fails = late.away = True
         before = broker.host.records[BUSINESS]
         with pytest.raises(Unavailable, match="no answer"):
@@ -273,9 +273,9 @@ def test_no_client_is_let_in_before_it_is_known_whether_a_removal_was_carried_ou
         assert not is_open()
         late.away = False
         await until(is_open)
-        assert not super(Late, late).remove(before)
+        assert not super(LateCoordinator, late).remove(before)
 
-    forgetting(broker, test)
+    forgetting(broker, exercise)
 
 
 def test_a_removal_whose_answer_was_lost_keeps_all_clients_out_until_the_data_is_gone(
@@ -283,7 +283,7 @@ def test_a_removal_whose_answer_was_lost_keeps_all_clients_out_until_the_data_is
 ) -> None:
     monkeypatch.setattr(gates, "LOOK_AGAIN_S", 0.02)
 
-    async def test(late: Late) -> None:
+    async def exercise(late: LateCoordinator) -> None:
         late.loses_answer = True
         late.may.set()
         with pytest.raises(Unavailable):
@@ -294,4 +294,4 @@ def test_a_removal_whose_answer_was_lost_keeps_all_clients_out_until_the_data_is
         broker.core.forget_business(BUSINESS)
         await until(lambda: not broker.core.catalogue._closed)
 
-    forgetting(broker, test)
+    forgetting(broker, exercise)

@@ -23,7 +23,7 @@ WATCHED_S = 2.5
 _SLEPT = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE)
 
 
-def wakes() -> dict[str, int]:
+def count_wakeups() -> dict[str, int]:
     """Return how often each of these threads has gone to sleep so far."""
     ids = {thread.name: thread.native_id for thread in threading.enumerate() if thread.name in MOST}
     statuses = {name: Path(f"/proc/self/task/{number}/status").read_text() for name, number in ids.items()}
@@ -32,9 +32,9 @@ def wakes() -> dict[str, int]:
 
 def count_wakes() -> dict[str, int]:
     """Return how often each of them wakes while nothing happens."""
-    before = wakes()
+    before = count_wakeups()
     time.sleep(WATCHED_S)
-    return {name: count - before[name] for name, count in wakes().items()}
+    return {name: count - before[name] for name, count in count_wakeups().items()}
 
 
 def is_idle() -> bool:

@@ -26,9 +26,9 @@ from venus.errors import DigestMismatch, Fenced, Unavailable
 from venus.flow.precedence import SMALL_BYTES
 from venus.model import Verdict
 from venus.rpc import connection, in_process
+from venus.rpc.compression import LARGE_BYTES, BodyCompressor, cost
 from venus.rpc.event_loop import LoopBridge
 from venus.rpc.producer import Producer
-from venus.rpc.squeeze import LARGE_BYTES, Squeezer, cost
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -44,7 +44,7 @@ def test_no_connection_is_opened_and_nothing_is_compressed(
         raise AssertionError("a stream of this process has opened a connection")
 
     monkeypatch.setattr(connection, "open_channel", refuse)
-    monkeypatch.setattr(Squeezer, "_squeeze", refuse)
+    monkeypatch.setattr(BodyCompressor, "_compress", refuse)
     large = half(2, payload="x" * (LARGE_BYTES + 1))
     with producer(broker) as sender, subscriber(broker, credit_bytes=16 << 20) as reader:
         sender.connect(0, 0)
@@ -190,7 +190,7 @@ def test_a_client_that_refuses_a_frame_leaves_no_stream_at_the_broker(
 
 
 @pytest.fixture
-def wakes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def record_wakeups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Keep a number for each time that a call wakes the broker's event loop."""
     found: list[int] = []
     wake = LoopBridge._wake
@@ -204,18 +204,18 @@ def wakes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @IN_PROCESS
-def test_a_small_half_message_needs_no_turn_of_the_event_loop(broker: RunningBroker, wakes: list[int]) -> None:
+def test_a_small_half_message_needs_no_turn_of_the_event_loop(broker: RunningBroker, record_wakeups: list[int]) -> None:
     with producer(broker) as sender:
         sender.connect(0, 0)
         commit(sender, [half(1)])  # the first one of a business also raises the epoch
         for number in range(2, 6):
-            wakes.clear()
+            record_wakeups.clear()
             sender.send_half(half(number))
             sender.wait_until_persisted(number)
-            assert not wakes
+            assert not record_wakeups
             sender.decide(number, half(number).digest, Verdict.COMMIT)
             sender.wait_until_decided(number)
-            assert wakes
+            assert record_wakeups
         sender.send_half(half(6, payload="x" * SMALL_BYTES))
         sender.wait_until_persisted(6)
         assert sender.persisted_through == 6

@@ -193,11 +193,11 @@ def test_a_half_message_that_crosses_an_operators_decision_fences_no_producer(
 ) -> None:
     decided, answer, decide = threading.Event(), Future[Any](), Producers.operator_decide
 
-    def slow(*arguments: Any) -> Future[Any]:
+    def delay_commit(*arguments: Any) -> Future[Any]:
         decide(*arguments).add_done_callback(lambda _: decided.set())
         return answer
 
-    monkeypatch.setattr(Producers, "operator_decide", slow)
+    monkeypatch.setattr(Producers, "operator_decide", delay_commit)
     with producer(broker) as sender, AdminClient(broker.address) as admin:
         sender.connect(0, 0)
         sender.send_half(half(1))

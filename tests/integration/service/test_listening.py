@@ -52,7 +52,7 @@ class Reader:
             else:
                 self.rows[row["id"]] = row
 
-    def until(self, offset: int) -> Reader:
+    def read_until(self, offset: int) -> Reader:
         """Read until a position."""
         while self.changes.position is None or self.changes.position.offset < offset:
             batch = self.changes.poll(WAIT_S)
@@ -93,36 +93,36 @@ EU = "label = 'EU' and amount >= 100"
 
 
 def test_rows_then_every_change_that_concerns_them(feed: Feed, subscribe: Subscribe) -> None:
-    reader = subscribe(EU).until(3)
+    reader = subscribe(EU).read_until(3)
     assert reader.rows == {2: {"id": 2, "label": "EU", "amount": 150}}
     feed.cut(put(1, "EU", 100), put(2, "EU", 151), put(3, "US", 201))
     feed.cut(put(1, "US", 100), deletion(2), put(4, "EU", 99))
-    reader.until(9)
+    reader.read_until(9)
     assert reader.operations == ["insert", "insert", "update", "delete", "delete"]
     assert reader.rows == {}
 
 
 def test_a_subscription_resumes_at_its_position(feed: Feed, subscribe: Subscribe) -> None:
-    first = subscribe(EU).until(3)
+    first = subscribe(EU).read_until(3)
     first.changes.close()
     assert first.changes.position is not None
     feed.cut(put(2, "US", 150), put(5, "EU", 500))
     again = subscribe(EU, start=first.changes.position)
     again.rows = first.rows
-    again.until(5)
+    again.read_until(5)
     assert again.operations == ["delete", "update"]
     assert set(again.rows) == {5}
 
 
 def test_an_emptied_table_and_a_sweep(feed: Feed, subscribe: Subscribe) -> None:
-    reader = subscribe("amount >= 100").until(3)
+    reader = subscribe("amount >= 100").read_until(3)
     feed.truncate(1, put(7, "EU", 700))
-    reader.until(5)
+    reader.read_until(5)
     assert set(reader.rows) == {7}
     before = feed.sweep_begin(1)
     feed.cut(put(8, "EU", 800))
     feed.sweep_end(1, before)
-    reader.until(feed.broker.next_offset)
+    reader.read_until(feed.broker.next_offset)
     assert set(reader.rows) == {8}
 
 
@@ -142,13 +142,13 @@ def test_a_group_has_its_position_at_the_broker(broker: RealBroker, feed: Feed, 
         eventually(lambda: acknowledged_offset() == 3)
     first.changes.close()
     feed.cut(put(2, "EU", 1000))
-    assert subscribe(EU, group="mailer").until(4).operations == ["update"]
+    assert subscribe(EU, group="mailer").read_until(4).operations == ["update"]
 
 
 def test_a_new_group_that_acknowledges_nothing_gets_all_rows_again(feed: Feed, subscribe: Subscribe) -> None:
-    first = subscribe(EU, group="mailer").until(3)
+    first = subscribe(EU, group="mailer").read_until(3)
     first.changes.close()
-    assert subscribe(EU, group="mailer").until(3).operations == first.operations == ["insert"]
+    assert subscribe(EU, group="mailer").read_until(3).operations == first.operations == ["insert"]
 
 
 def test_random_histories_with_reconnects_and_restarts(broker: RealBroker, feed: Feed, subscribe: Subscribe) -> None:
@@ -161,7 +161,7 @@ def test_random_histories_with_reconnects_and_restarts(broker: RealBroker, feed:
         texts[3]: lambda label, _amount: label in ("EU", "US"),
         texts[4]: lambda label, _amount: label is None,
     }
-    readers = {text: subscribe(text).until(3) for text in tests}
+    readers = {text: subscribe(text).read_until(3) for text in tests}
     for step in range(60):
         if step % 20 == 10:
             broker.stop()
@@ -180,7 +180,7 @@ def test_random_histories_with_reconnects_and_restarts(broker: RealBroker, feed:
             feed.cut(*_changes(rng), batch_rows=2)
         if step % 5 == 0:
             for text, is_inside in tests.items():
-                readers[text].until(broker.next_offset)
+                readers[text].read_until(broker.next_offset)
                 right = {int(str(k[0])): r for k, r in feed.model[1].items() if is_inside(r[0], _int(r[1]))}
                 found = {k: (r["label"], r["amount"]) for k, r in readers[text].rows.items()}
                 assert found == {k: (r[0], _int(r[1])) for k, r in right.items()}, text
@@ -210,7 +210,7 @@ class Events:
         )
         self.last = last
 
-    def until(self, count: int) -> list[tuple[str, dict[str, Any]]]:
+    def read_until(self, count: int) -> list[tuple[str, dict[str, Any]]]:
         """Read so many changes."""
         found: list[tuple[str, dict[str, Any]]] = []
         event: dict[str, str] = {}
@@ -233,9 +233,9 @@ class Events:
 
 def test_server_sent_events_continue_after_the_last_one(broker: RealBroker, feed: Feed) -> None:
     events = Events(broker, where=EU)
-    assert [(name, line["row"]["id"]) for name, line in events.until(1)] == [("insert", 2)]
+    assert [(name, line["row"]["id"]) for name, line in events.read_until(1)] == [("insert", 2)]
     feed.cut(put(2, "US", 1), put(4, "EU", 400))
-    assert [(name, line["row"]) for name, line in events.until(2)] == [
+    assert [(name, line["row"]) for name, line in events.read_until(2)] == [
         ("delete", {"id": 2}),
         ("insert", {"id": 4, "label": "EU", "amount": 400}),
     ]
@@ -243,7 +243,7 @@ def test_server_sent_events_continue_after_the_last_one(broker: RealBroker, feed
     assert events.last == f"{broker.next_offset}-{events.last.partition('-')[2]}"
     feed.cut(deletion(4))
     again = Events(broker, where=EU, last=events.last)
-    assert [(name, line["row"]) for name, line in again.until(1)] == [("delete", {"id": 4})]
+    assert [(name, line["row"]) for name, line in again.read_until(1)] == [("delete", {"id": 4})]
     again.close()
 
 
@@ -261,7 +261,7 @@ def test_what_cannot_be_served_is_said(
     broker: RealBroker, feed: Feed, parameters: dict[str, str], code: int, says: str
 ) -> None:
     if code == 200:
-        assert Events(broker, **parameters).until(4)[0][0] == says
+        assert Events(broker, **parameters).read_until(4)[0][0] == says
         return
     with pytest.raises(HTTPError) as caught:
         Events(broker, **parameters)
@@ -340,7 +340,7 @@ def test_a_client_that_does_not_read_is_cut_with_its_position(tmp_path: Path) ->
         other = Reader(connection.changes("items"))
         for n in range(1, 60):
             feed.cut(put(n, "x" * 500, n))
-        assert len(other.until(broker.next_offset).rows) == 60
+        assert len(other.read_until(broker.next_offset).rows) == 60
         eventually(lambda: lazy.failure is not None)
         with pytest.raises(Unavailable, match=r"position \d+-\d+") as caught:
             take_all(lazy, SubscriptionView(1))
@@ -348,7 +348,7 @@ def test_a_client_that_does_not_read_is_cut_with_its_position(tmp_path: Path) ->
         assert text is not None
         position = ChangePosition.parse(text[1])
         assert 0 < position.offset < broker.next_offset
-        again = Reader(connection.changes("items", start=position)).until(broker.next_offset)
+        again = Reader(connection.changes("items", start=position)).read_until(broker.next_offset)
         assert set(again.rows) == set(range(position.offset, 60))
         assert cut_listeners(broker) == 1
     broker.stop()
@@ -378,23 +378,23 @@ def test_an_http_client_that_does_not_read_loses_its_place(tmp_path: Path, monke
     for first in range(0, 100, 10):  # more than the kernel's buffers take
         feed.cut(*(put(n, "x" * 90_000, n) for n in range(first, first + 10)))
 
-    def unsent() -> int:
+    def count_unsent() -> int:
         found = [one.transport.get_write_buffer_size() for one in list(GuardedProtocol._all)]
         assert sum(found) < 4 << 20
         return sum(found)
 
     with eventually(lambda: open_changes(broker)) as slow, slow.makefile("rb") as lines:
-        eventually(lambda: unsent() > 1 << 16)
-        assert any(b'"id": 99' in line and unsent() >= 0 for line in lines)
+        eventually(lambda: count_unsent() > 1 << 16)
+        assert any(b'"id": 99' in line and count_unsent() >= 0 for line in lines)
         time.sleep(2.5)  # for longer than a client may read nothing
         feed.cut(put(1, "EU", 1))
         assert any(line == b"event: update\n" for line in lines)
         assert open_changes(broker) is None
     with eventually(lambda: open_changes(broker, 1 << 12)):
-        eventually(lambda: unsent() > 1 << 16)
+        eventually(lambda: count_unsent() > 1 << 16)
         with eventually(lambda: open_changes(broker)) as other:
             assert other.recv(1 << 10)
-            assert unsent() >= 0
+            assert count_unsent() >= 0
     assert cut_listeners(broker) == 1
     broker.stop()
 

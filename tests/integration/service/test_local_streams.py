@@ -31,10 +31,10 @@ from venus.rpc import connection, local_socket, local_stream
 from venus.rpc.address import broker_address
 from venus.rpc.admin import AdminClient
 from venus.rpc.channel import FRAME_BYTES
+from venus.rpc.compression import LARGE_BYTES, BodyCompressor
 from venus.rpc.local_socket import HEAD, PieceKind, PieceReader, build_piece, connect_to, decode_error
 from venus.rpc.producer import Producer
 from venus.rpc.sealed import PRODUCE, SUBSCRIBE, seal
-from venus.rpc.squeeze import LARGE_BYTES, Squeezer
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
@@ -82,7 +82,7 @@ def test_rows_travel_without_grpc_and_without_compression(
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a body on this machine was compressed")
 
-    monkeypatch.setattr(Squeezer, "_squeeze", refuse)
+    monkeypatch.setattr(BodyCompressor, "_compress", refuse)
     large = half(2, payload="x" * (LARGE_BYTES + 1))
     with producer(broker) as sender, subscriber(broker, credit_bytes=16 << 20) as reader:
         sender.connect(0, 0)

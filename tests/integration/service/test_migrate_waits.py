@@ -34,7 +34,7 @@ class CapturedErrors:
     def __init__(self, captured: pytest.CaptureFixture[str]) -> None:
         self._captured, self._text = captured, ""
 
-    def until(self, words: str, command: Future[int]) -> str:
+    def wait_for_words(self, words: str, command: Future[int]) -> str:
         """Wait for words; return everything."""
         deadline = time.monotonic() + 30
         while words not in self.text():
@@ -65,7 +65,7 @@ def configure(folder: Path, broker: RunningBroker, database: str) -> str:
 
 
 @contextmanager
-def migrating(file: str, free: dict[str, int]) -> Iterator[Future[int]]:
+def run_migration(file: str, free: dict[str, int]) -> Iterator[Future[int]]:
     """Run the command; in the end there is room, so that it ends whatever has failed."""
     with ThreadPoolExecutor(1) as pool:
         try:
@@ -90,8 +90,8 @@ def test_a_full_disk_is_named_while_it_lasts(
     free["bytes"] = MIB // 2
     broker = start_broker(free_bytes_min=MIB, degrade=NO_LANE)
     file, said = configure(tmp_path, broker, database), CapturedErrors(capsys)
-    with migrating(file, free) as command:
-        shown = said.until("continues by itself", command)
+    with run_migration(file, free) as command:
+        shown = said.wait_for_words("continues by itself", command)
         data = tmp_path / "data"
         full = f"waits: broker: too little free space: {data} has only 0 MiB free, 1 MiB are needed: "
         assert full in " ".join(shown.split())
@@ -110,8 +110,8 @@ def test_a_degraded_lane_is_named_while_it_lasts(
     broker = start_broker(free_bytes_min=MIB, degrade=NO_LANE.model_copy(update={"sustain_s": 0.1}))
     eventually(lambda: {lane.name for lane in traffic(broker.address).lanes if lane.degraded_since_us} >= {"full data"})
     file, said = configure(tmp_path, broker, database), CapturedErrors(capsys)
-    with migrating(file, free) as command:
-        shown = said.until("the lane recovers by itself well below the limit", command)
+    with run_migration(file, free) as command:
+        shown = said.wait_for_words("the lane recovers by itself well below the limit", command)
         assert "waits: broker: lane 3 (full data) is degraded since" in shown
         assert f"free some space at {tmp_path / 'data'}" in " ".join(shown.split())
 

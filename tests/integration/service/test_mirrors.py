@@ -131,17 +131,17 @@ def test_what_it_has_is_served_while_the_set_above_is_away(start: Start, tmp_pat
     wanted = full_data(home.address)
     home.stop()
 
-    mirror = networks.says(access.address, "cut off")
+    mirror = networks.wait_for_state(access.address, "cut off")
     assert mirror.since_us
     assert full_data(access.address) == wanted
     port = home.address.rpartition(":")[2]
     start("home", listen=f"127.0.0.1:{port}")
-    networks.says(access.address, "following")
+    networks.wait_for_state(access.address, "following")
     with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
         producer.connect(0, 3)
         commit(producer, [half(4, rows=5)])
     networks.has(access.address, 20)
-    assert networks.says(access.address, "following").fills == 1
+    assert networks.wait_for_state(access.address, "following").fills == 1
 
 
 def test_a_set_that_is_cut_off_says_so_once_and_names_every_business(start: Start) -> None:
@@ -152,7 +152,7 @@ def test_a_set_that_is_cut_off_says_so_once_and_names_every_business(start: Star
         networks.has(access.address, 15, business)
     home.stop()
     for business in ("orders", "stock"):
-        networks.says(access.address, "cut off", business=business)
+        networks.wait_for_state(access.address, "cut off", business=business)
 
     def alarms() -> list[str]:
         with AdminClient(access.address) as admin:
@@ -170,7 +170,7 @@ def test_two_sets_of_one_name_are_not_taken_for_one(start: Start, tmp_path: Path
     networks.has(first.address, 15)
     second = start("another", home.address, set_name="lyon")
 
-    said = networks.says(second.address, "refused")
+    said = networks.wait_for_state(second.address, "refused")
     assert "two sets are called lyon: another one, at ipv4:127.0.0.1:" in said.reason
     assert business_status(first.address).mirror.state == "following"
     (alarm,) = business_status(second.address).alarms
@@ -232,7 +232,7 @@ def test_labels_bring_their_tables_and_nothing_else(start: Start) -> None:
     tandem = start("tandem", home.address, tier="tandem", labels=["eu", "us"], known_labels=labels)
     access = start("access", tandem.address, level=2, labels=["eu"], known_labels=labels)
     networks.has(access.address, 20)
-    before = networks.says(access.address, "following").bytes
+    before = networks.wait_for_state(access.address, "following").bytes
     with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
         producer.connect(0, 2)
         for n in range(3, 43):
@@ -251,7 +251,7 @@ def test_labels_bring_their_tables_and_nothing_else(start: Start) -> None:
         for i in increments(home.address, 20, 420)
         if change_pb2.BatchBody.FromString(i.body).tables[0].table_id == 1
     )
-    pulled = networks.says(access.address, "following").bytes - before
+    pulled = networks.wait_for_state(access.address, "following").bytes - before
     assert abs(pulled - labelled) <= 0.01 * labelled
     with AdminClient(access.address) as admin:
         assert admin.status().alarms == []
@@ -277,7 +277,7 @@ def test_other_labels_take_the_full_data_again(start: Start, tmp_path: Path) -> 
     access.stop()
     access = start("access", home.address, labels=["eu", "us"], known_labels=labels)
     networks.has(access.address, 20)
-    eventually(lambda: networks.says(access.address, "following").only == ["items", "others2"])
+    eventually(lambda: networks.wait_for_state(access.address, "following").only == ["items", "others2"])
     eventually(lambda: full_data(access.address) == full_data(home.address))
 
 
@@ -297,7 +297,7 @@ def test_what_was_trimmed_above_is_taken_as_full_data(start: Start) -> None:
     networks.has(access.address, 295)
 
     assert full_data(access.address) == full_data(home.address)
-    mirror = networks.says(access.address, "following")
+    mirror = networks.wait_for_state(access.address, "following")
     assert mirror.fills == 1
     assert business_status(access.address).log_start == 295
 
@@ -320,7 +320,7 @@ def test_a_business_that_was_forgotten_and_made_again_is_taken_as_it_is_now(star
         producer.connect(0, 0)
         commit(producer, [half(n, rows=rows, payload="other") for n in range(1, 11)])
         access = start("access", home.address, listen=f"127.0.0.1:{port}")
-        eventually(lambda: networks.says(access.address, "following").fills == 1)
+        eventually(lambda: networks.wait_for_state(access.address, "following").fills == 1)
         commit(producer, [half(11, rows=rows, payload="other")])
     networks.has(access.address, 11 * rows)
 

@@ -34,7 +34,7 @@ def test_a_healthy_pipeline_is_one_green_sentence_a_picture_and_charts(place: Pl
         hops = page.locator(f"[aria-label='Business {BUSINESS}'] .hop h3").all_inner_texts()
         assert [" ".join(hop.split()) for hop in hops] == ["Source captured", "Broker serves", "Target eu up to date"]
         for _ in range(4):
-            place.more(2)
+            place.commit_more(2)
             place.follow()
             time.sleep(0.3)
         page.wait_for_selector("figure svg[aria-label^='Rows per second']", timeout=30_000)
@@ -75,7 +75,7 @@ def test_what_is_wrong_comes_first_with_since_when_and_what_to_type(place: Place
 
 
 def test_where_databases_are_how_many_rows_they_have_and_the_last_comparison(place: Place, browser: Browser) -> None:
-    place.more_tables(1)
+    place.commit_more_tables(1)
     place.follow()
     heartbeat = replace(other_table(9), namespace="venus", name="heartbeat")
     commit(place.producer, [half(3, rows=ROWS, table=heartbeat)])
@@ -108,7 +108,7 @@ def test_where_databases_are_how_many_rows_they_have_and_the_last_comparison(pla
 
 
 def test_a_load_that_is_under_way_shows_its_rows_and_the_time_left(place: Place, browser: Browser) -> None:
-    place.more(100)
+    place.commit_more(100)
     place.follow()
 
     def fill(rows: int) -> AdapterCondition:
@@ -178,7 +178,7 @@ def test_a_target_that_was_cut_over_is_as_it_should_be(place: Place, browser: Br
         assert "2026-11-25 19:27:48 UTC" in hop.inner_text()
         seen.page.wait_for_selector(".verdict.is-good")
         place.target.close()
-        place.more(1)
+        place.commit_more(1)
         seen.page.get_by_text("captured; every target was cut over").wait_for()
         seen.page.wait_for_selector(".verdict.is-good")
         assert seen.page.locator(".verdict small").inner_text() == "1 business", "it is not behind"
@@ -187,7 +187,7 @@ def test_a_target_that_was_cut_over_is_as_it_should_be(place: Place, browser: Br
 
 
 def test_many_tables_that_follow_are_folded_and_what_does_not_stands_above_them(place: Place, browser: Browser) -> None:
-    place.more_tables(35)
+    place.commit_more_tables(35)
     place.follow()
     place.target.report(HALTED)
     with open_page(browser, place.url) as seen:
@@ -199,7 +199,7 @@ def test_many_tables_that_follow_are_folded_and_what_does_not_stands_above_them(
         assert not folded.is_visible()
         page.locator("summary:has-text('35 tables follow')").click()
         assert folded.locator("tbody tr").count() == 35
-        place.more(1)
+        place.commit_more(1)
         page.wait_for_selector(f"text={36 * ROWS + ROWS}")
         assert folded.is_visible(), "a refresh folds what a user has opened"
         assert seen.complaints == []
@@ -221,7 +221,7 @@ def test_what_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
     try:
         with open_page(browser, place.url, width=400) as seen:
             page = seen.page
-            place.more(1)  # over the limit, like the first one
+            place.commit_more(1)  # over the limit, like the first one
             now = page.get_by_label("Traffic now")
             page.get_by_text("rows: delays shop-db of business main since").wait_for()
             now.get_by_text("sub-healthy: 2 producers and consumers are connected").wait_for()

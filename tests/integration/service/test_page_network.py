@@ -114,7 +114,7 @@ def test_each_set_shows_its_place_the_set_above_and_those_below(sets: Sets, brow
 
 def test_a_set_that_is_cut_off_is_red_with_the_reason(sets: Sets, browser: Browser) -> None:
     sets.europe.stop()
-    networks.says(sets.lyon.address, "cut off")
+    networks.wait_for_state(sets.lyon.address, "cut off")
     for dark in (False, True):
         with open_page(browser, url(sets.lyon), width=400, dark=dark) as seen:
             page = seen.page
@@ -145,7 +145,7 @@ def test_a_set_that_is_away_from_the_nearest_says_so_and_why(tmp_path: Path, bro
     try:
         networks.has(lyon.address, ROWS)
         tandems[0].stop()
-        eventually(lambda: networks.says(lyon.address, "following").set == "south")
+        eventually(lambda: networks.wait_for_state(lyon.address, "following").set == "south")
         for dark in (False, True):
             with open_page(browser, url(lyon), width=400, dark=dark) as seen:
                 page = seen.page

@@ -50,7 +50,7 @@ def senders(broker: RunningBroker) -> Iterator[tuple[Sender, Sender]]:
         yield small, large
 
 
-def brake(broker: RunningBroker) -> broker_pb2.BrakeStatus | None:
+def find_limiter(broker: RunningBroker) -> broker_pb2.BrakeStatus | None:
     return next((found for found in traffic(broker.address).brakes if found.brake == "small commits"), None)
 
 
@@ -74,12 +74,12 @@ def test_large_work_rests_for_small_commits_and_says_so(
     broker = start_broker(limits=LimitsSettings(small_commit_ms=0.001))
     with senders(broker) as (small, large):
 
-        def rests() -> broker_pb2.BrakeStatus | None:
+        def read_limiter() -> broker_pb2.BrakeStatus | None:
             large.commit()
             small.commit()
-            return brake(broker)
+            return find_limiter(broker)
 
-        found = eventually(rests)
+        found = eventually(read_limiter)
         assert (found.who, found.business, found.on) == ("large work", "", True)
         for _ in range(3):
             large.commit()
@@ -115,7 +115,7 @@ def test_readers_of_full_data_rest_too(start_broker: StartBroker, monkeypatch: p
         other = threading.Thread(target=trickle)
         other.start()
         try:
-            eventually(lambda: read() and brake(broker) is not None)
+            eventually(lambda: read() and find_limiter(broker) is not None)
             count, took_s = read()
         finally:
             done.set()
@@ -133,7 +133,7 @@ def test_nothing_rests_where_it_is_turned_off(start_broker: StartBroker, monkeyp
             large.commit()
             small.commit()
         eventually(lambda: behind_bytes(broker) == 0)
-    assert brake(broker) is None
+    assert find_limiter(broker) is None
 
 
 @pytest.mark.usefixtures("at_once")
@@ -144,4 +144,4 @@ def test_a_flood_alone_never_rests(start_broker: StartBroker, monkeypatch: pytes
         for n in range(1, 21):
             commit(producer, [half(n, payload="x" * LARGE_BYTES)])
         eventually(lambda: behind_bytes(broker) == 0)
-    assert brake(broker) is None
+    assert find_limiter(broker) is None

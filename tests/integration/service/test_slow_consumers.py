@@ -1,4 +1,4 @@
-"""A consumer that takes nothing gets a smaller window at a real broker, and loses nothing."""
+"""A consumer that stops reading gets a smaller window at a real broker, and loses nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, brake, each_transport, open_producer, time_commit
+from tests.integration.service.conftest import StartBroker, each_transport, find_limiter, open_producer, time_commit
 from tests.support.brokers.servers import BUSINESS, commit, take
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
@@ -52,7 +52,7 @@ def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_
         slow = window(broker, "stopped")
         assert slow.slow_since_us > 0
         assert (window(broker, "quick").window_bytes, window(broker, "quick").slow_since_us) == (MIB, 0)
-        found = brake(broker, "slow consumer")
+        found = find_limiter(broker, "slow consumer")
         assert found is not None
         assert found.who == "stopped"
         assert len(take(stopped, 41)) == 41, "nothing is lost, nothing stands still"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.service.conftest import StartBroker, brake, each_transport, open_producer, time_commit
+from tests.integration.service.conftest import StartBroker, each_transport, find_limiter, open_producer, time_commit
 from tests.support.brokers.servers import BUSINESS, commit
 from tests.support.engines.batches import half
 from tests.support.waiting import eventually
@@ -34,11 +34,11 @@ def test_a_business_over_its_rate_is_slowed_to_it_by_name_and_no_other(start_bro
         took = time.monotonic() - began
         assert 1.1 * 200 * took >= 610 - 200 - 20, "200 at once, then 200 a second, 10 % more at most"
         assert took < 10
-        found = brake(broker, "rows")
+        found = find_limiter(broker, "rows")
         assert found is not None
         assert (found.who, found.on) == ("flood:1", True)
         assert found.times >= 1
-        assert brake(broker, "rows", "other") is None
+        assert find_limiter(broker, "rows", "other") is None
     with AdminClient(broker.address) as admin:
         rows = {b.business: b.next_offset for b in admin.status().businesses}
     assert rows == {BUSINESS: 610, "other": 1}
@@ -99,7 +99,7 @@ def test_full_data_that_is_behind_slows_its_producer_and_no_decision(
         eventually(lambda: flood.throttles > before)
         took = [time_commit(other, n) for n in range(1, 4)]
         assert min(took) < 1, f"each of them was held for 2 s: {took}"
-        found = brake(broker, "full data behind")
+        found = find_limiter(broker, "full data behind")
         assert found is not None
         assert found.on
         assert other.throttles == 0, "its own full data is hardly behind"

@@ -1,6 +1,6 @@
 """Small commits of `venus run`: they reach the broker's disk and the consumer without the event loop.
 
-How they are handed over is tested in test_in_process.py, the turns of the threads in engine/test_lent_turn.py.
+test_in_process.py tests the hand-over, engine/test_commands_in_client_threads.py that the threads never run at once.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from venus.broker.service.consumer_stream import ConsumerStream
 from venus.broker.service.in_process import InProcessContext
 from venus.broker.service.process import RunningBroker
 from venus.errors import DigestMismatch
+from venus.rpc.compression import cost
 from venus.rpc.event_loop import LoopBridge
 from venus.rpc.in_process import find_broker
 from venus.rpc.producer import Producer
-from venus.rpc.squeeze import cost
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
 pytestmark = [pytest.mark.integration, pytest.mark.parametrize("transport", ["in process"], indirect=True)]
 
 
-class Numbers:
+class ThreadCounts:
     """Numbers of batches, one after the other."""
 
     def __init__(self, sender: Producer) -> None:
@@ -45,21 +45,21 @@ class Numbers:
 
 
 @pytest.fixture
-def numbers(broker: RunningBroker) -> Iterator[Numbers]:
+def numbers(broker: RunningBroker) -> Iterator[ThreadCounts]:
     with producer(broker) as sender:
         sender.connect(0, 0)
-        yield Numbers(sender)
+        yield ThreadCounts(sender)
 
 
 @pytest.fixture
-def reader(broker: RunningBroker, numbers: Numbers) -> Iterator[Subscriber]:
+def reader(broker: RunningBroker, numbers: ThreadCounts) -> Iterator[Subscriber]:
     with subscriber(broker) as found:
         found.open(0, 0)
         yield found
 
 
 @pytest.fixture
-def wakes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def record_wakeups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Keep the thread of each call that wakes the broker's event loop."""
     found: list[int] = []
     wake = LoopBridge._wake
@@ -72,7 +72,7 @@ def wakes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def commit_until_direct(numbers: Numbers, reader: Subscriber, wakes: list[int]) -> None:
+def commit_until_direct(numbers: ThreadCounts, reader: Subscriber, wakes: list[int]) -> None:
     """Commit until the committing thread sends: the event loop has come to rest behind the commits before."""
 
     def is_direct() -> bool:
@@ -85,7 +85,7 @@ def commit_until_direct(numbers: Numbers, reader: Subscriber, wakes: list[int]) 
 
 
 def test_the_senders_thread_writes_a_small_half_message(
-    broker: RunningBroker, numbers: Numbers, monkeypatch: pytest.MonkeyPatch
+    broker: RunningBroker, numbers: ThreadCounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
     write = GroupWriter.write
@@ -106,14 +106,14 @@ def test_the_senders_thread_writes_a_small_half_message(
 
 
 def test_a_commit_reaches_the_consumer_without_the_event_loop(
-    numbers: Numbers, reader: Subscriber, wakes: list[int]
+    numbers: ThreadCounts, reader: Subscriber, record_wakeups: list[int]
 ) -> None:
-    commit_until_direct(numbers, reader, wakes)
+    commit_until_direct(numbers, reader, record_wakeups)
     for _ in range(5):
-        commit_until_direct(numbers, reader, wakes)
+        commit_until_direct(numbers, reader, record_wakeups)
 
 
-def test_commits_keep_their_order_whichever_thread_sends_them(numbers: Numbers, reader: Subscriber) -> None:
+def test_commits_keep_their_order_whichever_thread_sends_them(numbers: ThreadCounts, reader: Subscriber) -> None:
     """Acknowledgements and credit wake the event loop in between."""
     found: list[broker_pb2.Increment] = []
     for _ in range(300):
@@ -125,9 +125,9 @@ def test_commits_keep_their_order_whichever_thread_sends_them(numbers: Numbers, 
 
 
 def test_a_commit_waits_for_the_one_that_the_event_loop_is_sending(
-    numbers: Numbers, reader: Subscriber, wakes: list[int], monkeypatch: pytest.MonkeyPatch
+    numbers: ThreadCounts, reader: Subscriber, record_wakeups: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit_until_direct(numbers, reader, wakes)
+    commit_until_direct(numbers, reader, record_wakeups)
     begun, may_continue = threading.Event(), threading.Event()
     send, write = ConsumerStream.send_at_once, InProcessContext.write
 
@@ -148,7 +148,9 @@ def test_a_commit_waits_for_the_one_that_the_event_loop_is_sending(
     assert [increment.base_offset for increment in take(reader, numbers.newest)] == [first, first + 1]
 
 
-def test_a_consumer_gets_no_more_than_its_credit_from_either_thread(broker: RunningBroker, numbers: Numbers) -> None:
+def test_a_consumer_gets_no_more_than_its_credit_from_either_thread(
+    broker: RunningBroker, numbers: ThreadCounts
+) -> None:
     each = cost(broker_pb2.Increment(body=half(1).body))
     with subscriber(broker, credit_bytes=3 * each + 10) as found:
         found.open(0, 0)
@@ -161,9 +163,9 @@ def test_a_consumer_gets_no_more_than_its_credit_from_either_thread(broker: Runn
 
 
 def test_a_second_consumer_gets_every_commit_too(
-    broker: RunningBroker, numbers: Numbers, reader: Subscriber, wakes: list[int]
+    broker: RunningBroker, numbers: ThreadCounts, reader: Subscriber, record_wakeups: list[int]
 ) -> None:
-    commit_until_direct(numbers, reader, wakes)
+    commit_until_direct(numbers, reader, record_wakeups)
     with Subscriber(broker.address, "main", "another", credit_bytes=1 << 20) as second:
         second.open(0, 0)
         for _ in range(20):
@@ -171,7 +173,7 @@ def test_a_second_consumer_gets_every_commit_too(
         assert len(take(second, numbers.newest)) == numbers.newest
         take(reader, numbers.newest)
     eventually(lambda: broker_streams(broker) == 2)
-    commit_until_direct(numbers, reader, wakes)
+    commit_until_direct(numbers, reader, record_wakeups)
 
 
 def broker_streams(broker: RunningBroker) -> int:
@@ -180,9 +182,13 @@ def broker_streams(broker: RunningBroker) -> int:
 
 
 def test_a_consumer_that_refuses_a_commit_leaves_no_stream(
-    broker: RunningBroker, numbers: Numbers, reader: Subscriber, wakes: list[int], monkeypatch: pytest.MonkeyPatch
+    broker: RunningBroker,
+    numbers: ThreadCounts,
+    reader: Subscriber,
+    record_wakeups: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    commit_until_direct(numbers, reader, wakes)
+    commit_until_direct(numbers, reader, record_wakeups)
 
     def refuse(*_: Any) -> None:
         raise DigestMismatch("damaged")
@@ -196,13 +202,13 @@ def test_a_consumer_that_refuses_a_commit_leaves_no_stream(
 
 
 def test_a_consumer_that_has_left_is_sent_nothing(
-    broker: RunningBroker, numbers: Numbers, reader: Subscriber, wakes: list[int]
+    broker: RunningBroker, numbers: ThreadCounts, reader: Subscriber, record_wakeups: list[int]
 ) -> None:
-    commit_until_direct(numbers, reader, wakes)
+    commit_until_direct(numbers, reader, record_wakeups)
     reader.close()
     eventually(lambda: broker_streams(broker) == 1)
     numbers.commit()
-    assert wakes
+    assert record_wakeups
     with subscriber(broker) as another:
         another.open(numbers.newest - 1, 0)
         assert len(take(another, numbers.newest)) == 1

@@ -31,7 +31,7 @@ exec {python} -S "$@"
 """
 
 
-def probed_with(python: Path, state: Path) -> str:
+def probe_error(python: Path, state: Path) -> str:
     """Return what is said of workers that run this Python."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environ |= {"PYSPARK_PYTHON": str(python), "XDG_STATE_HOME": str(state)}
@@ -46,7 +46,7 @@ def test_workers_without_the_package_are_named(tmp_path: Path) -> None:
     bare.write_text(_BARE.format(python=sys.executable))
     bare.chmod(0o755)
 
-    said = probed_with(bare, tmp_path)
+    said = probe_error(bare, tmp_path)
 
     assert "No module named 'venus'; the workers' Python lacks venus: `venus spark package` provides it" in said
 
@@ -54,4 +54,4 @@ def test_workers_without_the_package_are_named(tmp_path: Path) -> None:
 def test_workers_without_the_python_are_named(tmp_path: Path) -> None:
     absent = tmp_path / "no" / "python"
 
-    assert f"the workers have no {absent}: set PYSPARK_PYTHON" in probed_with(absent, tmp_path)
+    assert f"the workers have no {absent}: set PYSPARK_PYTHON" in probe_error(absent, tmp_path)

@@ -36,7 +36,7 @@ def options_of(proxy: Proxy, **options: str) -> DataSourceOptions:
     return DataSourceOptions.of({"address": proxy.address, "table": "items", "patience_s": "60"} | options)
 
 
-def wanted_of(table: BrokerTable, own: tuple[pa.Field, ...]) -> PlannedColumns:
+def planned_columns(table: BrokerTable, own: tuple[pa.Field, ...]) -> PlannedColumns:
     fields = [*own, *ArrowShape.of(table.newest).fields]
     return PlannedColumns.of(from_arrow_schema(pa.schema(fields)), table.newest, own)
 
@@ -51,7 +51,7 @@ def partition_of(options: DataSourceOptions) -> tuple[SplitPartition, PlannedCol
     snapshot = open_snapshot(options, 1)
     table = table_of_snapshot(snapshot, 1)
     (split,) = snapshot.splits
-    return SplitPartition(snapshot.snapshot_id, split.SerializeToString(), table), wanted_of(table, OWN_FIELDS)
+    return SplitPartition(snapshot.snapshot_id, split.SerializeToString(), table), planned_columns(table, OWN_FIELDS)
 
 
 def cut_behind_the_first(batches: Iterator[pa.RecordBatch], proxy: Proxy) -> list[dict[str, object]]:
@@ -81,7 +81,7 @@ def test_changes_continue_behind_the_last_one(broker: FakeDelivery, proxy: Proxy
     table = table_of_snapshot(open_snapshot(options, 1), 1)
     piece = OffsetPartition(3, ROWS - 5, table)
 
-    rows = cut_behind_the_first(change_batches(options, piece, wanted_of(table, STREAM_FIELDS)), proxy)
+    rows = cut_behind_the_first(change_batches(options, piece, planned_columns(table, STREAM_FIELDS)), proxy)
 
     assert [row["_offset"] for row in rows] == list(range(3, ROWS - 5))
 
@@ -111,5 +111,5 @@ def test_a_cut_that_is_gone_and_a_stream_that_came_too_late_say_the_way_out(brok
         list(split_batches(options, partition, wanted))
     piece = OffsetPartition(3, 200, partition.table)
     with pytest.raises(OffsetTrimmed, match="fallen behind") as trimmed:
-        list(change_batches(options, piece, wanted_of(partition.table, STREAM_FIELDS)))
+        list(change_batches(options, piece, planned_columns(partition.table, STREAM_FIELDS)))
     assert "consumer group" in trimmed.value.hint

@@ -56,7 +56,7 @@ def changes_reader(broker: RealBroker, **options: object) -> ChangesReader:
     return reader
 
 
-def ends(start: dict[str, Any], latest: Latest, limit: ReadLimit, until: int) -> list[int]:
+def micro_batch_ends(start: dict[str, Any], latest: Latest, limit: ReadLimit, until: int) -> list[int]:
     """Return where micro-batches end, one after the other; an attempt that finds nothing yet is repeated."""
     found: list[int] = []
 
@@ -93,14 +93,14 @@ def test_micro_batches_end_where_cuts_end_whatever_the_limit(broker: RealBroker)
         ({"max_bytes": 700}, ReadMaxRows(10**6)),
     ):
         reader = changes_reader(broker, **options)
-        found = ends(reader.initialOffset(), reader.latestOffset, limit, last)
+        found = micro_batch_ends(reader.initialOffset(), reader.latestOffset, limit, last)
         reader.stop()
         assert set(found) <= set(cuts), (options, limit)
         assert len(found) >= 3 or isinstance(limit, ReadAllAvailable)
     ranges = RangesReader(
         {"address": broker.address, "business": "main", "offset": "0", "epoch": "0", "rows_max": "60"}
     )
-    found = ends(ranges.initialOffset(), ranges.latestOffset, ReadAllAvailable(), last)
+    found = micro_batch_ends(ranges.initialOffset(), ranges.latestOffset, ReadAllAvailable(), last)
     ranges.stop()
     assert set(found) <= set(cuts)
     assert len(found) >= 3
@@ -117,11 +117,11 @@ def test_half_a_cut_is_waited_for() -> None:
     feed.cut(*(put(i, "b", i) for i in range(40)), batch_rows=9)
     ranges = RangesReader({"address": fake.address, "business": "main", "offset": "0", "epoch": "1", "rows_max": "5"})
 
-    first = ends(ranges.initialOffset(), ranges.latestOffset, ReadAllAvailable(), 1)
+    first = micro_batch_ends(ranges.initialOffset(), ranges.latestOffset, ReadAllAvailable(), 1)
     start = {"offset": 1, "epoch": 1}
     waits = [ranges.latestOffset(start, ReadAllAvailable())["offset"] for _ in range(5)]
     fake.release()
-    rest = ends(start, ranges.latestOffset, ReadAllAvailable(), 41)
+    rest = micro_batch_ends(start, ranges.latestOffset, ReadAllAvailable(), 41)
     ranges.stop()
     fake.stop()
 
@@ -134,7 +134,7 @@ def test_parts_of_cuts_only_if_they_are_asked_for(broker: RealBroker) -> None:
     cuts = cuts_of(feed, broker)
     reader = changes_reader(broker, whole_cuts="false")
 
-    found = ends(reader.initialOffset(), reader.latestOffset, ReadMaxRows(20), cuts[-1])
+    found = micro_batch_ends(reader.initialOffset(), reader.latestOffset, ReadMaxRows(20), cuts[-1])
     reader.stop()
 
     assert not set(found) <= set(cuts)
@@ -175,7 +175,7 @@ def test_a_group_holds_back_what_is_not_committed(broker: RealBroker) -> None:
 
     start = reader.initialOffset()
     feed.cut(put(1, "y", 1))
-    (end,) = ends(start, reader.latestOffset, ReadMaxRows(5), broker.next_offset)[-1:]
+    (end,) = micro_batch_ends(start, reader.latestOffset, ReadMaxRows(5), broker.next_offset)[-1:]
     before = acknowledged_offset()
     reader.commit({"offset": end, "epoch": 1})
     eventually(lambda: acknowledged_offset() == end, "the acknowledgement")
@@ -197,7 +197,7 @@ def flooded_feed(tmp_path: Path) -> Iterator[FloodedBroker]:
     made.broker.stop()
 
 
-def looks(broker: RealBroker, monkeypatch: pytest.MonkeyPatch, stale: int) -> list[int]:
+def count_looks(broker: RealBroker, monkeypatch: pytest.MonkeyPatch, stale: int) -> list[int]:
     """Let this many looks come just before the broker trims; return the log's start of each look, as they come."""
     found: list[int] = []
     eventually(lambda: business_status(broker.address).log_start > 0, "the trimming")
@@ -217,7 +217,7 @@ def looks(broker: RealBroker, monkeypatch: pytest.MonkeyPatch, stale: int) -> li
 def test_the_earliest_offset_is_looked_for_again_if_the_broker_trims_in_between(
     flooded_feed: FloodedBroker, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = looks(flooded_feed.broker, monkeypatch, stale=2)
+    found = count_looks(flooded_feed.broker, monkeypatch, stale=2)
     reader = changes_reader(flooded_feed.broker, **{"group": group} if group else {})
     start = reader.initialOffset()
 
@@ -235,7 +235,7 @@ def test_the_earliest_offset_is_looked_for_again_if_the_broker_trims_in_between(
 def test_a_reader_that_always_comes_too_late_gets_the_reason(
     flooded_feed: FloodedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = looks(flooded_feed.broker, monkeypatch, stale=1_000)
+    found = count_looks(flooded_feed.broker, monkeypatch, stale=1_000)
     reader = changes_reader(flooded_feed.broker)
     start = reader.initialOffset()
     with pytest.raises(OffsetTrimmed):
@@ -248,7 +248,7 @@ def test_what_is_trimmed_behind_the_first_look_is_not_passed_over(
     flooded_feed: FloodedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A query that has found its beginning, and has nothing yet, may be away while its table's changes are trimmed."""
-    looks(flooded_feed.broker, monkeypatch, stale=0)
+    count_looks(flooded_feed.broker, monkeypatch, stale=0)
     reader = changes_reader(flooded_feed.broker)
     start = {"offset": flooded_feed.broker.next_offset, "epoch": 0}  # nothing yet
     assert reader.latestOffset(start, ReadMaxRows(1)) == start
@@ -270,12 +270,14 @@ def test_what_spark_may_ask_for_again_is_kept_over_reconnections(tmp_path: Path)
         feed.cut(*(put(i, "more than is retained", n) for i in range(30)))
     reader = changes_reader(broker, group="lab", idle_s=0)
     start = reader.initialOffset()
-    (end,) = ends(start, reader.latestOffset, ReadAllAvailable(), broker.next_offset)
+    (end,) = micro_batch_ends(start, reader.latestOffset, ReadAllAvailable(), broker.next_offset)
     broker.stop()
     broker.start()
     for n in range(20):
         feed.cut(*(put(i, "x", n) for i in range(100)))
-    last = ends({"offset": end, "epoch": 0}, reader.latestOffset, ReadAllAvailable(), broker.next_offset)[-1]
+    last = micro_batch_ends({"offset": end, "epoch": 0}, reader.latestOffset, ReadAllAvailable(), broker.next_offset)[
+        -1
+    ]
     time.sleep(2.5)  # the broker trims each second
     reader.stop()
 

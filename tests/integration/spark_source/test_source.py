@@ -140,12 +140,12 @@ def test_a_lake_is_read_by_spark(spark: SparkSession, broker: KillableBroker, fe
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(50)))
     lakes.load(settings)
-    with lakes.following(settings):
+    with lakes.follow_in_thread(settings):
         feed.cut(put(1, "one", None), deletion(2))
         feed.describe(replace(items(), version=2, columns=(*items().columns, column(4, "new"))))
         feed.cut(put(60, "sixty", 6, "n"))
-        lakes.is_at(settings, broker.next_offset)
-        lakes.all_fresh(settings)
+        lakes.check_state(settings, broker.next_offset)
+        lakes.wait_until_fresh(settings)
 
     state = spark.read.parquet(str(tmp_path / "lake/current/shop.items"))
     changes = spark.read.option("mergeSchema", True).parquet(str(tmp_path / "lake/history/shop.items"))

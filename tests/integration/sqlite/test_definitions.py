@@ -76,7 +76,7 @@ def follow(shop: Shop) -> None:
     shop.source.capture.refresh_schemas()
 
 
-def due(shop: Shop) -> list[str]:
+def tables_to_read(shop: Shop) -> list[str]:
     """Return the tables that are to be read."""
     return [t.schema.name for t in shop.source.registry.read_registered_tables() if not t.fill.done]
 
@@ -109,7 +109,7 @@ def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(tmp_
         follow(shop)
         run(shop, script)
         shop.source.capture.refresh_schemas()
-        assert due(shop) == []
+        assert tables_to_read(shop) == []
         assert is_same(shop)
 
 
@@ -185,7 +185,7 @@ def test_only_the_table_that_was_altered_is_read_again(tmp_path: Path) -> None:
         follow(shop)
         run(shop, "ALTER TABLE item ADD COLUMN d INT DEFAULT 1; CREATE INDEX by_n ON other (n)")
         shop.source.capture.refresh_schemas()
-        assert due(shop) == ["item"]
+        assert tables_to_read(shop) == ["item"]
 
 
 def test_an_installation_explains_what_it_makes(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_an_installation_explains_what_it_makes(tmp_path: Path) -> None:
         shop.source.capture.refresh_schemas()
         shop.source.installer.install(["other"], [])
         shop.source.capture.refresh_schemas()
-        assert due(shop) == ["other"]
+        assert tables_to_read(shop) == ["other"]
 
 
 def test_triggers_that_are_made_again_are_no_reason_to_read_the_other_tables(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_triggers_that_are_made_again_are_no_reason_to_read_the_other_tables(tmp
         made = [step.what for step in shop.source.installer.install(["*"], []) if not step.exists]
         assert "old trigger venus_iv1_00003" in made, "this has tested nothing"
         shop.source.capture.refresh_schemas()
-        assert due(shop) == []
+        assert tables_to_read(shop) == []
 
 
 def test_an_installation_hides_nothing_that_came_before(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_what_happened_while_capture_was_away_is_noticed(tmp_path: Path) -> None
             later.capture.refresh_schemas()
         finally:
             later.close()
-        assert "item" in due(shop)
+        assert "item" in tables_to_read(shop)
 
 
 def test_what_is_altered_right_behind_a_comparison_is_not_taken_for_compared(
@@ -239,14 +239,14 @@ def test_what_is_altered_right_behind_a_comparison_is_not_taken_for_compared(
         follow(shop)
 
         @contextmanager
-        def altered_behind(connection: sqlite3.Connection, what: object) -> Iterator[None]:
+        def alter_meanwhile(connection: sqlite3.Connection, what: object) -> Iterator[None]:
             with write_transaction(connection, what):
                 yield
             run(shop, ANEW)
 
         run(shop, "VACUUM")
         with monkeypatch.context() as patched:
-            patched.setattr(capture, "write_transaction", altered_behind)
+            patched.setattr(capture, "write_transaction", alter_meanwhile)
             shop.source.capture.refresh_schemas()
         with pytest.raises(SchemaChanged):
             shop.source.capture.open_cut([])
@@ -273,7 +273,7 @@ def test_an_installation_of_an_older_version_notes_what_there_is(tmp_path: Path)
         shop.source.capture.refresh_schemas()
         run(shop, "VACUUM")
         shop.source.capture.refresh_schemas()
-        assert due(shop) == []
+        assert tables_to_read(shop) == []
         run(shop, ANEW)
         assert is_same(shop)
 
@@ -283,4 +283,4 @@ def test_a_file_that_went_back_is_read_again(tmp_path: Path) -> None:
         follow(shop)
         shop.run("PRAGMA schema_version = 3")
         shop.source.capture.refresh_schemas()
-        assert sorted(due(shop)) == ["item", "other", "venus_heartbeat"]
+        assert sorted(tables_to_read(shop)) == ["item", "other", "venus_heartbeat"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.databases.sqlite import Copy, Shop, open_shop
-from tests.support.processes.forks import Victim
+from tests.support.processes.forks import ForkedModule
 from venus.adapters.dialects.sqlite import connection as locks
 from venus.adapters.dialects.sqlite.source import SqliteSource
 from venus.errors import DatabaseUnavailable, Fenced, SourceError
@@ -26,12 +26,12 @@ BATCH = BatchRecord(
 
 
 @pytest.fixture(scope="module")
-def victim() -> Iterator[Victim]:
-    with Victim("tests.support.faults.killed_sqlite") as victim:
+def victim() -> Iterator[ForkedModule]:
+    with ForkedModule("tests.support.faults.killed_sqlite") as victim:
         yield victim
 
 
-def everything(shop: Shop) -> list[object]:
+def read_everything(shop: Shop) -> list[object]:
     names = ("checkpoint", "batch", "captured_table")
     return [shop.app.execute(f"SELECT * FROM venus_{name}").fetchall() for name in names]
 
@@ -44,10 +44,10 @@ def test_a_raised_epoch_fences_the_cut_that_is_open(tmp_path: Path) -> None:
         list(cut.read_sections(rows_max=10, bytes_max=1000))
         other = SqliteSource(shop.file)
         other.registry.raise_epoch(Epoch(5))
-        before = everything(shop)
+        before = read_everything(shop)
         with pytest.raises(Fenced, match="epoch 5"):
             cut.commit(Epoch(0), [BATCH], [], BatchNo(0))
-        assert everything(shop) == before
+        assert read_everything(shop) == before
         with pytest.raises(Fenced):
             other.registry.raise_epoch(Epoch(4))
 
@@ -137,7 +137,7 @@ def test_waiting_for_the_lock_ends_with_an_error_that_may_be_tried_again(
 @pytest.mark.fault
 @pytest.mark.parametrize("statement", range(12))
 def test_a_process_killed_at_any_statement_of_the_local_transaction_loses_and_doubles_nothing(
-    tmp_path: Path, victim: Victim, statement: int
+    tmp_path: Path, victim: ForkedModule, statement: int
 ) -> None:
     with open_shop(tmp_path / "a.db", DDL, install=False) as shop:
         shop.app.executemany("INSERT INTO t VALUES (?, 'x')", ((n,) for n in range(50)))

@@ -14,8 +14,8 @@ import pytest
 from tests.conformance.targets.places import SqlitePlace
 from tests.conformance.targets.playing import Stage
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import INT, TEXT, column, deletion, items, put, refers, table
-from tests.support.processes.forks import Victim
+from tests.support.brokers.feed import INT, TEXT, column, deletion, items, make_referring_schema, put, table
+from tests.support.processes.forks import ForkedModule
 from tests.support.waiting import eventually
 from venus.adapters.targets.sqlite import session as sessions
 from venus.errors import Refused
@@ -57,20 +57,20 @@ def test_a_reader_never_sees_half_of_a_cut(stage: Stage) -> None:
     stage.feed.cut(*(put(i, "0", i) for i in range(300)))
     stage = stage.configure(apply={"cut_group_rows_max": 50})
     stage.target.load()
-    with watched_labels(place_of(stage)) as seen, stage.following():
+    with watched_labels(place_of(stage)) as seen, stage.follow_in_thread():
         for n in range(1, 30):
             stage.feed.cut(*(put(i, n, i) for i in range(300)), batch_rows=40)
-            stage.reaches(stage.feed.broker.next_offset)
+            stage.wait_until_applied(stage.feed.broker.next_offset)
 
     assert seen == {(300, 1)}
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_a_killed_load_and_a_killed_stream_leave_whole_cuts(stage: Stage, broker: FakeDelivery) -> None:
     stage.feed.describe(items())
     stage.feed.cut(*(put(i, "0", i) for i in range(100)))
     place = place_of(stage)
-    with Victim("tests.support.faults.killed_session", broker.address, place.name, place.url) as victim:
+    with ForkedModule("tests.support.faults.killed_session", broker.address, place.name, place.url) as victim:
         killed = sum(victim.run("load", step, "before", 0) for step in (1, 2, 3))
         stage.target.load()
         for n, (step, moment) in enumerate(place.kills, 1):
@@ -80,10 +80,10 @@ def test_a_killed_load_and_a_killed_stream_leave_whole_cuts(stage: Stage, broker
                 "SELECT count(DISTINCT label), (SELECT * FROM pragma_quick_check) FROM items"
             )
             assert (labels, broken) == (1, "ok")
-    stage.catches_up()
+    stage.follow_to_end()
 
     assert killed >= 6
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_another_writer_is_waited_for_and_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_another_writer_is_waited_for_and_named(stage: Stage, monkeypatch: pytes
     stage.target.load()
     with (
         closing(sqlite3.connect(place_of(stage).file, isolation_level=None)) as writer,
-        stage.following() as reports,
+        stage.follow_in_thread() as reports,
     ):
         eventually(lambda: bool(reports), "the loop")
         writer.execute("BEGIN IMMEDIATE")
@@ -101,10 +101,10 @@ def test_another_writer_is_waited_for_and_named(stage: Stage, monkeypatch: pytes
         eventually(lambda: any("waits for the write lock" in r.error for r in reports), "a report")
         error = next(r.error for r in reports if r.error)
         writer.execute("COMMIT")
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
 
     assert f"copy.db waits for the write lock of {place_of(stage).file}, which process {os.getpid()} (" in error
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_a_writer_that_stays_does_not_end_the_loop(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,16 +114,16 @@ def test_a_writer_that_stays_does_not_end_the_loop(stage: Stage, monkeypatch: py
     stage.target.load()
     with (
         closing(sqlite3.connect(place_of(stage).file, isolation_level=None)) as writer,
-        stage.following() as reports,
+        stage.follow_in_thread() as reports,
     ):
         eventually(lambda: bool(reports), "the loop")
         writer.execute("BEGIN IMMEDIATE")
         stage.feed.cut(put(2, "b", 2))
         eventually(lambda: any("has held the file for" in r.error for r in reports), "the error")
         writer.execute("COMMIT")
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
 
-    stage.equal()
+    stage.compare_tables()
 
 
 @pytest.mark.parametrize("way", ["load", "stream"])
@@ -136,7 +136,7 @@ def test_values_that_sqlite_would_change_wait_in_quarantine(way: str, stage: Sta
         stage.target.load()
     stage.feed.cut(put(2, "NaN"), put(3, "Infinity"), put(4, "-0"), put(5, None))
     if way == "stream":
-        stage.catches_up()
+        stage.follow_to_end()
     else:
         stage.target.load()
     waiting = stage.target.open_quarantine().list()
@@ -156,9 +156,9 @@ def test_a_target_gets_the_rows_of_its_predicate(stage: Stage) -> None:
     stage.feed.cut(*(put(i, "x", i) for i in range(20)))
     stage.target.load()
     loaded = set(stage.place.rows(stage.settings, items()))
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put(1, "leaves", 100), put(15, "enters", 5), put(16, "stays out", 99))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
 
     assert loaded == {(str(i),) for i in range(10)}
     assert set(stage.place.rows(stage.settings, items())) == loaded - {("1",)} | {("15",)}
@@ -172,10 +172,10 @@ def test_a_table_follows_its_columns_and_halts_at_another_key(stage: Stage) -> N
     renamed = (first.columns[0], column(2, "title"), first.columns[2], column(4, "price", MONEY, default_sql="1.5"))
     second = replace(first, version=2, columns=renamed)
     third = replace(second, version=3, key=("title",))
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.describe(second)
         stage.feed.cut(put(2, "b", 2, "3.00"))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
         found = place_of(stage).query("SELECT id, title, amount, price FROM items ORDER BY id")
         stage.feed.describe(third)
         stage.feed.cut(replace(put(1, "1", 1, "1.00"), key=("c",)))
@@ -190,10 +190,10 @@ def test_a_new_table_that_is_there_already_halts_alone(stage: Stage) -> None:
     stage.feed.cut(put(1, "a", 1))
     stage.target.load()
     place_of(stage).query("CREATE TABLE late (id INTEGER PRIMARY KEY, label NUMERIC, amount INTEGER)")
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.describe(items(2, "late"))
         stage.feed.cut(put(1, "1e5", 1, table=2), put(2, "b", 2))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
 
     late = stage.table("shop.late")
     assert (late.state, late.held) == ("HALTED", 1)
@@ -212,19 +212,19 @@ def test_rows_of_another_program_are_not_overwritten(stage: Stage) -> None:
     assert place_of(stage).query("SELECT label FROM items") == [("mine",)]
     emptied = stage.configure(on_existing="truncate")
     emptied.target.load()
-    emptied.equal()
+    emptied.compare_tables()
 
 
 def test_foreign_keys_act_for_the_application_and_not_for_venus(stage: Stage) -> None:
-    parent, child = items(), refers(items(2, "children"), "amount", items())
+    parent, child = items(), make_referring_schema(items(2, "children"), "amount", items())
     stage.feed.describe(parent, child)
     stage.feed.cut(put(1, "a", 1), put(1, "child", 1, table=2))
     stage.target.load()
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(deletion(1))  # before its child, in a cut of its own
         stage.feed.cut(deletion(1, table=2))
-        stage.reaches(stage.feed.broker.next_offset)
-    stage.equal()
+        stage.wait_until_applied(stage.feed.broker.next_offset)
+    stage.compare_tables()
 
     with closing(sqlite3.connect(place_of(stage).file)) as connection:
         connection.execute("PRAGMA foreign_keys = ON")
@@ -243,15 +243,15 @@ def test_a_lost_file_is_loaded_again(stage: Stage) -> None:
     with pytest.raises(Refused, match="has not been loaded yet"):
         stage.target.follow(threading.Event())
     stage.target.load()
-    stage.equal()
+    stage.compare_tables()
 
 
 def test_keys_that_differ_only_in_case_or_blanks_are_different_rows(stage: Stage) -> None:
     stage.feed.describe(table(1, "keyed", column(1, "id", TEXT), column(2, "v")))
     stage.feed.cut(*(put(key, key) for key in ("a", "A", "a ", "ä", "", "1", "01", "1e0")))
     stage.target.load()
-    with stage.following():
+    with stage.follow_in_thread():
         stage.feed.cut(put("A", "changed"), deletion("a"), deletion("1"))
-        stage.reaches(stage.feed.broker.next_offset)
+        stage.wait_until_applied(stage.feed.broker.next_offset)
 
-    stage.equal()
+    stage.compare_tables()

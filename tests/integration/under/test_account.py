@@ -16,7 +16,6 @@ from tests.support.brokers.feed import (
     INT,
     Feed,
     applied_offset,
-    caught_up,
     column,
     deletion,
     following,
@@ -27,6 +26,7 @@ from tests.support.brokers.feed import (
     settings_for,
     table,
     unique_label,
+    wait_until_caught_up,
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
@@ -89,9 +89,9 @@ def metric(feed: Feed) -> float | None:
     return float(found[1]) if found else None
 
 
-def closes(settings: Settings, feed: Feed, database: str) -> None:
+def wait_until_accounted(settings: Settings, feed: Feed, database: str) -> None:
     """Wait until everything below the newest offset has been dealt with; nothing may be missing, ever."""
-    caught_up(database, feed.broker)
+    wait_until_caught_up(database, feed.broker)
     assert read_progress(settings, "a").unaccounted == 0
 
 
@@ -103,7 +103,7 @@ def wait_until_active(settings: Settings) -> None:
     eventually(lambda: state(settings) == "ACTIVE", "the table's return")
 
 
-def equal(feed: Feed, database: str) -> None:
+def check_equal(feed: Feed, database: str) -> None:
     for number in (1, 2):
         assert rows_at(database, feed.schemas[number]) == feed.model[number]
 
@@ -113,28 +113,28 @@ def test_nothing_is_unaccounted_for_whatever_happens_to_a_table(way: str, databa
     settings = start(feed, database, apply=WAYS[way])
     with following(settings, "a"):
         live(feed, 12)
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
 
         pause(settings, "a", ["items"])
         live(feed, 6, seed=4)
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         assert read_table_states(settings, "a")[0].rows_held > 0
         resume(settings, "a", ["items"])
         live(feed, 6, seed=5)
         wait_until_active(settings)
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         assert read_table_states(settings, "a")[0].rows_held == 0
 
         query(database, CHECK)
         feed.cut(put(1, "good", 1), put(2, "bad", 666), put(1, "o", 1, table=2))
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         feed.cut(put(3, "behind it", 1))
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         assert (state(settings), read_table_states(settings, "a")[0].rows_held) == ("HALTED", 3)
         (row,) = list_quarantine(settings, "a")
         skip_quarantine(settings, "a", [row.id], reason="known")
         wait_until_active(settings)
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         query(database, NO_CHECK)
 
         feed.truncate(1, put(5, "after", 1))
@@ -144,15 +144,15 @@ def test_nothing_is_unaccounted_for_whatever_happens_to_a_table(way: str, databa
         met = {key: row for key, row in feed.model[1].items() if str(row[0]).startswith("met")}
         feed.sweep_end(1, before)
         feed.model[1] = met
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
 
         query(database, "DELETE FROM shop.items")
         request_resync(settings, "a", "items")
         live(feed, 6, seed=7)
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         eventually(lambda: metric(feed) == 0, "the metric")
-        equal(feed, database)
+        check_equal(feed, database)
     assert target_problems(open_target(settings, "a").read_view(), None) == []
 
 
@@ -161,21 +161,21 @@ def test_what_waits_in_quarantine_is_accounted_for(database: str, feed: Feed) ->
     query(database, CHECK)
     with following(settings, "a"):
         feed.cut(put(1, "bad", 666), put(2, "worse", 666), put(3, "fine", 3))
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         feed.cut(put(1, "behind 1", 1), put(2, "behind 2", 2), put(4, "fine 4", 4))
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         assert read_table_states(settings, "a")[0].rows_quarantined == 4
         first = list_quarantine(settings, "a")[0]
         skip_quarantine(settings, "a", [first.id], reason="known")
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         query(database, NO_CHECK)
         retry_quarantine(settings, "a")
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         query(database, f"UPDATE shop.items SET amount = 1 WHERE amount = 666; {CHECK}")
         feed.cut(put(6, "bad", 666))
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         feed.truncate(1)
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         assert read_table_states(settings, "a")[0].rows_quarantined == 0
 
 
@@ -191,7 +191,7 @@ def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
     def slow(self: SideLoad, *arguments: Any) -> None:
         load(self, *arguments)
         live(feed, 5, seed=9)
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         behind_cut.append(self.cut or 0)
 
     monkeypatch.setattr(SideLoad, "_load", slow)
@@ -201,10 +201,10 @@ def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
             pause(settings, "a", ["items"])
         else:
             feed.cut(put(1, "bad", 666))
-            closes(settings, feed, database)
+            wait_until_accounted(settings, feed, database)
         live(feed, 5, seed=8)
         feed.cut(put(1, "good again", 1))
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         waiting = read_table_states(settings, "a")[0].rows_held
         query(database, NO_CHECK)
         request_resync(settings, "a", "items")
@@ -217,8 +217,8 @@ def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
             assert first.rows_applied == waiting
             resume(settings, "a", ["items"])
         wait_until_active(settings)
-        closes(settings, feed, database)
-        equal(feed, database)
+        wait_until_accounted(settings, feed, database)
+        check_equal(feed, database)
     assert query(database, "SELECT count(*) FROM venus.held") == [(0,)]
 
 
@@ -244,9 +244,9 @@ def test_a_lost_section_is_noticed_and_a_resync_of_all_tables_mends_it(
     _loses(monkeypatch)
     with following(settings, "a"):
         feed.cut(put(1, "lost", 1), put(1, "o", 1, table=2))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         feed.cut(put(2, "not lost", 2))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         assert read_progress(settings, "a").unaccounted == 1
         eventually(lambda: metric(feed) == 1, "the metric")
         (problem,) = target_problems(open_target(settings, "a").read_view(), None)
@@ -254,9 +254,9 @@ def test_a_lost_section_is_noticed_and_a_resync_of_all_tables_mends_it(
         assert rows_at(database, items())["1",] == ("label 1", "1")
         request_resync(settings, "a", "*")
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         eventually(lambda: metric(feed) == 0, "the metric")
-        equal(feed, database)
+        check_equal(feed, database)
 
 
 def test_rows_that_never_leave_for_the_target_are_noticed(
@@ -266,7 +266,7 @@ def test_rows_that_never_leave_for_the_target_are_noticed(
     monkeypatch.setattr("venus.adapters.targets.postgresql.rows.merging.RowMerger.flush", lambda self, pending: None)
     with following(settings, "a"):
         feed.cut(put(1, "lost", 1), put(2, "lost too", 1))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     assert read_progress(settings, "a").unaccounted == 2
 
 
@@ -278,7 +278,7 @@ def test_a_held_change_that_is_not_met_again_is_noticed(
         pause(settings, "a", ["items"])
         feed.cut(put(1, "first", 1))
         feed.cut(put(2, "second", 2), put(3, "third", 2))
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         _loses(monkeypatch, nth=2)
         resume(settings, "a", ["items"])
         wait_until_active(settings)
@@ -290,7 +290,7 @@ def test_a_change_of_an_unknown_table_is_not_counted(database: str, feed: Feed) 
     with following(settings, "a"):
         query(database, "DELETE FROM venus.target_table WHERE name = 'others'; UPDATE venus.applied SET control = 99")
         feed.cut(put(1, "no one", 1, table=2))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     assert read_progress(settings, "a").unaccounted == 1
 
 
@@ -302,7 +302,7 @@ def test_changes_below_the_cut_of_a_resync_that_is_ahead_of_the_stream_are_conta
     with following(settings, "a"):
         pause(settings, "a", ["items"])
         feed.cut(put(1, "held", 1))
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         broker.hold_from = broker.next_offset
         feed.cut(put(2, "contained", 2), put(1, "o", 1, table=2))
         request_resync(settings, "a", "items")
@@ -311,13 +311,13 @@ def test_changes_below_the_cut_of_a_resync_that_is_ahead_of_the_stream_are_conta
         assert read_progress(settings, "a").unaccounted == 0
         broker.release()
         feed.cut(put(3, "behind", 3))
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         first = read_table_states(settings, "a")[0]
         assert (first.rows_applied, first.rows_held) == (2, 1)
         resume(settings, "a", ["items"])
         wait_until_active(settings)
-        closes(settings, feed, database)
-        equal(feed, database)
+        wait_until_accounted(settings, feed, database)
+        check_equal(feed, database)
 
 
 def test_a_table_that_catches_up_beyond_the_cut_of_its_resync_is_counted_once(
@@ -329,7 +329,7 @@ def test_a_table_that_catches_up_beyond_the_cut_of_its_resync_is_counted_once(
     def slow(self: SideLoad, *arguments: Any) -> None:
         load(self, *arguments)
         live(feed, 80, seed=9)
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         resume(settings, "a", ["items"])
         eventually(
             lambda: (read_table_states(settings, "a")[0].held_from or 1 << 60) > (self.cut or 0), "some catching up"
@@ -339,9 +339,9 @@ def test_a_table_that_catches_up_beyond_the_cut_of_its_resync_is_counted_once(
     with following(settings, "a"):
         pause(settings, "a", ["items"])
         live(feed, 3, seed=8)
-        closes(settings, feed, database)
+        wait_until_accounted(settings, feed, database)
         request_resync(settings, "a", "items")
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         wait_until_active(settings)
-        closes(settings, feed, database)
-        equal(feed, database)
+        wait_until_accounted(settings, feed, database)
+        check_equal(feed, database)

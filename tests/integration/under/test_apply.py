@@ -15,20 +15,20 @@ from tests.support.brokers.feed import (
     Change,
     Feed,
     applied_offset,
-    caught_up,
     column,
     deletion,
     following,
     items,
+    make_referring_schema,
     put,
     query,
-    refers,
     rows_at,
     settings_for,
     table,
     unique_label,
+    wait_until_caught_up,
 )
-from tests.support.pipelines.applying import counters_close, equal, load_target
+from tests.support.pipelines.applying import check_counters, check_equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.postgresql.rows.at_once import apply_at_once
@@ -64,9 +64,9 @@ def test_random_histories_fold_to_the_same_rows_by_every_way(
     with following(settings, "a"):
         for _ in range(60):
             _random_cut(rng, feed)
-        caught_up(database, broker)
-    equal(database, feed)
-    counters_close(settings, feed, since)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
 
 
 def _random_cut(rng: random.Random, feed: Feed) -> None:
@@ -93,7 +93,7 @@ def test_keys_rotate_and_unique_values_are_swapped_and_children_survive(
     keyed_rows_max: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     parent = unique_label(items())
-    child = refers(table(2, "lines", column(1, "id", INT), column(2, "item", INT)), "item", parent)
+    child = make_referring_schema(table(2, "lines", column(1, "id", INT), column(2, "item", INT)), "item", parent)
     feed.describe(parent, child)
     feed.cut(*(put(i, f"label {i}", i) for i in range(1, 1001)), *(put(i, i, table=2) for i in range(1, 1001)))
     settings = settings_for(broker.address, {"a": database}, apply={"keyed_rows_max": keyed_rows_max})
@@ -107,8 +107,8 @@ def test_keys_rotate_and_unique_values_are_swapped_and_children_survive(
         # UPDATE items SET id = id + 1: key 1 is gone, every other key has its predecessor's row.
         feed.cut(deletion(1), *(put(i + 1, f"label {i}", i) for i in range(1, 1001)))
         feed.cut(put(2, "label 2", 1), put(3, "label 1", 2))
-        caught_up(database, broker)
-    equal(database, feed)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
 
 
 def test_a_cut_is_never_half_visible(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -121,8 +121,8 @@ def test_a_cut_is_never_half_visible(database: str, broker: FakeDelivery, feed: 
         assert query(database, "SELECT count(*) FROM shop.items WHERE label = 'second'") == [(0,)]
         assert applied_offset(database) == start
         broker.release()
-        caught_up(database, broker)
-    equal(database, feed)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
 
 
 def test_keys_to_delete_wait_for_rows_and_go_in_one_pass(
@@ -133,19 +133,19 @@ def test_keys_to_delete_wait_for_rows_and_go_in_one_pass(
     ran: list[str] = []
     run = TargetSession.run
 
-    def noting(session: TargetSession, text: str, params: Any = None) -> int:
+    def record_call(session: TargetSession, text: str, params: Any = None) -> int:
         ran.append(text)
         return run(session, text, params)
 
-    monkeypatch.setattr(TargetSession, "run", noting)
+    monkeypatch.setattr(TargetSession, "run", record_call)
     with following(settings, "a"):
         back = [put(i, "back", i) for i in range(1, 21)]
         broker.hold_from = broker.next_offset + 50  # what has come in one piece is merged in one
         feed.cut(*(deletion(i) for i in range(1, 41)), *back, *(deletion(i) for i in range(51, 91)), batch_rows=10)
         eventually(lambda: any("venus_d_" in text for text in ran))
         broker.release()
-        caught_up(database, broker)
-    equal(database, feed)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
     assert sum('DELETE FROM "shop"."items" t USING' in text for text in ran) == 2
 
 
@@ -156,14 +156,14 @@ def _busy(database: str) -> bool:
 
 def test_truncate_is_applied_in_order_even_under_a_foreign_key(database: str, broker: FakeDelivery, feed: Feed) -> None:
     parent = items()
-    child = refers(table(2, "lines", column(1, "id", INT), column(2, "item", INT)), "item", parent)
+    child = make_referring_schema(table(2, "lines", column(1, "id", INT), column(2, "item", INT)), "item", parent)
     settings = load_target(database, feed, parent, child, rows=50)
     with following(settings, "a"):
         feed.cut(put(60, "before", 1))
         feed.truncate(1, put(5, "after", 1))
         feed.cut(put(6, "later", 1))
-        caught_up(database, broker)
-    equal(database, feed)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
 
 
 @pytest.mark.parametrize(("empty_by", "seen"), [("delete", 3), ("truncate", 0)])
@@ -177,7 +177,7 @@ def test_a_truncate_empties_no_table_for_those_who_read_an_older_snapshot(
     try:
         with following(settings, "a"):
             feed.truncate(1)
-            caught_up(database, broker)
+            wait_until_caught_up(database, broker)
         assert reader.row("SELECT count(*) FROM shop.items") == (seen,)
     finally:
         reader.close()
@@ -189,15 +189,15 @@ def test_a_sweep_removes_what_it_did_not_meet(database: str, broker: FakeDeliver
     with following(settings, "a"):
         before = feed.sweep_begin(1)
         feed.cut(*(put(i, "met", i) for i in range(1, 91)))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
     with following(settings, "a"):  # a restart in the middle forgets nothing
         feed.cut(put(95, "touched", 1))
         feed.cut(deletion(3))
         feed.sweep_end(1, before)
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
     for key in (*range(91, 95), *range(96, 101)):
         del feed.model[1][str(key),]
-    equal(database, feed)
+    check_equal(database, feed)
     assert query(database, "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'touched%'") == [(0,)]
 
 
@@ -230,16 +230,16 @@ def test_new_columns_and_tables_arrive_and_dropped_columns_stay(
         feed.describe(wider)
         feed.model[1] = {k: (*v, None, "7") for k, v in feed.model[1].items()}
         feed.cut(put(9, "label", 1, "more", 8))
-        caught_up(database, broker)
-        equal(database, feed)
+        wait_until_caught_up(database, broker)
+        check_equal(database, feed)
         narrower = replace(
             wider, version=3, columns=(*wider.columns[:2], replace(wider.columns[3], type=TEXT), wider.columns[4])
         )
         feed.describe(narrower, items(2, "late"))
         feed.model[1] = {k: (v[0], *v[2:]) for k, v in feed.model[1].items()}
         feed.cut(put(10, "label", "x" * 50, 9), put(1, "row", 1, table=2))
-        caught_up(database, broker)
-    equal(database, feed)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
     assert query(database, "SELECT id, amount FROM shop.items WHERE id IN (1, 10) ORDER BY 1") == [(1, 1), (10, None)]
     assert "amount was dropped" in read_table_states(settings, "a")[0].reason
 
@@ -254,7 +254,7 @@ def test_a_change_of_type_that_is_no_widening_halts_the_table_until_it_is_altere
     with following(settings, "a"):
         feed.describe(shrunk)
         feed.cut(put(9, "label", 1), put(1, "continues", 1, table=2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
     first, second = read_table_states(settings, "a")
     assert (first.state, second.state) == ("HALTED", "ACTIVE")
     assert "does not widen" in first.reason
@@ -267,8 +267,8 @@ def test_a_change_of_type_that_is_no_widening_halts_the_table_until_it_is_altere
     with following(settings, "a"):
         feed.cut(put(10, "more", 2))
         eventually(lambda: [t.state for t in read_table_states(settings, "a")] == ["ACTIVE", "ACTIVE"])
-        caught_up(database, broker)
-    equal(database, feed)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
 
 
 def test_the_heartbeat_goes_to_the_applied_row(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -283,7 +283,7 @@ def test_the_heartbeat_goes_to_the_applied_row(database: str, broker: FakeDelive
     settings = load_target(database, feed, items(), beat, rows=1)
     with following(settings, "a"):
         feed.cut(put(1, 1_700_000_000_123_456, table=9))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         found = query(database, "SELECT extract(epoch FROM heartbeat_at)::text FROM venus.applied")
         assert found == [("1700000000.123456",)]
     assert query(database, "SELECT to_regclass('venus.heartbeat')") == [(None,)]
@@ -300,14 +300,14 @@ def test_two_targets_follow_with_offsets_of_their_own(
     full_sync(settings, "b")
     with following(settings, "a"):
         feed.cut(put(1, "a only", 1))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         assert applied_offset(second_database, "main/b") < applied_offset(database)
         with following(settings, "b"):
             feed.cut(put(2, "both", 1))
-            caught_up(second_database, broker, "main/b")
-            caught_up(database, broker)
-    equal(database, feed)
-    equal(second_database, feed)
+            wait_until_caught_up(second_database, broker, "main/b")
+            wait_until_caught_up(database, broker)
+    check_equal(database, feed)
+    check_equal(second_database, feed)
     assert set(broker.acknowledged) >= {"main/a", "main/b"}
 
 
@@ -322,10 +322,10 @@ def test_two_targets_in_two_schemas_of_one_database(database: str, broker: FakeD
         full_sync(own, name)
     with following(settings[0], "a"), following(settings[1], "b"):
         feed.cut(put(1, "both", 1), deletion(2))
-        caught_up(database, broker, "main/a")
-        caught_up(database, broker, "main/b")
-    equal(database, feed, namespace="copy_a")
-    equal(database, feed, namespace="copy_b")
+        wait_until_caught_up(database, broker, "main/a")
+        wait_until_caught_up(database, broker, "main/b")
+    check_equal(database, feed, namespace="copy_a")
+    check_equal(database, feed, namespace="copy_b")
 
 
 def test_a_role_without_the_replica_right_defers_constraints(
@@ -335,7 +335,7 @@ def test_a_role_without_the_replica_right_defers_constraints(
     query(database, "CREATE ROLE plain LOGIN")
     query(database, f"GRANT ALL ON DATABASE {database.split('/')[-1].split('?')[0]} TO plain")
     parent = unique_label(items())
-    child = refers(table(2, "lines", column(1, "id", INT), column(2, "item", INT)), "item", parent)
+    child = make_referring_schema(table(2, "lines", column(1, "id", INT), column(2, "item", INT)), "item", parent)
     feed.describe(parent, child)
     feed.cut(*(put(i, f"label {i}", i) for i in range(1, 31)), *(put(i, i, table=2) for i in range(1, 31)))
     url = database.replace("postgres@", "plain@")
@@ -344,8 +344,8 @@ def test_a_role_without_the_replica_right_defers_constraints(
     with following(settings, "a") as reports:
         feed.cut(deletion(1), deletion(1, table=2), *(put(i + 1, f"label {i}", i) for i in range(1, 31)))
         feed.cut(put(50, 60, table=2), put(60, "label 60", 1))
-        caught_up(database, broker)
-    equal(database, feed)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
     assert any("end of each transaction" in r.constraints for r in reports)
 
 
@@ -356,8 +356,8 @@ def test_inserts_that_are_not_new_after_all_are_upserted(
     settings = load_target(database, feed, items(), rows=30, apply=WAYS[way])
     with following(settings, "a"):
         feed.cut(*(put(i, "again", i) for i in range(20, 60)), inserts_only=True)
-        caught_up(database, broker)
-    equal(database, feed)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
 
 
 def test_a_transaction_notices_commands_and_rivals(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -409,7 +409,7 @@ def test_a_single_row_is_upserted_by_a_statement_that_is_planned_once(
     assert not apply_at_once(target, session, known, pieces, defer_constraints=False)
     assert apply_at_once(target, session, known, pieces, defer_constraints=False), "planned for the new type"
     session.close()
-    equal(database, feed)
+    check_equal(database, feed)
 
 
 def _set_offset(database: str) -> None:
@@ -425,5 +425,5 @@ def test_values_that_exclude_each_other_are_swapped(
     first, second = (feed.model[1][key,][0] for key in ("1", "2"))
     with following(settings, "a"):
         feed.cut(put(1, second, 1), put(2, first, 2))
-        caught_up(database, broker)
-    equal(database, feed)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)

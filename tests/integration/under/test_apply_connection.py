@@ -8,9 +8,18 @@ import pytest
 import sqlalchemy
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, applied_offset, caught_up, following, items, put, query, settings_for
+from tests.support.brokers.feed import (
+    Feed,
+    applied_offset,
+    following,
+    items,
+    put,
+    query,
+    settings_for,
+    wait_until_caught_up,
+)
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.applying import equal, load_target
+from tests.support.pipelines.applying import check_equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.under import circuit
@@ -25,12 +34,12 @@ def test_a_lost_connection_is_made_again_and_the_circuit_tells(database: str, br
     with following(settings, "a") as reports:
         for n in range(5):
             feed.cut(put(1, f"row {n}", n))
-            caught_up(database, broker)
+            wait_until_caught_up(database, broker)
             query(database, kill)
         feed.cut(put(1, "last", 9))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         assert any("terminat" in r.error or "closed" in r.error for r in reports)
-    equal(database, feed)
+    check_equal(database, feed)
 
 
 class StoppableClock:
@@ -68,24 +77,24 @@ def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
     with following(settings, "a") as reports, following(settings, "b") as others:
         clock.stop()  # so that no busy machine ends the isolation before it is looked at
         feed.cut(put(1, "slowly", 1))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         eventually(lambda: any("isolated for 2 s" in r.error for r in reports))
         slow = next(r for r in reports if r.error)
         assert slow.circuit == "open"
         assert slow.error.startswith("answered after ")
         query(database, "DROP TRIGGER slow ON shop.items")
         feed.cut(put(1, "again", 2))
-        caught_up(other, broker, "main/b")
+        wait_until_caught_up(other, broker, "main/b")
         assert applied_offset(database) < broker.next_offset, "the other target does not wait for the slow one"
         clock.start()
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         feed.cut(put(1, "quickly", 3))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         eventually(lambda: reports[-1].circuit == "closed")
-        caught_up(other, broker, "main/b")
+        wait_until_caught_up(other, broker, "main/b")
         assert {report.circuit for report in others} == {"closed"}
-    equal(database, feed)
-    equal(other, feed)
+    check_equal(database, feed)
+    check_equal(other, feed)
     postgres_server.drop_database(other)
 
 
@@ -105,15 +114,15 @@ def test_a_login_that_is_refused_for_a_while_is_waited_for(
         settings = load_target(url, feed, items(), rows=3)
         with following(settings, "a") as reports:
             feed.cut(put(1, "before", 1))
-            caught_up(database, broker)
+            wait_until_caught_up(database, broker)
             query(database, "ALTER ROLE renamed RENAME TO away")
             query(database, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'away'")
             eventually(lambda: any("does not exist" in r.error for r in reports), "the refusal")
             eventually(lambda: any(r.circuit == "open" for r in reports), "the circuit that five failures open")
             query(database, "ALTER ROLE away RENAME TO renamed")
             feed.cut(put(2, "behind", 2))
-            caught_up(database, broker)
+            wait_until_caught_up(database, broker)
             eventually(lambda: reports[-1].circuit == "closed", "a circuit that is closed again")
-        equal(database, feed)
+        check_equal(database, feed)
     finally:
         query(database, "DROP OWNED BY renamed CASCADE; DROP ROLE renamed")

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, query
-from tests.support.pipelines.applying import equal, load_target
+from tests.support.brokers.feed import Feed, following, items, put, query, wait_until_caught_up
+from tests.support.pipelines.applying import check_equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.relational.control import read_table_states
@@ -26,11 +26,11 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     statements: list[str] = []
     run = TargetSession.run
 
-    def listening(self: TargetSession, text: str, params: Params = None) -> int:
+    def record_statement(self: TargetSession, text: str, params: Params = None) -> int:
         statements.append(text)
         return run(self, text, params)
 
-    monkeypatch.setattr(TargetSession, "run", listening)
+    monkeypatch.setattr(TargetSession, "run", record_statement)
     return statements
 
 
@@ -42,11 +42,11 @@ def test_a_small_cut_is_one_round_trip_of_what_was_planned_once_in_a_session(
     with following(settings, "a"):
         for n in range(5):
             feed.cut(put(1, "again", n))
-            caught_up(database, broker)
+            wait_until_caught_up(database, broker)
         kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'venus apply%'"
         query(database, kill)
         feed.cut(put(1, "last", 9))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
     cuts = [text for text in statements if "advance" in text and not text.startswith("PREPARE")]
     assert len(cuts) >= 6
     assert all(
@@ -56,7 +56,7 @@ def test_a_small_cut_is_one_round_trip_of_what_was_planned_once_in_a_session(
     assert sum(text.startswith("PREPARE") for text in statements) == 6, (
         "three for each session: the counters, the position, the row"
     )
-    equal(database, feed)
+    check_equal(database, feed)
 
 
 def test_a_cut_of_many_tables_is_one_round_trip(
@@ -69,12 +69,12 @@ def test_a_cut_of_many_tables_is_one_round_trip(
     with following(settings, "a"):
         for n in range(3):
             feed.cut(*(put(key, "new", n, table=t) for t in range(1, TABLES + 1) for key in (n, n + 1)))
-            caught_up(database, broker)
+            wait_until_caught_up(database, broker)
     written = [text for text in statements if "INSERT INTO" in text]
     assert len(written) == 3, "one string for a cut"
     assert all(text.count("INSERT INTO") == TABLES and text.count("EXECUTE venus_count_all (") == 1 for text in written)
     assert sum(state.rows_applied for state in read_table_states(settings, "a")) == before + 3 * 2 * TABLES
-    equal(database, feed)
+    check_equal(database, feed)
 
 
 @pytest.mark.slow
@@ -84,12 +84,12 @@ def test_a_quiet_target_is_asked_about_once_a_second(
     settings = load_target(database, feed, items(), rows=1)
     with following(settings, "a"):
         feed.cut(put(1, "once", 1))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         statements.clear()
         began = time.monotonic()
         eventually(lambda: len(statements) >= 5)
         assert time.monotonic() - began > 2.5, statements
         assert sum("rows_repaired" in text for text in statements) <= 1, "what has not moved is not added up again"
         feed.cut(put(1, "twice", 2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         eventually(lambda: sum("rows_repaired" in text for text in statements) >= 2)

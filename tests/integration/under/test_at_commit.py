@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, rows_at
-from tests.support.pipelines.applying import counters_close, equal, load_target
+from tests.support.brokers.feed import Feed, following, items, put, query, rows_at, wait_until_caught_up
+from tests.support.pipelines.applying import check_counters, check_equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational.control import read_table_states, retry_quarantine
 from venus.config import Settings
@@ -55,7 +55,7 @@ def test_a_trigger_that_raises_at_commit_halts_its_table_alone(
         feed.cut(put(1, "fine", 1), put(1, "fine", 1, table=2))
         feed.cut(put(2, "fine", 2), put(7, "bad", 666, table=2), put(1, "x", 1, table=3))
         feed.cut(put(3, "fine", 3), put(8, "fine", 8, table=2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         assert states(settings) == ["ACTIVE", "HALTED", "ACTIVE"]
         for table_id in (1, 3):
             assert rows_at(database, feed.schemas[table_id]) == feed.model[table_id]
@@ -69,8 +69,8 @@ def test_a_trigger_that_raises_at_commit_halts_its_table_alone(
         query(database, "DROP TRIGGER complains ON shop.others")
         retry_quarantine(settings, "a")
         eventually(lambda: states(settings) == ["ACTIVE"] * 3, "the table's return")
-    equal(database, feed)
-    counters_close(settings, feed, since)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
 
 
 def test_a_trigger_of_a_foreign_table_halts_what_was_written_and_no_more(
@@ -84,11 +84,11 @@ def test_a_trigger_of_a_foreign_table_halts_what_was_written_and_no_more(
     with following(settings, "a"):
         feed.cut(put(7, "bad", 666, table=2))
         feed.cut(put(2, "fine", 2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         assert states(settings) == ["ACTIVE", "HALTED"]
         assert "has written to " in read_table_states(settings, "a")[1].reason
         query(database, "DROP TRIGGER complains ON shop.copied")
         retry_quarantine(settings, "a")
         eventually(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
-    equal(database, feed)
-    counters_close(settings, feed, since)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)

@@ -13,16 +13,16 @@ import pytest
 from tests.support.brokers.feed import (
     INT,
     Feed,
-    caught_up,
     column,
     deletion,
     following,
+    make_referring_schema,
     put,
     query,
-    refers,
     rows_at,
     settings_for,
     table,
+    wait_until_caught_up,
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status
@@ -79,7 +79,7 @@ def test_a_target_gets_masked_rows(database: str, feed: Feed, key_file: Path, wa
     assert is_equal(database, settings, feed, RULES)
     with following(settings, "a"):
         write(feed, 12, seed=3)
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     assert is_equal(database, settings, feed, RULES)
     assert len(rows_at(database, table(1, "people", column(1, "id")))) == len(feed.model[1]) > 40
     joined = "SELECT count(*) FROM shop.orders o JOIN shop.people p ON p.id = o.who"
@@ -161,7 +161,7 @@ def test_a_changed_rule_resyncs_its_table_from_the_broker(
         write(feed, 4, seed=3)
         eventually(partial(is_settled, changed), "the resync")
         write(feed, 2, seed=4)
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         eventually(partial(is_settled, changed), "the tables to follow")
     assert is_equal(database, changed, feed, rules)
     assert read_progress(changed, "a").unaccounted == 0
@@ -173,7 +173,7 @@ def test_a_changed_rule_resyncs_its_table_from_the_broker(
         )
     with following(changed, "a"):
         write(feed, 2, seed=6)
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     assert is_equal(database, changed, feed, rules)
 
 
@@ -184,7 +184,7 @@ def test_another_key_resyncs_the_tables_that_use_it(database: str, feed: Feed, k
     with following(changed, "a"):
         eventually(partial(is_settled, changed), "the resync")
         write(feed, 3, seed=3)
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         eventually(partial(is_settled, changed), "the resync")
     assert is_equal(database, changed, feed, RULES, b"x" * 40)
 
@@ -202,20 +202,20 @@ def test_two_targets_have_their_own_keys(
     assert is_equal(database, settings, feed, RULES)
 
 
-def wider(schema: TableSchema) -> TableSchema:
+def wider_schema(schema: TableSchema) -> TableSchema:
     return replace(schema, version=schema.version + 1, columns=(*schema.columns, column(9, "phone")))
 
 
 @pytest.mark.parametrize("new_columns", ["carry", "drop", "halt"])
 def test_a_new_column_is_treated_as_configured(database: str, feed: Feed, key_file: Path, new_columns: str) -> None:
     settings = begin(feed, database, key_file, new_columns=new_columns)
-    feed.describe(wider(PEOPLE))
+    feed.describe(wider_schema(PEOPLE))
     feed.model[1] = {key: (*row, None) for key, row in feed.model[1].items()}
     rules = RULES | ({} if new_columns == "carry" else {"people.phone": "drop"})
     with following(settings, "a"):
         feed.cut(put("plain1", "plain1@1", None, None, "plain", "plain phone"))
         feed.cut(put(777, "plain2", "plain", table=2))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     states = {t.source_name: t for t in read_table_states(settings, "a")}
     assert states["shop.orders"].state == "ACTIVE"
     if new_columns == "halt":
@@ -224,7 +224,7 @@ def test_a_new_column_is_treated_as_configured(database: str, feed: Feed, key_fi
         assert '("people.phone" = "keep", "drop" or a mask)' in states["shop.people"].reason
         with following(settings, "a"):  # a restart changes nothing
             feed.cut(put(778, "plain2", "plain", table=2))
-            caught_up(database, feed.broker)
+            wait_until_caught_up(database, feed.broker)
         assert table_state(settings, "shop.people").state == "HALTED"
         rules = RULES | {"people.phone": {"truncate": 3}}
         settings = with_options(settings, columns=rules)
@@ -244,7 +244,7 @@ def test_a_column_that_is_renamed_at_the_source_stays_masked(database: str, feed
     feed.describe(renamed)
     with following(settings, "a"):
         write(feed, 3, seed=3)
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     assert all(t.state == "ACTIVE" for t in read_table_states(settings, "a"))
     rules = RULES | {"people.mail": "hmac", "people.remark": "drop"}
     names = [c.name for c in columns if c.name != "remark"]
@@ -265,12 +265,12 @@ def test_a_rule_for_a_column_that_the_source_has_dropped_stops_nothing(
     feed.describe(narrow)
     with following(settings, "a"):
         feed.cut(put("plain9", "plain9@9", "2020-05-06"))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     before = query(database, "SELECT xmin::text FROM shop.people ORDER BY id")
     with following(settings, "a"):  # it starts with a rule for a column that is gone
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         feed.cut(put("plain8", "plain8@8", "2020-05-07"))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         assert all(t.state == "ACTIVE" for t in read_table_states(settings, "a"))
     after = query(database, "SELECT xmin::text FROM shop.people ORDER BY id")
     assert len([row for row in after if row not in before]) == 1, "no other row was read again"
@@ -289,7 +289,7 @@ def test_a_refused_row_waits_masked(
     with following(settings, "a"):
         feed.cut(put("plain7", "plain7@7", None, "2020-05-06", "plain"), put("plain8", "plain8@8", None, None, "plain"))
         feed.cut(put("plain7", "plain7@9", None, "2020-05-07", "plain"))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     waiting = open_target(settings, "a").open_quarantine().list()
     masked = mask_by_hand(ColumnRule(mask="hmac"), "text", "plain7")
     assert [masked in row.key for row in waiting] == [True] * (2 if on_error == "quarantine" else 1)
@@ -305,7 +305,7 @@ def test_a_predicate_selects_by_plain_values(database: str, feed: Feed, key_file
     settings = begin(feed, database, key_file, where={"people": "tag = 'plain1'"})
     with following(settings, "a"):
         write(feed, 4, seed=3)
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     feed.model[1] = {key: row for key, row in feed.model[1].items() if row[3] == "plain1"}
     assert feed.model[1]
     assert is_equal(database, settings, feed, RULES)
@@ -347,7 +347,7 @@ def is_halted(settings: Settings, name: str, reason: str) -> bool:
 
 def test_a_new_table_whose_rules_do_not_fit_halts_alone(database: str, feed: Feed, key_file: Path) -> None:
     settings = begin(feed, database, key_file)
-    late = refers(table(3, "late", column(1, "id", INT), column(2, "person")), "person", PEOPLE)
+    late = make_referring_schema(table(3, "late", column(1, "id", INT), column(2, "person")), "person", PEOPLE)
     twin = replace(table(4, "people", column(1, "id"), column(2, "label")), namespace="hr")
     feed.describe(late, twin)
     reason = "targets.a.columns.people.id: foreign key late_fk of shop.late refers to shop.people, and the columns at"
@@ -355,7 +355,7 @@ def test_a_new_table_whose_rules_do_not_fit_halts_alone(database: str, feed: Fee
         with following(settings, "a"):
             feed.cut(put(1 + round_number, "plain1", table=3), put("plain1", "plain", table=4))
             write(feed, 2, seed=2 + round_number)
-            caught_up(database, feed.broker)
+            wait_until_caught_up(database, feed.broker)
         states = {t.source_name: t for t in read_table_states(settings, "a")}
         assert [t.source_name for t in states.values() if t.state == "HALTED"] == ["shop.late", "hr.people"]
         assert reason in states["shop.late"].reason
@@ -375,7 +375,7 @@ def test_a_new_table_whose_rules_do_not_fit_halts_alone(database: str, feed: Fee
     with following(fitting, "a"):
         eventually(partial(is_settled, fitting), "the tables to follow")
         feed.cut(put(9, "plain9", table=3))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     masked = partial(mask_by_hand, ColumnRule(mask="hmac"), "text")
     assert rows_at(database, late) == {key: (masked(row[0]),) for key, row in feed.model[3].items()}
     assert rows_at(database, twin, "hr") == {(masked(key[0]),): (None,) for key in feed.model[4]}

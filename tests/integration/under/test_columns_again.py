@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.brokers.feed import Feed, caught_up, column, following, items, put, query, rows_at, settings_for
+from tests.support.brokers.feed import (
+    Feed,
+    column,
+    following,
+    items,
+    put,
+    query,
+    rows_at,
+    settings_for,
+    wait_until_caught_up,
+)
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational.control import read_table_states, request_resync
@@ -43,7 +53,7 @@ def refuse(database: str, feed: Feed) -> None:
     """Let the target refuse a row, so that the table halts."""
     query(database, "ALTER TABLE shop.items ADD CHECK (label <> 'refused')")
     feed.cut(put(8, "refused"))
-    caught_up(database, feed.broker)
+    wait_until_caught_up(database, feed.broker)
     query(database, "ALTER TABLE shop.items DROP CONSTRAINT items_label_check")
 
 
@@ -53,13 +63,13 @@ def test_a_dropped_column_that_comes_again_is_followed(database: str, feed: Feed
         feed.describe(FEW)
         feed.model[1] = {k: v[:1] for k, v in feed.model[1].items()}
         feed.cut(put(9, "nine"))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         if how == "resynced":
             refuse(database, feed)
         feed.describe(AGAIN)
         feed.model[1] = {k: (*v, None) for k, v in feed.model[1].items()}
         feed.cut(put(10, "ten", "a text now"))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         if how == "resynced":
             assert state(settings)[0] == "HALTED"
             request_resync(settings, "a", "items")
@@ -81,7 +91,7 @@ def test_a_column_of_the_targets_own_halts_the_table_until_it_has_another_name(
         feed.describe(MORE)
         feed.model[1] = {k: (*v, None) for k, v in feed.model[1].items()}
         feed.cut(put(9, "nine", 9, "theirs"))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         assert way_out in state(settings)[1]
         request_resync(settings, "a", "items")
         eventually(lambda: "resync failed" in state(settings)[1], "the refusal")

@@ -16,7 +16,7 @@ import sqlalchemy
 from tests.support.brokers.feed import query
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server, libpq
-from tests.support.pipelines.whole_way import whole_way
+from tests.support.pipelines.end_to_end import end_to_end
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.upper.capture import run_capture_fill
@@ -81,11 +81,11 @@ def compare(tmp_path: Path, database: str, second_database: str, postgres_server
     """Load one database, run the file in another, and return the file if the two have become the same."""
 
     def compare_with_load(source: str) -> str:
-        with whole_way(tmp_path, source, database) as way:
-            before = build_ddl(way.settings, open_target(way.settings, "main")).text
-            way.install()
-            text = build_ddl(way.settings, open_target(way.settings, "main")).text
-            way.load()
+        with end_to_end(tmp_path, source, database) as e2e:
+            before = build_ddl(e2e.settings, open_target(e2e.settings, "main")).text
+            e2e.install()
+            text = build_ddl(e2e.settings, open_target(e2e.settings, "main")).text
+            e2e.load()
         assert text == before
         file = tmp_path / "target.sql"
         file.write_text(text)
@@ -154,14 +154,14 @@ def test_a_check_that_rows_contradict_is_reported_and_not_made(tmp_path: Path, d
             " CONSTRAINT low CHECK (n < 5), CONSTRAINT fine CHECK (n > 0));"
             "INSERT INTO t VALUES (1, 9)"
         )
-        with whole_way(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", database) as way:
-            way.install()
-            run_capture_fill(way.settings, threading.Event())
-            report = full_sync(way.settings, "main")
-            way.start()
+        with end_to_end(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", database) as e2e:
+            e2e.install()
+            run_capture_fill(e2e.settings, threading.Event())
+            report = full_sync(e2e.settings, "main")
+            e2e.start()
             app.execute("UPDATE t SET n = 10")  # the source lets that pass, and so must the target
             app.commit()
-            way.caught_up()
+            e2e.wait_until_caught_up()
 
             assert query(database, _CHECKS) == [("fine",)]
             assert query(database, "SELECT n FROM t") == [(10,)]

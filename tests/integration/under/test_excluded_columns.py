@@ -14,7 +14,7 @@ import sqlalchemy
 
 from tests.support.brokers.feed import query
 from tests.support.databases.mariadb import MariaServer
-from tests.support.pipelines.whole_way import WholeWay, difference_keys, run_at, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, difference_keys, end_to_end, run_at
 from venus.adapters.cutover.run import CutoverRequest, run_cutover
 from venus.adapters.dialects.contract import Source as OpenSource
 from venus.adapters.dialects.registry import open_source
@@ -78,46 +78,46 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def way(place: Place, tmp_path: Path, second_database: str) -> Iterator[WholeWay]:
+def e2e(place: Place, tmp_path: Path, second_database: str) -> Iterator[EndToEnd]:
     odd, value = ODD[place.dialect]
     place.do(*(text.format(odd=odd, value=value) for text in TABLES))
-    with whole_way(tmp_path, place.url, second_database) as made:
+    with end_to_end(tmp_path, place.url, second_database) as made:
         yield made
 
 
-def excluding(way: WholeWay, *patterns: str) -> None:
-    source = way.settings.source.model_copy(update={"columns": ColumnsSettings(exclude=patterns)})
-    way.settings = way.settings.model_copy(update={"source": source})
+def excluding(e2e: EndToEnd, *patterns: str) -> None:
+    source = e2e.settings.source.model_copy(update={"columns": ColumnsSettings(exclude=patterns)})
+    e2e.settings = e2e.settings.model_copy(update={"source": source})
 
 
-def use_source(way: WholeWay, use: Callable[[OpenSource], Any]) -> Any:
-    with closing(open_source(way.settings)) as source:
+def use_source(e2e: EndToEnd, use: Callable[[OpenSource], Any]) -> Any:
+    with closing(open_source(e2e.settings)) as source:
         return use(source)
 
 
-def columns(way: WholeWay) -> list[str]:
-    (namespace,) = query(way.target, "SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = 'item'")[0]
+def columns(e2e: EndToEnd) -> list[str]:
+    (namespace,) = query(e2e.target, "SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = 'item'")[0]
     return [
         row[0]
         for row in query(
-            way.target,
+            e2e.target,
             "SELECT attname FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped"
             f" AND attrelid = '{namespace}.item'::regclass ORDER BY attnum",
         )
     ]
 
 
-def test_they_travel_nowhere_and_the_certificate_names_them(way: WholeWay, place: Place) -> None:
-    excluding(way, *EXCLUDE)
-    way.install()
-    way.load()
-    way.start()
+def test_they_travel_nowhere_and_the_certificate_names_them(e2e: EndToEnd, place: Place) -> None:
+    excluding(e2e, *EXCLUDE)
+    e2e.install()
+    e2e.load()
+    e2e.start()
     place.do("UPDATE item SET secret = 7 WHERE id = 1", "UPDATE item SET name = 'z' WHERE id = 2")
     place.do("INSERT INTO item (id, name) VALUES (3, 'new')", "DELETE FROM item WHERE id = 1")
-    way.caught_up()
-    assert columns(way) == ["id", "name"]
-    assert difference_keys(way.verify()) == set()
-    certificate = run_cutover(way.settings, "main", WISH).certificate
+    e2e.wait_until_caught_up()
+    assert columns(e2e) == ["id", "name"]
+    assert difference_keys(e2e.verify()) == set()
+    certificate = run_cutover(e2e.settings, "main", WISH).certificate
     assert certificate is not None
     said = "\n".join(certificate["left_out"])
     for what in ("column odd", "column maker", "column secret", "index item_by_secret", "constraint item_secret"):
@@ -127,43 +127,43 @@ def test_they_travel_nowhere_and_the_certificate_names_them(way: WholeWay, place
 
 
 def test_one_that_is_left_out_later_is_kept_at_the_target_and_one_that_comes_again_is_read(
-    way: WholeWay, place: Place
+    e2e: EndToEnd, place: Place
 ) -> None:
-    excluding(way, "item.odd")
-    way.install()
-    way.load()
-    way.start()
-    way.caught_up()
-    way.stop("capture")
-    excluding(way, "item.odd", "item.secret")
-    way.start("capture")
+    excluding(e2e, "item.odd")
+    e2e.install()
+    e2e.load()
+    e2e.start()
+    e2e.wait_until_caught_up()
+    e2e.stop("capture")
+    excluding(e2e, "item.odd", "item.secret")
+    e2e.start("capture")
     place.do("UPDATE item SET secret = 8, name = 'b' WHERE id = 1")
-    way.caught_up()
-    assert query(way.target, f"SELECT name, secret FROM {item(way)} WHERE id = 1") == [("b", 5)]
-    assert difference_keys(way.verify()) == set()
-    way.stop("capture")
-    excluding(way, "item.odd")
-    way.start("capture")
-    way.until(lambda: query(way.target, f"SELECT secret FROM {item(way)} WHERE id = 1") == [(8,)], "it to be read")
-    way.caught_up()
-    assert difference_keys(way.verify()) == set()
+    e2e.wait_until_caught_up()
+    assert query(e2e.target, f"SELECT name, secret FROM {item(e2e)} WHERE id = 1") == [("b", 5)]
+    assert difference_keys(e2e.verify()) == set()
+    e2e.stop("capture")
+    excluding(e2e, "item.odd")
+    e2e.start("capture")
+    e2e.until(lambda: query(e2e.target, f"SELECT secret FROM {item(e2e)} WHERE id = 1") == [(8,)], "it to be read")
+    e2e.wait_until_caught_up()
+    assert difference_keys(e2e.verify()) == set()
 
 
-def item(way: WholeWay) -> str:
-    return str(query(way.target, "SELECT oid::regclass::text FROM pg_class WHERE relname = 'item'")[0][0])
+def item(e2e: EndToEnd) -> str:
+    return str(query(e2e.target, "SELECT oid::regclass::text FROM pg_class WHERE relname = 'item'")[0][0])
 
 
-def test_a_column_of_the_key_and_one_that_is_not_there_are_refused(way: WholeWay, place: Place) -> None:
-    excluding(way, "item.odd", "item.id", "item.nothing")
+def test_a_column_of_the_key_and_one_that_is_not_there_are_refused(e2e: EndToEnd, place: Place) -> None:
+    excluding(e2e, "item.odd", "item.id", "item.nothing")
     with pytest.raises(Refused, match=r"\[source.columns\]: 'item.nothing' matches no column of a captured table"):
-        use_source(way, lambda source: find_refused_tables(source, way.settings))
-    excluding(way, "item.odd", "item.id")
-    (line,) = use_source(way, lambda source: find_refused_tables(source, way.settings)).values()
+        use_source(e2e, lambda source: find_refused_tables(source, e2e.settings))
+    excluding(e2e, "item.odd", "item.id")
+    (line,) = use_source(e2e, lambda source: find_refused_tables(source, e2e.settings)).values()
     assert ".item: refused: " in line
     assert "key" in line
 
 
-def in_sqlite(tmp_path: Path, *statements: str) -> str:
+def run_in_sqlite(tmp_path: Path, *statements: str) -> str:
     """Run statements in a file; return its URL."""
     with closing(sqlite3.connect(tmp_path / "job.db", isolation_level=None)) as connection:
         for text in statements:
@@ -174,51 +174,51 @@ def in_sqlite(tmp_path: Path, *statements: str) -> str:
 def test_a_column_without_a_type_is_named_with_rows_and_values_and_can_be_left_out(
     tmp_path: Path, second_database: str
 ) -> None:
-    url = in_sqlite(
+    url = run_in_sqlite(
         tmp_path,
         "CREATE TABLE job (id INTEGER PRIMARY KEY, title TEXT, anything)",
         "INSERT INTO job VALUES (1, 'a', 'text'), (2, 'b', x'00ff'), (3, 'c', 5), (4, 'd', NULL)",
     )
-    with whole_way(tmp_path, url, second_database) as way:
-        (finding,) = [f for f in use_source(way, lambda source: source.installer.check(["*"], [])) if f.blocks]
+    with end_to_end(tmp_path, url, second_database) as e2e:
+        (finding,) = [f for f in use_source(e2e, lambda source: source.installer.check(["*"], [])) if f.blocks]
         assert finding.details == ("row id=2: blob X'00FF'", "row id=3: integer 5", "row id=1: text 'text'")
         assert "exclude the column in [source.columns] exclude" in finding.remedy
-        excluding(way, "job.anything")
-        assert not [f for f in use_source(way, lambda source: source.installer.check(["*"], [])) if f.blocks]
-        way.install()
-        way.load()
+        excluding(e2e, "job.anything")
+        assert not [f for f in use_source(e2e, lambda source: source.installer.check(["*"], [])) if f.blocks]
+        e2e.install()
+        e2e.load()
         assert query(second_database, "SELECT * FROM job ORDER BY id") == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
 
 
 def test_a_table_that_halts_at_a_value_continues_without_its_column(tmp_path: Path, second_database: str) -> None:
-    url = in_sqlite(
+    url = run_in_sqlite(
         tmp_path,
         "CREATE TABLE job (id INTEGER PRIMARY KEY, title TEXT, anything)",
         "INSERT INTO job VALUES (1, 'a', 'x')",
     )
-    with whole_way(tmp_path, url, second_database) as way:
-        way.install()
-        way.load()
-        way.start()
-        in_sqlite(tmp_path, "INSERT INTO job VALUES (2, 'b', x'00ff')")
+    with end_to_end(tmp_path, url, second_database) as e2e:
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        run_in_sqlite(tmp_path, "INSERT INTO job VALUES (2, 'b', x'00ff')")
 
         def reasons() -> list[str]:
             return [
                 t.reason
-                for t in use_source(way, lambda source: source.registry.read_registered_tables())
+                for t in use_source(e2e, lambda source: source.registry.read_registered_tables())
                 if t.state == "PAUSED"
             ]
 
-        way.until(reasons, "the table to halt")
+        e2e.until(reasons, "the table to halt")
         assert "row id=2: column anything: " in reasons()[0]
         assert "00ff" in reasons()[0]
-        way.stop("capture")
-        excluding(way, "job.anything")
-        way.start("capture")
-        way.caught_up()
+        e2e.stop("capture")
+        excluding(e2e, "job.anything")
+        e2e.start("capture")
+        e2e.wait_until_caught_up()
         assert reasons() == []
         assert query(second_database, "SELECT id, title, anything FROM job ORDER BY id") == [
             (1, "a", "x"),
             (2, "b", None),
         ]
-        assert difference_keys(way.verify()) == set()
+        assert difference_keys(e2e.verify()) == set()

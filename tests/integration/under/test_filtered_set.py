@@ -19,7 +19,6 @@ from tests.support.brokers.feed import (
     Key,
     Row,
     applied_offset,
-    caught_up,
     column,
     deletion,
     following,
@@ -27,6 +26,7 @@ from tests.support.brokers.feed import (
     put,
     rows_at,
     settings_for,
+    wait_until_caught_up,
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import BrokerProcess, business_status
@@ -63,7 +63,7 @@ def narrow(row: Row) -> bool:
     return row[0] == "EU" and 20 <= int(row[1] or 0) <= 60
 
 
-def some(rng: random.Random, table: int = 1) -> Change:
+def random_change(rng: random.Random, table: int = 1) -> Change:
     key = rng.randint(1, 120)
     if rng.random() < 0.2:
         return deletion(key, table=table)
@@ -85,7 +85,7 @@ def full_data(address: str) -> dict[int, dict[Key, bytes]]:
     return found
 
 
-def inside(feed: Feed, is_inside: Callable[[Row], bool], table: int = 1) -> dict[Key, Row]:
+def rows_inside(feed: Feed, is_inside: Callable[[Row], bool], table: int = 1) -> dict[Key, Row]:
     return {key: row for key, row in feed.model[table].items() if is_inside(row)}
 
 
@@ -95,7 +95,7 @@ def test_sets_and_targets_have_the_rows_inside(
     rng = random.Random(4)
     feed = Feed(real)
     feed.describe(items(), items(2, "others"))
-    feed.cut(*(some(rng) for _ in range(300)), *(put(n, "US", n, table=2) for n in range(50)))
+    feed.cut(*(random_change(rng) for _ in range(300)), *(put(n, "US", n, table=2) for n in range(50)))
     tandem = start("tandem", real.address, tier="tandem", where={"main": {"items": EU}})
     networks.has(tandem.address, real.next_offset)
     access = start("access", tandem.address, level=2, where={"main": {"shop.items": NARROW}})
@@ -108,17 +108,17 @@ def test_sets_and_targets_have_the_rows_inside(
         loops.append(following(settings, "a"))
     with loops[0], loops[1]:
         for n in range(25):
-            feed.cut(*(some(rng, t) for t in (1, 2, 1) for _ in range(5)), batch_rows=[1000, 4, 3][n % 3])
+            feed.cut(*(random_change(rng, t) for t in (1, 2, 1) for _ in range(5)), batch_rows=[1000, 4, 3][n % 3])
             if n == 12:
                 feed.truncate(1, put(1, "EU", 30), put(2, "EU", 5), put(3, "US", 30))
         for _, url, _ in places:
-            caught_up(url, real)
+            wait_until_caught_up(url, real)
 
     for broker, url, is_inside in places:
         networks.has(broker.address, real.next_offset)
-        assert rows_at(url, items()) == inside(feed, is_inside)
+        assert rows_at(url, items()) == rows_inside(feed, is_inside)
         assert rows_at(url, items(2, "others")) == feed.model[2]
-        assert full_data(broker.address)[1].keys() == inside(feed, is_inside).keys()
+        assert full_data(broker.address)[1].keys() == rows_inside(feed, is_inside).keys()
         assert applied_offset(url) == real.next_offset
         with AdminClient(broker.address) as admin:
             status = admin.status()
@@ -160,13 +160,13 @@ def test_a_filtered_set_survives_kills(database: str, tmp_path: Path, real: Real
         full_sync(settings, "a")
         with following(settings, "a"):
             for n in range(30):
-                feed.cut(*(some(rng) for _ in range(40)), batch_rows=7)
+                feed.cut(*(random_change(rng) for _ in range(40)), batch_rows=7)
                 if n % 10 == 5:
                     broker.kill()
                     broker = BrokerProcess(chosen)
-            caught_up(database, real)
-        assert rows_at(database, items()) == inside(feed, eu)
-        assert full_data(broker.address)[1].keys() == inside(feed, eu).keys()
+            wait_until_caught_up(database, real)
+        assert rows_at(database, items()) == rows_inside(feed, eu)
+        assert full_data(broker.address)[1].keys() == rows_inside(feed, eu).keys()
     finally:
         broker.kill()
 
@@ -177,14 +177,14 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
     rng = random.Random(6)
     feed = Feed(real)
     feed.describe(items())
-    feed.cut(*(some(rng) for _ in range(200)))
+    feed.cut(*(random_change(rng) for _ in range(200)))
     access = start("access", real.address, where={"main": {"items": EU}})
     networks.has(access.address, real.next_offset)
     settings = settings_for(access.address, {"a": database})
     full_sync(settings, "a")
     with following(settings, "a"):
-        feed.cut(*(some(rng) for _ in range(20)))
-        caught_up(database, real)
+        feed.cut(*(random_change(rng) for _ in range(20)))
+        wait_until_caught_up(database, real)
     networks.has(access.address, real.next_offset)
     position = applied_offset(database)
     port = access.address.rpartition(":")[2]
@@ -196,19 +196,19 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
         where={"main": {"items": EU.upper().replace("'EU'", "'EU'")}},
         listen=f"127.0.0.1:{port}",
     )
-    networks.says(again.address, "following")
+    networks.wait_for_state(again.address, "following")
     assert business_status(again.address).mirror.fills == 0  # it says the same
     again.stop()
     again = start("access", real.address, where={"main": {"items": NARROW}}, listen=f"127.0.0.1:{port}")
-    eventually(lambda: networks.says(again.address, "waiting").reason)
-    assert networks.says(again.address, "waiting").reason == (
+    eventually(lambda: networks.wait_for_state(again.address, "waiting").reason)
+    assert networks.wait_for_state(again.address, "waiting").reason == (
         f"the predicates have changed; the full data is taken once the queue above goes past offset {position}, so "
         "that main/a has to start over"
     )
-    assert full_data(again.address)[1].keys() == inside(feed, eu).keys()  # it serves what it has
+    assert full_data(again.address)[1].keys() == rows_inside(feed, eu).keys()  # it serves what it has
     feed.cut(put(500, "EU", 30), put(501, "EU", 70))
     networks.has(again.address, real.next_offset)
-    assert full_data(again.address)[1].keys() == inside(feed, narrow).keys()
+    assert full_data(again.address)[1].keys() == rows_inside(feed, narrow).keys()
     with (
         Subscriber(again.address, "main", "main/a", credit_bytes=1 << 20) as subscriber,
         pytest.raises(OffsetTrimmed, match="the queue starts at"),
@@ -222,11 +222,11 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
     assert rows_at(database, items()) == before
     request_resync(second, "a", "*")
     with following(second, "a"):
-        eventually(lambda: rows_at(database, items()) == inside(feed, narrow))
-        feed.cut(*(some(rng) for _ in range(20)))
-        caught_up(database, real)
+        eventually(lambda: rows_at(database, items()) == rows_inside(feed, narrow))
+        feed.cut(*(random_change(rng) for _ in range(20)))
+        wait_until_caught_up(database, real)
         # the table may still hold changes of the time when it was loaded again
-        eventually(lambda: rows_at(database, items()) == inside(feed, narrow))
+        eventually(lambda: rows_at(database, items()) == rows_inside(feed, narrow))
 
 
 def test_a_column_that_is_dropped_stops_its_table_alone(real: RealBroker, start: Start) -> None:
@@ -295,14 +295,14 @@ def test_an_older_set_above_that_does_not_judge_is_refused(
     """It does not know the field: here it does not arrive, in the full data or behind it."""
     opened, made = SnapshotClient.open, Subscriber.__init__
 
-    def without_where(snapshots: SnapshotClient, business: str, **options: Any) -> Any:
+    def build_without_where(snapshots: SnapshotClient, business: str, **options: Any) -> Any:
         return opened(snapshots, business, **{**options, "where": ()})
 
     def made_without(subscriber: Subscriber, *arguments: Any, **options: Any) -> None:
         made(subscriber, *arguments, **{**options, "where": ()})
 
     if part == "open":
-        monkeypatch.setattr(SnapshotClient, "open", without_where)
+        monkeypatch.setattr(SnapshotClient, "open", build_without_where)
     else:
         monkeypatch.setattr(Subscriber, "__init__", made_without)
         begun = Subscriber.open
@@ -317,7 +317,7 @@ def test_an_older_set_above_that_does_not_judge_is_refused(
             eventually(lambda: f"this set mirrors nothing of main: {says}" in admin.status().alarms)
             assert not admin.status().businesses
         else:
-            assert networks.says(access.address, "refused").reason == says
+            assert networks.wait_for_state(access.address, "refused").reason == says
             assert business_status(access.address).mirror.lag == 0
 
 
@@ -334,5 +334,5 @@ def test_a_snapshot_is_chosen_and_summed_for_each_reader(real: RealBroker) -> No
             for split in snapshot.splits:
                 for chunk in snapshots.read_split(snapshot.snapshot_id, split, chunk_bytes=1):
                     loaded.add(chunk.rows)
-            assert loaded.rows == len(inside(feed, is_inside))
+            assert loaded.rows == len(rows_inside(feed, is_inside))
             snapshots.confirm(snapshot.snapshot_id, {1: loaded}, {1: "items"})

@@ -15,7 +15,6 @@ from tests.support.brokers.feed import (
     TEXT,
     Feed,
     applied_offset,
-    caught_up,
     column,
     deletion,
     following,
@@ -27,11 +26,12 @@ from tests.support.brokers.feed import (
     settings_for,
     table,
     unique_label,
+    wait_until_caught_up,
 )
 from tests.support.brokers.first_reads import FirstRead
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.databases.postgres import Server
-from tests.support.processes.forks import Victim
+from tests.support.processes.forks import ForkedModule
 from venus.adapters.targets.postgresql.rows.merging import RowMerger
 from venus.adapters.targets.relational.apply_session import run_apply
 from venus.adapters.targets.relational.control import read_progress, read_table_states
@@ -93,7 +93,7 @@ def test_a_load_beside_the_read_ends_behind_it(database: str, broker: FakeDelive
     assert full_sync(settings, "a").already
     with following(settings, "a"):
         feed.cut(put(1, "behind the load", 5))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
     assert rows_at(database, items()) == feed.model[1]
     assert read_progress(settings, "a").unaccounted == 0
 
@@ -287,7 +287,9 @@ def run_history(seed: int, server: Server) -> int:
         read = FirstRead(feed, random_, random_.randint(0, 400))
         read.send_cut()
         kills = 0
-        with Victim("tests.support.faults.killed_under", broker.address, url, random_.choice(("0", "100"))) as under:
+        with ForkedModule(
+            "tests.support.faults.killed_under", broker.address, url, random_.choice(("0", "100"))
+        ) as under:
             for step in (1, 2, 3, 5, 4, 6, 2, 8):
                 kills += under.run("first", step, random_.choice(("before", "after")), 0)
                 read.send_cut()

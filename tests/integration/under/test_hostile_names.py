@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers.feed import query
-from tests.support.pipelines.whole_way import WholeWay, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, end_to_end
 from venus.adapters.targets.relational.control import read_progress, request_resync
 from venus.adapters.verify.findings import ComparisonVerdict
 
@@ -56,26 +56,26 @@ def for_each(url: str, statements: str) -> None:
         query(url, made)
 
 
-def until_same(way: WholeWay) -> None:
-    way.until(lambda: way.verify().verdict is ComparisonVerdict.SAME, "all tables to be the same")
-    assert {t.state for t in read_progress(way.settings, "main").tables} == {"ACTIVE"}
+def until_same(e2e: EndToEnd) -> None:
+    e2e.until(lambda: e2e.verify().verdict is ComparisonVerdict.SAME, "all tables to be the same")
+    assert {t.state for t in read_progress(e2e.settings, "main").tables} == {"ACTIVE"}
 
 
 def test_tables_with_such_names_are_carried(tmp_path: Path, database: str, second_database: str) -> None:
     for_each(database, TABLE)
-    with whole_way(tmp_path, database, second_database, tables=["*.*"]) as way:
-        way.install()
-        way.load()
-        way.start()
+    with end_to_end(tmp_path, database, second_database, tables=["*.*"]) as e2e:
+        e2e.install()
+        e2e.load()
+        e2e.start()
         for_each(database, CHANGES)
-        until_same(way)
+        until_same(e2e)
         for_each(database, DDL)
         for_each(database, MORE)
-        until_same(way)
-        request_resync(way.settings, "main", "*")
-        way.until(lambda: not read_progress(way.settings, "main").resyncing, "the resyncs to end")
+        until_same(e2e)
+        request_resync(e2e.settings, "main", "*")
+        e2e.until(lambda: not read_progress(e2e.settings, "main").resyncing, "the resyncs to end")
         for_each(database, EMPTIED)
-        way.until(lambda: len(way.verify().tables) == len(NAMES), "all to be compared")
-        way.caught_up()
-        until_same(way)
-        assert [t.rows for t in way.verify().tables] == [1] * len(NAMES)
+        e2e.until(lambda: len(e2e.verify().tables) == len(NAMES), "all to be compared")
+        e2e.wait_until_caught_up()
+        until_same(e2e)
+        assert [t.rows for t in e2e.verify().tables] == [1] * len(NAMES)

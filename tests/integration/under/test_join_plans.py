@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, deletion, following, items, query
-from tests.support.pipelines.applying import equal, load_target
+from tests.support.brokers.feed import Feed, deletion, following, items, query, wait_until_caught_up
+from tests.support.pipelines.applying import check_equal, load_target
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.postgresql.rowsql import RowSql
 from venus.adapters.targets.postgresql.session import TargetSession
@@ -104,6 +104,6 @@ def test_a_large_cut_of_deletions_is_applied_to_such_a_table(database: str, brok
 
     with following(settings, "a"):
         feed.cut(*(deletion(n) for n in range(1, 2_000)))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
 
-    equal(database, feed)
+    check_equal(database, feed)

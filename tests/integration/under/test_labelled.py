@@ -11,7 +11,6 @@ from tests.support.brokers import networks
 from tests.support.brokers.feed import (
     Feed,
     applied_offset,
-    caught_up,
     deletion,
     following,
     items,
@@ -19,6 +18,7 @@ from tests.support.brokers.feed import (
     query,
     rows_at,
     settings_for,
+    wait_until_caught_up,
 )
 from tests.support.brokers.real_broker import RealBroker
 from venus.adapters.targets.relational.control import read_progress, read_table_states
@@ -52,7 +52,7 @@ def test_a_target_below_a_labelled_set(database: str, tmp_path: Path, real: Real
                 if n == 15:
                     feed.truncate(1, put(1, "first", 1))
                     feed.truncate(2)
-            caught_up(database, real)
+            wait_until_caught_up(database, real)
     finally:
         access.stop()
 

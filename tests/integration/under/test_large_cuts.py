@@ -12,13 +12,13 @@ from tests.support.brokers.feed import (
     Broker,
     Change,
     Feed,
-    caught_up,
     following,
     items,
     put,
     query,
     rows_at,
     settings_for,
+    wait_until_caught_up,
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
@@ -73,7 +73,7 @@ def held_back(database: str, broker: Broker, settings: Settings) -> Iterator[Non
     pause(settings, "a", ["items"])
     with following(settings, "a"):
         yield
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         resume(settings, "a", ["items"])
         eventually(
             lambda: read_table_states(settings, "a")[0].state in ("ACTIVE", "HALTED"), "the end of the catching up"
@@ -93,7 +93,7 @@ def test_a_table_catches_up_with_a_cut_that_is_larger_than_memory_allows(
         feed.cut(put(1, "small", 1), put(2, "x", 2, table=2))
         feed.cut(*large(), put(3, "x", 3, table=2), batch_rows=5)
         feed.cut(put(2, "later", 1))
-        caught_up(database, real)
+        wait_until_caught_up(database, real)
         waiting.clear()
     with following(settings, "a"):
         active(settings)
@@ -188,7 +188,7 @@ def test_only_some_tables_catch_up_at_once(
     with following(settings, "a"):
         for round_ in range(5):
             feed.cut(*(put(round_, f"{round_}", 1, table=n) for n in range(1, 10)))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         resume(settings, "a", names)
         eventually(lambda: all(t.state == "ACTIVE" for t in read_table_states(settings, "a")), "the tables' return")
 
@@ -217,7 +217,7 @@ def test_few_large_rows_of_one_cut_are_streamed_into_the_target(
         feed.cut(put(1, "small", 1))
         feed.cut(*large(), *(put(n, LABEL, 1, table=2) for n in range(100)), batch_rows=5)
         feed.cut(*(put(n, "last", 1) for n in range(10)))
-        caught_up(database, real)
+        wait_until_caught_up(database, real)
 
     assert max(most) < 3 << 19, "the cut has 6 MB"
     assert max(waiting) < 200

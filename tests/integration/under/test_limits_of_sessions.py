@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, query
+from tests.support.brokers.feed import Feed, following, items, put, query, wait_until_caught_up
 from tests.support.databases.postgres import Server, libpq
-from tests.support.pipelines.applying import counters_close, equal, load_target
+from tests.support.pipelines.applying import check_counters, check_equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.session import TargetSession, try_replica_role
 from venus.adapters.targets.relational.control import read_table_states, request_resync
@@ -49,7 +49,7 @@ def test_a_target_is_loaded_applied_and_made_equal_whatever_is_set(
     since = dict(feed.committed)
     with following(settings, "a") as reports:
         feed.cut(put(1, "new", 1), put(1, "new", 1, table=2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         with closing(psycopg2.connect(libpq(database), options="-c transaction_isolation=read\\ committed")) as app:
             for limit in read_settings(database).keys() & {name for name in SETTINGS if name.endswith("_timeout")}:
                 app.cursor().execute(f"SET {limit} = 0")
@@ -58,15 +58,15 @@ def test_a_target_is_loaded_applied_and_made_equal_whatever_is_set(
             feed.cut(put(2, "new", 2), put(2, "new", 2, table=2))
             time.sleep(1.0)
             app.rollback()
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         request_resync(settings, "a", "items")
         feed.cut(put(3, "new", 3))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         eventually(lambda: [t.state for t in read_table_states(settings, "a")] == ["ACTIVE"] * 2, "the tables")
         time.sleep(0.5)
     assert not [report.error for report in reports if report.error]
-    equal(database, feed)
-    counters_close(settings, feed, since)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
 
 
 def test_a_target_that_is_read_only_is_waited_for_and_says_what_to_do(
@@ -81,8 +81,8 @@ def test_a_target_that_is_read_only_is_waited_for_and_says_what_to_do(
         said = next(report.error for report in reports if "25006" in report.error)
         assert "it is a standby, or default_transaction_read_only is on" in said
         query(database, f"BEGIN READ WRITE; ALTER DATABASE {name} RESET ALL; COMMIT")
-        caught_up(database, broker)
-    equal(database, feed)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
 
 
 def test_a_role_that_an_administrator_has_made_a_replica_needs_no_right_to_do_so(

@@ -11,17 +11,17 @@ from tests.support.brokers.feed import (
     Change,
     Feed,
     applied_offset,
-    caught_up,
     column,
     following,
     items,
+    make_referring_schema,
     put,
     query,
-    refers,
     rows_at,
     settings_for,
     table,
     unique_label,
+    wait_until_caught_up,
 )
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.database import PostgresDatabase
@@ -50,7 +50,7 @@ def test_a_target_is_loaded_and_then_follows(database: str, broker: FakeDelivery
     assert (reports[0].phase, reports[-1].phase, reports[-1].rows) == ("planning", "done", 1200)
     with following(settings, "a"):
         feed.cut(put(1, "changed", 5), put(5000, "new", None))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         eventually(lambda: broker.acknowledged["main/a"] == broker.next_offset, "the acknowledgement")
     assert rows_at(database, items()) == feed.model[1]
     assert full_sync(settings, "a").already
@@ -67,7 +67,7 @@ def test_keys_indexes_and_foreign_keys_come_after_the_rows(database: str, broker
         indexes=(Index(name="by_total", columns=("total",)), Index(name="", columns=("no",), unique=True)),
         comment="what was ordered",
     )
-    lines = refers(
+    lines = make_referring_schema(
         table(2, "lines", column(1, "order", INT), column(2, "pos", INT), column(3, "what"), key=("order", "pos")),
         "order",
         orders,
@@ -173,7 +173,7 @@ def test_an_interrupted_load_continues_and_reads_no_split_twice(
     assert (report.resumed_splits, report.offset, broker.snapshots_opened) == (3, 500, 1)
     assert len(calls) == len(set(calls)) + 1
     with following(settings, "a"):
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
     for table_id, schema in feed.schemas.items():
         assert rows_at(database, schema) == feed.model[table_id]
 
@@ -319,7 +319,7 @@ def test_rows_refused_during_the_load_wait_in_quarantine(
     query(database, "ALTER TABLE shop.items DROP CONSTRAINT items_amount_check")
     with following(settings, "a"):
         feed.cut(put(5, "mended", 5), put(7, "newer", 8), put(2, "newer", 2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         if on_error == "halt":
             by_key = {q.key: q.id for q in list_quarantine(settings, "a")}
             retry_quarantine(settings, "a", [by_key['{"id": "7"}']])

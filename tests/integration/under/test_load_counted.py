@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import Feed, items, put, query, settings_for
-from tests.support.pipelines.applying import equal
+from tests.support.pipelines.applying import check_equal
 from venus.adapters.targets.relational.control import read_table_states
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.config import Settings
@@ -57,4 +57,4 @@ def test_a_table_with_rows_of_another_writer_is_not_loaded(
 
     full_sync(settings, "a")
     assert [t.state for t in read_table_states(settings, "a")] == ["ACTIVE"]
-    equal(database, feed)
+    check_equal(database, feed)

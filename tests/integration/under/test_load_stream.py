@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 
 @dataclass
-class Halting(FakeDelivery):
+class HaltingBroker(FakeDelivery):
     """A broker that waits in the middle of a split, or ends it there with a wrong count."""
 
     halt_at: int = -1
@@ -39,15 +39,15 @@ class Halting(FakeDelivery):
 
 
 @pytest.fixture
-def broker() -> Iterator[Halting]:
-    fake = Halting()
+def broker() -> Iterator[HaltingBroker]:
+    fake = HaltingBroker()
     fake.start()
     yield fake
     fake.resume.set()
     fake.stop()
 
 
-def test_the_rows_of_a_split_under_way_are_reported(database: str, broker: Halting, feed: Feed) -> None:
+def test_the_rows_of_a_split_under_way_are_reported(database: str, broker: HaltingBroker, feed: Feed) -> None:
     count, broker.halt_at = 4 * 4 * CHUNK_ROWS, 3  # four splits, each halts before its last chunk
     feed.describe(items())
     feed.cut(*(put(i, f"a label that is not short, of row number {i}" * 4, i) for i in range(count)))
@@ -67,7 +67,7 @@ def test_the_rows_of_a_split_under_way_are_reported(database: str, broker: Halti
     assert rows_at(database, items()) == feed.model[1]
 
 
-def test_what_ends_the_feed_comes_out_and_nothing_is_loaded(database: str, broker: Halting, feed: Feed) -> None:
+def test_what_ends_the_feed_comes_out_and_nothing_is_loaded(database: str, broker: HaltingBroker, feed: Feed) -> None:
     broker.halt_at, broker.damage = 1, True
     feed.describe(items())
     feed.cut(*(put(i, "x", i) for i in range(8 * CHUNK_ROWS)))
@@ -83,7 +83,7 @@ def test_what_ends_the_feed_comes_out_and_nothing_is_loaded(database: str, broke
     assert rows_at(database, items()) == feed.model[1]
 
 
-def test_rows_of_several_versions_lie_in_one_split(database: str, broker: Halting, feed: Feed) -> None:
+def test_rows_of_several_versions_lie_in_one_split(database: str, broker: HaltingBroker, feed: Feed) -> None:
     first = table(1, "items", *(c for c in items().columns[:2]), column(4, "gone"))
     second = replace(first, version=2, columns=(*first.columns[:2], column(3, "amount", items().columns[2].type)))
     feed.describe(first)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, rows_at, settings_for
+from tests.support.brokers.feed import Feed, following, items, put, query, rows_at, settings_for, wait_until_caught_up
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational import resync as module
 from venus.adapters.targets.relational.control import read_progress, request_resync
@@ -50,7 +50,7 @@ def test_only_some_side_tables_are_loaded_at_once(
         for n in range(1, TABLES + 1):
             request_resync(settings, "a", f"t{n}")
         feed.cut(*(put(1, "meanwhile", 1, table=n) for n in range(1, TABLES + 1)))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         eventually(lambda: all(rows_at(database, feed.schemas[n]) == feed.model[n] for n in range(1, TABLES + 1)))
 
     assert len(most) >= TABLES
@@ -78,7 +78,7 @@ def test_a_side_table_is_loaded_again_from_another_snapshot(
     with following(settings, "a"):
         request_resync(settings, "a", "t1")
         feed.cut(put(1, "meanwhile", 1))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         eventually(lambda: rows_at(database, feed.schemas[1]) == feed.model[1])
 
     assert len(set(lost)) == 2

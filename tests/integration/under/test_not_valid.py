@@ -10,14 +10,14 @@ import pytest
 
 from tests.integration.cutover.test_sources import WISH
 from tests.support.brokers.feed import query
-from tests.support.pipelines.whole_way import WholeWay, difference_keys
+from tests.support.pipelines.end_to_end import EndToEnd, difference_keys
 from venus.adapters.cutover.run import run_cutover, undo_target_cutover
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.relational.control import read_progress, read_table_states, request_resync
 
 pytestmark = pytest.mark.integration
 
-STEPS = (WholeWay.install, WholeWay.load, WholeWay.start, WholeWay.caught_up)
+STEPS = (EndToEnd.install, EndToEnd.load, EndToEnd.start, EndToEnd.wait_until_caught_up)
 TABLES = """
 CREATE DOMAIN code AS text CONSTRAINT short CHECK (length(VALUE) < 9);
 CREATE TABLE parent (id int PRIMARY KEY);
@@ -35,55 +35,55 @@ VALID = (
 AS_AT_SOURCE = [("of", False), ("positive", False), ("small", True)]
 
 
-def is_settled(way: WholeWay) -> bool:
-    return not read_progress(way.settings, "main").resyncing and all(
-        t.state == "ACTIVE" for t in read_table_states(way.settings, "main")
+def is_settled(e2e: EndToEnd) -> bool:
+    return not read_progress(e2e.settings, "main").resyncing and all(
+        t.state == "ACTIVE" for t in read_table_states(e2e.settings, "main")
     )
 
 
-def read_again(way: WholeWay) -> None:
-    with closing(open_source(way.settings)) as source:
+def read_again(e2e: EndToEnd) -> None:
+    with closing(open_source(e2e.settings)) as source:
         (table,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "t"]
         source.capture.restart_fill(table.schema.table_id)
-        way.until(lambda: all(t.fill.done for t in source.registry.read_registered_tables()), "the source to be read")
+        e2e.until(lambda: all(t.fill.done for t in source.registry.read_registered_tables()), "the source to be read")
 
 
-def test_a_target_has_them_as_they_are_at_the_source(way: WholeWay) -> None:
-    assert query(way.source, VALID) == AS_AT_SOURCE
-    assert query(way.target, VALID) == AS_AT_SOURCE
+def test_a_target_has_them_as_they_are_at_the_source(e2e: EndToEnd) -> None:
+    assert query(e2e.source, VALID) == AS_AT_SOURCE
+    assert query(e2e.target, VALID) == AS_AT_SOURCE
     with pytest.raises(psycopg2.errors.CheckViolation):
-        query(way.target, "INSERT INTO t VALUES (3, -9)")
+        query(e2e.target, "INSERT INTO t VALUES (3, -9)")
 
 
-def test_rows_that_violate_them_may_come_again(way: WholeWay) -> None:
-    read_again(way)
-    query(way.source, "INSERT INTO t VALUES (3, 7, 1, 'c')")
-    way.caught_up()
-    way.until(partial(is_settled, way), "the table to be read again")
-    assert difference_keys(way.verify()) == set()
+def test_rows_that_violate_them_may_come_again(e2e: EndToEnd) -> None:
+    read_again(e2e)
+    query(e2e.source, "INSERT INTO t VALUES (3, 7, 1, 'c')")
+    e2e.wait_until_caught_up()
+    e2e.until(partial(is_settled, e2e), "the table to be read again")
+    assert difference_keys(e2e.verify()) == set()
 
-    query(way.target, "DELETE FROM t WHERE id = 1")
-    request_resync(way.settings, "main", "public.t")
-    way.until(partial(is_settled, way), "the resync to end")
-    assert difference_keys(way.verify()) == set()
-    assert query(way.target, VALID) == AS_AT_SOURCE
+    query(e2e.target, "DELETE FROM t WHERE id = 1")
+    request_resync(e2e.settings, "main", "public.t")
+    e2e.until(partial(is_settled, e2e), "the resync to end")
+    assert difference_keys(e2e.verify()) == set()
+    assert query(e2e.target, VALID) == AS_AT_SOURCE
 
 
-def test_they_do_not_forbid_the_cut_over_and_hold_behind_it(way: WholeWay) -> None:
-    found_ = run_cutover(way.settings, "main", WISH).certificate
+def test_they_do_not_forbid_the_cut_over_and_hold_behind_it(e2e: EndToEnd) -> None:
+    found_ = run_cutover(e2e.settings, "main", WISH).certificate
     assert [(k["name"], k["orphans"], k["not_valid"]) for k in found_["foreign_keys"]] == [("of", 1, True)]
     assert found_["warnings"] == ["check positive of t is NOT VALID: older rows may violate it"]
-    assert query(way.target, VALID) == AS_AT_SOURCE
+    assert query(e2e.target, VALID) == AS_AT_SOURCE
     for values, why in (
         ("(3, -9)", psycopg2.errors.CheckViolation),
         ("(3, 9, 98)", psycopg2.errors.ForeignKeyViolation),
         ("(3, 9, 1, 'UPPER')", psycopg2.errors.CheckViolation),
     ):
         with pytest.raises(why):
-            query(way.target, f"INSERT INTO t VALUES {values}")
+            query(e2e.target, f"INSERT INTO t VALUES {values}")
 
-    undo_target_cutover(way.settings, "main")
-    read_again(way)
-    way.caught_up()
-    way.until(partial(is_settled, way), "the table to be read again")
-    assert difference_keys(way.verify()) == set()
+    undo_target_cutover(e2e.settings, "main")
+    read_again(e2e)
+    e2e.wait_until_caught_up()
+    e2e.until(partial(is_settled, e2e), "the table to be read again")
+    assert difference_keys(e2e.verify()) == set()

@@ -12,7 +12,7 @@ import sqlalchemy
 from tests.support.brokers.feed import query
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.whole_way import WholeWay, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, end_to_end
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.relational.control import pause, read_table_states, request_resync, resume
@@ -35,120 +35,120 @@ ROWS = "SELECT * FROM item ORDER BY name"
 
 
 @pytest.fixture
-def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWay]:
+def e2e(tmp_path: Path, database: str, second_database: str) -> Iterator[EndToEnd]:
     query(database, TABLE)
     with running(tmp_path, database, second_database) as made:
         yield made
 
 
 @pytest.fixture
-def another(way: WholeWay, postgres_server: Server) -> Iterator[Settings]:
+def another(e2e: EndToEnd, postgres_server: Server) -> Iterator[Settings]:
     """Give the configuration of a target that is not loaded yet."""
     url = postgres_server.create_database()
-    yield way.settings.model_copy(update={"targets": {"another": TargetSettings.model_validate({"url": url})}})
+    yield e2e.settings.model_copy(update={"targets": {"another": TargetSettings.model_validate({"url": url})}})
     postgres_server.drop_database(url)
 
 
 @contextmanager
-def running(folder: Path, source: str, target: str) -> Iterator[WholeWay]:
-    with whole_way(folder, source, target) as made:
+def running(folder: Path, source: str, target: str) -> Iterator[EndToEnd]:
+    with end_to_end(folder, source, target) as made:
         made.install()
         made.load()
         made.start()
-        made.caught_up()
+        made.wait_until_caught_up()
         yield made
 
 
-def item(way: WholeWay) -> TableState:
-    (found,) = [t for t in read_table_states(way.settings, "main") if t.name == "item"]
+def item(e2e: EndToEnd) -> TableState:
+    (found,) = [t for t in read_table_states(e2e.settings, "main") if t.name == "item"]
     return found
 
 
-def until_same(way: WholeWay) -> None:
-    way.until(lambda: item(way).state == "ACTIVE", "the table to follow")
-    way.caught_up()
-    way.until(lambda: way.verify().verdict is ComparisonVerdict.SAME, "both sides to be the same")
+def until_same(e2e: EndToEnd) -> None:
+    e2e.until(lambda: item(e2e).state == "ACTIVE", "the table to follow")
+    e2e.wait_until_caught_up()
+    e2e.until(lambda: e2e.verify().verdict is ComparisonVerdict.SAME, "both sides to be the same")
 
 
-def read_again(way: WholeWay) -> None:
+def read_again(e2e: EndToEnd) -> None:
     """Do what the state at the source says: `venus install-triggers`, then `venus resync`."""
-    way.until(lambda: "install-triggers" in registered_state(way)[1], "capture to notice it")
-    assert registered_state(way)[0] == "RESYNC"
-    way.install()
-    with closing(open_source(way.settings)) as source:
+    e2e.until(lambda: "install-triggers" in registered_state(e2e)[1], "capture to notice it")
+    assert registered_state(e2e)[0] == "RESYNC"
+    e2e.install()
+    with closing(open_source(e2e.settings)) as source:
         (table,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "item"]
         source.capture.restart_fill(table.schema.table_id)
-    way.until(lambda: registered_state(way) == ("ACTIVE", ""), "it to be captured")
+    e2e.until(lambda: registered_state(e2e) == ("ACTIVE", ""), "it to be captured")
 
 
-def registered_state(way: WholeWay) -> tuple[str, str]:
-    with closing(open_source(way.settings)) as source:
+def registered_state(e2e: EndToEnd) -> tuple[str, str]:
+    with closing(open_source(e2e.settings)) as source:
         (table,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "item"]
     return table.state, table.reason
 
 
-def is_read(way: WholeWay) -> bool:
-    with closing(open_source(way.settings)) as source:
-        return all(t.fill.done for t in source.registry.read_registered_tables()) and not way.log_rows()
+def is_read(e2e: EndToEnd) -> bool:
+    with closing(open_source(e2e.settings)) as source:
+        return all(t.fill.done for t in source.registry.read_registered_tables()) and not e2e.log_rows()
 
 
-def halt_reason(way: WholeWay) -> str:
-    way.until(lambda: item(way).state == "HALTED", "the table to halt")
-    return item(way).reason
+def halt_reason(e2e: EndToEnd) -> str:
+    e2e.until(lambda: item(e2e).state == "HALTED", "the table to halt")
+    return item(e2e).reason
 
 
-def test_another_key_is_taken_over_by_the_way_that_is_said(way: WholeWay) -> None:
-    query(way.source, OTHER_KEY)
-    query(way.source, "INSERT INTO item VALUES (NULL, 'x', 'no id')")
-    read_again(way)
-    reason = halt_reason(way)
+def test_another_key_is_taken_over_by_the_way_that_is_said(e2e: EndToEnd) -> None:
+    query(e2e.source, OTHER_KEY)
+    query(e2e.source, "INSERT INTO item VALUES (NULL, 'x', 'no id')")
+    read_again(e2e)
+    reason = halt_reason(e2e)
     assert reason.startswith(
         "the key has changed from (id) to (code): when `venus resync public.item` has read the table again at the "
         "source, `venus resync public.item --target main` replaces its rows here"
     )
-    (said,) = problems(open_target(way.settings, "main").read_view().condition, "main")
+    (said,) = problems(open_target(e2e.settings, "main").read_view().condition, "main")
     assert said == f"target main: public.item is HALTED ({reason})"
-    way.until(lambda: is_read(way), "the source to be read")
-    query(way.source, "INSERT INTO item VALUES (1, 'y', 'an id twice'); DELETE FROM item WHERE code = 'c7'")
-    request_resync(way.settings, "main", "public.item")
-    until_same(way)
-    assert query(way.target, KEY) == [(["code"],)]
-    assert query(way.target, ROWS) == query(way.source, ROWS)
-    query(way.source, "UPDATE item SET code = 'z' WHERE code = 'x'; UPDATE item SET name = 'other' WHERE code = 'c8'")
-    until_same(way)
-    assert query(way.target, ROWS) == query(way.source, ROWS)
+    e2e.until(lambda: is_read(e2e), "the source to be read")
+    query(e2e.source, "INSERT INTO item VALUES (1, 'y', 'an id twice'); DELETE FROM item WHERE code = 'c7'")
+    request_resync(e2e.settings, "main", "public.item")
+    until_same(e2e)
+    assert query(e2e.target, KEY) == [(["code"],)]
+    assert query(e2e.target, ROWS) == query(e2e.source, ROWS)
+    query(e2e.source, "UPDATE item SET code = 'z' WHERE code = 'x'; UPDATE item SET name = 'other' WHERE code = 'c8'")
+    until_same(e2e)
+    assert query(e2e.target, ROWS) == query(e2e.source, ROWS)
 
 
 @pytest.mark.slow
-def test_resyncs_that_come_too_early_change_nothing(way: WholeWay, another: Settings) -> None:
-    before = query(way.target, ROWS)
-    way.stop("apply")
-    query(way.source, OTHER_KEY)
-    way.until(lambda: "install-triggers" in registered_state(way)[1], "capture to notice it")
-    way.install()
-    query(way.source, "UPDATE item SET name = 'new' WHERE code = 'c1'")
-    way.until(lambda: not way.log_rows(), "it to be captured")
-    way.start("apply")
-    halt_reason(way)
-    request_resync(way.settings, "main", "public.item")
-    way.until(lambda: item(way).reason.startswith("resync failed"), "the resync to fail")
-    (said,) = problems(open_target(way.settings, "main").read_view().condition, "main")
+def test_resyncs_that_come_too_early_change_nothing(e2e: EndToEnd, another: Settings) -> None:
+    before = query(e2e.target, ROWS)
+    e2e.stop("apply")
+    query(e2e.source, OTHER_KEY)
+    e2e.until(lambda: "install-triggers" in registered_state(e2e)[1], "capture to notice it")
+    e2e.install()
+    query(e2e.source, "UPDATE item SET name = 'new' WHERE code = 'c1'")
+    e2e.until(lambda: not e2e.log_rows(), "it to be captured")
+    e2e.start("apply")
+    halt_reason(e2e)
+    request_resync(e2e.settings, "main", "public.item")
+    e2e.until(lambda: item(e2e).reason.startswith("resync failed"), "the resync to fail")
+    (said,) = problems(open_target(e2e.settings, "main").read_view().condition, "main")
     assert said == (
         "target main: public.item is HALTED (resync failed: the broker still has rows by the former key (id): run "
         "`venus resync public.item`, which reads the table again at the source, and then `venus resync public.item "
         "--target main`)"
     )
-    assert query(way.target, ROWS) == before
+    assert query(e2e.target, ROWS) == before
     with pytest.raises(FormerKey, match="has rows by its former key") as refused:
         full_sync(another, "another")
     assert "run `venus migrate` again" in refused.value.hint
-    with closing(open_source(way.settings)) as source:
+    with closing(open_source(e2e.settings)) as source:
         (table,) = [t for t in source.registry.read_registered_tables() if t.schema.name == "item"]
         source.capture.restart_fill(table.schema.table_id)
-    way.until(lambda: is_read(way), "the source to be read")
+    e2e.until(lambda: is_read(e2e), "the source to be read")
     assert full_sync(another, "another").rows == {"public.item": 40}
-    request_resync(way.settings, "main", "public.item")
-    until_same(way)
+    request_resync(e2e.settings, "main", "public.item")
+    until_same(e2e)
 
 
 @pytest.mark.slow
@@ -161,76 +161,76 @@ def test_resyncs_that_come_too_early_change_nothing(way: WholeWay, another: Sett
     ],
     ids=["wider", "renamed", "made again"],
 )
-def test_what_else_may_become_of_a_key(way: WholeWay, change: str, key: list[str]) -> None:
-    query(way.source, change)
-    read_again(way)
-    halt_reason(way)
-    way.until(lambda: is_read(way), "the source to be read")
-    request_resync(way.settings, "main", "public.item")
-    until_same(way)
-    assert query(way.target, KEY) == [(key,)]
-    query(way.source, "UPDATE item SET name = 'other' WHERE code = 'c8'; DELETE FROM item WHERE code = 'c9'")
-    until_same(way)
+def test_what_else_may_become_of_a_key(e2e: EndToEnd, change: str, key: list[str]) -> None:
+    query(e2e.source, change)
+    read_again(e2e)
+    halt_reason(e2e)
+    e2e.until(lambda: is_read(e2e), "the source to be read")
+    request_resync(e2e.settings, "main", "public.item")
+    until_same(e2e)
+    assert query(e2e.target, KEY) == [(key,)]
+    query(e2e.source, "UPDATE item SET name = 'other' WHERE code = 'c8'; DELETE FROM item WHERE code = 'c9'")
+    until_same(e2e)
 
 
-def test_a_wider_key_needs_no_resync_at_all(way: WholeWay) -> None:
-    query(way.source, "ALTER TABLE item ALTER id TYPE bigint")
-    query(way.source, "INSERT INTO item VALUES (5000000000, 'big', 'big')")
-    until_same(way)
-    assert registered_state(way) == ("ACTIVE", "")
-    assert query(way.target, "SELECT id FROM item WHERE code = 'big'") == [(5000000000,)]
-    query(way.source, "INSERT INTO item VALUES (5000000001, 'bigger', 'bigger'); DELETE FROM item WHERE id < 20")
-    until_same(way)
-
-
-@pytest.mark.slow
-def test_a_table_that_is_paused_stays_so(way: WholeWay) -> None:
-    pause(way.settings, "main", ["public.item"])
-    query(way.source, OTHER_KEY)
-    read_again(way)
-    way.until(lambda: is_read(way), "the source to be read")
-    request_resync(way.settings, "main", "public.item")
-    way.until(lambda: query(way.target, KEY) == [(["code"],)], "the resync to end")
-    assert item(way).state == "PAUSED"
-    query(way.source, "UPDATE item SET name = 'other' WHERE code = 'c8'")
-    resume(way.settings, "main", ["public.item"])
-    until_same(way)
-
-
-def resync_fails(way: WholeWay) -> None:
-    """Go the way that is said, up to a resync of the target that is refused."""
-    read_again(way)
-    halt_reason(way)
-    way.until(lambda: is_read(way), "the source to be read")
-    request_resync(way.settings, "main", "public.item")
-    way.until(lambda: item(way).reason.startswith("resync failed"), "the resync to fail")
+def test_a_wider_key_needs_no_resync_at_all(e2e: EndToEnd) -> None:
+    query(e2e.source, "ALTER TABLE item ALTER id TYPE bigint")
+    query(e2e.source, "INSERT INTO item VALUES (5000000000, 'big', 'big')")
+    until_same(e2e)
+    assert registered_state(e2e) == ("ACTIVE", "")
+    assert query(e2e.target, "SELECT id FROM item WHERE code = 'big'") == [(5000000000,)]
+    query(e2e.source, "INSERT INTO item VALUES (5000000001, 'bigger', 'bigger'); DELETE FROM item WHERE id < 20")
+    until_same(e2e)
 
 
 @pytest.mark.slow
-def test_a_foreign_key_that_stands_on_the_former_key_is_named(way: WholeWay) -> None:
-    query(way.target, "CREATE TABLE mine (item int REFERENCES item); INSERT INTO mine VALUES (3)")
-    query(way.source, OTHER_KEY)
-    resync_fails(way)
+def test_a_table_that_is_paused_stays_so(e2e: EndToEnd) -> None:
+    pause(e2e.settings, "main", ["public.item"])
+    query(e2e.source, OTHER_KEY)
+    read_again(e2e)
+    e2e.until(lambda: is_read(e2e), "the source to be read")
+    request_resync(e2e.settings, "main", "public.item")
+    e2e.until(lambda: query(e2e.target, KEY) == [(["code"],)], "the resync to end")
+    assert item(e2e).state == "PAUSED"
+    query(e2e.source, "UPDATE item SET name = 'other' WHERE code = 'c8'")
+    resume(e2e.settings, "main", ["public.item"])
+    until_same(e2e)
+
+
+def make_resync_fail(e2e: EndToEnd) -> None:
+    """Follow the instructions of the halt reason up to a resync of the target that is refused."""
+    read_again(e2e)
+    halt_reason(e2e)
+    e2e.until(lambda: is_read(e2e), "the source to be read")
+    request_resync(e2e.settings, "main", "public.item")
+    e2e.until(lambda: item(e2e).reason.startswith("resync failed"), "the resync to fail")
+
+
+@pytest.mark.slow
+def test_a_foreign_key_that_stands_on_the_former_key_is_named(e2e: EndToEnd) -> None:
+    query(e2e.target, "CREATE TABLE mine (item int REFERENCES item); INSERT INTO mine VALUES (3)")
+    query(e2e.source, OTHER_KEY)
+    make_resync_fail(e2e)
     drop = 'ALTER TABLE mine DROP CONSTRAINT "mine_item_fkey"'
-    assert item(way).reason.endswith(f"foreign keys at the target refer to the former key of public.item: {drop}")
-    query(way.target, drop)
-    request_resync(way.settings, "main", "public.item")
-    until_same(way)
+    assert item(e2e).reason.endswith(f"foreign keys at the target refer to the former key of public.item: {drop}")
+    query(e2e.target, drop)
+    request_resync(e2e.settings, "main", "public.item")
+    until_same(e2e)
 
 
 @pytest.mark.slow
-def test_a_table_that_venus_has_not_made_keeps_its_keys(way: WholeWay) -> None:
-    way.stop("apply")
-    query(way.target, "UPDATE venus.target_table SET created = false WHERE name = 'item'")
-    way.start("apply")
-    query(way.source, OTHER_KEY)
-    resync_fails(way)
-    assert item(way).reason.endswith(
+def test_a_table_that_venus_has_not_made_keeps_its_keys(e2e: EndToEnd) -> None:
+    e2e.stop("apply")
+    query(e2e.target, "UPDATE venus.target_table SET created = false WHERE name = 'item'")
+    e2e.start("apply")
+    query(e2e.source, OTHER_KEY)
+    make_resync_fail(e2e)
+    assert item(e2e).reason.endswith(
         "public.item has no primary key or unique index on (code): add one at the target and drop the former key"
     )
-    query(way.target, "ALTER TABLE item DROP CONSTRAINT item_pkey, ADD UNIQUE (code)")
-    request_resync(way.settings, "main", "public.item")
-    until_same(way)
+    query(e2e.target, "ALTER TABLE item DROP CONSTRAINT item_pkey, ADD UNIQUE (code)")
+    request_resync(e2e.settings, "main", "public.item")
+    until_same(e2e)
 
 
 def test_from_mariadb(tmp_path: Path, database: str, mariadb_server: MariaServer, mariadb_database: str) -> None:
@@ -241,13 +241,13 @@ def test_from_mariadb(tmp_path: Path, database: str, mariadb_server: MariaServer
             "CREATE TABLE item (id int PRIMARY KEY, code varchar(20) COLLATE utf8mb4_bin NOT NULL, name text)"
         )
         cursor.execute("INSERT INTO item SELECT seq, concat('c', seq), concat('name ', seq) FROM seq_1_to_40")
-        with running(tmp_path, mariadb_database, database) as way:
+        with running(tmp_path, mariadb_database, database) as e2e:
             cursor.execute("ALTER TABLE item DROP PRIMARY KEY, ADD PRIMARY KEY (code)")
             cursor.execute("INSERT INTO item VALUES (1, 'x', 'an id twice')")
-            read_again(way)
-            assert halt_reason(way).startswith("the key has changed from (id) to (code): ")
-            way.until(lambda: is_read(way), "the source to be read")
-            request_resync(way.settings, "main", f"{name}.item")
-            until_same(way)
+            read_again(e2e)
+            assert halt_reason(e2e).startswith("the key has changed from (id) to (code): ")
+            e2e.until(lambda: is_read(e2e), "the source to be read")
+            request_resync(e2e.settings, "main", f"{name}.item")
+            until_same(e2e)
             cursor.execute("UPDATE item SET name = 'other' WHERE code = 'c8'")
-            until_same(way)
+            until_same(e2e)

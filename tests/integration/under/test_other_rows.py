@@ -1,4 +1,4 @@
-"""A consumer at a set that has other rows at the same offset is refused, and takes nothing; everything real."""
+"""A consumer is refused at a set that has other rows at the same offset, and applies nothing; everything real."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.support.brokers import networks
 from tests.support.brokers.feed import (
     Feed,
     applied_offset,
-    caught_up,
     following,
     items,
     put,
     query,
     rows_at,
     settings_for,
+    wait_until_caught_up,
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import business_status
@@ -97,14 +97,14 @@ def test_a_target_takes_nothing_of_a_set_with_other_rows(
         assert applied_offset(database) == offset
     feed.cut(put(3, "EU", 30), put(4, "US", 40))
     with following(at(settings, sets["twin"].address), "a"):  # says the same in other words
-        caught_up(database, real)
+        wait_until_caught_up(database, real)
     assert rows_at(database, items()).keys() == {("1",), ("3",)}
     assert '"set": "twin"' in query(database, "SELECT rows_identity FROM venus.applied")[0][0]
 
     request_resync(at(settings, sets["us"].address), "a", "*")  # the way out
     with following(at(settings, sets["us"].address), "a"):
         eventually(lambda: rows_at(database, items()).keys() == {("2",), ("4",)})
-        caught_up(database, real)
+        wait_until_caught_up(database, real)
 
 
 def test_a_target_waits_for_a_set_with_its_rows_if_there_is_one(
@@ -129,7 +129,7 @@ def test_a_target_waits_for_a_set_with_its_rows_if_there_is_one(
     with following(both, "a"):
         eu = start("eu", real.address, where=EU, listen=f"127.0.0.1:{port}")
         networks.has(eu.address, real.next_offset)
-        caught_up(database, real)
+        wait_until_caught_up(database, real)
     assert rows_at(database, items()).keys() == {("1",), ("3",)}
 
 
@@ -147,7 +147,7 @@ def test_a_position_of_before_is_accepted_once(database: str, real: RealBroker, 
     query(database, f"UPDATE venus.{VERSION_TABLE} SET version_num = 'target_0003' WHERE version_num = 'target_0005'")
     with following(settings, "a"):
         feed.cut(put(3, "EU", 30))
-        caught_up(database, real)
+        wait_until_caught_up(database, real)
     found = position(database)
     assert found is not None
     assert found.set == "eu"
@@ -175,7 +175,7 @@ def test_a_table_that_comes_later_is_in_the_position(
             feed.describe(items(3, "late"))
             feed.cut(put(1, "EU", 1, table=3), put(2, "US", 1, table=3))
             feed.cut(put(5, "EU", 1))
-            caught_up(database, real)
+            wait_until_caught_up(database, real)
             eventually(lambda: manifest(folder).offset == real.next_offset)
     finally:
         stop.set()
@@ -188,7 +188,7 @@ def test_a_table_that_comes_later_is_in_the_position(
     with pytest.raises(OtherRows, match=r"shop\.late"):
         run_lake(at(folder, sets[1].address), "a", threading.Event())
     with following(settings, "a"):
-        caught_up(database, real)
+        wait_until_caught_up(database, real)
 
 
 def manifest(settings: Settings) -> LakeManifest:
@@ -216,7 +216,7 @@ def test_a_set_takes_nothing_of_another_set_above_with_other_rows(
     networks.has(access.address, real.next_offset)
     access.stop()
     access = below("us")
-    reason = networks.says(access.address, "refused").reason
+    reason = networks.wait_for_state(access.address, "refused").reason
     assert reason.startswith("main: set us has other rows than set eu at offset ")
     assert "shop.items (label = 'US' and amount > 0; until now label = 'EU' and amount > 0)" in reason
     feed.cut(put(7, "EU", 70), put(8, "US", 80))

@@ -13,7 +13,7 @@ import sqlalchemy
 
 from tests.support.brokers.feed import query
 from tests.support.databases.mariadb import MariaServer
-from tests.support.pipelines.whole_way import WholeWay, difference_keys, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, difference_keys, end_to_end
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.upper.capture import run_capture_fill
@@ -76,37 +76,37 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def way(place: Place, tmp_path: Path, second_database: str) -> Iterator[WholeWay]:
-    with whole_way(tmp_path, place.url, second_database) as made:
+def e2e(place: Place, tmp_path: Path, second_database: str) -> Iterator[EndToEnd]:
+    with end_to_end(tmp_path, place.url, second_database) as made:
         yield made
 
 
-def loose(way: WholeWay, *exclude: str) -> list[Finding]:
-    with closing(open_source(way.settings)) as source:
+def loose(e2e: EndToEnd, *exclude: str) -> list[Finding]:
+    with closing(open_source(e2e.settings)) as source:
         return [f for f in source.installer.check(["*"], exclude) if "holds only by collation" in f.message]
 
 
-def constraints(way: WholeWay) -> dict[str, bool]:
-    return dict(query(way.target, "SELECT conname, convalidated FROM pg_constraint WHERE contype = 'f'"))
+def constraints(e2e: EndToEnd) -> dict[str, bool]:
+    return dict(query(e2e.target, "SELECT conname, convalidated FROM pg_constraint WHERE contype = 'f'"))
 
 
-def test_it_is_named_and_the_printed_statement_makes_it_exact(way: WholeWay, place: Place) -> None:
+def test_it_is_named_and_the_printed_statement_makes_it_exact(e2e: EndToEnd, place: Place) -> None:
     rows, name = EXPECTED[place.dialect]
-    (finding,) = loose(way)
+    (finding,) = loose(e2e)
     assert not finding.blocks
     assert f"foreign key {name} (code) holds only by collation: {rows} refer to another spelling" in finding.message
     assert finding.where.endswith(".invoice")
-    assert loose(way, "customer") == []
+    assert loose(e2e, "customer") == []
 
-    way.install()
-    run_capture_fill(way.settings, threading.Event())
-    report = full_sync(way.settings, "main")
+    e2e.install()
+    run_capture_fill(e2e.settings, threading.Event())
+    report = full_sync(e2e.settings, "main")
     validate = next(line for line in report.warnings if name in line).partition(";")[0].partition(": ")[0]
-    assert constraints(way)[name] is False
-    way.start()
+    assert constraints(e2e)[name] is False
+    e2e.start()
     place.do(finding.remedy)
-    assert loose(way) == []
-    way.caught_up()
-    query(way.target, validate)
-    assert all(constraints(way).values())
-    assert difference_keys(way.verify()) == set()
+    assert loose(e2e) == []
+    e2e.wait_until_caught_up()
+    query(e2e.target, validate)
+    assert all(constraints(e2e).values())
+    assert difference_keys(e2e.verify()) == set()

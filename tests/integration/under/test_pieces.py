@@ -12,7 +12,6 @@ from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import (
     Change,
     Feed,
-    caught_up,
     deletion,
     following,
     items,
@@ -20,8 +19,9 @@ from tests.support.brokers.feed import (
     query,
     section,
     unique_label,
+    wait_until_caught_up,
 )
-from tests.support.pipelines.applying import equal, load_target
+from tests.support.pipelines.applying import check_equal, load_target
 from venus.adapters.targets.postgresql.session import TargetSession
 from venus.adapters.targets.relational.control import list_quarantine, read_progress, read_table_states
 from venus.config import Settings
@@ -95,8 +95,8 @@ def deletions(keys: Sequence[int]) -> tuple[list[Change], bool]:
 
 def check_applied(database: str, feed: Feed, settings: Settings) -> None:
     with following(settings, "a"):
-        caught_up(database, feed.broker)
-    equal(database, feed)
+        wait_until_caught_up(database, feed.broker)
+    check_equal(database, feed)
     assert read_progress(settings, "a").unaccounted == 0
 
 
@@ -159,13 +159,13 @@ def test_a_new_row_that_is_refused_is_the_one_that_is_named(
     bad = [put(k, "bad" if k == 915 else "good", 666 if k == 915 else 1) for k in range(900, 940)]
     cut(feed, old(range(30)), (bad, True), old(range(40, 70)), deletions(range(70, 75)))
     with following(settings, "a"):
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     (row,) = list_quarantine(settings, "a")
     assert row.key == '{"id": "915"}'
     assert read_table_states(settings, "a")[0].state == ("HALTED" if on_error == "halt" else "ACTIVE")
     if on_error == "quarantine":
         del feed.model[1]["915",]
-        equal(database, feed)
+        check_equal(database, feed)
 
 
 @pytest.mark.parametrize("schema", [items(), unique_label(items())], ids=["by key", "unique label"])

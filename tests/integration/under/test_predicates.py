@@ -14,7 +14,6 @@ import pytest
 from tests.support.brokers.feed import (
     INT,
     Feed,
-    caught_up,
     column,
     deletion,
     following,
@@ -23,6 +22,7 @@ from tests.support.brokers.feed import (
     query,
     rows_at,
     settings_for,
+    wait_until_caught_up,
 )
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
@@ -117,15 +117,15 @@ def test_a_target_gets_the_rows_in_range(database: str, feed: Feed, way: str) ->
 
     feed.cut(put(left["id"], "EU", 100))
     with following(settings, "a"):
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         assert (left["id"],) in rows_at(database, items())
         feed.cut(put(left["id"], "US", 100))  # it leaves
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         assert (left["id"],) not in rows_at(database, items())
         feed.cut(put(left["id"], "EU", None))  # NULL is not in
         feed.cut(put(left["id"], "EU", 100), deletion(left["id"]), put("5001", "EU", 100))  # another key
         writers(feed, 30, seed=7)
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
 
     assert rows_at(database, items()) == inside(feed)
     assert rows_at(database, items(2, "others")) == feed.model[2]
@@ -145,10 +145,10 @@ def test_a_changed_predicate_is_taken_over_from_the_broker(database: str, feed: 
         changed = with_where(settings, where)
         with following(changed, "a"):
             writers(feed, 15, seed=number)
-            caught_up(database, feed.broker)
+            wait_until_caught_up(database, feed.broker)
             eventually(partial(has_settled, changed), "the change of the predicate")
             writers(feed, 5, seed=number + 10)
-            caught_up(database, feed.broker)
+            wait_until_caught_up(database, feed.broker)
         assert rows_at(database, items()) == inside(feed, **named) != {}, where
         assert rows_at(database, items(2, "others")) == feed.model[2]
         assert read_progress(changed, "a").unaccounted == 0
@@ -178,7 +178,7 @@ def test_an_interrupted_change_continues_and_says_so(
 
     feed.cut(put(9000, "US", None), put(9001, "EU", 100))
     with following(changed, "a"):
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         eventually(lambda: has_settled(changed), "the change of the predicate")
     found = next(t for t in open_target(changed, "a").read_view().tables if t.name == "shop.items")
     assert rows_at(database, items()) == {k: r for k, r in feed.model[1].items() if r[0] == "US"}
@@ -194,7 +194,7 @@ def test_a_dropped_column_halts_its_table_alone(database: str, feed: Feed) -> No
     feed.cut(put(3, "EU"), put(1, "p", 1, table=2))
 
     with following(settings, "a"):
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     (held,) = [t for t in read_table_states(settings, "a") if t.state != "ACTIVE"]
     assert (held.source_name, held.state) == ("shop.items", "HALTED")
     assert "its predicate (label = 'EU' and amount >= 100) does not fit version 2" in held.reason
@@ -204,11 +204,11 @@ def test_a_dropped_column_halts_its_table_alone(database: str, feed: Feed) -> No
 
     with following(settings, "a"):  # it starts as it was: halted, the other one follows
         feed.cut(put(2, "q", 2, table=2))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     changed = with_where(settings, {"items": "label = 'EU'"})
     with following(changed, "a"):
         eventually(lambda: has_settled(changed), "the table's coming back")
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     assert set(rows_at(database, narrow)) == {k for k, r in feed.model[1].items() if r[0] == "EU"}
 
 
@@ -220,7 +220,7 @@ def test_a_renamed_column_halts_its_table_alone_until_the_predicate_follows(data
     feed.cut(put(3, "EU", 200), put(4, "US", 200), put(1, "p", 1, table=2))
 
     with following(settings, "a"):
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     tables = {t.name: t for t in open_target(settings, "a").read_view().tables}
     assert (tables["shop.items"].state, tables["shop.others"].state) == ("HALTED", "ACTIVE")
     assert "shop.items has no column amount" in tables["shop.items"].reason
@@ -230,7 +230,7 @@ def test_a_renamed_column_halts_its_table_alone_until_the_predicate_follows(data
     with following(changed, "a"):
         eventually(lambda: has_settled(changed), "the table's coming back")
         feed.cut(put(5, "EU", 300), put(3, "US", 300))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     assert rows_at(database, renamed) == inside(feed)
     assert read_progress(changed, "a").unaccounted == 0
 
@@ -246,7 +246,7 @@ def test_a_predicate_does_not_pass_to_another_column(database: str, feed: Feed) 
     feed.describe(renamed)
     feed.cut(put(1, "p", 1, table=2))
     with following(settings, "a"):
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
 
     (held,) = [t for t in read_table_states(settings, "a") if t.state != "ACTIVE"]
     assert (held.source_name, held.state) == ("shop.items", "HALTED")
@@ -258,7 +258,7 @@ def test_a_predicate_does_not_pass_to_another_column(database: str, feed: Feed) 
     with following(settings, "a"):
         eventually(lambda: has_settled(settings), "the resync")
         feed.cut(put(4, "EU", 0, 200), put(5, "EU", 200, 0))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     assert set(rows_at(database, renamed)) == {("2",), ("3",), ("4",)}
 
 
@@ -317,7 +317,7 @@ def test_a_table_that_comes_later_has_its_predicate_from_the_first_row(database:
     changed = with_where(settings, {"late": "label = 'EU'"})
 
     with following(changed, "a"):
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
 
     assert set(rows_at(database, items(3, "late"))) == {(str(n),) for n in range(1, 10, 2)}
     assert has_settled(changed)
@@ -412,7 +412,7 @@ def test_without_the_verdict_a_row_that_left_stays(database: str, feed: Feed, mo
     settings = start(feed, database, WHERE)
     with following(settings, "a"):
         feed.cut(put(5000, "US", 100))
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
     assert rows_at(database, items()) != inside(feed)
 
     monkeypatch.setattr("venus.adapters.targets.relational.resync.project_full_rows", lambda rows, *_: rows)

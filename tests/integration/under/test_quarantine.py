@@ -11,16 +11,16 @@ from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import (
     Feed,
     applied_offset,
-    caught_up,
     deletion,
     following,
     items,
+    make_referring_schema,
     put,
     query,
-    refers,
     rows_at,
+    wait_until_caught_up,
 )
-from tests.support.pipelines.applying import counters_close, equal, load_target
+from tests.support.pipelines.applying import check_counters, check_equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.relational import catalogue as catalogues
@@ -50,7 +50,7 @@ EXCLUDE = "ALTER TABLE shop.items ADD CONSTRAINT items_label EXCLUDE USING hash 
 def test_a_refused_row_halts_its_table_alone_and_retry_continues_in_order(
     keyed_rows_max: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    child = refers(items(2, "others"), "amount", items())
+    child = make_referring_schema(items(2, "others"), "amount", items())
     settings = load_target(database, feed, items(), child, rows=50, apply={"keyed_rows_max": keyed_rows_max})
     since = dict(feed.committed)
     query(database, CHECK)
@@ -59,10 +59,10 @@ def test_a_refused_row_halts_its_table_alone_and_retry_continues_in_order(
         start = broker.next_offset
         changes = [put(i, "bad" if i == 17 else "fine", 666 if i == 17 else i) for i in range(1, 40)]
         feed.cut(*changes, put(1, "x", 1, table=2))
-        caught_up(database, broker)  # else the cuts may be applied together, and row 17 was never bad
+        wait_until_caught_up(database, broker)  # else the cuts may be applied together, and row 17 was never bad
         # not row 17 again: cuts that are caught up together count by net change, and it would never have been bad
         feed.cut(put(18, "later", 4), put(2, "y", 2, table=2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         first, second = read_table_states(settings, "a")
         assert (first.state, first.held_from, second.state) == ("HALTED", start, "ACTIVE")
         assert "not_odd" in first.reason
@@ -83,10 +83,10 @@ def test_a_refused_row_halts_its_table_alone_and_retry_continues_in_order(
         retry_quarantine(settings, "a", tables=["items"])
         eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         feed.cut(put(3, "after", 3))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         eventually(lambda: broker.acknowledged["main/a"] == broker.next_offset, "the last acknowledgement")
-    equal(database, feed)
-    counters_close(settings, feed, since)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
     assert list_quarantine(settings, "a") == []
 
 
@@ -96,17 +96,17 @@ def test_a_halting_row_can_be_skipped_for_a_reason(database: str, broker: FakeDe
     query(database, CHECK)
     with following(settings, "a"):
         feed.cut(put(1, "bad", 666), put(2, "fine", 2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         (row,) = list_quarantine(settings, "a")
         with pytest.raises(Refused, match="reason"):
             skip_quarantine(settings, "a", [row.id], reason=" ")
         skip_quarantine(settings, "a", [row.id], reason="known to be wrong")
         eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         feed.cut(put(3, "more", 3))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
     feed.model[1]["1",] = ("label 1", "1")
-    equal(database, feed)
-    counters_close(settings, feed, since)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
     assert read_table_states(settings, "a")[0].rows_skipped == 1
     assert list_quarantine(settings, "a", everything=True)[0].reason == "known to be wrong"
 
@@ -121,10 +121,10 @@ def test_only_the_row_waits_in_quarantine_with_later_changes_of_its_key_behind_i
     row = {"check": ("bad", 666), "nul": ("a\0b", 1), "range": ("bad", 2**70)}[bad]
     with following(settings, "a"):
         feed.cut(*(put(i, *(row if i in (7, 120) else ("second", i))) for i in range(1, 151)))
-        caught_up(database, broker)  # else the cuts may be applied together
+        wait_until_caught_up(database, broker)  # else the cuts may be applied together
         feed.cut(put(7, "third", 3), put(8, "third", 3), deletion(120))
         feed.cut(put(9, "fourth", 4))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         state = read_table_states(settings, "a")[0]
         assert (state.state, state.rows_quarantined) == ("ACTIVE", 4)
         found = rows_at(database, items())
@@ -137,13 +137,13 @@ def test_only_the_row_waits_in_quarantine_with_later_changes_of_its_key_behind_i
             ('{"id": "7"}', False),
             ('{"id": "120"}', False),
         ]
-        counters_close(settings, feed, since)
+        check_counters(settings, feed, since)
         report = retry_quarantine(settings, "a")
         assert (report.applied, report.still_refused) == (4, 0)
         feed.cut(put(7, "fifth", 5))
-        caught_up(database, broker)
-    equal(database, feed)
-    counters_close(settings, feed, since)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
 
 
 def test_what_waited_behind_a_skipped_row_is_applied(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -152,14 +152,14 @@ def test_what_waited_behind_a_skipped_row_is_applied(database: str, broker: Fake
     query(database, CHECK)
     with following(settings, "a"):
         feed.cut(put(1, "bad", 666))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         feed.cut(put(1, "good", 1))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         head = list_quarantine(settings, "a")[0]
         report = skip_quarantine(settings, "a", [head.id], reason="no")
         assert report.applied == 1
-    equal(database, feed)
-    counters_close(settings, feed, since)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
 
 
 def test_a_paused_table_keeps_its_backlog_and_drains_in_order(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -171,7 +171,7 @@ def test_a_paused_table_keeps_its_backlog_and_drains_in_order(database: str, bro
         pause(settings, "a", ["shop.items"], reason="maintenance")
         for n in range(30):
             feed.cut(*(put(i, f"{n}", rng.randint(0, 9)) for i in rng.sample(range(60), 10)), put(n, "o", n, table=2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         first, second = read_table_states(settings, "a")
         assert (first.state, first.held_from, first.reason) == ("PAUSED", start, "maintenance")
         assert (second.rows_applied, first.rows_applied) == (30, 0)
@@ -179,9 +179,9 @@ def test_a_paused_table_keeps_its_backlog_and_drains_in_order(database: str, bro
         for n in range(30, 60):
             feed.cut(put(n % 7, f"{n}", n), put(n, "o", n, table=2))
         eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
-        caught_up(database, broker)
-    equal(database, feed)
-    counters_close(settings, feed, since)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
 
 
 def test_a_paused_target_waits_and_resumes(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -193,8 +193,8 @@ def test_a_paused_target_waits_and_resumes(database: str, broker: FakeDelivery, 
         eventually(lambda: len(reports) > 0, "a report")
         assert applied_offset(database) == start
         resume(settings, "a")
-        caught_up(database, broker)
-    equal(database, feed)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
 
 
 def test_a_table_is_resynced_while_the_others_stream(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -212,8 +212,8 @@ def test_a_table_is_resynced_while_the_others_stream(database: str, broker: Fake
             eventually(lambda: broker.next_offset - applied_offset(database) < 50, "the stream to continue")
             assert query(database, "SELECT count(*) > 250 FROM shop.items") == [(True,)]
             assert n < 2000
-        caught_up(database, broker)
-    equal(database, feed)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
     left = query(database, "SELECT tablename FROM pg_tables WHERE schemaname = 'venus' AND tablename ~ 'touched|side'")
     assert left == []
 
@@ -223,15 +223,15 @@ def test_a_halted_table_is_mended_by_resync(database: str, broker: FakeDelivery,
     query(database, CHECK)
     with following(settings, "a"):
         feed.cut(put(1, "bad", 666))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         feed.cut(put(1, "good again", 1), put(2, "x", 2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         assert read_table_states(settings, "a")[0].state == "HALTED"
         request_resync(settings, "a", "items")
         eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
         feed.cut(put(3, "continues", 3))
-        caught_up(database, broker)
-    equal(database, feed)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
     assert list_quarantine(settings, "a") == []
 
 
@@ -247,13 +247,13 @@ def test_a_truncate_settles_what_waited_before_it(database: str, broker: FakeDel
     query(database, CHECK)
     with following(settings, "a"):
         feed.cut(put(1, "bad", 666), put(2, "fine", 2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         assert len(list_quarantine(settings, "a")) == 1
         feed.truncate(1, put(1, "anew", 1))
         feed.cut(put(3, "more", 1))
-        caught_up(database, broker)
-    equal(database, feed)
-    counters_close(settings, feed, since)
+        wait_until_caught_up(database, broker)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
     assert list_quarantine(settings, "a") == []
 
 
@@ -273,12 +273,12 @@ def test_only_refused_rows_are_parked_when_values_change_places_around_them(
         feed.cut(
             put(61, "bad", 666), *moved, deletion(60), put(1, "label 60", 1), put(62, "no number", "x"), batch_rows=5
         )
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         waiting = {q.key for q in list_quarantine(settings, "a")}
         assert waiting == {'{"id": "61"}', '{"id": "62"}'}
     del feed.model[1]["61",], feed.model[1]["62",]
-    equal(database, feed)
-    counters_close(settings, feed, since)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
 
 
 def test_a_row_refused_while_catching_up_halts_at_its_own_cut(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -292,7 +292,7 @@ def test_a_row_refused_while_catching_up_halts_at_its_own_cut(database: str, bro
         start = broker.next_offset
         feed.cut(put(3, "bad", 666), put(4, "x", 1))
         feed.cut(put(4, "later", 1))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         resume(settings, "a", ["items"])
         eventually(lambda: read_table_states(settings, "a")[0].state == "HALTED", "the halt")
         assert read_table_states(settings, "a")[0].held_from == start
@@ -300,8 +300,8 @@ def test_a_row_refused_while_catching_up_halts_at_its_own_cut(database: str, bro
         query(database, NO_CHECK)
         resume(settings, "a", ["items"])
         eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
-    equal(database, feed)
-    counters_close(settings, feed, since)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
 
 
 def test_a_catch_up_that_is_cut_short_continues_where_it_was(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -312,7 +312,7 @@ def test_a_catch_up_that_is_cut_short_continues_where_it_was(database: str, brok
         start = broker.next_offset
         for n in range(4):
             feed.cut(*(put(i, f"{n}", n) for i in range(10)))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
     resume(settings, "a", ["items"])
     target = PostgresDatabase(settings, "a")
     session = target.connect()
@@ -326,8 +326,8 @@ def test_a_catch_up_that_is_cut_short_continues_where_it_was(database: str, brok
     assert (state.held_from, state.rows_applied) == (start + 10, 10)
     with following(settings, "a"):
         eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
-    equal(database, feed)
-    counters_close(settings, feed, since)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
 
 
 def test_changes_behind_the_cut_of_a_resync_are_newer_than_it(
@@ -348,7 +348,7 @@ def test_changes_behind_the_cut_of_a_resync_are_newer_than_it(
         request_resync(settings, "a", "items")
         assert loaded_side.wait(60)
         feed.cut(put(1, "newer", 1), deletion(2), put(999, "new", 1))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         resume.set()
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
-    equal(database, feed)
+    check_equal(database, feed)

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, query
-from tests.support.pipelines.applying import counters_close, equal, load_target
+from tests.support.brokers.feed import Feed, following, items, put, query, wait_until_caught_up
+from tests.support.pipelines.applying import check_counters, check_equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.postgresql.database import PostgresDatabase
 from venus.adapters.targets.relational.apply_loop import (
@@ -45,7 +45,7 @@ def test_what_was_decided_long_ago_goes_and_what_waits_stays(database: str, brok
     query(database, CHECK.format("items"))
     with following(settings, "a"):
         feed.cut(*(put(i, "bad", 666) for i in (1, 2, 3, 4)))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         first, second, third, _ = list_quarantine(settings, "a")
         skip_quarantine(settings, "a", [first.id, second.id], reason="known to be wrong")
         query(database, NO_CHECK.format("items"))
@@ -57,10 +57,10 @@ def test_what_was_decided_long_ago_goes_and_what_waits_stays(database: str, brok
     with following(settings, "a"):
         eventually(lambda: len(read_quarantine(settings)) == 2, "the old ones to go")
         feed.cut(put(5, "later", 5))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
 
     assert read_quarantine(settings) == [('{"id": "2"}', "SKIPPED"), ('{"id": "4"}', "PARKED")]
-    counters_close(settings, feed, since)
+    check_counters(settings, feed, since)
 
 
 def test_a_skipped_change_stays_while_its_table_meets_it_once_more(
@@ -73,7 +73,7 @@ def test_a_skipped_change_stays_while_its_table_meets_it_once_more(
     with following(settings, "a"):
         feed.cut(put(1, "bad", 666), put(2, "fine", 2))
         feed.cut(put(1, "bad", 666, table=2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
     skipped, other = list_quarantine(settings, "a")
     skip_quarantine(settings, "a", [skipped.id], reason="known to be wrong")
     pause(settings, "a", ["shop.items"])
@@ -93,8 +93,8 @@ def test_a_skipped_change_stays_while_its_table_meets_it_once_more(
 
     feed.model[1]["1",] = ("label 1", "1")
     del feed.model[2]["1",]
-    equal(database, feed)
-    counters_close(settings, feed, since)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
 
 
 def test_it_is_cleared_in_pieces_with_pauses(database: str, broker: FakeDelivery, feed: Feed) -> None:

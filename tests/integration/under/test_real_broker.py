@@ -6,7 +6,17 @@ import random
 
 import pytest
 
-from tests.support.brokers.feed import Feed, caught_up, deletion, following, items, put, query, rows_at, settings_for
+from tests.support.brokers.feed import (
+    Feed,
+    deletion,
+    following,
+    items,
+    put,
+    query,
+    rows_at,
+    settings_for,
+    wait_until_caught_up,
+)
 from tests.support.brokers.real_broker import RealBroker as RealBroker  # others take it from here
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational.control import pause, read_progress, read_table_states, request_resync, resume
@@ -33,7 +43,7 @@ def test_the_whole_life_of_a_target(database: str, second_database: str, real: R
     _live(feed, rng, 10)
     with following(settings, "a"):
         _live(feed, rng, 20)
-        caught_up(database, real)
+        wait_until_caught_up(database, real)
         pause(settings, "a", ["items"])
         _live(feed, rng, 20)
         resume(settings, "a", ["items"])
@@ -47,7 +57,7 @@ def test_the_whole_life_of_a_target(database: str, second_database: str, real: R
         real.start()
         _live(feed, rng, 10)
         full_sync(settings, "b")
-        caught_up(database, real)
+        wait_until_caught_up(database, real)
         with AdminClient(real.address) as admin:
             eventually(lambda: _acknowledged_offset(admin) == real.next_offset, "the acknowledgement")
     for table_id, schema in feed.schemas.items():

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, rows_at, settings_for
+from tests.support.brokers.feed import Feed, following, items, put, rows_at, settings_for, wait_until_caught_up
 from tests.support.brokers.real_broker import RealBroker
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational.control import read_progress, request_resync
@@ -47,7 +47,7 @@ def test_rows_that_are_gone_do_not_come_back(
             feed.cut(put(7, "new", 7))
             feed.model[1] = {k: r for k, r in feed.model[1].items() if k == ("7",)}
             feed.sweep_end(1, before)
-        caught_up(database, feed.broker)
+        wait_until_caught_up(database, feed.broker)
         emptied.set()
         eventually(lambda: not read_progress(settings, "a").resyncing, "the resync")
 

@@ -10,7 +10,6 @@ import pytest
 from tests.support.brokers.delivery import FakeDelivery
 from tests.support.brokers.feed import (
     Feed,
-    caught_up,
     column,
     deletion,
     following,
@@ -20,6 +19,7 @@ from tests.support.brokers.feed import (
     rows_at,
     settings_for,
     unique_label,
+    wait_until_caught_up,
 )
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.config import Settings
@@ -82,7 +82,7 @@ def test_rows_run_no_ddl_whichever_way_they_take(way: str, database: str, broker
     with following(settings, "a"):
         feed.cut(*(put(i, "again", i) for i in range(12)), deletion(20), put(1, "swapped", 2, table=2), batch_rows=4)
         feed.cut(*(put(100 + i, "new", i) for i in range(12)), inserts_only=True, batch_rows=4)
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
 
     assert ddl(database) == []
     assert rows_at(database, items()) == feed.model[1]
@@ -96,12 +96,12 @@ def test_a_new_version_its_rows_and_the_offset_are_one_transaction(
     old = items()
     with following(settings, "a"):
         feed.cut(put(1, "before", 1))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         query(database, _WATCH_ROWS)
         query(database, "DELETE FROM public.commands")
         feed.describe(replace(old, version=2, columns=(*old.columns, column(4, "extra"))))
         feed.cut(*(put(i, "behind", i, "more") for i in range(8)), batch_rows=4)
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
 
     assert ("ALTER TABLE", "shop.items") in ddl(database)
     altered = query(database, "SELECT DISTINCT transaction FROM public.commands WHERE object = 'shop.items'")

@@ -18,9 +18,9 @@ from tests.support.brokers.feed import (
     column,
     deletion,
     items,
+    make_referring_schema,
     put,
     query,
-    refers,
     rows_at,
     settings_for,
     table,
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.integration
 OTHER = f"{stage_prefix('main/b')}0123456789abcdef_1_l"
 
 
-class Here:
+class LocalRunner:
     """Runs tasks in this process; what a test wants to happen to them happens first."""
 
     def __init__(self) -> None:
@@ -72,11 +72,11 @@ def staging(broker: FakeDelivery, url: str, rows_min: int = 1, **target: Any) ->
     return settings.model_copy(update={"spark": SparkSettings(stage_rows_min=rows_min)})
 
 
-def applying(settings: Settings, runner: Here | None = None) -> StagedApply:
-    return StagedApply(settings, "a", runner or Here(), threading.Event())
+def applying(settings: Settings, runner: LocalRunner | None = None) -> StagedApply:
+    return StagedApply(settings, "a", runner or LocalRunner(), threading.Event())
 
 
-def live(feed: Feed, rng: random.Random, cuts: int) -> None:
+def write_changes(feed: Feed, rng: random.Random, cuts: int) -> None:
     for n in range(cuts):
         keys = rng.sample(range(1, 80), 20)
         feed.cut(
@@ -91,14 +91,14 @@ def stages(url: str) -> list[Any]:
 
 
 def test_micro_batches_are_staged_and_taken_over(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings, rng, runner = staging(broker, database), random.Random(4), Here()
+    settings, rng, runner = staging(broker, database), random.Random(4), LocalRunner()
     feed.describe(items(), items(2, "others"))
     feed.cut(put(1, "a", 1), put(1, "b", 1, table=2))
     full_sync(settings, "a")
     applies = applying(settings, runner)
     applies.start()
     for _ in range(4):
-        live(feed, rng, 10)
+        write_changes(feed, rng, 10)
         applies.apply_up_to(broker.next_offset)
     applies.close()
 
@@ -223,7 +223,7 @@ def test_a_paused_target_waits(database: str, broker: FakeDelivery, feed: Feed) 
 
 def test_an_operator_is_heard_while_tasks_stage(database: str, broker: FakeDelivery, feed: Feed) -> None:
     """What was laid down under another state of the target is thrown away, and the new state read."""
-    settings, runner = staging(broker, database), Here()
+    settings, runner = staging(broker, database), LocalRunner()
     feed.describe(items())
     feed.cut(put(1, "a", 1))
     full_sync(settings, "a")
@@ -253,7 +253,7 @@ def test_an_operator_is_heard_while_tasks_stage(database: str, broker: FakeDeliv
 
 
 def test_changes_that_no_task_has_laid_down_are_noticed(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings, runner = staging(broker, database), Here()
+    settings, runner = staging(broker, database), LocalRunner()
     feed.describe(items())
     feed.cut(put(1, "a", 1))
     full_sync(settings, "a")
@@ -273,9 +273,11 @@ def test_changes_that_no_task_has_laid_down_are_noticed(database: str, broker: F
 def test_what_dies_between_staging_and_taking_over_leaves_nothing(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    settings, runner = staging(broker, database), Here()
+    settings, runner = staging(broker, database), LocalRunner()
     parents = table(1, "parents", column(1, "id", INT), column(2, "v"))
-    children = refers(table(2, "children", column(1, "id", INT), column(2, "parent", INT)), "parent", parents)
+    children = make_referring_schema(
+        table(2, "children", column(1, "id", INT), column(2, "parent", INT)), "parent", parents
+    )
     feed.describe(parents, children)
     feed.cut(put(1, "p"), put(1, 1, table=2))
     full_sync(settings, "a")
@@ -311,7 +313,7 @@ def test_tasks_lay_down_the_rows_that_the_target_gets(database: str, broker: Fak
     def inside(at_least: int) -> dict[Any, Any]:
         return {k: r for k, r in feed.model[1].items() if r[1] is not None and int(r[1]) >= at_least}
 
-    settings, rng, runner = staging(broker, database, where={"items": "amount >= 3"}), random.Random(5), Here()
+    settings, rng, runner = staging(broker, database, where={"items": "amount >= 3"}), random.Random(5), LocalRunner()
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(n, "a", n) for n in range(10)))
     full_sync(settings, "a")
@@ -319,7 +321,7 @@ def test_tasks_lay_down_the_rows_that_the_target_gets(database: str, broker: Fak
     applies = applying(settings, runner)
     applies.start()
     for _ in range(3):
-        live(feed, rng, 6)
+        write_changes(feed, rng, 6)
         applies.apply_up_to(broker.next_offset)
         assert rows_at(database, items()) == inside(3)
     applies.close()
@@ -329,7 +331,7 @@ def test_tasks_lay_down_the_rows_that_the_target_gets(database: str, broker: Fak
 
     changed = applying(staging(broker, database, where={"items": "amount >= 5"}), runner)
     changed.start()  # the change is the ordinary loop's affair
-    live(feed, rng, 3)
+    write_changes(feed, rng, 3)
     changed.apply_up_to(broker.next_offset)
     changed.close()
     assert changed.ordinary == 1
@@ -349,7 +351,7 @@ def test_a_target_whose_increments_are_gone_continues_from_the_full_data(
     applies = applying(settings)
     try:
         assert applies.start() == (broker.log_start, broker.epoch)
-        live(feed, random.Random(5), 5)
+        write_changes(feed, random.Random(5), 5)
         applies.apply_up_to(broker.next_offset)
     finally:
         applies.close()
@@ -397,7 +399,7 @@ def test_an_unfinished_switch_is_reported_with_and_without_changes(
     settings = settings.model_copy(update={"spark": SparkSettings(stage_rows_min=rows_min)})
     full_sync(settings, "a")
     advice = ""
-    applies = StagedApply(settings, "a", Here(), threading.Event(), describe_switch=lambda: advice)
+    applies = StagedApply(settings, "a", LocalRunner(), threading.Event(), describe_switch=lambda: advice)
     try:
         applies.start()
         advice = "the switch to new is not finished"

@@ -8,9 +8,19 @@ import pytest
 import sqlalchemy
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, deletion, following, items, put, query, refers, rows_at
+from tests.support.brokers.feed import (
+    Feed,
+    deletion,
+    following,
+    items,
+    make_referring_schema,
+    put,
+    query,
+    rows_at,
+    wait_until_caught_up,
+)
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.applying import counters_close, equal, load_target
+from tests.support.pipelines.applying import check_counters, check_equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.relational.control import (
@@ -73,13 +83,13 @@ def test_a_table_that_does_not_fit_any_more_halts_alone_and_says_the_way_out(
     since = dict(feed.committed)
     with following(settings, "a"):
         feed.cut(put(5, "before", 5))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         query(database, harm)
         feed.cut(*(put(i, "new", i) for i in (1, 3, 4)), put(1, "x", 1, table=2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
     with following(settings, "a"):  # as after a restart
         feed.cut(put(2, "new", 2), put(2, "y", 2, table=2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         assert states(settings) == ["HALTED", "ACTIVE"]
         assert rows_at(database, others) == feed.model[2]
         reason = read_table_states(settings, "a")[0].reason
@@ -90,8 +100,8 @@ def test_a_table_that_does_not_fit_any_more_halts_alone_and_says_the_way_out(
         query(database, cure)
         assert retry_quarantine(settings, "a").resumed == ("shop.items",)
         eventually(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
-    equal(database, feed)
-    counters_close(settings, feed, since)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
 
 
 def test_a_resync_that_fails_ends_alone_and_is_reported_until_one_succeeds(
@@ -103,7 +113,7 @@ def test_a_resync_that_fails_ends_alone_and_is_reported_until_one_succeeds(
         request_resync(settings, "a", "items")
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         feed.cut(put(1, "x", 1, table=2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         (problem,) = problems(open_target(settings, "a").read_view().condition, "a")
         assert problem.startswith("target a: shop.items: resync failed: ")
         assert problem.endswith("(42P01); `venus resync shop.items --target a` tries again")
@@ -111,7 +121,7 @@ def test_a_resync_that_fails_ends_alone_and_is_reported_until_one_succeeds(
         request_resync(settings, "a", "items")
         eventually(lambda: not read_progress(settings, "a").resyncing, "the resync")
         assert problems(open_target(settings, "a").read_view().condition, "a") == []
-    equal(database, feed)
+    check_equal(database, feed)
 
 
 def test_a_table_that_a_foreign_table_refers_to_halts_alone(
@@ -122,14 +132,14 @@ def test_a_table_that_a_foreign_table_refers_to_halts_alone(
     query(database, "CREATE TABLE mine (item int REFERENCES shop.items DEFERRABLE); INSERT INTO mine VALUES (3)")
     with following(settings, "a"):
         feed.cut(deletion(3), put(1, "x", 1, table=2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         assert states(settings) == ["HALTED", "ACTIVE"]
         assert "mine_item_fkey" in read_table_states(settings, "a")[0].reason
         query(database, "DELETE FROM mine")
         retry_quarantine(settings, "a")
         eventually(lambda: states(settings) == ["ACTIVE"] * 2, "the table's return")
-    equal(database, feed)
-    counters_close(settings, feed, since)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
 
 
 @pytest.mark.parametrize("on_error", ["halt", "quarantine"])
@@ -141,23 +151,23 @@ def test_a_retry_needs_no_right_to_switch_triggers_off(
     query(database, CHECK)
     with following(settings, "a"):
         feed.cut(put(1, "bad", 666), put(2, "fine", 2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         query(database, NO_CHECK)
         report = retry_quarantine(settings, "a")
         assert (report.applied, report.resumed) == ((0, ("shop.items",)) if on_error == "halt" else (1, ()))
         eventually(lambda: states(settings) == ["ACTIVE"], "the table's return")
-    equal(database, feed)
-    counters_close(settings, feed, since)
+    check_equal(database, feed)
+    check_counters(settings, feed, since)
 
 
 def test_a_reload_that_foreign_keys_forbid_says_what_lets_it_continue(
     database: str, unprivileged_url: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    child = refers(items(2, "others"), "amount", items())
+    child = make_referring_schema(items(2, "others"), "amount", items())
     settings = load_target(unprivileged_url, feed, items(), child, rows=5)
     with following(settings, "a"):
         feed.cut(put(1, "child", 1, table=2))
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
     query(database, "DELETE FROM venus.applied")  # as when the broker has lost its data
     query(database, "CREATE TABLE mine (item int REFERENCES shop.items); INSERT INTO mine VALUES (3)")
     with pytest.raises(Refused, match=r"shop\.items cannot be emptied: .*mine_item_fkey") as refused:
@@ -165,5 +175,5 @@ def test_a_reload_that_foreign_keys_forbid_says_what_lets_it_continue(
     assert refused.value.hint == "drop that foreign key, which VENUS has not created, at the target"
     query(database, "DROP TABLE mine")
     full_sync(settings, "a")
-    equal(database, feed)
+    check_equal(database, feed)
     assert query(database, "SELECT conname FROM pg_constraint WHERE contype = 'f'") == [("others_fk",)]

@@ -12,9 +12,9 @@ import psycopg2.extensions
 import pytest
 
 from tests.support.brokers.delivery import FakeDelivery
-from tests.support.brokers.feed import Feed, caught_up, following, items, put, query, settings_for
+from tests.support.brokers.feed import Feed, following, items, put, query, settings_for, wait_until_caught_up
 from tests.support.databases.postgres import libpq
-from tests.support.pipelines.applying import equal, load_target
+from tests.support.pipelines.applying import check_equal, load_target
 from tests.support.waiting import eventually
 from venus.adapters.targets.registry import open_target
 from venus.adapters.targets.relational import lock_waits
@@ -87,10 +87,10 @@ def test_a_session_with_a_lock_is_named(
         eventually(lambda: f"session {pid}" in caplog.text, "the log")
         eventually(lambda: any(f"session {pid}" in report.error for report in reports), "the report")
         locker.rollback()
-        caught_up(database, broker)
+        wait_until_caught_up(database, broker)
         eventually(lambda: not read_problems(settings), "the end of it")
         eventually(lambda: 1 in counts and counts[-1] == 0, "the end of it at the broker")
-    equal(database, feed)
+    check_equal(database, feed)
 
 
 def test_a_prepared_transaction_is_named(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -102,7 +102,7 @@ def test_a_prepared_transaction_is_named(database: str, broker: FakeDelivery, fe
             eventually(lambda: bool(read_problems(settings)), "status")
             assert "prepared transaction 'left behind' (owner postgres, prepared " in read_problems(settings)[0]
             query(database, "ROLLBACK PREPARED 'left behind'")
-            caught_up(database, broker)
+            wait_until_caught_up(database, broker)
     finally:
         for (gid,) in query(database, "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"):
             query(database, f"ROLLBACK PREPARED '{gid}'")
@@ -130,4 +130,4 @@ def test_what_a_full_load_waits_for_is_logged(
         finally:
             locker.rollback()
         assert load.result(60).rows == {"shop.items": 50}
-    equal(database, feed)
+    check_equal(database, feed)

@@ -15,7 +15,7 @@ import sqlalchemy
 from tests.support.brokers.feed import query
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import libpq
-from tests.support.pipelines.whole_way import Loop, WholeWay, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, Loop, end_to_end
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.relational.control import read_progress
 from venus.adapters.verify.findings import ComparisonVerdict
@@ -89,47 +89,47 @@ def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
 
 
 @contextmanager
-def at_work(folder: Path, shop: Shop, target: str) -> Iterator[WholeWay]:
+def at_work(folder: Path, shop: Shop, target: str) -> Iterator[EndToEnd]:
     shop.do(*TABLES)
-    with whole_way(folder, shop.url, target) as way:
-        way.install()
-        way.load()
-        way.start()
-        way.caught_up()
-        yield way
+    with end_to_end(folder, shop.url, target) as e2e:
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        e2e.wait_until_caught_up()
+        yield e2e
 
 
-def assert_followed(way: WholeWay, shop: Shop) -> None:
+def assert_followed(e2e: EndToEnd, shop: Shop) -> None:
     """Compare by VENUS's own comparison and by another one, and look at states, types and the foreign key."""
-    way.caught_up()
-    way.until(lambda: way.verify().verdict is ComparisonVerdict.SAME, "all tables to be the same")
+    e2e.wait_until_caught_up()
+    e2e.until(lambda: e2e.verify().verdict is ComparisonVerdict.SAME, "all tables to be the same")
     for table, key in KEYS.items():
         here = shop.do(f"SELECT * FROM {table} ORDER BY {key}")
-        assert sorted(map(str, here)) == sorted(map(str, query(way.target, f"SELECT * FROM {shop.namespace}.{table}")))
-    with closing(open_source(way.settings)) as source:
+        assert sorted(map(str, here)) == sorted(map(str, query(e2e.target, f"SELECT * FROM {shop.namespace}.{table}")))
+    with closing(open_source(e2e.settings)) as source:
         assert {(t.state, t.reason) for t in source.registry.read_registered_tables()} == {("ACTIVE", "")}
-    assert {t.state for t in read_progress(way.settings, "main").tables} == {"ACTIVE"}
+    assert {t.state for t in read_progress(e2e.settings, "main").tables} == {"ACTIVE"}
     types = (
         "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = '{}'::regclass AND attname = '{}'"
     )
     assert [
-        query(way.target, types.format(f"{shop.namespace}.{t}", c))[0][0]
+        query(e2e.target, types.format(f"{shop.namespace}.{t}", c))[0][0]
         for t, c in (("customer", "id"), ("orders", "id"), ("orders", "customer_id"))
     ] == ["bigint"] * 3
 
 
 @pytest.mark.parametrize("live", [True, False], ids=["live", "one-cut"])
 def test_a_wider_key_is_followed_by_the_target(live: bool, tmp_path: Path, shop: Shop, second_database: str) -> None:
-    with at_work(tmp_path, shop, second_database) as way:
+    with at_work(tmp_path, shop, second_database) as e2e:
         if not live:
-            way.stop("capture")
+            e2e.stop("capture")
         for text in (*WIDER[shop.make], *BEHIND):
             shop.do(text)
             if live:
-                way.caught_up()
+                e2e.wait_until_caught_up()
         if not live:
-            way.start("capture")
-        assert_followed(way, shop)
+            e2e.start("capture")
+        assert_followed(e2e, shop)
 
 
 class Writers:
@@ -144,10 +144,10 @@ class Writers:
             run(number, self.rounds[number])
             self.rounds[number] += 1
 
-    def wait(self, way: WholeWay, rounds: int) -> None:
+    def wait(self, e2e: EndToEnd, rounds: int) -> None:
         """Wait until each has made so many more rounds."""
         goal = [done + rounds for done in self.rounds]
-        way.until(lambda: all(d >= g for d, g in zip(self.rounds, goal, strict=True)), "writers to write")
+        e2e.until(lambda: all(d >= g for d, g in zip(self.rounds, goal, strict=True)), "writers to write")
 
     def end(self) -> None:
         """End them, and raise what a statement of theirs has met."""
@@ -175,26 +175,26 @@ def test_a_wider_key_is_followed_while_writers_run(tmp_path: Path, database: str
         session.exec_driver_sql("CREATE TABLE part (id int, p int, v text, PRIMARY KEY (id, p)) PARTITION BY LIST (p)")
         for n in range(2):
             session.exec_driver_sql(f"CREATE TABLE part_{n} PARTITION OF part FOR VALUES IN ({n})")
-    with whole_way(tmp_path, database, second_database) as way:
-        way.install()
-        way.load()
-        way.start()
+    with end_to_end(tmp_path, database, second_database) as e2e:
+        e2e.install()
+        e2e.load()
+        e2e.start()
         writers = Writers(write)
         try:
-            writers.wait(way, 10)
+            writers.wait(e2e, 10)
             with engine.connect() as session:
                 session.exec_driver_sql("ALTER TABLE part ALTER id TYPE bigint")
                 session.exec_driver_sql("ALTER TABLE word ALTER w TYPE varchar(30)")
             wide.set()
-            writers.wait(way, 10)
+            writers.wait(e2e, 10)
         finally:
             writers.end()
-        way.caught_up()
-        way.until(lambda: way.verify().verdict is ComparisonVerdict.SAME, "all tables to be the same")
+        e2e.wait_until_caught_up()
+        e2e.until(lambda: e2e.verify().verdict is ComparisonVerdict.SAME, "all tables to be the same")
         for table in ("word", "part"):
             rows = f"SELECT * FROM {table} ORDER BY 1, 2"
-            assert query(way.target, rows) == query(database, rows)
+            assert query(e2e.target, rows) == query(database, rows)
         assert query(database, "SELECT count(*) FROM part WHERE id > 2147483647") > [(9,)]
-        with closing(open_source(way.settings)) as source:
+        with closing(open_source(e2e.settings)) as source:
             assert {(t.state, t.reason) for t in source.registry.read_registered_tables()} == {("ACTIVE", "")}
     engine.dispose()

@@ -8,11 +8,16 @@ from contextlib import closing
 import pytest
 import sqlalchemy
 
-from tests.integration.upper.test_privileges import USER, LimitedSource, chosen_for, problems
+from tests.integration.upper.test_privileges import (
+    USER,
+    LimitedSource,
+    chosen_for,
+    problems,
+)
 from tests.integration.upper.test_privileges import mariadb as mariadb
-from tests.integration.upper.test_privileges import often as often
 from tests.integration.upper.test_privileges import postgres as postgres
-from tests.integration.upper.test_real_sources import Running, running
+from tests.integration.upper.test_privileges import refresh_often as refresh_often
+from tests.integration.upper.test_real_sources import RunningAdapter, running
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
 from tests.support.brokers.servers import business_status
 from tests.support.waiting import eventually
@@ -183,7 +188,7 @@ def test_what_is_missing_before_anything_was_shipped_is_reported(
 def test_an_adapter_that_takes_over_meanwhile_is_given_way(postgres: LimitedSource, broker: RunningBroker) -> None:
     chosen = known_to_the_broker(postgres, broker)
     postgres.administer(f"REVOKE SELECT ON venus.checkpoint FROM {USER}")
-    waiting = Running(chosen)
+    waiting = RunningAdapter(chosen)
     waiting.thread.start()
     eventually(lambda: find_alarms(broker))
     with running(chosen, take_over=True):

@@ -43,7 +43,7 @@ class LimitedSource:
 
 
 @pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
+def refresh_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(periodic, "REFRESH_S", 0.2)
     monkeypatch.setattr(periodic, "REFRESH_SHARE", 1)  # one slow comparison puts the next one off by its 100 times else
 
@@ -121,7 +121,7 @@ def others_arrive(shop: Shop, broker: RunningBroker) -> bool:
         return False
 
 
-def halts_alone(
+def check_halts_alone(
     source: LimitedSource, broker: RunningBroker, harm: str, cure: str, *, filled: bool, begun: bool = False
 ) -> None:
     """`{log}` in a statement stands for the log's number."""
@@ -176,7 +176,7 @@ def test_a_table_of_postgresql_that_may_not_be_read_halts_alone(
 ) -> None:
     if "{log}" in harm and not filled:
         pytest.skip("a fill reads no log")
-    halts_alone(postgres, broker, harm, cure, filled=filled)
+    check_halts_alone(postgres, broker, harm, cure, filled=filled)
 
 
 @pytest.mark.slow
@@ -186,9 +186,9 @@ def test_a_log_of_mariadb_that_may_not_be_read_halts_its_table_alone(
     name = sqlalchemy.make_url(mariadb.url).database
     user, log = f"'{USER}'@'127.0.0.1'", f"{name}.venus_{{log}}"
     cure = f"GRANT SELECT, DELETE ON {log} TO {user}"
-    halts_alone(mariadb, broker, f"REVOKE SELECT ON {log} FROM {user}", cure, filled=True)
+    check_halts_alone(mariadb, broker, f"REVOKE SELECT ON {log} FROM {user}", cure, filled=True)
     if mariadb.is_narrow:  # else it has DELETE for the whole database
-        halts_alone(mariadb, broker, f"REVOKE DELETE ON {log} FROM {user}", cure, filled=True, begun=True)
+        check_halts_alone(mariadb, broker, f"REVOKE DELETE ON {log} FROM {user}", cure, filled=True, begun=True)
 
 
 def by_column(source: LimitedSource) -> LimitedSource:
@@ -213,7 +213,9 @@ def test_a_column_of_mariadb_that_may_not_be_read_is_not_taken_for_dropped(
     name = sqlalchemy.make_url(mariadb.url).database
     user = f"'{USER}'@'127.0.0.1'"
     note = f"SELECT (note) ON {name}.customer"
-    halts_alone(by_column(mariadb), broker, f"REVOKE {note} FROM {user}", f"GRANT {note} TO {user}", filled=filled)
+    check_halts_alone(
+        by_column(mariadb), broker, f"REVOKE {note} FROM {user}", f"GRANT {note} TO {user}", filled=filled
+    )
     ledger = read_ledger(broker.address)
     assert {s.version for s in ledger.versions.values() if s.name == "customer"} == {1}
 

@@ -36,7 +36,7 @@ def _settings(shop: Shop, broker: RunningBroker, **capture: Any) -> Settings:
     )
 
 
-class Running:
+class RunningAdapter:
     """An upper adapter in a thread."""
 
     def __init__(self, chosen: Settings, *, take_over: bool = False) -> None:
@@ -55,8 +55,8 @@ class Running:
 
 
 @contextmanager
-def running(chosen: Settings, *, take_over: bool = False) -> Iterator[Running]:
-    adapter = Running(chosen, take_over=take_over)
+def running(chosen: Settings, *, take_over: bool = False) -> Iterator[RunningAdapter]:
+    adapter = RunningAdapter(chosen, take_over=take_over)
     adapter.thread.start()
     try:
         yield adapter
@@ -195,7 +195,7 @@ def test_a_second_adapter_is_refused_unless_it_asks_to_take_over(shop: Shop, bro
     chosen = _settings(shop, broker, heartbeat_s=0.1)
     shop.fill(20)
     shop.install(chosen)
-    old = Running(chosen)
+    old = RunningAdapter(chosen)
     old.thread.start()
     _until_equal(shop, broker)
     started = time.monotonic()

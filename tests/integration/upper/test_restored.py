@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.databases.backups import Database, Rows, restorable
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, end_to_end, run_at
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.upper.capture import read_broker_status, run_capture
 from venus.adapters.verify.findings import ComparisonVerdict
@@ -31,21 +31,21 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]
 
 
 @pytest.fixture
-def way(source: Database, database: str, tmp_path: Path) -> Iterator[WholeWay]:
+def e2e(source: Database, database: str, tmp_path: Path) -> Iterator[EndToEnd]:
     """Make a way that is not installed yet, with a table `item` of four rows."""
     source.run(
         "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40), n DECIMAL(10, 2))",
         "INSERT INTO item VALUES (1, 'one', 1), (2, 'two', 2), (3, 'three', 3), (4, 'four', 4)",
     )
-    with whole_way(tmp_path, source.url, database) as made:
+    with end_to_end(tmp_path, source.url, database) as made:
         yield made
 
 
-def at_work(way: WholeWay) -> None:
-    way.install()
-    way.load()
-    way.start()
-    way.caught_up()
+def wait_until_connected(e2e: EndToEnd) -> None:
+    e2e.install()
+    e2e.load()
+    e2e.start()
+    e2e.wait_until_caught_up()
 
 
 def plain(rows: Rows) -> list[tuple[Any, ...]]:
@@ -66,115 +66,115 @@ def read_rows(url: str, query: str) -> Rows:
         return []
 
 
-def becomes_equal(way: WholeWay, source: Database, query: str = "SELECT * FROM item") -> None:
+def wait_until_equal(e2e: EndToEnd, source: Database, query: str = "SELECT * FROM item") -> None:
     """Wait until the target has what the source has; then nothing of it goes again."""
 
     def equal() -> bool:
-        return plain(read_rows(way.target, query)) == plain(source.run(query))
+        return plain(read_rows(e2e.target, query)) == plain(source.run(query))
 
-    way.until(equal, "the target to have what the source has")
-    way.caught_up()
+    e2e.until(equal, "the target to have what the source has")
+    e2e.wait_until_caught_up()
     assert equal()
-    assert way.at_target("SELECT count(*) FROM venus.target_table WHERE state <> 'ACTIVE'") == [(0,)]
+    assert e2e.at_target("SELECT count(*) FROM venus.target_table WHERE state <> 'ACTIVE'") == [(0,)]
 
 
-def is_loaded_alike(way: WholeWay, source: Database, server: Server, query: str = "SELECT * FROM item") -> None:
+def check_second_load(e2e: EndToEnd, source: Database, server: Server, query: str = "SELECT * FROM item") -> None:
     """Load another target: the broker's full data has what the source has, too."""
     other = server.create_database()
-    targets = way.settings.targets | {"other": TargetSettings.model_validate({"url": other})}
+    targets = e2e.settings.targets | {"other": TargetSettings.model_validate({"url": other})}
     try:
-        full_sync(way.settings.model_copy(update={"targets": targets}), "other")
+        full_sync(e2e.settings.model_copy(update={"targets": targets}), "other")
         assert plain(read_rows(other, query)) == plain(source.run(query))
     finally:
         server.drop_database(other)
 
 
 def test_what_came_after_the_backup_goes_and_what_comes_now_is_there(
-    way: WholeWay, source: Database, postgres_server: Server
+    e2e: EndToEnd, source: Database, postgres_server: Server
 ) -> None:
-    at_work(way)
-    way.stop("capture")
+    wait_until_connected(e2e)
+    e2e.stop("capture")
     source.back_up()
-    way.start("capture")
+    e2e.start("capture")
     source.run(
         "UPDATE item SET v = 'lost' WHERE id = 1",
         "DELETE FROM item WHERE id = 2",
         "INSERT INTO item VALUES (10, 'lost', 10), (11, 'lost', 11)",
         "UPDATE item SET id = 12 WHERE id = 3",
     )
-    becomes_equal(way, source)
-    way.stop("capture")
+    wait_until_equal(e2e, source)
+    e2e.stop("capture")
 
     source.restore()
-    way.accept_moved()
+    e2e.accept_moved()
     source.run("UPDATE item SET v = 'now' WHERE id = 4", "INSERT INTO item VALUES (10, 'now', 0.5)")
-    way.start("capture")
-    becomes_equal(way, source)
-    is_loaded_alike(way, source, postgres_server)
-    assert way.verify(leg="all").verdict is ComparisonVerdict.SAME
+    e2e.start("capture")
+    wait_until_equal(e2e, source)
+    check_second_load(e2e, source, postgres_server)
+    assert e2e.verify(leg="all").verdict is ComparisonVerdict.SAME
 
 
 def test_one_that_had_no_triggers_yet_is_installed_again_and_read_again(
-    way: WholeWay, source: Database, postgres_server: Server
+    e2e: EndToEnd, source: Database, postgres_server: Server
 ) -> None:
     source.back_up()
-    at_work(way)
+    wait_until_connected(e2e)
     source.run("INSERT INTO item VALUES (10, 'lost', 10)", "DELETE FROM item WHERE id = 2")
-    becomes_equal(way, source)
-    way.stop("capture")
+    wait_until_equal(e2e, source)
+    e2e.stop("capture")
 
     source.restore()
-    way.accept_moved()
+    e2e.accept_moved()
     source.run("DELETE FROM item WHERE id = 3")
-    way.install()
-    way.start("capture")
-    becomes_equal(way, source)
-    is_loaded_alike(way, source, postgres_server)
+    e2e.install()
+    e2e.start("capture")
+    wait_until_equal(e2e, source)
+    check_second_load(e2e, source, postgres_server)
 
 
 def test_a_table_that_was_captured_after_the_backup_is_captured_again(
-    way: WholeWay, source: Database, postgres_server: Server
+    e2e: EndToEnd, source: Database, postgres_server: Server
 ) -> None:
-    at_work(way)
-    way.stop("capture")
+    wait_until_connected(e2e)
+    e2e.stop("capture")
     source.back_up()
     source.run(
         "CREATE TABLE later (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40))",
         "INSERT INTO later VALUES (1, 'lost'), (2, 'lost')",
     )
-    way.install()
-    way.start("capture")
-    becomes_equal(way, source, "SELECT * FROM later")
-    way.stop("capture")
+    e2e.install()
+    e2e.start("capture")
+    wait_until_equal(e2e, source, "SELECT * FROM later")
+    e2e.stop("capture")
 
     source.restore()
-    way.accept_moved()
-    way.start("capture")
-    becomes_equal(way, source)
-    assert [said for said in read_overview(way.settings).release_notices if "later is not known to the source" in said]
+    e2e.accept_moved()
+    e2e.start("capture")
+    wait_until_equal(e2e, source)
+    assert [said for said in read_overview(e2e.settings).release_notices if "later is not known to the source" in said]
     source.run(
         "CREATE TABLE later (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40))", "INSERT INTO later VALUES (2, 'now')"
     )
-    way.install()
-    becomes_equal(way, source, "SELECT * FROM later")
-    is_loaded_alike(way, source, postgres_server, "SELECT * FROM later")
+    e2e.install()
+    wait_until_equal(e2e, source, "SELECT * FROM later")
+    check_second_load(e2e, source, postgres_server, "SELECT * FROM later")
 
 
 @pytest.mark.parametrize("digits", [2, 4, 0], ids=["as before", "with more digits", "not at all"])
 def test_a_column_that_was_added_after_the_backup_may_come_again_as_another(
-    digits: int, way: WholeWay, source: Database, postgres_server: Server
+    digits: int, e2e: EndToEnd, source: Database, postgres_server: Server
 ) -> None:
-    at_work(way)
-    way.stop("capture")
+    wait_until_connected(e2e)
+    e2e.stop("capture")
     source.back_up()
-    way.start("capture")
+    e2e.start("capture")
     source.run("ALTER TABLE item ADD COLUMN w DECIMAL(10, 2)", "UPDATE item SET w = 7.25")
     query = "SELECT id, v, n, w FROM item"
-    becomes_equal(way, source, query)
-    way.stop("capture")
+    wait_until_equal(e2e, source, query)
+    e2e.stop("capture")
 
     source.restore()
-    way.accept_moved()
+    e2e.accept_moved()
     if digits:
         source.run(
             f"ALTER TABLE item ADD COLUMN w DECIMAL(10, {digits})",
@@ -183,28 +183,28 @@ def test_a_column_that_was_added_after_the_backup_may_come_again_as_another(
     else:
         query = "SELECT id, v, n FROM item"
     source.run("INSERT INTO item (id, v, n) VALUES (10, 'now', 0.5)")
-    way.start("capture")
-    becomes_equal(way, source, query)
-    is_loaded_alike(way, source, postgres_server, query)
+    e2e.start("capture")
+    wait_until_equal(e2e, source, query)
+    check_second_load(e2e, source, postgres_server, query)
 
 
 @pytest.mark.parametrize(
     ("source", "how"), [("sqlite", "load"), ("sqlite", "restore"), ("mariadb", "load")], indirect=["source"]
 )
-def test_one_that_is_put_back_under_capture_is_noticed(how: str, way: WholeWay, source: Database) -> None:
+def test_one_that_is_put_back_under_capture_is_noticed(how: str, e2e: EndToEnd, source: Database) -> None:
     """Without the end of a session, and in the epoch of the backup."""
-    at_work(way)
-    way.stop("capture")
-    way.start("capture")
+    wait_until_connected(e2e)
+    e2e.stop("capture")
+    e2e.start("capture")
     source.run("UPDATE item SET v = 'in the backup' WHERE id = 1")
-    way.caught_up()
+    e2e.wait_until_caught_up()
     source.back_up()
     source.run("UPDATE item SET v = 'lost' WHERE id = 1", "INSERT INTO item VALUES (10, 'lost', 10)")
-    becomes_equal(way, source)
+    wait_until_equal(e2e, source)
 
     getattr(source, how)()
     source.run("INSERT INTO item VALUES (11, 'now', 0.5)")
-    becomes_equal(way, source)
+    wait_until_equal(e2e, source)
 
 
 def test_a_copy_ships_nothing_until_it_is_confirmed(
@@ -215,23 +215,23 @@ def test_a_copy_ships_nothing_until_it_is_confirmed(
         source.run(
             "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40))", "INSERT INTO item VALUES (1, 'one')"
         )
-        with whole_way(tmp_path, source.url, database) as way:
-            at_work(way)
-            way.stop("capture")
+        with end_to_end(tmp_path, source.url, database) as e2e:
+            wait_until_connected(e2e)
+            e2e.stop("capture")
             source.back_up()
             source.restore()
             source.run("UPDATE item SET v = 'of the copy'")
-            before = read_broker_status(way.settings)
+            before = read_broker_status(e2e.settings)
             with pytest.raises(Diverged, match="it is another database than the one that was captured"):
-                run_capture(way.settings, threading.Event())
-            after = read_broker_status(way.settings)
+                run_capture(e2e.settings, threading.Event())
+            after = read_broker_status(e2e.settings)
             assert (after.epoch, after.last_batch, after.next_offset) == (
                 before.epoch,
                 before.last_batch,
                 before.next_offset,
             )
-            assert [said for said in read_overview(way.settings).problems if "it is another database" in said]
-            assert way.at_target("SELECT v FROM item") == [("one",)]
-            way.accept_moved()
-            way.start("capture")
-            becomes_equal(way, source)
+            assert [said for said in read_overview(e2e.settings).problems if "it is another database" in said]
+            assert e2e.at_target("SELECT v FROM item") == [("one",)]
+            e2e.accept_moved()
+            e2e.start("capture")
+            wait_until_equal(e2e, source)

@@ -107,7 +107,7 @@ def test_first_fill_then_capture_then_first_fill_again_is_nothing_new(broker: Ru
 
 @pytest.mark.parametrize("step", ["sections.more", "commit.before", "commit.after", "raise_epoch.after", "open_cut"])
 def test_a_source_that_breaks_is_reconnected_and_nothing_is_lost_or_doubled(broker: RunningBroker, step: str) -> None:
-    class Breaks(Script):
+    class BreakingScript(Script):
         """At the second time of this step."""
 
         def step(self, name: str) -> None:
@@ -116,9 +116,9 @@ def test_a_source_that_breaks_is_reconnected_and_nothing_is_lost_or_doubled(brok
                 raise DatabaseUnavailable("cut off")
 
     database = _shop()
-    _capture(broker, database, Breaks())
+    _capture(broker, database, BreakingScript())
     database.put(T2, "o1", "after")
-    _capture(broker, database, Breaks())
+    _capture(broker, database, BreakingScript())
     _assert_equal(broker, database)
 
 
@@ -150,7 +150,7 @@ def test_a_slow_local_transaction_is_reviewed_and_answered_on_the_live_stream(br
     """The reviews come while the cut is still being read: UNKNOWN, and the half stays."""
     database = _shop()
 
-    class Slow(Script):
+    class SlowScript(Script):
         """Reads on only when the broker has asked."""
 
         def step(self, name: str) -> None:
@@ -158,7 +158,7 @@ def test_a_slow_local_transaction_is_reviewed_and_answered_on_the_live_stream(br
             if name == "source.sections.more" and self.trace.count(name) == 2:
                 _wait_until_reviewed(broker)
 
-    report = _capture(broker, database, Slow())
+    report = _capture(broker, database, SlowScript())
     assert report.reviews_answered >= 1
     assert business_status(broker.address).counters["reviews_sent"] >= 1
     _assert_equal(broker, database)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.places import MariaPlace, Place, PostgresPlace, SqlitePlace
-from tests.support.pipelines.whole_way import WholeWay, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, end_to_end
 
 ROWS = 600
 #: An integer key, a text key, a key of both; a wide range of types in the first.
@@ -33,7 +33,7 @@ class Sample:
     """A source with people at it, and the way to its target."""
 
     place: Place
-    way: WholeWay
+    e2e: EndToEnd
 
     def run(self, *statements: str) -> None:
         """Have the application do something, in one transaction."""
@@ -47,8 +47,8 @@ class Sample:
         if isinstance(self.place, PostgresPlace):
             self.run("SET LOCAL session_replication_role = replica", *statements)
             return
-        self.way.until(lambda: not self.way.log_rows(), "the log to be empty")
-        self.way.stop("capture")
+        self.e2e.until(lambda: not self.e2e.log_rows(), "the log to be empty")
+        self.e2e.stop("capture")
         with closing(self.place.connect()) as app:
             before = {log: app.execute(f"SELECT coalesce(max(seq), 0) FROM {log}")[0][0] for log in self.logs()}
             for statement in statements:
@@ -56,13 +56,13 @@ class Sample:
             for log, last in before.items():
                 app.execute(f"DELETE FROM {log} WHERE seq > {last}")
             app.commit()
-        self.way.start("capture")
+        self.e2e.start("capture")
 
     def logs(self) -> list[str]:
         """Return the names of the log tables of a source that has them beside the application's tables."""
         from venus.adapters.dialects.registry import open_source
 
-        with closing(open_source(self.way.settings)) as source:
+        with closing(open_source(self.e2e.settings)) as source:
             return [f"venus_l_{t.schema.table_id:05}" for t in source.registry.read_registered_tables()]
 
 
@@ -103,9 +103,9 @@ def sample(request: pytest.FixtureRequest, tmp_path: Path, second_database: str)
         url = request.getfixturevalue("database")
         place = PostgresPlace(server=request.getfixturevalue("postgres_server"), url=url)
     fill(place)
-    with whole_way(tmp_path, url, second_database) as way:
-        way.install()
-        way.load()
-        way.start()
-        way.caught_up()
-        yield Sample(place, way)
+    with end_to_end(tmp_path, url, second_database) as e2e:
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        e2e.wait_until_caught_up()
+        yield Sample(place, e2e)

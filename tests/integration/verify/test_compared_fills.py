@@ -15,7 +15,7 @@ from tests.conformance.place_oracle import StandInPlace
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server
 from tests.support.oracle.standin import StandIn
-from tests.support.pipelines.whole_way import Loop, WholeWay, run_at, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, Loop, end_to_end, run_at
 from venus.adapters.dialects.contract import RegisteredTable, Source
 from venus.adapters.dialects.oracle import source as oracle_source
 from venus.adapters.dialects.oracle import verify as oracle_verify
@@ -52,12 +52,12 @@ def parted_table(
     with pytest.MonkeyPatch.context() as patch:
         made.prepare(patch)
         made.create()
-        with whole_way(tmp_path_factory.mktemp("way"), made.url, target, tables=["t"]) as way:
-            made.way = way
-            way.install()
-            way.load()
-            way.start()
-            way.caught_up()
+        with end_to_end(tmp_path_factory.mktemp("way"), made.url, target, tables=["t"]) as e2e:
+            made.e2e = e2e
+            e2e.install()
+            e2e.load()
+            e2e.start()
+            e2e.wait_until_caught_up()
             yield made
     server.drop_database(target)
 
@@ -65,7 +65,7 @@ def parted_table(
 class PartitionedTable:
     """A source with a table t of partitions by its column p."""
 
-    way: WholeWay
+    e2e: EndToEnd
     #: Whether VENUS learns of every statement on a partition, and compares by itself.
     knows = True
 
@@ -89,41 +89,41 @@ class PartitionedTable:
 
     def read_registration(self) -> RegisteredTable:
         """Return the table as the registry has it."""
-        with closing(open_source(self.way.settings)) as source:
+        with closing(open_source(self.e2e.settings)) as source:
             return find_table(source)
 
     def wait_until_noticed(self, before: str = "") -> None:
         """Wait until capture has noticed what was lost, and let it compare the table if it does not by itself."""
         if self.knows:
-            self.way.until(lambda: self.read_registration().reason != before, "capture to notice the statement")
+            self.e2e.until(lambda: self.read_registration().reason != before, "capture to notice the statement")
             return
-        self.way.until(lambda: self.read_registration().state == "RESYNC", "capture to notice the statement")
-        with closing(open_source(self.way.settings)) as source:
+        self.e2e.until(lambda: self.read_registration().state == "RESYNC", "capture to notice the statement")
+        with closing(open_source(self.e2e.settings)) as source:
             table_id = find_table(source).schema.table_id
             source.capture.restart_fill(table_id)
             assert request_comparison(source, table_id)
 
     def wait_until_compared(self) -> None:
         """Wait until the comparison is over and the target has everything."""
-        self.way.until(
+        self.e2e.until(
             lambda: (t := self.read_registration()).fill.done and t.state == "ACTIVE", "the comparison to end"
         )
-        self.way.caught_up()
+        self.e2e.wait_until_caught_up()
 
     def start_over(self, value: str) -> None:
         """Give every row this value, and wait until the target has it."""
-        self.way.resume()
+        self.e2e.resume()
         self.run("DELETE FROM t", *(f"INSERT INTO t VALUES ({n}, {n % PARTITIONS}, '{value}')" for n in range(ROWS)))
         self.wait_until_compared()
 
     def versions(self) -> dict[tuple[int, int], tuple[str, str]]:
         """Return value and row version of each row of the target: an applied row has another version."""
         namespace = self.read_registration().schema.namespace.lower()
-        rows = self.way.at_target(f'SELECT id, p, v, xmin::text FROM "{namespace}".t')
+        rows = self.e2e.at_target(f'SELECT id, p, v, xmin::text FROM "{namespace}".t')
         return {(number, p): (v, version) for number, p, v, version in rows}
 
     def assert_equal(self) -> None:
-        found = self.way.verify(tables=("t",), leg="all")
+        found = self.e2e.verify(tables=("t",), leg="all")
         assert found.verdict is ComparisonVerdict.SAME, (found.differences, found.undecided_rows)
 
 
@@ -201,11 +201,11 @@ class OracleParted(MariaParted):
 
     def lose(self, partition: int, rng: random.Random) -> None:
         """Run the statement while capture is away: an Oracle writes the record in the statement's own transaction."""
-        if is_capturing := "capture" in self.way.loops:
-            self.way.stop("capture")
+        if is_capturing := "capture" in self.e2e.loops:
+            self.e2e.stop("capture")
         super().lose(partition, rng)
         if is_capturing:
-            self.way.start("capture")
+            self.e2e.start("capture")
 
     def exchange(self, partition: int) -> None:
         """Have the effect of the statement, which the stand-in does not know as Oracle has it."""
@@ -239,7 +239,7 @@ class PostgresParted(PartitionedTable):
         self.run(f"DROP TABLE t{partition}")
 
     def start_over(self, value: str) -> None:
-        self.way.resume()
+        self.e2e.resume()
         self.run(
             *(f"CREATE TABLE IF NOT EXISTS t{n} PARTITION OF t FOR VALUES IN ({n})" for n in range(PARTITIONS)),
         )
@@ -281,7 +281,7 @@ def test_only_what_a_statement_on_a_partition_changed_is_shipped(parted_table: P
     with BusyRows(parted_table):
         parted_table.lose(lost, rng)
         parted_table.wait_until_noticed()
-        parted_table.way.until(lambda: parted_table.read_registration().fill.done, "the comparison to end")
+        parted_table.e2e.until(lambda: parted_table.read_registration().fill.done, "the comparison to end")
     parted_table.wait_until_compared()
 
     parted_table.assert_equal()
@@ -306,19 +306,19 @@ def test_a_stop_in_the_middle_loses_nothing(parted_table: PartitionedTable, monk
         raise ComparisonEnded
 
     def wait_for_stops(count: int) -> None:
-        parted_table.way.until(lambda: len(stops) >= count, "the comparison to be stopped")
+        parted_table.e2e.until(lambda: len(stops) >= count, "the comparison to be stopped")
 
     monkeypatch.setattr(ComparedFill, "_ship", stop_behind_a_portion)
     parted_table.lose(0, random.Random(5))
     parted_table.wait_until_noticed()
     for number in range(2):
         wait_for_stops(number + 1)
-        parted_table.way.stop("capture")
+        parted_table.e2e.stop("capture")
         table = parted_table.read_registration()
         assert table.is_compared, "it is begun again"
         if number:
             monkeypatch.undo()
-        parted_table.way.start("capture")
+        parted_table.e2e.start("capture")
     parted_table.wait_until_compared()
     parted_table.assert_equal()
 
@@ -342,7 +342,7 @@ def test_what_is_lost_meanwhile_is_compared_as_well(
     monkeypatch.setattr(ComparedFill, "_advance", lose_more)
     parted_table.lose(1, random.Random(1))
     parted_table.wait_until_noticed()
-    parted_table.way.until(lambda: True in ends, "the last comparison to end")
+    parted_table.e2e.until(lambda: True in ends, "the last comparison to end")
     assert not ends[0], "the first one has not seen what was lost then"
     parted_table.wait_until_compared()
     parted_table.assert_equal()
@@ -376,7 +376,7 @@ def test_differences_are_shipped_while_the_table_is_compared(
     with BusyRows(parted_table):
         parted_table.lose(3, random.Random(4))
         parted_table.wait_until_noticed()
-        parted_table.way.until(lambda: parted_table.read_registration().fill.done, "the comparison to end")
+        parted_table.e2e.until(lambda: parted_table.read_registration().fill.done, "the comparison to end")
     parted_table.wait_until_compared()
     parted_table.assert_equal()
 
@@ -386,23 +386,23 @@ def test_a_target_with_a_predicate_and_rules_for_columns_gets_what_it_may_have(
 ) -> None:
     parted_table = PostgresParted(database)
     parted_table.create()
-    with whole_way(tmp_path, database, second_database, tables=["t"]) as way:
-        given = way.settings.targets["main"].model_dump(by_alias=True)
+    with end_to_end(tmp_path, database, second_database, tables=["t"]) as e2e:
+        given = e2e.settings.targets["main"].model_dump(by_alias=True)
         rules = {"where": {"t": "id < 40"}, "columns": {"t.v": {"truncate": 2}}}
         target = TargetSettings.model_validate({**given, **rules})
-        way.settings = way.settings.model_copy(update={"targets": {"main": target}})
-        parted_table.way = way
-        way.install()
-        way.load()
-        way.start()
-        way.caught_up()
+        e2e.settings = e2e.settings.model_copy(update={"targets": {"main": target}})
+        parted_table.e2e = e2e
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        e2e.wait_until_caught_up()
         before = parted_table.versions()
         assert len(before) == 40
 
         with BusyRows(parted_table):
             parted_table.lose(1, random.Random(1))
             parted_table.wait_until_noticed()
-            way.until(lambda: parted_table.read_registration().fill.done, "the comparison to end")
+            e2e.until(lambda: parted_table.read_registration().fill.done, "the comparison to end")
         parted_table.wait_until_compared()
 
         parted_table.assert_equal()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pipelines.whole_way import WholeWay, difference_keys, run_at, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, difference_keys, end_to_end, run_at
 from tests.support.spark.sparks import CLUSTER
 from venus.adapters.verify.run import VerifyOptions, run_verify
 from venus.process.runners import LocalRunner, Runner
@@ -22,20 +22,20 @@ ROWS = 2_000
 PLANTED = {("item", ("7",), "missing", "apply"), ("item", ("1999",), "different", "apply")}
 
 
-def prepare(way: WholeWay) -> None:
+def prepare(e2e: EndToEnd) -> None:
     run_at(
-        way.source,
+        e2e.source,
         "CREATE TABLE item (id int PRIMARY KEY, v text)",
         f"INSERT INTO item SELECT n, 'v' || n FROM generate_series(1, {ROWS}) n",
     )
-    way.install()
-    way.load()
-    way.at_target("DELETE FROM item WHERE id = 7", "UPDATE item SET v = 'x' WHERE id = 1999")
+    e2e.install()
+    e2e.load()
+    e2e.at_target("DELETE FROM item WHERE id = 7", "UPDATE item SET v = 'x' WHERE id = 1999")
 
 
-def compare(way: WholeWay, runner: Runner, leg: str) -> None:
+def compare(e2e: EndToEnd, runner: Runner, leg: str) -> None:
     result = run_verify(
-        way.settings, VerifyOptions(target="main", leg=leg, slice_rows=500), runner_for=lambda _: runner
+        e2e.settings, VerifyOptions(target="main", leg=leg, slice_rows=500), runner_for=lambda _: runner
     )
 
     assert difference_keys(result) == PLANTED
@@ -44,9 +44,9 @@ def compare(way: WholeWay, runner: Runner, leg: str) -> None:
 
 
 def test_by_processes(tmp_path: Path, database: str, second_database: str) -> None:
-    with whole_way(tmp_path, database, second_database) as way:
-        prepare(way)
-        compare(way, LocalRunner(2), "target")
+    with end_to_end(tmp_path, database, second_database) as e2e:
+        prepare(e2e)
+        compare(e2e, LocalRunner(2), "target")
 
 
 @pytest.mark.spark
@@ -55,9 +55,9 @@ def test_by_processes(tmp_path: Path, database: str, second_database: str) -> No
 @pytest.mark.parametrize("master", ["local[2]", CLUSTER])
 def test_by_spark(master: str, tmp_path: Path, database: str, second_database: str) -> None:
     legs = ("ends", "target")
-    with whole_way(tmp_path, database, second_database) as way:
-        prepare(way)
-        arguments = [master, way.broker.address, database, second_database, str(tmp_path), "500", *legs]
+    with end_to_end(tmp_path, database, second_database) as e2e:
+        prepare(e2e)
+        arguments = [master, e2e.broker.address, database, second_database, str(tmp_path), "500", *legs]
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-m", "tests.support.spark.spark_verify", *arguments],
             capture_output=True,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.brokers import networks
 from tests.support.brokers.servers import business_status
-from tests.support.pipelines.whole_way import Loop, difference_keys, run_at, whole_way
+from tests.support.pipelines.end_to_end import Loop, difference_keys, end_to_end, run_at
 from venus.adapters.targets.relational.apply_session import run_apply
 from venus.adapters.targets.relational.control import read_progress
 from venus.adapters.targets.relational.full_sync import full_sync
@@ -32,21 +32,21 @@ def test_a_target_below_a_filtered_set_is_compared(
         "CREATE TABLE item (id int PRIMARY KEY, v text)",
         "INSERT INTO item SELECT n, CASE WHEN n % 3 = 0 THEN 'EU' ELSE 'US' END FROM generate_series(1, 500) n",
     )
-    with whole_way(tmp_path, database, second_database) as way:
-        way.install()
-        run_capture_fill(way.settings, threading.Event())
-        way.start("capture")
-        below = networks.start(tmp_path / "eu", way.broker.address, where={"main": {"item": WHERE}})
-        networks.has(below.address, business_status(way.broker.address).next_offset)
+    with end_to_end(tmp_path, database, second_database) as e2e:
+        e2e.install()
+        run_capture_fill(e2e.settings, threading.Event())
+        e2e.start("capture")
+        below = networks.start(tmp_path / "eu", e2e.broker.address, where={"main": {"item": WHERE}})
+        networks.has(below.address, business_status(e2e.broker.address).next_offset)
         target = TargetSettings.model_validate({"url": second_database, "where": where})
-        settings = way.settings.model_copy(
+        settings = e2e.settings.model_copy(
             update={"broker": BrokerSettings(addresses=(below.address,)), "targets": {"main": target}}
         )
 
         def level() -> bool:
             position = read_progress(settings, "main").position
-            end = business_status(way.broker.address).next_offset
-            return not way.log_rows() and position is not None and position.offset >= end
+            end = business_status(e2e.broker.address).next_offset
+            return not e2e.log_rows() and position is not None and position.offset >= end
 
         def compare(leg: str) -> VerifyResult:
             return run_verify(settings, VerifyOptions(target="main", leg=leg), runner_for=lambda _: LocalRunner())
@@ -62,7 +62,7 @@ def test_a_target_below_a_filtered_set_is_compared(
                     "DELETE FROM item WHERE id % 11 = 0",
                     "UPDATE item SET id = id + 300 WHERE id BETWEEN 250 AND 260",
                 )
-                way.until(level, "the target below the filtered set")
+                e2e.until(level, "the target below the filtered set")
                 for leg in ("auto", "all"):
                     result = compare(leg)
                     assert result.verdict is ComparisonVerdict.SAME, (leg, result.differences, result.undecided_rows)

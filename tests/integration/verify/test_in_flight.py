@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.whole_way import WholeWay, difference_keys, run_at, start_numbered, values
+from tests.support.pipelines.end_to_end import EndToEnd, difference_keys, run_at, start_numbered, values
 from venus.adapters.dialects.postgresql import verify as postgresql
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.targets.relational.control import pause, resume
@@ -32,47 +32,47 @@ NAMES = ("behind", "logged", "sharing", "emptied", "racing", "refused", "paused"
 
 
 @pytest.fixture(scope="module")
-def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[WholeWay]:
+def e2e(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[EndToEnd]:
     with start_numbered(
         tmp_path_factory.mktemp("way"), postgres_server, NAMES, rows=200, on_error="quarantine"
     ) as made:
         yield made
 
 
-def at_source(way: WholeWay, *statements: str) -> None:
-    run_at(way.source, *statements)
+def at_source(e2e: EndToEnd, *statements: str) -> None:
+    run_at(e2e.source, *statements)
 
 
-def only(way: WholeWay, table: str, **options: object) -> VerifyResult:
-    return way.verify(tables=(table,), **options)
+def only(e2e: EndToEnd, table: str, **options: object) -> VerifyResult:
+    return e2e.verify(tables=(table,), **options)
 
 
-def test_a_target_that_is_behind_is_waited_for_and_not_blamed(way: WholeWay) -> None:
-    way.stop("apply")
-    at_source(way, "UPDATE behind SET v = 'new' WHERE id < 10", "DELETE FROM behind WHERE id = 20")
-    at_source(way, "INSERT INTO behind VALUES (999, 'new')")
-    way.at_target("UPDATE behind SET v = 'by hand' WHERE id = 100")
-    way.until(lambda: not way.log_rows(), "the capture")
+def test_a_target_that_is_behind_is_waited_for_and_not_blamed(e2e: EndToEnd) -> None:
+    e2e.stop("apply")
+    at_source(e2e, "UPDATE behind SET v = 'new' WHERE id < 10", "DELETE FROM behind WHERE id = 20")
+    at_source(e2e, "INSERT INTO behind VALUES (999, 'new')")
+    e2e.at_target("UPDATE behind SET v = 'by hand' WHERE id = 100")
+    e2e.until(lambda: not e2e.log_rows(), "the capture")
 
     for leg in ("ends", "target"):
-        stuck = only(way, "behind", leg=leg, wait_s=0.2)
+        stuck = only(e2e, "behind", leg=leg, wait_s=0.2)
         assert difference_keys(stuck) == {("behind", ("100",), "different", "apply")}
         assert {u.key["id"] for u in stuck.undecided_rows} == {*map(str, range(1, 10)), "20", "999"}
         assert all("the target is at offset" in u.reason for u in stuck.undecided_rows)
         assert stuck.verdict is ComparisonVerdict.DIFFERENT
 
-    threading.Timer(0.3, way.start, ["apply"]).start()
-    moving = only(way, "behind", wait_s=60.0)
+    threading.Timer(0.3, e2e.start, ["apply"]).start()
+    moving = only(e2e, "behind", wait_s=60.0)
     assert difference_keys(moving) == {("behind", ("100",), "different", "apply")}
     assert not moving.undecided_rows
 
 
-def test_rows_on_their_way_that_reach_the_limit_do_not_hide_a_wrong_one(way: WholeWay) -> None:
-    way.caught_up()
-    way.at_target("UPDATE hidden SET v = 'by hand' WHERE id = 150")
-    way.stop("apply")
-    at_source(way, "UPDATE hidden SET v = 'new' WHERE id < 10")
-    way.until(lambda: not way.log_rows(), "the capture")
+def test_rows_on_their_way_that_reach_the_limit_do_not_hide_a_wrong_one(e2e: EndToEnd) -> None:
+    e2e.wait_until_caught_up()
+    e2e.at_target("UPDATE hidden SET v = 'by hand' WHERE id = 150")
+    e2e.stop("apply")
+    at_source(e2e, "UPDATE hidden SET v = 'new' WHERE id < 10")
+    e2e.until(lambda: not e2e.log_rows(), "the capture")
 
     started = threading.Event()
 
@@ -80,86 +80,86 @@ def test_rows_on_their_way_that_reach_the_limit_do_not_hide_a_wrong_one(way: Who
         """Start it once the first slices, with the rows on their way, have been compared."""
         if not started.is_set():
             started.set()
-            way.start("apply")
+            e2e.start("apply")
 
     chosen = VerifyOptions(target="main", tables=("hidden",), slice_rows=20, differences_max=5, wait_s=60.0)
-    limited = run_verify(way.settings, chosen, report=start_apply)
+    limited = run_verify(e2e.settings, chosen, report=start_apply)
 
     assert (limited.differences, limited.undecided_rows) == ([], [])
     assert limited.verdict is ComparisonVerdict.UNDECIDED
 
 
-def test_a_change_that_is_not_captured_yet_is_no_capture_fault(way: WholeWay) -> None:
-    way.caught_up()
-    way.stop("capture")
-    at_source(way, "UPDATE logged SET v = 'new' WHERE id < 4", "DELETE FROM logged WHERE id = 9")
-    at_source(way, "SET session_replication_role = replica", "UPDATE logged SET v = 'past' WHERE id = 50")
+def test_a_change_that_is_not_captured_yet_is_no_capture_fault(e2e: EndToEnd) -> None:
+    e2e.wait_until_caught_up()
+    e2e.stop("capture")
+    at_source(e2e, "UPDATE logged SET v = 'new' WHERE id < 4", "DELETE FROM logged WHERE id = 9")
+    at_source(e2e, "SET session_replication_role = replica", "UPDATE logged SET v = 'past' WHERE id = 50")
 
     for leg in ("ends", "source"):
-        waits = only(way, "logged", leg=leg, wait_s=0.2)
+        waits = only(e2e, "logged", leg=leg, wait_s=0.2)
         assert difference_keys(waits) == {("logged", ("50",), "different", "capture")}
         assert {(u.key["id"], u.reason) for u in waits.undecided_rows} == {
             (key, "its change waits in the source's log") for key in ("1", "2", "3", "9")
         }
     assert values(waits, "logged", ["50"]) == {"v": {"source": "past", "full data": "v50"}}
 
-    threading.Timer(0.3, way.start, ["capture"]).start()
-    moving = only(way, "logged", wait_s=60.0)
+    threading.Timer(0.3, e2e.start, ["capture"]).start()
+    moving = only(e2e, "logged", wait_s=60.0)
     assert difference_keys(moving) == {("logged", ("50",), "different", "capture")}
     assert not moving.undecided_rows
 
 
-def test_a_full_data_older_than_the_target_is_brought_up_to_it(way: WholeWay) -> None:
+def test_a_full_data_older_than_the_target_is_brought_up_to_it(e2e: EndToEnd) -> None:
     """A snapshot with a holder is shared for half a minute: the comparison begins from what it was then."""
-    with open_snapshot(way.broker.address, "main", [], "test"):
-        changed_behind_a_snapshot(way)
+    with open_snapshot(e2e.broker.address, "main", [], "test"):
+        changed_behind_a_snapshot(e2e)
 
 
-def changed_behind_a_snapshot(way: WholeWay) -> None:
-    at_source(way, "UPDATE sharing SET v = v || '!' WHERE id < 30", "DELETE FROM sharing WHERE id = 30")
-    at_source(way, "DELETE FROM sharing WHERE id = 31", "INSERT INTO sharing VALUES (31, 'again'), (500, 'new')")
-    way.caught_up()
-    way.at_target("UPDATE sharing SET v = 'by hand' WHERE id = 29")
+def changed_behind_a_snapshot(e2e: EndToEnd) -> None:
+    at_source(e2e, "UPDATE sharing SET v = v || '!' WHERE id < 30", "DELETE FROM sharing WHERE id = 30")
+    at_source(e2e, "DELETE FROM sharing WHERE id = 31", "INSERT INTO sharing VALUES (31, 'again'), (500, 'new')")
+    e2e.wait_until_caught_up()
+    e2e.at_target("UPDATE sharing SET v = 'by hand' WHERE id = 29")
 
     for leg in ("target", "source", "ends"):
-        result = only(way, "sharing", leg=leg, wait_s=0.0)
+        result = only(e2e, "sharing", leg=leg, wait_s=0.0)
         assert not result.undecided_rows
         assert difference_keys(result) == (set() if leg == "source" else {("sharing", ("29",), "different", "apply")})
     # none on a machine so slow that the snapshot is not shared any more
-    assert only(way, "sharing", leg="target").tables[0].in_flight in (31, 0)
+    assert only(e2e, "sharing", leg="target").tables[0].in_flight in (31, 0)
 
 
-def test_a_truncate_and_a_sweep_in_between_are_followed(way: WholeWay) -> None:
-    with open_snapshot(way.broker.address, "main", [], "test"):
-        at_source(way, "DELETE FROM emptied WHERE id > 100")
-        way.caught_up()
-        refill(way, "emptied")
-        at_source(way, "INSERT INTO emptied VALUES (300, 'during')")
-        way.caught_up()
-        assert only(way, "emptied", leg="all", wait_s=0.0).verdict is ComparisonVerdict.SAME
-        at_source(way, "TRUNCATE emptied", "INSERT INTO emptied VALUES (1, 'after'), (7, 'v7')")
-        way.caught_up()
-        assert only(way, "emptied", leg="all", wait_s=0.0).verdict is ComparisonVerdict.SAME
-        way.at_target("INSERT INTO emptied VALUES (8, 'v8')")
-        assert difference_keys(only(way, "emptied", wait_s=0.0)) == {("emptied", ("8",), "extra", "apply")}
+def test_a_truncate_and_a_sweep_in_between_are_followed(e2e: EndToEnd) -> None:
+    with open_snapshot(e2e.broker.address, "main", [], "test"):
+        at_source(e2e, "DELETE FROM emptied WHERE id > 100")
+        e2e.wait_until_caught_up()
+        refill(e2e, "emptied")
+        at_source(e2e, "INSERT INTO emptied VALUES (300, 'during')")
+        e2e.wait_until_caught_up()
+        assert only(e2e, "emptied", leg="all", wait_s=0.0).verdict is ComparisonVerdict.SAME
+        at_source(e2e, "TRUNCATE emptied", "INSERT INTO emptied VALUES (1, 'after'), (7, 'v7')")
+        e2e.wait_until_caught_up()
+        assert only(e2e, "emptied", leg="all", wait_s=0.0).verdict is ComparisonVerdict.SAME
+        e2e.at_target("INSERT INTO emptied VALUES (8, 'v8')")
+        assert difference_keys(only(e2e, "emptied", wait_s=0.0)) == {("emptied", ("8",), "extra", "apply")}
 
 
-def refill(way: WholeWay, table: str) -> None:
+def refill(e2e: EndToEnd, table: str) -> None:
     """Have the table read again from the source, and wait until the sweep has ended."""
-    with closing(open_source(way.settings)) as source:
+    with closing(open_source(e2e.settings)) as source:
         table_id = next(t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == table)
         source.capture.restart_fill(table_id)
-        way.until(
+        e2e.until(
             lambda: all(t.fill.done for t in source.registry.read_registered_tables() if t.schema.table_id == table_id),
             "the sweep",
         )
 
 
-def test_a_newer_change_wins_over_a_repair(way: WholeWay) -> None:
+def test_a_newer_change_wins_over_a_repair(e2e: EndToEnd) -> None:
     """The writer changes the very rows that are repaired, all the time: what is left is what it wrote last."""
-    way.caught_up()
-    way.at_target("UPDATE racing SET v = 'damaged' WHERE id <= 20", "DELETE FROM racing WHERE id BETWEEN 21 AND 40")
-    wrong = only(way, "racing")
+    e2e.wait_until_caught_up()
+    e2e.at_target("UPDATE racing SET v = 'damaged' WHERE id <= 20", "DELETE FROM racing WHERE id BETWEEN 21 AND 40")
+    wrong = only(e2e, "racing")
     assert len(wrong.differences) == 40
     stop, written = threading.Event(), [0]
 
@@ -167,7 +167,7 @@ def test_a_newer_change_wins_over_a_repair(way: WholeWay) -> None:
         while not stop.is_set():
             written[0] += 1
             at_source(
-                way,
+                e2e,
                 f"UPDATE racing SET v = 'w{written[0]}' WHERE id <= 30",
                 "DELETE FROM racing WHERE id = 35",
                 f"INSERT INTO racing VALUES (35, 'w{written[0]}')",
@@ -176,90 +176,90 @@ def test_a_newer_change_wins_over_a_repair(way: WholeWay) -> None:
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
     try:
-        run_repair(way.settings, "main", wrong, wait_s=3.0)
-        way.until(lambda: written[0] >= 3, "the writer")
+        run_repair(e2e.settings, "main", wrong, wait_s=3.0)
+        e2e.until(lambda: written[0] >= 3, "the writer")
     finally:
         stop.set()
         writer.join(60)
-    way.caught_up()
+    e2e.wait_until_caught_up()
 
-    rows = dict(way.at_target("SELECT id, v FROM racing WHERE id <= 40"))
+    rows = dict(e2e.at_target("SELECT id, v FROM racing WHERE id <= 40"))
     assert rows == {n: f"w{written[0]}" if n <= 30 or n == 35 else f"v{n}" for n in range(1, 41)}
-    assert only(way, "racing", leg="all").verdict is ComparisonVerdict.SAME
+    assert only(e2e, "racing", leg="all").verdict is ComparisonVerdict.SAME
 
 
-def test_a_paused_table_is_undecided_only_where_it_has_changed(way: WholeWay) -> None:
-    way.caught_up()
-    pause(way.settings, "main", ["paused"], reason="night")
-    at_source(way, "UPDATE paused SET v = 'new' WHERE id = 3")
-    way.until(lambda: not way.log_rows(), "the capture")
+def test_a_paused_table_is_undecided_only_where_it_has_changed(e2e: EndToEnd) -> None:
+    e2e.wait_until_caught_up()
+    pause(e2e.settings, "main", ["paused"], reason="night")
+    at_source(e2e, "UPDATE paused SET v = 'new' WHERE id = 3")
+    e2e.until(lambda: not e2e.log_rows(), "the capture")
 
-    waits = only(way, "paused", wait_s=0.2)
+    waits = only(e2e, "paused", wait_s=0.2)
     assert waits.verdict is ComparisonVerdict.UNDECIDED
     assert {(u.key["id"], u.reason) for u in waits.undecided_rows} == {
         ("3", "the table is PAUSED at the target (night)")
     }
 
-    resume(way.settings, "main", ["paused"])
-    assert only(way, "paused", wait_s=60.0).verdict is ComparisonVerdict.SAME
+    resume(e2e.settings, "main", ["paused"])
+    assert only(e2e, "paused", wait_s=60.0).verdict is ComparisonVerdict.SAME
 
 
-def test_a_row_in_quarantine_differs_for_that_reason(way: WholeWay) -> None:
-    way.at_target("ALTER TABLE refused ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
-    at_source(way, "UPDATE refused SET v = 'bad' WHERE id = 7", "UPDATE refused SET v = 'good' WHERE id = 8")
-    way.caught_up()
+def test_a_row_in_quarantine_differs_for_that_reason(e2e: EndToEnd) -> None:
+    e2e.at_target("ALTER TABLE refused ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
+    at_source(e2e, "UPDATE refused SET v = 'bad' WHERE id = 7", "UPDATE refused SET v = 'good' WHERE id = 8")
+    e2e.wait_until_caught_up()
 
-    result = only(way, "refused")
+    result = only(e2e, "refused")
 
     assert difference_keys(result) == {("refused", ("7",), "different", "apply")}
     assert "parked in quarantine" in result.differences[0].note
     assert "no_bad" in result.differences[0].note
 
 
-def test_a_table_that_has_missed_changes_is_compared_and_says_so(way: WholeWay) -> None:
-    with closing(open_source(way.settings)) as source:
+def test_a_table_that_has_missed_changes_is_compared_and_says_so(e2e: EndToEnd) -> None:
+    with closing(open_source(e2e.settings)) as source:
         table_id = next(
             t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == "missed"
         )
-        at_source(way, "SET session_replication_role = replica", "DELETE FROM missed WHERE id = 1")
+        at_source(e2e, "SET session_replication_role = replica", "DELETE FROM missed WHERE id = 1")
         source.registry.set_table_state(table_id, "RESYNC", "a trigger was gone")
 
-        result = only(way, "missed")
+        result = only(e2e, "missed")
 
         source.registry.set_table_state(table_id, "ACTIVE", "")
     assert difference_keys(result) == {("missed", ("1",), "extra", "capture")}
     assert result.tables[0].notes == ["RESYNC at the source: a trigger was gone"]
 
 
-def test_conditions_samples_and_misspelt_options(way: WholeWay) -> None:
-    way.caught_up()
-    way.at_target("UPDATE partly SET v = 'x' WHERE id IN (5, 150)")
+def test_conditions_samples_and_misspelt_options(e2e: EndToEnd) -> None:
+    e2e.wait_until_caught_up()
+    e2e.at_target("UPDATE partly SET v = 'x' WHERE id IN (5, 150)")
 
-    assert difference_keys(only(way, "partly", where="id < 100")) == {("partly", ("5",), "different", "apply")}
-    assert only(way, "partly", where="id < 100").rows == 99
-    part = only(way, "partly", sample=0.5, slice_rows=50)
+    assert difference_keys(only(e2e, "partly", where="id < 100")) == {("partly", ("5",), "different", "apply")}
+    assert only(e2e, "partly", where="id < 100").rows == 99
+    part = only(e2e, "partly", sample=0.5, slice_rows=50)
     assert 95 <= part.rows <= 105
-    again = only(way, "partly", sample=0.5, slice_rows=50)
+    again = only(e2e, "partly", sample=0.5, slice_rows=50)
     assert (
         difference_keys(part)
         == difference_keys(again)
         <= {("partly", ("5",), "different", "apply"), ("partly", ("150",), "different", "apply")}
     )
-    limited = only(way, "partly", slice_rows=20, differences_max=1)
+    limited = only(e2e, "partly", slice_rows=20, differences_max=1)
     assert len(limited.differences) == 1
     assert limited.tables[0].cut_short
-    assert not only(way, "partly", where="id > 100", slice_rows=200, differences_max=1).tables[0].cut_short
+    assert not only(e2e, "partly", where="id > 100", slice_rows=200, differences_max=1).tables[0].cut_short
     with pytest.raises(ConfigError, match="--where"):
-        only(way, "partly", where="id < 100", leg="target")
+        only(e2e, "partly", where="id < 100", leg="target")
     with pytest.raises(ConfigError, match="no table is named 'sum'"):
-        only(way, "sum")
+        only(e2e, "sum")
     with pytest.raises(ConfigError, match=r"no table is named 'prtly' \(did you mean partly\?\)"):
-        only(way, "prtly")
+        only(e2e, "prtly")
     with pytest.raises(VenusError, match="nonsense"):
-        only(way, "partly", where="nonsense = 1", wait_s=0.0)
+        only(e2e, "partly", where="nonsense = 1", wait_s=0.0)
 
 
-def test_a_limit_of_rows_is_one_for_all_workers_and_a_slice_no_more_than_a_second(way: WholeWay) -> None:
+def test_a_limit_of_rows_is_one_for_all_workers_and_a_slice_no_more_than_a_second(e2e: EndToEnd) -> None:
     def several_workers(_: int) -> Runner:
         raise AssertionError("each of them would go as fast as all of them may")
 
@@ -267,7 +267,7 @@ def test_a_limit_of_rows_is_one_for_all_workers_and_a_slice_no_more_than_a_secon
     options = VerifyOptions(target="main", tables=("spelt",), rows_per_s=100.0)
     began = time.monotonic()
 
-    result = run_verify(way.settings, options, runner_for=several_workers, report=reports.append)
+    result = run_verify(e2e.settings, options, runner_for=several_workers, report=reports.append)
 
     assert time.monotonic() - began >= 1.9, "it went faster than it may"
     assert result.rows == 200
@@ -275,29 +275,29 @@ def test_a_limit_of_rows_is_one_for_all_workers_and_a_slice_no_more_than_a_secon
 
 
 def test_a_database_that_spells_differently_is_compared_row_by_row(
-    way: WholeWay, monkeypatch: pytest.MonkeyPatch
+    e2e: EndToEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a server in another encoding would: its checksums are never equal, its rows are."""
-    way.caught_up()
-    way.at_target("UPDATE spelt SET v = 'x' WHERE id = 5")
+    e2e.wait_until_caught_up()
+    e2e.at_target("UPDATE spelt SET v = 'x' WHERE id = 5")
     plain = postgresql.form_sql
     monkeypatch.setattr(
         postgresql, "form_sql", lambda kind, column, **options: f"{plain(kind, column, **options)} || chr(32)"
     )
 
-    result = only(way, "spelt")
+    result = only(e2e, "spelt")
 
     assert difference_keys(result) == {("spelt", ("5",), "different", "apply")}
     assert result.tables[0].method == "rows"
     assert any("column id is spelt differently there" in note or "keys" in note for note in result.tables[0].notes)
     with pytest.raises(VerificationFailed, match="cannot be used"):
-        only(way, "spelt", mode="hash")
+        only(e2e, "spelt", mode="hash")
     monkeypatch.setattr(postgresql, "form_sql", lambda *_, **__: "no_such_function(1)")
-    assert difference_keys(only(way, "spelt")) == difference_keys(result)
+    assert difference_keys(only(e2e, "spelt")) == difference_keys(result)
 
 
-def test_what_passes_by_itself_is_tried_again(way: WholeWay, monkeypatch: pytest.MonkeyPatch) -> None:
-    way.caught_up()
+def test_what_passes_by_itself_is_tried_again(e2e: EndToEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    e2e.wait_until_caught_up()
     calls: list[SliceTask] = []
 
     def once_away(task: SliceTask) -> SliceResult:
@@ -308,21 +308,21 @@ def test_what_passes_by_itself_is_tried_again(way: WholeWay, monkeypatch: pytest
 
     monkeypatch.setattr("venus.adapters.verify.table_comparison.compare_slice", once_away)
 
-    result = only(way, "missed", leg="target")
+    result = only(e2e, "missed", leg="target")
 
     assert result.verdict is ComparisonVerdict.SAME
     assert result.rows == 200
     assert len(calls) == 2
 
 
-def test_a_missed_table_and_a_table_that_has_just_come(way: WholeWay) -> None:
-    way.caught_up()
-    at_source(way, "CREATE TABLE fresh (id int PRIMARY KEY)", "INSERT INTO fresh VALUES (1)")
-    way.stop("capture")
-    way.install()
+def test_a_missed_table_and_a_table_that_has_just_come(e2e: EndToEnd) -> None:
+    e2e.wait_until_caught_up()
+    at_source(e2e, "CREATE TABLE fresh (id int PRIMARY KEY)", "INSERT INTO fresh VALUES (1)")
+    e2e.stop("capture")
+    e2e.install()
 
-    (table,) = way.verify(tables=("fresh",)).tables
+    (table,) = e2e.verify(tables=("fresh",)).tables
     assert table.verdict is ComparisonVerdict.UNDECIDED
     assert "does not have it yet" in table.undecided[0].reason
-    way.start("capture")
-    way.until(lambda: way.verify(tables=("fresh",)).verdict is ComparisonVerdict.SAME, "the new table")
+    e2e.start("capture")
+    e2e.until(lambda: e2e.verify(tables=("fresh",)).verdict is ComparisonVerdict.SAME, "the new table")

@@ -15,7 +15,7 @@ from tests.support.brokers.feed import INT, column
 from tests.support.brokers.feed import table as table_of
 from tests.support.brokers.servers import business_status
 from tests.support.pipelines import lakes
-from tests.support.pipelines.whole_way import Loop, WholeWay, difference_keys, run_at, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, Loop, difference_keys, end_to_end, run_at
 from venus.adapters.targets.relational.apply_session import run_apply
 from venus.adapters.targets.relational.control import read_progress
 from venus.adapters.targets.relational.full_sync import full_sync
@@ -40,21 +40,21 @@ LEFT_OUT = "the broker set here mirrors item only, so not compared: public.other
 class Region:
     """A home with capture, and a set below it that mirrors one of two tables."""
 
-    way: WholeWay
+    e2e: EndToEnd
     set: RunningBroker
     settings: Settings
 
-    def level(self) -> None:
+    def wait_for_target(self) -> None:
         """Wait until the target has everything that there is."""
 
         def has_arrived() -> bool:
-            if self.way.log_rows():
+            if self.e2e.log_rows():
                 return False
-            offset = business_status(self.way.broker.address).next_offset
+            offset = business_status(self.e2e.broker.address).next_offset
             position = read_progress(self.settings, "main").position
             return position is not None and position.offset >= offset
 
-        self.way.until(has_arrived, "the region's target")
+        self.e2e.until(has_arrived, "the region's target")
 
     def compare(self, runner: Runner | None = None, **options: object) -> VerifyResult:
         chosen = VerifyOptions(**{"target": "main", "slice_rows": 200, **options})  # type: ignore[arg-type]
@@ -72,16 +72,16 @@ def region(tmp_path: Path, database: str, second_database: str) -> Iterator[Regi
             f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
             f"INSERT INTO {name} SELECT n, 'v' || n FROM generate_series(1, {ROWS}) n",
         )
-    with whole_way(tmp_path, database, second_database) as way:
-        way.install()
-        run_capture_fill(way.settings, threading.Event())
-        way.start("capture")
+    with end_to_end(tmp_path, database, second_database) as e2e:
+        e2e.install()
+        run_capture_fill(e2e.settings, threading.Event())
+        e2e.start("capture")
         labels = {"eu": ("item",)}
-        below = networks.start(tmp_path / "eu", way.broker.address, labels=["eu"], known_labels=labels)
+        below = networks.start(tmp_path / "eu", e2e.broker.address, labels=["eu"], known_labels=labels)
         try:
-            networks.has(below.address, business_status(way.broker.address).next_offset)
+            networks.has(below.address, business_status(e2e.broker.address).next_offset)
             yield Region(
-                way, below, way.settings.model_copy(update={"broker": BrokerSettings(addresses=(below.address,))})
+                e2e, below, e2e.settings.model_copy(update={"broker": BrokerSettings(addresses=(below.address,))})
             )
         finally:
             below.stop()
@@ -95,7 +95,7 @@ def check_planted(result: VerifyResult) -> None:
 
 
 def plant(region: Region) -> None:
-    run_at(region.way.target, "DELETE FROM item WHERE id = 7", "UPDATE item SET v = 'x' WHERE id = 499")
+    run_at(region.e2e.target, "DELETE FROM item WHERE id = 7", "UPDATE item SET v = 'x' WHERE id = 499")
 
 
 def test_a_comparison_names_what_the_labels_leave_out(region: Region) -> None:
@@ -119,13 +119,13 @@ def test_what_follows_is_the_same_too(region: Region) -> None:
     following = Loop(lambda stop: run_apply(region.settings, "main", stop))
     try:
         run_at(
-            region.way.source,
+            region.e2e.source,
             "UPDATE item SET v = 'new' WHERE id % 3 = 0",
             "UPDATE other SET v = 'new'",
             "DELETE FROM item WHERE id < 20",
             "TRUNCATE other",
         )
-        region.level()
+        region.wait_for_target()
         result = region.compare(leg="all")
         assert (result.verdict, result.notes) == (ComparisonVerdict.SAME, [LEFT_OUT])
     finally:
@@ -136,9 +136,11 @@ def test_a_table_that_the_labels_name_no_more_is_not_called_the_same(region: Reg
     region.load()
     region.set.stop()
     labels = {"eu": ("item",), "more": ("other",)}
-    again = networks.start(tmp_path / "eu", region.way.broker.address, labels=["more"], known_labels=labels)
+    again = networks.start(tmp_path / "eu", region.e2e.broker.address, labels=["more"], known_labels=labels)
     try:
-        region.way.until(lambda: networks.says(again.address, "following").only == ["other"], "the other table")
+        region.e2e.until(
+            lambda: networks.wait_for_state(again.address, "following").only == ["other"], "the other table"
+        )
         region.settings = region.settings.model_copy(update={"broker": BrokerSettings(addresses=(again.address,))})
         reasons = {undecided.table: undecided.reason for undecided in region.compare().undecided_rows}
         assert reasons.keys() == {"public.item", "public.other"}
@@ -151,7 +153,7 @@ def test_a_table_that_the_labels_name_no_more_is_not_called_the_same(region: Reg
 def test_by_spark_too(region: Region, spark_session: SparkSession) -> None:
     runner = SparkRunner(spark_session.sparkContext)
     assert region.load(runner) == {"public.item": ROWS}
-    assert run_at(region.way.target, "SELECT to_regclass('other')") == [(None,)]
+    assert run_at(region.e2e.target, "SELECT to_regclass('other')") == [(None,)]
     result = region.compare(runner)
     assert (result.verdict, result.rows, result.notes) == (ComparisonVerdict.SAME, ROWS, [LEFT_OUT])
     plant(region)
@@ -165,9 +167,9 @@ def test_a_folder_of_parquet_files_has_what_the_labels_bring(region: Region, tmp
     assert lakes.load(settings) == {"public.item": ROWS}
     (table_id,) = lakes.manifest_of(settings).tables
     schema = table_of(table_id, "item", column(1, "id", INT), column(2, "v"))
-    with lakes.following(settings):
-        run_at(region.way.source, "UPDATE other SET v = 'new'", "DELETE FROM item WHERE id <= 100")
-        region.way.until(lambda: not region.way.log_rows(), "capture")
-        lakes.is_at(settings, business_status(region.way.broker.address).next_offset)
+    with lakes.follow_in_thread(settings):
+        run_at(region.e2e.source, "UPDATE other SET v = 'new'", "DELETE FROM item WHERE id <= 100")
+        region.e2e.until(lambda: not region.e2e.log_rows(), "capture")
+        lakes.check_state(settings, business_status(region.e2e.broker.address).next_offset)
     assert len(lakes.newest_rows(settings, schema)) == ROWS - 100
     assert sorted(path.name for path in (root / "current").iterdir()) == ["public.item"]

@@ -14,7 +14,7 @@ from tests.support.brokers import networks
 from tests.support.brokers.servers import business_status
 from tests.support.brokers.servers import settings as broker_settings
 from tests.support.masked_values import SECRET, mask_by_hand
-from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, end_to_end, run_at
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.upper.capture import run_capture_fill
 from venus.adapters.verify.findings import HIDDEN, VerifyResult, write_html
@@ -46,19 +46,19 @@ RULES: dict[str, Any] = {
 
 
 @pytest.fixture
-def way(tmp_path: Path, database: str, second_database: str) -> Iterator[WholeWay]:
+def e2e(tmp_path: Path, database: str, second_database: str) -> Iterator[EndToEnd]:
     run_at(database, *TABLES)
     key_file = tmp_path / "masking.key"
     key_file.write_bytes(SECRET)
     key_file.chmod(0o600)
-    with whole_way(tmp_path, database, second_database) as made:
+    with end_to_end(tmp_path, database, second_database) as made:
         given = {**made.settings.targets["main"].model_dump(by_alias=True), "columns": RULES}
         target = TargetSettings.model_validate(given | {"masking_key_file": str(key_file)})
         made.settings = made.settings.model_copy(update={"targets": {"main": target}})
         made.install()
         made.load()
         made.start()
-        made.caught_up()
+        made.wait_until_caught_up()
         yield made
 
 
@@ -71,18 +71,18 @@ def mask(value: str) -> str:
     return str(mask_by_hand(ColumnRule(mask="hmac"), "text", value))
 
 
-def test_equal_rows_are_found_equal_while_the_source_changes(way: WholeWay, tmp_path: Path) -> None:
+def test_equal_rows_are_found_equal_while_the_source_changes(e2e: EndToEnd, tmp_path: Path) -> None:
     for n in range(5):
         run_at(
-            way.source,
+            e2e.source,
             f"UPDATE people SET email = 'plain new {n}' WHERE id = 'plain{n + 1}'",
             f"DELETE FROM parcel WHERE id = {n + 50}",
             f"DELETE FROM people WHERE id = 'plain{n + 50}'",
             f"INSERT INTO people VALUES ('plain later {n}', NULL, NULL, NULL)",
         )
-    found = way.verify()
-    way.caught_up()
-    again = way.verify()
+    found = e2e.verify()
+    e2e.wait_until_caught_up()
+    again = e2e.verify()
     assert [(r.verdict.name, r.differences, r.undecided_rows) for r in (found, again)] == [("SAME", [], [])] * 2
     legs = {(t.table, t.leg) for t in again.tables}
     assert legs == {
@@ -100,9 +100,9 @@ def test_equal_rows_are_found_equal_while_the_source_changes(way: WholeWay, tmp_
     assert SECRET.decode() not in report
 
 
-def test_differences_are_found_and_shown_masked(way: WholeWay, tmp_path: Path) -> None:
+def test_differences_are_found_and_shown_masked(e2e: EndToEnd, tmp_path: Path) -> None:
     key, other = mask("plain7"), mask("plain9")
-    way.at_target(
+    e2e.at_target(
         "SET session_replication_role = replica",
         f"UPDATE people SET mail = 'other' WHERE id = '{key}'",
         f"DELETE FROM people WHERE id = '{other}'",
@@ -110,11 +110,11 @@ def test_differences_are_found_and_shown_masked(way: WholeWay, tmp_path: Path) -
         "UPDATE parcel SET place = 'y' WHERE id = 3",
     )
     run_at(
-        way.source,
+        e2e.source,
         "ALTER TABLE people DISABLE TRIGGER ALL",
         "UPDATE people SET note = 'plain secret' WHERE id = 'plain11'",
     )
-    found = way.verify(wait_s=5.0)
+    found = e2e.verify(wait_s=5.0)
     by_key = {next(iter(d.key.values())): (d.kind.value, d.fault.value) for d in found.differences}
     assert by_key == {
         key: ("different", "apply"),
@@ -124,25 +124,25 @@ def test_differences_are_found_and_shown_masked(way: WholeWay, tmp_path: Path) -
         HIDDEN: ("different", "capture"),
     }
     assert "plain" not in html_report(found, tmp_path).replace("public.plain", "").replace("in plain", "")
-    done = run_repair(way.settings, "main", found, wait_s=1.0)
+    done = run_repair(e2e.settings, "main", found, wait_s=1.0)
     assert len(done.left) == 5
     assert all("`venus resync public." in row.reason for row in done.left)
 
 
-def test_another_key_is_named_instead_of_differences(way: WholeWay, tmp_path: Path) -> None:
+def test_another_key_is_named_instead_of_differences(e2e: EndToEnd, tmp_path: Path) -> None:
     other = tmp_path / "other.key"
     other.write_bytes(b"z" * 40)
     other.chmod(0o600)
-    target = way.settings.targets["main"].model_copy(update={"masking_key_file": str(other)})
-    way.settings = way.settings.model_copy(update={"targets": {"main": target}})
-    found = way.verify(tables=("people",))
+    target = e2e.settings.targets["main"].model_copy(update={"masking_key_file": str(other)})
+    e2e.settings = e2e.settings.model_copy(update={"targets": {"main": target}})
+    found = e2e.verify(tables=("people",))
     assert (found.verdict.name, found.differences) == ("UNDECIDED", [])
     assert "its rows are masked by the key" in found.undecided_rows[0].reason
 
 
-def test_a_condition_in_sql_is_refused_for_a_masked_table(way: WholeWay) -> None:
+def test_a_condition_in_sql_is_refused_for_a_masked_table(e2e: EndToEnd) -> None:
     with pytest.raises(ConfigError, match=r"columns of public\.people are masked, dropped or renamed at the target"):
-        way.verify(where="id = 'plain7'", tables=("people",))
+        e2e.verify(where="id = 'plain7'", tables=("people",))
 
 
 def test_a_target_below_a_border_is_compared_with_the_full_data_there(
@@ -157,17 +157,17 @@ def test_a_target_below_a_border_is_compared_with_the_full_data_there(
     with ExitStack() as stack:
         home = start_in_thread(broker_settings(tmp_path / "home", cluster=cluster, free_bytes_min=0))
         stack.callback(home.stop)
-        way = WholeWay(tmp_path, database, second_database, addresses=(home.address,))
-        stack.callback(way.close)
-        at_home = way.settings
-        way.install()
-        run_capture_fill(way.settings, threading.Event())
+        e2e = EndToEnd(tmp_path, database, second_database, addresses=(home.address,))
+        stack.callback(e2e.close)
+        at_home = e2e.settings
+        e2e.install()
+        run_capture_fill(e2e.settings, threading.Event())
         below = networks.start(tmp_path / "below", home.address)
         stack.callback(below.stop)
         networks.has(below.address, business_status(home.address).next_offset)
-        way.settings = at_home.model_copy(update={"broker": BrokerSettings(addresses=(below.address,))})
-        full_sync(way.settings, "main")
-        found = way.verify()
+        e2e.settings = at_home.model_copy(update={"broker": BrokerSettings(addresses=(below.address,))})
+        full_sync(e2e.settings, "main")
+        found = e2e.verify()
         assert {(t.table, t.leg) for t in found.tables} == {
             ("public.people", "full data - target"),
             ("public.parcel", "source - target"),
@@ -178,9 +178,9 @@ def test_a_target_below_a_border_is_compared_with_the_full_data_there(
             "public.people is not compared with the source, whose values a set above masks" in n for n in found.notes
         )
         run_at(second_database, "UPDATE people SET email = 'other' WHERE id = 'plain7'")
-        assert [next(iter(d.key.values())) for d in way.verify().differences] == ["plain7"]
-        (refused,) = way.verify(leg="source", tables=("people",)).undecided_rows
+        assert [next(iter(d.key.values())) for d in e2e.verify().differences] == ["plain7"]
+        (refused,) = e2e.verify(leg="source", tables=("people",)).undecided_rows
         assert "a set above masks its columns (email (hmac; a broker set above changes it" in refused.reason
-        way.settings = at_home
-        (other,) = way.verify(leg="target", tables=("people",)).undecided_rows
+        e2e.settings = at_home
+        (other,) = e2e.verify(leg="target", tables=("people",)).undecided_rows
         assert "this broker set masks its columns otherwise" in other.reason

@@ -14,7 +14,7 @@ import pytest
 from tests.conformance.place_oracle import StandInPlace
 from tests.support.databases.mariadb import MariaServer
 from tests.support.oracle.standin import StandIn
-from tests.support.pipelines.whole_way import difference_keys, whole_way
+from tests.support.pipelines.end_to_end import difference_keys, end_to_end
 from venus.adapters.dialects.oracle import source, verify
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.verify.findings import ComparisonVerdict
@@ -38,22 +38,22 @@ def test_planted_differences_on_the_stand_in(
             app.execute("INSERT INTO item VALUES (?, ?, ?)", n, f"name {n}" if n % 5 else None, n / 4)
             app.execute("INSERT INTO word VALUES (?, ?)", f"wörd {n}", n)
         app.commit()
-    with whole_way(tmp_path, "oracle+oracledb://venus@nowhere/", database) as way:
-        way.install()
-        way.load()
-        way.start()
-        way.caught_up()
-        same = way.verify(leg="all")
+    with end_to_end(tmp_path, "oracle+oracledb://venus@nowhere/", database) as e2e:
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        e2e.wait_until_caught_up()
+        same = e2e.verify(leg="all")
         assert same.verdict is ComparisonVerdict.SAME, (same.differences, same.undecided_rows)
 
-        way.at_target(
+        e2e.at_target(
             'SET search_path = "app"',
             "DELETE FROM item WHERE id = 7",
             "UPDATE item SET name = 'x' WHERE id = 9",
             "INSERT INTO word VALUES ('ghost', 1)",
         )
-        way.until(lambda: not way.log_rows(), "the log to be empty")
-        way.stop("capture")
+        e2e.until(lambda: not e2e.log_rows(), "the log to be empty")
+        e2e.stop("capture")
         with closing(place.connect()) as app:  # past the triggers: what they note is gone before capture sees it
             app.execute("UPDATE item SET price = 99 WHERE id = 11")
             app.execute("DELETE FROM VENUS_L_00001")
@@ -68,11 +68,11 @@ def test_planted_differences_on_the_stand_in(
             ("word", ("ghost", "1"), "extra", "apply"),
             ("item", ("11",), "different", "capture"),
         }
-        result = way.verify(wait_s=0.2)
+        result = e2e.verify(wait_s=0.2)
         assert {(t.lower(), *rest) for t, *rest in difference_keys(result)} == planted
         (waits,) = result.undecided_rows
         assert (*waits.key.values(), waits.reason) == ("12", "its change waits in the source's log")
-        way.start("capture")
-        done = run_repair(way.settings, "main", result, wait_s=60)
+        e2e.start("capture")
+        done = run_repair(e2e.settings, "main", result, wait_s=60)
         assert done.left == []
-        assert way.verify(leg="all").verdict is ComparisonVerdict.SAME
+        assert e2e.verify(leg="all").verdict is ComparisonVerdict.SAME

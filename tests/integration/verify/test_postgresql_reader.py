@@ -9,7 +9,7 @@ import psycopg2
 import pytest
 
 from tests.support.databases.postgres import libpq
-from tests.support.pipelines.whole_way import run_at
+from tests.support.pipelines.end_to_end import run_at
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.adapters.dialects.postgresql.verify import PostgresSourceReader, open_reader
 from venus.adapters.dialects.verify_contract import Slice, Subject

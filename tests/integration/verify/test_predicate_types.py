@@ -17,7 +17,7 @@ from tests.conformance.place_oracle import StandInPlace
 from tests.conformance.places import MariaPlace, Place, PostgresPlace, SqlitePlace
 from tests.integration.verify.conftest import Sample
 from tests.support.oracle.standin import StandIn
-from tests.support.pipelines.whole_way import difference_keys, whole_way
+from tests.support.pipelines.end_to_end import difference_keys, end_to_end
 from venus.adapters.dialects.oracle import source, verify
 from venus.adapters.dialects.oracle.session.driver import OracleOptions
 from venus.adapters.targets.predicates import predicate_text
@@ -112,13 +112,13 @@ def sample(place: Place, tmp_path: Path, second_database: str) -> Iterator[Sampl
             for n in range(ROWS):
                 app.execute(f"INSERT INTO {table} VALUES (?{', ?' * len(COLUMNS)})", n, *some(rng))
         app.commit()
-    with whole_way(tmp_path, url_of(place), second_database) as way:
-        with_where(way.settings.targets, WHERE)
-        way.install()
-        way.load()
-        way.start()
-        way.caught_up()
-        yield Sample(place, way)
+    with end_to_end(tmp_path, url_of(place), second_database) as e2e:
+        with_where(e2e.settings.targets, WHERE)
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        e2e.wait_until_caught_up()
+        yield Sample(place, e2e)
 
 
 def some(rng: random.Random) -> list[Any]:
@@ -148,50 +148,50 @@ def check(sample: Sample, where: dict[str, str]) -> None:
     for table, condition in where.items():
         with closing(sample.place.connect()) as app:
             wanted = app.execute(f"SELECT id FROM {table} WHERE {condition}")
-        there = sample.way.at_target(f'SELECT id FROM "{schema}".{table}')
+        there = sample.e2e.at_target(f'SELECT id FROM "{schema}".{table}')
         assert sorted(int(n) for (n,) in there) == sorted(int(n) for (n,) in wanted), (table, condition)
         assert wanted, (table, "the range should not be empty")
 
 
 def test_ranges_mean_what_the_source_means(sample: Sample) -> None:
-    way = sample.way
+    e2e = sample.e2e
     check(sample, WHERE)
     rng = random.Random(5)
     for table in WHERE:
         write(sample, table, rng)
-    way.caught_up()
+    e2e.wait_until_caught_up()
     check(sample, WHERE)
     for options in ({}, {"leg": "all"}, {"mode": "scan"}):
-        same = way.verify(**options)
+        same = e2e.verify(**options)
         assert same.verdict is ComparisonVerdict.SAME, (options, same.differences, same.undecided_rows)
 
-    way.stop("apply")
+    e2e.stop("apply")
     schema = "app" if sample.place.dialect == "oracle" else sample.place.namespace
     schema = "public" if schema == "main" else schema
     with closing(sample.place.connect()) as app:
         outside = app.execute("SELECT MIN(id) FROM t4 WHERE price = 9")[0][0]
-    way.at_target(
+    e2e.at_target(
         f'INSERT INTO "{schema}".t4 (id, price) VALUES ({outside}, 100)',
         f'INSERT INTO "{schema}".t6 (id, big) VALUES (-7, 1)',
     )
-    result = way.verify()
+    result = e2e.verify()
     planted = {("t4", (str(outside),), "extra", "apply"), ("t6", ("-7",), "extra", "apply")}
     assert {(t.lower(), *rest) for t, *rest in difference_keys(result)} == planted
-    way.start("apply")
-    assert run_repair(way.settings, "main", result, wait_s=120).left == []
-    assert way.verify().verdict is ComparisonVerdict.SAME
+    e2e.start("apply")
+    assert run_repair(e2e.settings, "main", result, wait_s=120).left == []
+    assert e2e.verify().verdict is ComparisonVerdict.SAME
 
-    way.stop("apply")
+    e2e.stop("apply")
     turned = dict(zip(WHERE, [*list(WHERE.values())[1:], "name IS NULL"], strict=True))
-    with_where(way.settings.targets, turned)
+    with_where(e2e.settings.targets, turned)
     write(sample, "t4", rng)
-    way.start("apply")
-    way.until(
+    e2e.start("apply")
+    e2e.until(
         lambda: all(
             t.predicate_before is None and t.predicate == predicate_text(turned, t.source_name)
-            for t in read_progress(way.settings, "main").tables
+            for t in read_progress(e2e.settings, "main").tables
         ),
         "the new predicates",
     )
-    way.caught_up()
+    e2e.wait_until_caught_up()
     check(sample, turned)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conformance.places import Place, PostgresPlace, SqlitePlace
 from tests.integration.verify.conftest import Sample, fill
-from tests.support.pipelines.whole_way import difference_keys, whole_way
+from tests.support.pipelines.end_to_end import difference_keys, end_to_end
 from venus.adapters.targets.relational.control import read_progress
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
@@ -42,21 +42,21 @@ def sample(request: pytest.FixtureRequest, tmp_path: Path, second_database: str)
         url = request.getfixturevalue("database")
         place = PostgresPlace(server=request.getfixturevalue("postgres_server"), url=url)
     fill(place)
-    with whole_way(tmp_path, url, second_database) as way:
-        made = Sample(place, way)
+    with end_to_end(tmp_path, url, second_database) as e2e:
+        made = Sample(place, e2e)
         with_where(made, WHERE)
-        way.install()
-        way.load()
-        way.start()
-        way.caught_up()
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        e2e.wait_until_caught_up()
         yield made
 
 
 def with_where(sample: Sample, where: dict[str, str]) -> None:
-    settings = sample.way.settings
+    settings = sample.e2e.settings
     target = settings.targets["main"].model_dump(by_alias=True)
     changed = TargetSettings.model_validate({**target, "where": where})
-    sample.way.settings = settings.model_copy(update={"targets": {"main": changed}})
+    sample.e2e.settings = settings.model_copy(update={"targets": {"main": changed}})
 
 
 @contextmanager
@@ -105,8 +105,8 @@ def at_both(sample: Sample, table: str, where: dict[str, str]) -> tuple[list[str
     condition = f"WHERE {where[table]}" if table in where else ""
     with closing(sample.place.connect()) as app:
         ours = app.execute(f"SELECT {COLUMNS[table]} FROM {table} {condition}")
-    schema = sample.way.settings.targets["main"].schema_ or "public"
-    theirs = sample.way.at_target(f"SELECT {COLUMNS[table]} FROM {schema}.{table}")
+    schema = sample.e2e.settings.targets["main"].schema_ or "public"
+    theirs = sample.e2e.at_target(f"SELECT {COLUMNS[table]} FROM {schema}.{table}")
     return format_rows(ours), format_rows(theirs)
 
 
@@ -123,24 +123,24 @@ def check(sample: Sample, where: dict[str, str]) -> None:
 
 
 def test_a_filtered_target_is_kept_equal_compared_and_repaired(sample: Sample) -> None:
-    way = sample.way
+    e2e = sample.e2e
     check(sample, WHERE)
     with writers(sample, seed=1):
         pass
-    way.caught_up()
+    e2e.wait_until_caught_up()
     check(sample, WHERE)
     for options in ({}, {"leg": "all"}, {"mode": "scan"}):
-        same = way.verify(**options)
+        same = e2e.verify(**options)
         assert same.verdict is ComparisonVerdict.SAME, (options, same.differences, same.undecided_rows)
     notes = {t.table.partition(".")[2]: " ".join(t.notes) for t in same.tables}
     assert "the target gets the rows where n between" in notes["word"] or "n >= 100 and n <= 399" in notes["word"]
 
-    way.stop("apply")
-    (outside,) = [n for (n,) in way.at_target("SELECT max(id) + 1 FROM public.item")]
+    e2e.stop("apply")
+    (outside,) = [n for (n,) in e2e.at_target("SELECT max(id) + 1 FROM public.item")]
     with closing(sample.place.connect()) as app:
         (away,) = app.execute("SELECT min(id) FROM item WHERE id BETWEEN 1 AND 1000")[0]
-    (inside, other), *_ = way.at_target("SELECT min(id), max(id) FROM public.item WHERE id < 4200")
-    way.at_target(
+    (inside, other), *_ = e2e.at_target("SELECT min(id), max(id) FROM public.item WHERE id < 4200")
+    e2e.at_target(
         f"INSERT INTO public.item (id, name) VALUES ({outside}, 'ghost')",
         f"INSERT INTO public.item (id, name, price, ok) VALUES ({away}, 'not for this target', 200, true)",
         f"DELETE FROM public.item WHERE id = {inside}",
@@ -152,34 +152,34 @@ def test_a_filtered_target_is_kept_equal_compared_and_repaired(sample: Sample) -
         ("item", (str(inside),), "missing", "apply"),
         ("item", (str(other),), "different", "apply"),
     }
-    ends = way.verify()
+    ends = e2e.verify()
     assert difference_keys(ends) == planted
     assert not ends.undecided_rows
-    assert difference_keys(way.verify(leg="target")) == planted
-    way.start("apply")
-    done = run_repair(way.settings, "main", ends, wait_s=120)
+    assert difference_keys(e2e.verify(leg="target")) == planted
+    e2e.start("apply")
+    done = run_repair(e2e.settings, "main", ends, wait_s=120)
     assert (done.left, done.repaired) == ([], 4)
-    assert way.verify().verdict is ComparisonVerdict.SAME
+    assert e2e.verify().verdict is ComparisonVerdict.SAME
     check(sample, WHERE)
 
 
 def test_a_predicate_is_changed_while_both_are_in_use(sample: Sample) -> None:
-    way = sample.way
-    way.stop("apply")
+    e2e = sample.e2e
+    e2e.stop("apply")
     with_where(sample, NEXT)
     with writers(sample, seed=2):
-        way.start("apply")
-        way.until(
+        e2e.start("apply")
+        e2e.until(
             lambda: all(
                 t.predicate_before is None and t.predicate.strip() == predicate_of(t.name)
-                for t in read_progress(way.settings, "main").tables
+                for t in read_progress(e2e.settings, "main").tables
             ),
             "the new predicates",
         )
-    way.caught_up()
+    e2e.wait_until_caught_up()
 
     check(sample, NEXT)
-    same = way.verify()
+    same = e2e.verify()
     assert same.verdict is ComparisonVerdict.SAME, (same.differences, same.undecided_rows)
     assert not same.undecided_rows
 

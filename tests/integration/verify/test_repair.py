@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.whole_way import WholeWay, run_at, start_numbered
+from tests.support.pipelines.end_to_end import EndToEnd, run_at, start_numbered
 from venus.adapters.verify.findings import ComparisonVerdict, VerifyResult
 from venus.adapters.verify.repair import run_repair
 
@@ -18,139 +18,139 @@ NAMES = ("waiting", "unapplied", "halfway", "shipped", "many", "parent")
 
 
 @pytest.fixture(scope="module")
-def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[WholeWay]:
+def e2e(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[EndToEnd]:
     with start_numbered(tmp_path_factory.mktemp("way"), postgres_server, NAMES, rows=100) as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-def both_run(way: WholeWay) -> Iterator[None]:
+def both_run(e2e: EndToEnd) -> Iterator[None]:
     yield
-    way.resume()
+    e2e.resume()
 
 
-def wrong(way: WholeWay, table: str, count: int, **options: Any) -> VerifyResult:
-    found = way.verify(tables=(table,), **options)
+def wrong(e2e: EndToEnd, table: str, count: int, **options: Any) -> VerifyResult:
+    found = e2e.verify(tables=(table,), **options)
     assert len(found.differences) == count
     return found
 
 
-def target_rows(way: WholeWay, table: str) -> list[tuple[Any, ...]]:
-    return way.at_target(f"SELECT id, v FROM {table} ORDER BY id")
+def target_rows(e2e: EndToEnd, table: str) -> list[tuple[Any, ...]]:
+    return e2e.at_target(f"SELECT id, v FROM {table} ORDER BY id")
 
 
-def source_rows(way: WholeWay, table: str) -> list[tuple[Any, ...]]:
-    return run_at(way.source, f"SELECT id, v FROM {table} ORDER BY id")
+def source_rows(e2e: EndToEnd, table: str) -> list[tuple[Any, ...]]:
+    return run_at(e2e.source, f"SELECT id, v FROM {table} ORDER BY id")
 
 
-def test_nothing_is_written_to_the_target(way: WholeWay) -> None:
+def test_nothing_is_written_to_the_target(e2e: EndToEnd) -> None:
     """The keys wait in the log while capture is away; what is wrong stays wrong, and is said to be."""
-    way.caught_up()
-    way.at_target("UPDATE waiting SET v = 'damaged' WHERE id <= 3", "DELETE FROM waiting WHERE id = 4")
-    found, before = wrong(way, "waiting", 4), target_rows(way, "waiting")
-    way.stop("capture")
+    e2e.wait_until_caught_up()
+    e2e.at_target("UPDATE waiting SET v = 'damaged' WHERE id <= 3", "DELETE FROM waiting WHERE id = 4")
+    found, before = wrong(e2e, "waiting", 4), target_rows(e2e, "waiting")
+    e2e.stop("capture")
 
-    done = run_repair(way.settings, "main", found, wait_s=0.3)
+    done = run_repair(e2e.settings, "main", found, wait_s=0.3)
 
-    assert target_rows(way, "waiting") == before
-    assert way.log_rows() == 4
+    assert target_rows(e2e, "waiting") == before
+    assert e2e.log_rows() == 4
     assert (done.emitted, done.repaired) == ({"public.waiting": 4}, 0)
     assert {(s.key["id"], s.reason) for s in done.left} == {
         (str(n), "its change waits in the source's log") for n in (1, 2, 3, 4)
     }
-    way.start("capture")
-    way.caught_up()
-    assert target_rows(way, "waiting") == source_rows(way, "waiting")
+    e2e.start("capture")
+    e2e.wait_until_caught_up()
+    assert target_rows(e2e, "waiting") == source_rows(e2e, "waiting")
 
 
-def test_a_row_that_no_target_applies_is_left_and_named(way: WholeWay) -> None:
-    way.caught_up()
-    way.at_target("UPDATE unapplied SET v = 'damaged' WHERE id <= 2")
-    found = wrong(way, "unapplied", 2)
-    way.stop("apply")
+def test_a_row_that_no_target_applies_is_left_and_named(e2e: EndToEnd) -> None:
+    e2e.wait_until_caught_up()
+    e2e.at_target("UPDATE unapplied SET v = 'damaged' WHERE id <= 2")
+    found = wrong(e2e, "unapplied", 2)
+    e2e.stop("apply")
 
-    done = run_repair(way.settings, "main", found, wait_s=0.3)
+    done = run_repair(e2e.settings, "main", found, wait_s=0.3)
 
     assert {s.key["id"] for s in done.left} == {"1", "2"}
     assert all(s.reason for s in done.left)
     assert done.repaired == 0
-    way.start("apply")
-    way.until(lambda: way.verify(tables=("unapplied",)).verdict is ComparisonVerdict.SAME, "the repair")
+    e2e.start("apply")
+    e2e.until(lambda: e2e.verify(tables=("unapplied",)).verdict is ComparisonVerdict.SAME, "the repair")
 
 
-def test_what_is_shipped_and_not_yet_applied_is_not_repaired(way: WholeWay) -> None:
+def test_what_is_shipped_and_not_yet_applied_is_not_repaired(e2e: EndToEnd) -> None:
     """The target is right for where it stands, which is behind: no repair has reached it yet."""
-    way.caught_up()
-    run_at(way.source, "SET session_replication_role = replica", "UPDATE shipped SET v = 'past' WHERE id = 5")
-    found = wrong(way, "shipped", 1)
-    way.stop()
+    e2e.wait_until_caught_up()
+    run_at(e2e.source, "SET session_replication_role = replica", "UPDATE shipped SET v = 'past' WHERE id = 5")
+    found = wrong(e2e, "shipped", 1)
+    e2e.stop()
 
-    waits = run_repair(way.settings, "main", found, wait_s=0.3)
+    waits = run_repair(e2e.settings, "main", found, wait_s=0.3)
     assert [(s.key, s.reason) for s in waits.left] == [({"id": "5"}, "its change waits in the source's log")]
-    way.start("capture")
-    done = run_repair(way.settings, "main", found, wait_s=2.0)
+    e2e.start("capture")
+    done = run_repair(e2e.settings, "main", found, wait_s=2.0)
     assert [s.key for s in done.left] == [{"id": "5"}]
-    assert target_rows(way, "shipped") != source_rows(way, "shipped")
+    assert target_rows(e2e, "shipped") != source_rows(e2e, "shipped")
 
-    way.start("apply")
-    again = run_repair(way.settings, "main", found, wait_s=60.0)
+    e2e.start("apply")
+    again = run_repair(e2e.settings, "main", found, wait_s=60.0)
     assert (again.left, again.repaired) == ([], 1)
-    assert target_rows(way, "shipped") == source_rows(way, "shipped")
+    assert target_rows(e2e, "shipped") == source_rows(e2e, "shipped")
 
 
-def test_a_capture_fault_is_repaired_when_the_full_data_has_it(way: WholeWay) -> None:
+def test_a_capture_fault_is_repaired_when_the_full_data_has_it(e2e: EndToEnd) -> None:
     """Compared were source and full data: the target, which stands still, is not waited for."""
-    way.caught_up()
+    e2e.wait_until_caught_up()
     run_at(
-        way.source,
+        e2e.source,
         "SET session_replication_role = replica",
         "UPDATE halfway SET v = 'past' WHERE id = 5",
         "DELETE FROM halfway WHERE id = 6",
     )
-    found = wrong(way, "halfway", 2, leg="source")
-    way.stop("apply")
+    found = wrong(e2e, "halfway", 2, leg="source")
+    e2e.stop("apply")
 
-    done = run_repair(way.settings, "main", found, wait_s=60.0)
+    done = run_repair(e2e.settings, "main", found, wait_s=60.0)
 
     assert (done.left, done.repaired) == ([], 2)
-    way.start("apply")
-    way.caught_up()
-    assert target_rows(way, "halfway") == source_rows(way, "halfway")
+    e2e.start("apply")
+    e2e.wait_until_caught_up()
+    assert target_rows(e2e, "halfway") == source_rows(e2e, "halfway")
 
 
-def test_many_keys_go_in_several_transactions(way: WholeWay, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_keys_go_in_several_transactions(e2e: EndToEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("venus.adapters.verify.repair.KEYS_AT_ONCE", 7)
-    way.caught_up()
-    way.at_target("UPDATE many SET v = 'damaged' WHERE id <= 30", "UPDATE parent SET v = 'damaged' WHERE id <= 9")
-    found = way.verify(tables=("many", "parent"))
+    e2e.wait_until_caught_up()
+    e2e.at_target("UPDATE many SET v = 'damaged' WHERE id <= 30", "UPDATE parent SET v = 'damaged' WHERE id <= 9")
+    found = e2e.verify(tables=("many", "parent"))
 
-    done = run_repair(way.settings, "main", found, wait_s=60.0)
+    done = run_repair(e2e.settings, "main", found, wait_s=60.0)
 
     assert (done.left, done.repaired) == ([], 39)
     assert done.emitted == {"public.many": 30, "public.parent": 9}
     for table in ("many", "parent"):
-        assert target_rows(way, table) == source_rows(way, table)
+        assert target_rows(e2e, table) == source_rows(e2e, table)
 
 
-def test_keys_whose_rows_have_come_and_gone_since_they_were_compared(way: WholeWay) -> None:
+def test_keys_whose_rows_have_come_and_gone_since_they_were_compared(e2e: EndToEnd) -> None:
     """A repair ships what is there by then, also what no trigger has noted: a deletion, a new row, another value."""
-    way.caught_up()
-    way.at_target(
+    e2e.wait_until_caught_up()
+    e2e.at_target(
         "UPDATE parent SET v = 'damaged' WHERE id IN (50, 51)",
         "DELETE FROM parent WHERE id IN (52, 53)",
         "INSERT INTO parent VALUES (900, 'ghost'), (901, 'ghost')",
     )
-    found = wrong(way, "parent", 6)
+    found = wrong(e2e, "parent", 6)
     run_at(
-        way.source,
+        e2e.source,
         "SET session_replication_role = replica",
         "DELETE FROM parent WHERE id IN (50, 52)",
         "UPDATE parent SET v = 'newer' WHERE id IN (51, 53)",
         "INSERT INTO parent VALUES (900, 'real')",
     )
 
-    done = run_repair(way.settings, "main", found, wait_s=60.0)
+    done = run_repair(e2e.settings, "main", found, wait_s=60.0)
 
     assert (done.left, done.repaired) == ([], 6)
-    assert target_rows(way, "parent") == source_rows(way, "parent")
-    assert way.verify(tables=("parent",), leg="all").verdict is ComparisonVerdict.SAME
+    assert target_rows(e2e, "parent") == source_rows(e2e, "parent")
+    assert e2e.verify(tables=("parent",), leg="all").verdict is ComparisonVerdict.SAME

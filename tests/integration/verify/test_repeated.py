@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.whole_way import WholeWay, difference_keys, run_at, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, difference_keys, end_to_end, run_at
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
 
@@ -18,10 +18,10 @@ REPEATED = {("item", ("7",), "repeated", "apply"), ("word", ("w7",), "repeated",
 
 
 @pytest.fixture(scope="module")
-def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[WholeWay]:
+def e2e(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[EndToEnd]:
     """Yield a way with a table in ranges of its key and one that is taken whole, a row of each twice at the target."""
     source, target = postgres_server.create_database(), postgres_server.create_database()
-    with whole_way(tmp_path_factory.mktemp("way"), source, target) as made:
+    with end_to_end(tmp_path_factory.mktemp("way"), source, target) as made:
         run_at(
             source,
             "CREATE TABLE item (id int PRIMARY KEY, v text)",
@@ -43,18 +43,18 @@ def way(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> It
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "scan"}, {"leg": "target"}], ids=str)
-def test_a_repeated_row_is_a_difference(way: WholeWay, options: dict[str, Any]) -> None:
-    result = way.verify(**options)
+def test_a_repeated_row_is_a_difference(e2e: EndToEnd, options: dict[str, Any]) -> None:
+    result = e2e.verify(**options)
 
     assert difference_keys(result) == REPEATED
     assert result.verdict is ComparisonVerdict.DIFFERENT
     assert {d.note for d in result.differences} == {"2 rows in the target"}
 
 
-def test_a_repair_ships_no_other_copy_of_it(way: WholeWay) -> None:
-    result = way.verify()
+def test_a_repair_ships_no_other_copy_of_it(e2e: EndToEnd) -> None:
+    result = e2e.verify()
 
-    done = run_repair(way.settings, "main", result, wait_s=0.3)
+    done = run_repair(e2e.settings, "main", result, wait_s=0.3)
 
     assert (done.emitted, done.repaired, result.shippable) == ({}, 0, [])
     assert {s.table for s in done.left} == {"public.item", "public.word"}

@@ -16,7 +16,7 @@ import sqlalchemy
 from tests.conformance.places import PostgresPlace
 from tests.integration.verify.test_torture import insert
 from tests.support.databases.postgres import Server, running_server
-from tests.support.pipelines.whole_way import difference_keys, run_at, whole_way
+from tests.support.pipelines.end_to_end import difference_keys, end_to_end, run_at
 from tests.support.processes.lifetimes import new_folder
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
 from venus.adapters.targets.postgresql.session import TargetSession
@@ -136,33 +136,33 @@ def test_nothing_differs_between_ends_with_other_settings(
         run_at(target, "CREATE EXTENSION vector", *(s for s in setup if s.startswith("CREATE TYPE pair")))
         change(source, hostile | {"lc_monetary": "C"})
         change(target, hostile, role=True)
-        with whole_way(tmp_path, source, target) as way:
-            way.install()
-            way.load()
-            way.start()
+        with end_to_end(tmp_path, source, target) as e2e:
+            e2e.install()
+            e2e.load()
+            e2e.start()
             insert(app, place, numbers)
-            way.caught_up()
+            e2e.wait_until_caught_up()
             # few rows go as statements, and by the application's own session
             app.execute("UPDATE torture SET plain = ? WHERE id < 5", STRINGS[0])
             app.execute("DELETE FROM keyed WHERE k = '{a,NULL}'")
             app.execute("INSERT INTO keyed VALUES ('{q,NULL,\"NULL\"}', '-$1,234.56')")
             app.commit()
             run_at(source, "UPDATE torture SET id = -id WHERE id > 5 AND (c_bytea IS NOT NULL OR c_text IS NOT NULL)")
-            way.caught_up()
+            e2e.wait_until_caught_up()
             for table in ("torture", "keyed", "shapes"):
                 query = f"SELECT t::text FROM {table} t ORDER BY 1"
                 assert there.execute(query) == app.execute(query)
                 there.commit()
             for leg in ("ends", "all"):
-                same = way.verify(leg=leg)
+                same = e2e.verify(leg=leg)
                 assert (difference_keys(same), same.verdict) == (set(), ComparisonVerdict.SAME)
             there.execute("DELETE FROM keyed WHERE price < '0'::money")
             there.execute("UPDATE torture SET fee = '1' WHERE id = 1")
             there.execute("UPDATE shapes SET v = 2 WHERE k = '[3,4]'")
             there.commit()
-            wrong = way.verify()
+            wrong = e2e.verify()
             assert {table for table, *_ in difference_keys(wrong)} == {"keyed", "torture", "shapes"}
-            assert run_repair(way.settings, "main", wrong, wait_s=60).left == []
+            assert run_repair(e2e.settings, "main", wrong, wait_s=60).left == []
 
 
 def test_a_target_with_a_policy_that_hides_rows_takes_no_change(
@@ -179,15 +179,15 @@ def test_a_target_with_a_policy_that_hides_rows_takes_no_change(
         "GRANT ALL ON item TO applier",
     )
     try:
-        with whole_way(tmp_path, database, postgres_server.url(str(name), user="applier")) as way:
-            way.install()
-            way.load()
+        with end_to_end(tmp_path, database, postgres_server.url(str(name), user="applier")) as e2e:
+            e2e.install()
+            e2e.load()
             run_at(second_database, "ALTER TABLE item ENABLE ROW LEVEL SECURITY")
             run_at(second_database, "CREATE POLICY low ON item USING (id < 10)")
             run_at(database, "DELETE FROM item WHERE id = 20")
-            way.start()
-            way.until(lambda: read_table_states(way.settings, "main")[0].state == "HALTED", "the halt")
-            assert "row-level security policy" in read_table_states(way.settings, "main")[0].reason
+            e2e.start()
+            e2e.until(lambda: read_table_states(e2e.settings, "main")[0].state == "HALTED", "the halt")
+            assert "row-level security policy" in read_table_states(e2e.settings, "main")[0].reason
     finally:
         run_at(second_database, "DROP OWNED BY applier", "DROP ROLE applier")
 

@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import libpq
-from tests.support.pipelines.whole_way import WholeWay, run_at, whole_way
+from tests.support.pipelines.end_to_end import EndToEnd, end_to_end, run_at
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
 
@@ -85,35 +85,35 @@ def zoned_databases(database: str, second_database: str) -> tuple[str, str]:
     return database, second_database
 
 
-def same(way: WholeWay) -> None:
+def check_same(e2e: EndToEnd) -> None:
     """Check that a comparison finds nothing."""
-    way.caught_up()
-    result = way.verify(tables=("*.moment",))
+    e2e.wait_until_caught_up()
+    result = e2e.verify(tables=("*.moment",))
     assert (list(result.differences), result.verdict) == ([], ComparisonVerdict.SAME)
 
 
-def damaged_and_repaired(way: WholeWay, table: str, keys: int) -> None:
+def damage_and_repair(e2e: EndToEnd, table: str, keys: int) -> None:
     """Damage every row at the target and remove one; let a repair bring all of them back."""
-    way.at_target(f"UPDATE {table} SET v = -1")
-    ((gone,),) = way.at_target(f"DELETE FROM {table} WHERE ctid = (SELECT min(ctid) FROM {table}) RETURNING k::text")
-    result = way.verify(tables=("*.moment",))
+    e2e.at_target(f"UPDATE {table} SET v = -1")
+    ((gone,),) = e2e.at_target(f"DELETE FROM {table} WHERE ctid = (SELECT min(ctid) FROM {table}) RETURNING k::text")
+    result = e2e.verify(tables=("*.moment",))
     assert len(result.differences) == keys, gone
-    assert run_repair(way.settings, "main", result, wait_s=20.0).repaired == keys
-    same(way)
+    assert run_repair(e2e.settings, "main", result, wait_s=20.0).repaired == keys
+    check_same(e2e)
 
 
 @pytest.mark.parametrize("kind", POSTGRESQL)
 def test_postgresql_keys(kind: str, zoned_databases: tuple[str, str], tmp_path: Path) -> None:
     source, target = zoned_databases
     values = POSTGRESQL[kind]
-    with whole_way(tmp_path, source, target) as way:
+    with end_to_end(tmp_path, source, target) as e2e:
         run_at(source, f"CREATE TABLE moment (k {kind} PRIMARY KEY, v int, c {kind})")
         for n, value in enumerate(values):
             run_at(source, f"INSERT INTO moment VALUES ('{value}', {n}, '{value}')")
-        way.install()
-        way.load()
-        way.start()
-        same(way)
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        check_same(e2e)
         run_at(
             source,
             "UPDATE moment SET v = v + 100",
@@ -121,12 +121,12 @@ def test_postgresql_keys(kind: str, zoned_databases: tuple[str, str], tmp_path: 
             "DELETE FROM moment WHERE v = 101",
         )
         run_at(source, f"INSERT INTO moment VALUES ('{values[1]}', 5, '{values[0]}')")
-        same(way)
+        check_same(e2e)
         assert texts(source) == texts(target)
-        damaged_and_repaired(way, "moment", len(values))
+        damage_and_repair(e2e, "moment", len(values))
         if kind == "interval":  # equal, and another value
             run_at(source, "UPDATE moment SET k = '30 days' WHERE k = '1 mon'")
-            same(way)
+            check_same(e2e)
             assert texts(source) == texts(target)
 
 
@@ -176,15 +176,15 @@ def test_mariadb_keys(
     run("SET time_zone = '+05:45'", f"CREATE TABLE moment (k {kind} NOT NULL PRIMARY KEY, v int, c {kind} NULL)")
     for n, value in enumerate(values):
         run(f"INSERT INTO moment VALUES ({value}, {n}, {value})")
-    with whole_way(tmp_path, mariadb_exact_database, second_database) as way:
-        way.install()
-        way.load()
-        way.start()
-        same(way)
+    with end_to_end(tmp_path, mariadb_exact_database, second_database) as e2e:
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        check_same(e2e)
         run("SET time_zone = '-03:30'", "UPDATE moment SET v = v + 100", "DELETE FROM moment WHERE v = 101")
         run(f"INSERT INTO moment VALUES ({values[1]}, 5, NULL)")
-        same(way)
-        damaged_and_repaired(way, f"{name}.moment", len(values))
+        check_same(e2e)
+        damage_and_repair(e2e, f"{name}.moment", len(values))
     app.close()
 
 
@@ -207,12 +207,12 @@ def test_sqlite_keys(kind: str, second_database: str, tmp_path: Path) -> None:
 
     run(f"CREATE TABLE moment (k {kind} NOT NULL PRIMARY KEY, v int, c {kind})")
     run(*(f"INSERT INTO moment VALUES ('{value}', {n}, '{value}')" for n, value in enumerate(values)))
-    with whole_way(tmp_path, f"sqlite:///{file}", second_database) as way:
-        way.install()
-        way.load()
-        way.start()
-        same(way)
+    with end_to_end(tmp_path, f"sqlite:///{file}", second_database) as e2e:
+        e2e.install()
+        e2e.load()
+        e2e.start()
+        check_same(e2e)
         run("UPDATE moment SET v = v + 100", "DELETE FROM moment WHERE v = 101")
         run(f"INSERT INTO moment VALUES ('{values[1]}', 5, NULL)")
-        same(way)
-        damaged_and_repaired(way, "moment", len(values))
+        check_same(e2e)
+        damage_and_repair(e2e, "moment", len(values))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.places import Application, MariaPlace, Place, PostgresPlace, SqlitePlace
-from tests.support.pipelines.whole_way import difference_keys, run_at, whole_way
+from tests.support.pipelines.end_to_end import difference_keys, end_to_end, run_at
 from venus.adapters.verify.findings import ComparisonVerdict
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -43,7 +43,7 @@ def test_nothing_differs(place: tuple[Place, str], tmp_path: Path, second_databa
     where, url = place
     columns, setup = where.torture()
     numbers = count(1)
-    with closing(where.connect()) as app, whole_way(tmp_path, url, second_database) as way:
+    with closing(where.connect()) as app, end_to_end(tmp_path, url, second_database) as e2e:
         for statement in setup:
             app.execute(statement)
         spelled = ", ".join(f"{name} {column.type}" for name, column in columns.items())
@@ -51,12 +51,12 @@ def test_nothing_differs(place: tuple[Place, str], tmp_path: Path, second_databa
         insert(app, where, numbers)
         # what is neither an enum nor a domain is made at the target by hand, as --ddl-only says
         run_at(second_database, "SELECT 1", *(s for s in setup if s.startswith("CREATE TYPE pair")))
-        way.install()
-        way.load()
-        way.start()
+        e2e.install()
+        e2e.load()
+        e2e.start()
         rows = insert(app, where, numbers)
-        way.caught_up()
-        result = way.verify()
+        e2e.wait_until_caught_up()
+        result = e2e.verify()
         assert (difference_keys(result), result.verdict) == (set(), ComparisonVerdict.SAME)
         (table,) = [t for t in result.tables if t.table.endswith(".torture")]
         assert table.rows == rows

@@ -29,7 +29,7 @@ class Clients:
     def __init__(self, host: BrokerHost) -> None:
         self._host = host
         self.producers: dict[Stream, int] = {}  # stream -> its epoch
-        self.consumers: dict[Stream, Reading] = {}
+        self.consumers: dict[Stream, SnapshotRead] = {}
         self._making = False  # a snapshot: one at a time
 
     def end(self, error: VenusError) -> None:
@@ -153,7 +153,7 @@ class Clients:
             stream.end(error if isinstance(error, VenusError) else Unavailable("it takes too long"))
             return
         stream.on_end = lambda: self._consumer_left(stream)
-        self.consumers[stream] = Reading(group, token, offset)
+        self.consumers[stream] = SnapshotRead(group, token, offset)
         if not stream.open:
             stream._leave()
             return
@@ -213,7 +213,7 @@ class Clients:
                 stream.down("increments", found.increments)
 
 
-class Reading:
+class SnapshotRead:
     """How far a consumer's stream has come; `unheard` frames are not acknowledged yet."""
 
     def __init__(self, group: str, token: int, offset: int) -> None:

@@ -32,7 +32,7 @@ class ProcessKilled(BaseException):
     """The process of a waiting caller has ended."""
 
 
-class Patient(Future[Any]):
+class PatientFuture(Future[Any]):
     """A future of the core: a caller that waits for its result lets the world continue meanwhile."""
 
     host: BrokerHost
@@ -100,8 +100,8 @@ class SimulatedCore(Core):
     def _patient(self, call: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
         def call_patiently(*arguments: Any, **named: Any) -> Future[Any]:
             future = call(*arguments, **named)
-            future.__class__ = Patient
-            assert isinstance(future, Patient)
+            future.__class__ = PatientFuture
+            assert isinstance(future, PatientFuture)
             future.host = self._host
             return future
 

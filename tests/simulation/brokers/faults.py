@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from tests.simulation.brokers.world import BrokerWorld
 
 
-def clock_step(world: BrokerWorld, _: float) -> None:
+def step_clock(world: BrokerWorld, _: float) -> None:
     """Set the clock of a machine forward or back."""
     host = world.loop.random.choice(list(world.hosts.values()))
     host.clock_ahead_s += world.loop.random.choice((-86400.0, -60.0, -1.0, 1.0, 60.0, 86400.0))
 
 
-def disk_full(world: BrokerWorld, seconds: float) -> None:
+def fill_disk(world: BrokerWorld, seconds: float) -> None:
     """Leave next to no space on a machine."""
     host = common.some(world)
     host.free_bytes = world.loop.random.choice((0, 1 << 19))
@@ -27,14 +27,14 @@ def disk_full(world: BrokerWorld, seconds: float) -> None:
     world.loop.after(seconds, free_space)
 
 
-def failing_write(world: BrokerWorld, _: float) -> None:
+def fail_next_write(world: BrokerWorld, _: float) -> None:
     """Let one of the next writes of a broker fail."""
     host = common.some(world)
     if host.up:
         host.disk.memory.fails_after = world.loop.random.randint(0, 20)
 
 
-def flipped_bit(world: BrokerWorld, seconds: float) -> None:
+def flip_bit(world: BrokerWorld, seconds: float) -> None:
     """Flip a bit in the log of a broker that is down, if others have everything as well."""
     host, record = common.some(world), world.coordinator.record
     others = {other.me for other in world.hosts.values() if other is not host}
@@ -46,22 +46,31 @@ def flipped_bit(world: BrokerWorld, seconds: float) -> None:
     common.restart_after(world, host, seconds)
 
 
-def client_lines(world: BrokerWorld, seconds: float) -> None:
+def cut_client_lines(world: BrokerWorld, seconds: float) -> None:
     """Cut clients from a broker, in one direction or in both."""
     host = common.some(world).name
     cut = world.loop.random.choice(({("!", host), (host, "!")}, {("!", host)}, {(host, "!")}))
     common.cut(world, cut, seconds)
 
 
-def dead_producer(world: BrokerWorld, _: float) -> None:
+def kill_producers(world: BrokerWorld, _: float) -> None:
     """Kill every upper adapter."""
     for producer in world.producers:
         producer.end()
 
 
-def dead_consumer(world: BrokerWorld, seconds: float) -> None:
+def kill_consumer(world: BrokerWorld, seconds: float) -> None:
     """Kill an under adapter, for long enough at times that the queue is trimmed."""
     world.loop.random.choice(world.consumers).stop(seconds)
 
 
-KINDS = (*common.KINDS, clock_step, disk_full, failing_write, flipped_bit, client_lines, dead_producer, dead_consumer)
+KINDS = (
+    *common.KINDS,
+    step_clock,
+    fill_disk,
+    fail_next_write,
+    flip_bit,
+    cut_client_lines,
+    kill_producers,
+    kill_consumer,
+)

@@ -32,7 +32,7 @@ class SimulatedInstaller(ReplicaInstaller):
             ended=lambda _, error: host.clients.end(error),
         )
         self._host = host
-        self._stopping = _Stopping(host)  # type: ignore[assignment]
+        self._stopping = _ProcessStop(host)  # type: ignore[assignment]
 
     def begin(self, business: str, leader: LiveBroker, done: Callable[[LogChanged], None]) -> None:
         """Install a leader's copy, in a thread of this process."""
@@ -91,7 +91,7 @@ class _Source:
             raise Unavailable("no way there")
 
 
-class _Stopping:
+class _ProcessStop:
     """An event that is set when the process has ended, and waits in virtual time."""
 
     def __init__(self, host: BrokerHost) -> None:

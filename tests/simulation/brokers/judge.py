@@ -114,7 +114,7 @@ class BrokerJudge(Judge):
                 return False
         return all(consumer.sequence == world.source.next_sequence - 1 for consumer in world.consumers)
 
-    def final(self) -> None:
+    def check_final_state(self) -> None:
         world = self._world
         for name in world.coordinator.record.replicas:
             host = world.hosts[name]

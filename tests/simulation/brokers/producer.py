@@ -22,7 +22,7 @@ TICK_S = 0.1
 SILENCE_S = 4.0
 
 
-class Does(Enum):
+class ProducerAction(Enum):
     """What a producer does."""
 
     CONNECTING = auto()
@@ -38,7 +38,7 @@ class Producer:
         self._loop, self._random = world.loop, world.loop.random
         self.alive = True
         self._stream: Stream | None = None
-        self._does = Does.NOTHING
+        self._does = ProducerAction.NOTHING
         self._epoch = 0
         self._claimed: int | None = None  # the newest epoch that this process was given
         self._next_batch, self._next_sequence = 1, 1
@@ -63,9 +63,9 @@ class Producer:
         if self._stream is None:
             if now >= self._later_at:
                 self._connect()
-        elif self._does is not Does.NOTHING and now - self._heard_at > SILENCE_S:
+        elif self._does is not ProducerAction.NOTHING and now - self._heard_at > SILENCE_S:
             self._again()
-        elif self._does is Does.NOTHING and now >= self._later_at:
+        elif self._does is ProducerAction.NOTHING and now >= self._later_at:
             if now - self._heard_at > SILENCE_S:
                 self._stream.keep_alive()
             self._ship()
@@ -73,7 +73,7 @@ class Producer:
     def _again(self) -> None:
         if self._stream is not None:
             self._stream.close()
-        self._stream, self._cut, self._does = None, None, Does.NOTHING
+        self._stream, self._cut, self._does = None, None, ProducerAction.NOTHING
         self._later_at = self._loop.now + 0.3 * self._random.random()
 
     def _connect(self) -> None:
@@ -87,7 +87,7 @@ class Producer:
             self.end()  # another one has taken over
             return
         stream = self._stream = Stream(host, self._on_message, lambda error: self._on_end(stream, error))
-        self._does, self._heard_at = Does.CONNECTING, self._loop.now
+        self._does, self._heard_at = ProducerAction.CONNECTING, self._loop.now
         stream.up(host.clients.init, stream, self._source.epoch, self._source.last_batch)
 
     def _on_end(self, stream: Stream, error: VenusError) -> None:
@@ -139,7 +139,7 @@ class Producer:
             raise Violation("nothing is visible that the source has not committed", f"batch {committed}")
         self._next_batch = committed + 1
         self._next_sequence = max(source.next_sequence, ack.last_sequence + 1)
-        self._described, self._does = False, Does.NOTHING
+        self._described, self._does = False, ProducerAction.NOTHING
 
     def _decide(self, batch_no: int, digest: int, verdict: Verdict) -> None:
         stream = self._stream
@@ -151,7 +151,7 @@ class Producer:
         stream = self._stream
         if cut is None or stream is None:
             return
-        self._cut, self._does, self._heard_at = cut, Does.SHIPPING, self._loop.now
+        self._cut, self._does, self._heard_at = cut, ProducerAction.SHIPPING, self._loop.now
         halves = [
             broker_pb2.Half(batch_no=record.batch_no, digest=record.digest, body=self._world.on_the_way(body))
             for body, record in zip(cut.bodies, cut.records, strict=True)
@@ -161,7 +161,7 @@ class Producer:
 
     def _on_persisted(self, result: Any) -> None:
         cut = self._cut
-        if cut is None or self._does is not Does.SHIPPING:
+        if cut is None or self._does is not ProducerAction.SHIPPING:
             return
         if result.resend_from is not None:
             self._again()
@@ -171,7 +171,7 @@ class Producer:
     def _commit(self, cut: Cut) -> None:
         fate = self._random.random() / self._world.producers_fail if self._world.producers_fail else 1.0
         first, last = cut.records[0], cut.records[-1]
-        self._cut, self._does = None, Does.NOTHING
+        self._cut, self._does = None, ProducerAction.NOTHING
         if fate < 0.2:
             self._die("died before its local transaction")
             return
@@ -201,7 +201,7 @@ class Producer:
         self.end()
 
     def _on_review(self, halves: Sequence[broker_pb2.HalfRef]) -> None:
-        if self._does is Does.CONNECTING:
+        if self._does is ProducerAction.CONNECTING:
             return
         in_flight = self._cut.records[0].batch_no if self._cut is not None else None
         records = self._source.batches

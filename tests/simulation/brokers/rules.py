@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.simulation.patching import Edit
+from tests.simulation.patching import SourceEdit
 from tests.simulation.rules import Rule
 
 
 def _rule(text: str, where: str, old: str, new: str, seed: int, invariant: str) -> Rule:
-    edit = Edit(where=f"venus.{where}", old=old, new=new)
+    edit = SourceEdit(where=f"venus.{where}", old=old, new=new)
     return Rule(text=text, edits=(edit,), seed=seed, invariant=invariant)
 
 

@@ -106,7 +106,7 @@ def fold(rows: dict[bytes, tuple[int, int, bytes]], section: TableChanges, seque
 
 
 @dataclass
-class Durable:
+class DurableState:
     """What the target's database has: it survives every kill."""
 
     job: str = ""
@@ -129,7 +129,7 @@ class Target:
 
     def __init__(self, broker: Broker, random_: random.Random, without: str = "") -> None:
         self._broker, self._random, self._without = broker, random_, without
-        self.durable = Durable()
+        self.durable = DurableState()
         self._changed_keys = ChangedKeys(random_.choice((3, 1000)))
         self.kills = 0.0
 
@@ -141,7 +141,7 @@ class Target:
             raise ProcessKilled
 
     @contextmanager
-    def _transaction(self) -> Iterator[Durable]:
+    def _transaction(self) -> Iterator[DurableState]:
         made = copy.deepcopy(self.durable)
         yield made
         self._live()
@@ -194,7 +194,7 @@ class Target:
         keys = sorted(snapshot.rows[table_id])
         keys = keys[: len(keys) // 2] if half == 0 else keys[len(keys) // 2 :]
 
-        def copy_rows(made: Durable) -> None:
+        def copy_rows(made: DurableState) -> None:
             width = table_width(made, table_id)
             for key in keys:
                 if key in made.rows[table_id]:
@@ -231,7 +231,9 @@ class Target:
         with self._transaction() as made:
             for table_id in halted:
                 made.states[table_id] = "HALTED"
-            Applying(made, self._changed_keys if first_load else None, self._without, first_load=first_load).run(cuts)
+            ApplyTransaction(
+                made, self._changed_keys if first_load else None, self._without, first_load=first_load
+            ).run(cuts)
 
     def _halting(self, cuts: list[DeliveredCut]) -> set[int]:
         """Return the tables that get another key in these cuts, which the target cannot follow."""
@@ -263,15 +265,15 @@ class Target:
             made.resyncs = set()
 
 
-def table_width(found: Durable, table_id: int) -> int:
+def table_width(found: DurableState, table_id: int) -> int:
     """Return how many columns a row of a table has at the target."""
     return width_of(found.schemas[table_id, found.versions[table_id]])
 
 
-class Applying:
+class ApplyTransaction:
     """One transaction that applies cuts."""
 
-    def __init__(self, made: Durable, changed: ChangedKeys | None, without: str, *, first_load: bool) -> None:
+    def __init__(self, made: DurableState, changed: ChangedKeys | None, without: str, *, first_load: bool) -> None:
         self._made, self._changed, self._without = made, changed, without
         self._follows = ("LOADING", "ACTIVE") if first_load else ("ACTIVE",)
         self._pending: dict[int, list[RowChanges]] = {}

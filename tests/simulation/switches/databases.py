@@ -19,8 +19,8 @@ Entry = tuple[str, str | None]
 
 
 @dataclass
-class Rules:
-    """Mechanisms outside the switch itself; each can be taken out."""
+class Mechanisms:
+    """Mechanisms that a switch relies on; a test can disable each."""
 
     #: VENUS's own writes are not logged.
     suppresses_echo: bool = True
@@ -88,7 +88,7 @@ class Broker:
 class Side:
     """A database as the switch sees it. `call` runs other processes, and may end this one."""
 
-    def __init__(self, database: Database, rules: Rules, call: Callable[[], None]) -> None:
+    def __init__(self, database: Database, rules: Mechanisms, call: Callable[[], None]) -> None:
         self.name = database.name
         self._database = database
         self._rules = rules
@@ -161,7 +161,9 @@ class Side:
 class Session:
     """The session that opens the follower."""
 
-    def __init__(self, database: Database, rules: Rules, call: Callable[[], None], lock: Callable[[], None]) -> None:
+    def __init__(
+        self, database: Database, rules: Mechanisms, call: Callable[[], None], lock: Callable[[], None]
+    ) -> None:
         self._database = database
         self._rules = rules
         self._call = call

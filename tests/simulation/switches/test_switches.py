@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.patching import Edit, apply_edits
-from tests.simulation.switches.databases import Rules
+from tests.simulation.patching import SourceEdit, apply_edits
+from tests.simulation.switches.databases import Mechanisms
 from tests.simulation.switches.world import World, first_violation
 
 _SWITCH = "venus.adapters.cutover.switch:Switch"
@@ -15,7 +15,7 @@ _SWITCH = "venus.adapters.cutover.switch:Switch"
 #: The rule, and the code without it.
 EDITS = {
     "the former owner follows from the cut at which the new one was opened": (
-        Edit(
+        SourceEdit(
             where=f"{_SWITCH}._follow",
             old="self.run_step(self.owner, lambda: self.owner.follow(record, start))",
             new="from dataclasses import replace\n"
@@ -23,21 +23,23 @@ EDITS = {
             "    self.owner.follow(replace(record, offset=start.offset), start)",
         ),
     ),
-    "only one process switches": (Edit(where=f"{_SWITCH}.reopen", old="session.lock_switch()", new="pass"),),
+    "only one process switches": (SourceEdit(where=f"{_SWITCH}.reopen", old="session.lock_switch()", new="pass"),),
     "the former owner stays closed once the new one is open": (
-        Edit(where=f"{_SWITCH}.reopened_on_failure", old="if self.step in (Step.STOP, Step.OPEN):", new="if True:"),
-        Edit(where=f"{_SWITCH}.reopen", old="if step not in (Step.STOP, Step.OPEN):", new="if False:"),
+        SourceEdit(
+            where=f"{_SWITCH}.reopened_on_failure", old="if self.step in (Step.STOP, Step.OPEN):", new="if True:"
+        ),
+        SourceEdit(where=f"{_SWITCH}.reopen", old="if step not in (Step.STOP, Step.OPEN):", new="if False:"),
     ),
 }
 
 
 def test_no_history_breaks_an_invariant() -> None:
-    assert first_violation(Rules(), range(300)) == ""
+    assert first_violation(Mechanisms(), range(300)) == ""
 
 
 @pytest.mark.slow
 def test_thousands_of_histories() -> None:
-    assert first_violation(Rules(), range(300, 12_000)) == ""
+    assert first_violation(Mechanisms(), range(300, 12_000)) == ""
 
 
 def test_histories_contain_many_switches() -> None:
@@ -50,12 +52,12 @@ def test_histories_contain_many_switches() -> None:
     assert sum(counts) >= 80
 
 
-@pytest.mark.parametrize("rule", Rules.__dataclass_fields__)
+@pytest.mark.parametrize("rule", Mechanisms.__dataclass_fields__)
 def test_without_a_rule_a_history_breaks(rule: str) -> None:
-    assert first_violation(replace(Rules(), **{rule: False}), range(400)) != ""
+    assert first_violation(replace(Mechanisms(), **{rule: False}), range(400)) != ""
 
 
 @pytest.mark.parametrize("rule", EDITS)
 def test_without_a_rule_of_the_switch_a_history_breaks(rule: str) -> None:
     with apply_edits(EDITS[rule]):
-        assert first_violation(Rules(), range(400)) != ""
+        assert first_violation(Mechanisms(), range(400)) != ""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.simulation.switches.databases import Broker, Database, Registry, Rules, Session, Side
+from tests.simulation.switches.databases import Broker, Database, Mechanisms, Registry, Session, Side
 from venus.adapters.cutover.direction import FallBackPair
 from venus.adapters.cutover.lock_patience import LockPatience
 from venus.adapters.cutover.switch import Switch
@@ -94,9 +94,9 @@ class Loop:
 class World:
     """One history."""
 
-    def __init__(self, seed: int, rules: Rules | None = None) -> None:
+    def __init__(self, seed: int, rules: Mechanisms | None = None) -> None:
         self._random = random.Random(seed)
-        self.rules = rules or Rules()
+        self.rules = rules or Mechanisms()
         self.old = Database(name=OLD, captures=True)
         self.new = Database(name=NEW, follows=True)
         self.databases = {OLD: self.old, NEW: self.new}
@@ -326,7 +326,7 @@ class World:
 
     def _settle(self) -> None:
         """Finish what is unfinished, let everything arrive, and compare."""
-        self._quiet, self._random = True, _Without(self._random)
+        self._quiet, self._random = True, _FaultlessRandom(self._random)
         for _ in range(3):
             if self._is_unfinished:
                 self._command(self._follower_of_unfinished, crashes=False)
@@ -351,7 +351,7 @@ class World:
         return any(r.state in (SideState.CLOSED, SideState.STOPPED) for r in records)
 
 
-class _Without(random.Random):
+class _FaultlessRandom(random.Random):
     """Randomness of the end: no faults any more."""
 
     def __init__(self, before: random.Random) -> None:
@@ -361,7 +361,7 @@ class _Without(random.Random):
         return "" if "before" in seq else super().choice(seq)
 
 
-def first_violation(rules: Rules, seeds: Seq[int]) -> str:
+def first_violation(rules: Mechanisms, seeds: Seq[int]) -> str:
     """Return the first broken invariant, of the histories or asserted by the switch; empty if there is none."""
     for seed in seeds:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.simulation.brokers.clients import Clients, Reading
+from tests.simulation.brokers.clients import Clients, SnapshotRead
 from tests.simulation.brokers.disk import BUSINESS
 from tests.simulation.brokers.streams import Stream
 from venus.broker.queue.reduced_batches import TableChoice
@@ -17,7 +17,7 @@ from venus.wire import broker_pb2
 FRAME_BYTES = 300
 
 
-class TierReading(Reading):
+class TierReading(SnapshotRead):
     """How far a stream has come, and which tables it wants."""
 
     def __init__(

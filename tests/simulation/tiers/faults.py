@@ -22,9 +22,9 @@ def plan(world: TierWorld, until: float) -> None:
     random = world.loop.random
     kinds = random.sample(KINDS, random.randint(2, len(KINDS)))
     if world.has_predicates and world.chooser.random() < 0.8:
-        kinds += [predicates] * world.chooser.choice((1, 4, 8))
+        kinds += [change_predicates] * world.chooser.choice((1, 4, 8))
     if world.has_older:
-        kinds += [filled_there] * 8
+        kinds += [refill_there] * 8
     if world.loses_disks:
         kinds += [lost_disk] * 4
     pause = random.choice((0.5, 1.0, 2.0))
@@ -85,7 +85,7 @@ def lost_disk(world: TierWorld, seconds: float) -> None:
         start_after(world, host, seconds)
 
 
-def interrupted_fills(world: TierWorld, _: float) -> None:
+def interrupt_fills(world: TierWorld, _: float) -> None:
     """Have the next fills interrupted, each at one of its chunks."""
     world.interruptions += [world.loop.random.randint(0, 3) for _ in range(4)]
 
@@ -135,7 +135,7 @@ def pause(world: TierWorld, seconds: float) -> None:
     host.paused_until = max(host.paused_until, world.loop.now + seconds)
 
 
-def slow_disk(world: TierWorld, seconds: float) -> None:
+def slow_down_disk(world: TierWorld, seconds: float) -> None:
     """Let every sync of a machine take long."""
     disk = some(world).disk
     disk.lag_s = 0.1 * world.loop.random.random()
@@ -146,12 +146,12 @@ def slow_disk(world: TierWorld, seconds: float) -> None:
     world.loop.after(seconds, quick)
 
 
-def dead_producer(world: TierWorld, _: float) -> None:
+def kill_producer(world: TierWorld, _: float) -> None:
     """Kill the upper adapter."""
     world.end_producers()
 
 
-def dead_consumer(world: TierWorld, seconds: float) -> None:
+def kill_consumer(world: TierWorld, seconds: float) -> None:
     """Kill an under adapter."""
     world.loop.random.choice(world.consumers).stop(seconds)
 
@@ -195,7 +195,7 @@ def forget(world: TierWorld, _: float) -> None:
     world.loop.counts["the business was forgotten and made again"] += 1
 
 
-def other_network(world: TierWorld, seconds: float) -> None:
+def start_other_network(world: TierWorld, seconds: float) -> None:
     """Have the home of another network at the home's address for a while."""
     if world.foreign is not None or not world.home.up:
         return
@@ -220,7 +220,7 @@ def other_network(world: TierWorld, seconds: float) -> None:
     world.loop.after(max(seconds, 1.0), back)
 
 
-def labels(world: TierWorld, seconds: float) -> None:
+def change_labels(world: TierWorld, seconds: float) -> None:
     """Give the set with labels others, and start it again."""
     host = world.hosts.get("c")
     if host is None or not host.up:
@@ -230,7 +230,7 @@ def labels(world: TierWorld, seconds: float) -> None:
     start_after(world, host, min(seconds, 1.0))
 
 
-def predicates(world: TierWorld, seconds: float) -> None:
+def change_predicates(world: TierWorld, seconds: float) -> None:
     """Give a set, or each tandem set, other predicates, and start it again; now and then back again soon after."""
     chooser, hosts = world.chooser, world.hosts
     name = chooser.choice([host.name for host in hosts.values() if host.upstream])
@@ -246,7 +246,7 @@ def predicates(world: TierWorld, seconds: float) -> None:
         world.loop.after(5.0 + 2.0 * chooser.random(), _restart, world, twin, twin.where, 2.0)
 
 
-def filled_there(world: TierWorld, _: float) -> None:
+def refill_there(world: TierWorld, _: float) -> None:
     """Fill a tandem set again by other predicates, exactly where the sets below it are; they are away meanwhile.
 
     No set works, and they are forgotten: the set waits for no later cut.
@@ -299,16 +299,16 @@ def heal(world: TierWorld) -> None:
 KINDS = (
     crash,
     power_loss,
-    interrupted_fills,
+    interrupt_fills,
     cut_line,
     cut_clients,
     pause,
-    slow_disk,
-    dead_producer,
-    dead_consumer,
+    slow_down_disk,
+    kill_producer,
+    kill_consumer,
     backup,
     restore,
     forget,
-    other_network,
-    labels,
+    start_other_network,
+    change_labels,
 )

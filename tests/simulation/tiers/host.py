@@ -10,7 +10,7 @@ from tests.simulation.brokers.disk import BUSINESS, BrokerDisk
 from tests.simulation.brokers.memory_store import MemoryDisk
 from tests.simulation.brokers.process import ThreadedProcess
 from tests.simulation.tiers.clients import TierClients
-from tests.simulation.tiers.puller import SimulatedPuller
+from tests.simulation.tiers.replicator import SimulatedPuller
 from tests.simulation.tiers.upstream import SimulatedLook
 from venus.broker.machine.business import Business
 from venus.broker.mirrors import network_membership as identity

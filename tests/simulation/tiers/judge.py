@@ -142,7 +142,7 @@ class TierJudge:
             if not host.upstream:
                 if self._world.timeline.book.setdefault(place.base_offset, batch) != batch:
                     raise Violation("an offset of the home has one batch", f"{place.base_offset}")
-            elif not host.labels and self.rows.at(host) == columned.EVERY:
+            elif not host.labels and self.rows.admitted_at(host) == columned.EVERY:
                 known.book[place.base_offset] = batch
                 known.may_be = [
                     found for found in known.may_be if _is_the_same(found.book.get(place.base_offset), batch)
@@ -236,7 +236,7 @@ class TierJudge:
         """Whether every set has the rows of the source."""
         return all(full_data(host) == self._wanted_of(host) for host in self._world.hosts.values())  # type: ignore[arg-type]
 
-    def final(self) -> None:
+    def check_final_state(self) -> None:
         """Compare everything."""
         for host in self._world.hosts.values():
             if (rows := full_data(host)) != self._wanted_of(host):  # type: ignore[arg-type]
@@ -246,7 +246,7 @@ class TierJudge:
                 raise Violation("every target is the source", f"{consumer.group}: {consumer.rows}")
 
     def _wanted_of(self, host: TierHost) -> Rows:
-        return self._expected_rows(host.tables, self.rows.at(host))
+        return self._expected_rows(host.tables, self.rows.admitted_at(host))
 
     def _expected_rows(self, tables: frozenset[int], admits: Admits) -> Rows:
         rows = {key: row for key, row in self._world.source.rows.items() if table_of(key) in tables}

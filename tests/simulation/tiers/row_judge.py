@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.brokers.judge import full_data
 from tests.simulation.judge import Violation
-from tests.simulation.tiers.rows import EVERY, Admits, both, visible_rows
+from tests.simulation.tiers.rows import EVERY, Admits, intersect, visible_rows
 
 if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
@@ -35,7 +35,7 @@ class RowJudge:
 
     def on_choice(self, host: TierHost, own: Admits, upper: TierHost, snapshot: str) -> None:
         """Note by what a set chooses in a snapshot of the one above."""
-        self._asked[host.name, snapshot] = RowChoice(own, both(own, self.at(upper)))
+        self._asked[host.name, snapshot] = RowChoice(own, intersect(own, self.admitted_at(upper)))
 
     def on_full_data(self, host: TierHost) -> None:
         """Note that full data has begun, by the log or what is left of it."""
@@ -44,11 +44,11 @@ class RowJudge:
         if mirror is not None and mirror.snapshot:
             self._here[host.name, mirror.begin] = self._asked[host.name, mirror.snapshot]
 
-    def at(self, host: TierHost) -> Admits:
+    def admitted_at(self, host: TierHost) -> Admits:
         """Return which rows a set should have."""
-        return self._of(host).all
+        return self._choice_of(host).all
 
-    def _of(self, host: TierHost) -> RowChoice:
+    def _choice_of(self, host: TierHost) -> RowChoice:
         business = host.business
         mirror = business.committed.mirror if business is not None else None
         if mirror is None:
@@ -59,19 +59,19 @@ class RowJudge:
 
     def follows(self, host: TierHost, above: Admits) -> None:
         """Judge a set that continues with the increments of one above."""
-        business, known = host.business, self._of(host)
+        business, known = host.business, self._choice_of(host)
         mirror = business.committed.mirror if business is not None else None
         if business is None or mirror is None:
             return
-        found = both(known.own, above)
+        found = intersect(known.own, above)
         if business.committed.next_offset > NOTHING:
             agree(f"{host.name}", known.all, found, host.tables)
         self._here[host.name, mirror.begin] = RowChoice(known.own, found)
 
     def would_do(self, host: TierHost, upper: TierHost) -> bool:
         """Whether a set above has the rows that a set has."""
-        known = self._of(host)
-        found = both(known.own, self.at(upper))
+        known = self._choice_of(host)
+        found = intersect(known.own, self.admitted_at(upper))
         return all(known.all[table] == found[table] for table in host.tables)
 
     def on_judged(self, host: TierHost, known: MirrorHistory) -> None:
@@ -81,8 +81,8 @@ class RowJudge:
             return
         host.loop.counts["full data compared"] += 1
         # what is committed becomes rows a moment later
-        offset, rows, admits = business.materialised.offset, full_data(host), self.at(host)  # type: ignore[arg-type]
-        fits = [line for line in known.may_be if _shows(line, offset, host.tables, admits) == rows]
+        offset, rows, admits = business.materialised.offset, full_data(host), self.admitted_at(host)  # type: ignore[arg-type]
+        fits = [line for line in known.may_be if _shown_row(line, offset, host.tables, admits) == rows]
         if not fits:
             raise Violation(
                 "the full data of a set is the home's rows at its offset, by the filters",
@@ -98,6 +98,6 @@ def agree(who: str, before: Admits, here: Admits, tables: frozenset[int]) -> Non
             raise Violation(OTHERS, f"{who}: table {table} has {sorted(here[table])}, before {sorted(before[table])}")
 
 
-def _shows(line: Timeline, offset: int, tables: frozenset[int], admits: Admits) -> object:
+def _shown_row(line: Timeline, offset: int, tables: frozenset[int], admits: Admits) -> object:
     found = line.source.rows_at(line.sequence_at(offset), tables)
     return None if found is None else visible_rows(found, admits)

@@ -84,7 +84,7 @@ def find_admitted(where: Mapping[str, str]) -> Admits:
     }
 
 
-def both(one: Admits, other: Admits) -> Admits:
+def intersect(one: Admits, other: Admits) -> Admits:
     """Return what passes two sets, one below the other."""
     return {n: one[n] & other[n] for n in one}
 

@@ -162,7 +162,7 @@ class TierWorld:
             raise Violation("all targets are complete within 60 s", self._standing())
         if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.at_nearest):
             raise Violation("every set returns to the nearest upstream set", self._standing())
-        self.judge.final()
+        self.judge.check_final_state()
 
     def _standing(self) -> str:
         found = []

@@ -11,7 +11,7 @@ import numpy as np
 import psycopg2
 
 from tests.support.databases.postgres import libpq
-from tests.support.pipelines.loops import looping
+from tests.support.pipelines.loops import run_loop
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational.apply_session import ApplyReport, run_apply
 from venus.codec.batch import Batch, TableChanges, marker
@@ -56,7 +56,7 @@ def unique_label(schema: TableSchema) -> TableSchema:
     return replace(schema, indexes=(Index(name=f"{schema.name}_label", columns=("label",), unique=True),))
 
 
-def refers(schema: TableSchema, column_name: str, to: TableSchema) -> TableSchema:
+def make_referring_schema(schema: TableSchema, column_name: str, to: TableSchema) -> TableSchema:
     fk = ForeignKey(
         name=f"{schema.name}_fk",
         columns=(column_name,),
@@ -232,7 +232,7 @@ def rows_at(url: str, schema: TableSchema, namespace: str = "shop") -> dict[Key,
 
 def following(settings: Settings, name: str) -> AbstractContextManager[list[ApplyReport]]:
     """Run the loop of a target; what it raises is raised here."""
-    return looping(lambda stop, report: run_apply(settings, name, stop, report))
+    return run_loop(lambda stop, report: run_apply(settings, name, stop, report))
 
 
 def applied_offset(url: str, group: str = "main/a") -> int:
@@ -240,6 +240,6 @@ def applied_offset(url: str, group: str = "main/a") -> int:
     return int(found[0][0]) if found else -1
 
 
-def caught_up(url: str, broker: Broker, group: str = "main/a") -> None:
+def wait_until_caught_up(url: str, broker: Broker, group: str = "main/a") -> None:
     """Wait until a target has applied everything."""
     eventually(lambda: applied_offset(url, group) == broker.next_offset, "the target's catching up")

@@ -89,7 +89,9 @@ def has(address: str, offset: int, business: str = BUSINESS, timeout_s: float = 
     eventually(has_arrived, timeout_s=timeout_s)
 
 
-def says(address: str, state: str, timeout_s: float = 30.0, business: str = BUSINESS) -> broker_pb2.MirrorStatus:
+def wait_for_state(
+    address: str, state: str, timeout_s: float = 30.0, business: str = BUSINESS
+) -> broker_pb2.MirrorStatus:
     """Wait until a mirror is in a state."""
 
     def find_mirror() -> broker_pb2.MirrorStatus | None:

@@ -32,18 +32,18 @@ class Place:
         self.producer = Producer(self.broker.address, BUSINESS, "shop-db", window_bytes_max=1 << 20)
         self.producer.connect(0, 0)
         self._batches = 0
-        self.more(1)
+        self.commit_more(1)
         self.target = Subscriber(self.broker.address, BUSINESS, f"{BUSINESS}/eu", credit_bytes=1 << 20)
         self.target.open(0, 0)
         self.follow()
 
-    def more(self, batches: int) -> None:
+    def commit_more(self, batches: int) -> None:
         """Commit batches."""
         first = self._batches + 1
         commit(self.producer, [half(first + n, rows=ROWS) for n in range(batches)])
         self._batches += batches
 
-    def more_tables(self, count: int) -> None:
+    def commit_more_tables(self, count: int) -> None:
         """Commit a batch for each of so many new tables."""
         for n in range(self._batches + 1, self._batches + count + 1):
             commit(self.producer, [half(n, rows=ROWS, table=other_table(n))])

@@ -59,7 +59,7 @@ class PowerCluster:
 
     def cut(self, names: Sequence[str], chance: random.Random, *, everything: bool) -> int:
         """Cut the power of some brokers at the same moment; return how many bytes their disks had not kept."""
-        loss = power.all_of_it if everything else power.some_of_it
+        loss = power.all_of_it if everything else power.lose_some_bytes
         for name in names:
             self.brokers[name].send(signal.SIGKILL)
         for name in names:
@@ -200,6 +200,6 @@ def check(cluster: PowerCluster, phase: str, last_batch: int) -> None:
         assert cluster.full_data(name) == wanted, f"the full data of {name} is not what was sent"
 
 
-def some_moment(chance: random.Random) -> None:
+def let_producer_work(chance: random.Random) -> None:
     """Let the producer work."""
     time.sleep(chance.uniform(0.05, 0.4))

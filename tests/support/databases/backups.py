@@ -15,7 +15,7 @@ import sqlalchemy
 
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.whole_way import run_at
+from tests.support.pipelines.end_to_end import run_at
 
 Rows = list[tuple[Any, ...]]
 

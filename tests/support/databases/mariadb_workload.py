@@ -22,7 +22,7 @@ Step = Callable[[Any, random.Random], None]
 _REFUSED = {ER.LOCK_DEADLOCK: "deadlock", ER.DUP_ENTRY: "key taken", ER.LOCK_WAIT_TIMEOUT: "lock timeout"}
 
 
-def item_step(cursor: Any, rng: random.Random) -> None:
+def change_item(cursor: Any, rng: random.Random) -> None:
     """Change one row of item (id, v) in one of the ways there are."""
     key, other, value = rng.randrange(KEYS), rng.randrange(KEYS), str(rng.random())
     match rng.choice(("upsert", "upsert", "replace", "delete", "move")):

@@ -16,7 +16,7 @@ _SSL, _CANCEL = 80877103, 80877102
 _FATAL = (ConnectionError, OSError, EOFError)
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def _read_exactly(connection: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
         piece = connection.recv(size - len(data))
@@ -27,8 +27,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def _message(connection: socket.socket) -> tuple[bytes, bytes]:
-    head = _exactly(connection, 5)
-    return head[:1], head + _exactly(connection, struct.unpack("!I", head[1:])[0] - 4)
+    head = _read_exactly(connection, 5)
+    return head[:1], head + _read_exactly(connection, struct.unpack("!I", head[1:])[0] - 4)
 
 
 class Pooler:
@@ -76,8 +76,8 @@ class Pooler:
     @staticmethod
     def _startup(client: socket.socket) -> bytes:
         while True:
-            size = _exactly(client, 4)
-            body = _exactly(client, struct.unpack("!I", size)[0] - 4)
+            size = _read_exactly(client, 4)
+            body = _read_exactly(client, struct.unpack("!I", size)[0] - 4)
             code = struct.unpack("!I", body[:4])[0]
             if code == _CANCEL:
                 raise EOFError

@@ -37,7 +37,7 @@ class Counts:
     failed: list[BaseException] = field(default_factory=list)
 
 
-def item_step(cursor: Cursor, rng: random.Random) -> None:
+def change_item(cursor: Cursor, rng: random.Random) -> None:
     """Change one row of item (id, v) in one of the ways there are."""
     key, other, value = rng.randrange(KEYS), rng.randrange(KEYS), rng.random()
     match rng.choice(("upsert", "upsert", "upsert", "delete", "move")):

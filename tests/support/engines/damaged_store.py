@@ -104,7 +104,7 @@ def damage(path: Path, how: str, at: int, bit: int) -> None:
         path.unlink()
 
 
-def trial(words: list[str]) -> None:
+def try_damage(words: list[str]) -> None:
     """Damage a copy and start a broker on it; the exit code says what came of it."""
     original, wanted, leased, scratch, name, how, at, bit = words
     copy = Path(tempfile.mkdtemp(dir=scratch))
@@ -136,4 +136,4 @@ if __name__ == "__main__":
         case ["serve", path, scratch]:
             serve_copy(Path(path), Path(scratch))
         case _:
-            forks.serve(trial)
+            forks.serve(try_damage)

@@ -120,7 +120,7 @@ def make(
     return engine
 
 
-def full_data_from_the_start(path: Path, *, met_before: bool) -> None:
+def make_full_data_from_start(path: Path, *, met_before: bool) -> None:
     """Let the next engine here make the full data of its first business again; `met_before`: it knows these rows."""
     store = Store(path / "db")
     key = keys.materialised_key(1)
@@ -300,7 +300,7 @@ def the_business(engine: Core) -> Business:
     return business
 
 
-def caught_up(engine: Core) -> None:
+def wait_until_caught_up(engine: Core) -> None:
     """Wait until the full data has everything that is visible."""
     business = the_business(engine)
     eventually(lambda: business.materialised.offset == business.visible_offset)

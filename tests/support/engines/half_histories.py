@@ -17,7 +17,7 @@ STEPS = 220
 CALM_STEPS = 1500
 
 
-class Dead(Exception):
+class ProcessDeath(Exception):
     """A producer stops."""
 
 
@@ -74,7 +74,7 @@ class Producer:
             self._hear(self.incoming.popleft())
         try:
             next(self.steps)
-        except (Dead, StopIteration):
+        except (ProcessDeath, StopIteration):
             self.dead = True
 
     def _life(self) -> Any:
@@ -82,11 +82,11 @@ class Producer:
         answer = broker.init(f"p{self.number}", source.epoch, source.last_batch)
         yield
         if answer is None:
-            raise Dead
+            raise ProcessDeath
         self.epoch, undecided, last = answer
         yield
         if source.epoch > self.epoch:
-            raise Dead
+            raise ProcessDeath
         source.epoch = self.epoch
         yield
         known = 0
@@ -170,7 +170,7 @@ class Producer:
             self._die()
 
     def _die(self) -> None:
-        raise Dead
+        raise ProcessDeath
 
     def _hear(self, frame: tuple[Any, ...]) -> None:
         match frame:

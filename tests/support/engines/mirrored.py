@@ -1,4 +1,4 @@
-"""A mirror without its wire: what a puller does, one call at a time, from one engine to another."""
+"""A mirror without its wire: what a replicator does, one call at a time, from one engine to another."""
 
 from __future__ import annotations
 

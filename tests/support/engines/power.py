@@ -128,6 +128,6 @@ def all_of_it(_chance: random.Random, kept: int, _size: int) -> int:
     return kept
 
 
-def some_of_it(chance: random.Random, kept: int, size: int) -> int:
+def lose_some_bytes(chance: random.Random, kept: int, size: int) -> int:
     """Lose some of the bytes that were not synced."""
     return chance.randint(min(kept, size), size)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.support.databases.workload import item_step, writers
+from tests.support.databases.workload import change_item, writers
 from tests.support.faults.fault_cluster import LEASE_S, NAMES, FaultCluster
 from tests.support.faults.links import CLIENT, Link, PoorLine
 
@@ -25,23 +25,23 @@ DAMAGED = ("damaged", "corrupt", "Corrupt", "broken", "digest", "checksum", "los
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class FaultDurations:
     """How long faults last, seconds."""
 
     long_s: float
     etcd_away_s: float
 
 
-Fault = Callable[[FaultCluster, random.Random, Wait], None]
-QUICK = Wait(long_s=3.0, etcd_away_s=5.0)
-SLOW = Wait(long_s=14.0, etcd_away_s=60.0)
+Fault = Callable[[FaultCluster, random.Random, FaultDurations], None]
+QUICK = FaultDurations(long_s=3.0, etcd_away_s=5.0)
+SLOW = FaultDurations(long_s=14.0, etcd_away_s=60.0)
 WRITERS = 3
 
 
-def run_fault(cluster: FaultCluster, fault: Fault, number: int, wait: Wait) -> None:
+def run_fault(cluster: FaultCluster, fault: Fault, number: int, wait: FaultDurations) -> None:
     """Do one fault while writers work, let everything heal, compare; the number decides what is drawn for it."""
     rng, began = random.Random(number), time.monotonic()
-    with writers(cluster.source, item_step, count=WRITERS, seed=number) as counts:
+    with writers(cluster.source, change_item, count=WRITERS, seed=number) as counts:
         time.sleep(rng.uniform(0.1, 0.6))
         fault(cluster, rng, wait)
         time.sleep(rng.uniform(0.1, 0.4))
@@ -77,21 +77,21 @@ def _restart(cluster: FaultCluster, rng: random.Random, *names: str) -> None:
 # -- processes -----------------------------------------------------------------------------------------------------
 
 
-def leader_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def kill_leader(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Kill the leader, as kill -9 does."""
     name = cluster.leader()
     cluster.brokers[name].kill()
     _restart(cluster, rng, name)
 
 
-def follower_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def kill_follower(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Kill a follower."""
     name = rng.choice(_followers(cluster))
     cluster.brokers[name].kill()
     _restart(cluster, rng, name)
 
 
-def two_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def kill_two(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Kill two, one soon after the other."""
     names = rng.sample(NAMES, 2)
     for name in names:
@@ -100,7 +100,7 @@ def two_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
     _restart(cluster, rng, *names)
 
 
-def all_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def kill_all(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Kill every broker at once."""
     for name in rng.sample(NAMES, len(NAMES)):
         cluster.brokers[name].send(signal.SIGKILL)
@@ -109,7 +109,7 @@ def all_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
     _restart(cluster, rng, *NAMES)
 
 
-def leader_paused(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def pause_leader(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Stop the leader's process until long after its lease, and let it continue."""
     broker = cluster.brokers[cluster.leader()]
     broker.send(signal.SIGSTOP)
@@ -117,7 +117,7 @@ def leader_paused(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
     broker.send(signal.SIGCONT)
 
 
-def rolling_restart(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def restart_one_by_one(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Stop and start one broker after the other, each once the one before is back."""
     for name in rng.sample(NAMES, len(NAMES)):
         assert cluster.brokers[name].stop() == 0, cluster.brokers[name].output()
@@ -125,7 +125,7 @@ def rolling_restart(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
         cluster.until(cluster.in_sync, f"{name} to be in sync again")
 
 
-def replica_restarted(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def restart_replica(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Stop and start a follower twice while the others work."""
     name = rng.choice(_followers(cluster))
     for _round in range(2):
@@ -134,7 +134,7 @@ def replica_restarted(cluster: FaultCluster, rng: random.Random, _: Wait) -> Non
         cluster.start(name)
 
 
-def clock_jumped(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def jump_clock(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Let clocks of some brokers jump, by seconds or by years; perhaps the leader dies meanwhile."""
     for name in rng.sample(NAMES, rng.randint(1, 3)):
         cluster.clocks[name].jump(rng.choice((-1, 1)) * 10 ** rng.uniform(0, 8))
@@ -154,31 +154,31 @@ def _between(some: str, others: str) -> list[Link]:
     return [link for a in some for b in others if a != b for link in ((a, b), (b, a))]
 
 
-def _cut(cluster: FaultCluster, rng: random.Random, wait: Wait, links: list[Link]) -> None:
+def _cut(cluster: FaultCluster, rng: random.Random, wait: FaultDurations, links: list[Link]) -> None:
     cluster.links.cut(links)
     time.sleep(rng.uniform(1.0, wait.long_s))
     cluster.links.heal(reset=rng.random() < 0.5)
 
 
-def broker_cut_off(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+def cut_off_broker(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
     """Cut one broker off from the others; etcd and clients reach every broker."""
     name = rng.choice(NAMES)
     _cut(cluster, rng, wait, _between(name, NAMES))
 
 
-def one_way_cut(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+def cut_one_way(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
     """Let bytes pass between the leader and another broker in one direction only."""
     link = (cluster.leader(), rng.choice(_followers(cluster)))
     _cut(cluster, rng, wait, [link if rng.random() < 0.5 else (link[1], link[0])])
 
 
-def ring_cut(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+def cut_ring(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
     """Let each broker be heard by one of the two others only."""
     a, b, c = rng.sample(NAMES, 3)
     _cut(cluster, rng, wait, [(a, b), (b, c), (c, a)])
 
 
-def poor_lines(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+def disturb_lines(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
     """Let lines between brokers delay, lose and end what they carry; another broker must lead meanwhile.
 
     The one that led comes back only then: what was acknowledged must be with the others.
@@ -206,7 +206,7 @@ def _etcd_silent(cluster: FaultCluster, name: str, *, silent: bool) -> None:
             proxy.resume()
 
 
-def etcd_cut_off(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+def cut_off_etcd(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
     """Cut one broker, mostly the leader, off from etcd; brokers and clients reach each other."""
     name = cluster.leader() if rng.random() < 0.7 else rng.choice(NAMES)
     _etcd_silent(cluster, name, silent=True)
@@ -214,7 +214,7 @@ def etcd_cut_off(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
     _etcd_silent(cluster, name, silent=False)
 
 
-def leader_alone(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+def isolate_leader(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
     """Cut the leader off from all others: brokers, clients, etcd."""
     name = cluster.leader()
     cluster.links.cut([*_between(name, NAMES), (name, CLIENT), (CLIENT, name)])
@@ -224,7 +224,7 @@ def leader_alone(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
     _etcd_silent(cluster, name, silent=False)
 
 
-def frame_flipped(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def frame_flipped(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Flip single bits of what brokers send each other."""
     before = cluster.links.flipped
     for _round in range(3):
@@ -236,7 +236,7 @@ def frame_flipped(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
 # -- disks ---------------------------------------------------------------------------------------------------------
 
 
-def disk_full(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def fill_disk(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Let the leader's disk take nothing more: the broker ends itself, and is started again once there is room."""
     name = cluster.leader()
     broker = cluster.brokers[name]
@@ -247,7 +247,7 @@ def disk_full(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
     _restart(cluster, rng, name)
 
 
-def disk_lost(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def lose_disk(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Let a broker come back with an empty disk."""
     name = rng.choice(NAMES)
     cluster.brokers[name].kill()
@@ -277,12 +277,12 @@ def _flip(file: Path, rng: random.Random) -> None:
     file.write_bytes(content)
 
 
-def log_flipped(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def log_flipped(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Flip a bit of a write-ahead log while its broker is away."""
     _flip_in(cluster, rng, "*.log")
 
 
-def table_flipped(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def flip_table_bit(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Flip a bit of a table file while its broker is away."""
     _flip_in(cluster, rng, "*.sst")
 
@@ -290,7 +290,7 @@ def table_flipped(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
 # -- etcd ----------------------------------------------------------------------------------------------------------
 
 
-def etcd_leader_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> None:
+def kill_etcd_leader(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
     """Kill the etcd node that leads; perhaps the brokers' leader as well."""
     node = cluster.etcd.leader()
     node.kill()
@@ -304,7 +304,7 @@ def etcd_leader_killed(cluster: FaultCluster, rng: random.Random, _: Wait) -> No
     cluster.etcd.wait()
 
 
-def etcd_away(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
+def stop_etcd(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
     """Let no etcd node answer."""
     for node in cluster.etcd.nodes:
         node.pause()
@@ -316,24 +316,24 @@ def etcd_away(cluster: FaultCluster, rng: random.Random, wait: Wait) -> None:
 
 #: A run takes the one at its number; the first ten are those of the usual suite.
 FAULTS: tuple[Fault, ...] = (
-    leader_killed,
-    one_way_cut,
-    all_killed,
-    leader_paused,
-    disk_full,
-    etcd_cut_off,
+    kill_leader,
+    cut_one_way,
+    kill_all,
+    pause_leader,
+    fill_disk,
+    cut_off_etcd,
     frame_flipped,
-    clock_jumped,
-    etcd_leader_killed,
-    broker_cut_off,
-    follower_killed,
-    ring_cut,
-    rolling_restart,
-    etcd_away,
+    jump_clock,
+    kill_etcd_leader,
+    cut_off_broker,
+    kill_follower,
+    cut_ring,
+    restart_one_by_one,
+    stop_etcd,
     log_flipped,
-    leader_alone,
-    disk_lost,
-    two_killed,
-    table_flipped,
-    replica_restarted,
+    isolate_leader,
+    lose_disk,
+    kill_two,
+    flip_table_bit,
+    restart_replica,
 )

@@ -25,7 +25,7 @@ from tests.support.brokers.servers import business_status, settings
 from tests.support.databases.postgres import Server
 from tests.support.faults.links import Links
 from tests.support.faults.proxy import Proxy
-from tests.support.pipelines.whole_way import Loop, run_at
+from tests.support.pipelines.end_to_end import Loop, run_at
 from tests.support.processes.wall_clock import WallClock
 from tests.support.waiting import eventually
 from venus.adapters.dialects.registry import open_source

@@ -36,15 +36,15 @@ class GrpcProxy(grpc.GenericRpcHandler):
 
     def _pass(self, method: str, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         call: Any = self._channel.stream_stream(method)
-        answers = call(self._through(method, Way.UP, requests))
+        answers = call(self._pass_through(method, Way.UP, requests))
         context.add_callback(answers.cancel)
         try:
-            yield from self._through(method, Way.DOWN, answers)
+            yield from self._pass_through(method, Way.DOWN, answers)
         except grpc.RpcError as error:
             context.set_trailing_metadata(tuple((item.key, item.value) for item in error.trailing_metadata() or ()))
             context.abort(error.code(), error.details() or "")
 
-    def _through(self, method: str, way: Way, messages: Iterator[bytes]) -> Iterator[bytes]:
+    def _pass_through(self, method: str, way: Way, messages: Iterator[bytes]) -> Iterator[bytes]:
         for number, message in enumerate(messages):
             if number == 0 and method.endswith(self._method) and way is self._way and self._method:
                 yield self._damage_message(message)

@@ -43,7 +43,7 @@ def load_faulty(faulty: FaultyTask) -> SplitResult:
     if fault == "killed after commit":
         load_split(faulty.task)
         os.kill(os.getpid(), signal.SIGKILL)
-    with _behind_the_first_chunk(_ways(faulty)[fault]):
+    with _act_after_first_chunk(_ways(faulty)[fault]):
         return load_split(faulty.task)
 
 
@@ -66,7 +66,7 @@ def _ways(faulty: FaultyTask) -> dict[str, Callable[[], None]]:
 
 
 @contextmanager
-def _behind_the_first_chunk(happens: Callable[[], None]) -> Iterator[None]:
+def _act_after_first_chunk(happens: Callable[[], None]) -> Iterator[None]:
     """Let it happen when a part of the split has gone to the target and the rest has not."""
     original = CopyLines.read
     reads = 0
@@ -85,7 +85,7 @@ def _behind_the_first_chunk(happens: Callable[[], None]) -> Iterator[None]:
         CopyLines.read = original  # type: ignore[method-assign]
 
 
-class Faulty:
+class FaultyRunner:
     """A runner under which the n-th split meets the n-th fault; rivals are two attempts of one split at once."""
 
     def __init__(self, runner: Runner, faults: Sequence[str], folder: Path) -> None:

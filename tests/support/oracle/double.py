@@ -38,8 +38,8 @@ class Error(Exception):
 
 
 @dataclass(slots=True)
-class Detail:
-    """What the exception's args[0] has."""
+class ErrorDetails:
+    """Details of a driver error: its args[0]."""
 
     full_code: str
     message: str
@@ -52,7 +52,7 @@ class Detail:
 
 def error(full_code: str, message: str = "said so") -> Error:
     """Return an exception as the driver raises it."""
-    return Error(Detail(full_code, message))
+    return Error(ErrorDetails(full_code, message))
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.oracle.scripts import STUDENT, everything
+from tests.support.oracle.scripts import STUDENT, make_full_table
 from venus.adapters.dialects.oracle import registry
 from venus.adapters.dialects.oracle.installation import handover
 from venus.adapters.dialects.oracle.installation.table_comparison import build_triggers
@@ -59,15 +59,15 @@ def fall_back_statements(version: Version) -> list[str]:
     quiet = [ddl.quiet_trigger(made, "APP").sql for made in build_triggers(STUDENT, 1)]
     continued = [statement("registry", block, log="VENUS_L_00001", epoch="7") for block in _BLOCKS]
     continued.append(handover.position_sql(epoch=7, next_sequence=8, last_batch=9))
-    continued.append(handover.register_sql(everything().schema, registry.ACTIVE, ""))
+    continued.append(handover.register_sql(make_full_table().schema, registry.ACTIVE, ""))
     session = f"BEGIN DBMS_APPLICATION_INFO.SET_CLIENT_INFO({literal(applying_mark('APP'))}); END;"
-    texts = [ddl.spell_for(version, text) for text in (*quiet, *continued)]
-    return sorted({session, *texts, *_writes(), *(to_oracle(ddl.spell_for(version, t))[0] for t in own)})
+    texts = [ddl.statement_for(version, text) for text in (*quiet, *continued)]
+    return sorted({session, *texts, *_write_statements(), *(to_oracle(ddl.statement_for(version, t))[0] for t in own)})
 
 
-def _writes() -> list[str]:
+def _write_statements() -> list[str]:
     """Return an INSERT with a column of every type that comes back."""
-    kept = {n: r for n, r in everything().readings.items() if not find_loss(r)}
+    kept = {n: r for n, r in make_full_table().readings.items() if not find_loss(r)}
     places = [bind(r).sql.replace("{b}", f":{n}") for n, r in enumerate(kept.values(), 1)]
     names = ", ".join(f'"{name}"' for name in kept)
     return [next(split_statements(f'INSERT INTO "EXAM" ({names}) VALUES ({", ".join(places)})'))]

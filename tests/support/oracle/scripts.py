@@ -115,7 +115,7 @@ _EVERY = (
 )
 
 
-def everything() -> OracleTable:
+def make_full_table() -> OracleTable:
     """Describe a table with a column of every type that travels, and a key of two columns."""
     rows: list[tuple[object, ...]] = [
         ("STUDENT_ID", "NUMBER", None, 22, 0, None, 10, 0, "N", None),
@@ -141,8 +141,8 @@ def _probes() -> list[str]:
 
 def running() -> list[str]:
     """Return what the adapter says from its first session on: dictionary, cut, fill, local transaction, review."""
-    access = build_access(everything())
-    parts = {"collation": "C.COLLATION", "invisible": "C.USER_GENERATED = 'YES'", "table": everything().keyed.sql}
+    access = build_access(make_full_table())
+    parts = {"collation": "C.COLLATION", "invisible": "C.USER_GENERATED = 'YES'", "table": make_full_table().keyed.sql}
     parts |= {"owners": "'APP', 'VENUS'"}
     asked = [statement("dictionary", name, **parts) for name in statement.blocks("dictionary")]
     asked += [statement(file, name) for file in ("kinds", "visibility", "segments") for name in statement.blocks(file)]
@@ -159,9 +159,11 @@ def running() -> list[str]:
         statement("cut", "delete", log=access.log),
         "COMMIT",
     ]
-    asked += [row_checks.proof_query(everything(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])]
-    asked += [row_checks.sample_query(everything()), statement("sampling", "room")]
-    asked += [row_checks.sample_query(everything(), CharacterSets(database="US7ASCII"))]
+    asked += [
+        row_checks.proof_query(make_full_table(), [("MARK", "uuid"), ("STUDENT_ID", "bigint"), ("GRADE", "boolean")])
+    ]
+    asked += [row_checks.sample_query(make_full_table()), statement("sampling", "room")]
+    asked += [row_checks.sample_query(make_full_table(), CharacterSets(database="US7ASCII"))]
     asked += [statement("sampling", "character_sets"), statement("sampling", "direct_path")]
     asked += [statement("sampling", "blockers"), statement("sampling", "holder")]
     kept = [
@@ -171,7 +173,7 @@ def running() -> list[str]:
         and name not in ("register", "register_piece", "installed", "forget_segments", "take_up")
     ]
     kept += [
-        registry.register_statement(everything().schema, 1000),
+        registry.register_statement(make_full_table().schema, 1000),
         registry.installed_state_statement(3, registry.ACTIVE, None),
     ]
     kept += [registry.forget_segments_statement(3), registry.recapture_statement(3)]
@@ -188,7 +190,7 @@ def running() -> list[str]:
 
 def survey_statements() -> list[str]:
     """Return what `venus assess` reads of the table of every type and of its server."""
-    table, size = everything(), TableSize(namespace="APP", name="EXAM", rows=1_000_000, counted=False)
+    table, size = make_full_table(), TableSize(namespace="APP", name="EXAM", rows=1_000_000, counted=False)
     bare = "sample", "segments", "segments_of_anybody", "segments_of_own", "largest", "some_rows"
     parts = {"table": table.keyed.sql}
     asked = [statement("survey", name, **parts) for name in statement.blocks("survey") if name not in bare]
@@ -202,7 +204,7 @@ def survey_statements() -> list[str]:
 
 def inline_statements(version: Version) -> list[str]:
     """Return what the paper's own variant adds, runs and takes away for one table."""
-    found = everything()
+    found = make_full_table()
     read = build_access(replace(found, keyed=replace(found.keyed, style=CaptureStyle.INLINE)))
     made = [step.sql for step in plan(version, INLINE)]
     made += [statement("inline", "claim"), read.changes_sql, read.fill.first, *read.fill.behind]

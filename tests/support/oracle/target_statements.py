@@ -22,7 +22,7 @@ _KINDS = [
 ]
 
 
-def everything() -> TableSchema:
+def make_full_schema() -> TableSchema:
     """Return a table with a column of every type, and a key of a number, a text and a moment."""
     columns = [
         Column(name="id", number=1, type=LogicalType(kind=Kind.INT, length=8), nullable=False, comment="it's the key"),
@@ -54,15 +54,15 @@ def everything() -> TableSchema:
 
 def target_statements() -> list[str]:
     """Return every statement once."""
-    schema = everything()
+    schema = make_full_schema()
     placed = ddl.place_table(schema, "APP", "auto")
     sql = row_sql(placed, "main/o")
-    texts = [*_own(), *_rows(sql), *_reads(placed), *_tables(placed)]
+    texts = [*_own_statements(), *_rows(sql), *_read_statements(placed), *_tables(placed)]
     block = f"BEGIN DBMS_APPLICATION_INFO.SET_MODULE('VENUS', {literal('apply main/o')}); END;"
     return sorted({block, *(to_oracle(one)[0] for text in texts for one in split_statements(text))})
 
 
-def _own() -> list[str]:
+def _own_statements() -> list[str]:
     parts = {"table": '"ITEMS"'}
     return [
         statement(file, block, **parts) for file in ("install", "own", "dictionary") for block in statement.blocks(file)
@@ -85,7 +85,7 @@ def _rows(sql: OracleTableStatements) -> list[str]:
     ]
 
 
-def _reads(placed: ddl.OraclePlacedTable) -> list[str]:
+def _read_statements(placed: ddl.OraclePlacedTable) -> list[str]:
     columns = ", ".join(
         read_sql(placed.types[c.name], f"T.{placed.column(c.name)}") for c in placed.schema.wire_columns
     )

@@ -17,7 +17,7 @@ KEYS, WRITERS = 100, 6
 Step = Callable[[Any, random.Random], None]
 
 
-def item_step(cursor: Any, rng: random.Random) -> None:
+def change_item(cursor: Any, rng: random.Random) -> None:
     """Change one row in one of the ways there are."""
     key, other, value = rng.randrange(KEYS), rng.randrange(KEYS), str(rng.random())
     match rng.choice(("insert", "update", "update", "delete", "move")):

@@ -23,12 +23,12 @@ def load_target(database: str, feed: Feed, *schemas: TableSchema, rows: int = 0,
     return settings
 
 
-def equal(database: str, feed: Feed, *, namespace: str = "shop") -> None:
+def check_equal(database: str, feed: Feed, *, namespace: str = "shop") -> None:
     for table_id, schema in feed.schemas.items():
         assert rows_at(database, schema, namespace) == feed.model[table_id], schema.name
 
 
-def counters_close(settings: Settings, feed: Feed, since: dict[int, int]) -> None:
+def check_counters(settings: Settings, feed: Feed, since: dict[int, int]) -> None:
     """Compare applied + quarantined + skipped with what was committed, table by table."""
     for state in read_table_states(settings, "a"):
         known = state.rows_applied + state.rows_quarantined + state.rows_skipped

@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tests.support.brokers.feed import Key, Row
-from tests.support.pipelines.loops import looping
+from tests.support.pipelines.loops import run_loop
 from tests.support.waiting import eventually
 from venus.adapters.targets.parquet.files import state_schema
 from venus.adapters.targets.parquet.lake_stream import LakeReport, run_lake
@@ -84,15 +84,15 @@ def history(root: Path, name: str) -> pa.Table:
     return pa.concat_tables(parts, promote_options="default")
 
 
-def following(settings: Settings) -> AbstractContextManager[list[LakeReport]]:
+def follow_in_thread(settings: Settings) -> AbstractContextManager[list[LakeReport]]:
     """Run the loop; what it raises is raised here."""
-    return looping(lambda stop, report: run_lake(settings, "lake", stop, report))
+    return run_loop(lambda stop, report: run_lake(settings, "lake", stop, report))
 
 
-def is_at(settings: Settings, offset: int) -> None:
+def check_state(settings: Settings, offset: int) -> None:
     eventually(lambda: manifest_of(settings).offset >= offset, f"offset {offset}")
 
 
-def all_fresh(settings: Settings) -> None:
+def wait_until_fresh(settings: Settings) -> None:
     """Wait until every state contains every change."""
     eventually(lambda: not any(t.waiting for t in manifest_of(settings).tables.values()), "fresh states")

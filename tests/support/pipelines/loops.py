@@ -11,7 +11,7 @@ Report = TypeVar("Report")
 
 
 @contextmanager
-def looping(follow: Callable[[threading.Event, Callable[[Report], None]], None]) -> Iterator[list[Report]]:
+def run_loop(follow: Callable[[threading.Event, Callable[[Report], None]], None]) -> Iterator[list[Report]]:
     """Run `follow` until the block ends; give its reports."""
     stop, reports, errors = threading.Event(), list[Report](), list[BaseException]()
 

@@ -185,7 +185,7 @@ class Pipeline:
         """Look at the status as the command does, without a process: what is waited for is asked often."""
         return document(read_overview(load(self.folder / "venus.toml")))
 
-    def caught_up(self, *targets: str) -> None:
+    def wait_until_caught_up(self, *targets: str) -> None:
         """Wait until the log at the source is empty and the targets have applied everything.
 
         One after the other, from left to right: a cut that leaves the source's log behind our back is then met at the

@@ -249,7 +249,7 @@ class SwitchedApplication:
         return found
 
     @contextmanager
-    def writing(self, url: str, *, insists: bool = False) -> Iterator[None]:
+    def write_in_background(self, url: str, *, insists: bool = False) -> Iterator[None]:
         """Write to a database within the block, or until it rejects writes; `insists`: wait until it accepts them."""
         stop = threading.Event()
         threads = [

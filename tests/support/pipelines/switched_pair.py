@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import psutil
 import psycopg2
 
-from tests.simulation.patching import Edit
+from tests.simulation.patching import SourceEdit
 from tests.support.databases.postgres import Server, libpq
 from tests.support.pipelines.pipeline import Pipeline, with_password
 from tests.support.waiting import eventually
@@ -163,7 +163,7 @@ class LedgerApplication:
         self.writes = 0
 
     @contextmanager
-    def writing(self, name: str, *, insists: bool = False) -> Iterator[None]:
+    def write_in_background(self, name: str, *, insists: bool = False) -> Iterator[None]:
         """Write to this database within the block; `insists`: try again while it rejects writes."""
         self._stop.clear()
         thread = threading.Thread(target=self._run, args=(name, insists))
@@ -289,7 +289,7 @@ class DoubleWriteProbe:
 class SwitchProof:
     """Switches in a row under a writer, with kill -9 of processes and databases."""
 
-    def __init__(self, pair: SwitchedPair, seed: int, edits: tuple[Edit, ...] = ()) -> None:
+    def __init__(self, pair: SwitchedPair, seed: int, edits: tuple[SourceEdit, ...] = ()) -> None:
         self.pair = pair
         self.chance = random.Random(seed)
         self.application = LedgerApplication(pair, seed)
@@ -349,7 +349,7 @@ class SwitchProof:
     def _write(self, *, faults: bool) -> None:
         """Write to the owner with faults meanwhile, and compare all rows in the middle and at the end."""
         for part in ("in the middle of a phase", "at the end of a phase"):
-            with self.application.writing(self.owner):
+            with self.application.write_in_background(self.owner):
                 self.application.until_written(30)
                 if faults:
                     self._kill(self.chance.choice(list(self.victims)))
@@ -383,7 +383,7 @@ class SwitchProof:
         command = BACK if self.owner == "new" else FORWARD
         for attempt in range(_ATTEMPTS_MAX):
             if eager and attempt == 0:
-                with self.application.writing(self.follower, insists=True):
+                with self.application.write_in_background(self.follower, insists=True):
                     done = self._attempt(command, fault=faults)
                     if done:
                         self.application.until_written(20)

@@ -1,8 +1,7 @@
 """The table of the histories whose columns change: its versions, and every row as each version encodes it.
 
-It is the table of `predicate_histories`. A column that predicates name is dropped and one of its name added, or it is
-renamed and named again as before; or columns get other types: amounts are whole numbers at first and have halves then,
-days become texts.
+It is the table of `predicate_histories`. Columns that predicates name are dropped and added again under the same name,
+or renamed and renamed back. Columns also change their types: whole amounts become fractions, days become texts.
 """
 
 from __future__ import annotations

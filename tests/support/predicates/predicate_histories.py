@@ -335,7 +335,7 @@ def run_histories(numbers: range, steps: int, fault: str = "") -> tuple[int, int
     leaves = changes = 0
     for number in numbers:
         history = History(random.Random(number), fault)
-        judging = _with_nulls if fault == "NULL is in every range" else evaluate_range
+        judging = _reject_nulls if fault == "NULL is in every range" else evaluate_range
         try:
             with patch("venus.predicates.evaluation.evaluate_range", judging):
                 history.run(steps)
@@ -345,6 +345,6 @@ def run_histories(numbers: range, steps: int, fault: str = "") -> tuple[int, int
     return leaves, changes
 
 
-def _with_nulls(wanted: Range, values: pa.Array | Values) -> Bools:
+def _reject_nulls(wanted: Range, values: pa.Array | Values) -> Bools:
     known = values if isinstance(values, Values) else Values(values)
     return evaluate_range(wanted, known) | known.null

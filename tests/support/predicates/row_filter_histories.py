@@ -233,7 +233,7 @@ class History:
             self._fill(node)
 
     def level(self) -> None:
-        """Let all sets read to the end of their queues: a position at the end is below no cut."""
+        """Let all sets read to the end of their queues, so that no cut is incomplete."""
         for node in self.nodes:
             self._follow(node, len(self.states))
 

@@ -26,8 +26,8 @@ def serve(run: Callable[[list[str]], None]) -> None:
         sys.stdout.flush()
 
 
-class Victim:
-    """The caller's side of a module that serves."""
+class ForkedModule:
+    """Caller's side of a module that forks a process for each run, which may kill itself."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
@@ -46,7 +46,7 @@ class Victim:
         print(*words, file=self._process.stdin, flush=True)
         return int(self._process.stdout.readline())
 
-    def __enter__(self) -> Victim:
+    def __enter__(self) -> ForkedModule:
         return self
 
     def __exit__(self, *_: object) -> None:

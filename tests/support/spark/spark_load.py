@@ -16,7 +16,7 @@ from typing import Any
 from pyspark import SparkContext
 
 from tests.support.brokers.feed import settings_for
-from tests.support.faults.load_faults import Faulty
+from tests.support.faults.load_faults import FaultyRunner
 from tests.support.spark.sparks import note_application
 from venus.adapters.targets.relational.full_sync import full_sync
 from venus.config import SparkSettings
@@ -26,7 +26,7 @@ from venus.spark.runner import open_runner
 DRIVER = "driver killed"
 
 
-class KilledDriver(Faulty):
+class KilledDriver(FaultyRunner):
     """Dies with the second result; what runs on the executors may or may not come to its end."""
 
     def run(self, function: Any, tasks: Sequence[Any]) -> Iterator[Any]:
@@ -42,7 +42,7 @@ def main() -> None:
     memory = {"spark.driver.memory": "512m", "spark.executor.memory": "512m"}
     spark = SparkSettings(remote=master) if master.startswith("sc://") else SparkSettings(master=master, conf=memory)
     settings = settings_for(broker, {"a": url}).model_copy(update={"spark": spark})
-    kind = KilledDriver if DRIVER in faults else Faulty
+    kind = KilledDriver if DRIVER in faults else FaultyRunner
     with open_runner(settings) as runner:
         if (context := SparkContext._active_spark_context) is not None:
             note_application(context.applicationId, Path(folder))

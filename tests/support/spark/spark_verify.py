@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from tests.support.pipelines.whole_way import difference_keys
+from tests.support.pipelines.end_to_end import difference_keys
 from tests.support.spark.sparks import note_application
 from venus.adapters.verify.run import VerifyOptions, run_verify
 from venus.config import Settings

@@ -86,14 +86,14 @@ def test_a_target_that_is_late_is_not_called_level_when_the_clock_is_set_back(ma
     assert machine.look(31) == []
     machine.clock_s -= 3 * HOUR_S
     assert machine.look(31) == []
-    ((_, text),) = derive_alarms(late_by(machine), machine.watch._now(machine.clock_s), machine.watch._late)
+    ((_, text),) = derive_alarms(late_status(machine), machine.watch._now(machine.clock_s), machine.watch._late)
     assert text.endswith("5 changes behind, the oldest 154 s")
     machine.unapplied_us = 0
     machine.look()
     assert machine.look(11) == [("recovered", "target_late")]
 
 
-def late_by(machine: Machine) -> broker_pb2.BrokerStatus:
+def late_status(machine: Machine) -> broker_pb2.BrokerStatus:
     status = broker_pb2.BrokerStatus()
     status.businesses.add(business="main", producer="host").consumers.add(
         group="main/eu", connected=True, backlog_rows=5, oldest_unacknowledged_us=machine.unapplied_us

@@ -1,4 +1,4 @@
-"""What a broker concludes from its status: who is away or late, and who is not to blame."""
+"""What a broker concludes from its status: which parts are away or late, and which are not the cause."""
 
 from __future__ import annotations
 

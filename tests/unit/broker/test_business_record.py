@@ -17,7 +17,7 @@ from venus.broker.store.rocks import StoreBatch
 from venus.model import Verdict
 
 
-class Puts(StoreBatch):
+class PutCounter(StoreBatch):
     """Keeps what is put."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Puts(StoreBatch):
 
 
 def saved_record(business: Business) -> Any:
-    puts = Puts()
+    puts = PutCounter()
     records.save(business, puts)
     return json.loads(puts.value)
 
@@ -37,7 +37,7 @@ def outcome(n: int, verdict: Verdict = Verdict.COMMIT) -> half_messages.HalfOutc
     return half_messages.HalfOutcome(batch_no=n, digest=(1 << 64) - n, verdict=verdict, next_offset=10 * n)
 
 
-def grow() -> Business:
+def grown_business() -> Business:
     business = Business(1, 'a "name", with commas', ReviewSchedule(first_s=6.0))
     business.applying = half_messages.HalfState(outcomes=(outcome(1), outcome(2, Verdict.ROLLBACK)))
     business.marks = add_mark(
@@ -51,7 +51,7 @@ def test_what_is_stored_is_the_whole_record() -> None:
     short = json.loads(json.dumps(records._short_parts(empty)))
     assert saved_record(empty) == short | {"outcomes": [], "marks": []}
 
-    business = grow()
+    business = grown_business()
     short = json.loads(json.dumps(records._short_parts(business)))
     outcomes = [[1, (1 << 64) - 1, int(Verdict.COMMIT), 10], [2, (1 << 64) - 2, int(Verdict.ROLLBACK), 20]]
     for _ in range(2):
@@ -61,13 +61,13 @@ def test_what_is_stored_is_the_whole_record() -> None:
 def test_what_has_not_changed_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[str] = []
 
-    def noting(name: str, rows: Callable[[Any], list[str]], value: Any) -> list[str]:
+    def record_writes(name: str, rows: Callable[[Any], list[str]], value: Any) -> list[str]:
         encoded.append(name)
         return rows(value)
 
     for name in ("_mark_rows", "_outcome_rows"):
-        monkeypatch.setattr(records, name, partial(noting, name, getattr(records, name)))
-    business = grow()
+        monkeypatch.setattr(records, name, partial(record_writes, name, getattr(records, name)))
+    business = grown_business()
     for _ in range(10):
         saved_record(business)
     assert sorted(encoded) == ["_mark_rows", "_outcome_rows"]

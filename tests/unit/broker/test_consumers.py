@@ -1,4 +1,4 @@
-"""What a consumer keeps and what it has applied, and how long it has been away."""
+"""The offset that a consumer needs, the one that it has applied, and how long it has been away."""
 
 from __future__ import annotations
 

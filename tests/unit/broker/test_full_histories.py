@@ -153,7 +153,7 @@ class Table:
 Deliver = Callable[[random.Random, list[ChangeSection]], list[ChangeSection]]
 
 
-def wrong(deliver: Deliver, n: int, *, markers: bool = True, **options: Any) -> int:
+def count_wrong_histories(deliver: Deliver, n: int, *, markers: bool = True, **options: Any) -> int:
     """Return how many of `n` histories end in other rows than the source has."""
     found = 0
     for seed in range(n):
@@ -170,7 +170,7 @@ def wrong(deliver: Deliver, n: int, *, markers: bool = True, **options: Any) -> 
 @pytest.mark.parametrize("deliver", [in_order, resent, reorder_sections])
 @pytest.mark.parametrize("always_compare", [False, True], ids=["as it comes", "compare path only"])
 def test_the_full_data_is_what_the_source_has(deliver: Deliver, always_compare: bool, histories: int) -> None:
-    assert wrong(deliver, histories, always_compare=always_compare) == 0
+    assert count_wrong_histories(deliver, histories, always_compare=always_compare) == 0
 
 
 def test_both_paths_store_the_same_bytes() -> None:
@@ -184,7 +184,7 @@ def test_both_paths_store_the_same_bytes() -> None:
 
 
 def test_without_the_comparison_late_changes_win() -> None:
-    assert wrong(reorder_sections, 200, always_blind=True) > 0
+    assert count_wrong_histories(reorder_sections, 200, always_blind=True) > 0
 
 
 def test_without_tombstones_deleted_rows_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_without_tombstones_deleted_rows_come_back(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Table, "take", forgetful)
 
-    assert wrong(reorder_sections, 200, markers=False) > 0
+    assert count_wrong_histories(reorder_sections, 200, markers=False) > 0
 
 
 def test_without_the_floor_truncated_rows_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_without_the_floor_truncated_rows_come_back(monkeypatch: pytest.MonkeyPa
         folding, "fold_section", lambda each, prefix, _floor, stored: replace(fold(each, prefix, 0, stored), floor=0)
     )
 
-    assert wrong(reorder_sections, 200) > 0
+    assert count_wrong_histories(reorder_sections, 200) > 0
 
 
 def test_the_printed_table_is_wrong_even_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def test_the_printed_table_is_wrong_even_in_order(monkeypatch: pytest.MonkeyPatc
     printed = {**folding._RULES, (False, StoredKind.ROW): WrittenKind.NOTHING}
     monkeypatch.setattr(folding, "_RULES", printed)
 
-    assert wrong(in_order, 200, markers=False, always_compare=True) == 200
+    assert count_wrong_histories(in_order, 200, markers=False, always_compare=True) == 200
 
 
 @pytest.mark.parametrize("equal", [True, False], ids=["equal sizes", "different sizes"])

@@ -35,17 +35,17 @@ def test_offsets_are_dense() -> None:
     assert ends[-1] == world.broker.state.next_offset == len(world.broker.queue)
 
 
-def no_fence(_state: HalfState, _epoch: int) -> None:
+def disable_fence(_state: HalfState, _epoch: int) -> None:
     """Listen to every producer, whatever its epoch."""
 
 
-def no_cascade(state: HalfState, batch_no: int) -> tuple[HalfState, tuple[HalfMessage, ...]]:
+def remove_without_cascade(state: HalfState, batch_no: int) -> tuple[HalfState, tuple[HalfMessage, ...]]:
     """Remove the one half message, keep those that were captured after it."""
     removed = tuple(found for found in state.halves if found.batch_no == batch_no)
     return replace(state, halves=SharedSequence(f for f in state.halves if f.batch_no != batch_no)), removed
 
 
-def by_number_alone(
+def find_by_number(
     state: HalfState, batch_no: int, _digest: int, _mismatch: type[Exception]
 ) -> half_messages.HalfStage:
     """Take any word about a batch number for a word about the half message that has it now."""
@@ -57,9 +57,9 @@ def by_number_alone(
 @pytest.mark.parametrize(
     ("name", "without", "network"),
     [
-        ("check_fencing", no_fence, Network.WILD),
-        ("roll_back", no_cascade, Network.FIFO),
-        ("find_stage", by_number_alone, Network.LATE_DECISIONS),
+        ("check_fencing", disable_fence, Network.WILD),
+        ("roll_back", remove_without_cascade, Network.FIFO),
+        ("find_stage", find_by_number, Network.LATE_DECISIONS),
     ],
     ids=["without fencing", "without the cascade", "without the digest"],
 )

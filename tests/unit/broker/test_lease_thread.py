@@ -89,7 +89,7 @@ def test_a_lease_that_ended_while_the_machine_slept_is_said_to_have_ended(says: 
         thread.stop()
 
 
-class Silent(MemoryCoordinator):
+class SilentCoordinator(MemoryCoordinator):
     """A coordinator that can be made to take no registration."""
 
     silent = False
@@ -102,7 +102,7 @@ class Silent(MemoryCoordinator):
 
 def test_a_lease_that_has_ended_is_not_taken_for_one_until_there_is_another() -> None:
     slept_s, leases = 0.0, list[float]()
-    coordinator = Silent(MemoryCluster(clock=lambda: time.monotonic() + slept_s), lease_s=LEASE_S)
+    coordinator = SilentCoordinator(MemoryCluster(clock=lambda: time.monotonic() + slept_s), lease_s=LEASE_S)
     thread = LeaseThread(
         coordinator, lease_s=LEASE_S, monotonic=time.monotonic, on_lease=leases.append, on_failure=lambda _: None
     )
@@ -119,7 +119,7 @@ def test_a_lease_that_has_ended_is_not_taken_for_one_until_there_is_another() ->
         thread.stop()
 
 
-class Hearing:
+class RecordingHost:
     """A host that notes the terms of the records it hears of."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class Hearing:
 
 def test_a_process_whose_place_a_copy_has_taken_ends_before_it_hears_of_a_term_of_the_copy() -> None:
     """Both would lead in that term, as one member with two logs."""
-    cluster, ended, leases = MemoryCluster(clock=time.monotonic), list[BaseException](), Hearing()
+    cluster, ended, leases = MemoryCluster(clock=time.monotonic), list[BaseException](), RecordingHost()
     thread = CoordinatorThread(
         MemoryCoordinator(cluster, lease_s=LEASE_S),
         lease_s=LEASE_S,

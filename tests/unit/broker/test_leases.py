@@ -1,4 +1,4 @@
-"""Leases end in time, and looking for those that are over does not cost more with each that is not."""
+"""Leases expire in time, and the search for expired ones does not grow with the number of live ones."""
 
 from __future__ import annotations
 

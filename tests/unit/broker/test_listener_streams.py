@@ -38,7 +38,7 @@ def request(number: int, offset: int, *columns: str) -> broker_pb2.SubscriptionR
 
 
 def test_a_gap_is_read_again_from_where_a_subscription_began() -> None:
-    async def test(broker: Broker) -> None:
+    async def exercise(broker: Broker) -> None:
         client = Client(broker)
         client.begin(1, 5)
         await settle()
@@ -51,11 +51,11 @@ def test_a_gap_is_read_again_from_where_a_subscription_began() -> None:
         await settle()
         assert (client.received[1].batches, client.received[2].batches) == ([5, 6, 7], [7])
 
-    run(test)
+    run(exercise)
 
 
 def test_a_gap_before_a_subscription_moves_nothing_back() -> None:
-    async def test(broker: Broker) -> None:
+    async def exercise(broker: Broker) -> None:
         client = Client(broker)
         broker.commit()
         client.begin(1, 5)
@@ -65,12 +65,12 @@ def test_a_gap_before_a_subscription_moves_nothing_back() -> None:
         await settle()
         assert (client.received[1].batches, client.stream.position) == ([5], before)
 
-    run(test)
+    run(exercise)
 
 
 @pytest.mark.parametrize("error", [OffsetTrimmed("gone"), Unavailable("not now")])
 def test_an_error_while_the_queue_is_read_ends_what_begins(error: VenusError) -> None:
-    async def test(broker: Broker) -> None:
+    async def exercise(broker: Broker) -> None:
         client = Client(broker)
         client.begin(3, 5)
         await settle()
@@ -82,11 +82,11 @@ def test_an_error_while_the_queue_is_read_ends_what_begins(error: VenusError) ->
         assert [number for _, number in broker.registered.values()] == [3]
         assert not client.task.done()
 
-    run(test)
+    run(exercise)
 
 
 def test_the_queue_is_kept_from_where_a_subscription_begins_until_it_is_live() -> None:
-    async def test(broker: Broker) -> None:
+    async def exercise(broker: Broker) -> None:
         client = Client(broker)
         await settle()
         broker.pause = asyncio.Event()
@@ -100,11 +100,11 @@ def test_the_queue_is_kept_from_where_a_subscription_begins_until_it_is_live() -
         await client.leave()
         assert not broker.kept
 
-    run(test)
+    run(exercise)
 
 
 def test_a_new_group_exists_from_its_first_acknowledgement_on() -> None:
-    async def test(broker: Broker) -> None:
+    async def exercise(broker: Broker) -> None:
         first = Client(broker, group="mailer")
         first.begin(1, ROWS)
         await settle()
@@ -124,11 +124,11 @@ def test_a_new_group_exists_from_its_first_acknowledgement_on() -> None:
         await second.leave()
         assert not broker.kept
 
-    run(test)
+    run(exercise)
 
 
 def test_what_ends_or_reloads_before_it_is_live_is_not_forgotten() -> None:
-    async def test(broker: Broker) -> None:
+    async def exercise(broker: Broker) -> None:
         client = Client(broker)
         subscribe = broker.subscribe
 
@@ -144,11 +144,11 @@ def test_what_ends_or_reloads_before_it_is_live_is_not_forgotten() -> None:
         assert client.received[1].error == "it does not fit any more"
         assert client.received[2].start is not None
 
-    run(test)
+    run(exercise)
 
 
 def test_an_end_while_it_begins_leaves_nothing_registered_and_it_may_begin_again() -> None:
-    async def test(broker: Broker) -> None:
+    async def exercise(broker: Broker) -> None:
         client = Client(broker)
         await settle()
         broker.pause = asyncio.Event()
@@ -165,11 +165,11 @@ def test_an_end_while_it_begins_leaves_nothing_registered_and_it_may_begin_again
         await settle()
         assert not broker.registered
 
-    run(test)
+    run(exercise)
 
 
 def test_a_number_begins_once_and_counts_while_it_begins() -> None:
-    async def test(broker: Broker) -> None:
+    async def exercise(broker: Broker) -> None:
         client = Client(broker)
         await settle()
         broker.pause = asyncio.Event()
@@ -182,11 +182,11 @@ def test_a_number_begins_once_and_counts_while_it_begins() -> None:
         with pytest.raises(VenusError, match="begins twice"):
             await client.task
 
-    run(test)
+    run(exercise)
 
 
 def test_an_end_while_it_is_read_again_and_a_reload() -> None:
-    async def test(broker: Broker) -> None:
+    async def exercise(broker: Broker) -> None:
         client = Client(broker)
         client.begin_together(request(1, 5), request(2, 5))
         await settle()
@@ -206,11 +206,11 @@ def test_an_end_while_it_is_read_again_and_a_reload() -> None:
         assert [number for _, number in broker.registered.values()] == [2]
         assert client.received[2].start == 6
 
-    run(test)
+    run(exercise)
 
 
 def test_a_wrong_column_ends_its_own_subscription_only() -> None:
-    async def test(broker: Broker) -> None:
+    async def exercise(broker: Broker) -> None:
         client = Client(broker)
         client.begin_together(request(1, 5, "label"), request(2, 5, "labels"), request(3, 5))
         await settle()
@@ -219,11 +219,11 @@ def test_a_wrong_column_ends_its_own_subscription_only() -> None:
             (1, 3), broker_pb2.LIVE
         )
 
-    run(test)
+    run(exercise)
 
 
 def test_what_waits_holds_nothing_of_other_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(broker: Broker) -> None:
+    async def exercise(broker: Broker) -> None:
         client, other = Client(broker), Client(broker)
         for one in (client, other):
             one.begin(1, 5)
@@ -233,7 +233,7 @@ def test_what_waits_holds_nothing_of_other_listeners(monkeypatch: pytest.MonkeyP
         assert list(judged.changes) == [other.stream]
         assert not client.stream._waiting.first.judged.changes
 
-    run(test)
+    run(exercise)
     waiting = WaitingChanges()
     monkeypatch.setattr(live_changes, "LIVE_BYTES_MAX", 0)
     schema = schemas_codec.to_wire(TABLE)

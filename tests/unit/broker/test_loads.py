@@ -131,12 +131,12 @@ def test_a_requested_leader_counts_as_leader() -> None:
 # -- sites -----------------------------------------------------------------------------------------------------------
 
 
-def at(site: str, *names: str, disk: float = 0.1) -> list[LiveBroker]:
+def live_brokers(site: str, *names: str, disk: float = 0.1) -> list[LiveBroker]:
     return [replace(broker(name, disk), site=site) for name in names]
 
 
 def test_replicas_go_to_different_sites_first_then_by_load() -> None:
-    live = [*at("east", "a", "b"), *at("west", "c", "d"), *at("north", "e", disk=0.9)]
+    live = [*live_brokers("east", "a", "b"), *live_brokers("west", "c", "d"), *live_brokers("north", "e", disk=0.9)]
     for n in range(20):
         found = replicas_of(live, f"x{n}", replicas=3)
         assert {name for name in found if name in "ab"} == {"a"}
@@ -145,13 +145,13 @@ def test_replicas_go_to_different_sites_first_then_by_load() -> None:
 
 
 def test_a_broker_without_a_site_is_a_site_of_its_own() -> None:
-    live = [*at("east", "a", "b"), *at("", "c", "d")]
+    live = [*live_brokers("east", "a", "b"), *live_brokers("", "c", "d")]
     assert set(replicas_of(live, replicas=3)) == {"a", "c", "d"}
 
 
 def test_replicas_that_share_a_site_are_repaired_one_after_the_other() -> None:
     wanted = ReplicaPlacement(replicas=3, min_in_sync=2)
-    live = [*at("east", "a", "b", "c"), *at("west", "d"), *at("north", "e")]
+    live = [*live_brokers("east", "a", "b", "c"), *live_brokers("west", "d"), *live_brokers("north", "e")]
     known = wanted.new_record("x", member("a"), ClusterView(live[:3]), 1)
     assert sorted(known.replicas) == ["a", "b", "c"]
     assert wanted.next_record(known, ClusterView(live[:3])) is None, "there is no other site"
@@ -175,10 +175,15 @@ def test_replicas_that_share_a_site_are_repaired_one_after_the_other() -> None:
 
 def test_a_dead_broker_still_occupies_its_site() -> None:
     wanted = ReplicaPlacement(replicas=3, min_in_sync=2)
-    known = wanted.new_record("x", member("a"), ClusterView([*at("east", "a"), *at("west", "b"), *at("north", "c")]), 1)
-    left = [*at("east", "a"), *at("west", "b", "d")]
+    known = wanted.new_record(
+        "x",
+        member("a"),
+        ClusterView([*live_brokers("east", "a"), *live_brokers("west", "b"), *live_brokers("north", "c")]),
+        1,
+    )
+    left = [*live_brokers("east", "a"), *live_brokers("west", "b", "d")]
     assert wanted.next_record(known, ClusterView(left, sites={"c": "north"})) is None
-    assert wanted.next_record(known, ClusterView([*left, *at("south", "e")], sites={"c": "west"})) is not None
+    assert wanted.next_record(known, ClusterView([*left, *live_brokers("south", "e")], sites={"c": "west"})) is not None
 
 
 def member(name: str) -> Member:
@@ -186,7 +191,7 @@ def member(name: str) -> Member:
 
 
 def test_replicas_move_to_a_new_broker_one_at_a_time_and_never_to_a_site_that_has_one() -> None:
-    live = [*at("east", "a"), *at("west", "b"), *at("east", "d")]
+    live = [*live_brokers("east", "a"), *live_brokers("west", "b"), *live_brokers("east", "d")]
     records = {
         f"x{n}": Leadership(
             business=f"x{n}",
@@ -208,7 +213,7 @@ def test_replicas_move_to_a_new_broker_one_at_a_time_and_never_to_a_site_that_ha
     again = leading.next_record(records, ClusterView(live, records.values()), UNEVEN_S + 2)
     assert again == replace(records["x1"], replicas=("a", "b", "d"), leaving=("a",))
 
-    west = [*at("east", "a"), *at("west", "b"), *at("west", "d")]
+    west = [*live_brokers("east", "a"), *live_brokers("west", "b"), *live_brokers("west", "d")]
     before = {
         name: replace(one, in_sync=moved.in_sync, replicas=("a", "b"), leaving=()) for name, one in records.items()
     }

@@ -14,7 +14,7 @@ from venus.broker.machine.consumers import ConsumerState
 from venus.broker.machine.half_messages import HalfMessage, HalfState, SharedSequence
 from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.queue import reader
-from venus.broker.status.broker_status import StatusReport
+from venus.broker.status.broker_status import StatusBuilder
 from venus.broker.status.table_selection import ANSWER_MAX, EACH_MIN, NAMED_MAX, EntrySelection
 from venus.config import BrokerSettings
 from venus.network.topology import PULLS_AS
@@ -51,7 +51,7 @@ def status_of(*businesses: Business) -> broker_pb2.BrokerStatus:
         list_all=lambda: list(businesses),
     )
     buffer: Any = SimpleNamespace(status=lambda: SimpleNamespace(nbytes=0), bytes_max=0)
-    report = StatusReport(
+    report = StatusBuilder(
         settings=BrokerSettings(),
         catalogue=nothing,
         commits=nothing,

@@ -88,7 +88,7 @@ def test_tables_are_found_by_name_however_many_there_are(large: Business) -> Non
     assert numbers(requested_tables(request).describe(large)) == [7, 199_999]
 
 
-class Answering(AdminClient):
+class FakeAdminClient(AdminClient):
     """An Admin service that has this business, and notes how large its answers are."""
 
     def __init__(self, business: Business, *, is_older: bool = False) -> None:
@@ -113,7 +113,7 @@ def every_name(admin: AdminClient) -> Iterator[str]:
 
 
 def test_a_client_that_needs_every_table_gets_them_in_pages(large: Business) -> None:
-    admin = Answering(large)
+    admin = FakeAdminClient(large)
 
     assert list(every_name(admin)) == [f"Table_{n}" for n in range(1, MANY + 1)]
     assert len(admin.sizes) <= 2 + MANY // admins.PAGE_TABLES
@@ -122,7 +122,7 @@ def test_a_client_that_needs_every_table_gets_them_in_pages(large: Business) -> 
 
 
 def test_few_tables_come_with_one_answer_and_an_older_broker_sends_all_at_once() -> None:
-    for admin in (Answering(business_of(3)), Answering(business_of(30_000), is_older=True)):
+    for admin in (FakeAdminClient(business_of(3)), FakeAdminClient(business_of(30_000), is_older=True)):
         assert list(every_name(admin)) == [f"Table_{n}" for n in sorted(admin.business.tables)]
         assert len(admin.sizes) == 1
 

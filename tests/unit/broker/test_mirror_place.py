@@ -26,7 +26,7 @@ from venus.wire import broker_pb2, change_pb2
 HERE = SetPosition(set="eu", tier="access", level=2)
 
 
-def above(**fields: object) -> broker_pb2.NetworkStatus:
+def upstream_status(**fields: object) -> broker_pb2.NetworkStatus:
     said = {"set": "t", "tier": "tandem", "level": 1, "path": ["home", "t"], "networks": ["n"]}
     return broker_pb2.NetworkStatus(**{**said, **fields})  # type: ignore[arg-type]
 
@@ -34,17 +34,25 @@ def above(**fields: object) -> broker_pb2.NetworkStatus:
 @pytest.mark.parametrize(
     ("network", "known", "says"),
     [
-        (above(), (), ""),
-        (above(), ("n", "m"), ""),
-        (above(networks=[]), ("n",), ""),
-        (above(path=["home", "eu", "t"]), (), "the sets are in a loop: home -> eu -> t -> eu;"),
-        (above(path=[], set="eu"), (), "in a loop: eu -> eu"),
-        (above(level=0), (), "set t is at level 0, and access set eu at level 2 needs one of level 1 above it"),
-        (above(level=2), (), "needs one of level 1 above it"),
-        (above(networks=["x"]), ("n",), r"set t belongs to another network (id x), this broker's data to n"),
-        (above(refused="no"), (), "set t above is refused itself: no"),
-        (above(tier="access"), (), "set eu pulls from t, an access set: those serve consumers; make it a tandem set;"),
-        (above(tier="of a later version"), (), ""),
+        (upstream_status(), (), ""),
+        (upstream_status(), ("n", "m"), ""),
+        (upstream_status(networks=[]), ("n",), ""),
+        (upstream_status(path=["home", "eu", "t"]), (), "the sets are in a loop: home -> eu -> t -> eu;"),
+        (upstream_status(path=[], set="eu"), (), "in a loop: eu -> eu"),
+        (
+            upstream_status(level=0),
+            (),
+            "set t is at level 0, and access set eu at level 2 needs one of level 1 above it",
+        ),
+        (upstream_status(level=2), (), "needs one of level 1 above it"),
+        (upstream_status(networks=["x"]), ("n",), r"set t belongs to another network (id x), this broker's data to n"),
+        (upstream_status(refused="no"), (), "set t above is refused itself: no"),
+        (
+            upstream_status(tier="access"),
+            (),
+            "set eu pulls from t, an access set: those serve consumers; make it a tandem set;",
+        ),
+        (upstream_status(tier="of a later version"), (), ""),
     ],
 )
 def test_a_set_stands_below_the_level_above(
@@ -59,28 +67,28 @@ def test_a_set_stands_below_the_level_above(
 def test_core_sets_mirror_core_sets() -> None:
     here = SetPosition(set="core-b", tier="core", level=0)
 
-    assert explain_refusal(here, above(set="core-a", tier="core", level=0, path=["core-a"]), ()) == ""
-    assert explain_refusal(here, above(level=1), ()) != ""
+    assert explain_refusal(here, upstream_status(set="core-a", tier="core", level=0, path=["core-a"]), ()) == ""
+    assert explain_refusal(here, upstream_status(level=1), ()) != ""
 
 
 def test_labels_that_the_set_above_does_not_get() -> None:
     wanting = replace(HERE, labels=frozenset({"eu", "us"}))
 
-    assert find_missing_labels(wanting, above()) == []
-    assert find_missing_labels(wanting, above(labels=["eu", "us", "asia"])) == []
-    assert find_missing_labels(wanting, above(labels=["eu"])) == [
+    assert find_missing_labels(wanting, upstream_status()) == []
+    assert find_missing_labels(wanting, upstream_status(labels=["eu", "us", "asia"])) == []
+    assert find_missing_labels(wanting, upstream_status(labels=["eu"])) == [
         "set eu pulls the label us, and t above does not get it: add it there"
     ]
-    assert find_missing_labels(HERE, above(labels=["eu"])) == [
+    assert find_missing_labels(HERE, upstream_status(labels=["eu"])) == [
         "set eu pulls everything, and t above gets some labels only: name them, or let it get all"
     ]
-    assert find_missing_labels(wanting, above(tier="of a later version", labels=["eu"])) == []
+    assert find_missing_labels(wanting, upstream_status(tier="of a later version", labels=["eu"])) == []
 
 
 def test_the_path_grows_by_one() -> None:
     assert path_of(HERE, None) == ["eu"]
-    assert path_of(HERE, above()) == ["home", "t", "eu"]
-    assert path_of(HERE, above(path=[])) == ["t", "eu"]
+    assert path_of(HERE, upstream_status()) == ["home", "t", "eu"]
+    assert path_of(HERE, upstream_status(path=[])) == ["t", "eu"]
 
 
 def test_what_labels_choose() -> None:

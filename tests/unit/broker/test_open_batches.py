@@ -131,7 +131,7 @@ def test_a_single_set_keeps_nothing_open_and_no_more_is_kept_than_allowed(decode
     assert tight.open_nbytes == 0
 
 
-def _taken_by(cut: ReducedBatchCache, parts: list[WantedPart], batches: int) -> int:
+def _memory_behind(cut: ReducedBatchCache, parts: list[WantedPart], batches: int) -> int:
     """Return how much memory is kept behind so many small batches."""
     wholes = [body(1 + n % 10) for n in range(batches)]
     cut.body(BUSINESS, place(10**6, wholes[0]), wholes[0], PARTS[0])  # what is made once
@@ -147,9 +147,9 @@ def _taken_by(cut: ReducedBatchCache, parts: list[WantedPart], batches: int) -> 
 
 @pytest.mark.full
 def test_small_batches_that_were_cut_take_no_more_memory_than_large_ones() -> None:
-    assert _taken_by(ReducedBatchCache(1 << 20, 1 << 20), PARTS[:1], 6000) < 3 << 19
+    assert _memory_behind(ReducedBatchCache(1 << 20, 1 << 20), PARTS[:1], 6000) < 3 << 19
 
 
 @pytest.mark.full
 def test_small_batches_that_are_kept_open_take_no_more_memory_than_large_ones() -> None:
-    assert _taken_by(ReducedBatchCache(1 << 20, 1 << 20), PARTS[:3], 1000) < 3 << 19
+    assert _memory_behind(ReducedBatchCache(1 << 20, 1 << 20), PARTS[:3], 1000) < 3 << 19

@@ -29,7 +29,7 @@ NOW = 100.0
 KIB = 1 << 10
 
 
-def resting() -> Precedence:
+def paused_precedence() -> Precedence:
     """Return one whose small commits have been late for a while."""
     precedence = Precedence(0.001)
     precedence.on_arrival("small", 100, NOW)
@@ -48,7 +48,7 @@ def make_pacing(precedence: Precedence, pauses: list[float]) -> MaterialiserPaci
 
 def test_a_turn_is_followed_by_its_rest() -> None:
     pauses: list[float] = []
-    make_pacing(resting(), pauses).pause_after(NOW - 0.01)
+    make_pacing(paused_precedence(), pauses).pause_after(NOW - 0.01)
     assert pauses == [pytest.approx(0.01 * SHARE_MOST)]
     make_pacing(Precedence(0.001), pauses).pause_after(NOW - 0.01)
     assert len(pauses) == 1
@@ -56,7 +56,7 @@ def test_a_turn_is_followed_by_its_rest() -> None:
 
 def test_steps_are_shorter_while_large_work_rests() -> None:
     assert make_pacing(Precedence(0.001), []).step_bytes() == STEP_BYTES_MAX
-    assert STEP_BYTES_LEAST <= make_pacing(resting(), []).step_bytes() < STEP_BYTES_MAX / 4
+    assert STEP_BYTES_LEAST <= make_pacing(paused_precedence(), []).step_bytes() < STEP_BYTES_MAX / 4
 
 
 def take_bytes(precedence: Precedence) -> int:
@@ -83,7 +83,7 @@ def take_bytes(precedence: Precedence) -> int:
 
 def test_groups_are_shorter_while_large_work_rests() -> None:
     assert take_bytes(Precedence(0.001)) >= SHARED_GROUP_BYTES[1]
-    assert RESTING_GROUP_BYTES <= take_bytes(resting()) < SHARED_GROUP_BYTES[1] / 4
+    assert RESTING_GROUP_BYTES <= take_bytes(paused_precedence()) < SHARED_GROUP_BYTES[1] / 4
 
 
 def test_steps_of_the_full_data_and_the_scrub_heed_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ class PulledBusiness:
             cast("Any", SimpleNamespace(catalogue=self)),
             "main",
             ("north", "south"),
-            self.above,
+            self.upstream_endpoint,
             self.wake,
             lambda: self.now,
             TIMES,
@@ -34,7 +34,7 @@ class PulledBusiness:
         committed = SimpleNamespace(mirror=SimpleNamespace(end=1), next_offset=self.end)
         return SimpleNamespace(committed=committed, epoch_at_end=7)
 
-    def above(self, name: str) -> UpstreamEndpoint:
+    def upstream_endpoint(self, name: str) -> UpstreamEndpoint:
         return UpstreamEndpoint(reach=f"{name}:1", set=name, network="", group="mirror/lyon")
 
     def wake(self) -> None:

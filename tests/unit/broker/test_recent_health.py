@@ -9,8 +9,8 @@ import pytest
 from venus.broker.service.http import FRESH_S, HealthCache, HealthResult
 
 
-class Broker:
-    """Its state is the number of looks; a look ends when it is let go."""
+class ScriptedHealth:
+    """Health check that counts its calls; each waits until the test lets it end."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -34,7 +34,7 @@ class Broker:
 
 def test_what_was_seen_lately_is_answered_without_a_look() -> None:
     async def work() -> None:
-        broker = Broker()
+        broker = ScriptedHealth()
         assert await broker.ask() == "1"
         broker.now += FRESH_S / 4
         assert await broker.ask() == "1"
@@ -45,7 +45,7 @@ def test_what_was_seen_lately_is_answered_without_a_look() -> None:
 
 def test_a_long_turn_does_not_delay_frequent_requests() -> None:
     async def work() -> None:
-        broker = Broker()
+        broker = ScriptedHealth()
         await broker.ask()
         broker.quick.clear()
         broker.now += FRESH_S / 2
@@ -63,7 +63,7 @@ def test_a_long_turn_does_not_delay_frequent_requests() -> None:
 
 def test_what_is_too_old_is_not_answered() -> None:
     async def work() -> None:
-        broker = Broker()
+        broker = ScriptedHealth()
         await broker.ask()
         broker.now += FRESH_S
         assert await broker.ask() == "2"
@@ -77,7 +77,7 @@ def test_what_is_too_old_is_not_answered() -> None:
 
 def test_a_look_that_failed_beforehand_is_made_again() -> None:
     async def work() -> None:
-        broker = Broker()
+        broker = ScriptedHealth()
         await broker.ask()
         broker.now += FRESH_S / 2
         broker.fails = True
@@ -93,7 +93,7 @@ def test_a_look_that_failed_beforehand_is_made_again() -> None:
 
 def test_an_old_look_that_ends_late_does_not_replace_a_newer_one() -> None:
     async def work() -> None:
-        broker = Broker()
+        broker = ScriptedHealth()
         slow = broker.quick = asyncio.Event()
         first = asyncio.create_task(broker.ask())
         while not broker.looks:

@@ -58,7 +58,7 @@ async def first_body(mirror: Mirror, frames: SharedFrames, bridge: LoopBridge) -
 def test_nothing_of_the_history_before_is_sent_behind_the_cut_of_another() -> None:
     """While consumers leave and return repeatedly, the frames of a business are never dropped."""
 
-    async def test() -> list[bytes]:
+    async def exercise() -> list[bytes]:
         bridge, mirror = LoopBridge(asyncio.get_running_loop()), Mirror()
         frames = SharedFrames(bridge)
         for _ in range(2):
@@ -70,4 +70,4 @@ def test_nothing_of_the_history_before_is_sent_behind_the_cut_of_another() -> No
         bridge.close()
         return [*before, after]
 
-    assert asyncio.run(test()) == [b"lost", b"lost", b"kept"]
+    assert asyncio.run(exercise()) == [b"lost", b"lost", b"kept"]

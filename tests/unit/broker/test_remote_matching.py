@@ -36,7 +36,7 @@ SHAPE = CloudShape.of(16)
 WIRE = OverlayMessages("core", SHAPE, lambda: 1000)
 
 
-class Others:
+class ClusterCandidates:
     """Two candidates of every cluster, whose answers go over the wire's own encoding."""
 
     def __init__(self) -> None:
@@ -84,11 +84,11 @@ class Others:
         return call()
 
 
-class Access:
+class SubscriptionOwner:
     """The broker that owns the subscriptions."""
 
     def __init__(self, some: Sequence[Interest]) -> None:
-        self.others, self.clock = Others(), 0.0
+        self.others, self.clock = ClusterCandidates(), 0.0
         self.matching = RemoteMatching(
             SHAPE,
             self.others,
@@ -125,7 +125,7 @@ CHANGES = crowded_events(50)
 
 
 def test_others_match_what_is_installed_there() -> None:
-    access = Access(crowded_interests(500))
+    access = SubscriptionOwner(crowded_interests(500))
 
     async def work() -> Matches:
         await access.matching.install_all()
@@ -138,13 +138,13 @@ def test_others_match_what_is_installed_there() -> None:
 
 
 def test_few_interests_are_matched_here() -> None:
-    access = Access(crowded_interests(10))
+    access = SubscriptionOwner(crowded_interests(10))
     assert run(lambda: access.match()).pairs() == access.expected_pairs(CHANGES)
     assert access.others.asked == []
 
 
 def test_without_an_answer_the_other_candidate_is_asked_and_then_it_is_matched_here() -> None:
-    access = Access(crowded_interests(500))
+    access = SubscriptionOwner(crowded_interests(500))
 
     async def work() -> list[Matches]:
         await access.matching.install_all()
@@ -165,7 +165,7 @@ def test_without_an_answer_the_other_candidate_is_asked_and_then_it_is_matched_h
 
 
 def test_one_that_did_not_answer_is_left_alone_for_a_while() -> None:
-    access = Access(crowded_interests(500))
+    access = SubscriptionOwner(crowded_interests(500))
 
     async def work() -> None:
         await access.matching.install_all()
@@ -182,7 +182,7 @@ def test_one_that_did_not_answer_is_left_alone_for_a_while() -> None:
 
 
 def test_interests_that_are_not_the_present_ones_never_answer() -> None:
-    access = Access(crowded_interests(500))
+    access = SubscriptionOwner(crowded_interests(500))
 
     async def work() -> Matches:
         await access.matching.install_all()
@@ -199,7 +199,7 @@ def test_interests_that_are_not_the_present_ones_never_answer() -> None:
 
 
 def test_a_subspace_that_is_cut_while_an_answer_is_on_its_way_loses_nothing() -> None:
-    access = Access(crowded_interests(60))
+    access = SubscriptionOwner(crowded_interests(60))
     before = access.expected_pairs(CHANGES)
 
     def cut() -> None:
@@ -220,7 +220,7 @@ def test_a_subspace_that_is_cut_while_an_answer_is_on_its_way_loses_nothing() ->
 
 
 def test_only_changes_are_sent_and_what_a_member_lacks_is_sent_as_a_whole() -> None:
-    access = Access(crowded_interests(500))
+    access = SubscriptionOwner(crowded_interests(500))
 
     async def work() -> None:
         matching, others = access.matching, access.others
@@ -242,7 +242,7 @@ def test_only_changes_are_sent_and_what_a_member_lacks_is_sent_as_a_whole() -> N
 
 
 def test_a_lease_outlasts_the_time_that_installing_everything_takes() -> None:
-    access = Access(crowded_interests(500))
+    access = SubscriptionOwner(crowded_interests(500))
     leases: list[float] = []
     install = access.others.install
 
@@ -263,7 +263,7 @@ def test_a_lease_outlasts_the_time_that_installing_everything_takes() -> None:
 
 
 def test_the_least_loaded_candidate_is_asked() -> None:
-    access = Access(crowded_interests(500))
+    access = SubscriptionOwner(crowded_interests(500))
 
     async def work() -> None:
         access.others.loads["b:1"] = 0.9
@@ -277,7 +277,7 @@ def test_the_least_loaded_candidate_is_asked() -> None:
 
 
 def test_the_last_interest_of_a_table_takes_it_away() -> None:
-    access = Access(crowded_interests(3))
+    access = SubscriptionOwner(crowded_interests(3))
     for number in range(3):
         access.matching.remove(TABLE, number)
     assert len(run(lambda: access.match())) == 0

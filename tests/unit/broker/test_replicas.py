@@ -76,13 +76,13 @@ class Requests:
         self.known = replace(ReplicaPlacement().new_record("shop", A.member, ClusterView([A, B, C]), 1), successor="b")
         self.view = ClusterView(living)
         self._requests = LeaderRequests(
-            A.member, ReplicaPlacement(), cast(Any, self), self._take, lambda: self.now, rebalance=False
+            A.member, ReplicaPlacement(), cast(Any, self), self._record_request, lambda: self.now, rebalance=False
         )
 
     def swap(self, _: Leadership, after: Leadership) -> None:
         self.swapped.append(after)
 
-    def _take(self, _: str, event: HandOverRequest) -> None:
+    def _record_request(self, _: str, event: HandOverRequest) -> None:
         self.given.append(event)
 
     def execute(self, now: float = 0.0) -> list[str]:

@@ -13,9 +13,9 @@ from venus.broker.machine.review_schedule import ReviewSchedule
 from venus.broker.queue.reader import ReadResult
 from venus.broker.service.shared_frames import FrameKey, SharedFrame, SharedFrames, bytes_max_for, encode_frame
 from venus.errors import Unavailable
+from venus.rpc.compression import LARGE_BYTES, cost
 from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import unseal
-from venus.rpc.squeeze import LARGE_BYTES, cost
 from venus.wire import broker_pb2
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def test_rooms_of_about_the_same_size_are_one(room: int, found: int) -> None:
 
 
 def test_a_frame_at_the_tail_is_kept_until_the_tail_moves() -> None:
-    async def test() -> None:
+    async def exercise() -> None:
         shared = SharedBusiness()
         first = await shared.take()
         assert await shared.take() is first
@@ -94,11 +94,11 @@ def test_a_frame_at_the_tail_is_kept_until_the_tail_moves() -> None:
         await shared.take()
         assert shared.reads == 2
 
-    run(test())
+    run(exercise())
 
 
 def test_a_full_frame_outlives_the_tail_and_goes_for_newer_ones() -> None:
-    async def test() -> None:
+    async def exercise() -> None:
         shared = SharedBusiness(bytes_max=100_000)
         shared.business.visible_offset = 1000
         await shared.take(0, nbytes=30_000)
@@ -113,11 +113,11 @@ def test_a_full_frame_outlives_the_tail_and_goes_for_newer_ones() -> None:
         await shared.take(0, nbytes=30_000)
         assert shared.reads == 21
 
-    run(test())
+    run(exercise())
 
 
 def test_consumers_that_come_while_one_is_read_wait_for_it_also_if_the_first_one_leaves() -> None:
-    async def test() -> None:
+    async def exercise() -> None:
         shared = SharedBusiness()
         tasks = [asyncio.create_task(shared.take(memory=False)) for _ in range(10)]
         await asyncio.sleep(0)
@@ -126,37 +126,39 @@ def test_consumers_that_come_while_one_is_read_wait_for_it_also_if_the_first_one
         assert shared.reads == 1
         assert all(each is found[0] for each in found)
 
-    run(test())
+    run(exercise())
 
 
 def test_a_failed_read_fails_for_all_who_wait_and_is_not_kept() -> None:
-    async def test() -> None:
+    async def exercise() -> None:
         shared = SharedBusiness()
 
-        def fails() -> ReadResult:
+        def raise_error() -> ReadResult:
             raise Unavailable("not now")
 
-        reads = [shared.frames.take(shared.business, build_frame_key(), fails, from_memory=False) for _ in range(3)]
+        reads = [
+            shared.frames.take(shared.business, build_frame_key(), raise_error, from_memory=False) for _ in range(3)
+        ]
         found = await asyncio.gather(*reads, return_exceptions=True)
         assert all(isinstance(each, Unavailable) for each in found)
         assert (await shared.take()).increments == 1
 
-    run(test())
+    run(exercise())
 
 
 def test_a_business_that_was_replaced_shares_nothing_with_its_predecessor() -> None:
-    async def test() -> None:
+    async def exercise() -> None:
         shared = SharedBusiness()
         await shared.take()
         shared.business = Business(2, "main", ReviewSchedule(first_s=1.0))
         await shared.take()
         assert shared.reads == 2
 
-    run(test())
+    run(exercise())
 
 
 def test_the_last_but_one_consumer_takes_the_frames_with_it() -> None:
-    async def test() -> None:
+    async def exercise() -> None:
         shared = SharedBusiness()
         await shared.take()
         assert shared.frames.nbytes
@@ -168,11 +170,11 @@ def test_the_last_but_one_consumer_takes_the_frames_with_it() -> None:
         shared.frames.remove_stream("main")
         assert not shared.frames.streams
 
-    run(test())
+    run(exercise())
 
 
 def test_few_consumers_are_not_paced_and_many_wait_for_the_same_moment() -> None:
-    async def test() -> None:
+    async def exercise() -> None:
         frames = SharedBusiness().frames
         assert frames.pause_s("main", 7.3) == 0
         for _ in range(998):
@@ -183,4 +185,4 @@ def test_few_consumers_are_not_paced_and_many_wait_for_the_same_moment() -> None
             frames.add_stream("main")
         assert frames.pause_s("main", 7.0) <= 0.25
 
-    run(test())
+    run(exercise())

@@ -313,10 +313,10 @@ def test_every_history_ends_with_everything_persisted_decided_and_nothing_counte
 def test_without_the_rule_that_what_is_on_disk_is_not_asked_for_again_some_wait_forever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def again(self: Intake, batch_no: int) -> int:
+    def repeat(self: Intake, batch_no: int) -> int:
         self.expected, self.newest = batch_no, batch_no - 1
         self._void_through = self._submitted
         return batch_no
 
-    monkeypatch.setattr(Intake, "request_again", again)
+    monkeypatch.setattr(Intake, "request_again", repeat)
     assert not all(asyncio.run(play(seed, in_process=False))[0] for seed in range(HISTORIES))

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.broker.test_quiet import Sleeps, check_ended, reviewing
+from tests.unit.broker.test_idle_broker import SleepRecorder, check_ended, review_clock
 from venus.broker.service import ingest, traffic_watch
 from venus.broker.service.traffic_watch import LOOKS, TrafficWatch
 from venus.flow.degradation import Lane
@@ -33,8 +33,8 @@ def test_reviews_are_asked_for_behind_a_defect(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bridge: Any = FailsOnce()
-    Sleeps(3).replace(monkeypatch, ingest)
-    asked, work = reviewing([True], bridge, first_s=6.0)
+    SleepRecorder(3).replace(monkeypatch, ingest)
+    asked, work = review_clock([True], bridge, first_s=6.0)
     asyncio.run(check_ended(work))
     assert asked == [1, 1]
     assert "a defect of the broker" in caplog.text
@@ -44,7 +44,7 @@ def test_the_watch_looks_on_behind_a_defect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bridge: Any = FailsOnce()
-    Sleeps(3 * LOOKS).replace(monkeypatch, traffic_watch)
+    SleepRecorder(3 * LOOKS).replace(monkeypatch, traffic_watch)
     core: Any = SimpleNamespace(data_dir=tmp_path)
     watch = TrafficWatch(cast("Any", None), core, bridge, list)
     looks: list[float] = []

@@ -14,26 +14,26 @@ def test_others_have_their_turn_between_a_few_of_the_crowd_who_go_in_order() -> 
     gone: list[int] = []
     seen: list[int] = []  # how many had gone at each turn of the loop
 
-    async def one(turnstile: Turnstile, number: int) -> None:
+    async def pass_one(turnstile: Turnstile, number: int) -> None:
         await turnstile.enter()
         gone.append(number)
 
-    async def crowd() -> None:
+    async def pass_crowd() -> None:
         turnstile = Turnstile(AT_ONCE)
-        tasks = [asyncio.create_task(one(turnstile, n)) for n in range(CROWD)]
+        tasks = [asyncio.create_task(pass_one(turnstile, n)) for n in range(CROWD)]
         async with asyncio.timeout(10):
             while len(gone) < CROWD:
                 await asyncio.sleep(0)
                 seen.append(len(gone))
         await asyncio.gather(*tasks)
 
-    asyncio.run(crowd())
+    asyncio.run(pass_crowd())
     assert gone == list(range(CROWD))
     assert max(after - before for before, after in itertools.pairwise(seen)) <= AT_ONCE
 
 
 def test_a_waiting_client_that_leaves_delays_no_other() -> None:
-    async def crowd() -> int:
+    async def pass_crowd() -> int:
         turnstile = Turnstile(at_once=1)
         tasks = [asyncio.create_task(turnstile.enter()) for _ in range(CROWD)]
         await asyncio.sleep(0)
@@ -44,4 +44,4 @@ def test_a_waiting_client_that_leaves_delays_no_other() -> None:
             await turnstile.enter()  # and it is open for those who come later
         return sum(isinstance(each, asyncio.CancelledError) for each in found)
 
-    assert asyncio.run(crowd()) == CROWD // 2
+    assert asyncio.run(pass_crowd()) == CROWD // 2

@@ -37,7 +37,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_a_stream_that_ends_in_line_leaves_nothing_behind() -> None:
-    async def test() -> None:
+    async def exercise() -> None:
         unsaved, sharing, turns = build_unsaved()
 
         async def stream(business: str) -> None:
@@ -57,11 +57,11 @@ def test_a_stream_that_ends_in_line_leaves_nothing_behind() -> None:
         assert (turns.waiting, turns.nbytes) == (0, 3 * MIB), "the third has its turn"
         assert sharing.nbytes == 0
 
-    run(test)
+    run(exercise)
 
 
 def test_while_memory_is_full_large_frames_are_not_read_and_small_ones_are() -> None:
-    async def test() -> None:
+    async def exercise() -> None:
         unsaved, sharing, _ = build_unsaved(limit=4 * MIB)
         unsaved.count_received("a", 4 * MIB)
         await unsaved.wait_for_room("small", small=True)
@@ -76,11 +76,11 @@ def test_while_memory_is_full_large_frames_are_not_read_and_small_ones_are() -> 
         assert all(task.done() for task in late), "nothing is left: who was let in may have nothing to read"
         assert sharing.nbytes == 0
 
-    run(test)
+    run(exercise)
 
 
 def test_a_business_reads_on_when_its_own_is_saved() -> None:
-    async def test() -> None:
+    async def exercise() -> None:
         unsaved, sharing, turns = build_unsaved()
         unsaved.count_received("a", 4 * MIB).record_passed_on(4 * MIB)
         turn = await unsaved.wait_for_slot(4 * MIB)
@@ -94,12 +94,12 @@ def test_a_business_reads_on_when_its_own_is_saved() -> None:
         await asyncio.gather(*waiting)
         assert (sharing.nbytes, turns.nbytes) == (0, 0)
 
-    run(test)
+    run(exercise)
 
 
 @pytest.mark.parametrize("window", [0.3, 1, 100])
 def test_a_frame_that_is_larger_than_the_window_is_cut_in_one_pass(window: float) -> None:
-    async def test() -> None:
+    async def exercise() -> None:
         core: Any = SimpleNamespace(materialiser=SimpleNamespace(behind_bytes=0), precedence=Precedence(goal_s=0.05))
         traffic = Traffic(core, BrokerSettings(buffer_bytes_max=64 * MIB))
         traffic.admission.write_queue._size = window * MIB
@@ -111,7 +111,7 @@ def test_a_frame_that_is_larger_than_the_window_is_cut_in_one_pass(window: float
         large = [ShippedHalf(batch_no=n, digest=0, body=b"x" * 2 * int(window * MIB)) for n in (1, 2)]
         assert [len(piece) for piece in traffic.split_halves(large)] == [1, 1], "one that is too large goes alone"
 
-    run(test)
+    run(exercise)
 
 
 def test_what_is_on_disk_is_never_expected() -> None:

@@ -60,7 +60,7 @@ CASES: list[tuple[LogicalType, pa.DataType, list[str | bytes | None], list[objec
 ]
 
 
-def one(kind: LogicalType) -> TableSchema:
+def one_column_schema(kind: LogicalType) -> TableSchema:
     return table(1, "t", column(1, "id", INT), column(2, "v", kind))
 
 
@@ -69,7 +69,7 @@ def test_values_come_out_exactly_in_the_type_that_holds_them(
     case: tuple[LogicalType, pa.DataType, list[str | bytes | None], list[object]],
 ) -> None:
     kind, wanted, texts, values = case
-    schema = one(kind)
+    schema = one_column_schema(kind)
     packed = from_columns([[str(i) for i in range(len(texts))], texts], Layout.of(schema))
 
     keys, found = ArrowShape.of(schema).arrays(*packed, schema)
@@ -90,7 +90,7 @@ def test_values_come_out_exactly_in_the_type_that_holds_them(
     ],
 )
 def test_a_value_that_no_type_holds_is_refused_by_name_and_can_be_had_as_text(kind: LogicalType, text: str) -> None:
-    schema = one(kind)
+    schema = one_column_schema(kind)
     packed = from_columns([["1", "2"], [None, text]], Layout.of(schema))
 
     with pytest.raises(ValueMisfit, match=f"shop.t: column v has '{text}'") as refused:
@@ -127,7 +127,7 @@ def test_rows_of_an_older_version_have_defaults_where_they_have_no_column() -> N
 
 
 def test_columns_can_be_chosen_and_a_wrong_name_is_answered_with_the_right_ones() -> None:
-    schema = one(TEXT)
+    schema = one_column_schema(TEXT)
     changes = section(schema, [put(1, "a"), put(2, "b")])
 
     found = ArrowShape.of(schema, ["v"]).arrays(changes.record_ids, changes.rows, schema)

@@ -1,4 +1,4 @@
-"""A subscription's view drops what it has taken before, and nothing else."""
+"""A subscription's view drops changes that it has delivered before, and no others."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Reader:
     def begin(self) -> Reader:
         return self.take(state=broker_pb2.BEGUN)
 
-    def live(self) -> Reader:
+    def live_reader(self) -> Reader:
         return self.take(state=broker_pb2.LIVE)
 
 
 def test_a_transaction_that_is_replayed_after_its_first_part_is_taken_once() -> None:
-    reader = Reader().live().take(changes(1, position=1)).take(changes(2, 3))
-    reader.begin().take(changes(2, 3, 4, position=4, replayed=True)).live().take(changes(5, position=5))
+    reader = Reader().live_reader().take(changes(1, position=1)).take(changes(2, 3))
+    reader.begin().take(changes(2, 3, 4, position=4, replayed=True)).live_reader().take(changes(5, position=5))
     assert reader.keys == [1, 2, 3, 4, 5]
 
 
@@ -83,19 +83,19 @@ def test_live_changes_that_were_judged_together_with_read_ones_are_taken_once() 
         .take(loaded_rows(3, 1))
         .take(loaded_rows(2, position=3))
         .take(changes(4, position=4, replayed=True))
-        .live()
+        .live_reader()
     )
     assert reader.take(changes(3, 4, 5, position=5)).keys == [3, 1, 2, 4, 5]
 
 
 def test_a_late_change_is_no_known_one() -> None:
-    reader = Reader().take(changes(5, 6, position=6, replayed=True)).live()
+    reader = Reader().take(changes(5, 6, position=6, replayed=True)).live_reader()
     assert reader.take(changes(2, 7, position=8)).keys == [5, 6, 2, 7]
 
 
 @pytest.mark.parametrize("position", [4, 0])
 def test_behind_a_truncation_that_is_replayed_everything_comes_again(position: int) -> None:
-    reader = Reader().live().take(changes(1, position=1)).take(truncation()).take(changes(2))
+    reader = Reader().live_reader().take(changes(1, position=1)).take(truncation()).take(changes(2))
     reader.begin().take(truncation(replayed=True)).take(changes(2, 3, position=position, replayed=True))
     assert reader.keys == [1, 0, 2, 0, 2, 3]
 

@@ -1,4 +1,4 @@
-"""Another policy for a business in use: who may lead next must still have everything that was acknowledged."""
+"""A changed policy for a business in use: the next leader must still have everything that was acknowledged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def records() -> MemoryCoordinator:
 def test_a_swap_that_came_too_late_is_made_again() -> None:
     made = records()
 
-    class Racing(MemoryCoordinator):
+    class RacingCoordinator(MemoryCoordinator):
         races = 2
 
         def swap(self, before: Leadership, after: Leadership) -> Leadership | None:
@@ -56,7 +56,7 @@ def test_a_swap_that_came_too_late_is_made_again() -> None:
                 assert super().swap(before, replace(before, term=before.term + 1)) is not None
             return super().swap(before, after)
 
-    racing = Racing(made._cluster, lease_s=3.0)
+    racing = RacingCoordinator(made._cluster, lease_s=3.0)
     before, after = change_policy(racing, "main", Policy.AVAILABILITY)
     assert (before.term, after.term, after.policy) == (6, 6, Policy.AVAILABILITY)
     racing.races = 100

@@ -50,14 +50,14 @@ READY = Readiness(
 BEHIND = replace(READY, next_offset=9)
 
 
-def at_target(**changed: Any) -> Readiness:
+def readiness_at_target(**changed: Any) -> Readiness:
     """Return what is ready but for the target, where something else is true."""
     return replace(READY, at_target=replace(VIEW, **changed))
 
 
 def table(**changed: Any) -> Readiness:
     """Return what is ready but for the one table at the target."""
-    return at_target(tables=(replace(AT_TARGET, **changed),))
+    return readiness_at_target(tables=(replace(AT_TARGET, **changed),))
 
 
 def test_nothing_forbids_it_when_all_is_well() -> None:
@@ -69,10 +69,10 @@ def test_nothing_forbids_it_when_all_is_well() -> None:
 @pytest.mark.parametrize(
     ("readiness", "said", "remedy"),
     [
-        (at_target(loaded=False), "has not been loaded", "venus migrate --target a"),
+        (readiness_at_target(loaded=False), "has not been loaded", "venus migrate --target a"),
         (replace(READY, source=(replace(AT_SOURCE, state="RESYNC"),)), "missed changes", "venus resync s.t"),
         (replace(READY, source=(replace(AT_SOURCE, state="PAUSED"),)), "PAUSED at the source", "venus resume s.t"),
-        (at_target(tables=()), "not at the target", "venus sync"),
+        (readiness_at_target(tables=()), "not at the target", "venus sync"),
         (replace(READY, source=(), released={"s.t": "at 3"}), "not captured any more (at 3)", "takes it up again"),
         (
             replace(READY, source=(), released={"s.t": "at 3"}, gone=frozenset({"s.t"})),
@@ -84,9 +84,9 @@ def test_nothing_forbids_it_when_all_is_well() -> None:
         (table(state="PAUSED"), "PAUSED", "venus resume s.t --target a"),
         (table(state="LOADING"), "LOADING", "venus migrate --target a"),
         (table(predicate="v = 1"), "gets a part of its rows: the rows where v = 1", "out of [targets.a.where]"),
-        (at_target(paused=True), "paused", "venus resume --target a"),
-        (at_target(open_quarantine=2), "2 refused changes", "venus quarantine list --target a"),
-        (at_target(unaccounted_rows=3), "unaccounted", "venus resync --all --target a"),
+        (readiness_at_target(paused=True), "paused", "venus resume --target a"),
+        (readiness_at_target(open_quarantine=2), "2 refused changes", "venus quarantine list --target a"),
+        (readiness_at_target(unaccounted_rows=3), "unaccounted", "venus resync --all --target a"),
         (replace(READY, alarms=("smoke",)), "smoke", "venus status"),
         (replace(READY, producer="", source=(replace(AT_SOURCE, log_rows=1),)), "no process captures", "venus sync"),
         (replace(BEHIND, applied=False), "no process applies", "--apply-only --target a"),
@@ -231,6 +231,6 @@ def test_a_difference_says_which_side_differs(
     source: tuple[int, int], full: tuple[int, int], target: tuple[int, int], says: str
 ) -> None:
     sides = {side: TableHash(*found) for side, found in (("source", source), ("full", full), ("target", target))}
-    compared = ComparedTable(table="t", target_table="t", spelled=False, **sides)
+    compared = ComparedTable(table="t", target_table="t", converted=False, **sides)
     assert not compared.is_equal
     assert compared.difference.removeprefix("each side has ") == says

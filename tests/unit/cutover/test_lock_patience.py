@@ -1,4 +1,4 @@
-"""A step that another session's lock prevents is repeated for a limited time, and then says who is in the way."""
+"""A step that another session's lock prevents is repeated for a limited time; then the error names that session."""
 
 from __future__ import annotations
 

@@ -14,14 +14,17 @@ from venus.adapters.dialects.canonical_text import RULES, changed_key_column, ha
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 
-def of(kind: Kind, **more: int | str) -> LogicalType:
+def text_type(kind: Kind, **more: int | str) -> LogicalType:
     return LogicalType(kind=kind, **more)  # type: ignore[arg-type]
 
 
-INTS = [of(Kind.INT, length=n) for n in (2, 4, 8)]
-DECIMALS = [of(Kind.DECIMAL), *(of(Kind.DECIMAL, precision=p, scale=s) for p, s in product((4, 9, 20), (0, 2, 4)))]
-TEXTS = [of(Kind.TEXT, length=n) for n in (0, 1, 3, 30)] + [of(Kind.CHAR, length=n) for n in (1, 3, 30)]
-SECONDS = [of(Kind.TIMESTAMP, precision=p) for p in (0, 3, 6)]
+INTS = [text_type(Kind.INT, length=n) for n in (2, 4, 8)]
+DECIMALS = [
+    text_type(Kind.DECIMAL),
+    *(text_type(Kind.DECIMAL, precision=p, scale=s) for p, s in product((4, 9, 20), (0, 2, 4))),
+]
+TEXTS = [text_type(Kind.TEXT, length=n) for n in (0, 1, 3, 30)] + [text_type(Kind.CHAR, length=n) for n in (1, 3, 30)]
+SECONDS = [text_type(Kind.TIMESTAMP, precision=p) for p in (0, 3, 6)]
 _EXACT = Context(prec=60, rounding=ROUND_HALF_UP)
 
 
@@ -93,19 +96,19 @@ def test_what_is_not_kept_has_a_value_that_shows_it(before: LogicalType, now: Lo
 @pytest.mark.parametrize(
     ("before", "now", "kept"),
     [
-        (of(Kind.INT, length=4), of(Kind.INT, length=8), True),
-        (of(Kind.INT, length=8), of(Kind.DECIMAL, precision=20), True),
-        (of(Kind.DECIMAL, precision=4, scale=2), of(Kind.DECIMAL, precision=9, scale=2), True),
-        (of(Kind.DECIMAL, precision=4, scale=2), of(Kind.DECIMAL, precision=9, scale=3), False),
-        (of(Kind.DECIMAL, precision=4, scale=2), of(Kind.DECIMAL), False),
-        (of(Kind.TEXT, length=3), of(Kind.TEXT), True),
-        (of(Kind.CHAR, length=3), of(Kind.CHAR, length=4), False),
-        (of(Kind.INT, length=8), of(Kind.TEXT), False),
-        (of(Kind.NATIVE, name="bit varying(5)"), of(Kind.NATIVE, name="bit varying(9)"), True),
-        (of(Kind.NATIVE, name="bit(5)"), of(Kind.NATIVE, name="bit(9)"), False),
-        (of(Kind.NATIVE, name="inet"), of(Kind.NATIVE, name="cidr"), False),
-        (of(Kind.UUID), of(Kind.UUID), True),
-        (of(Kind.UUID), of(Kind.TEXT), False),
+        (text_type(Kind.INT, length=4), text_type(Kind.INT, length=8), True),
+        (text_type(Kind.INT, length=8), text_type(Kind.DECIMAL, precision=20), True),
+        (text_type(Kind.DECIMAL, precision=4, scale=2), text_type(Kind.DECIMAL, precision=9, scale=2), True),
+        (text_type(Kind.DECIMAL, precision=4, scale=2), text_type(Kind.DECIMAL, precision=9, scale=3), False),
+        (text_type(Kind.DECIMAL, precision=4, scale=2), text_type(Kind.DECIMAL), False),
+        (text_type(Kind.TEXT, length=3), text_type(Kind.TEXT), True),
+        (text_type(Kind.CHAR, length=3), text_type(Kind.CHAR, length=4), False),
+        (text_type(Kind.INT, length=8), text_type(Kind.TEXT), False),
+        (text_type(Kind.NATIVE, name="bit varying(5)"), text_type(Kind.NATIVE, name="bit varying(9)"), True),
+        (text_type(Kind.NATIVE, name="bit(5)"), text_type(Kind.NATIVE, name="bit(9)"), False),
+        (text_type(Kind.NATIVE, name="inet"), text_type(Kind.NATIVE, name="cidr"), False),
+        (text_type(Kind.UUID), text_type(Kind.UUID), True),
+        (text_type(Kind.UUID), text_type(Kind.TEXT), False),
     ],
 )
 def test_the_changes_that_people_make(before: LogicalType, now: LogicalType, kept: bool) -> None:

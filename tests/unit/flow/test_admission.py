@@ -1,4 +1,4 @@
-"""Who is let in, who pauses and for how long; the memory of one business is not taken from another."""
+"""Which producers are admitted, which pause and for how long; no business uses the memory of another."""
 
 from __future__ import annotations
 

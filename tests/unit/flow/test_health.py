@@ -1,4 +1,4 @@
-"""Facts come with their reason and their time, last half an hour, and the most dangerous comes first."""
+"""Health facts have a reason and a time, expire after half an hour, and are sorted by severity."""
 
 from __future__ import annotations
 

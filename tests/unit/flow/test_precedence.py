@@ -41,12 +41,12 @@ class Scene:
     def turn(self, took_s: float = 0.01) -> float:
         return self.precedence.rest_s("full data", took_s, self.now)
 
-    def commits(self, count: int, took_s: float) -> None:
+    def run_commits(self, count: int, took_s: float) -> None:
         for _ in range(count):
             self.turn(0.0)
             self.commit(took_s)
 
-    def commits_alone(self, count: int, took_s: float) -> None:
+    def run_commits_alone(self, count: int, took_s: float) -> None:
         """Without any large work; the first ones find out that there is none."""
         for _ in range(count):
             self.commit(took_s)
@@ -54,7 +54,7 @@ class Scene:
 
 def test_nothing_rests_while_small_commits_are_within_the_goal() -> None:
     scene = Scene()
-    scene.commits(1000, GOAL_S)
+    scene.run_commits(1000, GOAL_S)
     assert scene.turn() == 0.0
     assert scene.precedence.rested_s == {}
     assert scene.precedence.turn_bytes(1000, 100, scene.now) == 1000
@@ -64,13 +64,13 @@ def test_rests_grow_while_small_commits_take_too_long_and_shrink_when_they_do_no
     scene = Scene()
     rests = []
     for _ in range(5):
-        scene.commits(2, 2 * GOAL_S)
+        scene.run_commits(2, 2 * GOAL_S)
         rests.append(scene.turn())
     assert rests[0] > 0.0
     assert rests == sorted(set(rests)), "each time longer"
-    scene.commits(300, GOAL_S / 2)
+    scene.run_commits(300, GOAL_S / 2)
     assert 0.0 < scene.turn() < rests[-1]
-    scene.commits(3000, GOAL_S / 2)
+    scene.run_commits(3000, GOAL_S / 2)
     assert scene.turn() == 0.0
 
 
@@ -87,7 +87,7 @@ def test_the_share_stands_still_where_one_in_a_hundred_is_above_the_goal() -> No
 
 def test_no_small_sender_means_no_rest() -> None:
     scene = Scene()
-    scene.commits(50, 1.0)
+    scene.run_commits(50, 1.0)
     assert scene.turn() > 0.0
     scene.now += SEEN_S
     assert scene.turn() == 0.0, "the last small commit is too long ago"
@@ -142,14 +142,14 @@ def test_many_small_half_messages_are_not_small_and_become_so_again() -> None:
 
 def test_a_goal_of_zero_turns_it_off() -> None:
     scene = Scene(goal_s=0.0)
-    scene.commits(100, 1.0)
+    scene.run_commits(100, 1.0)
     assert scene.turn() == 0.0
     assert scene.precedence.turn_bytes(1000, 100, scene.now) == 1000
 
 
 def test_turns_become_smaller_with_the_share_down_to_the_least() -> None:
     scene = Scene()
-    scene.commits(200, 1.0)
+    scene.run_commits(200, 1.0)
     assert scene.precedence.share == SHARE_MOST
     assert scene.precedence.turn_bytes(1000, 100, scene.now) == 200
     assert scene.precedence.turn_bytes(1000, 300, scene.now) == 300
@@ -159,32 +159,32 @@ def test_turns_become_smaller_with_the_share_down_to_the_least() -> None:
 def test_small_commits_are_to_take_no_longer_than_twice_what_they_take_alone() -> None:
     """Large work gives up half of its time for that, and more only for the goal itself."""
     scene = Scene()
-    scene.commits_alone(500, GOAL_S / 5)
+    scene.run_commits_alone(500, GOAL_S / 5)
     scene.turn(0.0)
-    scene.commits(500, 1.9 * GOAL_S / 5)
+    scene.run_commits(500, 1.9 * GOAL_S / 5)
     assert scene.turn() == 0.0, "not twice as long"
-    scene.commits(500, 2.1 * GOAL_S / 5)
+    scene.run_commits(500, 2.1 * GOAL_S / 5)
     assert scene.precedence.share == SHARE_FOR_QUIET
-    scene.commits(100, 1.1 * GOAL_S)
+    scene.run_commits(100, 1.1 * GOAL_S)
     assert scene.precedence.share == SHARE_MOST
-    scene.commits(2000, 2.1 * GOAL_S / 5)
+    scene.run_commits(2000, 2.1 * GOAL_S / 5)
     assert scene.precedence.share == SHARE_FOR_QUIET, "within the goal again"
-    scene.commits(2000, 1.9 * GOAL_S / 5)
+    scene.run_commits(2000, 1.9 * GOAL_S / 5)
     assert scene.precedence.share == SHARE_LEAST
 
 
 def test_what_small_commits_take_alone_is_what_one_in_a_hundred_exceeds() -> None:
     scene, chance = Scene(), random.Random(7)
     for _ in range(20_000):
-        scene.commits_alone(1, chance.random() * GOAL_S)
+        scene.run_commits_alone(1, chance.random() * GOAL_S)
     assert scene.precedence.quiet_s == pytest.approx(0.99 * GOAL_S, rel=0.1)
 
 
 def test_very_quick_commits_may_take_more_than_twice_as_long() -> None:
     scene = Scene()
-    scene.commits_alone(500, GOAL_S / 1000)
+    scene.run_commits_alone(500, GOAL_S / 1000)
     scene.turn(0.0)
-    scene.commits(500, GOAL_PART * GOAL_S)
+    scene.run_commits(500, GOAL_PART * GOAL_S)
     assert scene.turn() == 0.0
 
 
@@ -212,7 +212,7 @@ def test_who_becomes_large_does_not_wait_for_what_it_was() -> None:
 def test_a_sender_that_becomes_large_takes_the_precedence_of_no_other() -> None:
     """Only the last small one was remembered: when that was a flood at its start, the others had none for a while."""
     scene = Scene()
-    scene.commits(50, 1.0)
+    scene.run_commits(50, 1.0)
     scene.commit(1.0, business=LARGE)
     scene.precedence.on_arrival(LARGE, 2 * SMALL_BYTES, scene.now)
     assert scene.turn() > 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from venus.flow.breaker import KEPT, Stalls
 
 
-def beaten(*beats: float) -> Stalls:
+def record_beats(*beats: float) -> Stalls:
     found = Stalls(every_s=0.1)
     for beat in beats:
         found.record_beat(beat)
@@ -13,11 +13,11 @@ def beaten(*beats: float) -> Stalls:
 
 
 def test_beats_in_time_miss_nothing() -> None:
-    assert beaten(0.0, 0.1, 0.2, 0.25).missing_s(0.0, 0.3) == 0.0
+    assert record_beats(0.0, 0.1, 0.2, 0.25).missing_s(0.0, 0.3) == 0.0
 
 
 def test_a_late_beat_tells_what_is_missing_and_only_what_lies_within_the_time_asked_for() -> None:
-    stalls = beaten(0.0, 1.0, 1.1)
+    stalls = record_beats(0.0, 1.0, 1.1)
     assert stalls.missing_s(0.0, 1.1) == 0.9
     assert round(stalls.missing_s(0.5, 1.1), 9) == 0.5
     assert round(stalls.missing_s(0.0, 0.4), 9) == 0.3
@@ -25,11 +25,11 @@ def test_a_late_beat_tells_what_is_missing_and_only_what_lies_within_the_time_as
 
 
 def test_a_beat_that_has_not_come_yet_is_missing_too() -> None:
-    assert round(beaten(0.0).missing_s(0.0, 2.0), 9) == 1.9
+    assert round(record_beats(0.0).missing_s(0.0, 2.0), 9) == 1.9
 
 
 def test_while_no_beat_is_expected_nothing_is_missing() -> None:
-    stalls = beaten(0.0, 0.1)
+    stalls = record_beats(0.0, 0.1)
     stalls.pause()
     assert stalls.missing_s(0.0, 60.0) == 0.0
     stalls.record_beat(60.0)
@@ -37,13 +37,13 @@ def test_while_no_beat_is_expected_nothing_is_missing() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    stalls = beaten(*range(3 * KEPT))
+    stalls = record_beats(*range(3 * KEPT))
     assert stalls.missing_s(0, KEPT) == 0.0, "that long ago is unknown"
     assert len(stalls._gaps) == KEPT
 
 
 def test_of_many_gaps_only_those_within_the_time_asked_for_are_looked_at() -> None:
-    stalls = beaten(*(0.2 * n for n in range(KEPT)))
+    stalls = record_beats(*(0.2 * n for n in range(KEPT)))
     last = 0.2 * (KEPT - 1)
 
     class Read(list[tuple[float, float]]):

@@ -9,7 +9,7 @@ import pytest
 from venus.network.topology import BrokerSet, Hop, SetView, Tier, TopologyView, draw, measure_hops
 
 
-def one(name: str, tier: Tier, level: int, above: str = "", *hops: Hop, **more: object) -> SetView:
+def set_view(name: str, tier: Tier, level: int, above: str = "", *hops: Hop, **more: object) -> SetView:
     known = {key: more.pop(key) for key in ("labels", "where", "addresses", "site") if key in more}
     return SetView(
         set=BrokerSet(name=name, tier=tier, level=level, **known),  # type: ignore[arg-type]
@@ -19,8 +19,8 @@ def one(name: str, tier: Tier, level: int, above: str = "", *hops: Hop, **more: 
     )
 
 
-HQ = one("hq", Tier.CORE, 0, "", Hop(business="main", offset=1_204_551), addresses=("hq:7400",))
-EUROPE = one(
+HQ = set_view("hq", Tier.CORE, 0, "", Hop(business="main", offset=1_204_551), addresses=("hq:7400",))
+EUROPE = set_view(
     "europe",
     Tier.TANDEM,
     1,
@@ -28,7 +28,7 @@ EUROPE = one(
     Hop(business="main", offset=1_204_550, behind=1, behind_s=0.2, hop_s=0.012, state="following"),
     addresses=("eu1:7400", "eu2:7400"),
 )
-LYON = one(
+LYON = set_view(
     "lyon",
     Tier.ACCESS,
     2,
@@ -36,8 +36,10 @@ LYON = one(
     Hop(business="main", offset=990, behind=551, behind_s=75.0, state="cut off", reason="no answer from eu1:7400"),
     labels=frozenset({"eu"}),
 )
-NICE = one("nice", Tier.ACCESS, 2, "europe", Hop(business="main", offset=5, behind=0, state="following", hop_s=2.5))
-OSLO = one("oslo", Tier.ACCESS, 2, "europe", where=frozenset({"main: orders where region = 'NO'"}))
+NICE = set_view(
+    "nice", Tier.ACCESS, 2, "europe", Hop(business="main", offset=5, behind=0, state="following", hop_s=2.5)
+)
+OSLO = set_view("oslo", Tier.ACCESS, 2, "europe", where=frozenset({"main: orders where region = 'NO'"}))
 
 
 def test_a_set_says_which_rows_it_has() -> None:
@@ -66,9 +68,9 @@ def test_one_set_is_two_lines() -> None:
 
 @pytest.mark.parametrize("width", [24, 30, 40, 60, 80])
 def test_nothing_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> None:
-    tandems = [one(f"tandem-{n}", Tier.TANDEM, 1, "hq", *EUROPE.businesses) for n in range(3)]
+    tandems = [set_view(f"tandem-{n}", Tier.TANDEM, 1, "hq", *EUROPE.businesses) for n in range(3)]
     lower = [
-        one(f"access-{n}", Tier.ACCESS, 2, f"tandem-{n % 3}", *LYON.businesses, *NICE.businesses) for n in range(8)
+        set_view(f"access-{n}", Tier.ACCESS, 2, f"tandem-{n % 3}", *LYON.businesses, *NICE.businesses) for n in range(8)
     ]
     view = TopologyView((HQ, *tandems, *lower))
     lines = draw(view, width)
@@ -82,20 +84,22 @@ def test_nothing_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> N
 
 def test_businesses_are_below_each_other() -> None:
     lines = draw(
-        TopologyView((one("hq", Tier.CORE, 0, "", Hop(business="a", offset=5), Hop(business="long", offset=12_345)),)),
+        TopologyView(
+            (set_view("hq", Tier.CORE, 0, "", Hop(business="a", offset=5), Hop(business="long", offset=12_345)),)
+        ),
         80,
     )
     assert lines[1:] == ["   a          5", "   long  12,345"]
 
 
 def test_sets_whose_upper_one_is_not_known_and_circles_are_drawn_all_the_same() -> None:
-    circle = (one("a", Tier.CORE, 0, "b"), one("b", Tier.CORE, 0, "a"))
-    lines = draw(TopologyView((*circle, one("x", Tier.ACCESS, 2, "gone"))), 80)
+    circle = (set_view("a", Tier.CORE, 0, "b"), set_view("b", Tier.CORE, 0, "a"))
+    lines = draw(TopologyView((*circle, set_view("x", Tier.ACCESS, 2, "gone"))), 80)
     assert [line.strip(" │├└─").partition(":")[0] for line in lines] == ["x", "a", "b"]
 
 
 def test_what_needs_a_person_is_named_once() -> None:
-    lost = one("b:1", Tier.ACCESS, 1, trouble="no answer: refused", asked=False)
+    lost = set_view("b:1", Tier.ACCESS, 1, trouble="no answer: refused", asked=False)
     view = TopologyView((HQ, EUROPE, LYON, lost), ("a loop",))
     assert view.complaints == (
         "a loop",

@@ -65,7 +65,7 @@ def test_a_column_without_a_bound_lets_null_pass_when_it_is_not_named() -> None:
         assert index.match(come).pairs() == [(0, 0), (1, 0), (1, 1)]
 
 
-def narrow(chance: random.Random, count: int, columns: int) -> list[Interest]:
+def narrow_interests(chance: random.Random, count: int, columns: int) -> list[Interest]:
     names = [f"c{n}" for n in range(8)]
     found = []
     for _ in range(count):
@@ -82,11 +82,11 @@ def test_the_index_is_chosen_by_what_it_leaves_to_be_looked_at() -> None:
         (part,) = TableIndex(interests, come).parts
         return type(part[1])
 
-    assert choose_index(narrow(chance, FEW - 1, 8)) is IntervalIndex
-    assert choose_index(narrow(chance, 3000, 8)) is HPartition
-    (part,) = TableIndex(narrow(chance, 3000, 2), come).parts
+    assert choose_index(narrow_interests(chance, FEW - 1, 8)) is IntervalIndex
+    assert choose_index(narrow_interests(chance, 3000, 8)) is HPartition
+    (part,) = TableIndex(narrow_interests(chance, 3000, 2), come).parts
     assert not isinstance(part[1], HPartition) or part[1].copies <= COPIES_MAX
-    assert choose_index(narrow(chance, 3000, 1)) is IntervalIndex, "most subspaces hold nearly all"
+    assert choose_index(narrow_interests(chance, 3000, 1)) is IntervalIndex, "most subspaces hold nearly all"
     assert choose_index([Interest(equal={"k": frozenset({n})}) for n in range(3000)]) is EqualityIndex
 
 

@@ -33,7 +33,7 @@ def level(text: str, *at: TableSchema, name: str = "t") -> tuple[RowFilter, ...]
     return with_tables(parse_filters({name: text}), at or [SCHEMA])
 
 
-def of(levels: Levels, *schemas: TableSchema) -> TableRows:
+def table_rows(levels: Levels, *schemas: TableSchema) -> TableRows:
     return partial_tables(levels, schemas or [SCHEMA])[1]
 
 
@@ -49,24 +49,28 @@ def of(levels: Levels, *schemas: TableSchema) -> TableRows:
     ],
 )
 def test_how_ranges_are_shared_out_over_levels_does_not_matter(one: Sequence[str], other: Sequence[str]) -> None:
-    found = of(tuple(level(text) for text in one))
-    assert found.digest == of(tuple(level(text) for text in other)).digest
-    assert found.digest != of((level("amount = 77"),)).digest
+    found = table_rows(tuple(level(text) for text in one))
+    assert found.digest == table_rows(tuple(level(text) for text in other)).digest
+    assert found.digest != table_rows((level("amount = 77"),)).digest
 
 
 def test_when_in_a_run_of_versions_the_full_data_was_taken_does_not_matter() -> None:
     early, late = level("region = 'EU'"), level("region = 'EU'", SCHEMA, WIDER)
     assert early != late
-    assert of((early,), SCHEMA, WIDER).digest == of((late,), SCHEMA, WIDER).digest == of((early,)).digest
+    assert (
+        table_rows((early,), SCHEMA, WIDER).digest
+        == table_rows((late,), SCHEMA, WIDER).digest
+        == table_rows((early,)).digest
+    )
 
 
 def test_a_table_that_stands_still_is_not_one_that_was_filled_again() -> None:
     """While the column is dropped, no row is selected; once it is back, the rows are selected again."""
     versions = [SCHEMA, WITHOUT, BACK]
-    still = of((level("region = 'EU'"),), *versions)
-    assert of((level("region = 'EU'"),)) == still  # a follower has learned nothing new
-    dropped = of((level("region = 'EU'", SCHEMA, WITHOUT),), *versions)
-    again = of((level("region = 'EU'", *versions),), *versions)
+    still = table_rows((level("region = 'EU'"),), *versions)
+    assert table_rows((level("region = 'EU'"),)) == still  # a follower has learned nothing new
+    dropped = table_rows((level("region = 'EU'", SCHEMA, WITHOUT),), *versions)
+    again = table_rows((level("region = 'EU'", *versions),), *versions)
     assert dropped.rows == NO_ROWS
     assert len({still.digest, dropped.digest, again.digest}) == 3
     assert (still.rows, again.rows) == ("region = 'EU'",) * 2
@@ -75,17 +79,17 @@ def test_a_table_that_stands_still_is_not_one_that_was_filled_again() -> None:
 def test_a_set_that_was_filled_from_one_that_stood_still_is_another() -> None:
     versions = [SCHEMA, WITHOUT, BACK]
     still, again = level("region = 'EU'"), level("region = 'EU'", *versions)
-    below = of((still, again), *versions)
+    below = table_rows((still, again), *versions)
     assert below.rows == "region = 'EU' and then region = 'EU'"
-    assert len({below.digest, of((still,), *versions).digest, of((again,), *versions).digest}) == 3
+    assert len({below.digest, table_rows((still,), *versions).digest, table_rows((again,), *versions).digest}) == 3
 
 
 def test_a_table_that_got_the_name_later_is_whole_up_to_then() -> None:
     draft = replace(SCHEMA, name="draft")
     named = replace(SCHEMA, version=2)
-    found = of((level("region = 'EU'", draft),), draft, named)
+    found = table_rows((level("region = 'EU'", draft),), draft, named)
     assert found.rows == "every row until version 2"
-    assert found.digest != of((level("region = 'EU'", draft, named),), draft, named).digest
+    assert found.digest != table_rows((level("region = 'EU'", draft, named),), draft, named).digest
 
 
 def test_tables_without_a_filter_are_not_named() -> None:
@@ -94,8 +98,8 @@ def test_tables_without_a_filter_are_not_named() -> None:
 
 
 def test_what_differs_is_named_table_by_table() -> None:
-    one = RowsIdentity(set="a", tables=(of((level("region = 'EU'"),)),))
-    other = RowsIdentity(set="b", tables=(of((level("region = 'US'"),)),))
+    one = RowsIdentity(set="a", tables=(table_rows((level("region = 'EU'"),)),))
+    other = RowsIdentity(set="b", tables=(table_rows((level("region = 'US'"),)),))
     whole = RowsIdentity(set="c")
     assert find_differing(one, replace(one, set="b")) == ()
     assert find_differing(one, other) == find_differing(one, whole) == find_differing(whole, one) == (1,)
@@ -105,6 +109,6 @@ def test_what_differs_is_named_table_by_table() -> None:
 
 
 def test_what_is_stored_is_read_again() -> None:
-    found = RowsIdentity(set="a", tables=(of((level("region = 'EU'"),)),))
+    found = RowsIdentity(set="a", tables=(table_rows((level("region = 'EU'"),)),))
     assert row_filters.decode_identity(row_filters.encode_identity(found)) == found
     assert row_filters.decode_identity(row_filters.encode_identity(None)) is None

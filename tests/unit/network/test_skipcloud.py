@@ -180,7 +180,7 @@ def test_parts_that_lost_each_other_join_again_by_a_known_address() -> None:
         found.start(f"b{number}:1", seeds=["b0:1"])
     found.run(10)
     assert not any("b1:1" in node.views.known_brokers() for address, node in found.living.items() if address[0] == "a")
-    found.know("b3:1", "a0:1")
+    found.add_address("b3:1", "a0:1")
     found.run(30)
     heal(found, 20)
     assert {address[0] for address in found.living["a0:1"].views.known_brokers()} == {"a", "b"}

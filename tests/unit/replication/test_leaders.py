@@ -25,7 +25,7 @@ def member(name: str) -> Member:
     return Member(broker=name, store="s")
 
 
-def living(names: str, **more: object) -> dict[Member, LiveBroker]:
+def living_brokers(names: str, **more: object) -> dict[Member, LiveBroker]:
     return {member(n): LiveBroker(member=member(n), address=f"{n}:1", **more) for n in names}  # type: ignore[arg-type]
 
 
@@ -46,7 +46,7 @@ def leader_counts(records: list[Leadership]) -> Counter[str]:
     return Counter(known.leader.broker for known in records if known.leader is not None)
 
 
-def after(records: list[Leadership], moves: list[Move]) -> list[Leadership]:
+def leaderships_after(records: list[Leadership], moves: list[Move]) -> list[Leadership]:
     found = {known.business: known for known in records}
     for move in moves:
         known = found[move.business]
@@ -70,7 +70,7 @@ def elect(known: Leadership, live: Mapping[Member, LiveBroker], ranks: Mapping[s
 
 def test_the_businesses_of_a_dead_broker_spread_over_all_survivors() -> None:
     records = [business(n, "abc"[n % 3], "abc".replace("abc"[n % 3], "")) for n in range(24)]
-    live = living("ab")
+    live = living_brokers("ab")
     plans = plan_elections(records, live)
     assert len(plans) == 8
     winners = Counter(elect(known, live, plans[known.business]) for known in records if known.business in plans)
@@ -78,25 +78,25 @@ def test_the_businesses_of_a_dead_broker_spread_over_all_survivors() -> None:
 
 
 def test_without_a_dead_leader_nothing_is_planned() -> None:
-    assert plan_elections([business(1, "a", "b")], living("ab")) == {}
+    assert plan_elections([business(1, "a", "b")], living_brokers("ab")) == {}
 
 
 def test_a_plan_counts_only_brokers_that_may_win() -> None:
     records = [business(n, "c", "a") for n in range(4)] + [business(10 + n, "c", "ab") for n in range(4)]
-    plans = plan_elections(records, living("ab"))
-    winners = [elect(known, living("ab"), plans[known.business]) for known in records]
+    plans = plan_elections(records, living_brokers("ab"))
+    winners = [elect(known, living_brokers("ab"), plans[known.business]) for known in records]
     assert winners == ["a"] * 4 + ["b"] * 4
 
 
 def test_a_plan_counts_only_replicas_that_are_complete() -> None:
     behind = [replace(business(n, "c", "ab"), in_sync=frozenset({member("c"), member("b")})) for n in range(4)]
     records = [*behind, *(business(10 + n, "c", "ab") for n in range(4))]
-    plans = plan_elections(records, living("ab"))
-    assert [elect(known, living("ab"), plans[known.business]) for known in records] == ["b"] * 4 + ["a"] * 4
+    plans = plan_elections(records, living_brokers("ab"))
+    assert [elect(known, living_brokers("ab"), plans[known.business]) for known in records] == ["b"] * 4 + ["a"] * 4
 
 
 def test_health_comes_first_then_the_order_then_the_log_then_priority() -> None:
-    known, live = business(1, "c", "ab"), living("ab")
+    known, live = business(1, "c", "ab"), living_brokers("ab")
     sick = {one: Ballot(member=one, last_term=1, end=10, high=5, healthy=one.broker != "a") for one in live}
     chosen = choose_leader(known, sick, live, {"a": 0, "b": 9})
     assert chosen is not None
@@ -107,61 +107,63 @@ def test_health_comes_first_then_the_order_then_the_log_then_priority() -> None:
     assert elect(known, live, {"a": 1, "b": 0}, a=11, b=10) == "b"
     assert elect(known, live, {"a": 1, "b": 0}, a=10 + NEAR_ENTRIES + 1, b=10) == "a", "b is far behind"
     assert elect(known, live, {"a": 0, "b": 0}, a=10, b=11) == "b"
-    preferred = living("a") | living("b", priority=-1)
+    preferred = living_brokers("a") | living_brokers("b", priority=-1)
     assert elect(known, preferred, {"a": 0, "b": 0}) == "b"
     assert elect(known, preferred, {"a": 0, "b": 1}) == "a"
 
 
 def test_new_businesses_go_to_the_broker_that_leads_least() -> None:
-    schedule = LeaderSchedule([business(1, "a"), business(2, "b")], living("abc"))
-    got = [schedule.assign(list(living("abc")), member("b")).broker for _ in range(4)]
+    schedule = LeaderSchedule([business(1, "a"), business(2, "b")], living_brokers("abc"))
+    got = [schedule.assign(list(living_brokers("abc")), member("b")).broker for _ in range(4)]
     assert got == ["c", "b", "a", "c"], "among equals b, which was asked"
-    full = living("ab") | living("c", load=Load(disk=0.95)) | living("d", load=Load(disk=0.2))
+    full = living_brokers("ab") | living_brokers("c", load=Load(disk=0.95)) | living_brokers("d", load=Load(disk=0.2))
     assert LeaderSchedule([business(1, "d")], full).rank("d") < LeaderSchedule([], full).rank("c")
 
 
 def test_a_balance_moves_as_little_as_it_must_and_says_why() -> None:
     records = [business(n, "ab"[n % 2], "ab".replace("ab"[n % 2], "") + "c") for n in range(24)]
-    moves = plan_moves(records, living("abc"))
-    assert leader_counts(after(records, moves)) == {"a": 8, "b": 8, "c": 8}
+    moves = plan_moves(records, living_brokers("abc"))
+    assert leader_counts(leaderships_after(records, moves)) == {"a": 8, "b": 8, "c": 8}
     assert len(moves) == 8
     assert moves[0].reason == "a leads 12, c 0, the mean is 8"
-    assert plan_moves(after(records, moves), living("abc")) == []
+    assert plan_moves(leaderships_after(records, moves), living_brokers("abc")) == []
 
 
 def test_businesses_move_on_where_no_replica_is_at_the_idle_broker() -> None:
     records = [business(n, "a", "b") for n in range(4)] + [business(10 + n, "b", "c") for n in range(3)]
-    moves = plan_moves(records, living("abc"))
-    counts = leader_counts(after(records, moves))
+    moves = plan_moves(records, living_brokers("abc"))
+    counts = leader_counts(leaderships_after(records, moves))
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
 def test_nothing_moves_to_a_broker_that_is_behind_draining_leaving_or_full() -> None:
     records = [business(n, "a", "b") for n in range(4)]
-    assert len(plan_moves(records, living("ab"))) == 2
-    assert plan_moves([replace(known, in_sync=frozenset({member("a")})) for known in records], living("ab")) == []
-    assert plan_moves(records, living("a") | living("b", draining=True)) == []
-    assert plan_moves([replace(known, leaving=("b",)) for known in records], living("ab")) == []
-    assert plan_moves(records, living("a", load=Load()) | living("b", load=Load(disk=0.9))) == []
-    assert len(plan_moves(records, living("a") | living("b", unhealthy="sub-healthy"))) == 2, (
+    assert len(plan_moves(records, living_brokers("ab"))) == 2
+    assert (
+        plan_moves([replace(known, in_sync=frozenset({member("a")})) for known in records], living_brokers("ab")) == []
+    )
+    assert plan_moves(records, living_brokers("a") | living_brokers("b", draining=True)) == []
+    assert plan_moves([replace(known, leaving=("b",)) for known in records], living_brokers("ab")) == []
+    assert plan_moves(records, living_brokers("a", load=Load()) | living_brokers("b", load=Load(disk=0.9))) == []
+    assert len(plan_moves(records, living_brokers("a") | living_brokers("b", unhealthy="sub-healthy"))) == 2, (
         "health excludes no broker"
     )
 
 
 def test_a_broker_that_drains_makes_nothing_uneven() -> None:
     records = [*(business(n, "a", "bc") for n in range(6)), business(6, "b", "ac"), business(7, "c", "ab")]
-    assert is_uneven(records, living("abc"))
-    assert not is_uneven(records, living("a", draining=True) | living("bc"))
+    assert is_uneven(records, living_brokers("abc"))
+    assert not is_uneven(records, living_brokers("a", draining=True) | living_brokers("bc"))
 
 
 def test_what_stands_in_the_way_of_a_hand_over_is_named() -> None:
     whole = [business(1, "a", "b"), business(2, "b", "a")]
-    assert find_obstacle(whole, living("ab")) == ""
-    assert find_obstacle(whole, living("a")) == "x01 is not in sync at b"
-    assert find_obstacle([replace(whole[0], leader=None)], living("ab")) == "x01 has no living leader"
-    assert "is handed over to b" in find_obstacle([replace(whole[0], successor="b")], living("ab"))
-    assert "moves away from b" in find_obstacle([replace(whole[0], leaving=("b",))], living("ab"))
-    degraded = living("a") | living("b", unhealthy="lane 4 (details) is degraded")
+    assert find_obstacle(whole, living_brokers("ab")) == ""
+    assert find_obstacle(whole, living_brokers("a")) == "x01 is not in sync at b"
+    assert find_obstacle([replace(whole[0], leader=None)], living_brokers("ab")) == "x01 has no living leader"
+    assert "is handed over to b" in find_obstacle([replace(whole[0], successor="b")], living_brokers("ab"))
+    assert "moves away from b" in find_obstacle([replace(whole[0], leaving=("b",))], living_brokers("ab"))
+    degraded = living_brokers("a") | living_brokers("b", unhealthy="lane 4 (details) is degraded")
     assert find_obstacle(whole, degraded) == "broker b: lane 4 (details) is degraded"
 
 
@@ -169,7 +171,7 @@ UNEVEN_RECORDS = {known.business: known for known in (business(n, "a", "bc") for
 
 
 def test_a_broker_that_leads_too_much_for_ten_minutes_hands_over_one_business() -> None:
-    live, balancer = living("abc"), Balancer("a")
+    live, balancer = living_brokers("abc"), Balancer("a")
     assert is_uneven(UNEVEN_RECORDS.values(), live)
     assert balancer.next_move(UNEVEN_RECORDS, live, 0.0) is None
     assert balancer.next_move(UNEVEN_RECORDS, live, UNEVEN_S - 1) is None
@@ -188,7 +190,7 @@ def test_a_broker_that_leads_too_much_for_ten_minutes_hands_over_one_business() 
 
 
 def test_a_business_that_cannot_be_handed_over_does_not_block_the_others() -> None:
-    live, balancer = living("abc"), Balancer("a")
+    live, balancer = living_brokers("abc"), Balancer("a")
     _, first, last = (balancer.next_move(UNEVEN_RECORDS, live, at) for at in (0.0, UNEVEN_S, UNEVEN_S + 1))
     assert first is not None
     assert last is None, "the request may not be visible yet"
@@ -208,7 +210,7 @@ def test_a_business_that_cannot_be_handed_over_does_not_block_the_others() -> No
 
 
 def test_businesses_of_another_broker_that_cannot_be_handed_over_do_not_block_those_of_this_one() -> None:
-    live, balancer = living("abcd"), Balancer("b")
+    live, balancer = living_brokers("abcd"), Balancer("b")
     leaders = {**dict.fromkeys(range(5), "a"), **dict.fromkeys(range(5, 8), "b")}
     records = {
         known.business: known for known in (business(n, who, "abcd".replace(who, "")) for n, who in leaders.items())
@@ -222,7 +224,7 @@ def test_businesses_of_another_broker_that_cannot_be_handed_over_do_not_block_th
 
 
 def test_another_broker_hands_over_and_a_short_imbalance_is_left_alone() -> None:
-    live = living("abc")
+    live = living_brokers("abc")
     other, short = Balancer("b"), Balancer("a")
     assert [other.next_move(UNEVEN_RECORDS, live, at) for at in (0.0, UNEVEN_S)] == [None, None]
     balanced = {
@@ -234,6 +236,9 @@ def test_another_broker_hands_over_and_a_short_imbalance_is_left_alone() -> None
 
 
 def test_nothing_is_handed_over_while_a_replica_is_missing_or_a_lane_is_degraded() -> None:
-    for live in (living("ab"), living("ab") | living("c", unhealthy="lane 3 (full data) is degraded")):
+    for live in (
+        living_brokers("ab"),
+        living_brokers("ab") | living_brokers("c", unhealthy="lane 3 (full data) is degraded"),
+    ):
         balancer = Balancer("a")
         assert [balancer.next_move(UNEVEN_RECORDS, live, at) for at in (0.0, UNEVEN_S, 2 * UNEVEN_S)] == [None] * 3

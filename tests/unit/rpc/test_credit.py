@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from venus.rpc.squeeze import OVERHEAD_BYTES, Credit, cost
+from venus.rpc.compression import OVERHEAD_BYTES, Credit, cost
 from venus.wire import broker_pb2
 
 

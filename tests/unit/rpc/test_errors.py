@@ -37,10 +37,10 @@ def test_class_message_and_hint_come_back(name: str) -> None:
 
 
 def test_a_class_of_another_module_travels_as_its_ancestor() -> None:
-    class Special(errors.OffsetTrimmed):
+    class SpecialError(errors.OffsetTrimmed):
         """Made up."""
 
-    assert type(from_rpc_error(Failure(*to_status(Special("x"))))) is errors.OffsetTrimmed
+    assert type(from_rpc_error(Failure(*to_status(SpecialError("x"))))) is errors.OffsetTrimmed
 
 
 def test_every_class_of_the_module_is_known() -> None:

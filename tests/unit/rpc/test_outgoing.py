@@ -31,7 +31,7 @@ def test_everything_queued_leaves_in_one_frame() -> None:
     assert not outgoing
 
 
-def warmed_up() -> Outgoing:
+def warm_up() -> Outgoing:
     """Return one whose frames are as large as they may be."""
     outgoing = Outgoing()
     for _ in range(10):
@@ -42,7 +42,7 @@ def warmed_up() -> Outgoing:
 
 
 def test_a_frame_is_bounded_and_a_large_half_message_goes_alone() -> None:
-    outgoing = warmed_up()
+    outgoing = warm_up()
     outgoing.add_half(half(1, 3 * FRAME_BYTES))
     outgoing.add_half(half(2, FRAME_BYTES // 2))
     outgoing.add_half(half(3, FRAME_BYTES // 2))
@@ -179,7 +179,7 @@ def test_what_is_queued_goes_at_once_when_the_stream_ends() -> None:
 
 
 def test_after_a_refusal_frames_are_small_again() -> None:
-    outgoing, each = warmed_up(), SMALL_BYTES // 4 - OVERHEAD_BYTES
+    outgoing, each = warm_up(), SMALL_BYTES // 4 - OVERHEAD_BYTES
     for n in range(1, 101):
         outgoing.add_half(half(n, each))
     assert frame_sizes(outgoing, 1) == [64]
@@ -214,7 +214,7 @@ def test_of_two_commits_the_one_that_reaches_further_goes_out_whichever_came_fir
 
 
 def test_a_half_message_goes_alone_only_behind_what_is_on_disk() -> None:
-    outgoing = warmed_up()
+    outgoing = warm_up()
     outgoing.add_half(half(1))
     assert outgoing.find_half() == half(1)
     outgoing.record_half()

@@ -34,14 +34,14 @@ class ByHand(Pacemaker):
     def keep_beating(self) -> None:
         pass
 
-    def runs(self, seconds: float) -> None:
+    def run_clock(self, seconds: float) -> None:
         """Let time pass, with every beat in time."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + self._every_s)
             self._stalls.record_beat(self.now)
 
-    def stands(self, seconds: float) -> None:
+    def stop_clock(self, seconds: float) -> None:
         """Let time pass without a beat."""
         self.now += seconds
 
@@ -60,7 +60,7 @@ def selector(observer: ByHand, monkeypatch: pytest.MonkeyPatch) -> BrokerSelecto
     return found
 
 
-class Silent(Unavailable):
+class NoAnswer(Unavailable):
     """What a connection raises when its time is up."""
 
     def __init__(self) -> None:
@@ -88,10 +88,10 @@ class Channel:
 
 def test_only_the_time_in_which_it_ran_counts(observer: ByHand) -> None:
     watch = Stopwatch()
-    observer.runs(0.2)
-    observer.stands(3.0)
+    observer.run_clock(0.2)
+    observer.stop_clock(3.0)
     assert watch.awake_s() == pytest.approx(0.2 + BEAT_S, abs=0.01)
-    observer.runs(0.1)
+    observer.run_clock(0.1)
     assert watch.awake_s() == pytest.approx(0.3 + BEAT_S, abs=0.06)
     assert watch.missed_s() == pytest.approx(3.0, abs=0.06)
 
@@ -99,11 +99,11 @@ def test_only_the_time_in_which_it_ran_counts(observer: ByHand) -> None:
 def test_an_answer_that_came_while_this_process_stood_still_isolates_no_peer(
     observer: ByHand, selector: BrokerSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel(observer.stands, 4.0))
+    monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel(observer.stop_clock, 4.0))
     BrokerConnection("a:1,b:1").close()
     assert selector.isolated_brokers() == {}
 
-    monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel(observer.runs, 4.0))
+    monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel(observer.run_clock, 4.0))
     BrokerConnection("a:1,b:1").close()
     assert "a:1" in selector.isolated_brokers(), "the same time, but it ran"
 
@@ -114,24 +114,24 @@ def test_silence_while_this_process_stood_still_isolates_no_peer_and_the_next_on
     def open_slowly(address: str, **_: object) -> Channel:
         if str(address) == "a:1":
             wait(2.5)
-            raise Silent
+            raise NoAnswer
         return Channel()
 
     monkeypatch.setattr(connection, "open_channel", open_slowly)
-    wait = observer.stands
+    wait = observer.stop_clock
     with_stall = BrokerConnection("a:1,b:1")
     assert (with_stall.address, selector.isolated_brokers()) == ("b:1", {})
     assert selector.in_order("") == ["b:1", "a:1"]
 
     selector.try_last("b:1")  # a:1 is the first again
-    wait = observer.runs
+    wait = observer.run_clock
     assert BrokerConnection("a:1,b:1").address == "b:1"
     assert set(selector.isolated_brokers()) == {"a:1"}
 
 
 def test_a_probe_of_which_nothing_is_known_is_due_again(observer: ByHand, selector: BrokerSelector) -> None:
     selector.record_lost("a:1", "refused")
-    observer.runs(PROBE_EVERY_S)
+    observer.run_clock(PROBE_EVERY_S)
     assert selector.patience_s("a:1") is not None
     assert "a:1" in selector.isolated_brokers(), "the probe is out"
     selector.record_unknown("a:1")
@@ -180,17 +180,17 @@ def test_of_what_is_measured_coarsely_a_stall_is_known_to_a_second(monkeypatch: 
     """A target is left alone from five seconds on: it must not be for an adapter that was stopped for ten."""
     maker = ByHand(COARSE_BEAT_S)
     monkeypatch.setattr(stopwatch, "_coarse_pacemaker", maker)
-    maker.runs(30.4)
+    maker.run_clock(30.4)
     watch = Stopwatch.coarse()
-    maker.stands(10.0)
+    maker.stop_clock(10.0)
     assert watch.awake_s() <= COARSE_BEAT_S
 
     watch = Stopwatch.coarse()
-    maker.runs(6.0)
+    maker.run_clock(6.0)
     assert watch.awake_s() == pytest.approx(6.0, abs=COARSE_BEAT_S), "it ran, and the target took so long"
 
 
-class Moments:
+class MomentRecorder:
     """A clock that continues only during a sleep, and ends the sleeper after a minute."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class Moments:
 def test_a_minute_of_measuring_wakes_the_process_no_more_often_than_it_must(
     monkeypatch: pytest.MonkeyPatch, every_s: float, most: int
 ) -> None:
-    moments = Moments()
+    moments = MomentRecorder()
     monkeypatch.setattr(stopwatch, "time", moments)
     kept = stopwatch._coarse_pacemaker if every_s == COARSE_BEAT_S else stopwatch._pacemaker
     maker = Pacemaker(moments.monotonic, kept._every_s, kept._linger_s)

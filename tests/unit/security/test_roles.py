@@ -14,7 +14,7 @@ PRODUCE, SUBSCRIBE = CALLS["/venus.wire.Ingest/Produce"], CALLS["/venus.wire.Del
 STATUS, DECIDE = CALLS["/venus.wire.Admin/Status"], CALLS["/venus.wire.Admin/Decide"]
 
 
-def who(*roles: str) -> PeerIdentity:
+def identity(*roles: str) -> PeerIdentity:
     return PeerIdentity("a peer", roles_of(roles))
 
 
@@ -104,28 +104,28 @@ def test_a_role_that_does_not_exist_is_refused(text: str, says: str) -> None:
     ],
 )
 def test_a_role_is_for_what_it_names(roles: tuple[str, ...], call: Call, business: str, group: str, may: bool) -> None:
-    found = who(*roles)
+    found = identity(*roles)
 
     assert (admits(found, call) and covers(found, call, business, group)) is may
     if not may:
         text = missing_roles(call, business, group)
-        granted = who(*text.split(" or "))
+        granted = identity(*text.split(" or "))
         assert business == "" or covers(granted, call, business, group), "the role that is named would be enough"
 
 
 def test_what_is_not_listed_is_denied() -> None:
-    everything = who("producer(*)", "consumer(*, *)", "broker", "operator", "viewer")
+    everything = identity("producer(*)", "consumer(*, *)", "broker", "operator", "viewer")
 
     assert not admits(everything, Call())
     assert not admits(PeerIdentity(), CALLS["/grpc.health.v1.Health/Check"])
-    assert admits(who(), CALLS["/grpc.health.v1.Health/Check"])
+    assert admits(identity(), CALLS["/grpc.health.v1.Health/Check"])
 
 
 def test_a_reader_listens_without_a_group() -> None:
-    reader, listen = who("reader(main)"), CALLS["/venus.wire.Delivery/Listen"]
+    reader, listen = identity("reader(main)"), CALLS["/venus.wire.Delivery/Listen"]
     assert covers(reader, listen, "main")
     assert not covers(reader, listen, "other")
     assert not covers(reader, listen, "main", "main/eu")  # its position would be that of a target
-    assert covers(who("consumer(mailer, main)"), listen, "main", "mailer")
+    assert covers(identity("consumer(mailer, main)"), listen, "main", "mailer")
     assert not covers(reader, SUBSCRIBE, "main", "eu")
     assert covers(reader, STATUS, "main")

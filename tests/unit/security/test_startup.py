@@ -44,21 +44,21 @@ def refusal(security: SecuritySettings, **where: Any) -> str:
     return f"{caught.value} | {caught.value.hint}"
 
 
-def of(folder: Path, name: str = "broker", **options: Any) -> SecuritySettings:
+def security_settings(folder: Path, name: str = "broker", **options: Any) -> SecuritySettings:
     own = {"certificate": str(folder / f"{name}.crt"), "key": str(folder / f"{name}.key"), "ca": str(folder / "ca.crt")}
     return SecuritySettings(**(own | options))
 
 
 def test_a_whole_configuration_starts(certificates: Path) -> None:
     for address in ("broker.example:1", "a.site.example:1", "10.0.0.5:1", "0.0.0.0:1", "[::]:1", "BROKER.example:1"):
-        start(of(certificates), address=address)
+        start(security_settings(certificates), address=address)
 
 
-def loose(folder: Path, path: Path) -> SecuritySettings:
+def loose_settings(folder: Path, path: Path) -> SecuritySettings:
     key = path / "loose.key"
     key.write_bytes((folder / "broker.key").read_bytes())
     key.chmod(0o640)
-    return of(folder, key=str(key))
+    return security_settings(folder, key=str(key))
 
 
 def encrypt_key(folder: Path, path: Path) -> SecuritySettings:
@@ -66,28 +66,48 @@ def encrypt_key(folder: Path, path: Path) -> SecuritySettings:
     command = ["openssl", "pkey", "-in", str(folder / "broker.key"), "-aes256", "-passout", "pass:x", "-out", str(key)]
     subprocess.run(command, check=True, capture_output=True)
     key.chmod(0o600)
-    return of(folder, key=str(key))
+    return security_settings(folder, key=str(key))
 
 
 @pytest.mark.parametrize(
     ("configured", "address", "says"),
     [
-        (lambda f, p: of(f, certificate=str(p / "no.crt")), "", "no.crt: no such file | correct it, or make a"),
-        (lambda f, p: of(f, key=str(p / "no.key")), "", "security.key"),
-        (lambda f, p: of(f, key=""), "", "security.certificate is set and security.key is not"),
-        (lambda f, p: of(f, key=str(f / "other.key")), "", "does not belong to security.certificate"),
-        (lambda f, p: of(f, "old"), "", "old.crt expired on"),
-        (lambda f, p: of(f, "early"), "", "early.crt is not valid before"),
-        (loose, "", "can be read by others (mode 0640) | chmod 600"),
+        (
+            lambda f, p: security_settings(f, certificate=str(p / "no.crt")),
+            "",
+            "no.crt: no such file | correct it, or make a",
+        ),
+        (lambda f, p: security_settings(f, key=str(p / "no.key")), "", "security.key"),
+        (lambda f, p: security_settings(f, key=""), "", "security.certificate is set and security.key is not"),
+        (lambda f, p: security_settings(f, key=str(f / "other.key")), "", "does not belong to security.certificate"),
+        (lambda f, p: security_settings(f, "old"), "", "old.crt expired on"),
+        (lambda f, p: security_settings(f, "early"), "", "early.crt is not valid before"),
+        (loose_settings, "", "can be read by others (mode 0640) | chmod 600"),
         (encrypt_key, "", "is encrypted; VENUS needs it without a passphrase"),
-        (lambda f, p: of(f, certificate=str(f / "broker.key")), "", "holds no certificate in PEM form"),
-        (lambda f, p: of(f, ca=""), "", "security.client_auth is certificate, and security.ca is not set"),
-        (lambda f, p: of(f, ca=str(f / "broker.key")), "", "holds no certificate in PEM form"),
-        (lambda f, p: of(f), "elsewhere.example:1", "is for broker.example, *.site.example, 10.0.0.5, and clients ask"),
-        (lambda f, p: of(f), "site.example:1", "and clients ask for site.example"),
-        (lambda f, p: of(f), "a.b.site.example:1", "and clients ask for a.b.site.example"),
-        (lambda f, p: of(f, client_auth="token"), "", "client_auth is token, and security.token_file is not set"),
-        (lambda f, p: of(f, roles={"ann": ("opertor",)}), "", "role 'opertor' does not exist (did you mean operator?)"),
+        (lambda f, p: security_settings(f, certificate=str(f / "broker.key")), "", "holds no certificate in PEM form"),
+        (
+            lambda f, p: security_settings(f, ca=""),
+            "",
+            "security.client_auth is certificate, and security.ca is not set",
+        ),
+        (lambda f, p: security_settings(f, ca=str(f / "broker.key")), "", "holds no certificate in PEM form"),
+        (
+            lambda f, p: security_settings(f),
+            "elsewhere.example:1",
+            "is for broker.example, *.site.example, 10.0.0.5, and clients ask",
+        ),
+        (lambda f, p: security_settings(f), "site.example:1", "and clients ask for site.example"),
+        (lambda f, p: security_settings(f), "a.b.site.example:1", "and clients ask for a.b.site.example"),
+        (
+            lambda f, p: security_settings(f, client_auth="token"),
+            "",
+            "client_auth is token, and security.token_file is not set",
+        ),
+        (
+            lambda f, p: security_settings(f, roles={"ann": ("opertor",)}),
+            "",
+            "role 'opertor' does not exist (did you mean operator?)",
+        ),
         (lambda f, p: SecuritySettings(roles={"ann": ("viewer",)}), "", "security.roles is set, and the broker has no"),
         (lambda f, p: SecuritySettings(token_file=str(p / "t")), "", "security.token_file is set, and the broker has"),
     ],
@@ -109,7 +129,7 @@ def test_what_is_wrong_is_named(
 )
 def test_a_wrong_token_file_is_named(certificates: Path, tmp_path: Path, line: str, says: str) -> None:
     assert says in refusal(
-        of(certificates, token_file=token_file(tmp_path / "tokens", line)), address="broker.example:1"
+        security_settings(certificates, token_file=token_file(tmp_path / "tokens", line)), address="broker.example:1"
     )
 
 
@@ -118,7 +138,7 @@ def test_a_token_file_that_others_can_read_is_refused(certificates: Path, tmp_pa
     Path(path).chmod(0o644)
 
     assert "can be read by others (mode 0644) | chmod 600" in refusal(
-        of(certificates, token_file=path), address="broker.example:1"
+        security_settings(certificates, token_file=path), address="broker.example:1"
     )
 
 

@@ -23,7 +23,7 @@ OWN += [ROOT / "adapters" / "targets" / k for k in set(KINDS.values())]
 CASES = ROOT / "venus" / "cli" / "prove" / "cases"
 
 
-def asked_by_name() -> Iterator[str]:
+def find_name_checks() -> Iterator[str]:
     """Yield every place outside of a kind's own folder where a name of a kind is compared."""
     for home in ("adapters", "venus", "spark"):
         for path in (ROOT / home).rglob("*.py"):
@@ -36,7 +36,7 @@ def asked_by_name() -> Iterator[str]:
                         yield f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
-def named_by_others() -> Iterator[str]:
+def find_foreign_names() -> Iterator[str]:
     """Yield every place in a kind's own folder where the name of another kind stands as a value."""
     for folder in OWN:
         own = {scheme for kinds in (DIALECTS, KINDS) for scheme, kind in kinds.items() if kind == folder.name}
@@ -58,11 +58,11 @@ def find_questions(capability: str) -> Iterator[Path]:
 
 
 def test_no_kind_is_asked_for_by_its_name() -> None:
-    assert list(asked_by_name()) == []
+    assert list(find_name_checks()) == []
 
 
 def test_no_kind_knows_another_by_its_name() -> None:
-    assert list(named_by_others()) == []
+    assert list(find_foreign_names()) == []
 
 
 def test_every_capability_of_a_target_is_asked_somewhere_and_says_what_is_missing() -> None:

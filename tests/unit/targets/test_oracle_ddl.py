@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.brokers.feed import INT, TEXT, column, items, refers, table
+from tests.support.brokers.feed import INT, TEXT, column, items, make_referring_schema, table
 from venus.adapters.targets.oracle.ddl import (
     OracleTargetColumn,
     can_widen,
@@ -21,7 +21,7 @@ from venus.adapters.targets.oracle.ddl import (
 )
 from venus.adapters.targets.oracle.rowsql import row_sql
 from venus.adapters.targets.oracle.session import split_statements
-from venus.adapters.targets.oracle.tables import OracleTableFacts, spell_type, table_differences
+from venus.adapters.targets.oracle.tables import OracleTableFacts, format_type, table_differences
 from venus.adapters.targets.relational.place import VersionStep
 from venus.errors import Refused
 from venus.model import LogicalType, TableSchema
@@ -31,11 +31,11 @@ def step(
     before: TableSchema, after: TableSchema, *, has_begun: bool = False, **present: OracleTargetColumn
 ) -> VersionStep:
     old, new = place_table(before, "APP", "auto"), place_table(after, "APP", "auto")
-    there = {old.fold(c.name): here(old.fold(c.name), old.types[c.name]) for c in before.columns}
+    there = {old.fold(c.name): target_column(old.fold(c.name), old.types[c.name]) for c in before.columns}
     return plan_step(old, new, there | present, "o", has_begun=has_begun)
 
 
-def here(name: str, declared: str, **more: bool) -> OracleTargetColumn:
+def target_column(name: str, declared: str, **more: bool) -> OracleTargetColumn:
     return OracleTargetColumn(name=name, declared=declared, not_null=more.get("not_null", False))
 
 
@@ -85,7 +85,7 @@ def test_a_long_comment_is_shortened() -> None:
 
 def test_foreign_keys_are_disabled() -> None:
     parent = items(2, "parents")
-    placed = [place_table(s, "APP", "auto") for s in (refers(items(), "amount", parent), parent)]
+    placed = [place_table(s, "APP", "auto") for s in (make_referring_schema(items(), "amount", parent), parent)]
     (text,) = foreign_key_statements(placed[0], placed)
     assert text.endswith('REFERENCES "PARENTS" ("ID") DISABLE')
 
@@ -94,7 +94,7 @@ def test_a_step_runs_what_is_missing_and_nothing_twice() -> None:
     first = items()
     second = replace(first, version=2, columns=(*first.columns, column(4, "extra", TEXT)))
     assert step(first, second).statements == ('ALTER TABLE "ITEMS" ADD ("EXTRA" CLOB)',)
-    there = here("EXTRA", "CLOB")
+    there = target_column("EXTRA", "CLOB")
     assert step(first, second, has_begun=True, EXTRA=there) == VersionStep()
     assert "rename or drop the one at the target" in step(first, second, EXTRA=there).refused
 
@@ -113,7 +113,7 @@ def test_types_are_widened_and_never_narrowed() -> None:
 def test_a_renamed_column_and_one_that_may_be_null_now() -> None:
     first = table(1, "items", column(1, "id", INT), column(2, "label", nullable=False))
     renamed = replace(first, columns=(first.columns[0], column(2, "title")))
-    assert step(first, renamed, LABEL=here("LABEL", "CLOB", not_null=True)).statements == (
+    assert step(first, renamed, LABEL=target_column("LABEL", "CLOB", not_null=True)).statements == (
         'ALTER TABLE "ITEMS" RENAME COLUMN "LABEL" TO "TITLE"',
         'ALTER TABLE "ITEMS" MODIFY ("TITLE" NULL)',
     )
@@ -122,14 +122,18 @@ def test_a_renamed_column_and_one_that_may_be_null_now() -> None:
 def test_a_dropped_column_stays_and_may_be_null() -> None:
     first = table(1, "items", column(1, "id", INT), column(2, "label", nullable=False), column(3, "n", INT))
     fewer = replace(first, columns=first.columns[:1])
-    found = step(first, fewer, LABEL=here("LABEL", "CLOB", not_null=True))
+    found = step(first, fewer, LABEL=target_column("LABEL", "CLOB", not_null=True))
     assert found.statements == ('ALTER TABLE "ITEMS" MODIFY ("LABEL" NULL)',)
     assert [text.split()[1] for text in found.remarks] == ["label", "n"]
 
 
 def test_an_existing_table_is_compared() -> None:
     placed = place_table(items(), "APP", "auto")
-    columns = (here("ID", "NUMBER(19)"), here("LABEL", "VARCHAR2(20 CHAR)"), here("AMOUNT", "NUMBER"))
+    columns = (
+        target_column("ID", "NUMBER(19)"),
+        target_column("LABEL", "VARCHAR2(20 CHAR)"),
+        target_column("AMOUNT", "NUMBER"),
+    )
     there = OracleTableFacts(
         kind="TABLE", columns=columns, unique_keys=(frozenset({"LABEL"}),), triggers=("T1",), foreign_keys=("FK1",)
     )
@@ -142,11 +146,11 @@ def test_an_existing_table_is_compared() -> None:
 
 
 def test_types_are_spelled_as_the_dictionary_has_them() -> None:
-    assert spell_type("NUMBER", 22, 0, None, None, None) == "NUMBER"
-    assert spell_type("NUMBER", 22, 0, None, 10, 2) == "NUMBER(10,2)"
-    assert spell_type("VARCHAR2", 80, 20, "C", None, None) == "VARCHAR2(20 CHAR)"
-    assert spell_type("VARCHAR2", 80, 80, "B", None, None) == "VARCHAR2(80 BYTE)"
-    assert spell_type("TIMESTAMP(6)", 11, 0, None, None, 6) == "TIMESTAMP(6)"
+    assert format_type("NUMBER", 22, 0, None, None, None) == "NUMBER"
+    assert format_type("NUMBER", 22, 0, None, 10, 2) == "NUMBER(10,2)"
+    assert format_type("VARCHAR2", 80, 20, "C", None, None) == "VARCHAR2(20 CHAR)"
+    assert format_type("VARCHAR2", 80, 80, "B", None, None) == "VARCHAR2(80 BYTE)"
+    assert format_type("TIMESTAMP(6)", 11, 0, None, None, 6) == "TIMESTAMP(6)"
 
 
 def test_statements_are_split_outside_of_quotes() -> None:

@@ -40,7 +40,7 @@ def changes(*rows: tuple[int, int | None, str | None, bool, int | None]) -> pa.T
     return pa.table([pa.array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema)
 
 
-def found_of(
+def net_changes(
     base_offset: int, *rows: tuple[int, int | None, str | None, bool, int | None]
 ) -> tuple[LakeNetChanges, pa.Table]:
     """Return what changes amount to, and the rows that they leave; they lie in two files."""
@@ -59,7 +59,7 @@ def state(*rows: tuple[int, str, int]) -> pa.Table:
 
 
 def test_the_last_change_of_a_key_counts_and_other_rows_are_left_alone() -> None:
-    found, live = found_of(0, (0, 1, "a", False, None), (1, 2, "b", False, None), (2, 1, None, True, None))
+    found, live = net_changes(0, (0, 1, "a", False, None), (1, 2, "b", False, None), (2, 1, None, True, None))
 
     assert live.to_pylist() == [{"id": 2, "v": "b", "_sequence": 11}]
     kept = untouched_rows(state((1, "old", 1), (2, "old", 2), (3, "old", 3)), found)
@@ -67,14 +67,14 @@ def test_the_last_change_of_a_key_counts_and_other_rows_are_left_alone() -> None
 
 
 def test_what_the_state_contains_does_not_count() -> None:
-    found, live = found_of(5, (4, 1, "older than the state", False, None), (5, 2, "b", False, None))
+    found, live = net_changes(5, (4, 1, "older than the state", False, None), (5, 2, "b", False, None))
 
     assert live["id"].to_pylist() == [2]
     assert untouched_rows(state((1, "newer", 30)), found).num_rows == 1
 
 
 def test_a_marker_removes_what_is_older_wherever_it_lies() -> None:
-    found, live = found_of(0, (0, 1, "a", False, None), (1, None, None, True, 11), (2, 3, "c", False, None))
+    found, live = net_changes(0, (0, 1, "a", False, None), (1, None, None, True, 11), (2, 3, "c", False, None))
 
     assert live["id"].to_pylist() == [3]
     assert untouched_rows(state((7, "old", 10), (8, "met by the sweep", 11)), found)["id"].to_pylist() == [8]

@@ -36,40 +36,40 @@ def open_sessions(file: Path) -> tuple[SqliteSession, sqlite3.Connection]:
     return database.connect(), sqlite3.connect(file, isolation_level=None, timeout=0)
 
 
-def as_link(file: Path) -> None:
+def make_link(file: Path) -> None:
     file.with_name("real.db").touch()
     file.symlink_to("real.db")
 
 
-def as_socket(file: Path) -> None:
+def make_socket(file: Path) -> None:
     with closing(socket.socket(socket.AF_UNIX)) as opened:
         opened.bind(str(file))
 
 
-def as_foreign_file(file: Path) -> None:
+def make_foreign_file(file: Path) -> None:
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("PRAGMA application_id = 252006674")
 
 
-def as_source(file: Path) -> None:
+def make_source(file: Path) -> None:
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE TABLE venus_captured_table (name TEXT)")
 
 
-def as_damaged_file(file: Path) -> None:
+def damage_file(file: Path) -> None:
     file.write_bytes(b"SQLite format 3\0" + b"\1" * 4096)
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (as_link, "is a symbolic link: name {folder}/real.db itself"),
+        (make_link, "is a symbolic link: name {folder}/real.db itself"),
         (Path.mkdir, "is a directory: name a file in it"),
-        (as_socket, "is not a regular file: name another file"),
+        (make_socket, "is not a regular file: name another file"),
         (lambda file: file.write_text("id;name\n1;a\n"), "file is not a database: name another file"),
-        (as_damaged_file, "file is not a database: name another file"),
-        (as_foreign_file, "is the file of another application (application_id 0x0f055112): name another file"),
-        (as_source, "is a source of VENUS: name another file"),
+        (damage_file, "file is not a database: name another file"),
+        (make_foreign_file, "is the file of another application (application_id 0x0f055112): name another file"),
+        (make_source, "is a source of VENUS: name another file"),
     ],
 )
 def test_a_path_that_cannot_be_a_target_is_refused_with_the_way_out(

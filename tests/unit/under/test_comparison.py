@@ -57,19 +57,19 @@ PARTS = st.lists(
 )
 
 
-def here(parts: list[TableObject]) -> dict[ObjectPlace, str]:
+def existing_objects(parts: list[TableObject]) -> dict[ObjectPlace, str]:
     return {(p.kind, p.name): p.definition for p in parts}
 
 
 @given(PARTS, st.booleans())
 def test_a_table_that_has_everything_does_not_differ(parts: list[TableObject], exact: bool) -> None:
-    assert compare_objects(parts, here(parts), exact=exact) == []
+    assert compare_objects(parts, existing_objects(parts), exact=exact) == []
 
 
 @given(PARTS, st.data())
 def test_what_is_taken_away_is_missing_and_nothing_else(parts: list[TableObject], data: st.DataObject) -> None:
     gone = data.draw(st.sets(st.sampled_from(range(len(parts)))))
-    left = here([p for n, p in enumerate(parts) if n not in gone])
+    left = existing_objects([p for n, p in enumerate(parts) if n not in gone])
     found = compare_objects(parts, left, exact=True)
     wanted = [p for n, p in enumerate(parts) if n in gone]
     assert [(d.part, d.problem, d.statement) for d in found] == [(p, ObjectProblem.MISSING, p.add) for p in wanted]
@@ -81,7 +81,7 @@ def test_what_is_taken_away_is_missing_and_nothing_else(parts: list[TableObject]
 @given(PARTS, st.data())
 def test_what_is_altered_is_another_one(parts: list[TableObject], data: st.DataObject) -> None:
     one = data.draw(st.sampled_from(parts))
-    table = here(parts)
+    table = existing_objects(parts)
     table[one.kind, one.name] = "something else"
     found = compare_objects(parts, table, exact=True)
     if one.definition and (one.category, ObjectProblem.ALTERED) in RULES:
@@ -103,8 +103,10 @@ def test_what_only_the_target_has_is_listed_and_never_forbids(
     parts: list[TableObject], more: list[TableObject]
 ) -> None:
     definitions = {p.definition for p in parts}
-    own = [p for p in more if (p.kind, p.name) not in here(parts) and p.definition not in definitions]
-    found = compare_objects(parts, here(parts) | here(own), {(p.kind, p.name): p for p in own}, exact=True)
+    own = [p for p in more if (p.kind, p.name) not in existing_objects(parts) and p.definition not in definitions]
+    found = compare_objects(
+        parts, existing_objects(parts) | existing_objects(own), {(p.kind, p.name): p for p in own}, exact=True
+    )
     listed = [p for p in own if (p.category, ObjectProblem.EXTRA) in RULES]
     assert [(d.part, d.problem, d.statement) for d in found] == [(p, ObjectProblem.EXTRA, p.drop) for p in listed]
     assert not any(d.blocks for d in found)

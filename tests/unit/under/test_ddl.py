@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.brokers.feed import INT, TEXT, column, items, refers, settings_for, table
+from tests.support.brokers.feed import INT, TEXT, column, items, make_referring_schema, settings_for, table
 from venus.adapters.targets.postgresql.naming import PlacedTable, place_all, place_table
 from venus.adapters.targets.postgresql.schema.ddl import Remark, build_ddl_file, column_type, has_type, type_sql
 from venus.adapters.targets.postgresql.schema.evolve import can_widen, kept_columns, plan_step
@@ -27,37 +27,37 @@ def settings() -> Settings:
     return settings_for("127.0.0.1:1", {"a": "postgresql://stranger@nowhere/x"})
 
 
-def of(kind: Kind, **more: object) -> LogicalType:
+def logical_type(kind: Kind, **more: object) -> LogicalType:
     return LogicalType(kind=kind, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("kind", "spelled"),
     [
-        (of(Kind.INT, length=2), "smallint"),
-        (of(Kind.INT, length=4), "integer"),
-        (of(Kind.INT, length=8), "bigint"),
-        (of(Kind.DECIMAL), "numeric"),
-        (of(Kind.DECIMAL, precision=6, scale=-2), "numeric(6,-2)"),
-        (of(Kind.DECIMAL, precision=38, scale=10), "numeric(38,10)"),
-        (of(Kind.FLOAT, length=4), "real"),
-        (of(Kind.FLOAT, length=8), "double precision"),
-        (of(Kind.TEXT), "text"),
-        (of(Kind.TEXT, length=20), "character varying(20)"),
-        (of(Kind.CHAR, length=3), "character(3)"),
-        (of(Kind.BYTES), "bytea"),
-        (of(Kind.BOOL), "boolean"),
-        (of(Kind.DATE), "date"),
-        (of(Kind.TIME), "time without time zone"),
-        (of(Kind.TIMETZ, precision=3), "time(3) with time zone"),
-        (of(Kind.TIMESTAMP, precision=6), "timestamp without time zone"),
-        (of(Kind.TIMESTAMPTZ, precision=3), "timestamp(3) with time zone"),
-        (of(Kind.INTERVAL), "interval"),
-        (of(Kind.JSON), "json"),
-        (of(Kind.JSON, name="jsonb"), "jsonb"),
-        (of(Kind.UUID), "uuid"),
-        (of(Kind.ARRAY, element=of(Kind.INT, length=4)), "integer[]"),
-        (of(Kind.NATIVE, name="inet"), "inet"),
+        (logical_type(Kind.INT, length=2), "smallint"),
+        (logical_type(Kind.INT, length=4), "integer"),
+        (logical_type(Kind.INT, length=8), "bigint"),
+        (logical_type(Kind.DECIMAL), "numeric"),
+        (logical_type(Kind.DECIMAL, precision=6, scale=-2), "numeric(6,-2)"),
+        (logical_type(Kind.DECIMAL, precision=38, scale=10), "numeric(38,10)"),
+        (logical_type(Kind.FLOAT, length=4), "real"),
+        (logical_type(Kind.FLOAT, length=8), "double precision"),
+        (logical_type(Kind.TEXT), "text"),
+        (logical_type(Kind.TEXT, length=20), "character varying(20)"),
+        (logical_type(Kind.CHAR, length=3), "character(3)"),
+        (logical_type(Kind.BYTES), "bytea"),
+        (logical_type(Kind.BOOL), "boolean"),
+        (logical_type(Kind.DATE), "date"),
+        (logical_type(Kind.TIME), "time without time zone"),
+        (logical_type(Kind.TIMETZ, precision=3), "time(3) with time zone"),
+        (logical_type(Kind.TIMESTAMP, precision=6), "timestamp without time zone"),
+        (logical_type(Kind.TIMESTAMPTZ, precision=3), "timestamp(3) with time zone"),
+        (logical_type(Kind.INTERVAL), "interval"),
+        (logical_type(Kind.JSON), "json"),
+        (logical_type(Kind.JSON, name="jsonb"), "jsonb"),
+        (logical_type(Kind.UUID), "uuid"),
+        (logical_type(Kind.ARRAY, element=logical_type(Kind.INT, length=4)), "integer[]"),
+        (logical_type(Kind.NATIVE, name="inet"), "inet"),
     ],
 )
 def test_types_are_spelled_as_the_dictionary_spells_them(kind: LogicalType, spelled: str) -> None:
@@ -74,7 +74,7 @@ def test_types_are_spelled_as_the_dictionary_spells_them(kind: LogicalType, spel
     ],
 )
 def test_whole_seconds_are_kept_if_the_source_declares_them(settings: Settings, source_type: str, spelled: str) -> None:
-    at = replace(column(1, "at", of(Kind.TIMESTAMP)), source_type=source_type)
+    at = replace(column(1, "at", logical_type(Kind.TIMESTAMP)), source_type=source_type)
     placed = place_table(table(1, "t", at), settings, "a")
     assert column_type(placed, at) == spelled
     assert has_type(placed, at, "timestamp without time zone"), "as an older load has created it"
@@ -82,7 +82,9 @@ def test_whole_seconds_are_kept_if_the_source_declares_them(settings: Settings, 
 
 def test_the_whole_of_a_small_database(settings: Settings) -> None:
     parent = replace(items(), indexes=(Index(name="by_label", columns=("label",)),), comment="it's")
-    child = refers(table(2, 'li"nes', column(1, "id", INT, identity=True), column(2, "item", INT)), "item", parent)
+    child = make_referring_schema(
+        table(2, 'li"nes', column(1, "id", INT, identity=True), column(2, "item", INT)), "item", parent
+    )
     assert build_ddl_file([parent, child], settings, "a").statements == [
         'CREATE SCHEMA IF NOT EXISTS "shop"',
         'CREATE TABLE "shop"."items" (\n    "id" bigint NOT NULL,\n    "label" text,\n    "amount" bigint\n)',
@@ -403,18 +405,18 @@ def test_a_column_of_the_targets_own_is_not_touched(settings: Settings) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "wide"),
     [
-        (of(Kind.INT, length=4), of(Kind.INT, length=8), True),
-        (of(Kind.INT, length=8), of(Kind.INT, length=4), False),
-        (of(Kind.INT, length=4), of(Kind.DECIMAL, precision=12, scale=2), True),
-        (of(Kind.INT, length=4), of(Kind.DECIMAL, precision=11, scale=2), False),
-        (of(Kind.DECIMAL, precision=8, scale=2), of(Kind.DECIMAL, precision=10, scale=4), True),
-        (of(Kind.DECIMAL, precision=8, scale=2), of(Kind.DECIMAL, precision=10, scale=5), False),
-        (of(Kind.DECIMAL), of(Kind.DECIMAL, precision=10, scale=5), False),
-        (of(Kind.TEXT, length=5), of(Kind.TEXT, length=6), True),
-        (of(Kind.TEXT, length=5), of(Kind.TEXT), True),
-        (of(Kind.TEXT), of(Kind.TEXT, length=6), False),
-        (of(Kind.FLOAT, length=8), of(Kind.DECIMAL), False),
-        (of(Kind.TEXT), of(Kind.INT, length=8), False),
+        (logical_type(Kind.INT, length=4), logical_type(Kind.INT, length=8), True),
+        (logical_type(Kind.INT, length=8), logical_type(Kind.INT, length=4), False),
+        (logical_type(Kind.INT, length=4), logical_type(Kind.DECIMAL, precision=12, scale=2), True),
+        (logical_type(Kind.INT, length=4), logical_type(Kind.DECIMAL, precision=11, scale=2), False),
+        (logical_type(Kind.DECIMAL, precision=8, scale=2), logical_type(Kind.DECIMAL, precision=10, scale=4), True),
+        (logical_type(Kind.DECIMAL, precision=8, scale=2), logical_type(Kind.DECIMAL, precision=10, scale=5), False),
+        (logical_type(Kind.DECIMAL), logical_type(Kind.DECIMAL, precision=10, scale=5), False),
+        (logical_type(Kind.TEXT, length=5), logical_type(Kind.TEXT, length=6), True),
+        (logical_type(Kind.TEXT, length=5), logical_type(Kind.TEXT), True),
+        (logical_type(Kind.TEXT), logical_type(Kind.TEXT, length=6), False),
+        (logical_type(Kind.FLOAT, length=8), logical_type(Kind.DECIMAL), False),
+        (logical_type(Kind.TEXT), logical_type(Kind.INT, length=8), False),
     ],
 )
 def test_what_is_a_widening(before: LogicalType, after: LogicalType, wide: bool) -> None:

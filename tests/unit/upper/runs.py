@@ -36,11 +36,11 @@ class Run:
 
     def capture(self) -> CaptureReport:
         """Capture until all deeds are done, one at each idle poll, and everything is filled."""
-        run_capture(self.settings, self.stop, report=self.reports.append, outside=self.outside)
+        run_capture(self.settings, self.stop, report=self.reports.append, outside=self.dependencies)
         return self.reports[-1]
 
     @property
-    def outside(self) -> CaptureDependencies:
+    def dependencies(self) -> CaptureDependencies:
         """Return the scripted ends."""
         return CaptureDependencies(
             source=self._source,

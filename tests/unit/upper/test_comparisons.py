@@ -30,7 +30,7 @@ def request_for(number: int, at: str = "1") -> RegisteredTable:
     return table(number, f"{COMPARED} since {at}: requested")
 
 
-class Comparing:
+class HeldComparisons:
     """Comparisons that end when the test says so."""
 
     def __init__(self) -> None:
@@ -60,44 +60,44 @@ class Comparing:
 
 
 @pytest.fixture
-def comparing() -> Comparing:
-    return Comparing()
+def make_comparisons() -> HeldComparisons:
+    return HeldComparisons()
 
 
-def test_one_table_is_compared_at_a_time_and_each_request_once(comparing: Comparing) -> None:
+def test_one_table_is_compared_at_a_time_and_each_request_once(make_comparisons: HeldComparisons) -> None:
     both = request_for(2), request_for(3)
-    comparing.offer(*both)
-    comparing.offer(*both, below=9)
-    eventually(lambda: comparing.begun == [("t2", 7)], "the first one to begin")
-    comparing.finish()
-    comparing.offer(*both, below=11)  # the registry was not read again yet
-    eventually(lambda: comparing.begun == [("t2", 7), ("t3", 11)], "the second one to begin")
-    comparing.finish()
-    comparing.offer(*both)
-    assert not comparing.made.is_busy
-    comparing.offer(request_for(2, at="2"))
-    eventually(lambda: comparing.begun[2:] == [("t2", 7)], "the new request to begin")
-    comparing.finish()
+    make_comparisons.offer(*both)
+    make_comparisons.offer(*both, below=9)
+    eventually(lambda: make_comparisons.begun == [("t2", 7)], "the first one to begin")
+    make_comparisons.finish()
+    make_comparisons.offer(*both, below=11)  # the registry was not read again yet
+    eventually(lambda: make_comparisons.begun == [("t2", 7), ("t3", 11)], "the second one to begin")
+    make_comparisons.finish()
+    make_comparisons.offer(*both)
+    assert not make_comparisons.made.is_busy
+    make_comparisons.offer(request_for(2, at="2"))
+    eventually(lambda: make_comparisons.begun[2:] == [("t2", 7)], "the new request to begin")
+    make_comparisons.finish()
 
 
-def test_a_comparison_that_fails_is_begun_again_after_a_pause(comparing: Comparing) -> None:
-    comparing.error = Unavailable("the broker is away")
-    comparing.offer(request_for(2))
-    comparing.finish()
-    comparing.offer(request_for(2))
-    assert not comparing.made.is_busy
-    comparing.now += RETRY_S
-    comparing.error = None
-    comparing.offer(request_for(2), below=8)
-    eventually(lambda: comparing.begun == [("t2", 7), ("t2", 8)], "it to begin again")
-    comparing.finish()
+def test_a_comparison_that_fails_is_begun_again_after_a_pause(make_comparisons: HeldComparisons) -> None:
+    make_comparisons.error = Unavailable("the broker is away")
+    make_comparisons.offer(request_for(2))
+    make_comparisons.finish()
+    make_comparisons.offer(request_for(2))
+    assert not make_comparisons.made.is_busy
+    make_comparisons.now += RETRY_S
+    make_comparisons.error = None
+    make_comparisons.offer(request_for(2), below=8)
+    eventually(lambda: make_comparisons.begun == [("t2", 7), ("t2", 8)], "it to begin again")
+    make_comparisons.finish()
 
 
 @pytest.mark.parametrize("how", ["stop", "close"])
-def test_a_stop_ends_it(comparing: Comparing, how: str) -> None:
-    comparing.offer(request_for(2))
-    comparing.stop.set() if how == "stop" else comparing.made.close()
-    eventually(lambda: not comparing.made.is_busy, "the comparison to end")
+def test_a_stop_ends_it(make_comparisons: HeldComparisons, how: str) -> None:
+    make_comparisons.offer(request_for(2))
+    make_comparisons.stop.set() if how == "stop" else make_comparisons.made.close()
+    eventually(lambda: not make_comparisons.made.is_busy, "the comparison to end")
 
 
 def test_cuts_leave_compared_tables_out_and_status_has_their_progress() -> None:

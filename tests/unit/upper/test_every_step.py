@@ -27,14 +27,14 @@ def _history() -> tuple[ScriptedDatabase, list[Deed]]:
         _rename,
         _truncate,
         lambda db: db.alter(T1),
-        _after_alter,
-        _behind_our_back,
+        _write_after_alter,
+        _delete_untriggered,
         _resync,
-        _unfit,
-        _later,
-        *[_nothing] * 3,
+        _write_unfit_row,
+        _advance_clock,
+        *[_let_a_second_pass] * 3,
         _correct,
-        *[_nothing] * 3,
+        *[_let_a_second_pass] * 3,
     ]
 
 
@@ -53,11 +53,11 @@ def _truncate(db: ScriptedDatabase) -> None:
     db.put(T2, "o1", "again")
 
 
-def _after_alter(db: ScriptedDatabase) -> None:
+def _write_after_alter(db: ScriptedDatabase) -> None:
     db.put(T1, "c9", "after the new column")
 
 
-def _behind_our_back(db: ScriptedDatabase) -> None:
+def _delete_untriggered(db: ScriptedDatabase) -> None:
     """Delete without a trigger: only a sweep finds it."""
     del db.tables[T1].rows[b"c3"]
 
@@ -66,7 +66,7 @@ def _resync(db: ScriptedDatabase) -> None:
     ScriptedSource(db, Script()).capture.restart_fill(T1)
 
 
-def _unfit(db: ScriptedDatabase) -> None:
+def _write_unfit_row(db: ScriptedDatabase) -> None:
     """Write a transaction of several batches, of which one row of each table cannot be carried."""
     for table_id in (T1, T2):
         for n in range(8):
@@ -74,11 +74,11 @@ def _unfit(db: ScriptedDatabase) -> None:
     db.unfit.add(b"u7")
 
 
-def _later(db: ScriptedDatabase) -> None:
+def _advance_clock(db: ScriptedDatabase) -> None:
     db.put(T2, "u8", "tried again, and the row is still there")
 
 
-def _nothing(db: ScriptedDatabase) -> None:
+def _let_a_second_pass(db: ScriptedDatabase) -> None:
     """Let a second go by."""
 
 
@@ -144,7 +144,7 @@ def test_two_failures_at_any_two_steps_near_each_other_lose_and_double_nothing()
 
 
 def _second(at: int, later: int) -> Callable[[VenusError], Script]:
-    class Twice(Script):
+    class TwoCrashes(Script):
         """Fails once more, whatever the step then is."""
 
         def step(self, name: str) -> None:
@@ -152,4 +152,4 @@ def _second(at: int, later: int) -> Callable[[VenusError], Script]:
                 self.failures[at + later] = _error_for(name)
             super().step(name)
 
-    return lambda error: Twice({at: error})
+    return lambda error: TwoCrashes({at: error})

@@ -37,7 +37,7 @@ def _sections(broker: ScriptedBroker) -> list[tuple[int, int, ChangeKind, int]]:
 def test_first_fill_reads_every_row_of_every_table_once() -> None:
     database, broker = _filled_database(), ScriptedBroker()
     run_ = Run(database, broker)
-    report = run_capture_fill(run_.settings, run_.stop, run_.reports.append, outside=run_.outside)
+    report = run_capture_fill(run_.settings, run_.stop, run_.reports.append, outside=run_.dependencies)
     assert report.complete
     assert report.rows == {"app.heartbeat": 0, "app.customer": 10, "app.orders": 10}
     assert broker.fold() == {t: rows for t, rows in database.contents().items() if t != HEARTBEAT} | {
@@ -52,7 +52,7 @@ def test_many_small_tables_are_read_in_few_cuts() -> None:
         if table_id != HEARTBEAT and table_id % 2:
             database.put(table_id, "k", "v", logged=False)
     run_ = Run(database, broker)
-    assert run_capture_fill(run_.settings, run_.stop, run_.reports.append, outside=run_.outside).complete
+    assert run_capture_fill(run_.settings, run_.stop, run_.reports.append, outside=run_.dependencies).complete
     assert sum(len(rows) for rows in broker.fold().values()) == 100 + database.beats
     assert run_.reports[-1].cuts < 10
 
@@ -71,7 +71,7 @@ def test_changes_continue_during_the_fill_and_win_over_it() -> None:
     database, broker = _filled_database(), ScriptedBroker()
     written = 0
 
-    class Busy(Script):
+    class BusyScript(Script):
         """The application writes between any two cuts."""
 
         def step(self, name: str) -> None:
@@ -82,7 +82,7 @@ def test_changes_continue_during_the_fill_and_win_over_it() -> None:
                 database.delete(T2, f"o{9 - written}")
                 written += 1
 
-    run(database, broker, Busy())
+    run(database, broker, BusyScript())
     assert broker.fold() == database.contents()
 
 
@@ -92,7 +92,7 @@ def test_first_fill_resumes_where_an_earlier_run_ended() -> None:
     run(_filled_database(), ScriptedBroker(), script)
     fourth_chunk = [n for n, step in enumerate(script.trace) if step == "source.fill_chunk"][3]
 
-    class Dies(Script):
+    class DyingScript(Script):
         """The process ends."""
 
         def step(self, name: str) -> None:
@@ -100,14 +100,14 @@ def test_first_fill_resumes_where_an_earlier_run_ended() -> None:
                 raise KeyboardInterrupt
             super().step(name)
 
-    first = Run(database, broker, Dies())
+    first = Run(database, broker, DyingScript())
     try:
         first.capture()
     except KeyboardInterrupt:
         first.producers[-1].close()
     assert [t.fill.rows_done for t in database.tables.values()] == [0, 6, 3]
     second = Run(database, broker)
-    report = run_capture_fill(second.settings, second.stop, outside=second.outside)
+    report = run_capture_fill(second.settings, second.stop, outside=second.dependencies)
     assert report.rows == {"app.heartbeat": 0, "app.customer": 10, "app.orders": 10}
     assert broker.fold() == database.contents()
 
@@ -117,7 +117,7 @@ def test_first_fill_leaves_a_capture_alone_that_has_filled_everything() -> None:
     run(database, broker)
     epoch = broker.epoch
     again = Run(database, broker)
-    assert run_capture_fill(again.settings, again.stop, outside=again.outside).complete
+    assert run_capture_fill(again.settings, again.stop, outside=again.dependencies).complete
     assert broker.epoch == epoch
 
 
@@ -128,7 +128,7 @@ def test_first_fill_confirms_the_last_chunk_of_a_run_that_was_killed_before_its_
     last = max(n for n, step in enumerate(script.trace) if step == "source.fill_chunk")
     last_commit = script.trace.index("source.commit.after", last)
 
-    class Dies(Script):
+    class DyingScript(Script):
         """The process ends between the local transaction and COMMIT."""
 
         def step(self, name: str) -> None:
@@ -137,11 +137,11 @@ def test_first_fill_confirms_the_last_chunk_of_a_run_that_was_killed_before_its_
                 raise KeyboardInterrupt
 
     try:
-        run(database, broker, Dies())
+        run(database, broker, DyingScript())
     except KeyboardInterrupt:
         assert broker.halves
     second = Run(database, broker)
-    assert run_capture_fill(second.settings, second.stop, outside=second.outside).complete
+    assert run_capture_fill(second.settings, second.stop, outside=second.dependencies).complete
     assert broker.fold() == database.contents()
 
 
@@ -200,7 +200,7 @@ def test_a_paused_table_is_not_filled() -> None:
     database, broker = _filled_database(), ScriptedBroker()
     database.tables[T2].state = "PAUSED"
     run_ = Run(database, broker)
-    report = run_capture_fill(run_.settings, run_.stop, outside=run_.outside)
+    report = run_capture_fill(run_.settings, run_.stop, outside=run_.dependencies)
     assert not report.complete
     assert report.rows["app.orders"] == 0
     assert report.rows["app.customer"] == 10
@@ -211,15 +211,15 @@ def test_a_table_whose_fill_has_halted_is_left_alone_until_the_registry_is_read_
     database.chunk_rows = 0  # nothing of any table can be read
     halted = Run(database, broker, deeds=[lambda db: None] * 10)
 
-    class Recovers(Script):
-        """At the third look at the registry."""
+    class RecoveringScript(Script):
+        """Lets rows be read from the third read of the registry on."""
 
         def step(self, name: str) -> None:
             super().step(name)
             if name == "source.registered" and self.trace.count(name) == 4:
                 database.chunk_rows = 3
 
-    halted.script = Recovers()
+    halted.script = RecoveringScript()
     report = halted.capture()
     assert broker.fold() == database.contents()
     assert len([b for b in broker.batches if not b.count]) < 8

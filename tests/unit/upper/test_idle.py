@@ -19,7 +19,7 @@ from venus.errors import SourceError, Unavailable
 T1 = 2
 
 
-class Counting(PollInterval):
+class CountingInterval(PollInterval):
     """Counts what it receives."""
 
     counted: list[float]
@@ -31,9 +31,9 @@ class Counting(PollInterval):
 
 @pytest.fixture
 def traffic(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    Counting.counted = []
-    monkeypatch.setattr("venus.adapters.upper.capture.PollInterval", Counting)
-    return Counting.counted
+    CountingInterval.counted = []
+    monkeypatch.setattr("venus.adapters.upper.capture.PollInterval", CountingInterval)
+    return CountingInterval.counted
 
 
 def idle_database() -> ScriptedDatabase:
@@ -43,7 +43,7 @@ def idle_database() -> ScriptedDatabase:
     return database
 
 
-def beating(run: Run) -> Run:
+def run_with_heartbeats(run: Run) -> Run:
     capture = run.settings.capture.model_copy(update={"heartbeat_s": 5.0})
     run.settings = run.settings.model_copy(update={"capture": capture})
     return run
@@ -51,7 +51,7 @@ def beating(run: Run) -> Run:
 
 def test_the_heartbeat_is_no_traffic(traffic: list[float]) -> None:
     database = idle_database()
-    run = beating(Run(database, ScriptedBroker(), deeds=[lambda db: None] * 50))
+    run = run_with_heartbeats(Run(database, ScriptedBroker(), deeds=[lambda db: None] * 50))
     report = run.capture()
     assert database.beats >= 9
     assert report.cuts >= 9
@@ -60,7 +60,7 @@ def test_the_heartbeat_is_no_traffic(traffic: list[float]) -> None:
 
 def test_a_change_beside_the_heartbeat_is_traffic(traffic: list[float]) -> None:
     database = idle_database()
-    run = beating(Run(database, ScriptedBroker(), deeds=[lambda db: db.put(T1, "k", "v")] * 20))
+    run = run_with_heartbeats(Run(database, ScriptedBroker(), deeds=[lambda db: db.put(T1, "k", "v")] * 20))
     run.capture()
     assert len(traffic) == 20
 
@@ -83,7 +83,7 @@ def test_the_registry_is_read_when_it_has_changed_and_not_otherwise() -> None:
 
 def test_a_wait_knows_how_long_nothing_is_due() -> None:
     """So that it may keep the connection for longer, and yet no heartbeat is late. The clock continues by seconds."""
-    run = beating(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: None] * 30))
+    run = run_with_heartbeats(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: None] * 30))
     run.capture()
     (source,) = run.sources
     assert set(source.rests) >= {0.0, 1.0, 2.0}
@@ -110,7 +110,7 @@ def test_a_table_that_continues_before_the_next_look_at_the_registry_is_reported
 def test_the_estimated_number_of_rows_is_reported_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter(range(1, 1_000))
     monkeypatch.setattr(ScriptedSource, "read_row_counts", lambda _: {T1: next(counts)})
-    run = beating(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: None] * 150))
+    run = run_with_heartbeats(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: None] * 150))
     run.capture()
     found = [condition.figures.rows[T1] for condition in run.broker.reports if condition.figures.rows]
     assert found == [1, 2, 3]
@@ -121,7 +121,7 @@ def test_a_source_that_does_not_say_how_many_rows_it_has_is_captured(monkeypatch
         raise SourceError("permission denied")
 
     monkeypatch.setattr(ScriptedSource, "read_row_counts", refuse)
-    run = beating(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: db.put(T1, "k", "v")] * 5))
+    run = run_with_heartbeats(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: db.put(T1, "k", "v")] * 5))
     run.capture()
     assert not any(condition.figures.rows for condition in run.broker.reports)
     assert run.broker.committed
@@ -157,6 +157,6 @@ def test_the_logs_are_limited_while_the_broker_is_away() -> None:
                 run.stop.set()
             raise Unavailable("no broker answers")
 
-    outside = replace(run.outside, ingest=lambda settings: AwayProducer(run.broker, run.script))
+    outside = replace(run.dependencies, ingest=lambda settings: AwayProducer(run.broker, run.script))
     run_capture(run.settings, run.stop, outside=outside)
     assert database.limited == 3

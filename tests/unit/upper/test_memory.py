@@ -17,7 +17,7 @@ from venus.wire.broker_pb2 import Half
 ROWS = 1_000_000
 
 
-class Counting(ScriptedBroker):
+class CountingBroker(ScriptedBroker):
     """Keeps the numbers of the halves and throws their bodies away, as the disk would."""
 
     def half(self, half: Half) -> None:
@@ -28,7 +28,7 @@ class Counting(ScriptedBroker):
 
 
 def test_a_cut_of_a_million_rows_never_has_more_than_a_few_batches_in_memory() -> None:
-    database, broker = ScriptedDatabase("big"), Counting()
+    database, broker = ScriptedDatabase("big"), CountingBroker()
     database.bulk(2, ROWS)
     script = Script()
     session = open_session(

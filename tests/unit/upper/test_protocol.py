@@ -329,7 +329,7 @@ def test_a_stop_in_the_middle_of_a_cut_takes_it_back_whole() -> None:
 
 
 def test_a_source_that_permanently_refuses_reading_ends_the_run_with_its_words() -> None:
-    class Refusing(Script):
+    class RefusingScript(Script):
         """Every read fails."""
 
         def step(self, name: str) -> None:
@@ -337,7 +337,7 @@ def test_a_source_that_permanently_refuses_reading_ends_the_run_with_its_words()
             if name == "source.sections":
                 raise SourceError("permission denied for table customer")
 
-    database, broker, script = ScriptedDatabase("customer"), ScriptedBroker(), Refusing()
+    database, broker, script = ScriptedDatabase("customer"), ScriptedBroker(), RefusingScript()
     database.put(T, "a", "1")
     with pytest.raises(SourceError, match="permission denied"):
         run(database, broker, script)
@@ -359,7 +359,7 @@ def test_ends_that_are_away_are_tried_again_until_they_are_back(error: VenusErro
 def test_while_waiting_for_an_end_that_is_away_a_stop_is_honoured() -> None:
     stop = threading.Event()
 
-    class Away(Script):
+    class AwayScript(Script):
         """Never there; the third attempt is stopped."""
 
         def step(self, name: str) -> None:
@@ -368,7 +368,7 @@ def test_while_waiting_for_an_end_that_is_away_a_stop_is_honoured() -> None:
                 stop.set()
             raise DatabaseUnavailable("away")
 
-    run_ = Run(ScriptedDatabase(), ScriptedBroker(), Away(), stop=stop)
+    run_ = Run(ScriptedDatabase(), ScriptedBroker(), AwayScript(), stop=stop)
     assert run_.capture().state == "stopped"
 
 
@@ -396,7 +396,7 @@ def test_a_busy_table_that_halts_in_slow_cuts_does_not_keep_the_others_waiting()
         database.put(customer, f"c{n}", "new")
     database.put(orders, "large", "too large")
 
-    class Slow(Script):
+    class SlowScript(Script):
         """Each snapshot takes ten seconds, in which the application writes to the table."""
 
         def step(self, name: str) -> None:
@@ -407,7 +407,7 @@ def test_a_busy_table_that_halts_in_slow_cuts_does_not_keep_the_others_waiting()
             if self.trace.count("source.sections") == 8:
                 slow.stop.set()
 
-    slow = Run(database, broker, Slow())
+    slow = Run(database, broker, SlowScript())
     slow.capture()
     assert set(broker.fold()[customer]) == {f"c{n}".encode() for n in range(5)}
     assert orders not in broker.fold(), "nothing of a table that halts is seen"
@@ -422,18 +422,18 @@ def test_a_table_that_is_not_captured_is_reported_once_and_again_when_it_is() ->
     def reported_tables() -> list[str]:
         return [t.name for t in broker.reports[-1].tables if t.state == NOT_CAPTURED]
 
-    def appears(at: ScriptedDatabase) -> None:
+    def create_table(at: ScriptedDatabase) -> None:
         assert reported_tables() == []
         at.uncaptured.append(UncapturedTable(name="app.later"))
 
-    def is_captured(at: ScriptedDatabase) -> None:
+    def install_triggers(at: ScriptedDatabase) -> None:
         assert reported_tables() == ["app.later"]
         at.uncaptured.clear()
 
     def nothing(at: ScriptedDatabase) -> None:
         pass
 
-    run(database, broker, deeds=[nothing, appears, *[nothing] * 8, is_captured, *[nothing] * 4])
+    run(database, broker, deeds=[nothing, create_table, *[nothing] * 8, install_triggers, *[nothing] * 4])
 
     found = [[t.name for t in report.tables if t.state == NOT_CAPTURED] for report in broker.reports]
     changes = [now for before, now in pairwise([[], *found]) if now != before]

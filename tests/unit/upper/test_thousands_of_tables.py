@@ -20,7 +20,7 @@ from venus.model import BatchNo, Column, Kind, LogicalType, Sequence, TableSchem
 TABLES, COLUMNS = 1000, 100
 
 
-def _wide(table_id: int) -> TableSchema:
+def _wide_schema(table_id: int) -> TableSchema:
     schema = schema_of(table_id, f"t{table_id}")
     text = LogicalType(kind=Kind.TEXT)
     extra = (Column(name=f"a_column_of_{n:048}", number=n, type=text) for n in range(3, COLUMNS))
@@ -32,7 +32,7 @@ def test_capture_starts_with_a_thousand_wide_tables_and_a_row_that_nearly_fills_
     database, broker, script = ScriptedDatabase("big"), ScriptedBroker(), Script()
     for _ in range(TABLES):
         table_id = database.add_table("t", filled=True)
-        database.tables[table_id].schema = _wide(table_id)
+        database.tables[table_id].schema = _wide_schema(table_id)
     database.put(2, "a", "x" * (12 << 20))
     session = open_session(
         ScriptedSource(database, script), ScriptedProducer(broker, script), SourceClaim(owner="this one"), timeout_s=1
@@ -50,7 +50,7 @@ def test_capture_starts_with_a_thousand_wide_tables_and_a_row_that_nearly_fills_
 
 
 def test_a_few_versions_go_along_with_the_changes() -> None:
-    schemas = tuple(_wide(n) for n in range(1, 10))
+    schemas = tuple(_wide_schema(n) for n in range(1, 10))
     batcher = Batcher(
         first_batch=BatchNo(1), first_sequence=Sequence(1), captured_at_us=0, schemas=schemas, rows_max=9, bytes_max=99
     )

@@ -113,7 +113,7 @@ class Listening:
         #: Called with a mirror that lost all rows.
         self.on_lost: Callable[[int], None] = lambda _: None
         #: Returns what shares the interests of a table with other brokers, by a name of the table; None = nothing does.
-        self.share: Callable[[str], SharedInterests | None] = lambda _: None
+        self.shared_table: Callable[[str], SharedInterests | None] = lambda _: None
         self._gone: deque[int] = deque()
         self.judged_changes = self.gaps = 0
 
@@ -154,7 +154,7 @@ class Listening:
                 )
             table = self._tables.get((business.number, table_id))
             if table is None:
-                shared = self.share(f"{business.name}/{table_id}")
+                shared = self.shared_table(f"{business.name}/{table_id}")
                 described = load_schemas(self._store, business.number, table_id)
                 table = WatchedTable((schema for _, schema in described), shared)
             made: list[int] = []

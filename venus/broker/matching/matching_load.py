@@ -42,7 +42,7 @@ class MatchedEvents:
 
 @dataclass(slots=True)
 class MatchingLoad:
-    """Counts the work of one broker."""
+    """Counter of the work of one broker."""
 
     pairs: int = 0
     changes: int = 0

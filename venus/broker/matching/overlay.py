@@ -135,7 +135,7 @@ class MatchingOverlay:
         self._stamp = max(self._stamp + 1, time.time_ns() // 1000)
         return self._stamp
 
-    def share(self, table: str) -> SharedTable:
+    def shared_table(self, table: str) -> SharedTable:
         """Return what shares the interests of a table."""
         return SharedTable(self.remote, table)
 

@@ -8,7 +8,7 @@ Businesses take turns (flow/write_queue.py); the commands of one business keep t
 waited too long are refused before they are processed, and their producer sends them again later.
 
 A client's thread may carry out its own small command while this thread rests (`carry_out_here`), which saves the
-wake-ups of both. Either of them has the turn, never both. group_writer.py carries out one group.
+wake-ups of both. The two never run at once. group_writer.py carries out one group.
 """
 
 from __future__ import annotations

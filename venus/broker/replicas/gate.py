@@ -363,7 +363,7 @@ class RecordRemoval:
 
 
 class LossTracker:
-    """Keeps loss windows in the records until every group is repaired. Used in the host's loop."""
+    """Holder of loss windows in the records until every group is repaired. Used in the host's loop."""
 
     def __init__(self, core: Core, shared: ReplicatedLogs, host: Host, coordination: Coordination) -> None:
         self._core, self._shared, self._host, self._coordination = core, shared, host, coordination

@@ -36,9 +36,9 @@ from venus.flow.degradation import Lane
 from venus.model import FULL
 from venus.replication.records import LiveBroker
 from venus.rpc.channel import FRAME_BYTES
+from venus.rpc.compression import BodyCompressor, Credit, cost, is_large
 from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import SealedMessage, check_frame_seal
-from venus.rpc.squeeze import Credit, Squeezer, cost, is_large
 from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class ConsumerStream:
         self.is_transient = wanted.transient
         self.ahead = wanted.ahead and not wanted.table_ids and self._only is None
         self._sent = EarlyDelivery(wanted.offset)
-        self._squeezer = Squeezer()
+        self._compressor = BodyCompressor()
         self._error: VenusError | None = None
         self._eof = False
         self._token = 0  # of the attachment
@@ -239,7 +239,7 @@ class ConsumerStream:
             self._check_fill()
             if frame is not None:
                 if isinstance(frame, broker_pb2.DeliveryFrame) and self._compresses and is_large(frame):
-                    frame = await self._bridge.run_blocking(Lane.INCREMENTS, self._squeezer.increments, frame)
+                    frame = await self._bridge.run_blocking(Lane.INCREMENTS, self._compressor.increments, frame)
                 await self._context.write(frame)
                 if self._traffic.has_degraded(Lane.INCREMENTS):
                     await asyncio.sleep(DEGRADED_PAUSE_S)

@@ -42,9 +42,9 @@ from venus.flow.admission import DeliveryWindow
 from venus.flow.degradation import Lane
 from venus.model import TableSchema
 from venus.rpc.channel import FRAME_BYTES
+from venus.rpc.compression import Credit
 from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import check_frame_seal
-from venus.rpc.squeeze import Credit
 from venus.wire import broker_pb2, change_pb2
 
 logger = logging.getLogger(__name__)

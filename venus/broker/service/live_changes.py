@@ -30,7 +30,7 @@ class LiveSubscription:
 
 @dataclass(slots=True)
 class LiveBatch:
-    """What one batch means for this stream."""
+    """One batch as this stream sends it: its changes that match, and their size."""
 
     judged: JudgedBatch
     changes: Sequence[broker_pb2.ChangedRows]

@@ -220,7 +220,7 @@ async def _build_services(
     overlay = build_overlay(settings, bridge, replication)
     status.overlay = overlay
     if overlay is not None:
-        core.listening.share = overlay.share
+        core.listening.shared_table = overlay.shared_table
     service = GrpcServer(core, bridge, status, keepalive, access, traffic, directory, replication, overlay)
     windows, frames = service.delivery.window_of, service.delivery.frames
     status.traffic = TrafficStatus(traffic, core, bridge, windows, frames, lambda: service.local.streams)

@@ -32,10 +32,10 @@ from venus.codec.batch import digest
 from venus.errors import DigestMismatch, Fenced, Overloaded, ProtocolError, StoreFull, Unavailable, VenusError
 from venus.flow.degradation import Lane
 from venus.flow.precedence import SMALL_BYTES
+from venus.rpc.compression import BodyDecompressor, check_frame
 from venus.rpc.event_loop import LoopBridge
 from venus.rpc.reports import SOURCE
 from venus.rpc.sealed import check_frame_seal
-from venus.rpc.squeeze import Unsqueezer, check_frame
 from venus.wire import broker_pb2
 
 #: An answer that can wait is sent after so long, or with the next frame.
@@ -163,7 +163,7 @@ class ProducerStream:
         self._intake = Intake(max([ack.last_batch, *(half.batch_no for half in ack.undecided)]))
         self._sends_small = True  # the newest half messages were
         self._mismatches = 0
-        self._unsqueezer = Unsqueezer()
+        self._decompressor = BodyDecompressor()
 
     def end(self, error: VenusError) -> None:
         """End the stream with this error once the pending answers are written."""
@@ -283,7 +283,7 @@ class ProducerStream:
 
     def _unpack_half(self, message: broker_pb2.Half) -> ShippedHalf | None:
         try:
-            body = self._unsqueezer.body(message)
+            body = self._decompressor.body(message)
         except DigestMismatch:
             return None
         whole = digest(body) == message.digest

@@ -18,9 +18,9 @@ from venus.broker.machine.business import Business
 from venus.broker.queue.reader import ReadResult
 from venus.flow.degradation import Lane
 from venus.network.row_filters import RowFilter
+from venus.rpc.compression import cost, is_large
 from venus.rpc.event_loop import LoopBridge
 from venus.rpc.sealed import SealedMessage, seal
-from venus.rpc.squeeze import cost, is_large
 from venus.wire import broker_pb2
 
 #: Streams in one turn of the loop. A frame for one consumer keeps the loop busy for about 0.2 ms.

@@ -41,7 +41,7 @@ Position = tuple[int, int]
 
 
 class SubscriptionReader:
-    """Reads for the subscriptions of one stream, in the lanes of the broker."""
+    """Reader for the subscriptions of one stream, in the lanes of the broker."""
 
     def __init__(self, core: Core, bridge: LoopBridge, traffic: Traffic, business: str, holder: str) -> None:
         self._core, self._bridge, self._traffic = core, bridge, traffic

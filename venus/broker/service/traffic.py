@@ -138,13 +138,13 @@ class Traffic:
         self.load_now = rate
         self.load.add(rate, self.monotonic())
 
-    def record_delay(self, brake: Limiter, business: str, who: str, wait_s: float) -> None:
+    def record_delay(self, limiter: Limiter, business: str, who: str, wait_s: float) -> None:
         """Record that a client is asked to wait from now on."""
-        self.admission.record.record_delay(brake, business, who, wait_s, self.monotonic())
+        self.admission.record.record_delay(limiter, business, who, wait_s, self.monotonic())
 
-    def record_wait(self, brake: Limiter, business: str, who: str, wait_s: float) -> None:
+    def record_wait(self, limiter: Limiter, business: str, who: str, wait_s: float) -> None:
         """Record that a client has waited until now."""
-        self.admission.record.record_wait(brake, business, who, wait_s, self.monotonic())
+        self.admission.record.record_wait(limiter, business, who, wait_s, self.monotonic())
 
     def record_cut_listener(self) -> None:
         """Record that a client of changes is cut because it reads nothing."""
@@ -240,10 +240,10 @@ class Traffic:
     def record_refusal(self, error: Overloaded | StoreFull, business: str, producer: str) -> int:
         """Return after how many milliseconds the producer sends refused half messages again."""
         if isinstance(error, StoreFull):
-            wait_ms, brake = STORE_FULL_RETRY_MS, Limiter.DISK
+            wait_ms, limiter = STORE_FULL_RETRY_MS, Limiter.DISK
         else:
-            wait_ms, brake = int((error.retry_after_s or MEMORY_RETRY_S) * 1000), Limiter.SLOW
-        self.record_delay(brake, business, producer, wait_ms / 1000)
+            wait_ms, limiter = int((error.retry_after_s or MEMORY_RETRY_S) * 1000), Limiter.SLOW
+        self.record_delay(limiter, business, producer, wait_ms / 1000)
         return wait_ms
 
     # -- streams and full data -----------------------------------------------------------------------------------

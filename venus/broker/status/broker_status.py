@@ -275,8 +275,8 @@ HALF_ALARM_MIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusReport:
-    """Builds the status from the parts of the broker."""
+class StatusBuilder:
+    """Builder of the status from the parts of the broker."""
 
     settings: BrokerSettings
     catalogue: BusinessCatalogue

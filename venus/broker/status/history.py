@@ -98,7 +98,7 @@ class FigureHistory:
                 values[at] = value
         self._next += 1
         self._last_s = now_s
-        self._forget_unknown()
+        self._drop_empty_series()
         return True
 
     def shift_times(self, by_s: float) -> None:
@@ -137,7 +137,7 @@ class FigureHistory:
             self._series[name] = np.full(POINTS, np.nan, np.float32)
         return self._series[name]
 
-    def _forget_unknown(self) -> None:
+    def _drop_empty_series(self) -> None:
         """Drop series without any value, once an hour."""
         if self._next % int(3600 / STEP_S):
             return

@@ -132,7 +132,7 @@ class MysqlTrigger:
 
     @property
     def quiet(self) -> MysqlTrigger:
-        """The same trigger in a database that may follow: it logs nothing of what VENUS applies."""
+        """The same trigger for a database that may become a target: it does not log changes that VENUS applies."""
         return replace(self, body=statement("triggers", "unless_applied", body=self.body))
 
     def is_equal_to(self, there: tuple[str, str, str, str] | None) -> bool:

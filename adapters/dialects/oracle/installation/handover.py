@@ -114,7 +114,7 @@ def _trigger_sql(table: OracleTable, here: OracleObjects, user: str, version: Ve
         quiet = ddl.quiet_trigger(made, user)
         present = here.triggers.get(made.name)
         if present is None or not present.is_quiet(quiet, on):
-            yield ddl.spell_for(version, quiet.sql)
+            yield ddl.statement_for(version, quiet.sql)
             yield ddl.check_trigger(made.name)
             yield ddl.enable_trigger(made.name)
 

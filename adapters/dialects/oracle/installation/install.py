@@ -115,7 +115,7 @@ class OracleInstallPlanner:
         steps += [
             _run_step("VENUS", what, sql, exists=done) for what, sql, done in valve_steps(self._options.log, here)
         ]
-        return [_spell_for(self._version, step) for step in steps]
+        return [_step_for(self._version, step) for step in steps]
 
     def _read_registry(
         self, here: OracleObjects
@@ -393,8 +393,8 @@ def _existing_triggers(table_id: int, here: OracleObjects) -> dict[str, str]:
     return {n: ddl.drop_object("TRIGGER", n) for n in own} | strays
 
 
-def _spell_for(version: Version, step: OracleStep) -> OracleStep:
-    return replace(step, shown=replace(step.shown, sql=ddl.spell_for(version, step.shown.sql)))
+def _step_for(version: Version, step: OracleStep) -> OracleStep:
+    return replace(step, shown=replace(step.shown, sql=ddl.statement_for(version, step.shown.sql)))
 
 
 def _log_name(table: OracleTable) -> str:

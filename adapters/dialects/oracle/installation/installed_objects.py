@@ -1,4 +1,4 @@
-"""The objects of VENUS in the dictionary, also under other names; and the valve of the logs.
+"""VENUS's objects in the dictionary, renamed ones included, and the statement that frees the space of the logs.
 
 FLASHBACK TABLE TO BEFORE DROP leaves the triggers of a table under their names in the recycle bin, and a redefinition
 under those of its interim table. They still write the log. So VENUS finds triggers by their table and by the log that

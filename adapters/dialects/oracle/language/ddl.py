@@ -74,7 +74,7 @@ def build_own_objects(version: Version) -> list[OracleOwnObject]:
     ]
 
 
-def spell_for(version: Version, sql: str) -> str:
+def statement_for(version: Version, sql: str) -> str:
     """Return a statement as this version takes it. Sessions in an older edition do not fire an editioned trigger."""
     return sql if version.noneditionable else sql.replace(" NONEDITIONABLE TRIGGER", " TRIGGER", 1)
 
@@ -140,7 +140,7 @@ def row_triggers(table: KeyedTable, table_id: int) -> Iterator[OracleOwnObject]:
 
 
 def quiet_trigger(made: OracleOwnObject, user: str) -> OracleOwnObject:
-    """Return a row trigger of a database that may follow: it logs nothing of what VENUS applies there."""
+    """Return the row trigger for a database that may become a target: it does not log what VENUS applies."""
     head, _, body = made.sql.partition("\nBEGIN\n")
     mark = literal(names.applying_mark(user))
     sql = statement("triggers", "quiet", head=head, body=body.removesuffix("\nEND;"), mark=mark)

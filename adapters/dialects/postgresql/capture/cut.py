@@ -68,8 +68,8 @@ class PreparedReads:
             rows[place - 1].append(parse_row(line))
         return [(claim, FewRows(each)) for claim, each in zip(claims[:end], rows, strict=True)]
 
-    def take_columns(self, schemas: Sequence[TableSchema]) -> bool:
-        """Count a statement that reads these tables; return False if there are too many columns already."""
+    def reserve_columns(self, schemas: Sequence[TableSchema]) -> bool:
+        """Reserve the columns of a statement that reads these tables; return False if the limit is exceeded already."""
         if schemas and self._columns > PREPARED_COLUMNS_MAX:
             return False
         self._columns += sum(len(schema.columns) + _OVERHEAD_COLUMNS for schema in schemas)
@@ -84,7 +84,7 @@ class PreparedReads:
                 query = cut_statements.changes_query(
                     claim.table, claim.schema, inserts_only=claim.inserts_only, taken=True
                 )
-                if not self.take_columns([claim.schema]):
+                if not self.reserve_columns([claim.schema]):
                     texts.append(query)
                     continue
                 name = f"venus_read_{len(self._prepared)}"

@@ -374,7 +374,7 @@ def _opening_query(
     if (which, numbers) not in tables.openings:
         if len(which) > PREPARED_TABLES_MAX or len(tables.openings) >= cut_statements.PREPARED_MAX:
             return cut_statements.opening_query(oids), frozenset()
-        if not reads.take_columns([schema for _, schema in read]):
+        if not reads.reserve_columns([schema for _, schema in read]):
             reads.with_opening = False
             return _opening_query(connection, tables, guess, oids)
         name = f"venus_open_{len(tables.openings)}"

@@ -49,7 +49,7 @@ def open_cutover(target: MysqlDatabase) -> Iterator[MysqlCutover]:
         cutover.close()
 
 
-class MysqlSpeller:
+class MysqlRowConverter:
     """Converter of rows into the database's form, by a temporary table of the same types."""
 
     def __init__(self, session: MysqlSession, sql: MysqlRowSql, access: MysqlAccess) -> None:
@@ -58,7 +58,7 @@ class MysqlSpeller:
         self._sql.is_exact = False
         self._access = access
 
-    def __enter__(self) -> MysqlSpeller:
+    def __enter__(self) -> MysqlRowConverter:
         self._session.run(self._sql.text("create_stage"))
         return self
 
@@ -66,7 +66,7 @@ class MysqlSpeller:
         self._session.rollback()
         self._session.run(f"DROP TEMPORARY TABLE IF EXISTS {self._sql.stage}")
 
-    def spell_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
+    def convert_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
         """Return rows of version `schema` as the database stores them, in the newest version."""
         session, sql = self._session, self._sql
         insert_rows(session, sql, schema, section.record_ids, section.rows, block="put_staged")
@@ -115,10 +115,10 @@ class MysqlCutover(FollowerCutover):
                 for section in access.build_sections(rows, bytes_max=_SECTION_BYTES):
                     take(section.record_ids, section.rows)
 
-    def open_speller(self, table_id: int) -> MysqlSpeller:
+    def open_row_converter(self, table_id: int) -> MysqlRowConverter:
         placed = self._placed[table_id]
         access = self._application.access(placed, placed.schema)
-        return MysqlSpeller(self._session, self._target.row_sql(placed.schema), access)
+        return MysqlRowConverter(self._session, self._target.row_sql(placed.schema), access)
 
     def check_references(self) -> list[ReferenceCheck]:
         found = []

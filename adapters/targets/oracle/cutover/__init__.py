@@ -1,1 +1,1 @@
-"""The steps of a switch in an Oracle database: writes rejected, rows read and spelled, counters, mark."""
+"""The steps of a switch in an Oracle database: writes rejected, rows read and converted, counters, mark."""

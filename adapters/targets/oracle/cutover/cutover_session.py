@@ -62,7 +62,7 @@ class OracleForeignKey:
         return f"{self.child} ({', '.join(column for column, _ in self.columns)}) -> {self.parent}"
 
 
-class OracleSpeller:
+class OracleRowConverter:
     """Converter of rows into the database's form, by a temporary table of the same types."""
 
     def __init__(self, session: OracleTargetSession, sql: OracleTableStatements, access: OracleFollowerAccess) -> None:
@@ -71,7 +71,7 @@ class OracleSpeller:
         self._sql.is_exact = False
         self._access = access
 
-    def __enter__(self) -> OracleSpeller:
+    def __enter__(self) -> OracleRowConverter:
         self._session.run(self._sql.text("create_stage"))
         self._session.run("BEGIN")
         return self
@@ -79,7 +79,7 @@ class OracleSpeller:
     def __exit__(self, *_: object) -> None:
         self._session.rollback()
 
-    def spell_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
+    def convert_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
         """Return rows of version `schema` as the database stores them, in the newest version."""
         session, sql = self._session, self._sql
         insert_rows(session, sql, schema, section.record_ids, section.rows, block="put_staged")
@@ -135,9 +135,9 @@ class OracleCutover(FollowerCutover):
             section = build_section(placed.schema, columns)
             take(section.record_ids, section.rows)
 
-    def open_speller(self, table_id: int) -> OracleSpeller:
+    def open_row_converter(self, table_id: int) -> OracleRowConverter:
         placed = self._placed[table_id]
-        return OracleSpeller(self._session, self._target.row_sql(placed.schema), placed.access(placed.schema))
+        return OracleRowConverter(self._session, self._target.row_sql(placed.schema), placed.access(placed.schema))
 
     def check_references(self) -> list[ReferenceCheck]:
         names = {one.name for one in self._placed.values()}

@@ -268,7 +268,7 @@ class OracleSide(RelationalSide):
             statements = [ownership.record_statement([("TRIGGER", name) for name in missing])]
             for name, (event, table) in missing.items():
                 text = side_sql("reject", trigger=name, event=event, table=table, mark=mark)
-                statements += [ddl.spell_for(version, text), ddl.check_trigger(name), ddl.enable_trigger(name)]
+                statements += [ddl.statement_for(version, text), ddl.check_trigger(name), ddl.enable_trigger(name)]
             run_statements(source.database.writer, statements)
 
     def _wait_for_writers(self, schemas: Seq[TableSchema]) -> None:

@@ -1,1 +1,1 @@
-"""The cut-over's steps in a PostgreSQL database: rows read and spelled, foreign keys, counters, child tables, mark."""
+"""The cut-over's steps in PostgreSQL: rows read and converted, foreign keys, counters, child tables, mark."""

@@ -41,33 +41,33 @@ from venus.errors import Refused, TargetError
 from venus.model import Column, TableSchema
 
 _CHUNK_BYTES = 4 << 20
-_SPELLER = "venus_speller"
+_CONVERTED = "venus_converted"
 
 
-class PostgresSpeller:
+class PostgresRowConverter:
     """Converter of rows into the target's form, by a temporary table of the same types without constraints."""
 
     def __init__(self, session: TargetSession, placed: PlacedTable) -> None:
         self._session = session
         self._placed = placed
 
-    def __enter__(self) -> PostgresSpeller:
+    def __enter__(self) -> PostgresRowConverter:
         placed = self._placed
         self._session.run(
-            cutover_sql("create_speller", speller=_SPELLER, columns=placed.wire_columns, table=placed.sql)
+            cutover_sql("create_converted", converted=_CONVERTED, columns=placed.wire_columns, table=placed.sql)
         )
         return self
 
     def __exit__(self, *_: object) -> None:
         self._session.rollback()
-        self._session.run(cutover_sql("drop_speller", speller=_SPELLER))
+        self._session.run(cutover_sql("drop_converted", converted=_CONVERTED))
 
-    def spell_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
+    def convert_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
         """Return rows of version `schema` as the target writes them, in the newest version."""
         placed = self._placed
-        copy_rows(self._session, _SPELLER, placed, section, schema)
-        text = self._session.copy_out(cutover_sql("copy_rows", columns=placed.wire_columns, table=_SPELLER))
-        self._session.run(cutover_sql("empty_speller", speller=_SPELLER))
+        copy_rows(self._session, _CONVERTED, placed, section, schema)
+        text = self._session.copy_out(cutover_sql("copy_rows", columns=placed.wire_columns, table=_CONVERTED))
+        self._session.run(cutover_sql("empty_converted", converted=_CONVERTED))
         ids, rows, gone = from_copy(text, Layout.of(placed.schema), flagged=False)
         return replace(section, record_ids=ids, rows=rows, is_deleted=gone, schema_version=placed.schema.version)
 
@@ -186,8 +186,8 @@ class PostgresCutover(RelationalCutover):
     def read_rows(self, table_id: int, take: RowSink) -> None:
         read_rows(self._session, self._placed[table_id][0], take)
 
-    def open_speller(self, table_id: int) -> PostgresSpeller:
-        return PostgresSpeller(self._session, self._placed[table_id][0])
+    def open_row_converter(self, table_id: int) -> PostgresRowConverter:
+        return PostgresRowConverter(self._session, self._placed[table_id][0])
 
     def check_references(self) -> list[ReferenceCheck]:
         there = guarantees.read_foreign_keys(self._session, self._all_tables)

@@ -1,7 +1,7 @@
 """Guarantees at the cut-over: every table compared with the source's description, and the foreign keys.
 
-A missing constraint weakens a guarantee. This target spells the definitions: VENUS creates a temporary table as it
-would create the table now, and reads it like the table itself. It leaves nothing behind.
+A missing constraint weakens a guarantee. Definitions are compared in the form of this target: VENUS creates a temporary
+table as it would create the table now, and reads it like the table itself. It leaves nothing behind.
 
 VENUS applies with foreign keys disabled where it may, so PostgreSQL's VALID proves nothing about newer rows. A query
 over the rows themselves checks that every row has its parent. Then the foreign keys are recreated with the source's
@@ -86,11 +86,14 @@ def _table_differences(
     wanted: dict[ObjectPlace, str],
 ) -> list[ObjectDifference]:
     here = {place: text for place, text in _read_objects(session, one).items() if place[0] != REFERENCE} | ends
-    spelled = _spell(session, one) | wanted
+    definitions = _read_target_definitions(session, one) | wanted
     expected = [*column_objects(one), *list_objects(one, there, acting=True)]
     unique = {name for kind, name in here if kind == _UNIQUE_CONSTRAINT}
     return compare_objects(
-        [_with_own_spelling(p, spelled) for p in expected], here, stricter_objects(one, here, unique), exact=True
+        [_with_target_definition(p, definitions) for p in expected],
+        here,
+        stricter_objects(one, here, unique),
+        exact=True,
     )
 
 
@@ -99,11 +102,11 @@ def _place(reference: PlacedForeignKey) -> ObjectPlace:
     return REFERENCE, ConstraintNames(()).take(reference.placed, reference.key.name, reference.key.columns, "fkey")
 
 
-def _with_own_spelling(part: TableObject, spelled: dict[ObjectPlace, str]) -> TableObject:
-    """Return the part as this target spells it; a part that it cannot spell is compared by name only."""
+def _with_target_definition(part: TableObject, definitions: dict[ObjectPlace, str]) -> TableObject:
+    """Return the part in the form of this target; a part without one is compared by name only."""
     if part.kind not in (INDEX, CHECK, REFERENCE, DEFAULT):
         return part
-    return replace(part, definition=spelled.get((part.kind, part.name), ""))
+    return replace(part, definition=definitions.get((part.kind, part.name), ""))
 
 
 def _to_schema_difference(placed: PlacedTable, found: ObjectDifference) -> SchemaDifference:
@@ -124,8 +127,8 @@ def _read_objects(session: TargetSession, placed: PlacedTable) -> dict[ObjectPla
     return found | dict(existing_columns(placed, existing.read_columns(session, placed), (names for (names,) in keys)))
 
 
-def _spell(session: TargetSession, placed: PlacedTable) -> dict[ObjectPlace, str]:
-    """Return the expected definitions in this target's spelling; empty if it cannot create a temporary table."""
+def _read_target_definitions(session: TargetSession, placed: PlacedTable) -> dict[ObjectPlace, str]:
+    """Return the expected definitions in the form of this target; empty if it cannot create a temporary table."""
     scratch = replace(placed, namespace=_SCRATCH)
     session.run("BEGIN")
     try:
@@ -147,14 +150,14 @@ def _object_statements(scratch: PlacedTable) -> Iterator[str]:
 
 
 def _try(session: TargetSession, text: str) -> None:
-    session.run("SAVEPOINT venus_spell")
+    session.run("SAVEPOINT venus_definitions")
     try:
-        session.run(f"{text}; RELEASE SAVEPOINT venus_spell")
+        session.run(f"{text}; RELEASE SAVEPOINT venus_definitions")
     except TargetError as error:
         if session.is_closed:
             raise
         logger.warning("%s: %s", text, error)
-        session.run("ROLLBACK TO SAVEPOINT venus_spell; RELEASE SAVEPOINT venus_spell")
+        session.run("ROLLBACK TO SAVEPOINT venus_definitions; RELEASE SAVEPOINT venus_definitions")
 
 
 def _domain_differences(session: TargetSession, placed: PlacedTable, own: OwnType) -> Iterator[SchemaDifference]:

@@ -1,4 +1,4 @@
-"""The steps around the rows of a full load: the tables in front of them, keys, indexes and counters behind (VENUS 3.4).
+"""The steps around the rows of a full load: tables before them; keys, indexes and counters after them (VENUS 3.4).
 
 Each step checks whether it was done already, because a load may be killed between any two of them.
 """

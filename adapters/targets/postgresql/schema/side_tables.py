@@ -18,14 +18,14 @@ from venus.masking.projection import source_of
 from venus.model import Column, TableSchema
 
 
-def create_side(session: TargetSession, sql: RowSql, target: str) -> None:
+def create_side_table(session: TargetSession, sql: RowSql, target: str) -> None:
     """Create the side table by the newest schema; the target may be a version behind. Raises LabelsMissing.
 
     Rows that are older than a column get its default there.
     """
     require_labels(session, sql.placed, target)
     columns = ", ".join(_side_column(sql.placed, c) for c in sql.placed.schema.wire_columns)
-    session.run(f"{sql.text('drop_side')}; {sql.text('create_side', definitions=columns)}")
+    session.run(f"{sql.text('drop_side_table')}; {sql.text('create_side_table', definitions=columns)}")
 
 
 def _side_column(placed: PlacedTable, column: Column) -> str:

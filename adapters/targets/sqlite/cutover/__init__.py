@@ -1,1 +1,1 @@
-"""The steps of a switch in a SQLite file: writes rejected, rows read and spelled, counters, mark."""
+"""The steps of a switch in a SQLite file: writes rejected, rows read and converted, counters, mark."""

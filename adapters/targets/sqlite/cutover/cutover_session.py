@@ -34,7 +34,7 @@ from venus.model import TableSchema
 
 _PIECE_ROWS = 5_000
 _SECTION_BYTES = 1 << 30
-_SPELLER = "venus_speller"
+_CONVERTED = "venus_converted"
 #: The last number that AUTOINCREMENT gives out.
 _LAST_NUMBER = (1 << 63) - 1
 
@@ -49,7 +49,7 @@ def open_cutover(target: SqliteDatabase) -> Iterator[SqliteCutover]:
         cutover.close()
 
 
-class SqliteSpeller:
+class SqliteRowConverter:
     """Converter of rows into the file's form, by a temporary table of the same types."""
 
     def __init__(self, session: SqliteSession, sql: SqliteTableStatements, access: FollowerAccess) -> None:
@@ -58,20 +58,20 @@ class SqliteSpeller:
         self._sql.is_exact = False
         self._access = access
 
-    def __enter__(self) -> SqliteSpeller:
+    def __enter__(self) -> SqliteRowConverter:
         definitions = self._sql.text("definitions")
-        self._session.run(cutover_sql("create_speller", speller=_SPELLER, definitions=definitions))
+        self._session.run(cutover_sql("create_converted", converted=_CONVERTED, definitions=definitions))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._session.rollback()
-        self._session.run(cutover_sql("drop_speller", speller=_SPELLER))
+        self._session.run(cutover_sql("drop_converted", converted=_CONVERTED))
 
-    def spell_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
+    def convert_rows(self, section: TableChanges, schema: TableSchema) -> TableChanges:
         """Return rows of version `schema` as the file stores them, in the newest version."""
-        insert_rows(self._session, self._sql, schema, section.record_ids, section.rows, table=_SPELLER)
-        rows = self._session.rows(cutover_sql("rows", columns=self._access.columns_sql, table=_SPELLER))
-        self._session.run(cutover_sql("empty_speller", speller=_SPELLER))
+        insert_rows(self._session, self._sql, schema, section.record_ids, section.rows, table=_CONVERTED)
+        rows = self._session.rows(cutover_sql("rows", columns=self._access.columns_sql, table=_CONVERTED))
+        self._session.run(cutover_sql("empty_converted", converted=_CONVERTED))
         (found,) = self._access.build_sections(rows, bytes_max=_SECTION_BYTES)
         return found
 
@@ -123,10 +123,10 @@ class SqliteCutover(FollowerCutover):
             for section in access.build_sections(rows, bytes_max=_SECTION_BYTES):
                 take(section.record_ids, section.rows)
 
-    def open_speller(self, table_id: int) -> SqliteSpeller:
+    def open_row_converter(self, table_id: int) -> SqliteRowConverter:
         placed = self._placed[table_id]
         access = self._application.access(placed, placed.schema)
-        return SqliteSpeller(self._session, self._target.row_sql(placed.schema), access)
+        return SqliteRowConverter(self._session, self._target.row_sql(placed.schema), access)
 
     def check_references(self) -> list[ReferenceCheck]:
         found = []

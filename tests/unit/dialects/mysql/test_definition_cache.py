@@ -1,4 +1,4 @@
-"""Definitions of tables are read one by one, so they are kept; never one that may be another one by now."""
+"""The cache of table definitions: they are read one at a time, and an entry that may be outdated is not used."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.oracle import double
 from tests.support.oracle.double import Answer, Module, error
-from tests.support.oracle.scripts import everything
+from tests.support.oracle.scripts import make_full_table
 from venus.adapters.dialects.contract import InstallStep, SchemaChanged, SnapshotLost
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table, with_id
@@ -248,16 +248,16 @@ def test_privileges_on_schemas_are_enough_in_23ai(module: Module, session: Oracl
     privileges = ("CREATE ANY TRIGGER", "SELECT ANY TABLE")
     rows = [[privilege, schema] for privilege in privileges for schema in ("APP", "HR")]
 
-    def lacking(version: str) -> set[str]:
+    def missing_privileges(version: str) -> set[str]:
         dictionary = OracleDictionary(session, find_version(version), "VENUS", options.schemas)
         found = check(session, dictionary, find_version(version), options, ["*"], [])
         return {f.message.split(" is not")[0] for f in found if f.where == "privileges"} & set(privileges)
 
     module.answers["SELECT PRIVILEGE, SCHEMA"] = [Answer(types=[double.VARCHAR] * 2, rows=rows)]
-    assert lacking("23ai") == set()
-    assert lacking("19c") == set(privileges)
+    assert missing_privileges("23ai") == set()
+    assert missing_privileges("19c") == set(privileges)
     module.answers["SELECT PRIVILEGE, SCHEMA"] = [Answer(types=[double.VARCHAR] * 2, rows=rows[:-1])]
-    assert lacking("23ai") == {"SELECT ANY TABLE"}
+    assert missing_privileges("23ai") == {"SELECT ANY TABLE"}
 
 
 def test_the_fence_waits_until_the_table_is_free(
@@ -267,7 +267,7 @@ def test_the_fence_waits_until_the_table_is_free(
     waits = error(
         "ORA-20101", "VENUS: a transaction that wrote APP.EXAM before its triggers were enabled is still open"
     )
-    fence = InstallStep(table="APP.EXAM", what="fence", sql=ddl.fence_block(everything().keyed))
+    fence = InstallStep(table="APP.EXAM", what="fence", sql=ddl.fence_block(make_full_table().keyed))
     assert "LOCK TABLE" not in fence.sql
     module.answers[fence.sql] = [Answer(error=waits), Answer(error=waits), Answer()]
     installer.run_steps(session, [OracleStep(shown=fence, kind="run")])
@@ -328,13 +328,13 @@ def test_little_room_and_rows_that_may_not_be_read_are_findings(module: Module, 
         "the quota on LOGS has 100 MiB left",
     ]
     module.answers["SELECT COUNT(*), SUM"] = [Answer(error=error("ORA-01031", "insufficient privileges"))]
-    (found_here,) = sample_findings(session, everything(), "VENUS")
+    (found_here,) = sample_findings(session, make_full_table(), "VENUS")
     assert found_here.remedy == 'GRANT SELECT ON "APP"."EXAM" TO "VENUS";'
     assert found_here.blocks
 
 
 def test_a_large_table_is_sampled_by_blocks() -> None:
-    table = everything()
+    table = make_full_table()
     assert "SAMPLE" not in sample_query(table)
     large = replace(table, listed=replace(table.listed, rows=10_000_000))
     assert 'FROM "APP"."EXAM" SAMPLE BLOCK (0.200000) WHERE ROWNUM <= 20000' in sample_query(large)
@@ -391,7 +391,7 @@ def test_the_table_of_codes(code: str, action: ErrorAction) -> None:
 
 def test_keys_of_the_national_character_set_are_bound_as_such(module: Module, session: OracleSession) -> None:
     """Bound as ordinary text they would lose what the database's own character set does not have."""
-    access = build_access(national())
+    access = build_access(national_table())
     cursor = FillCursor([["text", "日本"]], [["text", "語"]]).cursor
     ((sql, binds),) = access.fill.build_reads(cursor, 1)
     session.fetch_rows(sql, binds)
@@ -401,7 +401,7 @@ def test_keys_of_the_national_character_set_are_bound_as_such(module: Module, se
     assert not isinstance(key.bind_value(Decimal(1)), NationalText)
 
 
-def national() -> OracleTable:
+def national_table() -> OracleTable:
     rows = [("W", "NVARCHAR2", None, 40, 20, "C", None, None, "N", None)]
     listed = ListedTable(owner="APP", name="WORD", partitioned=False, rows=0)
     return with_id(build_table(listed, rows, [("WORD_PK", "P", "W")]), 1)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.oracle import double
 from tests.support.oracle.double import Answer, Lob, Module, error
-from tests.support.oracle.scripts import everything
+from tests.support.oracle.scripts import make_full_table
 from venus.adapters.dialects.contract import SnapshotLost
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDictionary
 from venus.adapters.dialects.oracle.dictionary.tables import ListedTable, OracleTable, build_table
@@ -148,7 +148,7 @@ def test_portions_weigh_a_lob_before_it_is_read(module: Module, session: OracleS
 
 
 def test_a_table_without_lobs_asks_for_none() -> None:
-    table = everything()
+    table = make_full_table()
     kept = [n for n in table.readings if not table.readings[n].mapping.located]
     columns = tuple(c for c in table.schema.columns if c.name in kept)
     sql = build_access(replace(table, schema=replace(table.schema, columns=columns))).changes_sql

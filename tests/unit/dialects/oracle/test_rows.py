@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from tests.support.oracle.scripts import everything
+from tests.support.oracle.scripts import make_full_table
 from venus.adapters.dialects.oracle.dictionary.tables import OracleTable
 from venus.adapters.dialects.oracle.rows import build_access
 from venus.adapters.dialects.rows import FillCursor
@@ -20,7 +20,7 @@ def ranges(text: str) -> str:
 
 
 def test_behind_a_key_come_the_rest_of_its_group_and_then_the_next_groups() -> None:
-    first, second = build_access(everything()).fill.build_reads(FillCursor(AFTER).cursor, 10)
+    first, second = build_access(make_full_table()).fill.build_reads(FillCursor(AFTER).cursor, 10)
     taken = "TO_TIMESTAMP(:p2, 'SYYYY-MM-DD HH24:MI:SS.FF')"
     assert ranges(first[0]) == f'T."STUDENT_ID" = :p1 AND T."TAKEN" > {taken}'
     assert ranges(second[0]) == 'T."STUDENT_ID" > :p1'
@@ -29,7 +29,7 @@ def test_behind_a_key_come_the_rest_of_its_group_and_then_the_next_groups() -> N
 
 
 def test_the_end_bounds_the_leading_column_too() -> None:
-    first, second = build_access(everything()).fill.build_reads(FillCursor(AFTER, END).cursor, 10)
+    first, second = build_access(make_full_table()).fill.build_reads(FillCursor(AFTER, END).cursor, 10)
     for text, binds in (first, second):
         assert ' AND T."STUDENT_ID" <= :e1 AND NOT (' in text
         assert set(re.findall(r":([a-z]\w*)", text.replace(":MI:SS", ""))) == set(binds)
@@ -43,7 +43,7 @@ def with_long(table: OracleTable) -> OracleTable:
 
 
 def test_a_long_stands_in_no_subquery() -> None:
-    for table, wrapped in ((everything(), True), (with_long(everything()), False)):
+    for table, wrapped in ((make_full_table(), True), (with_long(make_full_table()), False)):
         fill = build_access(table).fill
         for text in (fill.first, *fill.behind, *fill.up_to_end):
             assert ("SELECT * FROM (" in text) is wrapped

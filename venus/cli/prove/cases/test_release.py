@@ -48,7 +48,7 @@ def operator(place: Place) -> Iterator[Source]:
     source.close()
 
 
-def there(app: Application, table: str) -> dict[tuple[str, ...], dict[str, Any]]:
+def follower_rows(app: Application, table: str) -> dict[tuple[str, ...], dict[str, Any]]:
     """Return what the application sees, as a follower has it."""
     found = app.execute(f"SELECT id, name FROM {table} ORDER BY id")
     app.commit()
@@ -59,7 +59,7 @@ def number_of(follower: Follower, name: str) -> int:
     return follower.table_id(name)
 
 
-def one(tables: list[RegisteredTable], name: str) -> RegisteredTable:
+def find_table(tables: list[RegisteredTable], name: str) -> RegisteredTable:
     return next(t for t in tables if t.schema.name == name)
 
 
@@ -88,7 +88,7 @@ def test_what_is_in_the_log_is_captured_before_the_table_leaves(
 
     operator.installer.release([number])
     do(app, "INSERT INTO customer VALUES (3, 'three')", "INSERT INTO orders VALUES (2, 'b')")
-    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
+    assert find_table(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
     assert operator.capture.read_backlog()[number][0] == 2
     follow(shop)
     assert operator.capture.read_backlog()[number][0] == 0
@@ -114,7 +114,7 @@ def test_nothing_of_it_stays_in_the_catalogue(place: Place, app: Application, op
     untouched = place.dump()
     operator.installer.install(["*"], [])
     assert place.dump() != untouched
-    number = one(operator.registry.read_registered_tables(), "orders").schema.table_id
+    number = find_table(operator.registry.read_registered_tables(), "orders").schema.table_id
     operator.installer.release([number])
     operator.installer.drop_logs({number: "gone"})
     assert place.dump() == untouched
@@ -125,7 +125,7 @@ def test_nothing_of_it_stays_in_the_catalogue(place: Place, app: Application, op
 
 def test_a_table_that_comes_back_becomes_equal(app: Application, shop: Follower, operator: Source) -> None:
     number = number_of(shop, "customer")
-    version = one(operator.registry.read_registered_tables(), "customer").schema.version
+    version = find_table(operator.registry.read_registered_tables(), "customer").schema.version
     release(operator, shop, "customer")
     do(
         app,
@@ -139,8 +139,8 @@ def test_a_table_that_comes_back_becomes_equal(app: Application, shop: Follower,
     do(app, "UPDATE customer SET name = 'vier' WHERE id = 4")
     follow(shop)
 
-    assert shop.rows("customer") == there(app, "customer")
-    back = one(operator.registry.read_registered_tables(), "customer")
+    assert shop.rows("customer") == follower_rows(app, "customer")
+    back = find_table(operator.registry.read_registered_tables(), "customer")
     assert (back.schema.table_id, back.schema.version, back.state) == (number, version, "ACTIVE")
     assert operator.registry.read_released_tables() == []
     assert all(s.exists for s in operator.installer.install(["*"], []))
@@ -166,7 +166,7 @@ def test_a_table_that_leaves_before_it_was_read_is_swept_when_it_is_back(
     do(app, "DELETE FROM late WHERE id = 2")
     operator.installer.install(["*"], [])
     follow(shop)
-    assert shop.rows("late") == there(app, "late")
+    assert shop.rows("late") == follower_rows(app, "late")
 
 
 def test_its_columns_may_change_meanwhile(place: Place, app: Application, shop: Follower, operator: Source) -> None:
@@ -175,8 +175,8 @@ def test_its_columns_may_change_meanwhile(place: Place, app: Application, shop: 
     operator.installer.install(["*"], [])
     follow(shop)
     assert {k: row["extra"] for k, row in shop.rows("customer").items()} == {("1",): None, ("2",): "7"}
-    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
-    assert one(operator.registry.read_registered_tables(), "customer").schema.version == 2
+    assert find_table(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
+    assert find_table(operator.registry.read_registered_tables(), "customer").schema.version == 2
 
 
 def test_it_may_be_another_table_of_its_name(place: Place, app: Application, shop: Follower, operator: Source) -> None:
@@ -191,7 +191,7 @@ def test_it_may_be_another_table_of_its_name(place: Place, app: Application, sho
     operator.installer.install(["*"], [])
     follow(shop)
     assert {k: (row["price"], row["name"]) for k, row in shop.rows("customer").items()} == {("5",): ("1.50", "five")}
-    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
+    assert find_table(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
 
 
 def test_a_table_that_was_dropped_already_leaves_too(app: Application, shop: Follower, operator: Source) -> None:
@@ -215,7 +215,7 @@ def test_what_the_configuration_leaves_out_stays_out(
     # its number is its own for as long as the registry has it
     do(app, f"CREATE TABLE zebra (id {place.types['int']} NOT NULL PRIMARY KEY)")
     operator.installer.install(["*"], ["orders"])
-    assert one(operator.registry.read_registered_tables(), "zebra").schema.table_id > number
+    assert find_table(operator.registry.read_registered_tables(), "zebra").schema.table_id > number
 
 
 def test_an_installation_does_not_end_a_removal_that_was_cut_off(
@@ -224,14 +224,14 @@ def test_an_installation_does_not_end_a_removal_that_was_cut_off(
     number = number_of(shop, "customer")
     operator.installer.release([number])
     operator.installer.install(["*"], ["customer"])
-    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
+    assert find_table(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
     operator.installer.install(["*"], [])
     with pytest.raises(Refused, match="customer has triggers again"):
         operator.installer.drop_logs({number: "gone"})
     do(app, "INSERT INTO customer VALUES (3, 'three')")
     follow(shop)
-    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
-    assert shop.rows("customer") == there(app, "customer")
+    assert find_table(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
+    assert shop.rows("customer") == follower_rows(app, "customer")
 
 
 def test_twice_is_once(app: Application, shop: Follower, operator: Source) -> None:
@@ -240,7 +240,7 @@ def test_twice_is_once(app: Application, shop: Follower, operator: Source) -> No
         operator.installer.release([number])
     do(app, "INSERT INTO customer VALUES (3, 'three')")
     follow(shop)
-    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
+    assert find_table(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
     operator.installer.drop_logs({number: "gone"})
     assert {s.what.partition(" ")[0] for s in operator.installer.plan_release([number])} == {"state"}
     assert operator.installer.release([number]) == []
@@ -272,7 +272,7 @@ def test_a_truncation_while_it_leaves_is_no_accident(
     do(app, "TRUNCATE TABLE customer")
     do(app, "INSERT INTO orders VALUES (2, 'b')")
     follow(shop)
-    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
+    assert find_table(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
     assert list(shop.rows("orders")) == [("1",), ("2",)]
     operator.installer.drop_logs({number: "gone"})
     do(app, "INSERT INTO customer VALUES (5, 'five')")
@@ -280,21 +280,21 @@ def test_a_truncation_while_it_leaves_is_no_accident(
     operator.installer.install(["*"], [])
     follow(shop)
     follow(shop)
-    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
-    assert shop.rows("customer") == there(app, "customer") == {}
+    assert find_table(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
+    assert shop.rows("customer") == follower_rows(app, "customer") == {}
 
 
 def test_no_other_table_is_read_again(app: Application, shop: Follower, operator: Source) -> None:
     """Also if capture was away, and sees no more than that statements of DDL were run."""
     number = number_of(shop, "customer")
     follow(shop)
-    before = one(operator.registry.read_registered_tables(), "orders").fill
+    before = find_table(operator.registry.read_registered_tables(), "orders").fill
     operator.installer.release([number])
     operator.installer.drop_logs({number: "gone"})
     operator.installer.install(["*"], [])
     follow(shop)
-    assert one(operator.registry.read_registered_tables(), "orders").fill == before
-    assert one(operator.registry.read_registered_tables(), "customer").fill.done
+    assert find_table(operator.registry.read_registered_tables(), "orders").fill == before
+    assert find_table(operator.registry.read_registered_tables(), "customer").fill.done
 
 
 def test_it_may_come_back_with_another_key(place: Place, app: Application, shop: Follower, operator: Source) -> None:
@@ -316,7 +316,7 @@ def test_it_may_come_back_with_another_key(place: Place, app: Application, shop:
     do(app, "INSERT INTO customer VALUES (7, 2, 'two')")
     follow(shop)
     assert {key: row["name"] for key, row in shop.rows("customer").items()} == {("7", "1"): "one", ("7", "2"): "two"}
-    assert one(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
+    assert find_table(operator.registry.read_registered_tables(), "customer").state == "ACTIVE"
 
 
 def test_a_comparison_that_began_before_a_removal_keeps_its_state(
@@ -338,7 +338,7 @@ def test_a_comparison_that_began_before_a_removal_keeps_its_state(
         monkeypatch.setattr(f"venus.adapters.dialects.{place.dialect}.installation.{owner}.{name}", read)
     shop.source.capture.refresh_schemas()
     assert begun == [True]
-    assert one(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
+    assert find_table(operator.registry.read_registered_tables(), "customer").state == "RELEASING"
 
 
 @contextmanager
@@ -420,7 +420,7 @@ def test_a_removal_that_is_cut_off_is_finished_by_the_next(
     assert [(t.schema.name, t.reason) for t in operator.registry.read_released_tables()] == [("customer", "second")]
     operator.installer.install(["*"], [])
     follow(shop)
-    assert shop.rows("customer") == there(app, "customer")
+    assert shop.rows("customer") == follower_rows(app, "customer")
 
 
 @pytest.mark.parametrize("after", range(12))
@@ -442,5 +442,5 @@ def test_a_return_that_is_cut_off_is_finished_by_the_next(
     follow(shop)
     do(app, "INSERT INTO customer VALUES (5, 'five')")
     follow(shop)
-    assert shop.rows("customer") == there(app, "customer")
+    assert shop.rows("customer") == follower_rows(app, "customer")
     assert {t.state for t in operator.registry.read_registered_tables()} == {"ACTIVE"}

@@ -41,7 +41,7 @@ def read_survey(settings: Settings, *, count_rows: bool = False, sample_s: float
     return survey(settings, SurveyRequest(include=["*"], exclude=[], count_rows=count_rows, sample_s=sample_s))
 
 
-def of(found: Survey, name: str) -> TableSize:
+def table_size(found: Survey, name: str) -> TableSize:
     return next(size for size in found.sizes if size.name == name)
 
 
@@ -50,13 +50,13 @@ def read_assessment(settings: Settings, source: Source) -> Assessment:
 
 
 def test_rows_are_counted_when_that_is_asked_for(shop: Application, settings: Settings) -> None:
-    item = of(read_survey(settings, count_rows=True), "item")
+    item = table_size(read_survey(settings, count_rows=True), "item")
 
     assert (item.rows, item.counted) == (ROWS, True)
 
 
 def test_statistics_are_near_enough(shop: Application, settings: Settings) -> None:
-    item = of(read_survey(settings), "item")
+    item = table_size(read_survey(settings), "item")
 
     assert item.rows is not None
     assert ROWS * 0.8 < item.rows < ROWS * 1.2
@@ -64,7 +64,7 @@ def test_statistics_are_near_enough(shop: Application, settings: Settings) -> No
 
 def test_sizes_and_samples(place: Place, shop: Application, settings: Settings) -> None:
     found = read_survey(settings)
-    item = of(found, "item")
+    item = table_size(found, "item")
 
     assert {size.name for size in found.sizes} == {"item", "bare"}
     assert item.data_bytes is not None
@@ -88,13 +88,13 @@ def test_changes_are_counted_or_said_to_be_unknown(place: Place, shop: Applicati
     if place.dialect == "postgresql":
         shop.close()  # a session reports its changes at its end, or after a while
         deadline = time.monotonic() + 30
-        while of(read_survey(settings), "item").changes != ROWS:
+        while table_size(read_survey(settings), "item").changes != ROWS:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        assert of(read_survey(settings), "item").over_s > 0
+        assert table_size(read_survey(settings), "item").over_s > 0
     elif place.dialect != "oracle":  # which counts them in its own time
         found = read_survey(settings)
-        assert of(found, "item").changes is None
+        assert table_size(found, "item").changes is None
         assert any(text.startswith("change rate: ") for text in found.unknown)
 
 

@@ -1,0 +1,108 @@
+"""An idle engine sleeps, and still does periodic work in time."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+from tests.support.engines import engines
+from tests.support.engines.engines import BUSINESS, WAIT_S, Clock, Producer
+from tests.support.waiting import eventually
+from venus.broker.core import Core
+from venus.broker.pipeline.upkeep import MAINTAIN_EVERY_S, QUIET_EVERY_S
+from venus.wire import broker_pb2
+
+
+def idle_engine(path: Path, clock: Clock) -> Core:
+    """Return an engine that has written something and has come to rest, as `clock` says."""
+    engine = engines.make(path, clock)
+    producer = Producer(engine)
+    producer.commit(engines.rows(0, 10))
+    eventually(lambda: bool(engine.catalogue.list_stored()))
+
+    def is_quiet() -> bool:
+        clock.now_s += MAINTAIN_EVERY_S
+        engine.commits.advance()
+        return engine.upkeep.rest_s() > MAINTAIN_EVERY_S
+
+    eventually(is_quiet)
+    eventually(lambda: engine.commits.silent_s(clock.now_s + 1.0) == 0.0)
+    return engine
+
+
+def seconds_without_writes(engine: Core, clock: Clock) -> float:
+    return engine.commits.silent_s(clock.now_s)
+
+
+def test_a_thread_that_nothing_waits_for_is_not_silent(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = idle_engine(tmp_path, clock)
+    clock.now_s += 100.0
+    assert seconds_without_writes(engine, clock) == 0.0
+    engine.stop()
+
+
+def test_a_command_that_does_not_end_makes_it_silent(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = idle_engine(tmp_path, clock)
+    began, ends = threading.Event(), threading.Event()
+
+    def work(_: object) -> None:
+        began.set()
+        assert ends.wait(WAIT_S)
+
+    engine.commits.submit(work)
+    assert began.wait(WAIT_S)
+    clock.now_s += 100.0
+    assert seconds_without_writes(engine, clock) >= 100.0
+    ends.set()
+    eventually(lambda: seconds_without_writes(engine, clock) == 0.0)  # the next look says when it turned
+    engine.stop()
+
+
+def test_a_command_that_is_not_taken_makes_it_silent(tmp_path: Path) -> None:
+    """As if the thread did not wake: it counts from when the first one came."""
+    clock = Clock()
+    engine = idle_engine(tmp_path, clock)
+    clock.now_s += 50.0
+    commits, answers = engine.commits, list[Future[None]]()
+    with commits._ready:  # an RLock: the thread stays where it is
+        answers.append(commits.submit(lambda _: None))
+        clock.now_s += 100.0
+        assert seconds_without_writes(engine, clock) == 100.0
+    answers[0].result(WAIT_S)
+    engine.stop()
+
+
+def test_what_a_consumer_has_applied_is_logged_soon_although_nothing_else_happens(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = idle_engine(tmp_path, clock)
+    attached = engine.subscriptions.attach(BUSINESS, "group", 0)
+    own = engine.upkeep.rest_s
+    engine.commits._rest_s = lambda: own() if engine.upkeep._dirty else 3600.0  # nothing else wakes it
+
+    def is_logged() -> bool:  # that it is attached
+        clock.now_s += MAINTAIN_EVERY_S
+        engine.commits.wake()
+        return not engine.upkeep._dirty
+
+    eventually(is_logged)
+    engine.commits.submit(lambda _: None).result(WAIT_S)
+    eventually(lambda: engine.commits.silent_s(clock.now_s + 1.0) == 0.0)
+    clock.now_s += QUIET_EVERY_S / 2
+    (business,) = engine.catalogue.list_stored()
+    end = business.log.end
+    engine.subscriptions.acknowledge(BUSINESS, "group", attached, 10)
+    eventually(lambda: business.log.end > end)
+    assert engine.upkeep.rest_s() <= MAINTAIN_EVERY_S, "it may be trimmed soon"
+    engine.stop()
+
+
+def test_a_lease_is_looked_at_every_second(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = idle_engine(tmp_path, clock)
+    assert engine.upkeep.rest_s() > MAINTAIN_EVERY_S
+    engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS))
+    assert engine.upkeep.rest_s() <= MAINTAIN_EVERY_S
+    engine.stop()

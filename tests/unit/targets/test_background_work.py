@@ -1,0 +1,72 @@
+"""Background work: one piece at a time; the next call raises its error."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from venus.adapters.targets.relational.session import BackgroundWork
+
+
+@pytest.fixture
+def background_work() -> Iterator[BackgroundWork]:
+    made = BackgroundWork("test")
+    yield made
+    made.close()
+
+
+def failing() -> None:
+    raise LookupError("refused")
+
+
+def test_a_piece_runs_beside_the_caller_and_is_waited_for(background_work: BackgroundWork) -> None:
+    go, order = threading.Event(), list[str]()
+
+    def work() -> None:
+        go.wait(10)
+        order.append("work")
+
+    background_work.start(work)
+    order.append("caller")
+    go.set()
+    background_work.wait()
+    assert order == ["caller", "work"]
+
+
+def test_the_next_piece_waits_for_the_one_before(background_work: BackgroundWork) -> None:
+    order = list[int]()
+    for number in range(20):
+        background_work.start(lambda number=number: order.append(number))  # type: ignore[misc]
+    background_work.wait()
+    assert order == list(range(20))
+
+
+def test_what_a_piece_raises_is_raised_once_and_nothing_begins_behind_it(background_work: BackgroundWork) -> None:
+    begun = list[str]()
+    background_work.start(failing)
+    with pytest.raises(LookupError, match="refused"):
+        background_work.start(lambda: begun.append("next"))
+    background_work.wait()
+    assert not begun
+
+
+def test_a_piece_may_use_what_waits_for_it(background_work: BackgroundWork) -> None:
+    passed = list[bool]()
+
+    def work() -> None:
+        background_work.wait()
+        passed.append(True)
+
+    background_work.start(work)
+    background_work.wait()
+    assert passed == [True]
+
+
+def test_what_is_dropped_raises_nothing(background_work: BackgroundWork) -> None:
+    background_work.start(failing)
+    background_work.discard()
+    background_work.wait()
+    background_work.start(failing)
+    background_work.close()
