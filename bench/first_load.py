@@ -365,7 +365,7 @@ def _resident_bytes(process: psutil.Process) -> int:
 def measure(
     kind: str, counts: Mapping[Shape, int], rounds: int, *, peer: bool = True
 ) -> tuple[list[FirstLoadFigures], list[FirstLoadFigures]]:
-    """Load by turns; return VENUS's figures and the peer's, which only a PostgreSQL source has."""
+    """Load alternately; return VENUS's figures and the peer's, which only a PostgreSQL source has."""
     ours, theirs = [], []
     with (
         tempfile.TemporaryDirectory(prefix="venus-bench-") as folder,

@@ -20,7 +20,7 @@ from venus.rpc.producer import Producer
 from venus.rpc.snapshots import SnapshotClient
 
 BATCH_ROWS = 1000
-#: How often a flood that has sent what is due looks what has come to the disk.
+#: How often a flood that has sent what is due checks what is on the disk.
 LOOK_S = 0.002
 spawn = multiprocessing.get_context("spawn")
 
@@ -46,7 +46,7 @@ class FloodSource:
         self.decide()
 
     def decide(self) -> None:
-        """Commit what has come to the disk."""
+        """Commit what is on the disk."""
         through = self._producer.persisted_through
         if through > self._decided:
             self._decided = through

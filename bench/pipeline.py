@@ -169,7 +169,7 @@ class Peers:
 
 
 def bursts(pipeline: MeasuredPipeline, shape: Shape, rows: int, rounds: int) -> dict[str, list[float]]:
-    """Measure VENUS and its peers by turns; return the seconds of each."""
+    """Measure VENUS and its peers alternately; return the seconds of each."""
     peers = Peers(pipeline, shape, rows)
     third = rows // 3
     found: dict[str, list[float]] = {name: [] for name in ("COPY", "staging", "inserts", "mix staging", "mix")}

@@ -25,7 +25,7 @@ from bench.processes import EmbeddedPostgres, VenusProcesses
 GOAL_INSTALL_S = 20.0
 GOAL_MIGRATE_S = 30.0
 GOAL_IDLE_SHARE = 0.03
-#: Before idling is measured: heartbeats and polls have come to their slow pace by then.
+#: Before idling is measured: heartbeats and polls are at their slow pace by then.
 SETTLE_S = 5.0
 TICK = os.sysconf("SC_CLK_TCK")
 

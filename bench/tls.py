@@ -1,4 +1,4 @@
-"""What mutual TLS costs: the same rounds through a plain broker and through one with certificates, by turns.
+"""What mutual TLS costs: the same rounds through a plain broker and through one with certificates, alternately.
 
     python -m bench.tls [--rows 100 1000] [--rounds 7] [--warm-up 2]
 

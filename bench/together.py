@@ -1,4 +1,4 @@
-"""`venus run` beside processes of their own, by turns over the same databases, broker and configuration.
+"""`venus run` beside processes of their own, alternately over the same databases, broker and configuration.
 
 `python -m bench.together [--rate 100] [--seconds 10] [--rounds 3] [--idle 30]`. In each round every form is started
 in turn on the same data directory, works and is stopped, so both meet the same state of the machine and of the
@@ -139,7 +139,7 @@ class Together(TrickleBench):
 
 
 def measure(bench: Together, rounds: int, seconds: float, idle_s: float) -> dict[str, FormFigures]:
-    """Measure both forms by turns."""
+    """Measure both forms alternately."""
     found = {form: FormFigures() for form in FORMS}
     for _ in range(rounds):
         for form, figures in found.items():

@@ -1,7 +1,7 @@
 """Small transactions, one row each: latency, and what each part of VENUS costs for one, beside logical replication.
 
 `python -m bench.trickle [--rate 100] [--seconds 10] [--rounds 5] [--idle 10] [--tables 0] [--no-peer] [--stages]`.
-An application commits at a fixed rate, in as many sessions as that needs. Three runs by turns: into a captured
+An application commits at a fixed rate, in as many sessions as that needs. Three runs alternately: into a captured
 table; into one under PostgreSQL's logical replication; into one without either, for the cost of the application's
 session alone. Latency is from the source's commit timestamp to the target's: one server stamps
 both. Logical replication keeps the source's timestamp, so its rows note when they were inserted, which is a little
@@ -265,7 +265,7 @@ class LogicalReplication:
 
 
 def rounds(bench: TrickleBench, count: int, seconds: float, *, peer: bool) -> dict[str, list[MeasuredRun]]:
-    """Measure by turns."""
+    """Measure alternately."""
     found: dict[str, list[MeasuredRun]] = {VENUS: [], PEER: [], PLAIN: []}
     for _ in range(count):
         found[VENUS].append(bench.run(VENUS, seconds))

@@ -79,7 +79,7 @@ class _Run:
     released: dict[int, TableSchema] = field(default_factory=dict)
     #: Tables that the patterns choose and that are not captured.
     uncaptured: list[UncapturedTable] = field(default_factory=list)
-    #: Tables of which it mirrors only some rows, each with the predicate.
+    #: Tables that it mirrors only in part, each with the predicate.
     filters: tuple[tuple[str, str], ...] = ()
     #: Tables whose columns are masked, dropped or renamed at the target.
     projected: dict[int, ProjectedSchema] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """C1: what three masked columns of five cost when changes are applied.
 
-The same changes go to two PostgreSQL targets of one server by turns, one of them with rules for its columns. A round is
-every change once at both; the ratio of the two rates is that of the medians. The key and the number of rows are equal.
+The same changes go to two PostgreSQL targets of one server alternately, one of them with rules for its columns. A
+round is every change once at both; the ratio of the two rates is that of the medians. Key and number of rows are equal.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
 def _compare(
     urls: dict[str, str], benches: dict[str, ApplyBench], what: str, rounds: int, inserts: Any, updates: Any
 ) -> FigureResult:
-    """Apply the same sections at both targets by turns; new rows into an empty table, updates to a full one."""
+    """Apply the same sections at both targets alternately; new rows into an empty table, updates to a full one."""
     taken: dict[str, list[float]] = {name: [] for name in urls}
     for number in range(rounds):
         for name in list(urls) if number % 2 else list(reversed(urls)):

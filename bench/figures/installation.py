@@ -2,10 +2,10 @@
 
     python -m bench.figures.installation [--rows 1000000]
 
-Three replicated brokers have a table of 4 columns, read from a PostgreSQL source. By turns, twice: a load into an empty
-target, whose seconds are those that `venus migrate` itself says (without the start of the command), and a follower
-that gets an empty disk, from when it serves until it has all rows in its full data. The log is trimmed before, so
-that the replica cannot follow it from its begin: it takes the leader's copy.
+Three replicated brokers have a table of 4 columns, read from a PostgreSQL source. Alternately, twice: a load into an
+empty target, whose seconds are those that `venus migrate` itself says (without the start of the command), and a
+follower that gets an empty disk, from when it serves until it has all rows in its full data. The log is trimmed
+before, so that the replica cannot follow it from its begin: it takes the leader's copy.
 """
 
 from __future__ import annotations

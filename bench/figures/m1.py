@@ -1,7 +1,7 @@
 """M1: 4,000,000 rows of 100 bytes by 1, 50, 200 producers to one consumer (Minos figure 5), a business a producer.
 
 Three processes: the broker, one with all producers, one with the consumer's streams, a thread each. From the first
-send until every row has come; rows go in batches of 1,000. Neither Kafka nor RocketMQ stands beside it.
+send until every row has arrived; rows go in batches of 1,000. Neither Kafka nor RocketMQ stands beside it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Businesses(VenusSystem):
 
 
 def measure_arrival(count: int, total: int) -> tuple[float, float]:
-    """Return the seconds until everything has come, and the seconds of the broker's CPU."""
+    """Return the seconds until everything has arrived, and the seconds of the broker's CPU."""
     system = Businesses(count)
     system.start()
     try:
@@ -124,9 +124,9 @@ def run(quick: bool) -> Sequence[FigureResult]:
     for count in PRODUCERS:
         alone_s, took_s, cpu_s = by_turns(count, total, 1 if quick else 3)
         who = "1 producer" if count == 1 else f"{count} producers"
-        what = f"{total:,} rows of 100 B by {who}, until all have come (broker's CPU {cpu_s:.1f} s)"
+        what = f"{total:,} rows of 100 B by {who}, until all have arrived (broker's CPU {cpu_s:.1f} s)"
         limit = ALONE_S * total / TOTAL_ROWS if count == 1 else SLOWER_MAX * alone_s
-        beside = "" if count == 1 else f"1 producer by turns: {alone_s:.2f} s"
+        beside = "" if count == 1 else f"1 producer alternately: {alone_s:.2f} s"
         findings.append(at_most(what, took_s, limit, "s", paper="" if findings else PAPER, peer=beside))
     return findings
 

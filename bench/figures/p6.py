@@ -1,4 +1,4 @@
-"""P6: `venus run` beside processes of their own, by turns in one run: latency, CPU, idle, memory, bursts."""
+"""P6: `venus run` beside processes of their own, alternately in one run: latency, CPU, idle, memory, bursts."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A home under 100 changes/s, five access sets of one broker each behind cables in another process, a consumer at each.
 All five cables are out at once. While they are, each set must serve what it has. Afterwards a connection continues when
-TCP would send again (bench/cables.py). Connected again: the first new change has come to the consumers of all five.
+TCP would send again (bench/cables.py). Connected again: the consumers of all five have received the first new change.
 Normal: from then on every change comes within half a second.
 """
 
@@ -67,7 +67,7 @@ def outage(cables: Cables, started: Sets, seconds: float) -> Outage:
 
 
 def connected_s(each: Outage, seen: dict[str, WatchedRows], until: float) -> float:
-    """Return the seconds until the first change has come to the last of the sites."""
+    """Return the seconds until the last of the sites has the first change."""
     return max(
         next((at for at in found.times if each.back_at < at < until), until) - each.back_at for found in seen.values()
     )

@@ -14,7 +14,7 @@ from venus.rpc.channel import MESSAGE_BYTES_MAX
 
 
 class _Content:
-    """A message of which a part has come."""
+    """A message that has arrived in part."""
 
     def __init__(self, frames: Frames, nbytes: int) -> None:
         self._frames, self._nbytes = frames, nbytes

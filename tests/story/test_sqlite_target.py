@@ -51,7 +51,7 @@ def test_sqlite_to_sqlite(tmp_path: Path) -> None:
         made.start("sync", "sync", "--target", "edge")
         application.execute("UPDATE torture SET c_text = 'changed' WHERE id = 1")
         application.execute("DELETE FROM torture WHERE id = 2")
-        made.caught_up("edge")
+        made.wait_until_caught_up("edge")
 
         made.venus("verify", "--target", "edge", "--leg", "all")
         assert run_at_file(tmp_path / "copy.db", "SELECT count(*), min(c_text) FROM torture WHERE id < 3") == [

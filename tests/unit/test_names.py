@@ -25,7 +25,17 @@ EVERYTHING = (*CODE, "tests", "docs")
 BANNED = ("whoever", "somebody", "nobody", "told", "untold", "whom")
 _BANNED = re.compile(rf"(?<![a-z])(?:{'|'.join(BANNED)})(?![a-z])", re.IGNORECASE)
 #: Phrases that are literal translations; no text contains one.
-TRANSLATED = ("go on", "goes on", "going on", "went on", "gone on", "for good", "come behind", "comes behind")
+TRANSLATED = (
+    "go on",
+    "goes on",
+    "going on",
+    "went on",
+    "gone on",
+    "for good",
+    "come behind",
+    "comes behind",
+    "by turns",
+)
 _TRANSLATED = re.compile(rf"(?<![a-z])(?:{'|'.join(TRANSLATED)})(?![a-z])")
 #: Participles and past tenses that do not end in -ed. Those that are infinitives too (`read`, `put`, `set`) are verbs.
 IRREGULAR = frozenset(

@@ -39,7 +39,7 @@ class LoadPlan:
     snapshot: broker_pb2.Snapshot
     versions: dict[int, tuple[TableSchema, ...]]
     placed: dict[int, TablePlace]
-    #: The predicates of the tables of which the target does not get every row.
+    #: The predicates of the tables that the target gets only in part.
     predicates: dict[int, str]
     #: The source is still being read: the tables follow the rest after the snapshot (first_load.py).
     overlaps: bool = False

@@ -114,7 +114,7 @@ class ApplyTransaction:
         self._writer.make_room()
 
     def evolve_to_newest(self, table_id: int) -> None:
-        """Bring a table that was held to its newest received version, which may have come without any row."""
+        """Bring a table that was held to its newest received version, which may have arrived without any row."""
         newest = self._catalogue.newest_schema(table_id)
         self._refuse_unfit(newest)
         if newest.version > self._catalogue.tables[table_id].schema_version:

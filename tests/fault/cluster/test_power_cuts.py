@@ -26,7 +26,7 @@ _NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 
 def victims(number: int, leader: str, chance: random.Random) -> list[str]:
-    """Return whose power goes: by turns the leader's, a follower's, that of two, and of all at once."""
+    """Return whose power goes: alternately the leader's, a follower's, that of two, and of all at once."""
     others = [name for name in NAMES if name != leader]
     return [[leader], [chance.choice(others)], [leader, chance.choice(others)], [*NAMES]][number % 4]
 

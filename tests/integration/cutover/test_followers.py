@@ -66,14 +66,14 @@ class Follower:
 
     def apply(self, *changes: Change) -> None:
         """Apply one cut."""
-        with self.stage.following():
+        with self.stage.follow_in_thread():
             self.stage.feed.cut(*changes)
-            self.stage.reaches(self.stage.feed.broker.next_offset)
+            self.stage.wait_until_applied(self.stage.feed.broker.next_offset)
 
     def resync(self) -> None:
         """Make the table equal to the full data."""
         self.stage.target.resync("label")
-        with self.stage.following():
+        with self.stage.follow_in_thread():
             eventually(lambda: self.stage.table("shop.label").state == "ACTIVE", "the resync")
         assert self.stage.table("shop.label").reason == ""
 
@@ -102,7 +102,7 @@ def follower(request: pytest.FixtureRequest, tmp_path: Path, broker: FakeDeliver
 def test_a_deletion_spares_a_row_whose_key_is_equal_in_the_collation(follower: Follower) -> None:
     follower.apply(deletion("a"), put("b", _FINE))
     assert follower.keys == {"A", "b"}
-    follower.stage.equal()
+    follower.stage.compare_tables()
 
 
 @pytest.mark.parametrize("follower", ["mariadb"], indirect=True)
@@ -126,12 +126,12 @@ def test_a_resync_keeps_each_of_two_changes_whose_keys_are_equal_in_the_collatio
     def move_on() -> None:
         broker.after_snapshot = lambda: None
         follower.stage.feed.cut(deletion("A"), put("a", _FINE))
-        follower.stage.reaches(broker.next_offset)
+        follower.stage.wait_until_applied(broker.next_offset)
 
     broker.after_snapshot = move_on
     follower.resync()
     assert follower.keys == {"a"}
-    follower.stage.equal()
+    follower.stage.compare_tables()
 
 
 def test_a_database_that_has_followed_captures_what_another_pipeline_writes(
@@ -151,7 +151,7 @@ def test_a_database_that_has_followed_captures_what_another_pipeline_writes(
         side.install()
         run_statements(connection, plan_quiet_triggers(connection))
         (number,) = [t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == "items"]
-    with other.following():
+    with other.follow_in_thread():
         feed.cut(put(2, "streamed", 1))
-        other.reaches(broker.next_offset)
+        other.wait_until_applied(broker.next_offset)
     assert mariadb_server.execute(f"SELECT op, k1 FROM venus_l_{number:05}", place.database) == [("I", 2)]

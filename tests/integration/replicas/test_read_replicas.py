@@ -103,7 +103,7 @@ def test_targets_that_read_replicas_cost_the_leader_nothing_and_acknowledge_ther
     eventually(lambda: status().materialised_offset == BATCHES * ROWS, every_s=0.2)  # what costs CPU in any case
     sent = bodies(BATCHES, ROWS)
     cpu, took = LeaderCpu(cluster, writer.leader), dict[str | None, list[float]]({None: [], "": []})
-    for run in range(3):  # by turns, because the store still compacts what was written
+    for run in range(3):  # alternately, because the store still compacts what was written
         for near, seconds in took.items():
             cpu.restart()
             read_everything(cluster, writer.leader, near, sent, run)

@@ -111,7 +111,7 @@ CALLS: dict[str, Call] = {
 }
 #: Their answer is an error: gRPC's status, and no message.
 NO_ANSWER = ("Decide", "Forget", "ForgetBusiness", "Promote")
-#: Every bit of so much and of the seal; between them one bit in so many, by turns each of a byte's.
+#: Every bit of so much and of the seal; between them one bit in so many, alternately each of a byte's.
 SOME, MOST = (20, 113), (150, 9)
 
 
@@ -202,7 +202,7 @@ def test_any_grpc_tool_may_ask_for_the_status(broker: RunningBroker) -> None:
 
 def test_an_answer_without_a_seal_is_an_older_brokers(monkeypatch: pytest.MonkeyPatch, broker: RunningBroker) -> None:
     with GrpcProxy(broker.address) as proxy, AdminClient(proxy.address) as admin:
-        monkeypatch.setattr(proxy, "_through", lambda method, way, messages: _open_sealed(method, way, messages))
+        monkeypatch.setattr(proxy, "_pass_through", lambda method, way, messages: _open_sealed(method, way, messages))
         with pytest.raises(ProtocolError, match="the broker's answer to Status has no seal") as caught:
             admin.status()
     assert not caught.value.retryable

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.simulation.patching import Edit
+from tests.simulation.patching import SourceEdit
 from tests.support.pipelines.pipeline import Pipeline
 from tests.support.pipelines.switched_pair import QUIET
 
@@ -51,12 +51,12 @@ def until_reported(pipeline: Pipeline, start: int, report: str = "") -> None:
 
 #: Sessions of a switch wait for locks of PostgreSQL for half a second, so that a test need not hold one for long.
 SHORT_WAITS = (
-    Edit(
+    SourceEdit(
         where="venus.adapters.targets.postgresql.cutover.side:PostgresSide._limit_lock_waits",
         old="str(milliseconds)",
         new="'500'",
     ),
-    Edit(
+    SourceEdit(
         where="venus.adapters.targets.postgresql.cutover.cutover_session:PostgresCutover.begin_mark",
         old="str(LOCK_TIMEOUT_MS)",
         new="'500'",

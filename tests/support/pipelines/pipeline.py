@@ -157,7 +157,7 @@ class Pipeline:
         folder.mkdir()
         (folder / "sitecustomize.py").write_text(
             f"import sys\nsys.path.insert(0, {str(forked.ROOT)!r})\n"
-            "from tests.simulation.patching import Edit, apply_edits\n"
+            "from tests.simulation.patching import SourceEdit, apply_edits\n"
             f"held = apply_edits({tuple(edits)!r})\nheld.__enter__()\n"
         )
         self.environ["PYTHONPATH"] = ":".join(filter(None, (str(folder), self.environ.get("PYTHONPATH"))))

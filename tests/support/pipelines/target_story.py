@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.databases.postgres import Server
+from tests.support.pipelines.end_to_end import run_at
 from tests.support.pipelines.pipeline import Pipeline, with_password
-from tests.support.pipelines.whole_way import run_at
 from venus.adapters.dialects.postgresql.torture import COLUMNS, SETUP
 
 TARGET = "copy"
@@ -91,7 +91,7 @@ class TargetStory:
         )
         self.pipeline.until(lambda: self.at_target(f"SELECT 1 FROM {self.item} WHERE v = 'w2'"), "the first changes")
         self.restart()
-        self.pipeline.caught_up(TARGET)
+        self.pipeline.wait_until_caught_up(TARGET)
         self.venus("verify", code=1)  # the rows that wait
         self.venus("verify", *BOTH)
         assert self.at_target(f"SELECT count(*) FROM {self.item} WHERE region <> 'EU'") == [(0,)]
@@ -104,7 +104,7 @@ class TargetStory:
         self.at_target(f"UPDATE {self.piece} SET note = 'damaged' WHERE id = 1")
         self.venus("verify", *BOTH, code=1)
         self.venus("verify", *BOTH, "--repair", code=(0, 1))
-        self.pipeline.caught_up(TARGET)
+        self.pipeline.wait_until_caught_up(TARGET)
         self.venus("verify", *BOTH)
         self.at_target(f"UPDATE {self.piece} SET note = 'damaged again'")
         self.venus("resync", "piece")

@@ -115,7 +115,7 @@ class DeliveryService(broker_pb2_grpc.DeliveryServicer):
     def _on_published(self, business: str, next_offset: int) -> None:
         """Send a commit to the only consumer of a business, or let the event loop do so. In the committing thread."""
         sole = self._sole.get(business)
-        # a consumer that has come meanwhile reads up to this commit, unless it was there before
+        # a consumer that has arrived meanwhile reads up to this commit, unless it was there before
         if sole is None or not sole.send_at_once(next_offset) or self._sole.get(business) is not sole:
             self.bridge.post(self._on_commit, business, next_offset)
 

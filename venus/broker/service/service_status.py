@@ -112,7 +112,7 @@ class AdapterReports:
     def _drop_expired(self, entry: broker_pb2.BusinessStatus) -> None:
         known = {SOURCE, *(consumer.group for consumer in entry.consumers)}
         for (business, group), reported in list(self._reported.items()):
-            # a connected group may have come after this status was made
+            # a connected group may have arrived after this status was made
             if business == entry.business and group not in known and reported.unknown_since_us:
                 self.forget(business, group)
 

@@ -52,7 +52,7 @@ class StageTask:
     tables: dict[int, PlacedTable]
     heartbeats: dict[tuple[int, int], TableSchema]
     known: frozenset[tuple[int, int]]
-    #: The predicates of the tables of which the target does not get every row.
+    #: The predicates of the tables that the target gets only in part.
     predicates: dict[int, str] = field(default_factory=dict)
     #: Rows identity of the broker's set at the offset `rows_at`; None = unknown.
     rows: RowsIdentity | None = None

@@ -113,7 +113,7 @@ class RowMerger:
         self._used: set[str] = set()
         #: Tables that have to be merged as a whole; None = all.
         self._whole = whole
-        #: Tables of which a piece was merged already.
+        #: Tables that have a merged piece already.
         self._merged: set[int] = set()
 
     def make_room(self, pending: PendingChanges) -> None:
