@@ -62,7 +62,7 @@ class TierClients(Clients):
     def _answer(self, stream: Stream, *what: Any) -> None:
         """Say with the answer which rows there are, for the judge."""
         host: Any = self._host
-        stream.down("opened", *what, host.world.judge.rows.at(host))
+        stream.down("opened", *what, host.world.judge.rows.admitted_at(host))
 
     def deliver(self) -> None:
         """Send what is committed to those who do not have it."""

@@ -10,7 +10,7 @@ from tests.simulation.brokers.disk import BUSINESS, BrokerDisk
 from tests.simulation.brokers.memory_store import MemoryDisk
 from tests.simulation.brokers.process import ThreadedProcess
 from tests.simulation.tiers.clients import TierClients
-from tests.simulation.tiers.replicator import SimulatedPuller
+from tests.simulation.tiers.replicator import SimulatedReplicator
 from tests.simulation.tiers.upstream import SimulatedLook
 from venus.broker.machine.business import Business
 from venus.broker.mirrors import network_membership as identity
@@ -109,7 +109,7 @@ class TierHost(ThreadedProcess):
             LABELS,
             proof=NONE,
             monotonic=lambda: self.loop.now,
-            thread_class=SimulatedPuller,  # type: ignore[arg-type]
+            thread_class=SimulatedReplicator,  # type: ignore[arg-type]
             look=partial(SimulatedLook, self),
             times=TIMES,
         )

@@ -36,7 +36,7 @@ ANSWERED_S = 5.0
 BEGUN_MAX = 20
 
 
-class SimulatedPuller:
+class SimulatedReplicator:
     """A `ReplicatorThread` whose thread is the loop."""
 
     def __init__(
