@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,7 @@ class Cursor:
         _check_binds(text, binds)
         if isinstance(binds, Mapping):
             binds = {name: _bind_value(value) for name, value in binds.items()}
-        try:
+        with _translate_errors():
             if text == "SET TRANSACTION READ ONLY":
                 self.raw.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 self.raw.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
@@ -163,17 +163,13 @@ class Cursor:
             else:
                 self.raw.execute(adapt(text))
             self.session.on_executed(text)
-        except pymysql.Error as e:
-            raise _error(e) from e
 
     def executemany(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
         self.session.said.append(text)
         self.session.is_open = True
         self.session.written |= set(_TEMPORARY.findall(text))
-        try:
+        with _translate_errors():
             self.raw.executemany(_place(adapt(text)), [tuple(map(_bind_value, row)) for row in rows])
-        except pymysql.Error as e:
-            raise _error(e) from e
 
     def fetchall(self) -> list[Any]:
         return self.add_locators(self.raw.fetchall())
@@ -228,6 +224,15 @@ def _error(error: pymysql.Error) -> StandInError:
     return StandInError(f"{_CODES.get(code, 'ORA-00600')}: {error}")
 
 
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Raise the errors of MariaDB's driver as those of an Oracle's."""
+    try:
+        yield
+    except pymysql.Error as e:
+        raise _error(e) from e
+
+
 @dataclass(slots=True)
 class Connection:
     """A session."""
@@ -251,16 +256,18 @@ class Connection:
 
     def commit(self) -> None:
         self.said.append("COMMIT")
-        for table in self.written:
-            self.raw.cursor().execute(f"DELETE FROM {table}")
-        self.written.clear()
-        self.raw.commit()
+        with _translate_errors():
+            for table in self.written:
+                self.raw.cursor().execute(f"DELETE FROM {table}")
+            self.written.clear()
+            self.raw.commit()
         self.is_open = False
 
     def rollback(self) -> None:
         self.said.append("ROLLBACK")
         self.written.clear()
-        self.raw.rollback()
+        with _translate_errors():
+            self.raw.rollback()
         self.is_open = False
 
     def close(self) -> None:
@@ -269,10 +276,8 @@ class Connection:
 
 def session(said: list[str] | None = None, **where: Any) -> Connection:
     """Open a session with the settings of an Oracle's."""
-    try:
+    with _translate_errors():
         raw = pymysql.connect(charset="utf8mb4", client_flag=CLIENT.FOUND_ROWS, ssl_disabled=True, **where)
-    except pymysql.Error as e:
-        raise _error(e) from e
     cursor = raw.cursor()
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     cursor.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")  # what a CAST gives is compared like a column

@@ -124,12 +124,15 @@ class SwitchedPair(ABC):
         return there == [(True,)] and bool(self.new("SELECT 1 FROM venus.side"))
 
     def writable(self) -> list[str]:
-        """Return the databases that accept a write."""
-        found = []
-        for name, run in (("old", self.old), ("new", self.new)):
+        """Return the databases that accept a write.
+
+        The new one is tried first: a change of the old one that VENUS had already applied there would be made twice.
+        """
+        found: list[str] = []
+        for name, run in (("new", self.new), ("old", self.old)):
             with suppress(*self.errors):
                 run(self.probe_write)
-                found.append(name)
+                found.insert(0, name)
         return found
 
     def read_ledger(self, name: str) -> dict[int, tuple[str, str]]:
