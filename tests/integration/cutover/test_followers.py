@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,8 @@ _DECLARED = {
 _FINE = "x1y2"
 #: A code that MariaDB stores without its blank.
 _CHANGED = "12 "
+#: Rows of a cut that stay in memory: those beyond go through temporary tables.
+_ROWS_MAX = [pytest.param(20_000, id="in memory"), pytest.param(1, id="staged")]
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Follower:
 
     place: MariaTargetPlace | SqlitePlace
     stage: Stage
+
+    def limit_memory(self, rows_max: int) -> Follower:
+        """Return the same follower with another limit of the rows of a cut in memory."""
+        return replace(self, stage=self.stage.configure(apply={"cut_group_rows_max": rows_max}))
 
     def run(self, text: str) -> None:
         """Run a statement as the application does."""
@@ -99,7 +105,9 @@ def follower(request: pytest.FixtureRequest, tmp_path: Path, broker: FakeDeliver
     return found
 
 
-def test_a_deletion_spares_a_row_whose_key_is_equal_in_the_collation(follower: Follower) -> None:
+@pytest.mark.parametrize("rows_max", _ROWS_MAX)
+def test_a_deletion_spares_a_row_whose_key_is_equal_in_the_collation(follower: Follower, rows_max: int) -> None:
+    follower = follower.limit_memory(rows_max)
     follower.apply(deletion("a"), put("b", _FINE))
     assert follower.keys == {"A", "b"}
     follower.stage.compare_tables()
@@ -118,10 +126,12 @@ def test_a_resync_replaces_a_row_whose_key_is_equal_in_the_collation(follower: F
     assert follower.keys == {"A"}
 
 
+@pytest.mark.parametrize("rows_max", _ROWS_MAX)
 def test_a_resync_keeps_each_of_two_changes_whose_keys_are_equal_in_the_collation(
-    follower: Follower, broker: FakeDelivery
+    follower: Follower, broker: FakeDelivery, rows_max: int
 ) -> None:
     """The snapshot of the resync still has the key that one of the changes deletes."""
+    follower = follower.limit_memory(rows_max)
 
     def move_on() -> None:
         broker.after_snapshot = lambda: None
