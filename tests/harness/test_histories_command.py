@@ -28,7 +28,7 @@ def test_what_fails_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: py
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "'' is no kind of history. There are targets, sets, matching; --help says more"),
+        ([], f"'' is no kind of history. There are {', '.join(command.KINDS)}; --help says more"),
         (["set", "1", "2"], "'set' is no kind of history: did you mean sets? There are"),
         (["sets", "1"], "two numbers follow sets"),
         (["sets", "1", "x"], "two numbers follow sets"),
