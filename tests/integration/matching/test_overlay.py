@@ -43,9 +43,24 @@ def test_brokers_match_for_another_one_and_when_they_die_it_matches_itself(overl
         overlay.kill(4)
         assert not any(broker.alive for broker in overlay.brokers.values())
         began = time.monotonic()
+        counters = access.overlay.remote.counters
+        elsewhere = counters.changes_elsewhere
         # it matches the changes, or asks itself if it has noticed the deaths and taken the subspaces over
         assert access.match(TABLE, CHANGES).pairs() == WANTED
         assert time.monotonic() - began < 5
+        assert counters.changes_elsewhere == elsewhere
+
+
+def test_a_broker_with_too_many_requests_matches_its_own_changes_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("venus.broker.matching.overlay.REQUESTS_MAX", 0)
+    with AccessBroker([], brokers=8) as access:
+        access.subscribe(TABLE, INTERESTS)
+        access.wait_until_installed()
+        assert access.match(TABLE, CHANGES).pairs() == WANTED
+        assert access.overlay.remote.counters.unanswered > 0
+    assert "a request failed" not in caplog.text
 
 
 def test_a_broker_that_stops_leaves_and_one_that_starts_again_is_let_in(overlay: BrokerOverlay) -> None:

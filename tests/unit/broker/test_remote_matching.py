@@ -41,6 +41,7 @@ class ClusterCandidates:
 
     def __init__(self) -> None:
         self.stores = {"b:1": InstalledSubspaces(), "c:1": InstalledSubspaces()}
+        self.origin = "a:1"
         self.asked: list[str] = []
         self.silent: set[str] = set()
         self.loads = {"b:1": 0.0, "c:1": 0.0}
@@ -67,7 +68,7 @@ class ClusterCandidates:
         parts = [messages.encode_changes(one.table, one.path, one.digest, one.events) for one in asked]
         found: list[Matches | None] = []
         for part in parts:
-            content = self.stores[to].find("a:1", part.table, part.path, part.digest)
+            content = self.stores[to].find(self.origin, part.table, part.path, part.digest)
             events = messages.decode_changes(part)
             found.append(content.prepare(events).match(events) if content is not None else None)
         self.before_answer()
@@ -135,6 +136,22 @@ def test_others_match_what_is_installed_there() -> None:
     assert access.matching.counters.changes_elsewhere == CHANGES.count
     assert access.matching.counters.changes_here == 0
     assert set(access.others.asked) == {"b:1", "c:1"}, "candidates with equal load take turns"
+
+
+def test_what_this_broker_matches_as_a_candidate_counts_as_matched_here() -> None:
+    access = SubscriptionOwner(crowded_interests(500))
+    access.matching.origin = access.others.origin = "b:1"
+
+    async def work() -> Matches:
+        await access.matching.install_all()
+        return await access.match()
+
+    run(work)
+    counters = access.matching.counters
+    assert counters.unknown == 0
+    assert 0 < counters.changes_here < CHANGES.count
+    assert counters.changes_elsewhere == CHANGES.count - counters.changes_here
+    assert counters.asked == access.others.asked.count("c:1")
 
 
 def test_few_interests_are_matched_here() -> None:

@@ -82,6 +82,13 @@ class MatchingCounters:
     unknown: int = 0
     installed: int = 0  # interests sent, each once for a cluster
 
+    def record_matched(self, changes: int, *, is_here: bool) -> None:
+        """Count changes that another broker matched, or this one, which can be a candidate of its own subspaces."""
+        if is_here:
+            self.changes_here += changes
+        else:
+            self.changes_elsewhere += changes
+
 
 @dataclass(slots=True)
 class Candidate:

@@ -26,7 +26,7 @@ from venus.model import is_every_interface
 from venus.network.matching.installed import InstallationMessage, InstalledSubspaces
 from venus.network.matching.interests import Matches
 from venus.network.skipcloud.clusters import CloudShape, Identifier
-from venus.network.skipcloud.node import Exchange, OverlayNode, RoutedMessage, RoutingResult
+from venus.network.skipcloud.node import Exchange, OverlayNode, RoutedMessage, RoutingResult, Silent
 from venus.rpc.address import ClientCredentials
 from venus.rpc.event_loop import LoopBridge
 from venus.wire import broker_pb2, overlay_pb2
@@ -195,7 +195,10 @@ class MatchingOverlay:
         if to != self.node.address:
             return await self.connections.match(to, self.node.address, asked, timeout_s)
         parts = [messages.encode_changes(one.table, one.path, one.digest, one.events) for one in asked]
-        return await self.on_match(to, parts), self.load.rate(time.monotonic())
+        try:
+            return await self.on_match(to, parts), self.load.rate(time.monotonic())
+        except Overloaded:
+            raise Silent(to) from None
 
     def submit(self, work: Coroutine[Any, Any, list[Matches | None]]) -> Future[list[Matches | None]]:
         """Start a coroutine in the event loop, from another thread."""

@@ -246,7 +246,7 @@ class RemoteMatching:
                 (leaf.prepare(own.select(inside)), inside, len(leaf.interests))
                 for leaf, inside in table.space.locate(own)
             ]
-        self.counters.changes_here += len(rows)
+        self.counters.record_matched(len(rows), is_here=True)
         found = []
         for index, inside, interests in work:
             began = self._thread_time()
@@ -280,7 +280,7 @@ class RemoteMatching:
     async def _ask(self, address: str, asked: Sequence[MatchedEvents]) -> Sequence[Matches | None]:
         candidate = self.candidates[address]
         candidate.pairs += sum(one.pairs for one in asked)
-        self.counters.asked += 1
+        self.counters.asked += address != self.origin
         try:
             answers, candidate.load = await self._calls.match(address, asked, self._deadline_s)
             candidate.heard_at = self._monotonic()
@@ -289,13 +289,15 @@ class RemoteMatching:
             candidate.suspended_until = self._monotonic() + SUSPENDED_S
             self.wake.set()
             return [None] * len(asked)
-        unknown = [one for one, answer in zip(asked, answers, strict=True) if answer is None]
+        unknown = sum(answer is None for answer in answers)
         if unknown:
             self.wake.set()  # the next installation finds what is missing there
-            self.counters.unknown += len(unknown)
+            self.counters.unknown += unknown
             candidate.suspended_until = self._monotonic() + SUSPENDED_S / 4
-        self.counters.changes_elsewhere += sum(one.events.count for one in asked)
-        self.counters.changes_elsewhere -= sum(one.events.count for one in unknown)
+        answered = zip(asked, answers, strict=True)
+        self.counters.record_matched(
+            sum(one.events.count for one, answer in answered if answer is not None), is_here=address == self.origin
+        )
         return answers
 
     # -- in the event loop: installation ---------------------------------------------------------------------------
