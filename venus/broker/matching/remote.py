@@ -190,7 +190,7 @@ class RemoteMatching:
     def match_shared(self, table: str, events: Events) -> Matches | None:
         """Match changes, None if the table has so few interests that a message costs more than comparing them."""
         known = self._tables.get(table)
-        return self.match(table, events) if known is not None and len(known.space) > self._few else None
+        return None if known is None or len(known.space) <= self._few else self.match(table, events)
 
     def match(self, table: str, events: Events) -> Matches:
         """Return each pair of a change and the number of an interest that was there when this was called."""
@@ -294,10 +294,8 @@ class RemoteMatching:
             self.wake.set()  # the next installation finds what is missing there
             self.counters.unknown += unknown
             candidate.suspended_until = self._monotonic() + SUSPENDED_S / 4
-        answered = zip(asked, answers, strict=True)
-        self.counters.record_matched(
-            sum(one.events.count for one, answer in answered if answer is not None), is_here=address == self.origin
-        )
+        matched = sum(one.events.count for one, answer in zip(asked, answers, strict=True) if answer is not None)
+        self.counters.record_matched(matched, is_here=address == self.origin)
         return answers
 
     # -- in the event loop: installation ---------------------------------------------------------------------------
