@@ -81,7 +81,7 @@ _SWITCH = "venus.adapters.cutover.switch:Switch"
 _CLOSED = "self._record(self.owner, SideState.CLOSED, self._number), self._schemas"
 _SQLITE_SIDE = "venus.adapters.targets.sqlite.cutover.side:SqliteSide"
 _SQLITE_CUTOVER = "venus.adapters.targets.sqlite.cutover.cutover_session:SqliteCutover"
-_MYSQL_CUTOVER = "venus.adapters.targets.mysql.cutover.cutover_session:MysqlCutover"
+_NUMBERED_CUTOVER = "venus.adapters.targets.relational.cutover_session:NumberedFollowerCutover"
 _ORACLE_SIDE = "venus.adapters.targets.oracle.cutover.side:OracleSide"
 #: The owner is closed for all kinds in the same place.
 _CLOSING = (SourceEdit(where=f"{_SWITCH}.close_owner", old=_CLOSED, new=_CLOSED.replace("self._schemas", "[]")),)
@@ -165,7 +165,7 @@ RULES: dict[tuple[str, str], tuple[tuple[SourceEdit, ...], str]] = {
     ),
     ("mariadb", "the owner is closed before the follower is opened"): (_CLOSING, "accept writes"),
     ("mariadb", "counters continue behind those of the other database"): (
-        (SourceEdit(where=f"{_MYSQL_CUTOVER}.set_counters", old="found = []", new="return []"),),
+        (SourceEdit(where=f"{_NUMBERED_CUTOVER}.set_counters", old="found = []", new="return []"),),
         "was drawn before",
     ),
     ("oracle", "changes of VENUS are not captured"): (

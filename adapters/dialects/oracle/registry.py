@@ -15,6 +15,7 @@ from venus.adapters.dialects.contract import (
     SourceRegistry,
     SourceState,
 )
+from venus.adapters.dialects.handover_rules import continued_values
 from venus.adapters.dialects.oracle.dictionary import ownership
 from venus.adapters.dialects.oracle.dictionary.reader import OracleDatabase
 from venus.adapters.dialects.oracle.session.connection import OracleSession, Row
@@ -76,10 +77,18 @@ def _registry_entry(row: Row) -> OracleRegistryEntry:
 
 def register_statement(schema: TableSchema, estimate: int) -> str:
     """Return the statement that registers a table before it has triggers."""
-    binds = version_values(schema)
-    written = write_wire(binds.pop("schema_wire"))
-    parts = binds | {"namespace": schema.namespace, "name": schema.name, "reason": INSTALLING, "estimate": estimate}
-    return statement("registry", "register", pieces=written, **{k: literal(v) for k, v in parts.items()})
+    values = continued_values(schema, PAUSED, INSTALLING)
+    return _register(values, estimate=estimate, fill_done=0)
+
+
+def continue_statement(schema: TableSchema, state: str, reason: str) -> str:
+    """Return the statement that registers a table whose capture another database has begun."""
+    return _register(continued_values(schema, state, reason), estimate=0, fill_done=1)
+
+
+def _register(values: dict[str, str | int | bytes | None], **numbers: int) -> str:
+    written = write_wire(values.pop("schema_wire"))
+    return statement("registry", "register", pieces=written, **{k: literal(v) for k, v in (values | numbers).items()})
 
 
 def write_wire(wire: str | int | bytes | None) -> str:

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from venus.adapters.targets.contract import Target, TargetDdl, require_capability
+from venus.adapters.targets.contract import Target, require_capability
 from venus.adapters.targets.mysql import ddl
 from venus.adapters.targets.mysql.database import MysqlDatabase
 from venus.adapters.targets.mysql.naming import MysqlPlacedTable
 from venus.adapters.targets.mysql.verify import FollowerReader, MysqlTargetReader
 from venus.adapters.targets.relational.row_target import RowTarget, row_capabilities
-from venus.adapters.targets.switching import OLD
 from venus.config import Settings
-from venus.model import TableSchema
 
 if TYPE_CHECKING:
-    from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.targets.contract import TargetReader
     from venus.adapters.targets.cutover_contract import CutoverTarget, FallBackSide
 
 CAPABILITIES = row_capabilities("a MariaDB or MySQL database", loads_by_runner=True)
-#: Of the database that was the application's: it can become that again.
-OLD_CAPABILITIES = replace(CAPABILITIES, cuts_over=True, falls_back=True)
 
 
 def open_target(settings: Settings, name: str) -> Target:
@@ -39,13 +33,6 @@ class MysqlTarget(RowTarget):
 
     def __init__(self, settings: Settings, name: str) -> None:
         super().__init__(settings, name, MysqlDatabase(settings, name))
-        if name == OLD:
-            self.capabilities = OLD_CAPABILITIES
-
-    def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
-        if self._target.application is not None:  # its tables are there, as they were
-            return TargetDdl(text="", statements=(), later=(), left_out=())
-        return super().build_ddl(schemas, numberings, others)
 
     def file_heads(self) -> list[str]:
         return ddl.file_heads(self.name)
@@ -64,9 +51,9 @@ class MysqlTarget(RowTarget):
 
     def open_cutover(self) -> AbstractContextManager[CutoverTarget]:
         require_capability(self, "cuts_over")
-        from venus.adapters.targets.mysql.cutover.cutover_session import open_cutover
+        from venus.adapters.targets.mysql.cutover.cutover_session import MysqlCutover
 
-        return open_cutover(self._target)
+        return MysqlCutover.open(self._target)
 
     def open_side(self) -> FallBackSide:
         require_capability(self, "falls_back")

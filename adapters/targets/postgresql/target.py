@@ -132,10 +132,10 @@ class PostgresqlTarget(RelationalTarget):
     # -- cut-over ------------------------------------------------------------------------------------------------------
 
     def open_cutover(self) -> AbstractContextManager[CutoverTarget]:
-        from venus.adapters.targets.postgresql.cutover.cutover_session import open_cutover
+        from venus.adapters.targets.postgresql.cutover.cutover_session import PostgresCutover
 
         self.refuse_projected()
-        return open_cutover(self._target)
+        return PostgresCutover.open(self._target)
 
     def open_side(self) -> FallBackSide:
         from venus.adapters.targets.postgresql.cutover.side import PostgresSide

@@ -12,10 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from venus.adapters.dialects.contract import Numbering
 from venus.adapters.targets.cutover_contract import (
+    CounterSetting,
     CutoverMark,
     CutoverObstacle,
     CutoverTable,
@@ -24,9 +25,11 @@ from venus.adapters.targets.cutover_contract import (
 )
 from venus.adapters.targets.relational.control import build_table_view, build_view, read_progress_in
 from venus.adapters.targets.relational.database import LOCK_WAIT_S, RelationalDatabase
+from venus.adapters.targets.relational.names import PostgresNames
 from venus.adapters.targets.relational.session import transaction
+from venus.adapters.targets.relational.sides import next_number
 from venus.adapters.targets.views import TargetTable, TargetView
-from venus.errors import Refused
+from venus.errors import Refused, TargetError
 
 _PAUSE_S = 0.1
 
@@ -37,6 +40,16 @@ class RelationalCutover(ABC):
     def __init__(self, target: RelationalDatabase, session: Any) -> None:
         self._target = target
         self._session: Any = session
+
+    @classmethod
+    @contextmanager
+    def open(cls, target: Any) -> Iterator[Self]:
+        """Open the session; roll back an open transaction at the end."""
+        cutover = cls(target, target.connect("cutover"))
+        try:
+            yield cutover
+        finally:
+            cutover.close()
 
     @abstractmethod
     def sql(self, block: str, **parts: str) -> str:
@@ -175,3 +188,78 @@ class FollowerCutover(RelationalCutover):
 
     def relax(self, invalid: Collection[str], numberings: Seq[Numbering]) -> None:
         """Do nothing, as `enforce` does."""
+
+
+class NumberedFollowerCutover(FollowerCutover):
+    """One session of a cut-over to such a database that lists its counters as its capture does."""
+
+    #: The dialect that captures this database.
+    DIALECT: ClassVar[str]
+
+    def set_counters(self, numberings: Seq[Numbering]) -> list[CounterSetting]:
+        matched = self._match_numberings(numberings)
+        placed = {one.name: one for one in self._placed.values()}
+        found = []
+        for own in self.read_numberings():
+            known = matched.get(_place_of(own))
+            if own.table in placed or known is not None:
+                found.append((own, self._set_counter(own, known, placed.get(own.table))))
+        late = {(n.table, n.name): n.next_value for n in self.read_numberings()}
+        for own, one in found:
+            if (late.get((own.table, own.name), one.next_value) - one.next_value) * own.increment < 0:
+                raise Refused(
+                    f"{own.table or own.name}: its counter cannot continue at {one.next_value:,}",
+                    hint="give it a wider range, or the column a wider type, in this database",
+                )
+        return [one for _, one in found]
+
+    @abstractmethod
+    def read_numberings(self) -> Seq[Numbering]:
+        """Read the counters of this database."""
+
+    @abstractmethod
+    def move_counter(self, own: Numbering, value: int, placed: Any) -> None:
+        """Let a counter continue at a number; `placed`: its table, or None."""
+
+    @property
+    def other_names(self) -> PostgresNames:
+        """How the other database writes the names of this one."""
+        return PostgresNames()
+
+    def _match_numberings(self, numberings: Seq[Numbering]) -> dict[tuple[str, str], Numbering]:
+        """Return the counters of the other database by table and column here, or by the name of a sequence here."""
+        of_column = {(n.namespace, n.table, n.column): n for n in numberings if n.table}
+        free = {(n.namespace, n.name): n for n in numberings if n.name and not n.table}
+        columns = {
+            (one.name, one.fold(column.name)): (one.schema.namespace, one.schema.name, column.name)
+            for one in self._placed.values()
+            for column in one.schema.columns
+        }
+        rule, dialect = self.other_names, self.DIALECT
+        sequences = {
+            _place_of(n): (rule.namespace(n.namespace, dialect), rule.fold(n.name, dialect))
+            for n in self.read_numberings()
+            if not n.table
+        }
+        found = {here: of_column[there] for here, there in columns.items() if there in of_column}
+        return found | {here: free[there] for here, there in sequences.items() if there in free}
+
+    def _set_counter(self, own: Numbering, known: Numbering | None, placed: Any) -> CounterSetting:
+        """Set a counter behind the rows, behind the other database's, and never back."""
+        low, high = None, None
+        if placed is not None:
+            query = self.sql("extremes", column=placed.quote(own.column), table=placed.sql)
+            low, high = self._session.row(query) or (None, None)
+        other = max((n.next_value for n in (own, known) if n is not None), key=lambda n: n * own.increment)
+        value = next_number(low and int(low), high and int(high), other, own.increment)
+        try:
+            self.move_counter(own, value, placed)
+        except TargetError as error:
+            raise Refused(f"{own.table or own.name}: its counter cannot continue at {value:,}: {error}") from error
+        name = own.name or f"AUTO_INCREMENT of {own.table}"
+        return CounterSetting(sequence=name, next_value=value, step=own.increment, table=own.table, column=own.column)
+
+
+def _place_of(own: Numbering) -> tuple[str, str]:
+    """Return table and column of a counter, or an empty text and the name of a sequence of its own."""
+    return (own.table, own.column) if own.table else ("", own.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from venus.adapters.dialects.verify_contract import Subject
 from venus.adapters.targets.contract import ReachedOffset, TargetCapabilities, TargetDdl
 from venus.adapters.targets.relational.row_database import RowDatabase, build_target_ddl, list_left_out
 from venus.adapters.targets.relational.target import RelationalTarget, read_parked_rows, read_reached_offset
+from venus.adapters.targets.switching import OLD
 from venus.codec.batch import TableChanges
 from venus.codec.columns import Value, from_columns
 from venus.codec.row_bytes import Layout
@@ -43,6 +45,8 @@ class RowTarget(RelationalTarget):
     def __init__(self, settings: Settings, name: str, target: RowDatabase) -> None:
         super().__init__(settings, name)
         self._target: Any = target
+        if name == OLD:  # a database that was the application's can become that again
+            self.capabilities = replace(self.capabilities, cuts_over=True, falls_back=True)
 
     @abstractmethod
     def file_heads(self) -> list[str]:
@@ -59,6 +63,8 @@ class RowTarget(RelationalTarget):
         self._target.refuse_unfit(self.project(schemas))
 
     def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
+        if self._target.application is not None:  # its tables are there, as they were
+            return TargetDdl(text="", statements=(), later=(), left_out=())
         placed = self._target.place_all(self.project(schemas))
         left_out = list_left_out(placed)
         left_out += [f"{o.kind} {o.name}: code and views are for you to carry over" for o in others]

@@ -12,14 +12,14 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Any
 
-from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.contract import RegisteredTable, SourceState
 from venus.adapters.dialects.handover_rules import CaptureHandover, version_to_follow
 from venus.adapters.targets.cutover_contract import CutoverObstacle, FollowStart, NewSideObject, SideLimits
 from venus.adapters.targets.relational.database import RelationalDatabase
 from venus.adapters.targets.relational.own_tables import TablePlace
 from venus.adapters.targets.relational.session import RelationalSession, transaction
 from venus.adapters.targets.relational.states import ACTIVE, rows_to_text
-from venus.adapters.targets.switching import SideRecord, SideState
+from venus.adapters.targets.switching import SideRecord, SideState, SwitchPosition
 from venus.errors import Fenced, Refused
 from venus.model import TableSchema
 
@@ -40,6 +40,14 @@ class RelationalSide(ABC):
     @abstractmethod
     def sql(self, block: str, **parts: str) -> str:
         """Return a block of side.sql."""
+
+    @abstractmethod
+    def registry_sql(self, block: str, **parts: str) -> str:
+        """Return a block of the registry.sql of the kind's dialect."""
+
+    @abstractmethod
+    def read_capture(self, tables: Seq[TableSchema]) -> tuple[SourceState, Seq[str]]:
+        """Return the checkpoint, and the tables with changes that capture has not read; within a seal."""
 
     @property
     @abstractmethod
@@ -77,6 +85,18 @@ class RelationalSide(ABC):
     def keep_following(self) -> None:
         for text in self.list_switched_off():
             self._session.run(text)
+
+    def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
+        with transaction(self._session):
+            if not self._session.run(self.registry_sql("seal", epoch=str(epoch))):
+                raise fenced_error(self.name)
+            state, waiting = self.read_capture(tables)
+            if waiting:
+                raise waiting_error(self.name, waiting)
+            self.put_record(record)
+        return SwitchPosition(
+            offset=record.offset, epoch=epoch, next_sequence=state.next_sequence, last_batch=state.last_batch
+        )
 
     def close(self) -> None:
         self._session.rollback()

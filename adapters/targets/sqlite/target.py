@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from venus.adapters.targets.contract import Target, TargetDdl, require_capability
+from venus.adapters.targets.contract import Target, require_capability
 from venus.adapters.targets.relational.row_target import RowTarget, row_capabilities
 from venus.adapters.targets.sqlite import ddl
 from venus.adapters.targets.sqlite.database import SqliteDatabase
 from venus.adapters.targets.sqlite.ddl import SqlitePlacedTable
 from venus.adapters.targets.sqlite.verify import SqliteFollowerReader, SqliteTargetReader
-from venus.adapters.targets.switching import OLD
 from venus.config import Settings
-from venus.model import TableSchema
 
 if TYPE_CHECKING:
-    from venus.adapters.dialects.contract import Numbering, OtherObject
     from venus.adapters.targets.contract import TargetReader
     from venus.adapters.targets.cutover_contract import CutoverTarget, FallBackSide
 
 CAPABILITIES = row_capabilities("a SQLite file", loads_by_runner=False)
-#: Of the file that was the application's: it can become that again.
-OLD_CAPABILITIES = replace(CAPABILITIES, cuts_over=True, falls_back=True)
 
 
 def open_target(settings: Settings, name: str) -> Target:
@@ -39,13 +33,6 @@ class SqliteTarget(RowTarget):
 
     def __init__(self, settings: Settings, name: str) -> None:
         super().__init__(settings, name, SqliteDatabase(settings, name))
-        if name == OLD:
-            self.capabilities = OLD_CAPABILITIES
-
-    def build_ddl(self, schemas: Seq[TableSchema], numberings: Seq[Numbering], others: Seq[OtherObject]) -> TargetDdl:
-        if self._target.application is not None:  # its tables are there, as they were
-            return TargetDdl(text="", statements=(), later=(), left_out=())
-        return super().build_ddl(schemas, numberings, others)
 
     def file_heads(self) -> list[str]:
         return ddl.file_heads(self.name)
@@ -64,9 +51,9 @@ class SqliteTarget(RowTarget):
 
     def open_cutover(self) -> AbstractContextManager[CutoverTarget]:
         require_capability(self, "cuts_over")
-        from venus.adapters.targets.sqlite.cutover.cutover_session import open_cutover
+        from venus.adapters.targets.sqlite.cutover.cutover_session import SqliteCutover
 
-        return open_cutover(self._target)
+        return SqliteCutover.open(self._target)
 
     def open_side(self) -> FallBackSide:
         require_capability(self, "falls_back")

@@ -59,7 +59,7 @@ def fall_back_statements(version: Version) -> list[str]:
     quiet = [ddl.quiet_trigger(made, "APP").sql for made in build_triggers(STUDENT, 1)]
     continued = [statement("registry", block, log="VENUS_L_00001", epoch="7") for block in _BLOCKS]
     continued.append(handover.position_sql(epoch=7, next_sequence=8, last_batch=9))
-    continued.append(handover.register_sql(make_full_table().schema, registry.ACTIVE, ""))
+    continued.append(registry.continue_statement(make_full_table().schema, registry.ACTIVE, ""))
     session = f"BEGIN DBMS_APPLICATION_INFO.SET_CLIENT_INFO({literal(applying_mark('APP'))}); END;"
     texts = [ddl.statement_for(version, text) for text in (*quiet, *continued)]
     return sorted({session, *texts, *_write_statements(), *(to_oracle(ddl.statement_for(version, t))[0] for t in own)})

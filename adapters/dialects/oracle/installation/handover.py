@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from venus.adapters.dialects.contract import RegisteredTable
 from venus.adapters.dialects.handover_rules import (
     CaptureHandover,
-    continued_values,
     find_handover_obstacles,
     registered_version,
 )
@@ -29,7 +28,7 @@ from venus.adapters.dialects.oracle.installation.table_comparison import build_t
 from venus.adapters.dialects.oracle.language import ddl
 from venus.adapters.dialects.oracle.session.connection import OracleSession
 from venus.adapters.dialects.oracle.session.options import Version
-from venus.adapters.dialects.oracle.sql import HEARTBEAT, literal, log_table_name, statement
+from venus.adapters.dialects.oracle.sql import HEARTBEAT, log_table_name, statement
 from venus.model import TableSchema
 
 _TRUNCATE = "TRUNCATE"
@@ -64,8 +63,11 @@ def plan_handover(
         statements=(
             *(statement("registry", block) for block in blocks),
             *(_empty_log(known.table_id) for known, _ in there),
-            *(register_sql(registered_version(known, table.schema), registry.ACTIVE, "") for known, table in there),
-            *(register_sql(t.schema, t.state, t.reason) for t in released),
+            *(
+                registry.continue_statement(registered_version(known, table.schema), registry.ACTIVE, "")
+                for known, table in there
+            ),
+            *(registry.continue_statement(t.schema, t.state, t.reason) for t in released),
         ),
         obstacles=tuple(line for one in found for line in _find_obstacles(one)),
     )
@@ -142,13 +144,6 @@ def run_statements(session: OracleSession, statements: Iterable[str]) -> None:
 
 def _empty_log(table_id: int) -> str:
     return statement("registry", "empty_log", log=log_table_name(table_id))
-
-
-def register_sql(schema: TableSchema, state: str, reason: str) -> str:
-    """Return the statement that registers a table whose capture continues."""
-    values = continued_values(schema, state, reason)
-    written = registry.write_wire(values.pop("schema_wire"))
-    return statement("registry", "continue_table", pieces=written, **{k: literal(v) for k, v in values.items()})
 
 
 def position_sql(*, epoch: int, next_sequence: int, last_batch: int) -> str:

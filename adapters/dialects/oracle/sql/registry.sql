@@ -28,7 +28,8 @@ SELECT NAMESPACE, NAME FROM VENUS_CAPTURED_TABLE
 SELECT TABLE_ID, STATE, FINGERPRINT FROM VENUS_CAPTURED_TABLE WHERE STATE <> 'RELEASED'
 
 -- register --
--- A block, because a literal of SQL is too short for SCHEMA_WIRE, which describes the columns.
+-- A block, because a literal of SQL is too short for SCHEMA_WIRE, which describes the columns. A table that another
+-- database has captured before is not read again, because the broker has its rows.
 DECLARE
   V_WIRE BLOB;
 BEGIN
@@ -36,8 +37,8 @@ BEGIN
 {pieces}
   INSERT INTO VENUS_CAPTURED_TABLE (TABLE_ID, NAMESPACE, NAME, SCHEMA_WIRE, FINGERPRINT, STATE, REASON, FILL_ROWS,
                                     FILL_ESTIMATE, FILL_DONE, SWEEP_FROM, NUMBER_MAX)
-  VALUES ({table_id}, {namespace}, {name}, V_WIRE, {fingerprint}, 'PAUSED', {reason}, 0,
-          {estimate}, 0, 0, {number_max});
+  VALUES ({table_id}, {namespace}, {name}, V_WIRE, {fingerprint}, {state}, {reason}, 0,
+          {estimate}, {fill_done}, 0, {number_max});
 END;
 
 -- register_piece --
@@ -152,18 +153,6 @@ DELETE FROM {log}
 
 -- is_waiting --
 SELECT COUNT(*) FROM {log} WHERE ROWNUM <= 1
-
--- continue_table --
--- A table that another database has captured before. It is not read again, because the broker has its rows.
-DECLARE
-  V_WIRE BLOB;
-BEGIN
-  DBMS_LOB.CREATETEMPORARY(V_WIRE, TRUE);
-{pieces}
-  INSERT INTO VENUS_CAPTURED_TABLE (TABLE_ID, NAMESPACE, NAME, SCHEMA_WIRE, FINGERPRINT, STATE, REASON, FILL_ROWS,
-                                    FILL_ESTIMATE, FILL_DONE, SWEEP_FROM, NUMBER_MAX)
-  VALUES ({table_id}, {namespace}, {name}, V_WIRE, {fingerprint}, {state}, {reason}, 0, 0, 1, 0, {number_max});
-END;
 
 -- continue_at --
 UPDATE VENUS_CHECKPOINT SET EPOCH = {epoch}, NEXT_SEQUENCE = {next_sequence}, LAST_BATCH = {last_batch} WHERE ID = 1

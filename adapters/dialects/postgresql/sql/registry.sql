@@ -138,8 +138,7 @@ INSERT INTO venus.dirty (table_id) VALUES (0)
 
 -- seal --
 -- A negative epoch ends capture here until another database hands it over again, whichever process tries.
-UPDATE venus.checkpoint SET epoch = -epoch WHERE id = 1 AND epoch = %(epoch)s AND epoch > 0
-RETURNING next_sequence, last_batch
+UPDATE venus.checkpoint SET epoch = -epoch WHERE id = 1 AND epoch = {epoch} AND epoch > 0
 
 -- unseal --
 UPDATE venus.checkpoint SET epoch = abs(epoch) WHERE id = 1

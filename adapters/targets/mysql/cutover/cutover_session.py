@@ -7,9 +7,8 @@ because VENUS has written without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 from venus.adapters.dialects.contract import Numbering
 from venus.adapters.dialects.mysql.connection import MysqlConnection, parse_address
@@ -29,24 +28,13 @@ from venus.adapters.targets.mysql.database import MysqlDatabase, cutover_sql
 from venus.adapters.targets.mysql.naming import MysqlPlacedTable, quote
 from venus.adapters.targets.mysql.rowsql import MysqlRowSql, insert_rows
 from venus.adapters.targets.mysql.session import MysqlSession
-from venus.adapters.targets.relational.cutover_session import FollowerCutover
-from venus.adapters.targets.relational.sides import TIDY_TIMEOUT_MS, next_number
+from venus.adapters.targets.relational.cutover_session import NumberedFollowerCutover
+from venus.adapters.targets.relational.sides import TIDY_TIMEOUT_MS
 from venus.codec.batch import TableChanges
-from venus.errors import Refused, TargetError
 from venus.model import TableSchema
 
 _PIECE_ROWS = 5_000
 _SECTION_BYTES = 1 << 30
-
-
-@contextmanager
-def open_cutover(target: MysqlDatabase) -> Iterator[MysqlCutover]:
-    """Open the session; roll back an open transaction at the end."""
-    cutover = MysqlCutover(target, target.connect("cutover"))
-    try:
-        yield cutover
-    finally:
-        cutover.close()
 
 
 class MysqlRowConverter:
@@ -76,8 +64,10 @@ class MysqlRowConverter:
         return found
 
 
-class MysqlCutover(FollowerCutover):
+class MysqlCutover(NumberedFollowerCutover):
     """One session of a cut-over."""
+
+    DIALECT = "mysql"
 
     _target: MysqlDatabase
     _session: MysqlSession
@@ -127,50 +117,20 @@ class MysqlCutover(FollowerCutover):
             found.append(ReferenceCheck(name=key.name, shown=key.text, orphans=orphans, example=example))
         return found
 
+    # -- counters --------------------------------------------------------------------------------------------------
+
     def set_counters(self, numberings: Seq[Numbering]) -> list[CounterSetting]:
         # the application's readers queue behind ALTER TABLE
         self._session.run(side_sql("lock_timeout", seconds=str(TIDY_TIMEOUT_MS // 1000)))
-        of_column = {(n.table, n.column): n for n in numberings if n.table}
-        of_name = {n.name: n for n in numberings if n.name and not n.table}
-        placed = {one.name: one for one in self._placed.values()}
-        found = []
-        for own in self._read_numberings():
-            known = of_column.get((own.table, own.column)) if own.table else of_name.get(own.name)
-            if own.table in placed or (known is not None and not own.table):
-                found.append(self._set_counter(own, known, placed.get(own.table)))
-        late = {(n.table, n.name): n.next_value for n in self._read_numberings()}
-        for one, own in found:
-            if late.get((own.table, own.name), one.next_value) != one.next_value:
-                raise Refused(
-                    f"{one.table}.{one.column}: its counter cannot continue at {one.next_value:,}",
-                    hint="give the column a wider type in this database",
-                )
-        return [one for one, _ in found]
+        return super().set_counters(numberings)
 
-    def _read_numberings(self) -> list[Numbering]:
+    def read_numberings(self) -> list[Numbering]:
         with closing(MysqlConnection(parse_address(self._target.url), "READ COMMITTED")) as connection:
             return read_numberings(connection, self._session.database, mariadb=is_mariadb(connection))
 
-    def _set_counter(
-        self, own: Numbering, known: Numbering | None, placed: MysqlPlacedTable | None
-    ) -> tuple[CounterSetting, Numbering]:
-        """Set a counter behind the rows, behind the other database's, and never back."""
-        low, high = None, None
-        if placed is not None:
-            query = cutover_sql("extremes", column=quote(own.column), table=placed.sql)
-            low, high = self._session.row(query) or (None, None)
-        other = max((n.next_value for n in (own, known) if n is not None), key=lambda n: n * own.increment)
-        value = next_number(low and int(low), high and int(high), other, own.increment)
-        try:
-            if own.name:
-                name = f"{quote(self._session.database)}.{quote(own.name)}"
-                self._session.run(cutover_sql("set_sequence", sequence=name, value=str(value)))
-            elif placed is not None:
-                self._session.run(cutover_sql("set_counter", table=placed.sql, value=str(value)))
-        except TargetError as error:
-            raise Refused(f"{own.table or own.name}: its counter cannot continue at {value:,}: {error}") from error
-        sequence = own.name or f"AUTO_INCREMENT of {own.table}"
-        setting = CounterSetting(
-            sequence=sequence, next_value=value, step=own.increment, table=own.table, column=own.column
-        )
-        return setting, own
+    def move_counter(self, own: Numbering, value: int, placed: MysqlPlacedTable | None) -> None:
+        if own.name:
+            name = f"{quote(self._session.database)}.{quote(own.name)}"
+            self._session.run(cutover_sql("set_sequence", sequence=name, value=str(value)))
+        elif placed is not None:
+            self._session.run(cutover_sql("set_counter", table=placed.sql, value=str(value)))

@@ -16,7 +16,7 @@ from collections.abc import Sequence as Seq
 from contextlib import closing
 
 from venus.adapters.dialects.column_choice import ColumnChoice
-from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.contract import RegisteredTable, SourceState
 from venus.adapters.dialects.handover_rules import CaptureHandover
 from venus.adapters.dialects.mysql import connection as connections
 from venus.adapters.dialects.mysql import registry
@@ -52,11 +52,9 @@ from venus.adapters.targets.relational.sides import (
     LOCK_TIMEOUT_MS,
     TIDY_TIMEOUT_MS,
     RelationalSide,
-    fenced_error,
     put_record,
-    waiting_error,
 )
-from venus.adapters.targets.switching import SideRecord, SwitchPosition
+from venus.adapters.targets.switching import SideRecord
 from venus.adapters.targets.way_back import COUNTED_MAX
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, TargetError
@@ -231,18 +229,12 @@ class MysqlSide(RelationalSide):
         with closing(self._connect()) as connection:
             run_statements(connection, statements)
 
-    def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
-        session = self._session
-        with closing(self._connect()) as connection, transaction(session):
-            if not session.run(dialect_statement("registry", "seal", epoch=str(epoch))):
-                raise fenced_error(self.name)
-            if waiting := waiting_tables(connection, tables):
-                raise waiting_error(self.name, waiting)
-            self.put_record(record)
-            state = registry.read_state(connection)
-        return SwitchPosition(
-            offset=record.offset, epoch=epoch, next_sequence=state.next_sequence, last_batch=state.last_batch
-        )
+    def registry_sql(self, block: str, **parts: str) -> str:
+        return dialect_statement("registry", block, **parts)
+
+    def read_capture(self, tables: Seq[TableSchema]) -> tuple[SourceState, Seq[str]]:
+        with closing(self._connect()) as connection:
+            return registry.read_state(connection), waiting_tables(connection, tables)
 
     def reopen(self, record: SideRecord) -> None:
         session = self._session

@@ -16,34 +16,24 @@ from venus.adapters.dialects.contract import Numbering
 from venus.adapters.dialects.oracle.installation.handover import run_statements
 from venus.adapters.dialects.oracle.session.options import Version
 from venus.adapters.dialects.oracle.source import open_source
-from venus.adapters.targets.cutover_contract import CounterSetting, ReferenceCheck, RowSink, SideOpening
+from venus.adapters.targets.cutover_contract import ReferenceCheck, RowSink, SideOpening
 from venus.adapters.targets.oracle.application import DIALECT, OracleFollowerAccess, OracleFollowerPlace
 from venus.adapters.targets.oracle.cutover.side import check_switched_on, open_side
 from venus.adapters.targets.oracle.database import OracleTargetDatabase, cutover_sql, side_sql
 from venus.adapters.targets.oracle.ddl import quote
 from venus.adapters.targets.oracle.rowsql import OracleTableStatements, insert_rows
 from venus.adapters.targets.oracle.session import OracleTargetSession
-from venus.adapters.targets.relational.cutover_session import FollowerCutover
+from venus.adapters.targets.relational.cutover_session import NumberedFollowerCutover
+from venus.adapters.targets.relational.names import PostgresNames
 from venus.adapters.targets.relational.row_target import build_section
-from venus.adapters.targets.relational.sides import next_number
 from venus.codec.batch import TableChanges
-from venus.errors import Refused, TargetError
+from venus.errors import Refused
 from venus.model import TableSchema
 
 #: How the sequences of identity columns are named.
 _SYSTEM_SEQUENCE = "ISEQ$$_"
 #: The most numbers that are drawn to move a counter of an older Oracle, and how many at a time.
 _DRAWN_MAX, _DRAWN_AT_ONCE = 10_000_000, 10_000
-
-
-@contextmanager
-def open_cutover(target: OracleTargetDatabase) -> Iterator[OracleCutover]:
-    """Open the session; roll back an open transaction at the end."""
-    cutover = OracleCutover(target, target.connect("cutover"))
-    try:
-        yield cutover
-    finally:
-        cutover.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +79,10 @@ class OracleRowConverter:
         return build_section(self._access.layout.schema, columns)
 
 
-class OracleCutover(FollowerCutover):
+class OracleCutover(NumberedFollowerCutover):
     """One session of a cut-over."""
+
+    DIALECT = DIALECT
 
     _target: OracleTargetDatabase
     _session: OracleTargetSession
@@ -99,6 +91,8 @@ class OracleCutover(FollowerCutover):
     def __init__(self, target: OracleTargetDatabase, session: OracleTargetSession) -> None:
         assert target.application is not None
         super().__init__(target, session, target.application)
+        #: As of the last `read_numberings`.
+        self._version: Version | None = None
 
     def sql(self, block: str, **parts: str) -> str:
         return cutover_sql(block, **parts)
@@ -174,70 +168,25 @@ class OracleCutover(FollowerCutover):
 
     # -- counters --------------------------------------------------------------------------------------------------
 
-    def set_counters(self, numberings: Seq[Numbering]) -> list[CounterSetting]:
-        known_by_name = self._match_numberings(numberings)
-        placed = {one.name: one for one in self._placed.values()}
-        found = []
-        for own in self._read_numberings()[0]:
-            known = known_by_name.get((own.table, own.column) if own.table else ("", own.name))
-            if own.table in placed or known is not None:
-                found.append(self._set_counter(own, known, placed.get(own.table)))
-        late = {n.name: n for n in self._read_numberings()[0]}
-        for one, own in found:
-            if (late[own.name].next_value - one.next_value) * own.increment < 0:
-                raise Refused(
-                    f"{own.name}: its counter cannot continue at {one.next_value:,}", hint="give it a wider range"
-                )
-        return [one for one, _ in found]
-
-    def _match_numberings(self, numberings: Seq[Numbering]) -> dict[tuple[str, str], Numbering]:
-        """Return the counters of the other database by table and column here, or by the name of a sequence here."""
-        of_column = {(n.namespace, n.table, n.column): n for n in numberings if n.table}
-        found = {
-            (one.name, one.fold(column.name)): known
-            for one in self._placed.values()
-            for column in one.schema.columns
-            if (known := of_column.get((one.schema.namespace, one.schema.name, column.name))) is not None
-        }
-        rule = self._target.other_names
-        free = {(n.namespace, n.name): n for n in numberings if n.name and not n.table}
-        here = [n for n in self._read_numberings()[0] if not n.table]
-        named = {("", n.name): (rule.namespace(n.namespace, DIALECT), rule.fold(n.name, DIALECT)) for n in here}
-        return found | {own: free[there] for own, there in named.items() if there in free}
-
-    def _read_numberings(self) -> tuple[list[Numbering], Version]:
+    def read_numberings(self) -> list[Numbering]:
         with closing(open_source(self._target.source_settings)) as source:
-            return source.dictionary.read_numberings(), source.database.version
+            self._version = source.database.version
+            return source.dictionary.read_numberings()
 
-    def _set_counter(
-        self, own: Numbering, known: Numbering | None, placed: OracleFollowerPlace | None
-    ) -> tuple[CounterSetting, Numbering]:
-        """Set a counter behind the rows, behind the other database's, and never back."""
-        low, high = None, None
-        if placed is not None:
-            query = self.sql("extremes", column=quote(own.column), table=placed.sql)
-            low, high = self._session.row(query) or (None, None)
-        other = max((n.next_value for n in (own, known) if n is not None), key=lambda n: n * own.increment)
-        value = next_number(low and int(low), high and int(high), other, own.increment)
-        try:
-            if value != own.next_value:
-                self._move(own, value)
-        except TargetError as error:
-            raise Refused(f"{own.name}: its counter cannot continue at {value:,}: {error}") from error
-        setting = CounterSetting(
-            sequence=own.name, next_value=value, step=own.increment, table=own.table, column=own.column
-        )
-        return setting, own
+    @property
+    def other_names(self) -> PostgresNames:
+        return self._target.other_names
 
-    def _move(self, own: Numbering, value: int) -> None:
+    def move_counter(self, own: Numbering, value: int, placed: OracleFollowerPlace | None) -> None:
         """Let a sequence continue at a number. The sequence of an identity column is moved with its column."""
-        version = self._read_numberings()[1]
+        if value == own.next_value:
+            return
         if own.name.startswith(_SYSTEM_SEQUENCE):
             names = {"owner": self._session.schema, "table": own.table, "column": own.column}
             ((on_null,),) = self._session.rows(self.sql("is_on_null"), names)
             parts = {"table": quote(own.table), "column": quote(own.column), "value": str(value)}
             self._session.run(self.sql("set_identity", on_null=" ON NULL" if on_null else "", **parts))
-        elif version.restarts_sequences:
+        elif self._version is not None and self._version.restarts_sequences:
             self._session.run(self.sql("set_sequence", sequence=quote(own.name), value=str(value)))
         else:
             self._draw(own, value)

@@ -19,7 +19,7 @@ from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import replace
 
-from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.contract import RegisteredTable, SourceState
 from venus.adapters.dialects.handover_rules import CaptureHandover
 from venus.adapters.dialects.oracle.dictionary import ownership
 from venus.adapters.dialects.oracle.dictionary.tables import OracleTable
@@ -56,10 +56,8 @@ from venus.adapters.targets.relational.session import transaction
 from venus.adapters.targets.relational.sides import (
     LOCK_TIMEOUT_MS,
     RelationalSide,
-    fenced_error,
     put_record,
     rename_table,
-    waiting_error,
 )
 from venus.adapters.targets.relational.stepped_database import try_all
 from venus.adapters.targets.switching import SideRecord, SideState, SwitchPosition
@@ -279,19 +277,18 @@ class OracleSide(RelationalSide):
             parts = {"tables": literal(table), "seconds": _SECONDS, "message": message}
             self._session.run(dialect_statement("triggers", "fence", **parts))
 
+    def registry_sql(self, block: str, **parts: str) -> str:
+        return dialect_statement("registry", block, **parts)
+
     def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
-        session = self._session
         self._wait_for_writers([schema for schema in tables if not schema.is_heartbeat])
-        with closing(self._open_source()) as source, transaction(session):
-            if not session.run(dialect_statement("registry", "seal", epoch=str(epoch))):
-                raise fenced_error(self.name)
-            if waiting := waiting_tables(source.database.writer, tables):
-                raise waiting_error(self.name, waiting)
-            self.put_record(record)
-            state = source_state(source.database.writer.fetch_row(dialect_statement("registry", "state")))
-        return SwitchPosition(
-            offset=record.offset, epoch=epoch, next_sequence=state.next_sequence, last_batch=state.last_batch
-        )
+        return super().seal(record, epoch, tables)
+
+    def read_capture(self, tables: Seq[TableSchema]) -> tuple[SourceState, Seq[str]]:
+        with closing(self._open_source()) as source:
+            writer = source.database.writer
+            state = source_state(writer.fetch_row(dialect_statement("registry", "state")))
+            return state, waiting_tables(writer, tables)
 
     def reopen(self, record: SideRecord) -> None:
         session = self._session

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Sequence as Seq
-from contextlib import contextmanager
 from dataclasses import replace
 
 from venus.adapters.dialects.contract import Numbering
@@ -118,16 +117,6 @@ def find_missing_inheritance(session: TargetSession, placed: Sequence[PlacedTabl
             if not (found and found[0]):
                 what = f"{other.qualified_name} does not inherit from {one.qualified_name}, as it does at the source"
                 yield CutoverObstacle(what=what, remedy=f"ALTER TABLE {other.sql} INHERIT {one.sql}")
-
-
-@contextmanager
-def open_cutover(target: PostgresDatabase) -> Iterator[PostgresCutover]:
-    """Open the session; roll back an open transaction at the end."""
-    cutover = PostgresCutover(target, target.connect("cutover"))
-    try:
-        yield cutover
-    finally:
-        cutover.close()
 
 
 class PostgresCutover(RelationalCutover):

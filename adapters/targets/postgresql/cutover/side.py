@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from venus.adapters.dialects import has_upper_case_names
 from venus.adapters.dialects.column_choice import ColumnChoice
-from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.contract import RegisteredTable, SourceState
 from venus.adapters.dialects.handover_rules import CaptureHandover
 from venus.adapters.dialects.postgresql import sql as names
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
@@ -32,6 +32,7 @@ from venus.adapters.dialects.postgresql.installation.handover import (
 from venus.adapters.dialects.postgresql.lock_waits import find_open_transactions
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
 from venus.adapters.dialects.registry import replace_own_options
+from venus.adapters.dialects.registry_rules import source_state
 from venus.adapters.targets.cutover_contract import (
     ColumnLimits,
     CutoverObstacle,
@@ -49,13 +50,11 @@ from venus.adapters.targets.relational.sides import (
     LOCK_TIMEOUT_MS,
     TIDY_TIMEOUT_MS,
     RelationalSide,
-    fenced_error,
     missing_right,
     put_record,
     rename_table,
-    waiting_error,
 )
-from venus.adapters.targets.switching import SideRecord, SwitchPosition
+from venus.adapters.targets.switching import SideRecord
 from venus.adapters.targets.way_back import COUNTED_MAX, travelling_limits
 from venus.config import Settings
 from venus.errors import DatabaseUnavailable, TargetError
@@ -229,16 +228,13 @@ class PostgresSide(RelationalSide):
     def describe_open_transactions(self) -> str:
         return "; ".join(wait.holder for wait in find_open_transactions(self._session))
 
-    def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
-        session = self._session
-        with transaction(session):
-            row = session.row(dialect_statement("registry", "seal"), {"epoch": epoch})
-            if row is None:
-                raise fenced_error(self.name)
-            if waiting := self._find_waiting(tables):
-                raise waiting_error(self.name, waiting)
-            self.put_record(record)
-        return SwitchPosition(offset=record.offset, epoch=epoch, next_sequence=row[0], last_batch=row[1])
+    def registry_sql(self, block: str, **parts: str) -> str:
+        return dialect_statement("registry", block, **parts)
+
+    def read_capture(self, tables: Seq[TableSchema]) -> tuple[SourceState, Seq[str]]:
+        state = self._session.row(self.registry_sql("state"))
+        assert state is not None
+        return source_state(state), self._find_waiting(tables)
 
     def _find_waiting(self, tables: Iterable[TableSchema]) -> list[str]:
         session = self._session

@@ -39,16 +39,6 @@ _CONVERTED = "venus_converted"
 _LAST_NUMBER = (1 << 63) - 1
 
 
-@contextmanager
-def open_cutover(target: SqliteDatabase) -> Iterator[SqliteCutover]:
-    """Open the session; roll back an open transaction at the end."""
-    cutover = SqliteCutover(target, target.connect("cutover"))
-    try:
-        yield cutover
-    finally:
-        cutover.close()
-
-
 class SqliteRowConverter:
     """Converter of rows into the file's form, by a temporary table of the same types."""
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 
 from venus.adapters.dialects.column_choice import ColumnChoice
-from venus.adapters.dialects.contract import RegisteredTable
+from venus.adapters.dialects.contract import RegisteredTable, SourceState
 from venus.adapters.dialects.handover_rules import CaptureHandover
 from venus.adapters.dialects.registry_rules import log_limits
 from venus.adapters.dialects.sqlite import registry
@@ -43,10 +43,8 @@ from venus.adapters.targets.relational.place import OWN
 from venus.adapters.targets.relational.session import transaction
 from venus.adapters.targets.relational.sides import (
     RelationalSide,
-    fenced_error,
     parse_record,
     put_record,
-    waiting_error,
 )
 from venus.adapters.targets.sqlite.application import ApplicationTable, SqliteApplicationTables
 from venus.adapters.targets.sqlite.cutover.limits import limit_column
@@ -54,7 +52,7 @@ from venus.adapters.targets.sqlite.database import SqliteDatabase, cutover_sql
 from venus.adapters.targets.sqlite.ddl import SqlitePlacedTable
 from venus.adapters.targets.sqlite.rowsql import statement
 from venus.adapters.targets.sqlite.session import SqliteSession
-from venus.adapters.targets.switching import SideRecord, SwitchPosition
+from venus.adapters.targets.switching import SideRecord
 from venus.adapters.targets.way_back import COUNTED_MAX
 from venus.config import Settings
 from venus.errors import TargetError
@@ -226,18 +224,12 @@ class SqliteSide(RelationalSide):
     def describe_open_transactions(self) -> str:
         return ""  # the error of a locked file names the process
 
-    def seal(self, record: SideRecord, epoch: int, tables: Seq[TableSchema]) -> SwitchPosition:
-        session = self._session
-        with transaction(session):
-            if not session.run(dialect_statement("registry", "seal", epoch=str(epoch))):
-                raise fenced_error(self.name)
-            if waiting := waiting_tables(session.connection, tables):
-                raise waiting_error(self.name, waiting)
-            self.put_record(record)
-            state = registry.read_state(session.connection)
-        return SwitchPosition(
-            offset=record.offset, epoch=epoch, next_sequence=state.next_sequence, last_batch=state.last_batch
-        )
+    def registry_sql(self, block: str, **parts: str) -> str:
+        return dialect_statement("registry", block, **parts)
+
+    def read_capture(self, tables: Seq[TableSchema]) -> tuple[SourceState, Seq[str]]:
+        connection = self._session.connection
+        return registry.read_state(connection), waiting_tables(connection, tables)
 
     def reopen(self, record: SideRecord) -> None:
         with self._change():
