@@ -1,8 +1,8 @@
 """The contract of `venus prove`: what its cases need of a scratch schema, and what only the dialect can find out there.
 
-Optional: a dialect that supports it has a module `proving` with `open_ground(settings)`. The cases
+Optional: a dialect that supports it has a module `proving` with `open_scratch(settings)`. The cases
 (venus/cli/prove/cases) use a `Place`: they write to it as an application does. Their statements are plain SQL that
-every database accepts; types and literals that differ come from the place. A `ProvingGround` is a place on the user's
+every database accepts; types and literals that differ come from the place. A `ScratchSchema` is a place on the user's
 own server. Everything in its schema belongs to the run, which refuses to start if there is anything else.
 """
 
@@ -119,7 +119,7 @@ class PlanCheck:
     complaint: str = ""
 
 
-class ProvingGround(Place, Protocol):
+class ScratchSchema(Place, Protocol):
     """A scratch schema on the user's server, for one run."""
 
     #: The place of the schema, for people; never in a report.
@@ -169,10 +169,10 @@ class ProvingGround(Place, Protocol):
 
 
 class _ProvingModule(Protocol):
-    def open_ground(self, settings: Settings) -> ProvingGround: ...
+    def open_scratch(self, settings: Settings) -> ScratchSchema: ...
 
 
-def open_ground(settings: Settings) -> ProvingGround:
+def open_scratch(settings: Settings) -> ScratchSchema:
     """Return the scratch schema that `[source] url` names. Raises ConfigError, also if the driver is missing."""
     dialect = dialect_of(settings.source.url.get_secret_value())
     try:
@@ -183,7 +183,7 @@ def open_ground(settings: Settings) -> ProvingGround:
         raise ConfigError(
             f"--source: the driver {error.name} is not installed", hint=f"pip install 'venus-cdc[prove,{dialect}]'"
         ) from error
-    return cast(_ProvingModule, module).open_ground(settings)
+    return cast(_ProvingModule, module).open_scratch(settings)
 
 
 class UrlPlace:

@@ -1,6 +1,6 @@
 """The producer's side of the broker: its interface, the review of half messages, the versions sent to it. Pure.
 
-`venus.rpc.producer.Producer` implements the interface over gRPC. `pass_over` is for a broker that was elected or
+`venus.rpc.producer.Producer` implements the interface over gRPC. `report_committed` is for a broker that was elected or
 promoted without all data. Batches that the source has committed and the broker lacks cannot be sent again: their log
 rows are gone, and the rows may have changed since. So the broker continues after the source's position; `venus verify
 --repair` ships the rows that differ (VENUS 3.1, `availability`).
@@ -59,7 +59,7 @@ class IngestClient(Protocol):
         """Queue a decision; it follows the halves queued before it. `can_wait`: no caller waits for the answer."""
         ...
 
-    def pass_over(self, last_batch: int, next_sequence: int) -> None:
+    def report_committed(self, last_batch: int, next_sequence: int) -> None:
         """Queue what the source has committed for a broker that may have lost it; the broker continues after it."""
         ...
 
@@ -87,7 +87,7 @@ Connect = Callable[[Settings], IngestClient]
 logger = logging.getLogger(__name__)
 
 
-def pass_over(producer: IngestClient, state: SourceState, committed: int, *, timeout_s: float) -> None:
+def skip_lost_batches(producer: IngestClient, state: SourceState, committed: int, *, timeout_s: float) -> None:
     """Send the source's position to a broker without batches after `committed`, and wait until it has skipped there."""
     if state.last_batch > committed:
         logger.error(
@@ -96,7 +96,7 @@ def pass_over(producer: IngestClient, state: SourceState, committed: int, *, tim
             committed + 1,
             state.last_batch,
         )
-    producer.pass_over(state.last_batch, state.next_sequence)
+    producer.report_committed(state.last_batch, state.next_sequence)
     producer.wait_until_decided(max(state.last_batch, committed), timeout_s)
 
 

@@ -250,7 +250,7 @@ def open_session(
     state = source.registry.raise_epoch(Epoch(ack.epoch))
     committed = _resolve(source, producer, ack)
     if ack.in_doubt:
-        ingest.pass_over(producer, state, committed, timeout_s=timeout_s)
+        ingest.skip_lost_batches(producer, state, committed, timeout_s=timeout_s)
     committed = max(committed, state.last_batch if ack.in_doubt else 0)
     if state.last_batch < committed and not claim.may_read_again() and not _is_resynced(source):
         raise Refused(

@@ -20,7 +20,7 @@ from tests.support.databases.mariadb import catalogue
 from tests.support.oracle.driver import driver_folder
 from tests.support.oracle.standin import DICTIONARY, SCHEMA, StandIn, ddl_trigger_body
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.oracle.proving import OracleGround, quote_names
+from venus.adapters.dialects.oracle.proving import OracleScratch, quote_names
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.adapters.dialects.oracle.torture import STANDIN
 from venus.adapters.dialects.proving_contract import Application, DriverApplication, NameNotPossible, Torture
@@ -29,7 +29,7 @@ from venus.config import Settings
 _DDL = re.compile(r'(TRUNCATE|ALTER|DROP) TABLE "?(\w+)')
 
 
-class StandInPlace(OracleGround):
+class StandInPlace(OracleScratch):
     """The schema APP on a server in Oracle mode."""
 
     fires_on_cascade = False  # InnoDB's triggers do not

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server, libpq
-from venus.adapters.dialects.mysql.proving import MysqlApplication, MysqlGround
-from venus.adapters.dialects.postgresql.proving import PostgresGround
+from venus.adapters.dialects.mysql.proving import MysqlApplication, MysqlScratch
+from venus.adapters.dialects.postgresql.proving import PostgresScratch
 from venus.adapters.dialects.proving_contract import Application, Place, do
-from venus.adapters.dialects.sqlite.proving import SqliteGround
+from venus.adapters.dialects.sqlite.proving import SqliteScratch
 
 __all__ = ["Application", "MariaPlace", "Place", "PostgresPlace", "SqlitePlace", "do"]
 
 
-class PostgresPlace(PostgresGround):
+class PostgresPlace(PostgresScratch):
     """A database on the embedded server."""
 
     def __init__(self, server: Server, url: str) -> None:
@@ -33,7 +33,7 @@ class PostgresPlace(PostgresGround):
         return "\n".join(line for line in text.splitlines() if "restrict " not in line)
 
 
-class SqlitePlace(SqliteGround):
+class SqlitePlace(SqliteScratch):
     """A database file, which need not exist yet."""
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +41,7 @@ class SqlitePlace(SqliteGround):
         super().__init__(f"sqlite:///{path}")
 
 
-class MariaPlace(MysqlGround):
+class MariaPlace(MysqlScratch):
     """A database on a MariaDB server of its own, whose administrator is the application."""
 
     def __init__(self, server: MariaServer, url: str) -> None:

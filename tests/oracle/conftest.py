@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from venus.adapters.dialects.oracle.proving import OracleGround
+from venus.adapters.dialects.oracle.proving import OracleScratch
 
 IMAGE = "gvenzl/oracle-free:slim-faststart"
 PASSWORD = "venus_Test1"
@@ -57,19 +57,19 @@ def oracle_url() -> Iterator[str]:
     with container:
         wait_for_logs(container, "DATABASE IS READY TO USE", timeout=600)
         host, port = container.get_container_host_ip(), int(container.get_exposed_port(1521))
-        ground = OracleGround(f"oracle+oracledb://VENUS_PROVE:choose_one@{host}:{port}/?service_name=FREEPDB1")
+        scratch = OracleScratch(f"oracle+oracledb://VENUS_PROVE:choose_one@{host}:{port}/?service_name=FREEPDB1")
         system = oracledb.connect(user="system", password=PASSWORD, host=host, port=port, service_name="FREEPDB1")
         with system, system.cursor() as cursor:
-            for statement in ground.script().partition("\n--")[0].rstrip(";").split(";\n"):
+            for statement in scratch.script().partition("\n--")[0].rstrip(";").split(";\n"):
                 cursor.execute(statement)
-        yield ground.url
+        yield scratch.url
 
 
 @pytest.fixture
-def place(oracle_url: str) -> Iterator[OracleGround]:
+def place(oracle_url: str) -> Iterator[OracleScratch]:
     """Empty the schema, which must not have an object that is not from these tests."""
-    ground = OracleGround(oracle_url)
-    found = ground.list_objects()
-    assert not found, f"{ground.name} is not empty: {found[:10]}"
-    yield ground
-    ground.clear()
+    scratch = OracleScratch(oracle_url)
+    found = scratch.list_objects()
+    assert not found, f"{scratch.name} is not empty: {found[:10]}"
+    yield scratch
+    scratch.clear()

@@ -24,9 +24,9 @@ from tests.support.oracle.standin import StandIn
 from tests.support.ports import free_port
 from tests.support.processes import forked
 from tests.support.waiting import eventually
-from venus.adapters.dialects.postgresql.proving import PostgresGround
-from venus.adapters.dialects.proving_contract import Application, ProvingGround, do, open_ground
-from venus.adapters.dialects.sqlite.proving import SqliteGround
+from venus.adapters.dialects.postgresql.proving import PostgresScratch
+from venus.adapters.dialects.proving_contract import Application, ScratchSchema, do, open_scratch
+from venus.adapters.dialects.sqlite.proving import SqliteScratch
 from venus.cli.prove.rehearsal import PLANS, STATEMENTS, Rehearsal
 from venus.cli.prove.results import Details, ProofReport, describe_failure
 from venus.cli.prove.run import ProofRequest, ProofRun, ScratchMarker
@@ -80,8 +80,8 @@ def scratch(postgres_server: Server) -> Iterator[str]:
     postgres_server.execute(f"DROP ROLE {USER}")
 
 
-def ground_of(url: str) -> ProvingGround:
-    return open_ground(Settings.model_validate({"source": {"url": url}}))
+def scratch_of(url: str) -> ScratchSchema:
+    return open_scratch(Settings.model_validate({"source": {"url": url}}))
 
 
 def failures(document: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -114,7 +114,7 @@ def test_postgresql_is_proved_and_left_as_it_was(prover: Prover, scratch: str) -
     document = require_proof(prover, outcome, USER, DATABASE)
     parsed = [c for s in document["sections"] if s["title"] == STATEMENTS for c in s["cases"]]
     assert sum(case["outcome"] == "passed" for case in parsed) > 80
-    assert ground_of(scratch).list_objects() == []
+    assert scratch_of(scratch).list_objects() == []
     assert prover.run(scratch, *QUICK, "--minutes", "0", "--rows", "0", "--json")[0] == 0, "a second run"
     assert prover.report()["left_out"] == ["most cases", "writers", "cost of triggers"]
 
@@ -123,14 +123,14 @@ def test_mariadb_is_proved_and_left_as_it_was(
     prover: Prover, mariadb_server: MariaServer, mariadb_exact_database: str
 ) -> None:
     require_proof(prover, prover.run(mariadb_exact_database, *QUICK))
-    assert ground_of(mariadb_exact_database).list_objects() == []
+    assert scratch_of(mariadb_exact_database).list_objects() == []
 
 
 def test_sqlite_is_proved_and_left_as_it_was(prover: Prover) -> None:
     url = f"sqlite:///{prover.folder / 'ledger.db'}"
     (prover.folder / "ledger.db").touch()
     require_proof(prover, prover.run(url, *QUICK), "ledger")
-    assert ground_of(url).list_objects() == []
+    assert scratch_of(url).list_objects() == []
 
 
 def test_the_stand_in_for_oracle_reaches_every_part(prover: Prover, mariadb_oracle_server: MariaServer) -> None:
@@ -158,7 +158,7 @@ def test_a_database_with_a_table_is_refused_and_the_script_printed(prover: Prove
     assert code == 3
     assert f"database {DATABASE} has 1 object (table public.ledger), and a scratch must be empty" in err
     assert "CREATE DATABASE venus_prove OWNER venus_prove;" in err
-    assert ground_of(scratch).list_objects() == ["table public.ledger"]
+    assert scratch_of(scratch).list_objects() == ["table public.ledger"]
     assert not (prover.folder / "venus-prove.json").exists()
 
 
@@ -192,7 +192,7 @@ def test_a_user_without_rights_is_refused_before_anything_is_made(
     code, _, err = prover.run(scratch, *QUICK)
     assert code == 12
     assert "permission denied for database" in err
-    assert ground_of(scratch).list_objects() == []
+    assert scratch_of(scratch).list_objects() == []
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_wrong_option_is_named(prover: Prover, option: tuple[str, str], said: 
 
 
 def wait_for_tables(url: str) -> None:
-    eventually(lambda: any(name.startswith("table") for name in ground_of(url).list_objects()))
+    eventually(lambda: any(name.startswith("table") for name in scratch_of(url).list_objects()))
 
 
 def test_ctrl_c_leaves_nothing(prover: Prover, scratch: str) -> None:
@@ -225,7 +225,7 @@ def test_ctrl_c_leaves_nothing(prover: Prover, scratch: str) -> None:
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "removing everything from database" in err
-    assert ground_of(scratch).list_objects() == []
+    assert scratch_of(scratch).list_objects() == []
 
 
 def test_a_killed_run_is_named_by_the_next_with_a_removal_that_works(prover: Prover, scratch: str) -> None:
@@ -258,7 +258,7 @@ def sessions(url: str) -> list[Any]:
 # -- what it notices ---------------------------------------------------------------------------------------------
 
 
-class SilentGround(PostgresGround):
+class SilentScratch(PostgresScratch):
     """A server whose triggers do not fire for the application."""
 
     def connect(self) -> Application:
@@ -268,28 +268,28 @@ class SilentGround(PostgresGround):
 
 
 def test_writers_whose_triggers_do_not_fire_are_noticed(database: str) -> None:
-    ground = SilentGround(database)
-    ground.prepare()
+    scratch = SilentScratch(database)
+    scratch.prepare()
     with pytest.raises(WorkloadFailed, match=r"\d+ rows differ"):
-        run_writers(ground, seed=1, seconds=1)
-    ground.clear()
+        run_writers(scratch, seed=1, seconds=1)
+    scratch.clear()
 
 
 def test_a_plan_without_the_index_is_noticed(database: str, tmp_path: Path, postgres_server: Server) -> None:
     name = database.rpartition("/")[2].partition("?")[0]
     for setting in ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan"):
         postgres_server.execute(f"ALTER DATABASE {name} SET {setting} = off")
-    ground = PostgresGround(database)
+    scratch = PostgresScratch(database)
     report = ProofReport(version="x", taken_at="x", dialect="postgresql", seed=1)
-    ground.prepare()
-    with ground.statements.record() as recorded:
-        Rehearsal(ground, report, Details(tmp_path / "log")).run(recorded)
+    scratch.prepare()
+    with scratch.statements.record() as recorded:
+        Rehearsal(scratch, report, Details(tmp_path / "log")).run(recorded)
     assert {title for title, _ in report.failures} == {PLANS}
     assert all("no index: " in case.why for _, case in report.failures)
-    ground.clear()
+    scratch.clear()
 
 
-class LeavingGround(SqliteGround):
+class LeavingScratch(SqliteScratch):
     """A file in which a table of the run stays."""
 
     def clear(self) -> None:
@@ -301,12 +301,12 @@ class LeavingGround(SqliteGround):
 def test_what_stays_behind_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "s.db").touch()
-    ground = LeavingGround(f"sqlite:///{tmp_path}/s.db")
+    scratch = LeavingScratch(f"sqlite:///{tmp_path}/s.db")
     report = ProofReport(version="x", taken_at="x", dialect="sqlite", seed=1)
     said: list[str] = []
     request = ProofRequest(minutes=0, rows=0, seed=1, only="swap")
-    run = ProofRun(ground, request, report, Details(tmp_path / "log"))
-    run.run(ScratchMarker(ground.url), said.append, lambda *_: None)
+    run = ProofRun(scratch, request, report, Details(tmp_path / "log"))
+    run.run(ScratchMarker(scratch.url), said.append, lambda *_: None)
     assert "still has table left_over; remove them: `rm " in said[-1]
     assert ("The end", "the catalogue is as it was before") in [(title, case.name) for title, case in report.failures]
 
@@ -322,13 +322,13 @@ def test_a_failure_is_described_without_its_message() -> None:
 
 def test_a_statement_that_the_database_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "s.db").touch()
-    ground = SqliteGround(f"sqlite:///{tmp_path}/s.db")
+    scratch = SqliteScratch(f"sqlite:///{tmp_path}/s.db")
     report = ProofReport(version="x", taken_at="x", dialect="sqlite", seed=1)
-    blocks = {**ground.statements.blocks("registry"), "log_end": "SELECT coalesce(max(seq), 0) FORM {log}"}
-    whole = type(ground.statements).blocks
+    blocks = {**scratch.statements.blocks("registry"), "log_end": "SELECT coalesce(max(seq), 0) FORM {log}"}
+    whole = type(scratch.statements).blocks
     monkeypatch.setattr(
-        type(ground.statements), "blocks", lambda self, file: blocks if file == "registry" else whole(self, file)
+        type(scratch.statements), "blocks", lambda self, file: blocks if file == "registry" else whole(self, file)
     )
-    with ground.statements.record() as recorded:
-        Rehearsal(ground, report, Details(tmp_path / "log")).run(recorded)
+    with scratch.statements.record() as recorded:
+        Rehearsal(scratch, report, Details(tmp_path / "log")).run(recorded)
     assert (STATEMENTS, "registry.log_end") in [(title, case.name) for title, case in report.failures]

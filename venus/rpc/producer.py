@@ -169,7 +169,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
             self._check()
             return self._committed.batch_no if self._committed is not None else self._known
 
-    def pass_over(self, last_batch: int, next_sequence: int) -> None:
+    def report_committed(self, last_batch: int, next_sequence: int) -> None:
         """Queue what the source has committed for a broker that may have lost it.
 
         The undecided halves of InitAck must be decided before; half messages may follow. `wait_until_decided` returns

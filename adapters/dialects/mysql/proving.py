@@ -54,12 +54,12 @@ _RUN = re.compile(
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 
 
-def open_ground(settings: Settings) -> MysqlGround:
+def open_scratch(settings: Settings) -> MysqlScratch:
     """Return the database that the settings name."""
-    return MysqlGround(settings.source.url.get_secret_value())
+    return MysqlScratch(settings.source.url.get_secret_value())
 
 
-class MysqlGround(UrlPlace):
+class MysqlScratch(UrlPlace):
     """A database on a server of MariaDB or MySQL."""
 
     dialect = "mysql"

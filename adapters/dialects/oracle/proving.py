@@ -45,12 +45,12 @@ def quote_names(sql: str) -> str:
     return _WORD.sub(lambda found: found[1] or f'"{found[2]}"', sql)
 
 
-def open_ground(settings: Settings) -> OracleGround:
+def open_scratch(settings: Settings) -> OracleScratch:
     """Return the schema of the user that the settings name."""
-    return OracleGround(settings.source.url.get_secret_value())
+    return OracleScratch(settings.source.url.get_secret_value())
 
 
-class OracleGround(UrlPlace):
+class OracleScratch(UrlPlace):
     """A user's schema."""
 
     dialect = "oracle"

@@ -53,12 +53,12 @@ _PARAMETER = re.compile(r"%\((\w+)\)s|%s|%%")
 _OBJECTS = statement("scratch", "objects", own=literal(OWN_SCHEMA))
 
 
-def open_ground(settings: Settings) -> PostgresGround:
+def open_scratch(settings: Settings) -> PostgresScratch:
     """Return the database that the settings name."""
-    return PostgresGround(settings.source.url.get_secret_value())
+    return PostgresScratch(settings.source.url.get_secret_value())
 
 
-class PostgresGround(UrlPlace):
+class PostgresScratch(UrlPlace):
     """A PostgreSQL database."""
 
     dialect = "postgresql"

@@ -23,12 +23,12 @@ _NAMED = re.compile(r"'(?:[^']|'')*'|:([a-z_]\w*)")
 _POSITIONAL = re.compile(r"'(?:[^']|'')*'|(\?)")
 
 
-def open_ground(settings: Settings) -> SqliteGround:
+def open_scratch(settings: Settings) -> SqliteScratch:
     """Return the file that the settings name."""
-    return SqliteGround(settings.source.url.get_secret_value())
+    return SqliteScratch(settings.source.url.get_secret_value())
 
 
-class SqliteGround(UrlPlace):
+class SqliteScratch(UrlPlace):
     """A database file."""
 
     dialect = "sqlite"

@@ -310,7 +310,7 @@ def test_what_an_election_above_lost_is_passed_over_where_it_is_here(tmp_path: P
             elected.subscriptions.check_position(BUSINESS, 10, lost)
         producer = Producer(elected, source_last_batch=3)
         said = broker_pb2.Committed(epoch=producer.epoch, last_batch=3, next_sequence=16)
-        answer = elected.producers.pass_over(BUSINESS, said).result(30)
+        answer = elected.producers.skip_lost(BUSINESS, said).result(30)
         producer.batch_no, producer.sequence = answer.batch_no, 15
         producer.commit(rows(30, 5))
         assert elected.subscriptions.check_position(BUSINESS, 10, lost).next_offset == 22

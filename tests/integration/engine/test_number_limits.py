@@ -49,7 +49,7 @@ def set_committed_to_the_last(core: Core) -> None:
     core.commits.submit(lambda group: begin_term(group, business, 2, "b", 1, doubted=(2,))).result(WAIT_S)
     producer = Producer(core)
     said = broker_pb2.Committed(epoch=producer.epoch, last_batch=producer.batch_no, next_sequence=END)
-    core.producers.pass_over(BUSINESS, said).result(WAIT_S)
+    core.producers.skip_lost(BUSINESS, said).result(WAIT_S)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_business_continues_behind_a_number_of_what_was_committed(tmp_path: Pa
     with pytest.raises(ProtocolError, match=TOO_FAR):
         set_committed_to_the_last(core)
     producer = Producer(core)
-    core.producers.pass_over(
+    core.producers.skip_lost(
         BUSINESS, broker_pb2.Committed(epoch=producer.epoch, last_batch=1, next_sequence=4)
     ).result(WAIT_S)
     assert producer.commit(engines.rows(4, 1)).next_offset >= 4

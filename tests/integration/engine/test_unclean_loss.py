@@ -38,7 +38,7 @@ def connect(core: Core, last_batch: int) -> Producer:
 
 def decide(core: Core, producer: Producer, last_batch: int, next_sequence: int) -> broker_pb2.Decided:
     said = broker_pb2.Committed(epoch=producer.epoch, last_batch=last_batch, next_sequence=next_sequence)
-    answer = core.producers.pass_over(BUSINESS, said).result(engines.WAIT_S)
+    answer = core.producers.skip_lost(BUSINESS, said).result(engines.WAIT_S)
     producer.batch_no, producer.sequence = answer.batch_no, next_sequence - 1
     return answer
 

@@ -147,7 +147,7 @@ def test_what_was_lost_can_be_given_up_without_etcd(start: Start, console: Conso
     console.run_at(second.address, *PROMOTE, "--yes")
     with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
         assert producer.connect(1, 5).in_doubt
-        producer.pass_over(5, 26)
+        producer.report_committed(5, 26)
         assert producer.wait_until_decided(5).next_offset == 15 + 10 + 2
     said = console.run_at(second.address, "cluster", "accept-loss", BUSINESS, code=3)
     assert "main may have lost offsets from 15 to 26 (promotion of home term 1)" in said
@@ -169,7 +169,7 @@ def test_an_old_home_that_learns_of_nothing_is_shown_and_refuses_the_source_that
     console.run_at(second.address, *PROMOTE, "--yes")
     with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
         epoch = producer.connect(1, 3).epoch
-        producer.pass_over(3, 16)
+        producer.report_committed(3, 16)
         producer.wait_until_decided(3)
     second.stop()  # no set informs the old home now
     home = start("hq", listen=f"127.0.0.1:{port}")
@@ -195,7 +195,7 @@ def test_a_set_below_takes_nothing_from_the_old_home(start: Start, console: Cons
     console.run_at(second.address, *PROMOTE, "--yes")
     with Producer(second.address, BUSINESS, "next", window_bytes_max=1 << 20) as producer:
         producer.connect(1, 3)
-        producer.pass_over(3, 16)
+        producer.report_committed(3, 16)
         producer.wait_until_decided(3)
         commit(producer, [half(4, rows=5)])
     networks.has(lyon.address, 20)

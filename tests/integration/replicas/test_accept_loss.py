@@ -48,7 +48,7 @@ def test_what_may_be_lost_is_given_up_by_name(tmp_path: Path, etcd_server: EtcdC
         if measured:
             _, producer, ack = cluster.connect_producer(5)
             assert ack.in_doubt
-            producer.pass_over(5, 5 * ROWS + 1)
+            producer.report_committed(5, 5 * ROWS + 1)
             producer.wait_until_decided(5)
             producer.close()
             eventually(lambda: any(window.is_measured for window in cluster.record().losses))
@@ -86,7 +86,7 @@ def test_a_producer_that_comes_back_all_the_same_continues(tmp_path: Path, etcd_
         _, producer, ack = cluster.connect_producer(5)
         with producer:
             assert ack.in_doubt
-            producer.pass_over(5, 5 * ROWS + 1)
+            producer.report_committed(5, 5 * ROWS + 1)
             assert producer.wait_until_decided(5).next_offset == 5 * ROWS + 2
         assert business_status(cluster.brokers[leader].address).last_batch == 5
         assert cluster.record().unclean_terms == ()

@@ -49,7 +49,7 @@ def test_a_cluster_is_promoted_by_any_of_its_brokers_and_stays_the_home(
             name, producer, ack = cluster.connect_producer(5)
             with producer:
                 assert ack.in_doubt
-                producer.pass_over(5, 26)
+                producer.report_committed(5, 26)
                 assert producer.wait_until_decided(5).next_offset == 15 + 10 + 2
             assert name == leader.broker
             for one in cluster.brokers:
@@ -83,7 +83,7 @@ def test_a_home_of_three_brokers_comes_back_and_steps_down(tmp_path: Path, etcd_
             assert admin.promote(BUSINESS, only_look=False, force=False).home_term == 1
         with Producer(second.address, BUSINESS, "test", window_bytes_max=1 << 20) as producer:
             epoch = producer.connect(ack.epoch, 3).epoch
-            producer.pass_over(3, 16)
+            producer.report_committed(3, 16)
             producer.wait_until_decided(3)
             commit(producer, [half(4, rows=5)])
 

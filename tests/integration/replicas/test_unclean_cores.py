@@ -61,7 +61,7 @@ def connect_over_loss(node: Node, last_batch: int, next_sequence: int) -> tuple[
 def decide_from_source(node: Node, producer: Producer, last_batch: int, next_sequence: int) -> broker_pb2.Decided:
     """Say what the source has committed, and continue behind that."""
     committed = broker_pb2.Committed(epoch=producer.epoch, last_batch=last_batch, next_sequence=next_sequence)
-    answer = node.core.producers.pass_over(BUSINESS, committed).result(engines.WAIT_S)
+    answer = node.core.producers.skip_lost(BUSINESS, committed).result(engines.WAIT_S)
     producer.batch_no, producer.sequence = max(last_batch, producer.batch_no), next_sequence - 1
     return answer
 

@@ -101,7 +101,7 @@ def test_a_set_is_promoted_and_the_old_home_steps_down(sites: Sites, capsys: pyt
 
     with sites.producer("second") as source:
         epoch = source.connect(1, 4).epoch
-        source.pass_over(4, 21)
+        source.report_committed(4, 21)
         source.wait_until_decided(4)
         commit(source, [half(5, rows=5)])
     (window,) = sites.status("second").losses

@@ -142,8 +142,8 @@ class ScriptedProducer:
         self.broker.decide(batch_no, digest, verdict)
         self._step(f"decide.{verdict.name}.after")
 
-    def pass_over(self, last_batch: int, next_sequence: int) -> None:
-        self._step("pass_over")
+    def report_committed(self, last_batch: int, next_sequence: int) -> None:
+        self._step("report_committed")
         self.broker.last_batch = max(self.broker.last_batch, last_batch)
 
     def wait_until_decided(self, batch_no: int, timeout_s: float) -> Decided:

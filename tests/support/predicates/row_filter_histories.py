@@ -140,7 +140,7 @@ class History:
     def run(self, steps: int) -> None:
         """Take random steps and look after each; raises AssertionError."""
         for _ in range(steps):
-            rare = (self.change, self.alter, self.fill_again, self.level, self.again_at_the_cut, self.move)
+            rare = (self.change, self.alter, self.fill_again, self.level, self.refill_at_the_cut, self.move)
             self.rng.choice((*[self.write] * 3, *[self.follow] * 3, *rare))()
             self.check()
         self.write()
@@ -237,7 +237,7 @@ class History:
         for node in self.nodes:
             self._follow(node, len(self.states))
 
-    def again_at_the_cut(self) -> None:
+    def refill_at_the_cut(self) -> None:
         """Fill a set again, with its predicate or after another one, while all sets below are exactly there."""
         node = self.rng.choice(self.sets)
         if self.version < 3 and self.rng.random() < 0.3:

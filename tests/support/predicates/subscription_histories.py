@@ -191,7 +191,7 @@ class History:
             self.counts["gaps"] += 1
             gap = JudgedBatch(1, place.base_offset, place.next_offset, place.epoch, is_gap=True)
             gap.schemas += message.schemas
-            return self.judging.pass_over(gap)
+            return self.judging.skip(gap)
         return self.judging.judge(1, folded)
 
     def _look_up(self, overlay: dict[bytes, bytes]) -> folding.Stored:

@@ -359,8 +359,8 @@ def test_ends_that_are_away_are_tried_again_until_they_are_back(error: VenusErro
 def test_while_waiting_for_an_end_that_is_away_a_stop_is_honoured() -> None:
     stop = threading.Event()
 
-    class AwayScript(Script):
-        """Never there; the third attempt is stopped."""
+    class UnavailableScript(Script):
+        """A database that no attempt reaches; during the third one capture is told to stop."""
 
         def step(self, name: str) -> None:
             super().step(name)
@@ -368,7 +368,7 @@ def test_while_waiting_for_an_end_that_is_away_a_stop_is_honoured() -> None:
                 stop.set()
             raise DatabaseUnavailable("away")
 
-    run_ = Run(ScriptedDatabase(), ScriptedBroker(), AwayScript(), stop=stop)
+    run_ = Run(ScriptedDatabase(), ScriptedBroker(), UnavailableScript(), stop=stop)
     assert run_.capture().state == "stopped"
 
 

@@ -289,7 +289,7 @@ class Listening:
         while (item := self._take()) is not None:
             number, batch = item
             began = time.monotonic()
-            judged = self.pass_over(batch) if isinstance(batch, JudgedBatch) else self.judge(number, batch)
+            judged = self.skip(batch) if isinstance(batch, JudgedBatch) else self.judge(number, batch)
             pause_s = find_pause_s(len(judged.changes))  # now: the event loop takes the changes out
             self.deliver(judged)
             if len(self._waiting) < TOGETHER_MAX and (rest_s := began + pause_s - time.monotonic()) > 0:
@@ -316,7 +316,7 @@ class Listening:
                 del self._nbytes[number]
             return number, join_batches(together)
 
-    def pass_over(self, gap: JudgedBatch) -> JudgedBatch:
+    def skip(self, gap: JudgedBatch) -> JudgedBatch:
         """Take the versions of a part of the queue that is not judged; return what that ends."""
         with self._lock:
             self._drop_gone()

@@ -149,7 +149,7 @@ class EntryApplication:
             self.batch.delete(keys.STATE, keys.half_key(business.number, gone.batch_no))
             self.effects.settled.append(gone.batch_no)
 
-    def pass_over_loss(self) -> None:
+    def skip_loss(self) -> None:
         """Add the lost offsets to the queue, so that readers pass over them."""
         before, after = self.step.before, self.step.after
         for offset, found in self.step.placed:
@@ -312,7 +312,7 @@ RULES = {
     EntryKind.EPOCH: EntryRule(steps.raise_epoch),
     EntryKind.CONSUMER: EntryRule(steps.keep, EntryApplication.store_consumer),
     EntryKind.TERM: EntryRule(steps.begin_term),
-    EntryKind.LOST: EntryRule(steps.pass_over_loss, EntryApplication.pass_over_loss),
+    EntryKind.LOST: EntryRule(steps.skip_loss, EntryApplication.skip_loss),
     EntryKind.CLOSED: EntryRule(steps.close_losses),
     EntryKind.HOME: EntryRule(steps.set_home),
     # only a mirror has these

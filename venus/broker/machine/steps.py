@@ -79,7 +79,7 @@ def close_losses(state: HalfState, index: int, entry: LogEntry, content: Envelop
     return EntryStep(before=state, after=replace(state, losses=losses))
 
 
-def pass_over_loss(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
+def skip_loss(state: HalfState, index: int, entry: LogEntry, content: Envelope | None) -> EntryStep:
     """Continue after the loss: the entry is the source's newest batch, with the offsets of all missing ones."""
     assert not state.halves, "what is undecided is decided before"
     missing = _half_of_entry(index, entry, content)

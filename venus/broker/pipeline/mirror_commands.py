@@ -120,7 +120,7 @@ def take_increments(
         _take_increment(group, business, increment, arrived.sparse, store, at_us)
     if arrived.position > business.proposed.next_offset:
         check_limit(f"{business.name}: what is passed over", "offset", arrived.position, business.proposed.next_offset)
-        _pass_over(group, business, arrived.position, arrived.sparse, store, at_us)
+        _skip_gap(group, business, arrived.position, arrived.sparse, store, at_us)
     return business.proposed.next_offset
 
 
@@ -138,7 +138,7 @@ def _take_increment(
         raise ProtocolError(f"{business.name}: batch {content.batch_no} does not hash to its digest")
     _check_reach(business, increment, content)
     if increment.base_offset > state.next_offset:
-        _pass_over(group, business, increment.base_offset, sparse, store, at_us)
+        _skip_gap(group, business, increment.base_offset, sparse, store, at_us)
     elif increment.base_offset < state.next_offset and (content.lost or content.left_out):
         increment, content = _rest_of(increment, state.next_offset)
         body = increment.body
@@ -241,7 +241,7 @@ def _epoch(business: Business) -> int:
     return max(newest, business.epoch_at_end)
 
 
-def _pass_over(group: CommandGroup, business: Business, offset: int, sparse: bool, store: Store, at_us: int) -> None:
+def _skip_gap(group: CommandGroup, business: Business, offset: int, sparse: bool, store: Store, at_us: int) -> None:
     """Pass over offsets up to `offset`, which hold nothing for this mirror."""
     state = business.proposed
     if not sparse:

@@ -4,7 +4,7 @@ Each function decides with `half_messages.py`, appends a log entry if something 
 is given after the fsync.
 
 After an unclean election the elected broker may lack batches that the source has committed and cannot send again. The
-producer then reports the position of the source, and `pass_over` skips the missing offsets in the queue (VENUS 3.1).
+producer then reports the position of the source, and `skip_lost` skips the missing offsets in the queue (VENUS 3.1).
 
 `Producers` is the interface of the producers' streams to the commit thread; it also finds due reviews.
 """
@@ -238,7 +238,7 @@ def roll_back_incomplete(group: CommandGroup, business: Business, epoch: int, at
         group.append(business, record_entry(EntryKind.DECIDE, epoch=epoch, at_us=at_us, record=record))
 
 
-def pass_over(group: CommandGroup, business: Business, said: broker_pb2.Committed, at_us: int) -> broker_pb2.Decided:
+def skip_lost(group: CommandGroup, business: Business, said: broker_pb2.Committed, at_us: int) -> broker_pb2.Decided:
     """Continue behind what the source has committed. Raises Fenced; ProtocolError for an impossible position."""
     state = business.proposed
     half_messages.check_fencing(state, said.epoch)
@@ -368,13 +368,13 @@ class Producers:
 
         return self._commits.submit(work, business=found)
 
-    def pass_over(self, business: str, said: broker_pb2.Committed) -> Future[broker_pb2.Decided]:
+    def skip_lost(self, business: str, said: broker_pb2.Committed) -> Future[broker_pb2.Decided]:
         """Continue behind changes that the source has committed and this broker lost in an unclean election."""
         found = self._catalogue.find(business)
 
         def work(group: CommandGroup) -> broker_pb2.Decided:
             self._space.check_decision()
-            return pass_over(group, found, said, self._clock_us())
+            return skip_lost(group, found, said, self._clock_us())
 
         return self._commits.submit(work, business=found)
 

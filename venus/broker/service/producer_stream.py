@@ -351,8 +351,8 @@ class ProducerStream:
 
     def _take_committed(self, frame: broker_pb2.ProducerFrame) -> None:
         if frame.HasField("committed"):
-            passed_over = self._core.producers.pass_over(self.business, frame.committed)
-            self._hand_over(passed_over, self.on_decision_done, newest=frame.committed.last_batch)
+            skip = self._core.producers.skip_lost(self.business, frame.committed)
+            self._hand_over(skip, self.on_decision_done, newest=frame.committed.last_batch)
 
     def _hand_over(self, future: Future[Any], settle: Callable[[Future[Any], int], None], newest: int = 0) -> None:
         number = self.begin_flight(newest)

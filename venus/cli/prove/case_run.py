@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from venus.adapters.dialects.proving_contract import ProvingGround
+from venus.adapters.dialects.proving_contract import ScratchSchema
 from venus.cli.prove.results import FAILED, PASSED, SKIPPED, CaseResult, Details, ProofReport, describe_failure
 from venus.errors import ConfigError, VenusError
 
@@ -44,13 +44,13 @@ _PARAMETERS = re.compile(r"\[(.*)\]$")
 Progress = Callable[[str, int, int], None]
 
 
-def run_cases(ground: ProvingGround, report: ProofReport, details: Details, *, only: str, progress: Progress) -> None:
+def run_cases(scratch: ScratchSchema, report: ProofReport, details: Details, *, only: str, progress: Progress) -> None:
     """Run the cases whose names match `only`, all if it is empty. Raises KeyboardInterrupt and ConfigError."""
-    plugin = CasePlugin(ground, report, details, progress)
+    plugin = CasePlugin(scratch, report, details, progress)
     arguments = [str(CASES), "--import-mode=importlib", f"--rootdir={CASES}", f"--confcutdir={CASES}", "-c", os.devnull]
     # the progress is written to the stream that the command had at its start
     arguments += ["--capture=sys", "-p", "no:terminal", "-p", "no:cacheprovider", *(["-k", only] if only else [])]
-    others = [folder for folder in CASES.iterdir() if folder.is_dir() and folder.name != ground.dialect]
+    others = [folder for folder in CASES.iterdir() if folder.is_dir() and folder.name != scratch.dialect]
     arguments += [f"--ignore={folder}" for folder in others]
     with _without_foreign_settings():
         code = pytest.main(arguments, plugins=[plugin])
@@ -79,8 +79,8 @@ def _without_foreign_settings() -> Iterator[None]:
 class CasePlugin:
     """The plugin that gives the cases their place and takes their outcomes."""
 
-    def __init__(self, ground: ProvingGround, report: ProofReport, details: Details, progress: Progress) -> None:
-        self._ground = ground
+    def __init__(self, scratch: ScratchSchema, report: ProofReport, details: Details, progress: Progress) -> None:
+        self._scratch = scratch
         self._report = report
         self._details = details
         self._progress = progress
@@ -93,13 +93,13 @@ class CasePlugin:
         self._skipped = ""
 
     @pytest.fixture
-    def place(self) -> Iterator[ProvingGround]:
+    def place(self) -> Iterator[ScratchSchema]:
         """Give a case the empty schema, and empty it afterwards."""
-        self._ground.prepare()
+        self._scratch.prepare()
         try:
-            yield self._ground
+            yield self._scratch
         finally:
-            self._ground.clear()
+            self._scratch.clear()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Note the number of cases."""

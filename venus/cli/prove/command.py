@@ -87,21 +87,21 @@ def prove(
 
 def run_proof(run: Invocation, url: str, request: ProofRequest, found: ProofReport, details: Details) -> None:
     """Run all parts in the scratch that a URL names."""
-    from venus.adapters.dialects.proving_contract import open_ground
+    from venus.adapters.dialects.proving_contract import open_scratch
     from venus.cli.prove.run import ProofRun, ScratchMarker, ScratchNotEmpty
     from venus.config import Settings
 
     settings = Settings.model_validate({"source": {"url": url}})
     run.redactor.learn(settings)
-    ground = open_ground(settings)
-    found.dialect = ground.dialect
+    scratch = open_scratch(settings)
+    found.dialect = scratch.dialect
     try:
         with run.out.progress("proving") as progress:
-            ProofRun(ground, request, found, details).run(ScratchMarker(url), run.out.say, progress.update)
+            ProofRun(scratch, request, found, details).run(ScratchMarker(url), run.out.say, progress.update)
     except ScratchNotEmpty as error:
         if not error.hint:  # the objects are not those of an earlier run
-            run.out.say(f"{ground.script()}\n")
-            error.hint = f"make an empty one: {ground.script()}" if run.json else "the lines above make an empty one"
+            run.out.say(f"{scratch.script()}\n")
+            error.hint = f"make an empty one: {scratch.script()}" if run.json else "the lines above make an empty one"
         raise
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from venus.adapters.dialects.contract import Source
-from venus.adapters.dialects.proving_contract import Application, ProvingGround, do
+from venus.adapters.dialects.proving_contract import Application, ScratchSchema, do
 from venus.adapters.dialects.registry import survey
 from venus.adapters.dialects.statements import RecordedStatements
 from venus.adapters.dialects.survey_contract import SurveyRequest
@@ -30,8 +30,8 @@ OTHER_FILES = ("scratch", "verify")
 class Rehearsal:
     """The steps on one scratch schema."""
 
-    def __init__(self, ground: ProvingGround, report: ProofReport, details: Details) -> None:
-        self._ground = ground
+    def __init__(self, scratch: ScratchSchema, report: ProofReport, details: Details) -> None:
+        self._scratch = scratch
         self._report = report
         self._details = details
 
@@ -49,7 +49,7 @@ class Rehearsal:
 
     def run(self, recorded: RecordedStatements) -> None:
         """Run all steps; `recorded` is filled by the caller's recording."""
-        with closing(self._ground.connect()) as app, closing(self._ground.open()) as source:
+        with closing(self._scratch.connect()) as app, closing(self._scratch.open()) as source:
             with self._case(STEPS, "the tables of the application"):
                 self._create_tables(app)
             self._install(app, source)
@@ -62,7 +62,7 @@ class Rehearsal:
                 source.installer.uninstall()
 
     def _create_tables(self, app: Application) -> None:
-        t = self._ground.types
+        t = self._scratch.types
         do(
             app,
             f"CREATE TABLE proof (id {t['int']} NOT NULL PRIMARY KEY, name varchar(40), price {t['decimal']},"
@@ -75,7 +75,7 @@ class Rehearsal:
             app.execute("INSERT INTO proof VALUES (?, ?, ?, 'note')", number, f"name {number}", number)
         app.execute("INSERT INTO proof_line VALUES ('a', 1, 1)")
         app.commit()
-        self._ground.analyze(app, "proof")
+        self._scratch.analyze(app, "proof")
 
     def _install(self, app: Application, source: Source) -> None:
         """Install; if that fails, run each statement alone, so that one report names all that the database refuses."""
@@ -151,12 +151,12 @@ class Rehearsal:
         Follower(source).drain()
 
     def _alter(self, app: Application, source: Source) -> None:
-        do(app, f"ALTER TABLE proof ADD extra {self._ground.types['int']} DEFAULT 7")
+        do(app, f"ALTER TABLE proof ADD extra {self._scratch.types['int']} DEFAULT 7")
         source.capture.refresh_schemas()
         Follower(source).drain(fill_rows=1000)
 
     def _survey(self) -> None:
-        survey(self._ground.settings(), SurveyRequest(include=["*"], exclude=[], count_rows=True, sample_s=5.0))
+        survey(self._scratch.settings(), SurveyRequest(include=["*"], exclude=[], count_rows=True, sample_s=5.0))
 
     # -- statements ---------------------------------------------------------------------------------------------
 
@@ -164,10 +164,10 @@ class Rehearsal:
         """Let the database judge what was rendered; a block counts once."""
         for (file, block), texts in sorted(recorded.items()):
             name = f"{file}.{block}"
-            if file in OTHER_FILES or name in self._ground.pieces:
+            if file in OTHER_FILES or name in self._scratch.pieces:
                 continue
             with self._case(STATEMENTS, name):
-                judged = self._ground.parse(list(texts)[-TEXTS_MAX:])
+                judged = self._scratch.parse(list(texts)[-TEXTS_MAX:])
             case = self._report.section(STATEMENTS).cases[-1]
             if case.outcome == PASSED and not judged:
                 run = CaseResult(name=name, outcome=PASSED, why="run by a step above; it cannot be parsed alone")
@@ -175,20 +175,20 @@ class Rehearsal:
 
     def _explain(self, recorded: RecordedStatements) -> None:
         with self._case(PLANS, "the database explains its plans"):
-            for check in self._ground.explain(recorded):
+            for check in self._scratch.explain(recorded):
                 self._report.plans.append((check.name, check.steps))
                 why = f"no index: {check.complaint}" if check.complaint else ""
                 outcome = FAILED if why else PASSED
                 self._report.section(PLANS).cases.append(CaseResult(name=check.name, outcome=outcome, why=why))
 
 
-def note_unreached(ground: ProvingGround, report: ProofReport, reached: RecordedStatements) -> None:
+def note_unreached(scratch: ScratchSchema, report: ProofReport, reached: RecordedStatements) -> None:
     """Add the blocks that nothing has rendered: they are not proved."""
     section = report.section(STATEMENTS)
     known = {case.name for case in section.cases}
-    for file, block in ground.statements.names():
+    for file, block in scratch.statements.names():
         name = f"{file}.{block}"
-        if file in OTHER_FILES or name in known or name in ground.pieces:
+        if file in OTHER_FILES or name in known or name in scratch.pieces:
             continue
         if (file, block) in reached:
             section.cases.append(CaseResult(name=name, outcome=PASSED, why="run by a case"))

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 import psutil
 
-from venus.adapters.dialects.proving_contract import ProvingGround
+from venus.adapters.dialects.proving_contract import ScratchSchema
 from venus.adapters.dialects.statements import RecordedStatements
 from venus.cli.prove.case_run import Progress, run_cases
 from venus.cli.prove.rehearsal import Rehearsal, note_unreached
@@ -83,26 +83,26 @@ class ScratchMarker:
             self._path.unlink()
 
 
-def require_empty(ground: ProvingGround, marker: ScratchMarker) -> None:
+def require_empty(scratch: ScratchSchema, marker: ScratchMarker) -> None:
     """Raise Held if another run uses the schema, ScratchNotEmpty if it has objects."""
     earlier = marker.read()
     if earlier is not None and earlier[1]:
-        raise Held(f"{ground.name} is used by another `venus prove`, which began at {earlier[0]}", hint="wait for it")
-    objects = ground.list_objects()
+        raise Held(f"{scratch.name} is used by another `venus prove`, which began at {earlier[0]}", hint="wait for it")
+    objects = scratch.list_objects()
     if not objects:
         return
     named = ", ".join(objects[:NAMED_MAX]) + (", ..." if len(objects) > NAMED_MAX else "")
-    message = f"{ground.name} has {count_phrase(len(objects), 'object')} ({named})"
+    message = f"{scratch.name} has {count_phrase(len(objects), 'object')} ({named})"
     if earlier is None:
         raise ScratchNotEmpty(f"{message}, and a scratch must be empty")
     raise ScratchNotEmpty(
         f"{message}, which a `venus prove` of {earlier[0]} has left: it was ended before it could remove them",
-        hint=f"remove them: `{ground.removal()}`",
+        hint=f"remove them: `{scratch.removal()}`",
     )
 
 
 @contextmanager
-def use_scratch(ground: ProvingGround, marker: ScratchMarker, say: Callable[[str], None]) -> Iterator[None]:
+def use_scratch(scratch: ScratchSchema, marker: ScratchMarker, say: Callable[[str], None]) -> Iterator[None]:
     """Leave the schema empty, also after Ctrl-C and other signals; otherwise say what is left and how to remove it."""
     previous = {number: signal.signal(number, signal.default_int_handler) for number in ENDING_SIGNALS}
     marker.write()
@@ -112,24 +112,24 @@ def use_scratch(ground: ProvingGround, marker: ScratchMarker, say: Callable[[str
         for number, handler in previous.items():
             signal.signal(number, handler)
         try:
-            say(f"removing everything from {ground.name}")
-            ground.clear()
-            left = ground.list_objects()
+            say(f"removing everything from {scratch.name}")
+            scratch.clear()
+            left = scratch.list_objects()
         except BaseException as error:
-            say(f"{ground.name} may still have objects of this run")
+            say(f"{scratch.name} may still have objects of this run")
             if isinstance(error, VenusError):
-                error.hint = f"to remove what is left: {_describe_removal(ground)}"
+                error.hint = f"to remove what is left: {_describe_removal(scratch)}"
             raise
         if left:
-            say(f"{ground.name} still has {', '.join(left[:NAMED_MAX])}; remove them: `{ground.removal()}`")
+            say(f"{scratch.name} still has {', '.join(left[:NAMED_MAX])}; remove them: `{scratch.removal()}`")
         else:
             marker.remove()
 
 
-def _describe_removal(ground: ProvingGround) -> str:
+def _describe_removal(scratch: ScratchSchema) -> str:
     """Return how to remove what is left, also if the database does not answer."""
     try:
-        return f"`{ground.removal()}`"
+        return f"`{scratch.removal()}`"
     except VenusError:
         return "run the command again, which names what it finds"
 
@@ -137,37 +137,37 @@ def _describe_removal(ground: ProvingGround) -> str:
 class ProofRun:
     """One run."""
 
-    def __init__(self, ground: ProvingGround, request: ProofRequest, report: ProofReport, details: Details) -> None:
-        self._ground = ground
+    def __init__(self, scratch: ScratchSchema, request: ProofRequest, report: ProofReport, details: Details) -> None:
+        self._scratch = scratch
         self._request = request
         self._report = report
         self._details = details
 
     def run(self, marker: ScratchMarker, say: Callable[[str], None], progress: Progress) -> None:
         """Run all parts. Raises ScratchNotEmpty; what fails later is in the report."""
-        require_empty(self._ground, marker)
-        before = self._ground.dump()
-        self._report.facts = self._ground.read_facts()
-        with use_scratch(self._ground, marker, say), self._ground.statements.record() as reached:
+        require_empty(self._scratch, marker)
+        before = self._scratch.dump()
+        self._report.facts = self._scratch.read_facts()
+        with use_scratch(self._scratch, marker, say), self._scratch.statements.record() as reached:
             say("statements and plans")
             self._part(lambda: self._rehearse(reached))
             say("cases")
-            run_cases(self._ground, self._report, self._details, only=self._request.only, progress=progress)
+            run_cases(self._scratch, self._report, self._details, only=self._request.only, progress=progress)
             self._run_writers(say)
             self._measure_cost(say)
-        note_unreached(self._ground, self._report, reached)
+        note_unreached(self._scratch, self._report, reached)
         self._compare_catalogue(before)
 
     def _part(self, run: Callable[[], None]) -> None:
         """Run a part in an empty schema, and empty it afterwards."""
-        self._ground.prepare()
+        self._scratch.prepare()
         try:
             run()
         finally:
-            self._ground.clear()
+            self._scratch.clear()
 
     def _rehearse(self, reached: RecordedStatements) -> None:
-        Rehearsal(self._ground, self._report, self._details).run(reached)
+        Rehearsal(self._scratch, self._report, self._details).run(reached)
 
     def _run_writers(self, say: Callable[[str], None]) -> None:
         minutes = self._request.minutes
@@ -175,12 +175,12 @@ class ProofRun:
             self._report.left_out.append("writers")
             return
         say(f"writers for {minutes:g} min")
-        name = f"what was captured of {count_phrase(count_writers(self._ground), 'writer')} equals the table"
+        name = f"what was captured of {count_phrase(count_writers(self._scratch), 'writer')} equals the table"
         with self._case(WRITER_SECTION, name):
             self._part(self._write)
 
     def _write(self) -> None:
-        counts = run_writers(self._ground, seed=self._request.seed, seconds=self._request.minutes * 60)
+        counts = run_writers(self._scratch, seed=self._request.seed, seconds=self._request.minutes * 60)
         for what, number in sorted(counts.ended.items()):
             self._report.figures.append((f"transactions of the writers: {what}", float(number), ""))
 
@@ -190,7 +190,7 @@ class ProofRun:
             return
         say(f"cost of triggers for {self._request.rows:,} rows")
         with self._case("What triggers cost", "rows with and without triggers"):
-            self._part(lambda: self._report.figures.extend(measure_cost(self._ground, self._request.rows)))
+            self._part(lambda: self._report.figures.extend(measure_cost(self._scratch, self._request.rows)))
 
     @contextmanager
     def _case(self, section: str, name: str) -> Iterator[None]:
@@ -205,7 +205,7 @@ class ProofRun:
 
     def _compare_catalogue(self, before: str) -> None:
         with self._case(END, "the catalogue is as it was before"):
-            after = self._ground.dump()
+            after = self._scratch.dump()
             if after != before:
                 added = sorted(set(after.splitlines()) ^ set(before.splitlines()))
                 raise ScratchNotEmpty("; ".join(added[:NAMED_MAX]))

@@ -14,7 +14,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from venus.adapters.dialects.proving_contract import Application, ProvingGround, do
+from venus.adapters.dialects.proving_contract import Application, ScratchSchema, do
 from venus.cli.prove.follower import Follower
 from venus.errors import VenusError
 
@@ -45,34 +45,34 @@ class WorkloadFailed(VenusError):
     """The captured rows differ from the table, or a writer could not work."""
 
 
-def count_writers(ground: ProvingGround) -> int:
+def count_writers(scratch: ScratchSchema) -> int:
     """Return how many writers work at once: SQLite has one at a time."""
-    return WRITERS if ground.concurrent_writers else 1
+    return WRITERS if scratch.concurrent_writers else 1
 
 
-def run_writers(ground: ProvingGround, *, seed: int, seconds: float) -> WriterCounts:
+def run_writers(scratch: ScratchSchema, *, seed: int, seconds: float) -> WriterCounts:
     """Let the writers work for a while, capture meanwhile, and compare. Raises WorkloadFailed."""
-    with closing(ground.connect()) as app:
-        do(app, f"CREATE TABLE proof_writers (id {ground.types['int']} NOT NULL PRIMARY KEY, v varchar(40))")
-    with closing(ground.open()) as source:
+    with closing(scratch.connect()) as app:
+        do(app, f"CREATE TABLE proof_writers (id {scratch.types['int']} NOT NULL PRIMARY KEY, v varchar(40))")
+    with closing(scratch.open()) as source:
         source.installer.install(["*"], [])
         follower = Follower(source)
         follower.drain()
-        counts = _write_and_follow(ground, follower, seed=seed, seconds=seconds)
+        counts = _write_and_follow(scratch, follower, seed=seed, seconds=seconds)
         follower.drain()
-        _compare(ground, follower, "proof_writers")
+        _compare(scratch, follower, "proof_writers")
         source.installer.uninstall()
     if not counts.ended["commit"]:
         raise WorkloadFailed("no writer has committed anything")
     return counts
 
 
-def _write_and_follow(ground: ProvingGround, follower: Follower, *, seed: int, seconds: float) -> WriterCounts:
+def _write_and_follow(scratch: ScratchSchema, follower: Follower, *, seed: int, seconds: float) -> WriterCounts:
     """Capture while the writers work; return when all of them have ended."""
     stop, counts = threading.Event(), WriterCounts()
     writers = [
-        threading.Thread(target=_write, args=(ground, random.Random(seed * 1000 + n), stop, counts), daemon=True)
-        for n in range(count_writers(ground))
+        threading.Thread(target=_write, args=(scratch, random.Random(seed * 1000 + n), stop, counts), daemon=True)
+        for n in range(count_writers(scratch))
     ]
     for writer in writers:
         writer.start()
@@ -90,10 +90,10 @@ def _write_and_follow(ground: ProvingGround, follower: Follower, *, seed: int, s
     return counts
 
 
-def _write(ground: ProvingGround, rng: random.Random, stop: threading.Event, counts: WriterCounts) -> None:
+def _write(scratch: ScratchSchema, rng: random.Random, stop: threading.Event, counts: WriterCounts) -> None:
     refused = 0
     try:
-        with closing(ground.connect()) as app:
+        with closing(scratch.connect()) as app:
             while not stop.is_set():
                 try:
                     for _ in range(rng.randint(1, STEPS_MAX)):
@@ -126,28 +126,28 @@ def _change_row(app: Application, rng: random.Random) -> None:
             app.execute("UPDATE proof_writers SET id = ?, v = ? WHERE id = ?", rng.randrange(KEYS), value, key)
 
 
-def _compare(ground: ProvingGround, follower: Follower, table: str) -> None:
+def _compare(scratch: ScratchSchema, follower: Follower, table: str) -> None:
     """Compare the captured rows with the table."""
-    with closing(ground.connect()) as app:
+    with closing(scratch.connect()) as app:
         there = {str(int(key)): value for key, value in app.execute(f"SELECT id, v FROM {table}")}
     captured = {str(key[0]): row["v"] for key, row in follower.rows(table).items()}
     if differing := sum(there.get(key) != captured.get(key) for key in there.keys() | captured.keys()):
         raise WorkloadFailed(f"{differing} rows differ between the table and what was captured")
 
 
-def measure_cost(ground: ProvingGround, rows: int) -> list[tuple[str, float, str]]:
+def measure_cost(scratch: ScratchSchema, rows: int) -> list[tuple[str, float, str]]:
     """Insert rows without and with triggers, and capture them; return figures as what, value and unit."""
     figures: list[tuple[str, float, str]] = []
     rates: dict[tuple[str, bool], float] = {}
     for has_triggers in (False, True):
-        _create_cost_tables(ground)
-        with closing(ground.open()) as source:
+        _create_cost_tables(scratch)
+        with closing(scratch.open()) as source:
             follower = None
             if has_triggers:
                 source.installer.install(["proof_cost"], [])
                 follower = Follower(source)
                 follower.drain()
-            with closing(ground.connect()) as app:
+            with closing(scratch.connect()) as app:
                 rates["bulk", has_triggers] = _time_rows(_insert_batches(app, rows))
                 rates["single", has_triggers] = _time_rows(_insert_rows(app, rows, min(rows, SINGLE_ROWS_MAX)))
             if follower is not None:
@@ -155,7 +155,7 @@ def measure_cost(ground: ProvingGround, rows: int) -> list[tuple[str, float, str
                 captured = sum(cut.count for cut in follower.drain())
                 figures.append(("captured", captured / (time.monotonic() - began), "rows/s"))
                 source.installer.uninstall()
-        with closing(ground.connect()) as app:
+        with closing(scratch.connect()) as app:
             do(app, "DROP TABLE proof_cost", "DROP TABLE proof_seed")
     for way, what in (("bulk", f"statements of {BATCH_ROWS:,} rows"), ("single", "statements of one row")):
         without, with_ = rates[way, False], rates[way, True]
@@ -167,9 +167,9 @@ def measure_cost(ground: ProvingGround, rows: int) -> list[tuple[str, float, str
     return figures
 
 
-def _create_cost_tables(ground: ProvingGround) -> None:
-    columns = f"(id {ground.types['int']} NOT NULL PRIMARY KEY, v varchar(40))"
-    with closing(ground.connect()) as app:
+def _create_cost_tables(scratch: ScratchSchema) -> None:
+    columns = f"(id {scratch.types['int']} NOT NULL PRIMARY KEY, v varchar(40))"
+    with closing(scratch.connect()) as app:
         do(app, f"CREATE TABLE proof_seed {columns}", f"CREATE TABLE proof_cost {columns}")
         for number in range(BATCH_ROWS):
             app.execute("INSERT INTO proof_seed VALUES (?, ?)", number, f"the value of row {number}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from venus.adapters.dialects.oracle.proving import OracleApplication, OracleGround
+from venus.adapters.dialects.oracle.proving import OracleApplication, OracleScratch
 from venus.adapters.dialects.oracle.session.driver import parse_driver_url
 from venus.adapters.dialects.oracle.source import OracleSource
 from venus.cli.prove.follower import Follower
@@ -35,7 +35,7 @@ def application(app: OracleApplication) -> Any:
 
 
 @pytest.fixture
-def schema(place: OracleGround) -> str:
+def schema(place: OracleScratch) -> str:
     """Return the URL of the owner."""
     return place.url
 
