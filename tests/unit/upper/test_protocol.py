@@ -360,7 +360,7 @@ def test_while_waiting_for_an_end_that_is_away_a_stop_is_honoured() -> None:
     stop = threading.Event()
 
     class UnavailableScript(Script):
-        """A database that no attempt reaches; during the third one capture is told to stop."""
+        """A database that no attempt reaches; the third one requests a stop."""
 
         def step(self, name: str) -> None:
             super().step(name)
