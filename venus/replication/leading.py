@@ -16,6 +16,10 @@ from venus.replication import messages as m
 from venus.replication.position import Position, ReplicationTimes, find_divergence
 from venus.replication.records import NEAR_ENTRIES, Leadership, Member, Policy
 
+#: A follower that is not in sync and fetches ahead gets large replies while its fetches come at such intervals. On a
+#: slower line a large reply could take longer than `fetch_s`, and the fetch would be repeated.
+BULK_S = 0.5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerProgress:
@@ -348,7 +352,8 @@ class Leading:
         if ahead:  # at once, even without entries: the next fetch reports what is on the follower's disk by then
             self._parked.pop(follower, None)
             entries = m.Entries(term=self.known.term, first=event.start, high=position.high)
-            return [m.SendReply(to=follower, answer=entries)]
+            is_bulk = follower not in self.known.in_sync and now - before.heard_at <= BULK_S
+            return [m.SendReply(to=follower, answer=entries, is_bulk=is_bulk)]
         _, since = self._parked.get(follower, (event, now))  # a repeated fetch does not restart the wait
         self._parked[follower] = (event, since)
         return self._answer_parked(now)

@@ -200,6 +200,7 @@ class SendReply:
 
     to: Member
     answer: Answer
+    is_bulk: bool = False  # the frame may be larger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,11 @@ class Replica:
         return isinstance(self._role, Leading)
 
     @property
+    def catches_up(self) -> bool:
+        """Whether this replica follows and is not in sync, as far as it knows."""
+        return isinstance(self._role, Following) and self.known is not None and self.me not in self.known.in_sync
+
+    @property
     def leading(self) -> Leading | None:
         """The state of the leader role; None = this replica does not lead."""
         return self._role if isinstance(self._role, Leading) else None

@@ -184,16 +184,26 @@ def test_a_removed_replica_is_not_kept_for_its_orders() -> None:
     assert not logs._done
 
 
-@pytest.mark.parametrize(("count", "frame"), [(1, 1 << 20), (200, (32 << 20) // 200)])
-def test_answers_to_a_follower_that_comes_back_share_one_budget(count: int, frame: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "is_bulk", "frame"),
+    [
+        (1, False, 1 << 20),
+        (200, False, (32 << 20) // 200),
+        (1, True, 4 << 20),
+        (2, True, 2 << 20),
+        (8, True, 1 << 20),
+        (200, True, (32 << 20) // 200),
+    ],
+)
+def test_answers_to_a_follower_that_comes_back_share_one_budget(count: int, is_bulk: bool, frame: int) -> None:
     logs = ReplicatedLogs()
     found = _publish_businesses(logs, count)
     for one in found:
-        logs.on_written(one, 0, [bytes(1 << 14)] * 90)
+        logs.on_written(one, 0, [bytes(1 << 14)] * (300 if count == 1 else 130))
     core = SimpleNamespace(catalogue=SimpleNamespace(list_stored=lambda: found))
     core_logs = CoreLogs(cast(Any, core), logs, me="b1", background=lambda _call: None)
 
-    answers = [core_logs.recent(one.name, 0) for one in found]
+    answers = [core_logs.recent(one.name, 0, is_bulk=is_bulk) for one in found]
 
     assert all(answer for answer in answers if answer is not None)
     assert sum(len(entry) for answer in answers if answer is not None for entry in answer) <= 32 << 20

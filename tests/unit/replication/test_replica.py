@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from venus.replication.following import AHEAD_BYTES
+from venus.replication.leading import BULK_S
 from venus.replication.messages import (
     NO_LEASE,
     Advance,
@@ -271,6 +272,28 @@ def test_a_fetch_ahead_is_answered_at_once_and_counts_for_what_is_on_the_disk() 
     assert replica.leading.followers[B].end == 3
     replica.step(build_fetch(C, 5), 0.2)
     assert replica.high == 2
+
+
+def test_a_fetch_ahead_gets_a_large_reply_from_a_follower_that_catches_up_on_a_fast_line() -> None:
+    """What one in sync has to write delays acknowledgements, and a slow line would carry a large reply twice."""
+    replica = leader_of_three()
+    replica.step(log(9), 0.0)
+
+    def is_bulk(follower: Member, index: int, now: float) -> bool:
+        (reply,) = (
+            effect
+            for effect in replica.step(replace(build_fetch(follower, index, version=2), start=index + 2), now)
+            if isinstance(effect, SendReply) and effect.to == follower
+        )
+        return reply.is_bulk
+
+    without_c = replace(RECORD, in_sync=frozenset({A, B}), version=2)
+    replica.step(RecordRead(leadership=without_c), 0.1)
+    assert not is_bulk(C, 1, 1.0), "its line is not known"
+    assert is_bulk(C, 3, 1.0 + BULK_S)
+    assert not is_bulk(C, 5, 1.1 + 2 * BULK_S), "slow"
+    assert not is_bulk(B, 1, 2.2)
+    assert not is_bulk(B, 3, 2.3), "in sync"
 
 
 def test_a_follower_asks_a_leader_again_soon_that_has_not_heard_of_its_term() -> None:

@@ -67,10 +67,12 @@ class Logs(Protocol):
     def retire(self, business: str, leader: str) -> None:
         """Fail waiting requests; `leader` is the address of the present leader, empty if unknown."""
 
-    def recent(self, business: str, first: int) -> tuple[bytes, ...] | None:
+    def recent(self, business: str, first: int, *, is_bulk: bool = False) -> tuple[bytes, ...] | None:
         """Return stored entries from `first` on, as many as one frame holds, if they are in memory."""
 
-    def read(self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None]) -> None:
+    def read(
+        self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None], *, is_bulk: bool = False
+    ) -> None:
         """Read the same from the disk; `then` is called from any thread."""
 
 
@@ -151,11 +153,12 @@ class Effects:
         if not isinstance(answer, m.Entries):
             self._transport.reply(effect.to, business, answer)
             return
-        values = self._logs.recent(business, answer.first)
+        values = self._logs.recent(business, answer.first, is_bulk=effect.is_bulk)
         if values is not None:
             self._transport.reply(effect.to, business, replace(answer, entries=values))
         else:
-            self._logs.read(business, answer.first, self._when_read(business, effect.to, answer))
+            then = self._when_read(business, effect.to, answer)
+            self._logs.read(business, answer.first, then, is_bulk=effect.is_bulk)
 
     def _when_read(self, business: str, to: Member, answer: m.Entries) -> Callable[[tuple[bytes, ...]], None]:
         return lambda values: self._post(lambda: self._reply_read(business, to, replace(answer, entries=values)))

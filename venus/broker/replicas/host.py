@@ -130,6 +130,7 @@ class Host:
         standing = ReplicaStanding(
             term=replica.known.term if replica.known is not None else 0,
             leads=replica.leads,
+            catches_up=replica.catches_up,
             hands_over=replica.leading is not None and replica.leading.handing_over is not None,
             refusal=replica.refusal(now) or silence_refusal(replica, now, self._patience.silent_s),
             leader=self.brokers.address_of(leader) if leader != self.me.member else "",

@@ -124,6 +124,7 @@ class ReplicaStanding:
 
     term: int = 0
     leads: bool = False
+    catches_up: bool = False  # this replica follows and is not in sync: no acknowledgement needs its disk
     hands_over: bool = False  # another broker leads soon: clients look for it, and do not count this one as lost
     refusal: str = "the cluster's records have not been read yet"
     leader: str = ""
@@ -196,6 +197,10 @@ class ReplicatedLogs:
         """Whether this broker leads the business, as far as it knows."""
         return self.standing(business.name).leads
 
+    def catches_up(self, business: Business) -> bool:
+        """Whether this replica follows and is not in sync."""
+        return self.standing(business.name).catches_up
+
     def knows_end(self, business: Business, now: float) -> bool:
         """Whether this broker certainly leads, and has applied everything that was safe when it began."""
         standing, terms = self.standing(business.name), business.log.terms
@@ -267,6 +272,9 @@ logger = logging.getLogger(__name__)
 FRAME_BYTES = 1 << 20
 FRAMES_BYTES = 32 << 20
 FRAME_BYTES_MIN = 64 << 10
+#: A follower that catches up syncs once for each frame, so frames of few businesses are larger. With more businesses
+#: the others, which may be in sync, would wait for such a frame.
+BULK_FRAME_BYTES = 4 << 20
 #: Maximum number of entries in one read of the store.
 READ_ENTRIES_MAX = 4096
 
@@ -343,22 +351,27 @@ class CoreLogs:
         self._core.commits.refuse_waiting(found, error, partial(end_term, self._core.store, found))
         self._retired(business, error)
 
-    def recent(self, business: str, first: int) -> tuple[bytes, ...] | None:
+    def recent(self, business: str, first: int, *, is_bulk: bool = False) -> tuple[bytes, ...] | None:
         """Return entries from memory."""
         recent = self._shared.recent(business)
-        return recent.read(first, self._frame_bytes) if recent is not None else None
+        return recent.read(first, self._frame_bytes(is_bulk=is_bulk)) if recent is not None else None
 
-    @property
-    def _frame_bytes(self) -> int:
+    def _frame_bytes(self, *, is_bulk: bool) -> int:
         """Return the approximate size of an answer's entries."""
-        return max(FRAME_BYTES_MIN, min(FRAME_BYTES, FRAMES_BYTES // max(1, len(self._core.catalogue.list_stored()))))
+        businesses = max(1, len(self._core.catalogue.list_stored()))
+        most = max(FRAME_BYTES, BULK_FRAME_BYTES // businesses) if is_bulk else FRAME_BYTES
+        return max(FRAME_BYTES_MIN, min(most, FRAMES_BYTES // businesses))
 
-    def read(self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None]) -> None:
+    def read(
+        self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None], *, is_bulk: bool = False
+    ) -> None:
         """Read entries from the store."""
-        self._background(lambda: self._read_from_store(business, first, then))
+        self._background(lambda: self._read_from_store(business, first, self._frame_bytes(is_bulk=is_bulk), then))
 
-    def _read_from_store(self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None]) -> None:
-        found, frame_bytes = self._core.catalogue.find(business), self._frame_bytes
+    def _read_from_store(
+        self, business: str, first: int, frame_bytes: int, then: Callable[[tuple[bytes, ...]], None]
+    ) -> None:
+        found = self._core.catalogue.find(business)
         start, stop = keys.log_key(found.number, first), keys.log_key(found.number, found.log.durable_end)
         try:
             found_keys, values, _ = self._core.store.read_range(
