@@ -147,6 +147,7 @@ class Core:
             scrub=self.scrub,
             on_fatal=self._fail,
             precedence=self.precedence,
+            catches_up=self._shared.catches_up,
         )
         limits = self._settings.limits
         self.listening = Listening(

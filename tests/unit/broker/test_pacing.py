@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +19,8 @@ from venus.broker.pipeline.commit_thread import RESTING_GROUP_BYTES, SHARED_GROU
 from venus.broker.pipeline.shared_log import StandaloneLog
 from venus.broker.queue.buffer import BodyBuffer
 from venus.broker.snapshot.materialiser import (
+    CATCH_UP_REST_BUFFERS,
+    CATCH_UP_REST_S,
     SCRUB_REST,
     STEP_BYTES_LEAST,
     STEP_BYTES_MAX,
@@ -110,6 +115,68 @@ def test_steps_of_the_full_data_and_the_scrub_heed_it(tmp_path: Path, monkeypatc
     engine.stop()
     assert asked
     assert seen == {True}
+
+
+@dataclass(frozen=True)
+class FollowerLog(StandaloneLog):
+    """The log of a replica that catches up until it is in sync."""
+
+    in_sync: threading.Event = field(default_factory=threading.Event)
+
+    def catches_up(self, business: Business) -> bool:
+        return not self.in_sync.is_set()
+
+
+@dataclass
+class Follower:
+    """A replica that catches up, with 100 KiB that are not in the full data; its buffer holds `buffer` bytes."""
+
+    folder: Path
+    buffer: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        self.log, self.clock, self.disk = FollowerLog(), engines.Clock(), engines.Disk()
+        self.engine = engines.make(
+            self.folder, self.clock, shared=self.log, free_bytes=self.disk, buffer_bytes_max=self.buffer
+        )
+        producer = engines.Producer(self.engine)
+        for n in range(10):
+            producer.commit(engines.rows(10 * n, 10, b"x" * KIB))
+        (self.business,) = self.engine.catalogue.list_all()
+
+    def wait_for_full_data(self) -> None:
+        eventually(lambda: self.business.materialised.offset == self.business.visible_offset)
+
+    def wait_for_snapshot(self) -> None:
+        self.engine.materialiser.checkpoint(self.business, self.folder / "copy").result(engines.WAIT_S)
+        self.wait_for_full_data()
+
+    def let_time_pass(self) -> None:
+        self.clock.now_s += CATCH_UP_REST_S
+        self.wait_for_full_data()
+
+    def be_in_sync(self) -> None:
+        self.log.in_sync.set()
+        self.wait_for_full_data()
+
+
+@pytest.mark.parametrize("act", [Follower.be_in_sync, Follower.let_time_pass, Follower.wait_for_snapshot])
+def test_the_full_data_rests_while_a_replica_catches_up_and_not_forever(
+    act: Callable[[Follower], None], tmp_path: Path
+) -> None:
+    follower = Follower(tmp_path)
+    follower.disk.wait_for_rounds()
+    assert follower.business.materialised.offset == 0
+    act(follower)
+    follower.engine.stop()
+
+
+def test_the_full_data_of_a_replica_that_catches_up_is_behind_by_some_buffers_at_most(tmp_path: Path) -> None:
+    follower = Follower(tmp_path, buffer=20 * KIB)
+    business, most = follower.business, CATCH_UP_REST_BUFFERS * 20 * KIB
+    assert business.nbytes > most
+    eventually(lambda: business.unmaterialised_bytes() < most)
+    follower.engine.stop()
 
 
 @pytest.mark.parametrize(("nbytes", "busy"), [(10 * KIB, False), (100 * KIB, True)])

@@ -114,6 +114,7 @@ class Business:
     rows_may_reach: int = 0  # until the full data is there: after a crash, rows up to this Sequence may be stored
     filled_to: int = 0  # a mirror's full data is in the log up to this index, on disk
     scavenged: dict[int, int] = field(default_factory=dict)  # by table: rows up to this floor are physically removed
+    catches_up_since: float | None = None  # when this replica had batches while it was not in sync; monotonic
     halted: str = ""  # why this replica stopped: an entry that cannot be applied here; empty = it runs
     awaits_full_data: bool = False  # it is to be mirrored here, and no data has arrived yet
     is_forgotten: bool = False  # the materialising thread ignores it

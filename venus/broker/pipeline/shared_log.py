@@ -38,7 +38,7 @@ NO_BACKLOG = Backlog(needed_from=2**63, bytes_max=0)
 class SharedLog(Protocol):
     """What the commit thread needs of replication. Its methods must not block.
 
-    Only the commit thread calls them, except `knows_end`, `leads` and `term`.
+    Only the commit thread calls them, except `catches_up`, `knows_end`, `leads` and `term`.
     """
 
     @property
@@ -53,6 +53,9 @@ class SharedLog(Protocol):
 
     def leads(self, business: Business) -> bool:
         """Return whether this broker leads the business, as far as it knows."""
+
+    def catches_up(self, business: Business) -> bool:
+        """Return whether this broker follows and is not in sync. Works in any thread."""
 
     def knows_end(self, business: Business, now: float) -> bool:
         """Return whether no reader of any broker can have read more than is visible here. Works in any thread."""
@@ -92,6 +95,10 @@ class StandaloneLog:
     def leads(self, business: Business) -> bool:
         """Return True."""
         return True
+
+    def catches_up(self, business: Business) -> bool:
+        """Return False."""
+        return False
 
     def knows_end(self, business: Business, now: float) -> bool:
         """Return True."""

@@ -28,6 +28,9 @@ from venus.flow.precedence import SMALL_BYTES, Precedence
 
 #: A step ends after so many bytes of bodies, or one batch. While large work pauses it ends earlier, down to the least.
 STEP_BYTES_MAX, STEP_BYTES_LEAST = 1 << 20, 128 << 10
+#: While a replica catches up, its full data rests for so long, and until it is behind by so many times what the buffer
+#: holds: the log then has the disk and the interpreter's lock, and the replica counts as a copy sooner.
+CATCH_UP_REST_S, CATCH_UP_REST_BUFFERS = 30.0, 4
 #: Interval and limit of checks whether RocksDB accepts rows without a delay.
 FLUSH_LOOK_S, FLUSH_LOOKS_MAX = 0.01, 100
 #: Waiting begins this many files below the number that delays writes, because more files may be coming.
@@ -116,8 +119,11 @@ class Materialiser:
         scrub: Scrub,
         on_fatal: Callable[[BaseException], None],
         precedence: Precedence | None = None,
+        catches_up: Callable[[Business], bool] = lambda _: False,
     ) -> None:
         self._store = store
+        self._catches_up = catches_up
+        self._rest_bytes_max = CATCH_UP_REST_BUFFERS * buffer.bytes_max
         self._space = space
         self._monotonic = monotonic
         self._scavenger = scavenger
@@ -234,16 +240,35 @@ class Materialiser:
             return True
         nbytes = 0
         for business in self._pending:  # one of the first is usually enough, and this runs for each commit
+            if self._must_rest(business):
+                continue
             nbytes += business.unmaterialised_bytes()
             if nbytes >= (FILL_BYTES if business.is_filling else SMALL_BYTES) or self._step.is_watched(business):
                 return True
         return False
+
+    def _must_rest(self, business: Business) -> bool:
+        """Return whether the full data waits until this replica is in sync. Works in any thread."""
+        if not self._catches_up(business):
+            business.catches_up_since = None
+            return False
+        now = self._monotonic()
+        since = business.catches_up_since = now if business.catches_up_since is None else business.catches_up_since
+        return (
+            now - since < CATCH_UP_REST_S
+            and business.unmaterialised_bytes() < self._rest_bytes_max
+            and business.is_filled
+            and not self._wanted
+            and not self._step.is_watched(business)
+        )
 
     def _round(self) -> None:
         large = False
         # in the order of their keys, so that a file of RocksDB spans few businesses and is merged with few files
         for business in sorted(self._pending, key=lambda found: found.number):
             self._serve_wanted()
+            if self._must_rest(business):
+                continue
             self._pacing.wait_for_files()
             began, before = self._monotonic(), business.materialised.nbytes
             took = self._step.take(business, most=self._pacing.step_bytes(), one_batch=bool(self._wanted))

@@ -265,7 +265,8 @@ def _alarms(business: Business, state: HalfState, now: float, thresholds: Thresh
         )
     behind = business.unmaterialised_bytes()
     if behind > thresholds.behind_bytes_max:
-        alarms.append(f"the full data is {behind >> 20} MiB behind: producers are slowed")
+        reason = "producers are slowed" if business.catches_up_since is None else "this replica catches up first"
+        alarms.append(f"the full data is {behind >> 20} MiB behind: {reason}")
     return alarms
 
 
