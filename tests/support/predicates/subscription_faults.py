@@ -59,6 +59,10 @@ def _has_names_of(self: Any, schema: TableSchema) -> bool:
     return {one.column.name for one in self._columns.values()} <= {column.name for column in schema.columns}
 
 
+def _keep_view(self: Any) -> None:
+    self._older, self._newer, self._nbytes = self._newer, {}, 0
+
+
 class _ForgetfulReplay(Replay):
     def take(self, body: bytes, committed_at_us: int = 0) -> replay.ReplayedBatch:
         found = super().take(body, committed_at_us)
@@ -89,6 +93,7 @@ FAULTS: Mapping[str, AbstractContextManager[object]] = {
         folding, "is_live", lambda stored, _floor: changed_rows.is_row(stored)
     ),
     "what was written since the view is forgotten": patch.object(WatchedRowLookup, "record", lambda *_: None),
+    "the older half is forgotten and the view stays": patch.object(WatchedRowLookup, "_forget_older", _keep_view),
     "other tables are watched and the view stays": patch.object(WatchedRowLookup, "begin", lambda self, _: self),
     "what was not judged is not read again": patch.object(replay, "Replay", _BlindReplay),
     "a position has no old versions": patch.object(replay, "check_meaning", lambda *_: None),

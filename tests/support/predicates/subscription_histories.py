@@ -47,6 +47,9 @@ from venus.predicates.ranges import compile_predicate
 from venus.predicates.syntax import PredicateRefused
 from venus.wire import broker_pb2, change_pb2
 
+#: What is kept of written rows: those of the last steps.
+WRITTEN_BYTES_MAX = 600
+
 
 class _Store:
     """The stored rows and schemas, as far as judging asks for them."""
@@ -125,7 +128,7 @@ class History:
 
     def _start_broker(self) -> None:
         self.judging = Listening(cast("Any", self.store), subscriptions_max=1000)
-        self.watched_rows = WatchedRowLookup(cast("Any", self.store))
+        self.watched_rows = WatchedRowLookup(cast("Any", self.store), written_bytes_max=WRITTEN_BYTES_MAX)
         for client in self.clients:
             client.is_connected = False
 

@@ -1,7 +1,8 @@
 """What batches do to watched tables, with the rows as they were: the input of subscriptions by content (SREM 2).
 
-Nothing here runs for other tables. Rows are looked up in one view of the store, because a view over a vector memtable
-sorts it, and in what was written since; a new view is taken when that has grown, or when other tables are watched.
+Nothing here runs for other tables. Rows are looked up in what was written lately, and in one view of the store, because
+a view over a vector memtable sorts it. When what was written has grown, its older half is forgotten, and a new view is
+taken; so is one when other tables are watched.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from venus.broker.store.rocks import Store
 from venus.model import ChangeKind
 from venus.wire import change_pb2
 
-#: Bytes of rows written since the view was taken; it keeps replaced files and memtables.
-WRITTEN_BYTES_MAX = 8 << 20
+#: Bytes of rows that are kept because they were written lately, which saves look-ups in a view.
+WRITTEN_BYTES_MAX = 32 << 20
 #: What a row takes beside its key and value.
 _ENTRY_BYTES = 200
 
@@ -75,28 +76,41 @@ class FoldObserver(Protocol):
 class WatchedRowLookup:
     """The stored rows of watched tables, those of the present step included. Used in the materialiser's thread."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, written_bytes_max: int = WRITTEN_BYTES_MAX) -> None:
         self._store = store
+        self._bytes_max = written_bytes_max
         self._view: StoreView | None = None
         self._watched: dict[int, frozenset[int]] = {}
-        self._written: dict[bytes, bytes] = {}
-        self._nbytes = 0
+        self._newer, self._older = dict[bytes, bytes](), dict[bytes, bytes]()  # two halves of what was written
+        self._nbytes = 0  # of the newer half
 
     def begin(self, watched: dict[int, frozenset[int]]) -> WatchedRowLookup:
         """Begin a step with these tables watched. What was written to others is known to a new view only.
 
         It may have been written while nothing was watched, so an equal dictionary is not enough.
         """
-        if watched is not self._watched or self._nbytes > WRITTEN_BYTES_MAX:
+        if watched is not self._watched:
             self.drop()
             self._watched = watched
+        elif 2 * self._nbytes > self._bytes_max:
+            self._forget_older()
         return self
+
+    def _forget_older(self) -> None:
+        """Forget the older half of what was written: a view that is taken now has it."""
+        self._older, self._newer, self._nbytes, self._view = self._newer, {}, 0, None
 
     def look_up(self, row_keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the values of those keys that exist."""
-        written = self._written
-        rest = [key for key in row_keys if key not in written]
-        found = {key: written[key] for key in row_keys if key in written}
+        newer, older = self._newer, self._older
+        found: dict[bytes, bytes] = {}
+        rest: list[bytes] = []
+        for key in row_keys:
+            value = newer.get(key) or older.get(key)  # no stored value is empty
+            if value is None:
+                rest.append(key)
+            else:
+                found[key] = value
         if rest:
             if self._view is None:
                 self._view = self._store.view(keys.ROW)
@@ -105,13 +119,13 @@ class WatchedRowLookup:
 
     def record(self, key: bytes, value: bytes) -> None:
         """Record what the present step writes."""
-        if key not in self._written:
+        if key not in self._newer:
             self._nbytes += _ENTRY_BYTES + len(key) + len(value)
-        self._written[key] = value
+        self._newer[key] = value
 
     def drop(self) -> None:
         """Release the view."""
-        self._view, self._written, self._nbytes, self._watched = None, {}, 0, {}
+        self._view, self._newer, self._older, self._nbytes, self._watched = None, {}, {}, 0, {}
 
 
 @dataclass(slots=True)
