@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ Bools = npt.NDArray[np.bool_]
 
 #: Up to this many bytes, or cells, sums of a few positions fit into int32.
 _SMALL = 2**27
+#: Up to this many byte strings are cut and joined one by one: the calls of Arrow and numpy for them take longer.
+FEW_ITEMS_MAX = 128
 
 
 def position_type(nbytes: int, cells: int) -> type[np.int32] | type[np.int64]:
@@ -132,7 +135,10 @@ class PackedBytes:
         return bounds
 
     def split(self) -> list[bytes]:
-        """Return the separate byte strings: an object per row, made by Arrow."""
+        """Return the separate byte strings: an object per row, made by Arrow unless they are few."""
+        if len(self.sizes) <= FEW_ITEMS_MAX:
+            data, ends = self.data, list(accumulate(self.sizes.tolist()))
+            return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         found: list[bytes] = pieces_of(self.data, self.bounds).to_numpy(zero_copy_only=False).tolist()
         return found
 
@@ -152,6 +158,10 @@ def join_items(heads: Bytes, *parts: PackedBytes) -> list[bytes]:
     count = len(heads)
     if not count:
         return []
+    if count <= FEW_ITEMS_MAX:
+        lines, width = heads.tobytes(), heads.shape[1]
+        starts = [lines[n * width : (n + 1) * width] for n in range(count)]
+        return [b"".join(item) for item in zip(starts, *(part.split() for part in parts), strict=True)]
     if heads.shape[1] and all(bool((p.sizes == p.sizes[0]).all()) for p in parts):
         equal = [np.frombuffer(p.data, dtype=np.uint8).reshape(count, -1) for p in parts if p.data]
         whole = np.concatenate([heads, *equal], axis=1)

@@ -14,7 +14,7 @@ from tests.unit.codec import plain
 from venus.codec import row_bytes
 from venus.codec.columns import from_columns, keys_from_columns, keys_to_columns, row_as_dict, to_columns
 from venus.codec.copy_text import from_copy, from_copy_with_new, keys_to_copy, messages_to_copy, to_copy
-from venus.codec.packed import PackedBytes, join_items, pack_items, position_type
+from venus.codec.packed import FEW_ITEMS_MAX, PackedBytes, join_items, pack_items, position_type
 from venus.codec.row_bytes import Layout
 from venus.codec.schema import message_class
 from venus.errors import ProtocolError
@@ -265,10 +265,10 @@ def test_keys_and_rows_of_different_numbers_are_refused() -> None:
         to_copy(PackedBytes.of([b"\x0a\x011"]), PackedBytes.of([b"", b""]), layout)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_separate_byte_strings_are_put_together_and_packed(seed: int) -> None:
     chance = random.Random(seed)
-    count, head = chance.choice((1, 2, 50)), chance.choice((0, 1, 8, 17))
+    count, head = chance.choice((1, 2, FEW_ITEMS_MAX, FEW_ITEMS_MAX + 1, 300)), chance.choice((0, 1, 8, 17))
     sizes = chance.choice(((4,), (0,), (0, 0, 1, 5, 300)))
     heads, *parts = (
         [chance.randbytes(n) for n in chance.choices(choice, k=count)] for choice in ((head,), sizes, (3, 0), sizes)
