@@ -163,8 +163,9 @@ class ColumnValues:
         found, index = self._places[number]
         if id(found) not in self._pieces:
             self._pieces[id(found)] = _cell_pieces(found)
-        cell = np.arange(self.rows, dtype=np.int64) * found.present.shape[1] + index
-        choice = pa.array(2 * cell + 1, mask=~found.present[:, index])
+        choice = np.arange(self.rows, dtype=np.int64) * (2 * found.present.shape[1]) + (2 * index + 1)
+        present = found.present[:, index]
+        choice = pa.array(choice) if present.all() else pa.array(choice, mask=~present)
         return pc.take(self._pieces[id(found)], choice, boundscheck=False)
 
 

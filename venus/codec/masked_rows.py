@@ -141,16 +141,17 @@ class _RowParts:
 
     def add_field(self, values: pa.Array, tag: bytes, is_deleted: Bools | None) -> None:
         """Add a field with a new value in each message that has one."""
-        present = values.is_valid().to_numpy(zero_copy_only=False)
-        if is_deleted is not None:
-            present = present & ~is_deleted
+        is_everywhere = not values.null_count and (is_deleted is None or not is_deleted.any())
         _, offsets, data = pc.cast(values, pa.large_binary()).buffers()
         bounds = np.frombuffer(offsets, dtype=np.int64)[values.offset : values.offset + self._rows + 1]
         content = b"" if data is None else np.frombuffer(data, dtype=np.uint8)[bounds[0] : bounds[-1]]
         bounds = bounds - bounds[0]
-        if present.all() and (sizes := np.diff(bounds)).min() == sizes.max():
+        if is_everywhere and (sizes := np.diff(bounds)).min() == sizes.max():
             self._add_equal(content, int(sizes[0]), tag)
             return
+        present = values.is_valid().to_numpy(zero_copy_only=False)
+        if is_deleted is not None:
+            present = present & ~is_deleted
         lengths, which = np.unique(np.diff(bounds), return_inverse=True)
         heads = [tag + varint(length) for length in lengths.tolist()]
         head = self._pieces.add(b"".join(heads), bounds_of(np.array([*map(len, heads)])))
@@ -163,13 +164,16 @@ class _RowParts:
 
     def _add_equal(self, content: bytes | Bytes, size: int, tag: bytes) -> None:
         """Add a field with a value of this size in every message."""
-        head = np.frombuffer(tag + varint(size), dtype=np.uint8)
-        fields = np.empty((self._rows, len(head) + size), dtype=np.uint8)
-        fields[:, : len(head)] = head
-        fields[:, len(head) :] = np.frombuffer(content, dtype=np.uint8).reshape(self._rows, size)
+        head = tag + varint(size)
+        # items of raw bytes: numpy copies each at once, and bytes of a line one after the other
+        fields = np.empty(self._rows, dtype=[("head", f"V{len(head)}"), ("value", f"V{size}")])
+        fields["head"] = np.void(head)
+        if size:
+            fields["value"] = np.frombuffer(content, dtype=f"V{size}")
         rows = np.arange(self._rows + 1, dtype=np.int64)
-        self._choice.append(self._pieces.add(fields.reshape(-1), rows * fields.shape[1]) + rows[:-1])
-        self._sizes += fields.shape[1]
+        width = fields.dtype.itemsize
+        self._choice.append(self._pieces.add(fields.view(np.uint8), rows * width) + rows[:-1])
+        self._sizes += width
 
     def join(self) -> PackedBytes:
         """Return the messages."""
