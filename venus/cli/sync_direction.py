@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from venus.cli.invocation import Invocation, may_fall_back
-from venus.errors import DirectionChanged, Fenced, VenusError
+from venus.errors import DirectionChanged, Fenced, Held, VenusError
 
 if TYPE_CHECKING:
     from venus.adapters.cutover.direction import FallBackState
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: How often the records are read while a switch is under way.
 LOOK_S = 0.5
-#: How long to wait for the end of a switch that has fenced this capture, and has not sealed it yet.
+#: How long to wait for the end of a switch that has fenced or refused this capture, and has not sealed it yet.
 FENCED_S = 2.0
 #: How often a loop that captures nothing itself looks whether the direction has changed.
 WATCH_S = 5.0
@@ -83,15 +83,19 @@ class DirectionGuard:
         return state is None or not any(record is not None and record.switch for record in state.records.values())
 
     def run_capture(self, body: Callable[[], None], stop: threading.Event) -> None:
-        """Capture, and wait while a switch has sealed the source. Raises DirectionChanged."""
+        """Capture, and wait while a switch has sealed the source. Raises DirectionChanged.
+
+        The command of the switch is the producer before, so a capture that starts again just then is refused.
+        """
         while not stop.is_set():
             if self._is_sealed():
                 stop.wait(LOOK_S)
                 continue
             try:
                 body()
-            except Fenced:
-                if self._read() is None:
+            except (Fenced, Held) as error:
+                state = self._read()
+                if state is None or not (isinstance(error, Fenced) or state.is_switching):
                     raise
                 stop.wait(FENCED_S)
             else:
