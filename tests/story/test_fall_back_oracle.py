@@ -16,7 +16,8 @@ import pytest
 
 from tests.support.databases.mariadb import ORACLE_MODE, running_mariadb
 from tests.support.databases.postgres import Server
-from tests.support.oracle.standin import DICTIONARY
+from tests.support.oracle.standin import DICTIONARY, SCHEMA
+from tests.support.pipelines.held_steps import build_steps, kill_at_step, start_pair, write_to_owner
 from tests.support.pipelines.old_databases import OraclePair
 from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET
 from tests.support.waiting import eventually
@@ -166,3 +167,91 @@ def test_sequences_that_would_get_one_name_refuse_the_rehearsal(pair: ShopPair) 
     assert "would both become" in said
     assert all(name in said for name in ("APP.INVOICE_SEQ", "APP.invoice_seq"))
     assert pair.writable() == ["old", "new"]
+
+
+STEPS = build_steps(str.upper)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: ShopPair, step: str) -> None:
+    held = STEPS[step]
+    start_pair(pair, held, _SHOP)
+    kill_at_step(pair, held)
+    pair.switch(*held.command)
+    write_to_owner(pair, held, "INSERT INTO CUSTOMER (name) VALUES ('carl')")
+    pair.until_equal()
+
+
+def test_an_interrupted_switch_is_undone(pair: ShopPair) -> None:
+    held, undo = STEPS["open"], ("cutover", "--target", "main", "--undo")
+    start_pair(pair, held, _SHOP)
+    kill_at_step(pair, held)
+    pair.pipeline.ask(*undo)
+    assert pair.writable() == ["old"]
+    pair.old("INSERT INTO CUSTOMER (name) VALUES ('carl')")
+    pair.until_equal()
+    assert "there is nothing to undo" in pair.pipeline.venus(*undo, code=3).err
+
+
+_AUDITED = "CREATE TABLE AUDITED (ID NUMBER(9) PRIMARY KEY, PLACE VARCHAR2(12));"
+#: MariaDB cannot disable a trigger, so this one reads what VENUS has disabled.
+_AUDIT_OLD = f"""CREATE TRIGGER AUDIT_ORDERS AFTER INSERT ON ORDERS FOR EACH ROW BEGIN
+  IF NOT EXISTS (SELECT 1 FROM {DICTIONARY}.DISABLED WHERE NAME = 'AUDIT_ORDERS') THEN
+    INSERT INTO AUDITED VALUES (:NEW.ID * 2, 'old');
+  END IF;
+END"""
+_AUDIT_NEW = """CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$
+  BEGIN INSERT INTO audited VALUES (NEW.id * 2 + 1, 'new'); RETURN NULL; END $$;
+CREATE TRIGGER audit AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION audit()"""
+
+
+class AuditedOrders:
+    """Orders of which each database's own trigger notes those that the application has written there."""
+
+    def __init__(self, pair: ShopPair) -> None:
+        self._pair = pair
+        self._noted: list[str] = []
+        pair.server.execute(_AUDIT_OLD, SCHEMA)
+        with closing(pair.connect_new()) as connection:
+            connection.cursor().execute(_AUDIT_NEW)
+
+    def write(self, owner: str, what: str) -> None:
+        """Write an order, and wait until both databases have noted it once, where it was written."""
+        write = self._pair.new if owner == "new" else self._pair.old
+        write(f"INSERT INTO ORDERS (customer, what) VALUES (1, '{what}')")
+        self._noted.append(owner)
+        self._pair.until_equal()
+        assert self._read("old") == self._read("new") == self._noted
+
+    def _read(self, name: str) -> list[str]:
+        query = "SELECT place FROM AUDITED ORDER BY id"
+        return [place for (place,) in (self._pair.new if name == "new" else self._pair.old)(query)]
+
+
+def test_triggers_of_the_application_fire_for_its_own_writes_only(pair: ShopPair) -> None:
+    pair.start(_SHOP + _AUDITED)
+    orders, pipeline = AuditedOrders(pair), pair.pipeline
+    orders.write("old", "before")
+    assert pair.switch(*FORWARD)["equal"]
+    orders.write("new", "there")
+    kill_at_step(pair, STEPS["back-open"])
+    pipeline.ask(*BACK, "--undo")
+    assert pair.writable() == ["new"]
+    orders.write("new", "undone")
+    pair.new("ALTER TABLE orders ENABLE ALWAYS TRIGGER audit")
+    said = pipeline.venus(*BACK, "--rehearse", *QUIET, code=3).out
+    assert "ALTER TABLE app.orders ENABLE TRIGGER audit" in said
+    pair.new("ALTER TABLE orders ENABLE TRIGGER audit")
+    assert pair.switch(*BACK)["equal"]
+    orders.write("old", "back")
+
+
+def test_a_trigger_of_another_user_refuses_the_rehearsal(pair: ShopPair) -> None:
+    pair.start(_SHOP + _AUDITED)
+    pair.server.execute(_AUDIT_OLD, SCHEMA)
+    pair.server.execute("INSERT INTO TRIGGER_OWNERS VALUES ('AUDIT_ORDERS', 'AUDITOR')", DICTIONARY)
+    said = pair.pipeline.venus(*FORWARD, "--rehearse", *QUIET, code=3).out
+    assert "trigger AUDITOR.AUDIT_ORDERS of ORDERS would fire for changes of VENUS" in said
+    assert 'ALTER TRIGGER "AUDITOR"."AUDIT_ORDERS" DISABLE; enable it after `venus fallback`' in said
+    pair.server.execute("INSERT INTO DISABLED VALUES ('AUDIT_ORDERS')", DICTIONARY)
+    assert pair.pipeline.ask(*FORWARD, "--rehearse", *QUIET)["blocks"] == []

@@ -94,6 +94,7 @@ _FILLED = (
     "ORDERED",
     "EDITIONED",
     "OTHER_TRIGGERS",
+    "TRIGGER_OWNERS",
     "SQL_PLAN",
     "INSTANCE",
     "SYSSTAT",

@@ -251,9 +251,13 @@ SELECT trigger_name AS TRIGGER_NAME, 'ENABLED' AS STATUS, event_object_schema AS
 UNION ALL SELECT NAME, 'ENABLED', 'APP', ON_TABLE, NULL FROM OTHER_TRIGGERS
 UNION ALL SELECT NAME, 'ENABLED', 'APP', '', NULL FROM DDL_TRIGGERS;
 
+-- The owners of triggers that do not belong to the owner of their table.
+CREATE TABLE TRIGGER_OWNERS (NAME VARCHAR(30) PRIMARY KEY, OWNER VARCHAR(30));
+
 CREATE ALGORITHM = TEMPTABLE VIEW ALL_TRIGGERS AS
 SELECT event_object_schema AS TABLE_OWNER, event_object_table AS TABLE_NAME, 'TABLE' AS BASE_OBJECT_TYPE,
-       trigger_schema AS OWNER, trigger_name AS TRIGGER_NAME, CONCAT(action_timing, ' EACH ROW') AS TRIGGER_TYPE,
+       COALESCE((SELECT o.OWNER FROM TRIGGER_OWNERS o WHERE o.NAME = trigger_name), trigger_schema) AS OWNER,
+       trigger_name AS TRIGGER_NAME, CONCAT(action_timing, ' EACH ROW') AS TRIGGER_TYPE,
        CASE WHEN EXISTS (SELECT 1 FROM DISABLED d WHERE d.NAME = trigger_name) THEN 'DISABLED' ELSE 'ENABLED' END
          AS STATUS
   FROM information_schema.triggers WHERE trigger_schema = 'APP';

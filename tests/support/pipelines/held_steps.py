@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from tests.simulation.patching import SourceEdit
 from tests.support.pipelines.pipeline import Pipeline
-from tests.support.pipelines.switched_pair import QUIET
+from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET, SwitchedPair, run_statements
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,82 @@ class HeldStep:
     @property
     def owner(self) -> str:
         """The database that accepts writes after the switch."""
-        return "old" if self.command == ("fallback",) else "new"
+        return "old" if self.command == BACK else "new"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a kill at this step leaves a switch that is not finished."""
+        return self.records not in ((None, "FOLLOWING"), ("FOLLOWING", "OPEN"))
+
+
+#: A transaction that may write delays the command before its first step, so that lock is of another mode.
+NEW_READ = "BEGIN; LOCK TABLE orders IN SHARE UPDATE EXCLUSIVE MODE"
+NEW_WRITE = "BEGIN; LOCK TABLE orders IN ROW EXCLUSIVE MODE"
+
+
+def build_steps(spell: Callable[[str], str] = str) -> dict[str, HeldStep]:
+    """Return all steps between a MariaDB, in which `spell` writes the names of tables, and PostgreSQL."""
+    read = f"START TRANSACTION; SELECT * FROM {spell('orders')}"
+    record = f"START TRANSACTION; SELECT * FROM {spell('venus_side')} FOR UPDATE"
+    new_checkpoint = "BEGIN; SELECT FROM venus.checkpoint FOR UPDATE"
+    applied = "BEGIN; LOCK TABLE venus.applied IN EXCLUSIVE MODE"
+    stopped = ("new", "STOPPED")
+    return {
+        "close": HeldStep(FORWARD, "old", read, None, (None, "FOLLOWING"), ["old"]),
+        # a lock of the checkpoint can stop capture between half message and commit, and the command refuses that
+        "stop": HeldStep(FORWARD, "old", record, ("old", "CLOSED"), ("CLOSED", "FOLLOWING"), []),
+        "open": HeldStep(FORWARD, "new", NEW_WRITE, ("new", "FOLLOWING"), ("STOPPED", "FOLLOWING"), []),
+        "follow": HeldStep(FORWARD, "old", record, ("old", "STOPPED"), ("STOPPED", "OPEN"), ["new"]),
+        "back-close": HeldStep(BACK, "new", NEW_READ, None, ("FOLLOWING", "OPEN"), ["new"]),
+        "back-stop": HeldStep(BACK, "new", new_checkpoint, None, ("FOLLOWING", "CLOSED"), []),
+        "back-open": HeldStep(BACK, "old", record, stopped, ("FOLLOWING", "STOPPED"), []),
+        "back-follow": HeldStep(BACK, "new", applied, stopped, ("OPEN", "STOPPED"), ["old"]),
+    }
+
+
+_CAPTURING = re.compile("capture: started.*capture: capturing", re.DOTALL)
+
+
+def start_pair(pair: SwitchedPair, held: HeldStep, tables: str) -> None:
+    """Bring a pair to where the command begins, and wait until the owner is captured."""
+    pair.start(tables)
+    begin = 0
+    if held.command == BACK:
+        begin = pair.pipeline.log.stat().st_size
+        pair.switch(*FORWARD)
+    pair.pipeline.until(lambda: _CAPTURING.search(pair.pipeline.log.read_text()[begin:]), "capture to begin")
+
+
+@contextmanager
+def hold_step(pair: SwitchedPair, held: HeldStep) -> Iterator[int]:
+    """Start the command, and hold it at this step within the block; yield where the command's log begins."""
+    with closing(pair.connect(held.database)) as holder:
+        if held.database == "new":
+            run_statements(holder, "SET idle_in_transaction_session_timeout = 0")
+        yield held.start(pair.pipeline, lambda lock: run_statements(holder, lock), pair.state_of)
+
+
+def kill_at_step(pair: SwitchedPair, held: HeldStep) -> None:
+    """Kill the command while a lock holds it at this step, and check what it leaves."""
+    pipeline = pair.pipeline
+    with hold_step(pair, held) as begin:
+        pipeline.until(
+            lambda: pair.states == held.records and pair.is_waiting(held.database, begin),
+            "the command to wait",
+            every_s=0.2,
+        )
+        pipeline.kill("switch")
+    pipeline.until(lambda: pair.states == held.records, "the records to stay")
+    assert pair.writable() == held.writable
+    advice = [p for p in pipeline.ask("status", code=(0, 1))["problems"] if "is not finished" in p]
+    assert bool(advice) == held.has_begun
+    assert all(f"`{' '.join(('venus', *held.command))}` completes it" in p for p in advice)
+
+
+def write_to_owner(pair: SwitchedPair, held: HeldStep, text: str) -> None:
+    """Check that only the database that the command has opened accepts writes, and write to it."""
+    assert pair.writable() == [held.owner]
+    (pair.new if held.owner == "new" else pair.old)(text)
 
 
 def until_reported(pipeline: Pipeline, start: int, report: str = "") -> None:

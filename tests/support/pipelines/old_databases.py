@@ -16,6 +16,12 @@ from tests.support.oracle.driver import python_path
 from tests.support.oracle.standin import DICTIONARY, SCHEMA, StandIn
 from tests.support.pipelines.switched_pair import SwitchedPair
 
+#: Sessions of MariaDB that wait for a lock. InnoDB answers again within 0.1 s what it has answered before.
+_WAITING = """
+SELECT trx_id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'
+UNION ALL SELECT id FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock%'
+"""
+
 
 class MariaPair(SwitchedPair):
     """A MariaDB and a PostgreSQL database with a pipeline between them."""
@@ -25,6 +31,7 @@ CREATE TABLE ledger (id bigint AUTO_INCREMENT PRIMARY KEY, amount decimal(12, 2)
 CREATE TABLE probe (n int PRIMARY KEY);
 INSERT INTO probe VALUES (1);
 """
+    HAS_RECORD = "SHOW TABLES LIKE 'venus_side'"
     ERRORS = (pymysql.Error,)
 
     def __init__(self, folder: Path, server: MariaServer, old: str, new: Server) -> None:
@@ -38,6 +45,9 @@ INSERT INTO probe VALUES (1);
     def crash_old(self) -> None:
         self.server.kill()
         self.server.start_again()
+
+    def is_waiting_in_old(self, begin: int) -> bool:
+        return self.old(_WAITING) != []
 
     def count_logged(self) -> int:
         tables = self.old("SELECT table_id FROM venus_captured_table WHERE name <> 'venus_heartbeat'")
@@ -64,6 +74,7 @@ CREATE TABLE ledger (id INTEGER PRIMARY KEY AUTOINCREMENT, amount DECIMAL(12, 2)
 CREATE TABLE probe (n INTEGER PRIMARY KEY);
 INSERT INTO probe VALUES (1);
 """
+    HAS_RECORD = "SELECT 1 FROM sqlite_master WHERE name = 'venus_side'"
     ERRORS = (sqlite3.Error,)
 
     def __init__(self, folder: Path, new: Server) -> None:
@@ -79,6 +90,9 @@ INSERT INTO probe VALUES (1);
         """Kill -9 a process of the application in a transaction; there is no server."""
         done = subprocess.run([sys.executable, "-c", _DYING, str(self.path)], check=False)
         assert done.returncode < 0
+
+    def is_waiting_in_old(self, begin: int) -> bool:
+        return True  # nothing shows who waits for a file, but its holder lets no step pass
 
     def count_logged(self) -> int:
         """Count the log rows behind the watermark: capture leaves some that it has read (capture/cut.py)."""
@@ -103,6 +117,8 @@ CREATE TABLE PROBE (N NUMBER(18) PRIMARY KEY);
 INSERT INTO PROBE VALUES (1);
 """
     ledger, probe = "LEDGER", "PROBE"
+    HAS_RECORD = "SHOW TABLES LIKE 'VENUS_SIDE'"
+    READ_STATE = "SELECT STATE FROM VENUS_SIDE WHERE BUSINESS IS NOT NULL"
     BEGIN = "START TRANSACTION"  # BEGIN is that of a block
     ERRORS = (pymysql.Error,)
 
@@ -140,6 +156,10 @@ INSERT INTO PROBE VALUES (1);
     def crash_old(self) -> None:
         self.server.kill()
         self.server.start_again()
+
+    def is_waiting_in_old(self, begin: int) -> bool:
+        # a statement that gets its lock at once or not at all is tried again
+        return "waits: " in self.pipeline.log.read_text()[begin:] or self.old(_WAITING) != []
 
     def count_logged(self) -> int:
         tables = self.old("SELECT TABLE_ID FROM VENUS_CAPTURED_TABLE WHERE NAME <> 'VENUS_HEARTBEAT'")

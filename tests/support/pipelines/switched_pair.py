@@ -28,6 +28,8 @@ BACK = ("fallback",)
 #: Attempts of one switch, the first of them with a fault.
 _ATTEMPTS_MAX = 8
 _FAULTS_MAX = 4
+#: Sessions of PostgreSQL that wait for a lock.
+_WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
 class SwitchedPair(ABC):
@@ -40,6 +42,9 @@ class SwitchedPair(ABC):
     probe: ClassVar[str] = "probe"
     #: How a transaction begins in the old database; PostgreSQL takes each of these.
     BEGIN: ClassVar[str] = "BEGIN"
+    #: Queries of the old database: whether it has a table for its record, and the record's state.
+    HAS_RECORD: ClassVar[str]
+    READ_STATE: ClassVar[str] = "SELECT state FROM venus_side WHERE business <> ''"
     #: Errors of the old database's driver.
     ERRORS: ClassVar[tuple[type[Exception], ...]]
 
@@ -82,6 +87,26 @@ class SwitchedPair(ABC):
     @abstractmethod
     def crash_old(self) -> None:
         """Kill -9 the old database's server, and start it again."""
+
+    def state_of(self, name: str) -> str | None:
+        """Return the state that the record of a database names; None if it has no record."""
+        if name == "new":
+            return str(self.new("SELECT state FROM venus.side")[0][0]) if self.has_begun else None
+        found = self.old(self.READ_STATE) if self.old(self.HAS_RECORD) else []
+        return next((state for (state,) in found), None)
+
+    @property
+    def states(self) -> tuple[str | None, str | None]:
+        """The states of the old and the new database."""
+        return self.state_of("old"), self.state_of("new")
+
+    def is_waiting(self, name: str, begin: int) -> bool:
+        """Return whether the command, whose log begins at `begin`, waits for a lock in this database."""
+        return self.is_waiting_in_old(begin) if name == "old" else self.new(_WAITING) != []
+
+    @abstractmethod
+    def is_waiting_in_old(self, begin: int) -> bool:
+        """Return whether the command waits for a lock in the old database."""
 
     def connect_new(self) -> Any:
         """Connect to PostgreSQL as the application does, in autocommit mode."""
