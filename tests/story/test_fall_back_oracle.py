@@ -5,6 +5,7 @@ The old database is the stand-in (tests/support/oracle/standin.py), not an Oracl
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,7 +20,9 @@ from tests.support.databases.postgres import Server
 from tests.support.oracle.standin import DICTIONARY, SCHEMA
 from tests.support.pipelines.held_steps import build_steps, kill_at_step, start_pair, write_to_owner
 from tests.support.pipelines.old_databases import OraclePair
-from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET
+from tests.support.pipelines.pipeline import with_password
+from tests.support.pipelines.switched_application import query
+from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET, run_statements
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -255,3 +258,35 @@ def test_a_trigger_of_another_user_refuses_the_rehearsal(pair: ShopPair) -> None
     assert 'ALTER TRIGGER "AUDITOR"."AUDIT_ORDERS" DISABLE; enable it after `venus fallback`' in said
     pair.server.execute("INSERT INTO DISABLED VALUES ('AUDIT_ORDERS')", DICTIONARY)
     assert pair.pipeline.ask(*FORWARD, "--rehearse", *QUIET)["blocks"] == []
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_a_second_target_knows_its_tables_by_the_names_of_each_owner(
+    pair: ShopPair, postgres_server: Server, kind: str
+) -> None:
+    """Its records keep the names of its load, and in SQLite those are the only ones."""
+    pipeline, file = pair.pipeline, pair.pipeline.folder / "copy.db"
+    pipeline.targets["copy"] = (
+        with_password(postgres_server.create_database()) if kind != "sqlite" else f"sqlite:///{file}"
+    )
+    pair.start(_SHOP)
+
+    def copy(text: str) -> list[tuple[Any, ...]]:
+        if kind == "postgresql":
+            return query(pipeline.targets["copy"], text.format("app.orders"))
+        with closing(sqlite3.connect(file, isolation_level=None, timeout=30)) as connection:
+            return run_statements(connection, text.format("orders"))
+
+    def is_whole() -> bool:
+        return copy("SELECT count(*) FROM {}") == pair.new("SELECT count(*) FROM orders")
+
+    for command, write, orders in ((FORWARD, pair.new, "app.orders"), (BACK, pair.old, "APP.ORDERS")):
+        pair.switch(*command)
+        write("INSERT INTO ORDERS (customer, what) VALUES (2, 'again')")
+        pair.until_equal()
+        pipeline.until(is_whole, "the second target to follow")
+        assert "was dropped at the source" not in pipeline.venus("status", code=(0, 1)).out
+        copy("DELETE FROM {}")
+        pipeline.ask("resync", orders, "--target", "copy")
+        pipeline.until(is_whole, "the rows to come again")
+        assert pipeline.ask("verify", "--target", "copy")["verdict"] == "same"

@@ -96,12 +96,16 @@ def suggest_nearest(name: str, known: Iterable[str], *, prefix: str = "", in_ful
 
 
 def find_named_table(name: str, tables: Seq[tuple[str, ...]], target: str) -> str:
-    """Return the first name of the one table that has the name `name`. Raises ConfigError for none and for several."""
-    found = [names[0] for names in tables if name in names]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ConfigError(f"{name!r} matches more than one table: write {' or '.join(found)}")
+    """Return the first name of the one table that has the name `name`. Raises ConfigError for none and for several.
+
+    Upper and lower case are equal if no name is the same: the two databases of a pair may write it differently.
+    """
+    for fold in (str, str.casefold):
+        found = [names[0] for names in tables if fold(name) in map(fold, names)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ConfigError(f"{name!r} matches more than one table: write {' or '.join(found)}")
     known = [names[0] for names in tables]
     hint = "its tables: " + ", ".join(sorted(known)[:12]) if known else f"run `venus migrate --target {target}`"
     raise ConfigError(f"target {target} has no table {name!r}{suggest_nearest(name, known)}", hint=hint)

@@ -59,12 +59,13 @@ class SwitchedPair(ABC):
         return (psycopg2.Error, *self.ERRORS)
 
     def start(self, tables: str) -> None:
-        """Load the new database, and leave `venus sync` running."""
+        """Load the new database and all other targets, and leave `venus sync` running."""
         self.old(tables)
         self.pipeline.configure()
         self.pipeline.ask("install-triggers")
         self.pipeline.start_broker()
-        self.pipeline.ask("migrate", "--target", "main")
+        for name in self.pipeline.targets:
+            self.pipeline.ask("migrate", "--target", name)
         self.pipeline.start("sync", "sync")
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ def find_schema_differences(
     session: TargetSession, placed: Sequence[PlacedTable], created: Collection[int]
 ) -> list[SchemaDifference]:
     """Compare every table; `created` = those that VENUS has created, whose foreign keys the cut-over recreates."""
-    there = {one.schema.qualified_name for one in placed}
+    there = {one.qualified_name for one in placed}
     keys = read_foreign_keys(session, placed)
     owed = plan_references(placed, placed)
     found = []

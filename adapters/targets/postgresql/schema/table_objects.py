@@ -65,7 +65,7 @@ def find_differences(target: RelationalDatabase, session: TargetSession) -> dict
     for schema in target.read_changed_schemas(session):
         versions.setdefault(schema.table_id, []).append(schema)
     states = target.read_tables(session) if versions else []
-    there = {t.source_name for t in states}
+    there = {f"{t.namespace}.{t.name}" for t in states}
     found = {
         t.source_name: _table_differences(target, session, t, versions[t.table_id], there)
         for t in states
@@ -155,6 +155,7 @@ def _is_earlier_definition(part: TableObject, definition: str, before: Sequence[
 def list_objects(placed: PlacedTable, there: Collection[str], *, acting: bool = False) -> Iterator[TableObject]:
     """Yield the objects of a version of a table; a foreign key only if the table it refers to is `there`. Pure.
 
+    `there` has names of this target: each version of a table may have been described by another database of a pair.
     `acting` includes the source's actions in foreign keys.
     """
     schema = placed.schema
@@ -164,7 +165,7 @@ def list_objects(placed: PlacedTable, there: Collection[str], *, acting: bool = 
     yield from (
         _reference(placed, key, acting=acting)
         for key in schema.foreign_keys
-        if f"{key.referred_namespace}.{key.referred_table}" in there
+        if _place_referred(placed, key).qualified_name in there
     )
 
 
@@ -214,8 +215,7 @@ def _not_null(placed: PlacedTable, column: str) -> TableObject:
 
 def _reference(placed: PlacedTable, key: ForeignKey, *, acting: bool) -> TableObject:
     name, names = _possible_names(placed, key.name, key.columns, "fkey")
-    other = replace(placed.schema, namespace=key.referred_namespace, name=key.referred_table)
-    made = PlacedForeignKey(placed=placed, referred=placed.place_sibling(other), key=key, name=name)
+    made = PlacedForeignKey(placed=placed, referred=_place_referred(placed, key), key=key, name=name)
     return TableObject(
         kind=REFERENCE,
         category=ObjectCategory.REFERENCE,
@@ -226,6 +226,10 @@ def _reference(placed: PlacedTable, key: ForeignKey, *, acting: bool) -> TableOb
         add="; ".join(filter(None, (made.add(acting=acting), made.validate))),
         drop=f"ALTER TABLE {placed.sql} DROP CONSTRAINT {quote(name)}",
     )
+
+
+def _place_referred(placed: PlacedTable, key: ForeignKey) -> PlacedTable:
+    return placed.place_sibling(replace(placed.schema, namespace=key.referred_namespace, name=key.referred_table))
 
 
 def _possible_names(
