@@ -322,7 +322,7 @@ class _Cutover:
     def _compare_schemas(self) -> list[SchemaDifference]:
         """Compare the schemas of the target's tables with those of the source, on which the application relies."""
         self._report("compares the schemas", 0, 0)
-        found = self._session.find_schema_differences()
+        found = self._run_step(self._session.find_schema_differences)
         if not self._request.leave_differences:
             hint = "run these at the target, or accept them all: --leave-differences"
             self._add_block([d.block for d in found if d.blocks], hint)
@@ -330,7 +330,7 @@ class _Cutover:
 
     def _read_references(self) -> list[ReferenceCheck]:
         self._report("checks the foreign keys", 0, 0)
-        found = self._session.check_references()
+        found = self._run_step(self._session.check_references)
         orphans = [f for f in found if f.orphans and not f.not_valid]
         if not self._request.leave_invalid:
             self._add_block(
@@ -419,17 +419,21 @@ class _Cutover:
         session = self._session
         tables = [VersionedTable(t, (t.schema,)) for t in session.read_tables()]
         certified = {t["target_table"]: t["hash"]["target"] for t in mark.certificate["tables"]}
-        with session.open_snapshot():
-            now = {t.there.name: hash_target(session, t, self._report_rows).text for t in tables}
+        now = self._run_step(lambda: self._hash_tables(tables))
         written = [
             CutoverObstacle(what=f"{table} has been written to since the cut-over")
             for table in now
             if now[table] != certified.get(table)
         ]
         self._add_block(written, "these changes exist only here: carry them over by hand, or load another target")
-        session.relax(_invalid(mark.certificate), self._source.dictionary.read_numberings())
+        numberings = self._source.dictionary.read_numberings()
+        self._run_step(lambda: session.relax(_invalid(mark.certificate), numberings))
         self._target.record_comparison(certificate.certified_comparison(mark.certificate, mark.marked_at))
-        session.remove_mark()
+        self._run_step(session.remove_mark)
+
+    def _hash_tables(self, tables: Sequence[VersionedTable]) -> dict[str, str]:
+        with self._session.open_snapshot():
+            return {t.there.name: hash_target(self._session, t, self._report_rows).text for t in tables}
 
     def _report_rows(self, table: str, rows: int) -> None:
         self._report(f"hashes target: {table}", rows, 0)

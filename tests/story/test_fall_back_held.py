@@ -27,6 +27,7 @@ STEPS = {
     "close": HeldStep(FORWARD, "old", _READ, None, (None, "FOLLOWING"), ["old"]),
     "stop": HeldStep(FORWARD, "old", _CHECKPOINT, None, ("CLOSED", "FOLLOWING"), []),
     "open": HeldStep(FORWARD, "new", _WRITE, ("new", "FOLLOWING"), ("STOPPED", "FOLLOWING"), []),
+    "enforce": HeldStep(FORWARD, "new", "SELECT FROM orders", None, ("STOPPED", "OPEN"), ["new"]),
     "follow": HeldStep(FORWARD, "old", _APPLIED, ("old", "STOPPED"), ("STOPPED", "OPEN"), ["new"]),
     "back-close": HeldStep(BACK, "new", _READ, None, ("FOLLOWING", "OPEN"), ["new"]),
     "back-stop": HeldStep(BACK, "new", _CHECKPOINT, None, ("FOLLOWING", "CLOSED"), []),
@@ -142,7 +143,7 @@ def test_an_interrupted_switch_is_undone(pair: Pair) -> None:
     assert "there is nothing to undo" in pair.pipeline.venus("cutover", "--target", "main", "--undo", code=3).err
 
 
-@pytest.mark.parametrize("step", choose_steps("close", "follow", "back-open"))
+@pytest.mark.parametrize("step", choose_steps("close", "enforce", "follow", "back-open"))
 def test_a_lock_that_is_held_for_longer_than_its_time_limit_delays_each_step(pair: Pair, step: str) -> None:
     held, pipeline = STEPS[step], pair.pipeline
     pipeline.edit_processes(SHORT_WAITS)

@@ -40,6 +40,7 @@ from venus.adapters.targets.postgresql.session import (
     DEFERRED,
     REPLICA,
     TargetSession,
+    limit_lock_waits,
     open_session,
     statement,
     try_replica_role,
@@ -50,6 +51,7 @@ from venus.adapters.targets.relational.database import RelationalDatabase, wait_
 from venus.adapters.targets.relational.load_task import application_name
 from venus.adapters.targets.relational.place import VersionStep
 from venus.adapters.targets.relational.session import Refusal, Superseded
+from venus.adapters.targets.relational.sides import LOCK_TIMEOUT_MS
 from venus.adapters.targets.relational.states import TableState
 from venus.adapters.targets.relational.verdicts import RowsRefused
 from venus.adapters.under.cut_assembler import DeliveredCut, list_pieces
@@ -64,6 +66,9 @@ from venus.model import TableSchema
 from venus.rpc.conditions import TableCondition
 
 logger = logging.getLogger(__name__)
+
+#: Sessions of a cut-over. Its steps are repeated, so that no statement of the application queues behind one for long.
+_SWITCHING = ("cutover", "switch")
 
 
 def open_database(settings: Settings, name: str, *, first_load: bool = False) -> PostgresDatabase:
@@ -81,7 +86,10 @@ class PostgresDatabase(RelationalDatabase):
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def connect(self, purpose: str = "apply") -> TargetSession:
-        return open_session(self, purpose)
+        session = open_session(self, purpose)
+        if purpose in _SWITCHING:
+            limit_lock_waits(session, LOCK_TIMEOUT_MS)
+        return session
 
     def install(self) -> list[str]:
         # SQLAlchemy would choose another driver for a plain postgresql:// URL.

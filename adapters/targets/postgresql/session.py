@@ -32,6 +32,7 @@ from venus.adapters.dialects.postgresql.connection import (
 )
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
 from venus.adapters.dialects.statements import Statements
+from venus.adapters.targets.postgresql.naming import OWN_SCHEMA
 from venus.adapters.targets.relational.session import BackgroundWork, Params, Refusal, Superseded
 from venus.adapters.targets.switching import url_option
 from venus.errors import DatabaseUnavailable, Deadlock, LockTimeout, TargetError, VenusError
@@ -243,6 +244,11 @@ def try_replica_role(session: TargetSession) -> bool:
     except VenusError:  # an administrator may have disabled them with ALTER ROLE ... SET
         return session.row("SELECT current_setting('session_replication_role')") == ("replica",)
     return True
+
+
+def limit_lock_waits(session: TargetSession, milliseconds: int) -> None:
+    """Limit how long the statements of a session wait for a lock."""
+    session.run(statement("side", "lock_timeout", own=OWN_SCHEMA, milliseconds=str(milliseconds)))
 
 
 def open_session(target: ConfiguredTarget, purpose: str) -> TargetSession:

@@ -53,7 +53,7 @@ END $venus$
 DROP FUNCTION IF EXISTS {own}.reject_write() CASCADE
 
 -- lock_timeout --
-SET {scope} lock_timeout = {milliseconds}
+SET lock_timeout = {milliseconds}
 
 -- unfit_triggers --
 -- Triggers and rules of the application that fire in VENUS's sessions as well.

@@ -59,10 +59,6 @@ class RelationalCutover(ABC):
     def try_lock_switch(self) -> bool:
         """Try to lock the databases for a switch, until the session ends."""
 
-    @abstractmethod
-    def begin_mark(self) -> None:
-        """Make the open transaction one of VENUS's, for triggers of the application."""
-
     def run_preparation(self, statements: Seq[str]) -> None:
         """Run the statements of a handover that precede its transaction."""
         for text in statements:
@@ -118,7 +114,6 @@ class RelationalCutover(ABC):
         if opening is not None:
             self.run_preparation(opening.preparation)
         with transaction(session):
-            self.begin_mark()
             ((offset, _),) = target.read_own_rows(session, "hold_position")
             check([build_table_view(t) for t in target.read_tables(session)])
             if opening is not None:

@@ -128,13 +128,8 @@ def until_reported(pipeline: Pipeline, start: int, report: str = "") -> None:
 #: Sessions of a switch wait for locks of PostgreSQL for half a second, so that a test need not hold one for long.
 SHORT_WAITS = (
     SourceEdit(
-        where="venus.adapters.targets.postgresql.cutover.side:PostgresSide._limit_lock_waits",
+        where="venus.adapters.targets.postgresql.session:limit_lock_waits",
         old="str(milliseconds)",
-        new="'500'",
-    ),
-    SourceEdit(
-        where="venus.adapters.targets.postgresql.cutover.cutover_session:PostgresCutover.begin_mark",
-        old="str(LOCK_TIMEOUT_MS)",
         new="'500'",
     ),
 )

@@ -84,9 +84,6 @@ class MysqlCutover(NumberedFollowerCutover):
     def try_lock_switch(self) -> bool:
         return self._session.row(side_sql("lock_switch")) == (1,)
 
-    def begin_mark(self) -> None:
-        """Do nothing: the whole session is one of VENUS's."""
-
     def run_preparation(self, statements: Seq[str]) -> None:
         with closing(MysqlConnection(parse_address(self._target.url), "READ COMMITTED")) as connection:
             run_statements(connection, statements)

@@ -100,9 +100,6 @@ class OracleCutover(NumberedFollowerCutover):
     def try_lock_switch(self) -> bool:
         return self._session.try_lock(side_sql("make_lock"), side_sql("try_lock"), {})
 
-    def begin_mark(self) -> None:
-        """Do nothing: the whole session is one of VENUS's."""
-
     @contextmanager
     def open_snapshot(self) -> Iterator[None]:
         self._session.begin_snapshot()

@@ -30,9 +30,9 @@ from venus.adapters.targets.postgresql.database import PostgresDatabase, cutover
 from venus.adapters.targets.postgresql.naming import PlacedTable, quote
 from venus.adapters.targets.postgresql.rowsql import copy_rows
 from venus.adapters.targets.postgresql.schema.ddl import is_counted, is_identity
-from venus.adapters.targets.postgresql.session import TargetSession, statement
+from venus.adapters.targets.postgresql.session import TargetSession, limit_lock_waits, statement
 from venus.adapters.targets.relational.cutover_session import RelationalCutover
-from venus.adapters.targets.relational.sides import LOCK_TIMEOUT_MS, next_number
+from venus.adapters.targets.relational.sides import TIDY_TIMEOUT_MS, next_number
 from venus.codec.batch import TableChanges
 from venus.codec.copy_text import from_copy
 from venus.codec.row_bytes import Layout
@@ -136,10 +136,6 @@ class PostgresCutover(RelationalCutover):
     def try_lock_switch(self) -> bool:
         return self._session.row(side_sql("lock_switch")) == (True,)
 
-    def begin_mark(self) -> None:
-        self._session.run("SET LOCAL venus.apply = 'on'")
-        self._session.run(side_sql("lock_timeout", scope="LOCAL", milliseconds=str(LOCK_TIMEOUT_MS)))
-
     def open_side(self, opening: SideOpening) -> None:
         open_side(self._session, opening)
 
@@ -193,6 +189,7 @@ class PostgresCutover(RelationalCutover):
     # -- the hand-over ---------------------------------------------------------------------------------------------
 
     def enforce(self, invalid: Collection[str], numberings: Seq[Numbering]) -> list[str]:
+        limit_lock_waits(self._session, TIDY_TIMEOUT_MS)  # the application may write already, and queue behind it
         warnings = self._recreate_references(invalid, acting=True) + guarantees.add_domain_checks(
             self._session, self._created_tables
         )

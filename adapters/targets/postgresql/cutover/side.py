@@ -43,7 +43,12 @@ from venus.adapters.targets.cutover_contract import (
 from venus.adapters.targets.postgresql.database import PostgresDatabase, cutover_sql
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, quote, quote_literal
 from venus.adapters.targets.postgresql.schema import existing
-from venus.adapters.targets.postgresql.session import TargetSession, statement, try_replica_role
+from venus.adapters.targets.postgresql.session import (
+    TargetSession,
+    limit_lock_waits,
+    statement,
+    try_replica_role,
+)
 from venus.adapters.targets.relational.names import PostgresNames
 from venus.adapters.targets.relational.session import transaction
 from venus.adapters.targets.relational.sides import (
@@ -89,10 +94,6 @@ class PostgresSide(RelationalSide):
         super().__init__(target, target.connect("switch"))
         self._settings = settings
         self._session.run("SET venus.apply = 'on'")
-        self._limit_lock_waits(LOCK_TIMEOUT_MS)
-
-    def _limit_lock_waits(self, milliseconds: int) -> None:
-        self._session.run(side_sql("lock_timeout", scope="SESSION", milliseconds=str(milliseconds)))
 
     def sql(self, block: str, **parts: str) -> str:
         return side_sql(block, **parts)
@@ -254,13 +255,13 @@ class PostgresSide(RelationalSide):
         self.tidy()
 
     def tidy(self) -> None:
-        self._limit_lock_waits(TIDY_TIMEOUT_MS)
+        limit_lock_waits(self._session, TIDY_TIMEOUT_MS)
         try:
             self._session.run(side_sql("remove_triggers"))
         except DatabaseUnavailable as error:
             logger.info("%s keeps triggers that do nothing: %s", self.name, error)
             return
-        self._limit_lock_waits(LOCK_TIMEOUT_MS)
+        limit_lock_waits(self._session, LOCK_TIMEOUT_MS)
 
     def plan_own_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> CaptureHandover:
         with closing(self._connect()) as connection:

@@ -89,9 +89,6 @@ class SqliteCutover(FollowerCutover):
     def try_lock_switch(self) -> bool:
         return self._switch_lock.try_acquire()
 
-    def begin_mark(self) -> None:
-        """Do nothing: every transaction of the session is marked."""
-
     @contextmanager
     def open_snapshot(self) -> Iterator[None]:
         self._session.begin_snapshot()
