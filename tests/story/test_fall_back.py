@@ -241,6 +241,17 @@ def committed_changes(pair: Pair) -> dict[str, int]:
     return {name: found.get(number, 0) for name, number in tables}
 
 
+def test_how_the_new_database_differs_at_the_switch_is_no_change_that_the_old_one_follows(pair: Pair) -> None:
+    pair.start()
+    query(pair.new, "ALTER TABLE orders ALTER what SET DEFAULT 'new'")
+    cut_over(pair)
+    query(pair.new, "INSERT INTO orders (customer) VALUES (1)")
+    pair.until_equal()
+    text = "SELECT adrelid::regclass::text, pg_get_expr(adbin, adrelid) FROM pg_attrdef d JOIN pg_attribute a"
+    own = query(pair.old, f"{text} ON attrelid = adrelid AND attnum = adnum WHERE adrelid = 'orders'::regclass")
+    assert own == [("orders", "nextval('orders_no_seq'::regclass)")]
+
+
 def test_a_row_arrives_once_and_nothing_comes_back(pair: Pair) -> None:
     pair.start()
     cut_over(pair)
