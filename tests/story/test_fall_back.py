@@ -371,7 +371,7 @@ def test_an_old_database_that_is_away_stays_closed(pair: Pair, postgres_server: 
 def test_an_old_database_that_was_changed_by_hand_is_refused(pair: Pair) -> None:
     pair.start()
     cut_over(pair)
-    query(pair.old, "SET venus.apply = 'on'; UPDATE customer SET name = 'by hand' WHERE id = 1")
+    query(pair.old, "SET venus.follows = 'on'; UPDATE customer SET name = 'by hand' WHERE id = 1")
     for options in (("--rehearse",), ()):
         said = pair.pipeline.venus("fallback", *options, *QUIET, code=3)
         assert "public.customer is not the same everywhere" in said.out + said.err

@@ -246,7 +246,7 @@ RULES = {
             SourceEdit(
                 where="venus.adapters.dialects.statements:Statements.__call__",
                 old="return text",
-                new="return text.replace(\"current_setting('venus.apply', true) = 'on'\", 'false')",
+                new="return text.replace(\"current_setting('venus.follows', true) = 'on'\", 'false')",
             ),
         ),
         "has logged changes of VENUS",

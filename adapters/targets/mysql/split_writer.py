@@ -51,6 +51,6 @@ class MysqlSplitWriter(StatementSplitWriter):
         return rows
 
 
-def open_split_writer(url: str | SecretStr, *, application: str, target: str) -> MysqlSplitWriter:
+def open_split_writer(url: str | SecretStr, *, application: str, business: str, target: str) -> MysqlSplitWriter:
     """Connect to the target."""
     return MysqlSplitWriter(MysqlSession(url, application=application, target=target))

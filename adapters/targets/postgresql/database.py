@@ -116,9 +116,6 @@ class PostgresDatabase(RelationalDatabase):
     def try_disable_constraints(self, session: TargetSession) -> bool:
         return try_replica_role(session)
 
-    def begin_command(self, session: TargetSession) -> None:
-        session.run("SET LOCAL venus.apply = 'on'")
-
     def refuse_acting_foreign_keys(self, session: TargetSession, tables: Sequence[TableState]) -> None:
         refuse_acting_foreign_keys(session, self, tables)
 
@@ -357,7 +354,7 @@ def lock_target(target: PostgresDatabase, session: TargetSession, stop: threadin
     wait_for_lock(target, session, stop)
     if not target.read_own_rows(session, "is_newest")[0][0]:
         target.install()  # loaded by an older VENUS
-    session.run("SET venus.apply = 'on'; SET enable_hashjoin = off; SET enable_mergejoin = off")
+    session.run("SET enable_hashjoin = off; SET enable_mergejoin = off")
     return try_replica_role(session)
 
 

@@ -246,11 +246,29 @@ def try_replica_role(session: TargetSession) -> bool:
     return True
 
 
+def open_session(target: ConfiguredTarget, purpose: str) -> TargetSession:
+    """Open a session with a target of the configuration."""
+    application = f"venus {purpose} {target.group}"
+    return open_marked_session(target.url, application, business=target.business, target=target.name)
+
+
 def limit_lock_waits(session: TargetSession, milliseconds: int) -> None:
     """Limit how long the statements of a session wait for a lock."""
     session.run(statement("side", "lock_timeout", own=OWN_SCHEMA, milliseconds=str(milliseconds)))
 
 
-def open_session(target: ConfiguredTarget, purpose: str) -> TargetSession:
-    """Open a session with a target of the configuration."""
-    return TargetSession(target.url, application=f"venus {purpose} {target.group}", target=target.name)
+def open_marked_session(url: str | SecretStr, application: str, *, business: str, target: str) -> TargetSession:
+    """Open a session; mark it if the database follows another one as this target.
+
+    Triggers of VENUS neither log nor reject what a marked session writes. They do so with changes of other pipelines,
+    which are like those of the application.
+    """
+    session = TargetSession(url, application=application, target=target)
+    try:
+        if session.row(statement("side", "may_read", own=OWN_SCHEMA)) == (True,):
+            mark = statement("side", "mark_session", own=OWN_SCHEMA)
+            session.run(mark, {"business": business, "target": target})
+    except BaseException:
+        session.close()
+        raise
+    return session

@@ -29,18 +29,31 @@ SELECT DISTINCT r.oid::regclass::text
  ORDER BY 1
 
 -- reject_function --
--- VENUS's own sessions pass. The code is that of a read-only transaction, which applications know.
+-- The sessions of the pipeline by which the database follows pass. The code is that of a read-only transaction, which
+-- applications know.
 CREATE OR REPLACE FUNCTION {own}.reject_write() RETURNS trigger LANGUAGE plpgsql AS $venus$
 BEGIN
-  IF current_setting('venus.apply', true) = 'on' THEN RETURN NULL; END IF;
+  IF current_setting('venus.follows', true) = 'on' THEN RETURN NULL; END IF;
   RAISE EXCEPTION USING ERRCODE = 'read_only_sql_transaction',
     MESSAGE = 'this database rejects writes, because VENUS keeps it equal to another one: ' || {peer},
     HINT = 'write to the other database; `venus status` shows which one accepts writes';
 END $venus$
 
+-- may_read --
+SELECT coalesce(has_table_privilege(to_regclass('{own}.side'), 'SELECT'), false)
+
+-- mark_session --
+-- Triggers of release 0.1.0 read venus.apply, which every target of that release sets.
+SELECT set_config(m.name, 'on', false) FROM {own}.side CROSS JOIN unnest(ARRAY['venus.follows', 'venus.apply']) m (name)
+ WHERE side.business = %(business)s AND side.name = %(target)s
+
 -- reject --
 CREATE OR REPLACE TRIGGER venus_closed BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {table}
     FOR EACH STATEMENT EXECUTE FUNCTION {own}.reject_write()
+
+-- reject_always --
+-- Also in sessions of other pipelines, in which ordinary triggers do not fire.
+ALTER TABLE {table} ENABLE ALWAYS TRIGGER venus_closed
 
 -- accept --
 -- The triggers stay until `remove_triggers`, which waits for readers.

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 from venus.adapters.targets.postgresql.naming import OWN_SCHEMA, PlacedTable
 from venus.adapters.targets.postgresql.rows.searching import RefusedRowSearch
 from venus.adapters.targets.postgresql.rowsql import RowSql, copy_rows, copy_statement, full_rows_text
-from venus.adapters.targets.postgresql.session import TargetSession, statement, try_replica_role
+from venus.adapters.targets.postgresql.session import (
+    TargetSession,
+    open_marked_session,
+    statement,
+    try_replica_role,
+)
 from venus.adapters.targets.relational.verdicts import RefusedChange
 from venus.adapters.under.row_changes import RowChanges
 from venus.codec.batch import TableChanges
@@ -62,7 +67,6 @@ class PostgresSplitWriter:
     def __init__(self, session: TargetSession) -> None:
         self.session = session
         try_replica_role(session)
-        session.run("SET venus.apply = 'on'")
 
     def own_sql(self, name: str) -> str:
         """Return a block of own.sql."""
@@ -96,6 +100,6 @@ class PostgresSplitWriter:
         self.session.close()
 
 
-def open_split_writer(url: str | SecretStr, *, application: str, target: str) -> PostgresSplitWriter:
+def open_split_writer(url: str | SecretStr, *, application: str, business: str, target: str) -> PostgresSplitWriter:
     """Connect to the target."""
-    return PostgresSplitWriter(TargetSession(url, application=application, target=target))
+    return PostgresSplitWriter(open_marked_session(url, application, business=business, target=target))

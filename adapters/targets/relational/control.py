@@ -68,7 +68,6 @@ def command_transaction(
         if writes_rows:
             target.try_disable_constraints(session)  # a refusal would end the transaction
         with transaction(session):
-            target.begin_command(session)
             refuse_if_cut_over(target, session)
             target.run_own(session, "hold_position")
             position = target.read_position(session)

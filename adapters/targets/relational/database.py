@@ -115,9 +115,6 @@ class RelationalDatabase(OwnTables):
     def try_disable_constraints(self, session: OwnSession) -> bool:
         """Disable foreign keys and triggers for this session if the user may; return whether they are disabled."""
 
-    def begin_command(self, session: OwnSession) -> None:
-        """Mark the open transaction as one of VENUS's, for triggers of the application."""
-
     def refuse_acting_foreign_keys(self, session: OwnSession, tables: Sequence[TableState]) -> None:
         """Refuse foreign keys that would change rows a second time."""
 

@@ -81,7 +81,9 @@ class SplitWriter(Protocol):
 
 
 class _LoaderModule(Protocol):
-    def open_split_writer(self, url: str | SecretStr, *, application: str, target: str) -> SplitWriter: ...
+    def open_split_writer(
+        self, url: str | SecretStr, *, application: str, business: str, target: str
+    ) -> SplitWriter: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +143,10 @@ def load_splits(tasks: Sequence[SplitTask]) -> tuple[SplitResult, ...]:
     name = first.group.removeprefix(f"{first.business}/")
     module = cast(_LoaderModule, import_module(f"venus.adapters.targets.{first.kind}.split_writer"))
     writer = module.open_split_writer(
-        first.url, application=application_name(first.load_id, first.split_no), target=name
+        first.url,
+        application=application_name(first.load_id, first.split_no),
+        business=first.business,
+        target=name,
     )
     try:
         with SnapshotClient(first.broker) as snapshots:

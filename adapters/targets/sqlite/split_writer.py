@@ -12,6 +12,6 @@ if TYPE_CHECKING:
     from pydantic import SecretStr
 
 
-def open_split_writer(url: str | SecretStr, *, application: str, target: str) -> StatementSplitWriter:
+def open_split_writer(url: str | SecretStr, *, application: str, business: str, target: str) -> StatementSplitWriter:
     """Open the file."""
     return StatementSplitWriter(SqliteSession(url, group="", target=target), rowsql)

@@ -51,7 +51,7 @@ def plan_handover(
                 text
                 for schema, table in found
                 if table is not None
-                for text in _table_statements(schema, table, connection)
+                for text in _table_statements(schema, table, present)
             ),
             *(_register_sql(t.schema, t.state, t.reason) for t in released),
         ),
@@ -92,7 +92,7 @@ def read_registered_versions(connection: PostgresConnection) -> dict[int, TableS
     return {t.schema.table_id: t.schema for t, _ in registry.read_registered_tables(connection)}
 
 
-def _table_statements(schema: TableSchema, table: PostgresTable, connection: PostgresConnection) -> Iterator[str]:
+def _table_statements(schema: TableSchema, table: PostgresTable, present: PostgresInstalledObjects) -> Iterator[str]:
     table_id = schema.table_id
     log = names.log_table_name(table_id)
     yield f"DROP TABLE IF EXISTS {log}"
@@ -102,8 +102,7 @@ def _table_statements(schema: TableSchema, table: PostgresTable, connection: Pos
         yield triggers.revoke_sql(function.name)
     for trigger in triggers.build_triggers(table, table_id):
         yield trigger.sql.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER", 1)
-        how = "ENABLE ALWAYS" if connection.options.always else "ENABLE"
-        yield f"ALTER TABLE {trigger.table_sql} {how} TRIGGER {trigger.name}"
+        yield trigger.enable_sql(present.other_pipelines.trigger_states[0])
     for leaf in table.leaves:
         yield statement("triggers", "leaf_joined", table_id=str(table_id), leaf=str(leaf.oid))
     yield _register_sql(registered_version(schema, _describe(schema, table)), "ACTIVE", "")

@@ -23,7 +23,8 @@ from venus.adapters.dialects.postgresql.dictionary.tables import PostgresTable
 from venus.adapters.dialects.postgresql.dictionary.types import can_widen
 from venus.adapters.dialects.postgresql.installation import triggers
 from venus.adapters.dialects.postgresql.installation.check import check, describe_key_change, find_large_values
-from venus.adapters.dialects.postgresql.installation.triggers import PostgresTrigger, TriggerFunction
+from venus.adapters.dialects.postgresql.installation.other_pipelines import OtherPipelines, read_own_tables
+from venus.adapters.dialects.postgresql.installation.triggers import ALWAYS, PostgresTrigger, TriggerFunction
 from venus.adapters.dialects.postgresql.sql import literal, statement
 from venus.adapters.dialects.registry_rules import (
     BY_SCRIPT,
@@ -237,8 +238,6 @@ WIDTH = "width of log table "
 #: A function to be replaced by a newer one. It missed no change either.
 RENEWED = "newer function "
 _HARMLESS = (WIDTH, RENEWED)
-#: pg_trigger.tgenabled: O fires for ordinary sessions, A for replicas too.
-_ENABLED = {False: "O", True: "A"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +250,7 @@ class PostgresInstalledObjects:
     logs: dict[str, tuple[tuple[str, str], ...]]
     #: VENUS's other tables.
     other_tables: frozenset[str]
+    other_pipelines: OtherPipelines
     schemas: dict[tuple[str, str], TableSchema]
     #: The tables that are released or being released, with their fingerprints.
     released: dict[tuple[str, str], tuple[TableSchema, str]]
@@ -263,13 +263,14 @@ class PostgresInstalledObjects:
         known = registry.read_registered_tables(connection) if registry.is_installed(connection) else []
         out = [(t, mark) for t, mark in known if is_being_released(t)]
         out += registry.read_registered_tables(connection, released=True) if known else []
-        others = frozenset(r[0] for r in connection.rows(statement("triggers", "others")))
+        others = read_own_tables(connection)
         leaves = connection.rows(statement("triggers", "leaves")) if "captured_leaf" in others else []
         return cls(
             triggers={(r[0], r[1]): (r[2], r[3]) for r in connection.rows(statement("triggers", "present")) if r[2]},
             functions=dict(connection.rows(statement("triggers", "functions"))),
             logs={r[0]: tuple(zip(r[1], r[2], strict=True)) for r in connection.rows(statement("triggers", "logs"))},
-            other_tables=others,
+            other_tables=frozenset(others),
+            other_pipelines=OtherPipelines.read(connection, others),
             leaves={r[0]: frozenset(r[1]) for r in leaves},
             schemas={(t.schema.namespace, t.schema.name): t.schema for t, _ in known if not is_being_released(t)},
             released={(t.schema.namespace, t.schema.name): (t.schema, mark) for t, mark in out},
@@ -281,9 +282,9 @@ class PostgresInstalledObjects:
         out = {place: schema.table_id for place, (schema, _) in self.released.items()}
         return out | {place: schema.table_id for place, schema in self.schemas.items()}
 
-    def find_missing(self, table: PostgresTable, table_id: int, *, always: bool) -> list[str]:
+    def find_missing(self, table: PostgresTable, table_id: int) -> list[str]:
         """Return the objects of a registered table that are missing or altered."""
-        steps = table_steps(table, table_id, self, always=always)
+        steps = table_steps(table, table_id, self)
         return [s.what for s in steps if not s.exists and not s.what.startswith(("state ", *_HARMLESS))]
 
 
@@ -318,13 +319,12 @@ def all_table_steps(connection: PostgresConnection, include: Seq[str], exclude: 
         if table_id is None:
             table_id, next_id = next_id, next_id + 1
         if table.key and not table.unsupported:
-            always, limit = connection.options.always, connection.log_bytes_max
-            steps += table_steps(table, table_id, present, always=always, log_bytes_max=limit)
+            steps += table_steps(table, table_id, present, log_bytes_max=connection.log_bytes_max)
     return steps
 
 
 def table_steps(
-    table: PostgresTable, table_id: int, present: PostgresInstalledObjects, *, always: bool, log_bytes_max: int = 0
+    table: PostgresTable, table_id: int, present: PostgresInstalledObjects, *, log_bytes_max: int = 0
 ) -> list[InstallStep]:
     """Return the steps of one table. A repaired table ends as RESYNC, and a released one is captured again."""
     where = f"{table.namespace}.{table.name}"
@@ -338,7 +338,7 @@ def table_steps(
     for function in triggers.build_functions(table, table_id, log_bytes_max):
         steps += _function_steps(where, function, present)
     for trigger in triggers.build_triggers(table, table_id):
-        steps += _trigger_steps(where, trigger, present, always=always)
+        steps += _trigger_steps(where, trigger, present)
     mended = known and any(not s.exists and not s.what.startswith(_HARMLESS) for s in steps)
     numbered = place in present.table_ids
     steps.append(
@@ -422,24 +422,21 @@ def strip_schema(name: str) -> str:
 
 def _function_steps(where: str, function: TriggerFunction, present: PostgresInstalledObjects) -> list[InstallStep]:
     body = present.functions.get(strip_schema(function.name), "")
-    what = RENEWED if function.is_equivalent_to(body) else "function "
+    what = RENEWED if function.is_equivalent_to(body, present.other_pipelines.groups) else "function "
     step = InstallStep(table=where, what=f"{what}{function.name}", sql=function.sql, exists=body == function.body)
     if strip_schema(function.name) in present.functions:
         return [step]
     return [step, InstallStep(table=where, what=f"function {function.name}", sql=triggers.revoke_sql(function.name))]
 
 
-def _trigger_steps(
-    where: str, trigger: PostgresTrigger, present: PostgresInstalledObjects, *, always: bool
-) -> list[InstallStep]:
+def _trigger_steps(where: str, trigger: PostgresTrigger, present: PostgresInstalledObjects) -> list[InstallStep]:
     definition, enabled = present.triggers.get((trigger.table_oid, trigger.name), ("", ""))
-    same = trigger.is_same_as(definition) and enabled == _ENABLED[always]
+    states = present.other_pipelines.trigger_states
+    same, state = trigger.is_same_as(definition) and enabled in states, states[0]
     sql = trigger.sql.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER", 1) if definition else trigger.sql
     steps = [InstallStep(table=where, what=f"trigger {trigger.name}", sql=sql, exists=same)]
-    if not same and (always or (definition and enabled != _ENABLED[always])):
-        word = "ENABLE ALWAYS" if always else "ENABLE"
-        sql = f"ALTER TABLE {trigger.table_sql} {word} TRIGGER {trigger.name}"
-        steps.append(InstallStep(table=where, what=f"trigger {trigger.name}", sql=sql))
+    if not same and (state == ALWAYS or (definition and enabled != state)):
+        steps.append(InstallStep(table=where, what=f"trigger {trigger.name}", sql=trigger.enable_sql(state)))
     return steps
 
 

@@ -203,7 +203,7 @@ def is_complete(connection: PostgresConnection, captured: PostgresCapturedTable)
         return False
     with connection.snapshot():
         present = PostgresInstalledObjects.read(connection)
-    return not present.find_missing(captured.table, captured.schema.table_id, always=connection.options.always)
+    return not present.find_missing(captured.table, captured.schema.table_id)
 
 
 def _stop_capture(connection: PostgresConnection, captured: PostgresCapturedTable, reason: str) -> None:
@@ -339,12 +339,12 @@ def _find_missing(
     connection: PostgresConnection, table: PostgresTable, table_id: int, present: PostgresInstalledObjects
 ) -> list[str]:
     """Return the missing objects of a table, but not those of partitions that were dropped since the table was read."""
-    lacking = present.find_missing(table, table_id, always=connection.options.always)
+    lacking = present.find_missing(table, table_id)
     if lacking and table.leaves:
         rows = connection.rows(statement("dictionary", "partitions"), {"tables": [table.oid]})
         there = {leaf for _, leaf, *_ in rows}
         left = replace(table, leaves=tuple(leaf for leaf in table.leaves if leaf.oid in there))
-        lacking = present.find_missing(left, table_id, always=connection.options.always)
+        lacking = present.find_missing(left, table_id)
     return lacking
 
 
@@ -359,7 +359,8 @@ def renew_objects(
 ) -> PostgresInstalledObjects:
     """Widen a log whose key became wider, and replace functions. Busy ones stay until the next comparison."""
     made = triggers.build_functions(table, table_id, connection.log_bytes_max)
-    stale = [f for f in made if f.is_equivalent_to(present.functions.get(strip_schema(f.name), ""))]
+    found = ((f, present.functions.get(strip_schema(f.name), "")) for f in made)
+    stale = [f for f, body in found if f.is_equivalent_to(body, present.other_pipelines.groups)]
     widths = widening_steps(table, table_id, present)
     if not stale and not widths:
         return present

@@ -8,7 +8,7 @@ triggers, because a statement trigger fires for the table named in the statement
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -16,6 +16,9 @@ from venus.adapters.dialects.postgresql import sql as names
 from venus.adapters.dialects.postgresql.dictionary.tables import PostgresKeyColumn, PostgresTable
 from venus.adapters.dialects.postgresql.dictionary.types import accepted_types
 from venus.adapters.dialects.postgresql.sql import literal, log_key_columns, qualify, quote, statement
+
+#: pg_trigger.tgenabled: fires in ordinary sessions, and in those of replicas too.
+ORDINARY, ALWAYS = "O", "A"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,11 @@ class PostgresTrigger:
         """Return whether the server's definition is the same. The server quotes names only where it must."""
         return definition.replace('"', "") == self.sql.replace('"', "")
 
+    def enable_sql(self, state: str) -> str:
+        """Return the statement that gives the trigger this state."""
+        word = "ENABLE ALWAYS" if state == ALWAYS else "ENABLE"
+        return f"ALTER TABLE {self.table_sql} {word} TRIGGER {self.name}"
+
 
 _INDEX = re.compile(r"(?<=pg_get_indexdef\()\d+")
 #: Distinguishes the messages of a client.
@@ -44,6 +52,7 @@ _RETYPED = re.compile(r"\s*IF \(NOT EXISTS .*? IF TG_OP <> 'DELETE' .*?RETURN NU
 _LIMITED = re.compile(r"\s*IF pg_relation_size\(.*?RETURN NULL;\s+END IF;", re.DOTALL)
 #: The types that a key's column may have. A function that finds another type logs X.
 _TYPES = re.compile(r"atttypid (?:= '(?:[^']|'')*'::regtype|IN \([^()]*\))")
+_COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +67,18 @@ class TriggerFunction:
         """The text in pg_proc.prosrc."""
         return self.sql.split("$venus$")[1]
 
-    def is_equivalent_to(self, body: str) -> bool:
+    def is_equivalent_to(self, body: str, other_pipelines: Collection[str] = ()) -> bool:
         """Return whether a function with another body has missed nothing.
 
         That is so if only the index was recreated, if the key or the limit of the log is another one, or if an older
-        version looked up the key less often.
+        version looked up the key less often. Release 0.1.0 skipped what any pipeline of VENUS applied.
         """
-        return body != self.body and _normalise_body(body) == _normalise_body(self.body)
+        before = body if other_pipelines else body.replace("'venus.apply'", "'venus.follows'")
+        return body != self.body and _normalise_body(before) == _normalise_body(self.body)
 
 
 def _normalise_body(body: str) -> str:
-    body = _LIMITED.sub("", body)
+    body = _LIMITED.sub("", _COMMENT.sub("", body))
     asked = _INDEX_FIRST.sub(r"\1", _RETYPED.sub("", body).replace(_MESSAGE, ""))
     return _TYPES.sub("", _INDEX.sub("", asked))
 

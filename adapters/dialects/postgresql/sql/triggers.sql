@@ -35,8 +35,8 @@ IF current_setting('{marked}', true) IS DISTINCT FROM 'on' AND set_config('{mark
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, venus AS $venus$
 BEGIN
-  -- rows that VENUS itself applies are not captured
-  IF current_setting('venus.apply', true) = 'on' THEN RETURN NULL; END IF;
+  -- the session by which this database follows another one, whose changes they are
+  IF current_setting('venus.follows', true) = 'on' THEN RETURN NULL; END IF;
   IF TG_OP = 'TRUNCATE' THEN
     INSERT INTO {log} (op) VALUES ('T');
     {mark_dirty};
@@ -74,7 +74,7 @@ END $venus$
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, venus AS $venus$
 BEGIN
-  IF current_setting('venus.apply', true) = 'on' THEN RETURN NULL; END IF;
+  IF current_setting('venus.follows', true) = 'on' THEN RETURN NULL; END IF;
   IF TG_OP = 'TRUNCATE' THEN
     -- the triggers of partitions need not log a table that is truncated as a whole
     IF TG_WHEN = 'BEFORE' THEN
@@ -130,7 +130,7 @@ END $venus$
 CREATE OR REPLACE FUNCTION {partition_function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, venus AS $venus$
 BEGIN
-  IF current_setting('venus.apply', true) = 'on' OR current_setting('{truncating}', true) = 'on' THEN
+  IF current_setting('venus.follows', true) = 'on' OR current_setting('{truncating}', true) = 'on' THEN
     RETURN NULL;
   END IF;{full}
   EXECUTE format({keys_of_partition}, TG_RELID::regclass);
@@ -152,9 +152,6 @@ END $venus$
 
 -- revoke --
 REVOKE ALL ON FUNCTION {function}() FROM PUBLIC
-
--- enable_always --
-ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}
 
 -- present --
 -- The triggers of VENUS in the server's own notation. A partition has its own copy of each row trigger, which can be
@@ -187,8 +184,18 @@ SELECT c.relname, array_agg(format_type(a.atttypid, a.atttypmod) ORDER BY a.attn
  GROUP BY c.relname
 
 -- others --
-SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+SELECT c.relname, has_table_privilege(c.oid, 'SELECT') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = 'venus' AND c.relkind = 'r' AND c.relname !~ '^l_[0-9]+$'
+
+-- pipelines --
+-- The targets that pipelines of VENUS have in this database and may write to. One that was cut over is the application's.
+SELECT group_name FROM venus.applied a WHERE {writes}
+
+-- is_not_cut_over --
+NOT EXISTS (SELECT FROM venus.cutover c WHERE c.group_name = a.group_name)
+
+-- is_not_follower --
+NOT EXISTS (SELECT FROM venus.side s WHERE s.business || '/' || s.name = a.group_name)
 
 -- leaves_table --
 -- The captured partitions. One that joins or leaves adds or removes rows without firing a trigger.

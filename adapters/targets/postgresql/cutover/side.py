@@ -1,9 +1,10 @@
 """A PostgreSQL database that may become the application's and be taken back (`venus cutover --fall-back`).
 
 Writes are rejected by a trigger on each table and partition. CREATE TRIGGER waits for transactions that wrote to the
-table, so the end of that transaction is the end of the application's writes. VENUS's own sessions pass.
+table, so the end of that transaction is the end of the application's writes.
 
-While a database follows, its own triggers of VENUS stay and log nothing, because VENUS's sessions set venus.apply.
+While a database follows, its own triggers of VENUS stay and log nothing of its pipeline's sessions, which set
+venus.follows (session.py). What another pipeline writes is logged or rejected, as a change of the application is.
 Foreign keys and triggers of the application do not fire in them either (session_replication_role = replica), so
 nothing has to be switched off, and nothing can be left switched off.
 """
@@ -29,6 +30,7 @@ from venus.adapters.dialects.postgresql.installation.handover import (
     read_present_tables,
     read_registered_versions,
 )
+from venus.adapters.dialects.postgresql.installation.other_pipelines import OtherPipelines, read_own_tables
 from venus.adapters.dialects.postgresql.lock_waits import find_open_transactions
 from venus.adapters.dialects.postgresql.sql import statement as dialect_statement
 from venus.adapters.dialects.registry import replace_own_options
@@ -93,7 +95,6 @@ class PostgresSide(RelationalSide):
         target = PostgresDatabase(settings, name)
         super().__init__(target, target.connect("switch"))
         self._settings = settings
-        self._session.run("SET venus.apply = 'on'")
 
     def sql(self, block: str, **parts: str) -> str:
         return side_sql(block, **parts)
@@ -220,11 +221,18 @@ class PostgresSide(RelationalSide):
         session = self._session
         placed = [self._target.place(schema) for schema in tables if not schema.is_heartbeat]
         relations = session.rows(side_sql("relations"), {"tables": [one.sql for one in placed]})
+        blocks = ["reject", "reject_always"] if self._has_other_pipelines() else ["reject"]
         with transaction(session):
             self.put_record(record)
             session.run(side_sql("reject_function", peer=quote_literal(record.peer)))
             for (relation,) in relations:
-                session.run(side_sql("reject", table=relation))
+                for block in blocks:
+                    session.run(side_sql(block, table=relation))
+
+    def _has_other_pipelines(self) -> bool:
+        with closing(self._connect()) as connection:
+            found = OtherPipelines.read(connection, read_own_tables(connection))
+        return any(group != self._target.group for group in found.groups)
 
     def describe_open_transactions(self) -> str:
         return "; ".join(wait.holder for wait in find_open_transactions(self._session))

@@ -1,0 +1,50 @@
+"""Other pipelines of VENUS that write to a captured database.
+
+Their sessions set session_replication_role = replica if their role may, so that ordinary triggers do not fire. Triggers
+that are ENABLE ALWAYS do. The pipeline by which the database itself follows another one does not count: its changes are
+not captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from venus.adapters.dialects.postgresql.connection import PostgresConnection
+from venus.adapters.dialects.postgresql.installation.triggers import ALWAYS, ORDINARY
+from venus.adapters.dialects.postgresql.sql import statement
+
+
+def read_own_tables(connection: PostgresConnection) -> dict[str, bool]:
+    """Return VENUS's own tables apart from logs, and whether this role may read them."""
+    return dict(connection.rows(statement("triggers", "others")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherPipelines:
+    """The other pipelines that may write to a database."""
+
+    #: Their consumer groups.
+    groups: tuple[str, ...]
+    #: The states that triggers of VENUS may have; new ones get the first.
+    trigger_states: tuple[str, ...]
+
+    @classmethod
+    def read(cls, connection: PostgresConnection, own_tables: Mapping[str, bool]) -> Self:
+        """Read them. Triggers keep their state when the last of them ends."""
+        groups = _read_groups(connection, own_tables)
+        if connection.options.always or groups:
+            return cls(groups=groups, trigger_states=(ALWAYS,))
+        return cls(groups=(), trigger_states=(ORDINARY, ALWAYS) if "applied" in own_tables else (ORDINARY,))
+
+
+def _read_groups(connection: PostgresConnection, own_tables: Mapping[str, bool]) -> tuple[str, ...]:
+    if "applied" not in own_tables:
+        return ()
+    if not own_tables["applied"]:
+        return ("a target of another role",)
+    rules = {"cutover": "is_not_cut_over", "side": "is_not_follower"}
+    conditions = [statement("triggers", rule) for table, rule in rules.items() if own_tables.get(table)]
+    rows = connection.rows(statement("triggers", "pipelines", writes=" AND ".join(["true", *conditions])))
+    return tuple(group for (group,) in rows)
