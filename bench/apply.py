@@ -123,7 +123,7 @@ def measure_time(run: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def bare_copy(url: str, data: list[bytes]) -> None:
+def run_bare_copy(url: str, data: list[bytes]) -> None:
     """COPY ready text, one transaction each, as VENUS commits."""
     connection = psycopg2.connect(url)
     cursor = connection.cursor()
@@ -133,7 +133,7 @@ def bare_copy(url: str, data: list[bytes]) -> None:
     connection.close()
 
 
-def bare_merge(url: str, live: list[bytes], gone: list[bytes]) -> None:
+def run_bare_merge(url: str, live: list[bytes], gone: list[bytes]) -> None:
     """Stage ready text and merge it, one transaction each, as VENUS commits."""
     connection = psycopg2.connect(url)
     cursor = connection.cursor()
@@ -152,10 +152,10 @@ def bare_merge(url: str, live: list[bytes], gone: list[bytes]) -> None:
     connection.close()
 
 
-def crossing(url: str) -> None:
+def compare_cut_sizes(url: str) -> None:
     """Apply small cuts both ways."""
     query(url, "TRUNCATE shop.student")
-    bare_copy(url, [lines(list(range(100_000)), 0)])
+    run_bare_copy(url, [lines(list(range(100_000)), 0)])
     query(url, "ANALYZE shop.student")
     keyed, staged = ApplyBench(url, 1_000_000), ApplyBench(url, 0)
     print("\nrows a cut   keyed ms   staged ms   (median; 60 % update, 20 % insert, 20 % delete of 100,000 rows)")
@@ -187,7 +187,7 @@ def bulk(url: str, rows: int) -> None:
     results: dict[str, list[float]] = {}
     for _ in range(3):
         for name, run in (
-            ("bare COPY", lambda: bare_copy(url, texts)),
+            ("bare COPY", lambda: run_bare_copy(url, texts)),
             ("VENUS, inserts", lambda: bench.apply_all(ready)),
         ):
             query(url, "TRUNCATE shop.student")
@@ -203,11 +203,11 @@ def bulk(url: str, rows: int) -> None:
         gone.append("".join(f"{n}\n" for n in numbers[:cut]).encode())
     for _ in range(3):
         for name, run in (
-            ("bare staging + ON CONFLICT", lambda: bare_merge(url, live, gone)),
+            ("bare staging + ON CONFLICT", lambda: run_bare_merge(url, live, gone)),
             ("VENUS, mix", lambda: bench.apply_all(mixed)),
         ):
             query(url, "TRUNCATE shop.student")
-            bare_copy(url, texts)
+            run_bare_copy(url, texts)
             query(url, "VACUUM ANALYZE shop.student")
             results.setdefault(name, []).append(rows / measure_time(run))
     print(f"\n{rows} rows of 88 bytes in cuts of {step}, thousand rows a second (median of 3, min-max)")
@@ -229,7 +229,7 @@ def main() -> None:
             url = server.get_uri()
             ApplyBench(url, 20)
             bulk(url, rows)
-            crossing(url)
+            compare_cut_sizes(url)
         finally:
             server.cleanup()
 

@@ -22,7 +22,7 @@ FRAMES_KEPT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """What subscribers got: when the first increment came, and when the last of them had everything below an offset."""
+    """When subscribers received the first increment, and when the last of them had all below an offset."""
 
     first: float
     last: dict[int, float]
@@ -35,7 +35,7 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class FrameContent:
     """A frame that was checked and read."""
 
     content: bytes
@@ -45,13 +45,13 @@ class Read:
     price: int
 
 
-class Frames:
+class FrameCache:
     """The newest frames that subscribers of this process have read."""
 
     def __init__(self) -> None:
-        self.newest: deque[Read] = deque(maxlen=FRAMES_KEPT)
+        self.newest: deque[FrameContent] = deque(maxlen=FRAMES_KEPT)
 
-    def read(self, content: bytes) -> Read:
+    def read(self, content: bytes) -> FrameContent:
         """Return what is in a frame. Raises DigestMismatch, AssertionError."""
         for known in self.newest:
             if known.content == content:  # which compares lengths first
@@ -63,7 +63,7 @@ class Frames:
             assert increment.base_offset == end, "an increment is missing in a frame"
             end += increment.count
         price = sum(map(cost, increments))
-        found = Read(content=content, is_opening=frame.HasField("opened"), begin=begin, end=end, price=price)
+        found = FrameContent(content=content, is_opening=frame.HasField("opened"), begin=begin, end=end, price=price)
         if increments:
             self.newest.appendleft(found)
         return found
@@ -71,7 +71,7 @@ class Frames:
 
 @dataclass(slots=True)
 class Arrival:
-    """What the subscribers of one process have got so far."""
+    """What the subscribers of one process have received so far."""
 
     positions: list[int]
     #: Of each subscriber: the ends of its frames, and when they came.
@@ -81,9 +81,9 @@ class Arrival:
     nbytes: int = 0
     frames: int = 0
     opened: int = 0
-    frames_read: Frames = field(default_factory=Frames)
+    frames_read: FrameCache = field(default_factory=FrameCache)
 
-    def take(self, number: int, frame: Read, now: float) -> None:
+    def take(self, number: int, frame: FrameContent, now: float) -> None:
         """Note a frame of one subscriber. Raises AssertionError unless it continues at its position."""
         self.opened += frame.is_opening
         self.nbytes += len(frame.content)

@@ -36,8 +36,8 @@ _STAMP = struct.Struct("<d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bare:
-    """Of frames and their answers: how many a second, and milliseconds of both processes' CPU for one."""
+class BareRates:
+    """Frames and answers a second, and CPU milliseconds of both processes for one."""
 
     per_s: float
     cpu_ms: float
@@ -75,7 +75,7 @@ async def _fan_out(first: bytes, _: grpc.aio.ServicerContext[bytes, bytes]) -> A
         at += every_s
 
 
-def _server(port: int, path: Path | None, ready: Connection) -> None:
+def _run_server(port: int, path: Path | None, ready: Connection) -> None:
     asyncio.run(_serve(port, path, ready))
 
 
@@ -84,7 +84,7 @@ def run_server(path: Path | None) -> Iterator[tuple[int, int]]:
     """Yield the port and the process id of a server."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     port = free_port()
-    process = multiprocessing.get_context("spawn").Process(target=_server, args=(port, path, theirs), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=_run_server, args=(port, path, theirs), daemon=True)
     process.start()
     try:
         yield port, ours.recv()
@@ -93,7 +93,7 @@ def run_server(path: Path | None) -> Iterator[tuple[int, int]]:
         process.join()
 
 
-def bare(*, nbytes: int, seconds: float, durable: bool, pause_s: float = 0.0) -> Bare:
+def measure_bare(*, nbytes: int, seconds: float, durable: bool, pause_s: float = 0.0) -> BareRates:
     """Send frames of so many bytes, each after the answer of the one before, or at a pace."""
     frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     with ExitStack() as stack:
@@ -106,7 +106,7 @@ def bare(*, nbytes: int, seconds: float, durable: bool, pause_s: float = 0.0) ->
         count = _rounds(frames, answers, bytes(nbytes), seconds, pause_s)
         used, took = Usage.of([pid, os.getpid()]).since(before), time.monotonic() - began
         frames.put(None)
-    return Bare(per_s=count / took, cpu_ms=used.cpu_s / count * 1000)
+    return BareRates(per_s=count / took, cpu_ms=used.cpu_s / count * 1000)
 
 
 def fan_out(*, streams: int, nbytes: int, every_s: float, seconds: float) -> list[float]:
@@ -163,8 +163,8 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=150)
     chosen = parser.parse_args()
     for durable in (False, True):
-        found = bare(nbytes=chosen.bytes, seconds=chosen.seconds, durable=durable)
-        paced = bare(nbytes=chosen.bytes, seconds=chosen.seconds, durable=durable, pause_s=0.01)
+        found = measure_bare(nbytes=chosen.bytes, seconds=chosen.seconds, durable=durable)
+        paced = measure_bare(nbytes=chosen.bytes, seconds=chosen.seconds, durable=durable, pause_s=0.01)
         what = "durable" if durable else "in memory"
         print(
             f"{what}: {found.per_s:,.0f} frames and answers a second one at a time, {found.cpu_ms:.2f} ms of CPU each; "

@@ -57,7 +57,7 @@ def in_pieces(table: str, kind: str, size: int) -> Iterator[str]:
 
 
 class Drain:
-    """Takes cuts as the upper adapter does, without a broker behind it."""
+    """Reader of cuts like the upper adapter's, without a broker behind it."""
 
     def __init__(self, source: PostgresSource) -> None:
         self.source = source

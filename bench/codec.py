@@ -31,7 +31,7 @@ def table(columns: int, version: int) -> TableSchema:
     return TableSchema(table_id=1, version=version, namespace="bench", name="rows", columns=tuple(made), key=("c1",))
 
 
-def narrow() -> bytes:
+def narrow_rows() -> bytes:
     """Return 100-byte rows of 4 columns."""
     lines = (
         f"{100_000 + i}\tstudent {i:08d}{'x' * 22}\t{'class of some kind':30s}\t{'address' * 3}\n" for i in range(ROWS)
@@ -39,7 +39,7 @@ def narrow() -> bytes:
     return "".join(lines).encode()
 
 
-def wide(null_ratio: float, special_ratio: float) -> bytes:
+def wide_rows(null_ratio: float, special_ratio: float) -> bytes:
     """Return rows of 20 columns with NULLs, and values that need escaping."""
     chance = random.Random(7)
 
@@ -53,7 +53,7 @@ def wide(null_ratio: float, special_ratio: float) -> bytes:
 
 
 class ProtobufPeer:
-    """Protobuf's own class, a message per record_id and per row."""
+    """Codec to compare with: Protobuf's own class, a message per record_id and per row."""
 
     def __init__(self, schema: TableSchema) -> None:
         self.message: type[Message] = message_class(schema)
@@ -103,10 +103,10 @@ def rate(work: Callable[[], object], seconds: float) -> float:
 
 def main(seconds: float) -> None:
     cases = {
-        "4 columns": (table(4, 1), narrow()),
-        "20 columns, no NULL": (table(20, 2), wide(0, 0)),
-        "20 columns, 15 % NULL": (table(20, 2), wide(0.15, 0)),
-        "20 columns, 15 % NULL, 2 % escaped": (table(20, 2), wide(0.15, 0.02)),
+        "4 columns": (table(4, 1), narrow_rows()),
+        "20 columns, no NULL": (table(20, 2), wide_rows(0, 0)),
+        "20 columns, 15 % NULL": (table(20, 2), wide_rows(0.15, 0)),
+        "20 columns, 15 % NULL, 2 % escaped": (table(20, 2), wide_rows(0.15, 0.02)),
     }
     shown = Table(title=f"rows per second of one core, median, {ROWS} rows a batch; x = of protobuf's class")
     for heading in ("", "B/row", "from_copy", "x", "to_copy", "x", "from_columns", "to_columns"):

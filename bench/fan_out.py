@@ -91,8 +91,8 @@ class Messages:
         self._producer.close()
 
 
-class Used:
-    """Processor time and memory of a process since this was made."""
+class ProcessUsage:
+    """Processor time and memory of a process since this object was created."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

@@ -61,7 +61,7 @@ LOG_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class ForecastPlace:
-    """A source, and how to connect to it as the application does."""
+    """A source database, and a function that connects to it as the application does."""
 
     kind: str
     url: str

@@ -37,7 +37,7 @@ PAUSE_S = 0.1
 
 
 class Process:
-    """A broker."""
+    """A broker process that can be stopped and killed."""
 
     def __init__(self, folder: Path) -> None:
         settings = Settings(broker=BrokerSettings(listen="127.0.0.1:0", http="", data_dir=folder))
@@ -58,7 +58,7 @@ class Process:
 
 
 @contextmanager
-def three() -> Iterator[list[Process]]:
+def start_three() -> Iterator[list[Process]]:
     """Start three brokers."""
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
         started = [Process(Path(folder) / name) for name in "abc"]
@@ -100,9 +100,9 @@ def connect(reach: str) -> float:
     return (time.monotonic() - began) * 1000
 
 
-def fault(kind: str) -> tuple[float, float, float]:
+def measure_isolation(kind: str) -> tuple[float, float, float]:
     """Return, in ms: first failure until isolated, the next connection, and one while all were well (median of 20)."""
-    with three() as started:
+    with start_three() as started:
         reach = ",".join(each.address for each in started)
         known = rpc_brokers._known[reach] = RecordingSelector(tuple(reach.split(",")))
         well = percentile([connect(reach) for _ in range(20)], 50)
@@ -124,7 +124,7 @@ def fault(kind: str) -> tuple[float, float, float]:
 
 def false_isolations(seconds: float) -> int:
     """Return how often a healthy broker is isolated while connections are opened all the time."""
-    with three() as started:
+    with start_three() as started:
         reach = ",".join(each.address for each in started)
         known = rpc_brokers._known[reach] = RecordingSelector(tuple(reach.split(",")))
         end, found, was = time.monotonic() + seconds, 0, False
@@ -146,7 +146,7 @@ def measure(rounds: int, watch_s: float) -> list[FigureResult]:
     """Measure each fault in so many rounds, then healthy brokers for so long (0 = not at all)."""
     found: list[FigureResult] = []
     for kind in ("dead", "stopped", "slow") if rounds else ():
-        times = [fault(kind) for _ in range(rounds)]
+        times = [measure_isolation(kind) for _ in range(rounds)]
         behind = max(each[0] for each in times)
         found.append(
             at_most(f"{kind} peer: first failure until isolated, worst of {rounds}", behind, GOAL_MS, "ms", paper=PAPER)

@@ -130,7 +130,7 @@ def details_first(seen: Collection[tuple[int, ...]]) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class OverloadResult:
-    """What a run has shown."""
+    """Results of one run under overload."""
 
     idle: Latencies = field(default_factory=Latencies)
     loaded: Latencies = field(default_factory=Latencies)
@@ -157,7 +157,7 @@ def run(quick: bool, *, shared_cores: bool = False, flat_out: bool = False) -> S
             trickle = Trickle(address, http, echo)
             trickle.run(alone_s, seen.idle)
             with overload(address, clients, pace) as seen.offered:
-                beside(seen, trickle, loaded_s, address, pid)
+                run_beside(seen, trickle, loaded_s, address, pid)
             trickle.close()
             with AdminClient(address) as admin:
                 count(seen, trickle.rows, admin.status())
@@ -165,7 +165,7 @@ def run(quick: bool, *, shared_cores: bool = False, flat_out: bool = False) -> S
     return [*findings_of_latencies(seen, where), *findings_of_overload(seen)]
 
 
-def beside(seen: OverloadResult, trickle: Trickle, seconds: float, address: str, pid: int) -> None:
+def run_beside(seen: OverloadResult, trickle: Trickle, seconds: float, address: str, pid: int) -> None:
     """Let the trickle run beside the load, and look what the broker does about it."""
     began, before = time.monotonic(), rows_taken(address)
     while time.monotonic() < began + seconds:

@@ -159,7 +159,7 @@ def halves_of_the_machine() -> tuple[set[int], set[int]]:
 
 @dataclass(slots=True)
 class Latencies:
-    """What each question took, in ms."""
+    """Duration of each request, in milliseconds."""
 
     health: list[float] = field(default_factory=list)
     half: list[float] = field(default_factory=list)

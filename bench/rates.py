@@ -39,7 +39,7 @@ def rate(system: System, rows: int, *, rounds: int, warm_up: int) -> Rate:
     return Rate(received=total / found.received_s, done=total / found.done_s, cpu_us=found.server_cpu_s / total * 1e6)
 
 
-def beside(peer: System, sizes: Sequence[int], *, quick: bool) -> tuple[dict[int, Rate], str]:
+def try_rates(peer: System, sizes: Sequence[int], *, quick: bool) -> tuple[dict[int, Rate], str]:
     """Measure a peer; return its rates, or nothing and why it could not be measured."""
     try:
         return rates(peer, sizes, quick=quick), ""

@@ -62,7 +62,7 @@ class Receiver(Protocol):
 
 
 class System(Protocol):
-    """A server with its clients."""
+    """A system to measure: its server, sender and receiver."""
 
     name: str
     #: Of a round: a slow system would take minutes for what a fast one does in a second.

@@ -14,7 +14,7 @@ from tests.support.brokers.servers import BrokerProcess
 
 
 class Sets:
-    """Those that run, by name."""
+    """The running broker sets, by name."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -40,7 +40,7 @@ LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """What one load took: rows alone, the whole with key, statistics and start, and processor time by process."""
+    """Durations of one load: of the rows alone and of the whole, and processor time by process."""
 
     rows_s: float
     whole_s: float
@@ -144,7 +144,7 @@ def rates(rows: int, seconds: list[float]) -> str:
     return f"{statistics.median(found):.0f} ({min(found):.0f}-{max(found):.0f})"
 
 
-def memory(home: LoadSite) -> None:
+def print_memory(home: LoadSite) -> None:
     """Print the peak memory of every kind of process, for each engine."""
     home.fill()
     for engine in ("local", "spark"):
@@ -206,7 +206,7 @@ def main() -> None:
         print("      rows engine  peak memory of each kind of process")
         for rows in asked.memory:
             with running(NARROW, rows) as home:
-                memory(home)
+                print_memory(home)
         return
     for shape, rows in ((NARROW, asked.rows), (WIDE, asked.wide_rows)):
         if asked.only in (None, shape.name):

@@ -58,7 +58,7 @@ class SparkSyncBench:
             self.source.execute(statement)
         self.venus.run("install-triggers")
         self.venus.start("broker", "broker")
-        self._until(self._broker_answers)
+        self._wait_until(self._broker_answers)
         self.venus.run("migrate", "--target", "main")
         self.venus.start("capture", "sync", "--capture-only")
         self.target.execute(f"CREATE TABLE peer (LIKE {NARROW.name} INCLUDING ALL)")
@@ -116,7 +116,7 @@ class SparkSyncBench:
 
     def wait_for_mark(self) -> float:
         """Wait for the mark; return the target's commit, Unix seconds."""
-        self._until(lambda: self._one(self.target, "SELECT n FROM mark") == self._mark)
+        self._wait_until(lambda: self._one(self.target, "SELECT n FROM mark") == self._mark)
         return self._commit_time(self.target)
 
     def burst(self, statements: list[str]) -> float:
@@ -130,7 +130,7 @@ class SparkSyncBench:
         pause(self.settings, "main")
         before = self._next_offset()
         self.change(statements)
-        self._until(lambda: self._next_offset() > before + rows)
+        self._wait_until(lambda: self._next_offset() > before + rows)
         began = time.time()
         resume(self.settings, "main")
         return self.wait_for_mark() - began
@@ -181,7 +181,7 @@ class SparkSyncBench:
         cursor.execute(query)
         return cursor.fetchone()[0]
 
-    def _until(self, condition: Callable[[], bool]) -> None:
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + WAIT_S
         while not condition():
             self.venus.check()

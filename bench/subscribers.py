@@ -62,7 +62,7 @@ class _Owed:
 
 @dataclass(slots=True)
 class _Progress(Arrival):
-    """What they have got, and what they owe."""
+    """What the subscribers have received, and the credit that they have not given back."""
 
     owed: list[_Owed] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -152,7 +152,7 @@ def run_subscribers(*arguments: Any) -> None:
 
 
 class Subscribers:
-    """So many, in one process, shared out over brokers."""
+    """Subscribers in one process, distributed over brokers."""
 
     def __init__(
         self,
@@ -289,18 +289,18 @@ class _End(asyncio.Protocol):
             self.other.transport.close()
 
 
-async def _lines(target: str, delay_s: float, orders: Connection) -> None:
+async def _serve_lines(target: str, delay_s: float, orders: Connection) -> None:
     loop = asyncio.get_running_loop()
     host, _, port = target.rpartition(":")
     tasks: set[asyncio.Task[None]] = set()
 
-    async def beyond(near: _End) -> None:
+    async def connect_far_end(near: _End) -> None:
         _, far = await loop.create_connection(lambda: _End(delay_s), host, int(port))
         near.other, far.other = far, near
 
     def make_end() -> _End:
         near = _End(delay_s)
-        task = loop.create_task(beyond(near))
+        task = loop.create_task(connect_far_end(near))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         return near
@@ -311,7 +311,7 @@ async def _lines(target: str, delay_s: float, orders: Connection) -> None:
 
 
 def _run_lines(target: str, delay_s: float, orders: Connection) -> None:
-    asyncio.run(_lines(target, delay_s, orders))
+    asyncio.run(_serve_lines(target, delay_s, orders))
 
 
 @contextmanager

@@ -32,7 +32,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a command took."""
+    """Duration and processor time of a command."""
 
     wall_s: float
     command_cpu_s: float

@@ -57,7 +57,7 @@ def rss_bytes(pid: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class FormFigures:
-    """What was measured of one form, a value for each round."""
+    """Measurements of one form of VENUS (one process or several), a value for each round."""
 
     runs: list[MeasuredRun] = field(default_factory=list)
     #: What the application alone uses, for a table that is not captured.

@@ -46,7 +46,7 @@ TRIGGERS = "triggers (application's backend, beside an uncaptured table)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """What one run has found: milliseconds by transaction, and what was used."""
+    """Results of one run: milliseconds by transaction, and resources by part."""
 
     rate: float
     latencies: list[float]
@@ -235,7 +235,7 @@ class TrickleBench:
 
 
 class LogicalReplication:
-    """PostgreSQL's own, while it is measured; both databases are of one server, so the slot is made by hand."""
+    """PostgreSQL's logical replication. The slot is created apart: both databases are on one server."""
 
     def __init__(self, bench: TrickleBench) -> None:
         self._source, self._target = bench.source, bench.target
@@ -294,7 +294,7 @@ def report(console: Console, rate: int, found: dict[str, list[MeasuredRun]]) -> 
     report_use(console, found, shared)
 
 
-def costs(found: dict[str, list[MeasuredRun]]) -> dict[str, tuple[float, float, float]]:
+def costs_by_part(found: dict[str, list[MeasuredRun]]) -> dict[str, tuple[float, float, float]]:
     """Return what each part used: CPU ms and switches a transaction, share of a core; medians of the runs."""
     used = {part: _median(found[VENUS], part) for part in PARTS}
     base = _median(found[PLAIN], "application")
@@ -317,7 +317,7 @@ def report_use(console: Console, found: dict[str, list[MeasuredRun]], shared: fl
     table = Table(title="of it by part")
     for heading in ("", "CPU ms a transaction", "a cut", "switches a transaction", "of a core"):
         table.add_column(heading, justify="left" if not heading else "right")
-    rows = costs(found)
+    rows = costs_by_part(found)
     ms, switches, share = (sum(column) for column in zip(*rows.values(), strict=True))
     rows["VENUS together"] = (ms, switches, share)
     for label, (ms, switches, share) in rows.items():

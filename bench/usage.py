@@ -15,7 +15,7 @@ _SWITCHES = re.compile(r"ctxt_switches:\s+(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Of one part: seconds of processor time, and how often one of its threads left a core."""
+    """Resources of one part: seconds of processor time, and context switches of its threads."""
 
     cpu_s: float
     switches: int

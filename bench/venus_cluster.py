@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 class Brokers:
-    """The cluster, as the figures want it."""
+    """The three brokers of the cluster, with the operations that figures need."""
 
     def __init__(self, cluster: BrokerCluster) -> None:
         self._cluster = cluster

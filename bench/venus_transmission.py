@@ -64,7 +64,7 @@ def make_half(batch_no: int, first_sequence: int, rows: int) -> broker_pb2.Half:
 
 
 class VenusSender:
-    """An upper adapter without a source."""
+    """Producer that ships half messages like an upper adapter, without a source."""
 
     def __init__(
         self, address: str, *, one_at_a_time: bool, awaits_commits: bool = True, business: str = BUSINESS
@@ -111,7 +111,7 @@ class VenusSender:
 
 
 class VenusReceiver:
-    """An under adapter without a target."""
+    """Consumer that reads increments like an under adapter, without a target."""
 
     def __init__(self, address: str, *, business: str = BUSINESS, credit_bytes: int = 16 << 20) -> None:
         self._subscriber = Subscriber(address, business, "bench", credit_bytes=credit_bytes)

@@ -28,7 +28,7 @@ spawn = multiprocessing.get_context("spawn")
 
 @dataclass(slots=True)
 class WatchedRows:
-    """What one of them has seen. `ends` and `times` are the offset behind each increment, and when it came."""
+    """What one consumer has received. `ends`, `times`: the offset behind each increment, and its arrival."""
 
     position: int
     row: int
@@ -54,7 +54,7 @@ class _Watcher(threading.Thread):
     def run(self) -> None:
         while not self.ending.is_set():
             try:
-                self._session()
+                self._run_session()
             except (OffsetDiverged, OffsetTrimmed) as error:
                 self.seen.trouble = str(error)
                 return
@@ -62,7 +62,7 @@ class _Watcher(threading.Thread):
                 self.seen.reconnects += 1
                 self.ending.wait(RETRY_S)
 
-    def _session(self) -> None:
+    def _run_session(self) -> None:
         with Subscriber(self._address, BUSINESS, self._group, credit_bytes=CREDIT_BYTES) as subscriber:
             subscriber.open(self.seen.position, self._epoch)
             while not self.ending.is_set():

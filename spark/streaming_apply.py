@@ -100,7 +100,7 @@ class RangesSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        """Return the two offsets."""
+        """Return the schema of this data source: the offsets at which a micro-batch starts and ends."""
         return "start bigint, end bigint"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802

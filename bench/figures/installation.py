@@ -35,7 +35,7 @@ GOAL_MEMORY_MIB = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """Seconds of each turn; `in_sync_s` from when a replica has all rows until it counts."""
+    """Seconds of each repetition; `in_sync_s` runs from all rows at a replica until it is in sync."""
 
     rows: int
     load_s: tuple[float, ...]

@@ -31,7 +31,7 @@ def names(count: int) -> list[str]:
 
 
 class ProducerCrowd:
-    """The producers, a thread each."""
+    """All producers, each in a thread of its own."""
 
     def __init__(self, address: str, count: int) -> None:
         self._all = [VenusSender(address, one_at_a_time=False, business=name) for name in names(count)]
@@ -71,7 +71,7 @@ class Consumer:
 
 
 class Businesses(VenusSystem):
-    """A broker with so many businesses."""
+    """A broker with a number of businesses, one for each producer."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

@@ -88,7 +88,7 @@ def run_powered_sets() -> Iterator[PoweredSets]:
 
 
 class Writing:
-    """The producer, in a thread. It continues at its position when its broker is back."""
+    """Producer in a thread. It continues at its position when its broker is back."""
 
     def __init__(self, writer: Writer, messages: int, seconds: float) -> None:
         self._writer, self._messages, self._pause_s = writer, messages, seconds / PIECES

@@ -42,7 +42,7 @@ PAPER = "Kafka: 0 to 6,352 rows a broker, 882 lost; Minos: even, 0 lost"
 
 
 class BusinessSet:
-    """The businesses of a cluster, by their records and brokers."""
+    """The businesses of a cluster: their leadership records, and the brokers that lead them."""
 
     def __init__(self, cluster: BrokerCluster, count: int) -> None:
         self.cluster = cluster
@@ -104,10 +104,10 @@ class BusinessSet:
     def wait_in_sync(self) -> None:
         """Wait until every replica is in sync."""
 
-        def are() -> bool:
+        def has_all_in_sync() -> bool:
             return all({one.broker for one in known.in_sync} == set(known.replicas) for known in self.records())
 
-        wait_for(are, every_s=0.5)
+        wait_for(has_all_in_sync, every_s=0.5)
 
 
 def commit_batch(reach: str, business: str, number: int) -> None:

@@ -94,7 +94,7 @@ def hops(seen: dict[str, WatchedRows], offsets: Sequence[int]) -> dict[str, list
     }
 
 
-def steady(started: Sets, sender: Messages, rate: int, seconds: float) -> FigureResult:
+def measure_steady(started: Sets, sender: Messages, rate: int, seconds: float) -> FigureResult:
     """Write at a steady rate and measure hops."""
     addresses = {name: broker.address for name, broker in started.brokers.items()}
     with watching(addresses, sender.end, counts=False) as watchers:
@@ -107,7 +107,7 @@ def steady(started: Sets, sender: Messages, rate: int, seconds: float) -> Figure
     return at_most(what, worst, HOP_MS, "ms")
 
 
-def volume(started: Sets, cables: dict[str, Cables], sender: Messages, batches: int) -> FigureResult:
+def measure_volume(started: Sets, cables: dict[str, Cables], sender: Messages, batches: int) -> FigureResult:
     """Send much, and compare what went down to a set with a label with what went down to one without."""
     before = {name: line.down(name) for name, line in cables.items()}
     first = sender.count + 1
@@ -130,9 +130,9 @@ def run(quick: bool) -> Sequence[FigureResult]:
         sender = Messages(started.at("home"), make=make_mixed_half)
         sender.commit_one()
         started.wait(sender.end)
-        found = [steady(started, sender, rate, 5.0 if quick else 60.0) for rate in CHANGES_PER_S]
+        found = [measure_steady(started, sender, rate, 5.0 if quick else 60.0) for rate in CHANGES_PER_S]
         sender.rows = VOLUME_ROWS
-        found.append(volume(started, cables, sender, 50 if quick else 400))
+        found.append(measure_volume(started, cables, sender, 50 if quick else 400))
         sender.close()
     return found
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench import trickle
-from bench.bare import bare
+from bench.bare import measure_bare
 from bench.figures.figure import Figure, FigureResult, at_most
 from bench.trickle import PEER, VENUS, MeasuredRun, TrickleBench
 
@@ -36,7 +36,7 @@ def running(rate: int, tables: int = 0) -> Iterator[TrickleBench]:
 
 def core(found: dict[str, list[MeasuredRun]]) -> float:
     """Return what VENUS and the triggers use of a core, in percent; medians."""
-    return 100 * sum(share for _, _, share in trickle.costs(found).values())
+    return 100 * sum(share for _, _, share in trickle.costs_by_part(found).values())
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
@@ -55,7 +55,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
     peer = f"logical replication {median(found[PEER], 0.5):.1f} / {median(found[PEER], 0.99):.1f} ms"
     share = sum(trickle.idle_shares(idle, IDLE_S[quick]).values())
     rate = statistics.median(run.rate for run in fast)
-    frame_ms = bare(nbytes=200, seconds=seconds, durable=False, pause_s=0.01).cpu_ms
+    frame_ms = measure_bare(nbytes=200, seconds=seconds, durable=False, pause_s=0.01).cpu_ms
     floor = 100 * FRAMES_A_CUT * frame_ms / 10  # a cut every 10 ms
     return [
         at_most("100 transactions/s, p50", median(found[VENUS], 0.5), trickle.GOAL_P50_MS, "ms", peer=peer),

@@ -23,7 +23,7 @@ ROWS = {True: 50_000, False: 500_000}
 
 
 class Bursts(MeasuredPipeline):
-    """Large transactions with VENUS in either form."""
+    """Measurement of large transactions with VENUS as one process and as several."""
 
     def install(self, shapes: Sequence[Shape]) -> None:
         """Install and load the empty tables; nothing of VENUS runs afterwards."""

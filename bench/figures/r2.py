@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from bench.figures.figure import Figure, FigureResult, at_most, percentile
-from bench.figures.t5 import cluster_ready, load
+from bench.figures.t5 import load, wait_until_in_sync
 from bench.venus_cluster import NAMES, Brokers, brokers, wait_for
 
 PAPER = "within seconds"
@@ -27,7 +27,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
     chance = random.Random(2)
     silent, shown, whole = list[float](), list[float](), list[float]()
     with brokers() as cluster:
-        cluster_ready(cluster)
+        wait_until_in_sync(cluster)
         with load(cluster.reach) as writing:
             for _ in range(5 if quick else 50):
                 cluster.wait_in_sync()

@@ -28,7 +28,7 @@ UPKEEP_CYCLES = 5
 
 @dataclass(frozen=True, slots=True)
 class RoutingTraffic:
-    """What messages of one overlay cost."""
+    """Hops and messages that the routing of one overlay takes."""
 
     hops: float
     hops_max: int

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.fan_out import Messages, Used
+from bench.fan_out import Messages, ProcessUsage
 from bench.figures.figure import Figure, FigureResult, at_most, percentile
 from bench.sets import sets
 from bench.subscribers import delay_line, subscribers
@@ -43,7 +43,7 @@ def far_away() -> Iterator[tuple[str, str, str]]:
                     yield home, access, lower
 
 
-def far(count: int, messages: int) -> list[FigureResult]:
+def measure_three_levels(count: int, messages: int) -> list[FigureResult]:
     """One message at a time, then 1,000 at once, through three levels."""
     with far_away() as (home, access, lower):
         sender = Messages(home)
@@ -88,7 +88,7 @@ def access_brokers() -> Iterator[tuple[BrokerProcess, list[BrokerProcess]]]:
                 broker.stop()
 
 
-def near(count: int, seconds: float) -> list[FigureResult]:
+def measure_access_brokers(count: int, seconds: float) -> list[FigureResult]:
     """100 changes a second to subscribers at three access brokers (scenario 63)."""
     with access_brokers() as (home, access):
         sender = Messages(home.address, rows=1)
@@ -97,7 +97,7 @@ def near(count: int, seconds: float) -> list[FigureResult]:
             has(broker.address, sender.end, BUSINESS)
         addresses = [broker.address for broker in access]
         with subscribers(addresses, count, processes=2, offset=sender.end) as reach:
-            used = [Used(broker.process.pid) for broker in access]
+            used = [ProcessUsage(broker.process.pid) for broker in access]
             began = time.monotonic()
             begun = sender.steadily(CHANGES_PER_S, seconds)
             took_s = time.monotonic() - began
@@ -118,7 +118,10 @@ def near(count: int, seconds: float) -> list[FigureResult]:
 
 def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
-    return [*far(*((100, 10) if quick else (1000, 100))), *near(*((90, 5.0) if quick else (1000, 60.0)))]
+    return [
+        *measure_three_levels(*((100, 10) if quick else (1000, 100))),
+        *measure_access_brokers(*((90, 5.0) if quick else (1000, 60.0))),
+    ]
 
 
 FIGURE = Figure(id="T1", title="one message everywhere", measure=run)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from bench.fan_out import Messages, Used, one_broker
+from bench.fan_out import Messages, ProcessUsage, one_broker
 from bench.figures.figure import Figure, FigureResult, at_most
 from bench.light.watching import run as light
 from bench.subscribers import run_subscribers as real
@@ -31,7 +31,7 @@ def one(count: int, messages: int) -> FigureResult:
         processes = min(2, -(-count // 100))
         with subscribers([broker.address], count, processes=processes, on_one=on_one, watch=watch) as reach:
             before = reach(sender.end)
-            used, began = Used(broker.process.pid), time.monotonic()
+            used, began = ProcessUsage(broker.process.pid), time.monotonic()
             sender.commit_many(messages)
             committed_s = time.monotonic() - began
             found = reach(sender.end)

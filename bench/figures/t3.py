@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.fan_out import Messages, Used, one_broker
+from bench.fan_out import Messages, ProcessUsage, one_broker
 from bench.figures.figure import Figure, FigureResult, at_least
 from bench.subscribers import subscribers
 
@@ -21,7 +21,7 @@ KNEE = 0.9
 
 def rate(address: str, pid: int, count: int, end: int) -> tuple[float, float]:
     """Return GB/s to so many subscribers, and GB for a second of the broker's CPU."""
-    used = Used(pid)
+    used = ProcessUsage(pid)
     with subscribers([address], count, processes=min(2, count), credit_bytes=4 << 20) as reach:
         found = reach(end)
         return found.nbytes / (found.last[end] - found.first) / 1e9, found.nbytes / max(0.01, used.cpu_s) / 1e9

@@ -132,7 +132,7 @@ def resync(cluster: Brokers, nbytes: int) -> float:
 def run(quick: bool) -> Sequence[FigureResult]:
     """Measure."""
     with brokers() as cluster:
-        cluster_ready(cluster)
+        wait_until_in_sync(cluster)
         lost = fail_overs(cluster, 10 if quick else 50)
         gone = all_killed(cluster, 2 if quick else 10)
         planned = hand_overs(cluster, 3 if quick else 10)
@@ -147,7 +147,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
     ]
 
 
-def cluster_ready(cluster: Brokers) -> None:
+def wait_until_in_sync(cluster: Brokers) -> None:
     """Make the business, and wait until all three are in sync."""
     writer = Writer(cluster.reach)
     writer.commit_until_done()

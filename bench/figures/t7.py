@@ -137,7 +137,7 @@ def write(sender: Messages, seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """A consumer of the home, one that the directory guides, and one without a group."""
+    """Three readers: a consumer of the home, one that uses the directory, and one without a group."""
 
     known: SimulatedReader
     guided: SimulatedReader

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from bench.figures.figure import Figure, FigureResult, at_most
-from bench.figures.t5 import cluster_ready, load
+from bench.figures.t5 import load, wait_until_in_sync
 from bench.venus_cluster import NAMES, Brokers, Writer, brokers, wait_for
 from venus.errors import NotLeader, Unavailable, VenusError
 
@@ -30,7 +30,7 @@ def measure_refusal(times: int) -> tuple[list[float], int]:
     """Under `consistency`: return the seconds until writers are refused, and the number of lost batches."""
     taken, lost = [], 0
     with brokers() as cluster:
-        cluster_ready(cluster)
+        wait_until_in_sync(cluster)
         for number in range(times):
             writer = Writer(cluster.reach)
             writer.stream(20, 100)
@@ -64,7 +64,7 @@ def measure_service(times: int) -> list[float]:
     """Under `availability`: return the seconds until the one that is left commits."""
     taken = []
     with brokers(policy="availability") as cluster:
-        cluster_ready(cluster)
+        wait_until_in_sync(cluster)
         for _ in range(times):
             with load(cluster.reach) as writing:
                 at = time.monotonic()

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from bench import bare
-from bench.fan_out import Messages, Used, one_broker
+from bench.fan_out import Messages, ProcessUsage, one_broker
 from bench.figures.figure import Figure, FigureResult, at_least, at_most, percentile
 from bench.venus_transmission import BUSINESS
 from venus.codec import schema as schemas_codec
@@ -135,7 +135,7 @@ def predicates(lows: Sequence[int]) -> list[str]:
 
 @dataclass(slots=True)
 class _Stream:
-    """What one stream has got: changes, and when each position came."""
+    """Changes that one stream has received, and when each position arrived."""
 
     changes: int = 0
     position: int = 0
@@ -217,7 +217,7 @@ def _measure(
     sender.commit_many(8)
     orders.send(sender.end)
     orders.recv()
-    used, began = Used(pid), time.monotonic()
+    used, began = ProcessUsage(pid), time.monotonic()
     sender.commit_many(batches)
     orders.send(sender.end)
     got, arrivals, *_ = orders.recv()

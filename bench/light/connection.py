@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
-from bench.arrivals import Frames, Read
+from bench.arrivals import FrameCache, FrameContent
 from bench.light import framing
 from bench.light.framing import ACK, END_STREAM, WORD, FrameKind, Setting, Splitter
 from bench.light.messages import FrameReader
@@ -43,12 +43,12 @@ class Stream:
 
 
 class Connection:
-    """To one broker; `take` gets each message of each stream."""
+    """Connection to one broker; `take` gets each message of each stream."""
 
-    def __init__(self, address: str, take: Callable[[Connection, Stream, Read], None]) -> None:
+    def __init__(self, address: str, take: Callable[[Connection, Stream, FrameContent], None]) -> None:
         self._address, self._take = address, take
         self.streams: dict[int, Stream] = {}
-        self._splitter = Splitter(self._data, self._other)
+        self._splitter = Splitter(self._on_data, self._on_other_frame)
         self._room = self._stream_room = framing.WINDOW_BYTES
         self._came = 0
         wanted = {
@@ -66,7 +66,7 @@ class Connection:
 
     # -- to the broker -------------------------------------------------------------------------------------------
 
-    def open(self, number: int, group: str, frames: Frames) -> Stream:
+    def open(self, number: int, group: str, frames: FrameCache) -> Stream:
         """Call `Delivery.Subscribe`."""
         stream = Stream(2 * len(self.streams) + 1, number, group, FrameReader(frames), self._stream_room)
         self.streams[stream.id] = stream
@@ -102,7 +102,7 @@ class Connection:
             raise ConnectionError(f"{self._address} has closed a connection of {len(self.streams)} streams")
         self._splitter.feed(buffer[:nbytes])
 
-    def _data(self, stream_id: int, piece: memoryview) -> None:
+    def _on_data(self, stream_id: int, piece: memoryview) -> None:
         stream = self._stream(stream_id)
         for message in stream.messages.feed(piece):
             self._take(self, stream, message)
@@ -115,13 +115,13 @@ class Connection:
             self._out += framing.window_update(0, self._came)
             self._came = 0
 
-    def _other(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+    def _on_other_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if flags & END_STREAM and kind in {FrameKind.HEADERS, FrameKind.DATA}:
             raise ConnectionError(f"the stream of {self._stream(stream_id).group} has ended: {_words(payload)}")
         if (rule := _RULES.get(kind)) is not None:  # frames of other kinds are to be ignored
             rule(self, flags, stream_id, payload)
 
-    def _settings(self, flags: int, _: int, payload: bytes) -> None:
+    def _on_settings(self, flags: int, _: int, payload: bytes) -> None:
         if flags & ACK:
             return
         room = framing.settings_in(payload).get(Setting.INITIAL_WINDOW_SIZE, self._stream_room)
@@ -130,22 +130,22 @@ class Connection:
         self._stream_room = room
         self._out += framing.frame(FrameKind.SETTINGS, flags=ACK)
 
-    def _ping(self, flags: int, _: int, payload: bytes) -> None:
+    def _on_ping(self, flags: int, _: int, payload: bytes) -> None:
         if not flags & ACK:
             self._out += framing.frame(FrameKind.PING, payload=payload, flags=ACK)
 
-    def _window_update(self, _: int, stream_id: int, payload: bytes) -> None:
+    def _on_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
         (nbytes,) = WORD.unpack(payload)
         if stream_id:
             self._stream(stream_id).room += nbytes
         else:
             self._room += nbytes
 
-    def _reset(self, _: int, stream_id: int, payload: bytes) -> None:
+    def _on_reset(self, _: int, stream_id: int, payload: bytes) -> None:
         (code,) = WORD.unpack(payload)
         raise ConnectionError(f"the stream of {self._stream(stream_id).group} was reset with code {code}")
 
-    def _go_away(self, _flags: int, _stream: int, payload: bytes) -> None:
+    def _on_go_away(self, _flags: int, _stream: int, payload: bytes) -> None:
         raise ConnectionError(f"{self._address} has ended a connection of {len(self.streams)}: {_words(payload)}")
 
     def _stream(self, stream_id: int) -> Stream:
@@ -156,11 +156,11 @@ class Connection:
 
 
 _RULES: dict[int, Callable[[Connection, int, int, bytes], None]] = {
-    FrameKind.SETTINGS: Connection._settings,
-    FrameKind.PING: Connection._ping,
-    FrameKind.WINDOW_UPDATE: Connection._window_update,
-    FrameKind.RST_STREAM: Connection._reset,
-    FrameKind.GOAWAY: Connection._go_away,
+    FrameKind.SETTINGS: Connection._on_settings,
+    FrameKind.PING: Connection._on_ping,
+    FrameKind.WINDOW_UPDATE: Connection._on_window_update,
+    FrameKind.RST_STREAM: Connection._on_reset,
+    FrameKind.GOAWAY: Connection._on_go_away,
 }
 
 

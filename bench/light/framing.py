@@ -29,7 +29,7 @@ PADDED = 0x8
 
 
 class FrameKind(IntEnum):
-    """Of a frame."""
+    """Type of an HTTP/2 frame."""
 
     DATA = 0
     HEADERS = 1
@@ -42,7 +42,7 @@ class FrameKind(IntEnum):
 
 
 class Setting(IntEnum):
-    """That this client says or hears."""
+    """Settings of HTTP/2 that this client sends or understands."""
 
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.arrivals import Frames, Read
+from bench.arrivals import FrameCache, FrameContent
 from bench.light.framing import PREFIX
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 
@@ -16,11 +16,11 @@ from venus.rpc.channel import MESSAGE_BYTES_MAX
 class _Content:
     """A message that has arrived in part."""
 
-    def __init__(self, frames: Frames, nbytes: int) -> None:
+    def __init__(self, frames: FrameCache, nbytes: int) -> None:
         self._frames, self._nbytes = frames, nbytes
         self._have = 0
         #: The frame that begins with the bytes received so far; None = no such frame, so the pieces are kept.
-        self._like: Read | None = None
+        self._like: FrameContent | None = None
         self._pieces: list[bytes] = []
 
     @property
@@ -46,20 +46,20 @@ class _Content:
                 return
         self._like, self._pieces = None, [before]
 
-    def read(self) -> Read:
+    def read(self) -> FrameContent:
         """Return what is in it. Raises what `Frames.read` raises."""
         return self._like if self._like is not None else self._frames.read(b"".join(self._pieces))
 
 
 class FrameReader:
-    """Of one stream."""
+    """Reader of the messages of one stream."""
 
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, frames: FrameCache) -> None:
         self._frames = frames
         self._prefix = bytearray()
         self._content: _Content | None = None
 
-    def feed(self, piece: memoryview) -> Iterator[Read]:
+    def feed(self, piece: memoryview) -> Iterator[FrameContent]:
         """Take what came next, and yield each message that it ends. Raises ConnectionError, and what `read` raises."""
         while len(piece):
             if self._content is None:

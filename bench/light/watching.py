@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection as Orders
 
-from bench.arrivals import Arrival, Read
+from bench.arrivals import Arrival, FrameContent
 from bench.light.connection import Connection, Stream
 from bench.subscribers import OPENING_MAX, SAY_EVERY_S
 from bench.venus_transmission import BUSINESS
@@ -24,7 +24,7 @@ READ_OR_WRITE = selectors.EVENT_READ | selectors.EVENT_WRITE
 
 
 class Watch:
-    """So many subscribers, `on_one` of them on each connection."""
+    """Subscribers of one process, `on_one` of them on each connection."""
 
     def __init__(
         self, addresses: Sequence[str], count: int, name: str, offset: int, credit_bytes: int, on_one: int
@@ -103,7 +103,7 @@ class Watch:
 
     # -- credit --------------------------------------------------------------------------------------------------
 
-    def _take(self, connection: Connection, stream: Stream, frame: Read) -> None:
+    def _take(self, connection: Connection, stream: Stream, frame: FrameContent) -> None:
         now = time.monotonic()
         self._seen.take(stream.number, frame, now)
         stream.taken += frame.price

@@ -33,7 +33,7 @@ def complete(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Cloud:
-    """Brokers that join one after the other, each by some that came before."""
+    """Simulated brokers that join one after the other, each through brokers that have joined before."""
 
     def __init__(self, brokers: int, shape: CloudShape, seed: int) -> None:
         self.shape, self.chance = shape, random.Random(seed)

@@ -56,7 +56,7 @@ def sixteen() -> Iterator[tuple[BrokerOverlay, AccessBroker]]:
 
 @dataclass(frozen=True, slots=True)
 class RoutedMessages:
-    """What messages between random brokers and clusters needed."""
+    """How many hops messages between random brokers and clusters took."""
 
     hops: float
     hops_max: int

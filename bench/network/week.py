@@ -120,7 +120,7 @@ class UnknownReaders:
 
 @dataclass
 class FixedRetention:
-    """The same with `retain = "bytes"`."""
+    """The product's rule for readers that are not known, with `retain = "bytes"`."""
 
     retain_bytes: int
 
@@ -134,7 +134,7 @@ class FixedRetention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a week was like; `kept_max` and `kept_mean` in bytes."""
+    """Results of a simulated week; `kept_max` and `kept_mean` in bytes."""
 
     returns: int
     resyncs: int

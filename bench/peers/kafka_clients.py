@@ -14,7 +14,7 @@ QUIET = {"log_level": 0}
 
 
 class Batching(enum.Enum):
-    """What one append of the server has."""
+    """How rows are grouped into messages, and messages into appends of the server."""
 
     ROWS = "a message a row"
     WHOLE = "batch as a message"

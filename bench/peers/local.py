@@ -21,7 +21,7 @@ def free_port() -> int:
 
 
 class Folder:
-    """Processes and their files."""
+    """Folder of a peer: its files and processes."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="venus-bench-"))
@@ -68,7 +68,7 @@ class Folder:
 
 
 class PeerServer:
-    """What every peer has in common: its servers run in a folder of their own, and nothing is left to do at the end."""
+    """Base of every peer: its servers run in a folder of their own."""
 
     _folder: Folder | None = None
 

@@ -17,7 +17,7 @@ TAKE = 1000
 
 
 class RedisSender:
-    """XADD in pipelines."""
+    """Producer that sends XADD in pipelines."""
 
     def __init__(self, port: int, *, envelope: bool) -> None:
         import redis
@@ -45,7 +45,7 @@ class RedisSender:
 
 
 class RedisReceiver:
-    """XREAD, blocking."""
+    """Consumer that calls XREAD, which blocks until there is an entry."""
 
     def __init__(self, port: int, *, envelope: bool) -> None:
         import redis

@@ -114,10 +114,10 @@ def test_it_costs_next_to_nothing_when_it_is_off(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object) -> None:
+    def fail_import(*_: object) -> None:
         raise ImportError
 
-    monkeypatch.setattr(tracing, "SpanListener", missing)
+    monkeypatch.setattr(tracing, "SpanListener", fail_import)
     with pytest.raises(ConfigError, match="OpenTelemetry is not installed"):
         tracing.start_tracing("http://h:4318", 1, "x")
     assert tracing.start_tracing("", 1, "x") is None

@@ -15,7 +15,7 @@ from tests.simulation.world import World
 
 
 class History(Protocol):
-    """A world of some kind, made from a seed."""
+    """Simulated history, which is determined by its seed."""
 
     loop: Loop
     slowest_s: float

@@ -16,8 +16,8 @@ from venus.replication import messages as m
 from venus.replication.records import Leadership, LiveBroker, Policy
 
 
-class _HandsOver(Host):
-    """A broker that carries out requests for other leaders with the product's code."""
+class _HandingOverHost(Host):
+    """A broker that hands over its leadership on request, by the product's code."""
 
     world: CreatedWorld
 
@@ -47,7 +47,7 @@ class _HandsOver(Host):
 
 
 class _ForgottenJudge(Judge):
-    """Also sees that no entry of the forgotten business comes back."""
+    """Judge that also checks that no entry of the forgotten business comes back."""
 
     def leads(self, host: Host, term: int) -> None:
         super().leads(host, term)
@@ -61,7 +61,7 @@ class CreatedWorld(World):
     In half of the histories under consistency a replica still has the data of a forgotten business of this name.
     """
 
-    host_class = _HandsOver
+    host_class = _HandingOverHost
     judge_class = _ForgottenJudge
     policies = (Policy.CONSISTENCY, Policy.AVAILABILITY)
 

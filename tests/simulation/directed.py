@@ -181,10 +181,10 @@ def _answer_of_an_older_term(world: World) -> Script:
     world.frame = 1
     behind: list[int] = []  # where b stood when c began to be left behind
 
-    def second(answer: m.Answer) -> bool:
+    def is_second_answer(answer: m.Answer) -> bool:
         return bool(behind) and isinstance(answer, m.Entries) and bool(answer.entries) and answer.first > behind[0]
 
-    tap = _EventTap(a, b, second, holds=True)
+    tap = _EventTap(a, b, is_second_answer, holds=True)
     b.draining, b.registered = True, False
     yield 1.2
     yield lambda: a.disk.content.end == b.disk.durable_end == c.disk.durable_end

@@ -93,11 +93,11 @@ def some(world: Any) -> Any:
 
 
 def restart_after(world: World, host: Host, seconds: float) -> None:
-    def again(life: int) -> None:
+    def restart_host(life: int) -> None:
         if not host.up and host.life == life:
             host.start()
 
-    world.loop.after(seconds, again, host.life)
+    world.loop.after(seconds, restart_host, host.life)
 
 
 def _crash(world: World, seconds: float) -> None:
@@ -171,10 +171,10 @@ def _bad_network(world: World, seconds: float) -> None:
     network.jitter_s = random.choice((0.05, 0.5, 3.0))
     network.late_s = random.choice((0.01, 1.0, 6.0))
 
-    def good() -> None:
+    def end_bad_calls() -> None:
         network.loss = network.doubling = network.jitter_s = 0.0
 
-    world.loop.after(seconds * 2, good)
+    world.loop.after(seconds * 2, end_bad_calls)
 
 
 def _coordinator_away(world: World, seconds: float) -> None:
@@ -191,20 +191,20 @@ def _slow_coordinator(world: World, seconds: float) -> None:
     network = world.network
     network.coordinator_jitter_s = world.loop.random.choice((0.2, 1.0, 2.5))
 
-    def fast() -> None:
+    def end_slowness() -> None:
         network.coordinator_jitter_s = 0.0
 
-    world.loop.after(seconds * 2, fast)
+    world.loop.after(seconds * 2, end_slowness)
 
 
 def _slow_disk(world: World, seconds: float) -> None:
     disk = some(world).disk
     disk.lag_s = world.loop.random.choice((0.1, 0.5, 2.0))
 
-    def fast() -> None:
+    def end_slowness() -> None:
         disk.lag_s = 0.0
 
-    world.loop.after(seconds, fast)
+    world.loop.after(seconds, end_slowness)
 
 
 def _trim(world: World, _: float) -> None:
@@ -365,11 +365,11 @@ def _blink(world: World, _: float) -> None:
 def _bad_calls(world: World, calls: dict[tuple[str, str], BadCalls], seconds: float) -> None:
     world.network.bad_calls.update(calls)
 
-    def good() -> None:
+    def end_bad_calls() -> None:
         for call in calls:
             world.network.bad_calls.pop(call, None)
 
-    world.loop.after(seconds, good)
+    world.loop.after(seconds, end_bad_calls)
 
 
 def _doubles(world: World, seconds: float) -> None:
@@ -377,10 +377,10 @@ def _doubles(world: World, seconds: float) -> None:
     network = world.network
     network.doubling, network.late_s = 0.3, world.loop.random.choice((0.5, 3.0, 8.0))
 
-    def good() -> None:
+    def end_bad_calls() -> None:
         network.doubling = 0.0
 
-    world.loop.after(seconds * 2, good)
+    world.loop.after(seconds * 2, end_bad_calls)
 
 
 KINDS: tuple[Callable[[Any, float], None], ...] = (

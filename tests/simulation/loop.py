@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Loop:
-    """Time stands still while something happens; nothing happens but through `at`."""
+    """Event loop of virtual time. A callback takes no time, and every callback is scheduled by `at`."""
 
     def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
         self.now = 0.0

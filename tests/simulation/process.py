@@ -31,11 +31,11 @@ class Process:
     def every(self, seconds: float, what: Callable[[], None]) -> None:
         """Do something regularly in this process."""
 
-        def again() -> None:
+        def run_and_repeat() -> None:
             what()
-            self.soon(seconds, again)
+            self.soon(seconds, run_and_repeat)
 
-        self.soon(seconds * self.loop.random.random(), again)
+        self.soon(seconds * self.loop.random.random(), run_and_repeat)
 
     def soon(self, delay: float, what: Callable[..., None], *arguments: Any) -> None:
         """Do something in this process, unless it has ended by then."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.pipeline import Pipeline, crowding
+from tests.support.pipelines.pipeline import Pipeline, slowdown_by_others
 from venus.cli.demo.shop import build_shop
 from venus.cli.demo.story import largest_folder_bytes
 
@@ -50,13 +50,13 @@ def test_the_forecast_is_what_then_happens(pipeline: Pipeline) -> None:
     assert found["forecast"]["rows"] == rows
     assert {t["table"]: t["rows_counted"] for t in found["tables"]}["main.orders"] is True
     assert (pipeline.folder / "shop.db").stat().st_mtime_ns == stood_at
-    before = crowding()
+    before = slowdown_by_others()
     pipeline.ask("install-triggers")
     pipeline.start_broker()
     started = time.monotonic()
     loaded = pipeline.ask("migrate", "--target", "main", "--engine", "local")
     seconds = time.monotonic() - started
-    crowded = max(before, crowding())
+    crowded = max(before, slowdown_by_others())
     forecast = found["forecast"]["fill_seconds"]
     disk = largest_folder_bytes([pipeline.folder / "data"])
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.story.test_fall_back import Pair, cut_over, open_pair, query
 from tests.support.databases.postgres import Server, libpq
-from tests.support.pipelines.held_steps import SHORT_WAITS, HeldStep, until_reported
+from tests.support.pipelines.held_steps import SHORT_WAITS, HeldStep, wait_until_reported
 from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -150,7 +150,7 @@ def test_a_lock_that_is_held_for_longer_than_its_time_limit_delays_each_step(pai
     pipeline.source += "&venus_lock_timeout_s=0.5"
     start(pair, held)
     with hold_step(pair, held) as (_, begin):
-        until_reported(pipeline, begin, "55P03")
+        wait_until_reported(pipeline, begin, "55P03")
         assert held.writable or pair.writable() == []
     assert pipeline.running.pop("switch").wait(240) == 0, pipeline.tail()
     check_switched(pair, held)
@@ -163,7 +163,7 @@ def test_a_step_that_the_server_ends_because_of_a_deadlock_is_repeated(pair: Pai
     start(pair, held)
     with hold_step(pair, held) as (holder, begin), waiting_for_switch(holder) as thread:
         pipeline.until(holder.is_waiting, "the holder to wait for the command")
-        until_reported(pipeline, begin, "40P01")
+        wait_until_reported(pipeline, begin, "40P01")
         assert pair.writable() == []
         assert thread.is_alive()
         holder.end()

@@ -15,7 +15,7 @@ import pytest
 from tests.simulation.patching import SourceEdit
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.held_steps import SHORT_WAITS, HeldStep, until_reported
+from tests.support.pipelines.held_steps import SHORT_WAITS, HeldStep, wait_until_reported
 from tests.support.pipelines.old_databases import MariaPair
 from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET
 from tests.support.waiting import eventually
@@ -197,7 +197,7 @@ def test_a_lock_that_is_held_for_longer_than_its_time_limit_delays_each_step(pai
     if held.command == BACK:
         pair.switch(*FORWARD)
     with open_holder(pair, held.database) as hold:
-        until_reported(pipeline, held.start(pipeline, hold, lambda name: state_of(pair, name)))
+        wait_until_reported(pipeline, held.start(pipeline, hold, lambda name: state_of(pair, name)))
         assert held.writable or pair.writable() == []
     assert pipeline.running.pop("switch").wait(240) == 0, pipeline.tail()
     assert pair.writable() == [held.owner]

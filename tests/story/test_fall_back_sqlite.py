@@ -15,7 +15,7 @@ import pytest
 
 from tests.simulation.patching import SourceEdit
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.held_steps import HeldStep, until_reported
+from tests.support.pipelines.held_steps import HeldStep, wait_until_reported
 from tests.support.pipelines.old_databases import SqlitePair
 from tests.support.pipelines.pipeline import Pipeline
 from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET, run_statements
@@ -177,7 +177,7 @@ def test_a_file_that_is_locked_for_longer_than_the_limit_delays_a_step(pair: Sql
         pair.switch(*FORWARD)
     with closing(pair.connect("old")) as holder:
         begin = held.start(pipeline, lambda lock: run_statements(holder, lock), lambda name: state_of(pair, name))
-        until_reported(pipeline, begin, "target ")
+        wait_until_reported(pipeline, begin, "target ")
         run_statements(holder, "ROLLBACK")
     assert pipeline.running.pop("switch").wait(240) == 0, pipeline.tail()
     assert pair.writable() == [held.owner]

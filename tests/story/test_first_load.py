@@ -40,7 +40,7 @@ SLOW = {"VENUS_CAPTURE__FILL_CHUNK_ROWS": "2", "VENUS_APPLY__OVERLAP_ROWS_MIN": 
 
 
 @dataclass
-class Place:
+class LoadedPipeline:
     """A pipeline whose source has the table item (id, v), and how to write to it."""
 
     pipeline: Pipeline
@@ -90,12 +90,12 @@ class Place:
 
 
 @contextmanager
-def postgresql_place(request: pytest.FixtureRequest, folder: Path, server: Server) -> Iterator[Place]:
+def postgresql_place(request: pytest.FixtureRequest, folder: Path, server: Server) -> Iterator[LoadedPipeline]:
     source, target = server.create_database(), server.create_database()
     pipeline = Pipeline(folder=folder, source=with_password(source), targets={"main": with_password(target)})
     pipeline.configure()
     try:
-        yield Place(pipeline, lambda: psycopg2.connect(libpq(source)), "item", "public.item")
+        yield LoadedPipeline(pipeline, lambda: psycopg2.connect(libpq(source)), "item", "public.item")
     finally:
         pipeline.close()
         server.drop_database(source)
@@ -103,38 +103,38 @@ def postgresql_place(request: pytest.FixtureRequest, folder: Path, server: Serve
 
 
 @contextmanager
-def mariadb_place(request: pytest.FixtureRequest, folder: Path, server: Server) -> Iterator[Place]:
+def mariadb_place(request: pytest.FixtureRequest, folder: Path, server: Server) -> Iterator[LoadedPipeline]:
     maria: MariaServer = request.getfixturevalue("mariadb_server")
     source: str = request.getfixturevalue("mariadb_database")
     name, target = str(sqlalchemy.make_url(source).database), server.create_database()
     pipeline = Pipeline(folder=folder, source=source, targets={"main": with_password(target)})
     pipeline.configure()
     try:
-        yield Place(pipeline, lambda: maria.connect(name), "item", f"{name}.item")
+        yield LoadedPipeline(pipeline, lambda: maria.connect(name), "item", f"{name}.item")
     finally:
         pipeline.close()
         server.drop_database(target)
 
 
 @contextmanager
-def sqlite_place(request: pytest.FixtureRequest, folder: Path, server: Server) -> Iterator[Place]:
+def sqlite_place(request: pytest.FixtureRequest, folder: Path, server: Server) -> Iterator[LoadedPipeline]:
     with sqlite_pipeline(folder, server) as pipeline:
-        yield Place(pipeline, lambda: sqlite3.connect(folder / "app.db", timeout=60), "item", "public.item")
+        yield LoadedPipeline(pipeline, lambda: sqlite3.connect(folder / "app.db", timeout=60), "item", "public.item")
 
 
 @contextmanager
-def standin_place(request: pytest.FixtureRequest, folder: Path, server: Server) -> Iterator[Place]:
+def standin_place(request: pytest.FixtureRequest, folder: Path, server: Server) -> Iterator[LoadedPipeline]:
     maria: MariaServer = request.getfixturevalue("mariadb_oracle_server")
     StandIn(maria).prepare()
     with standin_pipeline(folder, maria, server, request.getfixturevalue("monkeypatch")) as pipeline:
-        yield Place(pipeline, lambda: maria.connect(SCHEMA), '"ITEM"', "app.item")
+        yield LoadedPipeline(pipeline, lambda: maria.connect(SCHEMA), '"ITEM"', "app.item")
 
 
 PLACES = (postgresql_place, mariadb_place, sqlite_place, standin_place)
 
 
 @pytest.fixture(params=PLACES, ids=[place.__name__ for place in PLACES])
-def place(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server) -> Iterator[LoadedPipeline]:
     with request.param(request, tmp_path, postgres_server) as made:
         made.pipeline.environ |= SLOW
         is_oracle = request.param is standin_place
@@ -150,7 +150,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Serve
 class Migration:
     """`venus migrate` as a process that is stopped and continued."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LoadedPipeline) -> None:
         self._place, self._pipeline = place, place.pipeline
         self._settings = load(place.pipeline.folder / "venus.toml")
         self._pipeline.start("migrate", "migrate", "--target", "main", "--engine", "local")
@@ -192,7 +192,7 @@ class Migration:
         return self.position() >= read_broker(self._settings).next_offset
 
 
-def test_everything_is_killed_in_turn(place: Place) -> None:
+def test_everything_is_killed_in_turn(place: LoadedPipeline) -> None:
     pipeline = place.pipeline
     pipeline.ask("install-triggers")
     pipeline.start_broker()
@@ -236,7 +236,7 @@ def test_everything_is_killed_in_turn(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", [sqlite_place], ids=["sqlite_place"], indirect=True)
-def test_everything_in_one_process(place: Place) -> None:
+def test_everything_in_one_process(place: LoadedPipeline) -> None:
     pipeline = place.pipeline
     pipeline.environ["VENUS_CAPTURE__FILL_CHUNK_ROWS"] = "20"  # it is read to its end
     pipeline.ask("install-triggers")

@@ -54,7 +54,7 @@ def run_through_proxy(e2e: EndToEnd, proxy: Proxy) -> None:
     e2e.loops["apply"] = Loop(lambda stop: run_apply(settings, "main", stop))
 
 
-def shows(e2e: EndToEnd, status: str) -> bool:
+def has_arrived(e2e: EndToEnd, status: str) -> bool:
     """Whether the row's change has arrived."""
     return e2e.at_target("SELECT status FROM document") == [(status,)]
 
@@ -74,7 +74,7 @@ def test_an_unchanged_object_is_not_carried_again(
         for number in range(UPDATES_MAX):
             before = sum(proxy.passed.values())
             run("UPDATE document SET status = %s WHERE id = 1", f"status {number}")
-            e2e.until(partial(shows, e2e, f"status {number}"), "the update")
+            e2e.until(partial(has_arrived, e2e, f"status {number}"), "the update")
             e2e.wait_until_caught_up()
             ((at_target,),) = e2e.at_target("SELECT content FROM document")
             assert sha256(at_target).digest() == sha256(content).digest()

@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 
 from tests.support.databases.postgres import Server, libpq
-from tests.support.pipelines.pipeline import Pipeline, crowding, with_password
+from tests.support.pipelines.pipeline import Pipeline, slowdown_by_others, with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -48,7 +48,7 @@ def test_five_hundred_tables_are_installed_soon_and_cost_nothing_while_idle(pipe
         writer, reader = source.cursor(), target.cursor()
         for n in range(TABLES):
             writer.execute(f"CREATE TABLE t{n} (id int PRIMARY KEY, v text); INSERT INTO t{n} VALUES (1, 'one')")
-        crowded = crowding()
+        crowded = slowdown_by_others()
         began = time.monotonic()
         pipeline.venus("install-triggers")
         installed_s = time.monotonic() - began
@@ -61,7 +61,7 @@ def test_five_hundred_tables_are_installed_soon_and_cost_nothing_while_idle(pipe
         for n in range(CHANGES):
             writer.execute(f"UPDATE t{7 * n} SET v = 'two' WHERE id = 1")
             times.append(_wait_for_rows(reader, f"SELECT v FROM t{7 * n} WHERE id = 1", [("two",)]))
-    crowded = max(crowded, crowding())
+    crowded = max(crowded, slowdown_by_others())
     pipeline.venus("verify")
 
     assert installed_s <= INSTALLED_S * crowded

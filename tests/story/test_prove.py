@@ -258,8 +258,8 @@ def sessions(url: str) -> list[Any]:
 # -- what it notices ---------------------------------------------------------------------------------------------
 
 
-class SilentScratch(PostgresScratch):
-    """A server whose triggers do not fire for the application."""
+class NoTriggerScratch(PostgresScratch):
+    """Database in which triggers do not fire for the application: changes are not captured."""
 
     def connect(self) -> Application:
         app = super().connect()
@@ -268,7 +268,7 @@ class SilentScratch(PostgresScratch):
 
 
 def test_writers_whose_triggers_do_not_fire_are_noticed(database: str) -> None:
-    scratch = SilentScratch(database)
+    scratch = NoTriggerScratch(database)
     scratch.prepare()
     with pytest.raises(WorkloadFailed, match=r"\d+ rows differ"):
         run_writers(scratch, seed=1, seconds=1)
@@ -289,8 +289,8 @@ def test_a_plan_without_the_index_is_noticed(database: str, tmp_path: Path, post
     scratch.clear()
 
 
-class LeavingScratch(SqliteScratch):
-    """A file in which a table of the run stays."""
+class UncleanScratch(SqliteScratch):
+    """Database that still has a table after it was cleared."""
 
     def clear(self) -> None:
         super().clear()
@@ -301,7 +301,7 @@ class LeavingScratch(SqliteScratch):
 def test_what_stays_behind_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "s.db").touch()
-    scratch = LeavingScratch(f"sqlite:///{tmp_path}/s.db")
+    scratch = UncleanScratch(f"sqlite:///{tmp_path}/s.db")
     report = ProofReport(version="x", taken_at="x", dialect="sqlite", seed=1)
     said: list[str] = []
     request = ProofRequest(minutes=0, rows=0, seed=1, only="swap")

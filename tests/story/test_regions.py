@@ -33,8 +33,8 @@ TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = 
 FAIL_OVER_S = 10.0
 
 
-class Walk:
-    """A shell in the folder of the walk."""
+class DocumentShell:
+    """Shell that runs the commands of the document in a folder of its own."""
 
     def __init__(self, folder: Path, targets: dict[str, str]) -> None:
         self.pipeline = Pipeline(folder=folder, source="", targets=targets)
@@ -69,7 +69,7 @@ class Walk:
         code = {"topology": (0, 1), "status": (0, 1)}.get(words[1] if words[0] == "cluster" else words[0], (0,))
         return self.pipeline.venus(*words, code=code)
 
-    def sells(self, number: int) -> None:
+    def insert_customer(self, number: int) -> None:
         """Be the application at head office, which has a new customer."""
         row = (number, "new", f"{number}@example.com", "2026-11-22 10:00:00")
         with closing(sqlite3.connect(self.pipeline.folder / "shop.db", timeout=30)) as shop, shop:
@@ -81,9 +81,9 @@ class Walk:
 
 
 @pytest.fixture
-def walk(tmp_path: Path, postgres_server: Server) -> Iterator[Walk]:
+def walk(tmp_path: Path, postgres_server: Server) -> Iterator[DocumentShell]:
     urls = {name: postgres_server.create_database() for name in ("eu", "asia")}
-    made = Walk(tmp_path, urls)
+    made = DocumentShell(tmp_path, urls)
     yield made
     made.pipeline.close()
     for url in urls.values():
@@ -94,12 +94,12 @@ def lines(block: str) -> list[str]:
     return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
 
 
-def shape(lines: list[str]) -> list[str]:
+def stable_lines(lines: list[str]) -> list[str]:
     """Return a drawing without what differs from run to run."""
     return [re.sub(r"(?<=main)  .*|127\.0\.0\.1:\d+| · load \d+%", "", line).rstrip() for line in lines]
 
 
-def equal(walk: Walk, target: str, tables: set[str]) -> bool:
+def equal(walk: DocumentShell, target: str, tables: set[str]) -> bool:
     return all(
         query(walk.pipeline.targets[target], f"SELECT count(*) FROM {table}")
         == walk.shop(f"SELECT count(*) FROM {table}")
@@ -107,7 +107,7 @@ def equal(walk: Walk, target: str, tables: set[str]) -> bool:
     )
 
 
-def test_the_walk_goes_as_it_is_written(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_walk_goes_as_it_is_written(walk: DocumentShell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     until = walk.pipeline.until
     started, topology, targets, lost, back = (lines(block) for block in CONSOLES)
@@ -124,7 +124,7 @@ def test_the_walk_goes_as_it_is_written(walk: Walk, monkeypatch: pytest.MonkeyPa
         return found.code == 0 and sum("level," in line for line in drawn) == 4
 
     until(is_level, "every set to be level", every_s=0.5)
-    assert shape(drawn) == shape(CONSOLES[1].splitlines()[1:])
+    assert stable_lines(drawn) == stable_lines(CONSOLES[1].splitlines()[1:])
 
     for command in targets[:-1]:
         said = walk.type(command)
@@ -132,12 +132,12 @@ def test_the_walk_goes_as_it_is_written(walk: Walk, monkeypatch: pytest.MonkeyPa
         assert said is None or f"the broker set here mirrors {labelled} only" in said.out
     assert {name for (name,) in query(walk.pipeline.targets["eu"], TABLES)} == SALES
     assert {name for (name,) in query(walk.pipeline.targets["asia"], TABLES)} == {"products"}
-    walk.sells(9001)
+    walk.insert_customer(9001)
     until(lambda: equal(walk, "eu", SALES), "the target of eu", every_s=0.2)
     until(lambda: (walk.type(targets[-1]) or Answer(1, "", "")).code == 0, "a healthy status", every_s=0.5)
 
     walk.type(lost[0])
-    walk.sells(9002)
+    walk.insert_customer(9002)
     began = time.monotonic()
     until(lambda: equal(walk, "eu", SALES), "the target to continue at us")
     assert time.monotonic() - began < FAIL_OVER_S
@@ -149,7 +149,7 @@ def test_the_walk_goes_as_it_is_written(walk: Walk, monkeypatch: pytest.MonkeyPa
     assert "no answer" in drawn_now.out
 
     walk.type(back[0])
-    walk.sells(9003)
+    walk.insert_customer(9003)
     until(lambda: (walk.type(back[1]) or Answer(1, "", "")).code == 0, "eu to be back", every_s=0.5)
     until(lambda: equal(walk, "eu", SALES), "the target of eu")
     until(lambda: equal(walk, "asia", {"products"}), "the target of asia")

@@ -37,7 +37,7 @@ def pipeline(tmp_path: Path, database: str, second_database: str) -> Iterator[Pi
     made.close()
 
 
-def blocking(pipeline: Pipeline, *, code: int = 3) -> dict[str, Any]:
+def blocking_findings(pipeline: Pipeline, *, code: int = 3) -> dict[str, Any]:
     return {f["where"]: f for f in pipeline.ask("check", code=code)["findings"] if f["blocks"]}
 
 
@@ -48,7 +48,7 @@ def rows_read(database: str) -> int:
 def test_types_that_a_target_lacks_are_named_before_a_row_is_read(
     pipeline: Pipeline, database: str, second_database: str
 ) -> None:
-    found = blocking(pipeline)
+    found = blocking_findings(pipeline)
     assert sorted(found) == COLUMNS
     assert found["public.found.at"]["message"] == "is of type public.vector(3), which target main does not have"
     assert "CREATE EXTENSION vector" in found["public.found.at"]["remedy"]
@@ -60,7 +60,7 @@ def test_types_that_a_target_lacks_are_named_before_a_row_is_read(
     assert all(name in refused.err for name in COLUMNS)
     assert rows_read(database) == 0
     query(second_database, f"{MADE}; CREATE TYPE reach AS RANGE (SUBTYPE = positive)")
-    assert blocking(pipeline, code=0) == {}
+    assert blocking_findings(pipeline, code=0) == {}
     pipeline.venus("migrate", "--target", "main")
     assert query(second_database, "SELECT at::text, how_far::text FROM found") == [("[1,2,3]", "[1,5)")]
 

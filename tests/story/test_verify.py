@@ -83,7 +83,7 @@ def test_an_operator_verifies_and_repairs(pipeline: Pipeline) -> None:
     assert re.search(r"^target main: last verified .+ ago: same \([\d,]+ rows? of \d+ tables?\)$", status, re.MULTILINE)
     assert re.search(r"^main\.orders +active +\d+ +~[\d,]+ +~[\d,]+ ", status, re.MULTILINE), status
     assert compare(pipeline, "--table", "orders", "--table", "cust*")["verdict"] == "same"
-    misspelt(pipeline)
+    check_misspelt_options(pipeline)
     damage_is_found_and_mended(pipeline)
     undecided_without_a_target(pipeline)
     compare_without_source(pipeline)
@@ -91,7 +91,7 @@ def test_an_operator_verifies_and_repairs(pipeline: Pipeline) -> None:
     assert "venus: " in run_here(pipeline, "verify", code=2).err
 
 
-def misspelt(pipeline: Pipeline) -> None:
+def check_misspelt_options(pipeline: Pipeline) -> None:
     for arguments, said in (
         (("--leg", "both"), "One of auto, ends"),
         (("--table", "order"), "orders"),

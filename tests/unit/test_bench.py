@@ -128,7 +128,7 @@ def test_what_triggers_cost_is_what_the_application_uses_more_than_for_an_uncapt
         used = parts | {"application": Usage(cpu_s=application_s, switches=30)}
         return MeasuredRun(rate=100.0, latencies=[], used=used, seconds=1.0, cuts=100)
 
-    found = trickle.costs({VENUS: [run(0.5)], PLAIN: [run(0.3)]})
+    found = trickle.costs_by_part({VENUS: [run(0.5)], PLAIN: [run(0.3)]})
 
     assert found[TRIGGERS] == pytest.approx((2.0, 0.0, 0.2))
     assert all(found[part] == pytest.approx((1.0, 0.1, 0.1)) for part in PARTS)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench import cables, watchers
-from bench.arrivals import Frames
+from bench.arrivals import FrameCache
 from bench.figures import m3, m5, t6
 from bench.network.week import FixedRetention, Followers, KnownReaders, UnknownReaders, week
 from bench.venus_transmission import make_half
@@ -125,7 +125,7 @@ def test_a_watcher_counts_rows_that_come_twice_and_rows_that_never_come() -> Non
 
 
 def test_a_frame_that_another_subscriber_has_read_is_compared_and_a_damaged_one_is_found() -> None:
-    frames = Frames()
+    frames = FrameCache()
     content = seal(broker_pb2.DeliveryFrame(increments=[increment(1, 3), increment(4, 2)]))
     found = frames.read(content)
 

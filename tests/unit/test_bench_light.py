@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench.arrivals import Arrivals, Frames, Read
+from bench.arrivals import Arrivals, FrameCache, FrameContent
 from bench.fan_out import Messages as Sender
 from bench.light import connection as light_connection
 from bench.light import framing, watching
@@ -37,9 +37,9 @@ def content(first: int, rows: int, end: int | None = None) -> bytes:
     return seal(broker_pb2.DeliveryFrame(increments=increments))
 
 
-def feed_data(messages: FrameReader, data: bytes, at: int) -> list[Read]:
+def feed_data(messages: FrameReader, data: bytes, at: int) -> list[FrameContent]:
     """Feed in two pieces, of a buffer that is overwritten, as that of the connections is."""
-    found: list[Read] = []
+    found: list[FrameContent] = []
     buffer = bytearray(len(data))
     for piece in (data[:at], data[at:]):
         buffer[: len(piece)] = piece
@@ -100,7 +100,7 @@ def test_messages_are_read_wherever_they_are_split(is_known: bool) -> None:
     contents = [content(0, 2), content(2, 2), content(4, 1, 7)]
     data = b"".join(map(framing.message, contents))
     for at in range(len(data) + 1):
-        frames = Frames()
+        frames = FrameCache()
         known = [frames.read(each) for each in contents] if is_known else []
         found = feed_data(FrameReader(frames), data, at)
         assert [(f.begin, f.end, f.content) for f in found] == [
@@ -114,7 +114,7 @@ def test_a_message_that_continues_unlike_any_other_is_put_together() -> None:
     assert one != other
     assert len(one) == len(other)
     for at in range(len(other) + len(framing.message(b""))):
-        frames = Frames()
+        frames = FrameCache()
         frames.read(one)
         (found,) = feed_data(FrameReader(frames), framing.message(other), at)
         assert found.content == other
@@ -124,7 +124,7 @@ def test_a_message_that_continues_unlike_any_other_is_put_together() -> None:
 def test_a_damaged_message_is_refused(is_known: bool) -> None:
     good = content(0, 3)
     for at in range(len(good)):
-        frames = Frames()
+        frames = FrameCache()
         if is_known:
             frames.read(good)
         damaged = bytearray(good)
@@ -135,11 +135,11 @@ def test_a_damaged_message_is_refused(is_known: bool) -> None:
 
 def test_what_is_no_message_is_refused() -> None:
     with pytest.raises(ProtocolError):
-        feed_data(FrameReader(Frames()), framing.message(b""), 5)
+        feed_data(FrameReader(FrameCache()), framing.message(b""), 5)
     with pytest.raises(ConnectionError, match="compressed"):
-        feed_data(FrameReader(Frames()), framing.PREFIX.pack(1, 3) + b"abc", 0)
+        feed_data(FrameReader(FrameCache()), framing.PREFIX.pack(1, 3) + b"abc", 0)
     with pytest.raises(ConnectionError, match="too large"):
-        feed_data(FrameReader(Frames()), framing.PREFIX.pack(0, 1 << 30), 0)
+        feed_data(FrameReader(FrameCache()), framing.PREFIX.pack(0, 1 << 30), 0)
 
 
 # -- connections -----------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Line:
     connection: Connection
     stream: Stream
     broker: Broker
-    taken: list[Read]
+    taken: list[FrameContent]
 
     def come(self, *frames: bytes) -> None:
         """Let the broker say something and read it."""
@@ -205,12 +205,12 @@ def address_of(listener: socket.socket) -> str:
 
 @pytest.fixture
 def line(listener: socket.socket) -> Iterator[Line]:
-    taken: list[Read] = []
+    taken: list[FrameContent] = []
     connection = Connection(address_of(listener), lambda _connection, _stream, frame: taken.append(frame))
     theirs, _ = listener.accept()
     theirs.settimeout(10)
     with connection.socket, theirs:
-        stream = connection.open(7, "group-7", Frames())
+        stream = connection.open(7, "group-7", FrameCache())
         connection.flush()
         yield Line(connection, stream, Broker(theirs), taken)
 
@@ -266,7 +266,7 @@ def test_the_windows_of_the_broker_are_kept(line: Line) -> None:
     line.come(framing.window_update(1, 200_000))
     assert send(stream, much)
     assert not send(stream, much), "the connection's is used"
-    assert line.connection.open(8, "group-8", Frames()).room == 65535 + 60_000
+    assert line.connection.open(8, "group-8", FrameCache()).room == 65535 + 60_000
 
 
 @pytest.mark.parametrize(

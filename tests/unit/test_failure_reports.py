@@ -46,11 +46,11 @@ def test_nothing_is_removed_from_a_folder_that_others_use(tmp_path: Path, monkey
 def test_a_user_without_a_name_and_a_home_gets_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container that runs with a user id of its own: Python does not know a home then."""
 
-    def unknown() -> Path:
+    def fail_to_find_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.setattr(Path, "home", fail_to_find_home)
     monkeypatch.setattr("venus.process.system.ROOT", tmp_path)
     report = failure.write_report(ValueError("no 1"), INVOCATION)
     assert report.parent == tmp_path / ".local" / "state" / "venus"

@@ -163,7 +163,7 @@ def test_restarts_come_at_growing_intervals_and_a_refused_loop_waits() -> None:
 def test_a_load_ends_between_two_tasks_when_the_process_stops() -> None:
     stop, loaded = threading.Event(), list[int]()
 
-    class OneByOne:
+    class SequentialRunner:
         def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
             return map(function, tasks)
 
@@ -174,7 +174,7 @@ def test_a_load_ends_between_two_tasks_when_the_process_stops() -> None:
         return task
 
     with pytest.raises(LoadStopped):
-        list(StoppingRunner(OneByOne(), stop).run(load, [1, 2, 3]))
+        list(StoppingRunner(SequentialRunner(), stop).run(load, [1, 2, 3]))
     assert loaded == [1, 2]
 
 

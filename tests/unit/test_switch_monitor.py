@@ -17,8 +17,8 @@ from venus.errors import DatabaseUnavailable
 ADVICE = "finish the switch"
 
 
-class Place:
-    """The records of the two databases, and who has looked at them."""
+class SwitchRecords:
+    """Stand-ins for the switch records of two databases, and the threads that have read them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.owner, self.is_away = "", False
@@ -42,8 +42,8 @@ class Place:
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    found = Place(monkeypatch)
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[SwitchRecords]:
+    found = SwitchRecords(monkeypatch)
     yield found
     found.stop.set()
     eventually(lambda: "venus-switch" not in {thread.name for thread in threading.enumerate()})
@@ -54,7 +54,7 @@ def reports(monitor: SwitchMonitor) -> list[str]:
     return [monitor.describe(name) for name in (None, "main", "other")]
 
 
-def test_the_follower_reports_it_until_there_is_an_owner_and_then_capture_does(place: Place) -> None:
+def test_the_follower_reports_it_until_there_is_an_owner_and_then_capture_does(place: SwitchRecords) -> None:
     monitor = place.start()
     eventually(lambda: reports(monitor) == ["", ADVICE, ""])
     place.owner = "main"
@@ -62,7 +62,7 @@ def test_the_follower_reports_it_until_there_is_an_owner_and_then_capture_does(p
     assert set(place.threads) == {"venus-switch"}
 
 
-def test_it_is_reported_while_a_database_is_away(place: Place) -> None:
+def test_it_is_reported_while_a_database_is_away(place: SwitchRecords) -> None:
     monitor = place.start()
     eventually(lambda: reports(monitor) == ["", ADVICE, ""])
     place.is_away = True

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.brokers import hops, networks
 from tests.support.brokers.feed import query
-from tests.support.brokers.levels import LEVELS, SETS, SURE_S, TARGETS, TOOK, TWICE, Levels
+from tests.support.brokers.levels import LEVELS, SETS, SURE_S, TARGETS, TOOK, TWICE, BrokerLevels
 from tests.support.brokers.servers import BUSINESS, business_status, take
 from tests.support.databases.postgres import Server
 from tests.support.waiting import eventually
@@ -30,9 +30,9 @@ pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 
 @pytest.fixture
-def levels(tmp_path: Path, postgres_server: Server) -> Iterator[Levels]:
+def levels(tmp_path: Path, postgres_server: Server) -> Iterator[BrokerLevels]:
     urls = [postgres_server.create_database() for _ in range(1 + len(TARGETS))]
-    made = Levels(tmp_path, urls[0], dict(zip(TARGETS, urls[1:], strict=True)))
+    made = BrokerLevels(tmp_path, urls[0], dict(zip(TARGETS, urls[1:], strict=True)))
     try:
         made.follow()
         yield made
@@ -44,7 +44,7 @@ def levels(tmp_path: Path, postgres_server: Server) -> Iterator[Levels]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_kill_and_a_cut_at_every_level(levels: Levels) -> None:
+def test_a_kill_and_a_cut_at_every_level(levels: BrokerLevels) -> None:
     with levels.writing():
         _damage_every_level(levels, random.Random(5), each=1)
         _lose_an_access_set(levels)
@@ -54,7 +54,7 @@ def test_a_kill_and_a_cut_at_every_level(levels: Levels) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_twenty_kills_and_twenty_cuts_at_every_level(levels: Levels) -> None:
+def test_twenty_kills_and_twenty_cuts_at_every_level(levels: BrokerLevels) -> None:
     with levels.writing():
         lines = _hops(levels, 20.0)
         took = {
@@ -78,7 +78,7 @@ def test_twenty_kills_and_twenty_cuts_at_every_level(levels: Levels) -> None:
 # -- harm --------------------------------------------------------------------------------------------------------------
 
 
-def _damage_every_level(levels: Levels, rng: random.Random, *, each: int) -> dict[int, list[float]]:
+def _damage_every_level(levels: BrokerLevels, rng: random.Random, *, each: int) -> dict[int, list[float]]:
     """Kill and cut so often at each level, in random order.
 
     Return for each level how long it took, in seconds from the harm on, until both targets had what was written then.
@@ -99,7 +99,7 @@ def _damage_every_level(levels: Levels, rng: random.Random, *, each: int) -> dic
     return {level: took[level] for level in sorted(took)}
 
 
-def _cut(levels: Levels, rng: random.Random, name: str) -> None:
+def _cut(levels: BrokerLevels, rng: random.Random, name: str) -> None:
     """Cut one of the lines to or from a set, at once or after a silence."""
     line = levels.lines[rng.choice([link for link in levels.lines if name in link])]
     if rng.random() < 0.5:
@@ -109,14 +109,14 @@ def _cut(levels: Levels, rng: random.Random, name: str) -> None:
     line.resume()
 
 
-def _lose_an_access_set(levels: Levels) -> None:
+def _lose_an_access_set(levels: BrokerLevels) -> None:
     """Target a continues at the other access set."""
     levels.brokers["east"].kill()
     levels.level()
     assert _reads_at(levels, "a", "west")
 
 
-def _lose_both_tandem_sets(levels: Levels) -> None:
+def _lose_both_tandem_sets(levels: BrokerLevels) -> None:
     """Let the access sets serve what they have; they continue below the tandem set that comes back first."""
     for name in LEVELS[1]:
         levels.brokers[name].kill()
@@ -129,7 +129,7 @@ def _lose_both_tandem_sets(levels: Levels) -> None:
     levels.start("north")
 
 
-def _lose_the_home_for_a_while(levels: Levels) -> None:
+def _lose_the_home_for_a_while(levels: BrokerLevels) -> None:
     """Capture waits; a mirror is no home."""
     levels.brokers["hq"].kill()
     networks.wait_for_state(levels.at["second"], "cut off")
@@ -140,7 +140,7 @@ def _lose_the_home_for_a_while(levels: Levels) -> None:
     levels.level()
 
 
-def _reads_at(levels: Levels, target: str, name: str) -> bool:
+def _reads_at(levels: BrokerLevels, target: str, name: str) -> bool:
     try:
         groups = business_status(levels.at[name]).consumers
     except (VenusError, StopIteration):
@@ -151,7 +151,7 @@ def _reads_at(levels: Levels, target: str, name: str) -> bool:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def _hops(levels: Levels, seconds: float) -> list[str]:
+def _hops(levels: BrokerLevels, seconds: float) -> list[str]:
     """Measure while nothing is wrong, when each set pulls from the nearest above."""
     with hops.reading(levels.at) as readers:
         time.sleep(seconds)
@@ -166,7 +166,7 @@ def _hops(levels: Levels, seconds: float) -> list[str]:
 # -- what must hold ----------------------------------------------------------------------------------------------------
 
 
-def _judge(levels: Levels) -> None:
+def _judge(levels: BrokerLevels) -> None:
     levels.level()
     for target, url in levels.targets.items():
         assert levels.rows(url) == levels.rows(levels.source), target

@@ -142,7 +142,7 @@ def test_junk_in_handshakes_is_survived(broker: BrokerProcess, authority: Author
         before = watch.peak_bytes
         for number in range(DOORS):
             for address in (broker.address, broker.http_address):
-                knock(address, chance.randbytes(300) if number % 3 == 0 else mutate(chance, hello))
+                send_bytes(address, chance.randbytes(300) if number % 3 == 0 else mutate(chance, hello))
         assert watch.peak_bytes - before < GROWTH_BYTES_MAX
     check_untouched(broker, authority)
     found = json.loads(get(broker.http_address, "/status.json", authority.proof("all")).text)["security"]
@@ -159,7 +159,7 @@ def client_hello() -> bytes:
     return out.read()
 
 
-def knock(address: str, data: bytes) -> None:
+def send_bytes(address: str, data: bytes) -> None:
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=5) as plain:
         try:

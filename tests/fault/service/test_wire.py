@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.brokers.servers import BUSINESS, business_status, commit, data, fill, settings, take
 from tests.support.engines.batches import half
-from tests.support.faults.proxy import Proxy, Way
+from tests.support.faults.proxy import Direction, Proxy
 from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.broker.service.server import Keepalive
@@ -64,7 +64,7 @@ def test_a_bit_flipped_on_the_way_to_the_broker_is_counted_and_resent(broker: Ru
     ):
         sender.connect(0, 0)
         commit(sender, halves[:10])
-        proxy.flip_in(Way.UP, b"<marked 20>mmmm")
+        proxy.flip_in(Direction.UP, b"<marked 20>mmmm")
         commit(sender, halves[10:])
         assert proxy.flipped == 1
         assert sender.resends == 1
@@ -80,7 +80,7 @@ def test_a_bit_flipped_in_a_decision_decides_nothing_else(broker: RunningBroker)
         sender.connect(0, 0)
         sender.send_half(marked_half(1))
         sender.wait_until_persisted(1)
-        proxy.flip_in(Way.UP, marked_half(1).digest.to_bytes(8, "little"))
+        proxy.flip_in(Direction.UP, marked_half(1).digest.to_bytes(8, "little"))
         sender.decide(1, marked_half(1).digest, Verdict.COMMIT)
         assert sender.wait_until_decided(1).next_offset == 1
         assert proxy.flipped == 1
@@ -95,7 +95,7 @@ def test_a_bit_flipped_in_an_acknowledgement_is_not_believed(broker: RunningBrok
     ):
         reader.open(0, 0)
         take(reader, 5)
-        proxy.flip_in(Way.UP, b"\x10\x01")  # ConsumerFrame.acknowledge = 1
+        proxy.flip_in(Direction.UP, b"\x10\x01")  # ConsumerFrame.acknowledge = 1
         reader.acknowledge(1)
         with pytest.raises(DigestMismatch):
             reader.increments(30.0)
@@ -119,7 +119,7 @@ def test_a_flip_anywhere_in_a_stream_never_stores_other_bytes(broker: RunningBro
                         sender.decide(last.batch_no, last.digest, Verdict.COMMIT)
                         done = sender.wait_until_decided(last.batch_no, ANSWER_S).batch_no
                     while done < len(halves):
-                        proxy.flip_at(Way.UP, (89 * flips) % 400)
+                        proxy.flip_at(Direction.UP, (89 * flips) % 400)
                         flips += 1
                         done = commit_in_time(sender, halves[done])
                 except Unavailable:
@@ -135,7 +135,7 @@ def test_a_flipped_length_holds_no_stream_for_long_and_stores_nothing(broker: Ru
     with Proxy(broker.address) as proxy:
         with Producer(proxy.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
             sender.connect(0, 0)
-            proxy.flip_in(Way.UP, b"\x00" + length.to_bytes(4, "big"))
+            proxy.flip_in(Direction.UP, b"\x00" + length.to_bytes(4, "big"))
             began = time.monotonic()
             with pytest.raises(Unavailable, match="half message 1 is not acknowledged"):
                 commit_in_time(sender, marked_half(1))
@@ -150,7 +150,7 @@ def test_a_bit_flipped_on_the_way_to_a_consumer_is_counted_and_never_handed_out(
         halves = [marked_half(n) for n in range(1, 31)]
         commit(sender, halves)
     with Proxy(broker.address) as proxy:
-        proxy.flip_in(Way.DOWN, b"<marked 20>mmmm")
+        proxy.flip_in(Direction.DOWN, b"<marked 20>mmmm")
         taken: list[broker_pb2.Increment] = []
         with Subscriber(proxy.address, BUSINESS, "g", credit_bytes=2000) as reader:
             reader.open(0, 0)
@@ -223,7 +223,7 @@ def test_a_client_that_ends_its_direction_is_let_go(broker: RunningBroker) -> No
     ):
         sender.connect(0, 0)
         commit(sender, [half(1)])
-        proxy.half_close(Way.UP)
+        proxy.half_close(Direction.UP)
         eventually(lambda: not business_status(broker.address).producer)
         with pytest.raises(Unavailable):
             sender.wait_until_persisted(2, timeout_s=30)
@@ -247,7 +247,7 @@ def test_a_bit_flipped_in_a_squeezed_object_is_counted_and_resent(broker: Runnin
     ):
         sender.connect(0, 0)
         commit(sender, halves[:1])
-        proxy.flip_at(Way.UP, 200)
+        proxy.flip_at(Direction.UP, 200)
         commit(sender, halves[1:])
         assert proxy.flipped == 1
         assert sender.resends == 1

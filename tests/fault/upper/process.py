@@ -101,7 +101,7 @@ def _settings_of(settings_json: str, url: str) -> Settings:
 def _run(settings: Settings, hook: Hook) -> None:
     stop = threading.Event()
     outside = CaptureDependencies(
-        source=lambda s: _UntilIdle.wrap_source(watched_source(open_source(s), hook), stop),
+        source=lambda s: _StoppingSource.wrap_source(watched_source(open_source(s), hook), stop),
         ingest=lambda s: watched_producer(connect_producer(s), hook),
     )
     run_capture(settings, stop, outside=outside)
@@ -174,12 +174,12 @@ def _freeze(settings_json: str, url: str, freeze_at: str, said: Any) -> None:
         said.send(type(e).__name__)
 
 
-class _UntilIdle:
+class _StoppingSource:
     """A source that asks the adapter to stop when there is nothing left to capture."""
 
     def __init__(self, source: Source, stop: threading.Event) -> None:
         self._source = source
-        self.capture = _CaptureUntilIdle(source.capture, stop)
+        self.capture = _StoppingCapture(source.capture, stop)
 
     @classmethod
     def wrap_source(cls, source: Source, stop: threading.Event) -> Any:
@@ -190,7 +190,7 @@ class _UntilIdle:
         return getattr(self._source, name)
 
 
-class _CaptureUntilIdle:
+class _StoppingCapture:
     def __init__(self, capture: SourceCapture, stop: threading.Event) -> None:
         self._capture = capture
         self._stop = stop

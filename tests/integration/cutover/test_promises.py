@@ -79,7 +79,7 @@ def start_equal(e2e: EndToEnd) -> EndToEnd:
     return e2e
 
 
-def differences(found: CutoverOutcome) -> dict[str, tuple[str, bool]]:
+def schema_differences(found: CutoverOutcome) -> dict[str, tuple[str, bool]]:
     return {d["what"]: (d["statement"], d["blocks"]) for d in found.certificate["schema_differences"]}
 
 
@@ -89,7 +89,7 @@ def test_what_differs_is_listed_and_what_is_weaker_forbids_it(
     query(database, _POSTGRES)
     with end_to_end(tmp_path, database, second_database) as e2e:
         start_equal(e2e)
-        assert (differences(rehearse(e2e)), rehearse(e2e).blocks) == ({}, ())
+        assert (schema_differences(rehearse(e2e)), rehearse(e2e).blocks) == ({}, ())
         query(second_database, "UPDATE \"Child\" SET kind = 'a'; UPDATE parent SET mood = 'merry'")
         query(database, "UPDATE \"Child\" SET kind = 'a'")
         e2e.wait_until_caught_up()
@@ -97,16 +97,16 @@ def test_what_differs_is_listed_and_what_is_weaker_forbids_it(
             query(second_database, statement)
 
         found = rehearse(e2e)
-        assert {what: blocks for what, (_, blocks) in differences(found).items()} == (
+        assert {what: blocks for what, (_, blocks) in schema_differences(found).items()} == (
             dict.fromkeys(WEAKER.values(), True) | dict.fromkeys(OTHER.values(), False)
         )
         assert len(found.blocks) == len(WEAKER)
         with pytest.raises(Refused, match=r'public.Child: check Fair is missing: ALTER TABLE "public"."Child" ADD'):
             run_cutover(e2e.settings, "main", WISH)
-        for statement, _ in differences(found).values():
+        for statement, _ in schema_differences(found).values():
             query(second_database, statement)
         mended = rehearse(e2e)
-        assert (differences(mended), mended.blocks) == ({}, ())
+        assert (schema_differences(mended), mended.blocks) == ({}, ())
 
 
 def test_an_operator_may_accept_what_is_weaker(tmp_path: Path, second_database: str, database: str) -> None:
@@ -123,7 +123,7 @@ def test_a_target_as_it_was_made_from_sqlite_has_none(tmp_path: Path, second_dat
     with closing(sqlite3.connect(tmp_path / "shop.db")) as app:
         app.executescript(f"PRAGMA journal_mode = wal; {_SQLITE}")
     with end_to_end(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", second_database) as e2e:
-        assert differences(rehearse(start_equal(e2e))) == {}
+        assert schema_differences(rehearse(start_equal(e2e))) == {}
 
 
 def test_a_target_as_it_was_made_from_mariadb_has_none(
@@ -133,7 +133,7 @@ def test_a_target_as_it_was_made_from_mariadb_has_none(
         for text in _MARIADB:
             app.cursor().execute(text)
     with end_to_end(tmp_path, mariadb_database, second_database) as e2e:
-        assert differences(rehearse(start_equal(e2e))) == {}
+        assert schema_differences(rehearse(start_equal(e2e))) == {}
 
 
 def test_a_table_as_it_is_made_from_oracle_has_none(tmp_path: Path, second_database: str, database: str) -> None:

@@ -65,14 +65,14 @@ def test_a_checkpoint_that_comes_too_late_is_removed(tmp_path: Path, monkeypatch
     go = threading.Event()
     make = Store.checkpoint
 
-    def late(store: Store, path: Path) -> None:
+    def make_late(store: Store, path: Path) -> None:
         assert go.wait(engines.WAIT_S)
         make(store, path)
 
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 5))
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "checkpoint", late)
+        patched.setattr(Store, "checkpoint", make_late)
         patched.setattr(snapshots, "_CHECKPOINT_WAIT_S", 0.1)
         with pytest.raises(Unavailable, match="too far behind"):
             open_snapshot(engine)
@@ -97,13 +97,13 @@ def test_who_may_read_a_snapshot_is_asked_until_it_is_closed(tmp_path: Path, mon
     method, request = "/venus.wire.Delivery/ReadSplit", broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id)
     forget, asked = engine.snapshots.forget, []
 
-    def before_it_is_closed(business: Business) -> None:
+    def forget_after_check(business: Business) -> None:
         asked.append(engine.full_data.business_of(snapshot.snapshot_id))
         with pytest.raises(Denied, match=r"role consumer\(\*, main\) is missing"):
             access.check_names(stranger, method, CALLS[method], request)
         forget(business)
 
-    monkeypatch.setattr(engine.snapshots, "forget", before_it_is_closed)
+    monkeypatch.setattr(engine.snapshots, "forget", forget_after_check)
     engine.forget_business(BUSINESS)
 
     assert asked == [BUSINESS]

@@ -195,7 +195,7 @@ def test_materialising_waits_for_free_space(tmp_path: Path) -> None:
 
 
 class RecordingBuffer(BodyBuffer):
-    """The materialiser's buffer, with nothing in it; the first look is when a step has begun."""
+    """Empty buffer of the materialiser. Its first read calls `ask`: a step has begun then."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
         super().__init__(1 << 20)

@@ -55,8 +55,8 @@ def home(tmp_path: Path) -> Iterator[Core]:
     engine.stop()
 
 
-class Line:
-    """What a home answers; it is lost at a chunk."""
+class BreakingConnection:
+    """Connection to a home. It breaks at the chunk number `lost_at`."""
 
     def __init__(self, home: Core, lost_at: int | None = None) -> None:
         self._home, self._lost_at = home, lost_at
@@ -96,7 +96,7 @@ class Line:
         return chunk
 
 
-def drive(session: session_requests.Calls[None], line: Line) -> None:
+def drive(session: session_requests.Calls[None], line: BreakingConnection) -> None:
     """Do what a session asks until it ends."""
     call = next(session)
     while True:
@@ -108,7 +108,7 @@ def drive(session: session_requests.Calls[None], line: Line) -> None:
             call = session.send(answer)
 
 
-def pull(mirror: Core, line: Line) -> ReplicationPlan:
+def pull(mirror: Core, line: BreakingConnection) -> ReplicationPlan:
     """Do one session; it ends when the line is lost, or all rows are here."""
     above = UpstreamEndpoint(reach="home:1", set="home", network="n", group="mirror/test")
     times = count()
@@ -128,7 +128,7 @@ def check_complete(home: Core, mirror: Core) -> None:
 
 @pytest.mark.parametrize("lost_at", [0, 1, 7, 15])
 def test_it_continues_behind_the_last_chunk_that_is_here(tmp_path: Path, home: Core, lost_at: int) -> None:
-    wanted = Line(home)
+    wanted = BreakingConnection(home)
     once = make(tmp_path / "once")
     pull(once, wanted)
     check_complete(home, once)
@@ -136,10 +136,10 @@ def test_it_continues_behind_the_last_chunk_that_is_here(tmp_path: Path, home: C
     assert wanted.chunks > 15
 
     mirror = make(tmp_path / "mirror")
-    assert pull(mirror, Line(home, lost_at)).progress.status.state is MirrorState.WAITING
+    assert pull(mirror, BreakingConnection(home, lost_at)).progress.status.state is MirrorState.WAITING
     mirror.stop()
     mirror = make(tmp_path / "mirror")
-    line = Line(home)
+    line = BreakingConnection(home)
     pulling = pull(mirror, line)
 
     assert isinstance(line.asked[0], session_requests.RenewSnapshot)
@@ -151,12 +151,12 @@ def test_it_continues_behind_the_last_chunk_that_is_here(tmp_path: Path, home: C
 
 def test_a_snapshot_that_is_gone_begins_the_full_data_again(tmp_path: Path, home: Core) -> None:
     mirror = make(tmp_path / "mirror")
-    pull(mirror, Line(home, 5))
+    pull(mirror, BreakingConnection(home, 5))
     held = mirrored.business_of(mirror).committed.mirror
     assert held is not None
     home.full_data.close(held.snapshot)
 
-    line = Line(home)
+    line = BreakingConnection(home)
     assert pull(mirror, line).progress.status.fills == 1
     assert isinstance(line.asked[1], session_requests.OpenSnapshot)
     check_complete(home, mirror)
@@ -165,16 +165,16 @@ def test_a_snapshot_that_is_gone_begins_the_full_data_again(tmp_path: Path, home
 
 def test_it_does_not_continue_at_a_home_that_was_replaced(tmp_path: Path, home: Core) -> None:
     mirror = make(tmp_path / "mirror")
-    pull(mirror, Line(home, 5))
+    pull(mirror, BreakingConnection(home, 5))
     mirror.homes.note(BUSINESS, Home(set="second", term=1, addresses=("second:7400",))).result(WAIT_S)
 
-    line = Line(home)
+    line = BreakingConnection(home)
     pulling = pull(mirror, line)
     assert "follows an older home, which was replaced (home term 0, here 1)" in pulling.progress.status.reason
     assert [type(call) for call in line.asked] == [session_requests.RenewSnapshot]
 
     home.homes.note(BUSINESS, Home(set="second", term=1, addresses=("second:7400",))).result(WAIT_S)
-    line = Line(home)  # a set that follows the new home continues with what it has
+    line = BreakingConnection(home)  # a set that follows the new home continues with what it has
     pull(mirror, line)
     assert line.chunks > 10
     check_complete(home, mirror)
@@ -183,7 +183,7 @@ def test_it_does_not_continue_at_a_home_that_was_replaced(tmp_path: Path, home: 
 
 def test_a_chunk_that_comes_twice_is_refused(tmp_path: Path, home: Core) -> None:
     mirror = make(tmp_path / "mirror")
-    pull(mirror, Line(home, 5))
+    pull(mirror, BreakingConnection(home, 5))
     business = mirrored.business_of(mirror)
     held = business.committed.mirror
     assert held is not None

@@ -15,7 +15,7 @@ from venus.rpc.event_loop import LoopBridge
 
 
 class Loop:
-    """Is so fast that it has run before its waker does anything more."""
+    """Event loop that runs a call at once, before the thread that wakes it continues."""
 
     def __init__(self) -> None:
         self.wakes = 0

@@ -67,7 +67,7 @@ def lose_undecided_half(store: Store, batch: StoreBatch, business: Business) -> 
     batch.delete_range(keys.STATE, keys.HALF, keys.after_prefix(keys.HALF))
 
 
-def family(name: str) -> Damage:
+def delete_family(name: str) -> Damage:
     def damage(store: Store, batch: StoreBatch, business: Business) -> None:
         batch.delete_range(name, b"", b"\xff")
 
@@ -131,7 +131,7 @@ DAMAGES: list[Damage] = [
     lose_tombstones,
     restore_older_rows,
     lose_columns,
-    *(family(name) for name in keys.FAMILIES),
+    *(delete_family(name) for name in keys.FAMILIES),
 ]
 
 

@@ -43,8 +43,8 @@ def open_snapshot(engine: Core, **options: object) -> broker_pb2.Snapshot:
     return engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, **options))  # type: ignore[arg-type]
 
 
-class Load(threading.Thread):
-    """A source under load, and what it has: cuts of several batches, so that a cut has an inside."""
+class CutWriter(threading.Thread):
+    """Writer that commits cuts of several batches each, and the rows that it has written."""
 
     def __init__(self, engine: Core, seed: int) -> None:
         super().__init__(daemon=True)
@@ -87,7 +87,7 @@ class Load(threading.Thread):
 
 def hand_over(engine: Core, clock: Clock, snapshots: int) -> tuple[int, int, int]:
     """Load under load, each time; return mismatches, deletions that met no row, and cuts seen half."""
-    load = Load(engine, seed=snapshots)
+    load = CutWriter(engine, seed=snapshots)
     load.cut()
     load.start()
     taken = []
@@ -121,13 +121,13 @@ def test_snapshot_plus_increments_is_the_source_under_load(engine: Core, clock: 
 def test_an_offset_read_outside_the_checkpoint_is_noticed(
     engine: Core, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def outside(_store: Store, number: int) -> MaterialisedPosition:
+    def position_after_checkpoint(_store: Store, number: int) -> MaterialisedPosition:
         (business,) = (found for found in engine.catalogue.list_all() if found.number == number)
         checkpointed = business.materialised
         eventually(lambda: business.materialised != checkpointed)
         return business.materialised
 
-    monkeypatch.setattr(reading, "read_progress", outside)
+    monkeypatch.setattr(reading, "read_progress", position_after_checkpoint)
 
     assert hand_over(engine, clock, 6) != (0, 0, 0)
 

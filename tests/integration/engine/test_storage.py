@@ -193,8 +193,8 @@ def derived_data(store: Store) -> dict[str, list[tuple[bytes, bytes]]]:
     return found
 
 
-class Recorder:
-    """Stands before the database and notes what is asked of it."""
+class DatabaseRecorder:
+    """Wrapper of the database that records each call."""
 
     def __init__(self, inner: Any, steps: list[str]) -> None:
         self._inner = inner
@@ -214,7 +214,7 @@ class Recorder:
 
 def test_an_answer_comes_after_the_log_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    monkeypatch.setattr(rocks, "Rdict", lambda *given, **options: Recorder(Rdict(*given, **options), steps))
+    monkeypatch.setattr(rocks, "Rdict", lambda *given, **options: DatabaseRecorder(Rdict(*given, **options), steps))
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 1))

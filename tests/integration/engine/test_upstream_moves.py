@@ -28,8 +28,8 @@ def upstream_endpoint(name: str) -> UpstreamEndpoint:
     return UpstreamEndpoint(reach=f"{name}:1", set=name, network="n", group="mirror/test")
 
 
-class Choice:
-    """Names the set to pull from; counts its calls."""
+class ScriptedChoice:
+    """Choice of the upstream set. The test sets it, and reads how often it was confirmed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -53,13 +53,13 @@ class Choice:
         return self.tried
 
 
-class Line:
-    """What sets above answer; each frame has two batches. After `moves_after` frames another set is chosen."""
+class UpstreamConnection:
+    """Connection to the sets above. A frame has two batches; after `moves_after` frames another set is chosen."""
 
     def __init__(
         self,
         sets: dict[str, Core],
-        choice: Choice,
+        choice: ScriptedChoice,
         moves_after: int | None = None,
         to: str = "",
         settling: threading.Event | None = None,
@@ -134,7 +134,7 @@ def sets(tmp_path: Path) -> Iterator[dict[str, Core]]:
         engine.stop()
 
 
-def drive(pulling: ReplicationPlan, line: Line) -> VenusError:
+def drive(pulling: ReplicationPlan, line: UpstreamConnection) -> VenusError:
     """Do what a session asks until it ends; return why."""
     session = pulling.session()
     try:
@@ -150,7 +150,7 @@ def drive(pulling: ReplicationPlan, line: Line) -> VenusError:
         return ended
 
 
-def plan_at(lower: Core, choice: Choice) -> ReplicationPlan:
+def plan_at(lower: Core, choice: ScriptedChoice) -> ReplicationPlan:
     times = count()
     return ReplicationPlan(lower, BUSINESS, (), choice, lambda _: None, lambda: float(next(times)))
 
@@ -163,10 +163,10 @@ def check_equal(lower: Core, home: Core) -> None:
 
 
 def test_what_has_come_is_safe_and_acknowledged_before_another_set_is_pulled_from(sets: dict[str, Core]) -> None:
-    lower, choice, settling = sets["lower"], Choice("north"), threading.Event()
+    lower, choice, settling = sets["lower"], ScriptedChoice("north"), threading.Event()
     pulling = plan_at(lower, choice)
     held = lower.commits.submit(lambda _group: settling.wait(WAIT_S))  # nothing is safe before a thread waits for it
-    line = Line(sets, choice, moves_after=10, to="south", settling=settling)
+    line = UpstreamConnection(sets, choice, moves_after=10, to="south", settling=settling)
 
     error = drive(pulling, line)
 
@@ -180,7 +180,7 @@ def test_what_has_come_is_safe_and_acknowledged_before_another_set_is_pulled_fro
     assert (pulling.wait_s, choice.reasons) == (0.0, []), "nothing is wrong, and nothing waits"
 
     begins_at = line.sent - 10
-    line = Line(sets, choice)
+    line = UpstreamConnection(sets, choice)
     pulling.on_end(drive(pulling, line))
 
     newest = mirrored.business_of(lower)
@@ -193,17 +193,17 @@ def test_what_has_come_is_safe_and_acknowledged_before_another_set_is_pulled_fro
 
 @pytest.mark.parametrize("tried", [True, False])
 def test_a_set_that_is_tried_and_has_another_history_costs_no_full_data(sets: dict[str, Core], tried: bool) -> None:
-    lower, choice = sets["lower"], Choice("other")
+    lower, choice = sets["lower"], ScriptedChoice("other")
     pulling, choice.tried = plan_at(lower, choice), tried
 
-    error = drive(pulling, Line(sets, choice))
+    error = drive(pulling, UpstreamConnection(sets, choice))
 
     assert isinstance(error, OffsetDiverged)
     assert choice.confirmed == 0
     pulling.on_end(error)
     assert [type(reason) for reason in choice.reasons] == [OffsetDiverged]
     choice.name = "north"
-    line = Line(sets, choice)
+    line = UpstreamConnection(sets, choice)
     pulling.on_end(drive(pulling, line))
     if tried:
         assert line.opened == [("north", 10)]

@@ -211,12 +211,12 @@ def test_a_command_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatc
     messages = [producer.next_half(engines.rows(n, 1)) for n in range(3)]
     real = envelope.open_body
 
-    def defective(batch_no: int, body: bytes) -> Any:
+    def fail_on_second(batch_no: int, body: bytes) -> Any:
         if batch_no == 2:
             raise ZeroDivisionError("a defect")
         return real(batch_no, body)
 
-    monkeypatch.setattr(producer_commands, "open_body", defective)
+    monkeypatch.setattr(producer_commands, "open_body", fail_on_second)
     with pytest.raises(VenusError, match="ZeroDivisionError"):
         producer.send(*messages)
     monkeypatch.undo()

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 
 
 class ProcessKilled(BaseException):
-    """Stands for the end of the process."""
+    """Raised where the process would be killed."""
 
 
 @pytest.fixture

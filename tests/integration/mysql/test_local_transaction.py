@@ -116,14 +116,14 @@ def test_a_review_waits_for_a_transaction_that_is_just_committing(shop: Shop, it
 def test_a_deadlock_is_tried_again(shop: Shop, item: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def once(writer: MysqlConnection, log: str, numbers: LogNumbers) -> None:
+    def deadlock_once(writer: MysqlConnection, log: str, numbers: LogNumbers) -> None:
         tried.append(1)
         if len(tried) == 1:
             writer.rollback()
             raise Deadlock("reported by the server")
         delete_exactly(writer, log, numbers)
 
-    monkeypatch.setattr(module, "delete_exactly", once)
+    monkeypatch.setattr(module, "delete_exactly", deadlock_once)
     shop.run("INSERT INTO item VALUES (1, 'a')")
     (seen,) = item.drain()
     assert len(tried) == 2

@@ -42,8 +42,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("venus.text.alarm_rules._LASTS_S", {rule.name: 0.0 for rule in RULES})
 
 
-class Places:
-    """hq; north and south below it, each over a line of its own; lyon below both, north is the nearest."""
+class RegionalSets:
+    """Set hq, sets north and south below it over a line each, and lyon below both; north is its nearest."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.start: Start = stack.enter_context(networks.starting(folder))
@@ -88,9 +88,9 @@ class Places:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Iterator[Places]:
+def places(tmp_path: Path) -> Iterator[RegionalSets]:
     with ExitStack() as stack:
-        yield Places(tmp_path, stack)
+        yield RegionalSets(tmp_path, stack)
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def write_in_background(home: str) -> Iterator[Callable[[], int]]:
 
 
 def test_a_set_continues_at_the_next_set_and_back_to_the_nearest_and_its_consumers_do_not_notice(
-    places: Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    places: RegionalSets, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places.wait_for_upstream("north")
     began = business_status(places.lyon.address).log_start
@@ -172,7 +172,7 @@ def test_a_set_continues_at_the_next_set_and_back_to_the_nearest_and_its_consume
         assert [(i.base_offset, i.digest) for i in take(home, end)] == [(i.base_offset, i.digest) for i in taken]
 
 
-def test_a_set_that_is_cut_off_itself_is_left_for_a_better_one(places: Places) -> None:
+def test_a_set_that_is_cut_off_itself_is_left_for_a_better_one(places: RegionalSets) -> None:
     places.wait_for_upstream("north")
     with write_in_background(places.hq.address) as stop:
         places.lines["north"].silence()
@@ -193,7 +193,7 @@ def test_a_set_that_is_cut_off_itself_is_left_for_a_better_one(places: Places) -
 
 
 def test_brokers_of_one_set_belong_together_and_a_set_that_is_unknown_yet_is_called_by_its_address(
-    places: Places,
+    places: RegionalSets,
 ) -> None:
     north, south = (places.tandems[name].address for name in ("north", "south"))
     port = north.rpartition(":")[2]

@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 SURE_S = 60.0
 
 
-class Places:
+class PromotableSets:
     """Head office, a second core set behind a line that can be cut, a region below both; a source and two targets."""
 
     def __init__(self, folder: Path, server: Server) -> None:
@@ -139,8 +139,8 @@ class Places:
 
 
 @pytest.fixture
-def places(tmp_path: Path, postgres_server: Server) -> Iterator[Places]:
-    made = Places(tmp_path, postgres_server)
+def places(tmp_path: Path, postgres_server: Server) -> Iterator[PromotableSets]:
+    made = PromotableSets(tmp_path, postgres_server)
     try:
         for name in ("hq", "second", "lyon"):
             made.start(name)
@@ -152,7 +152,7 @@ def places(tmp_path: Path, postgres_server: Server) -> Iterator[Places]:
             postgres_server.drop_database(url)
 
 
-def test_another_core_set_becomes_the_home_and_nothing_stays_missing(places: Places) -> None:
+def test_another_core_set_becomes_the_home_and_nothing_stays_missing(places: PromotableSets) -> None:
     at = places
     eventually(lambda: at.status("second").mirror.state == "following", timeout_s=SURE_S)
     with at.write_in_background():
@@ -192,7 +192,7 @@ def test_another_core_set_becomes_the_home_and_nothing_stays_missing(places: Pla
     _restart_old_home(at)
 
 
-def _restart_old_home(at: Places) -> None:
+def _restart_old_home(at: PromotableSets) -> None:
     """Start the old home: it steps down, and becomes a mirror by its configuration; everything survives restarts."""
     at.brokers["second"].stop()
     at.start("second")

@@ -101,7 +101,7 @@ def read_registered(standin: StandIn) -> list[RegisteredTable]:
         return source.registry.read_registered_tables()
 
 
-def spelt(target: str, names: str) -> str:
+def target_spelling(target: str, names: str) -> str:
     """Return names as the target has them, whose policy may fold them."""
     folded = query(target, "SELECT 1 FROM pg_class WHERE relname = 'item'")
     return names.lower() if folded else names
@@ -113,7 +113,7 @@ def find_differing_tables(cursor: Any, target: str) -> list[str]:
     for table, columns in (("ITEM", '"ID", "V"'), ("STAY", '"ROOM", "NIGHT", "NOTE"')):
         cursor.execute(f'SELECT {columns} FROM "{table}"')
         truth = {tuple(None if v is None else str(v) for v in row) for row in cursor.fetchall()}
-        there = query(target, spelt(target, f'SELECT {columns} FROM "{SCHEMA}"."{table}"'))
+        there = query(target, target_spelling(target, f'SELECT {columns} FROM "{SCHEMA}"."{table}"'))
         if {tuple(None if v is None else str(v) for v in row) for row in there} != truth:
             found.append(table)
     return found

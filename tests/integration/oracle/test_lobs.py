@@ -82,7 +82,7 @@ def test_a_fill_halts_too_and_continues_where_it_was(shop: Follower, source: Ora
     assert all(t.fill.done for t in source.registry.read_registered_tables())
 
 
-def undecodable(self: Cursor, rows: Sequence[Any]) -> list[Any]:
+def fetch_undecodable(self: Cursor, rows: Sequence[Any]) -> list[Any]:
     """Fetch as python-oracledb does (its issues 209 and 501): a row with bytes of no character raises."""
     for row in rows:
         if b"\xed\xa0" in row:
@@ -94,7 +94,7 @@ def test_bytes_that_are_no_character_halt_their_table_and_no_other(
     shop: Follower, source: OracleSource, application: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(Cursor, "add_locators", undecodable)
+        patched.setattr(Cursor, "add_locators", fetch_undecodable)
         application.execute('INSERT INTO "DOC" VALUES (1, NULL, %s)', (b"\xed\xa0",))
         application.execute('INSERT INTO "OTHER" VALUES (1)')
         shop.drain()

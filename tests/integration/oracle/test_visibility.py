@@ -28,7 +28,7 @@ def state(source: OracleSource) -> tuple[str, str]:
     return next((t.state, t.reason) for t in source.registry.read_registered_tables() if t.schema.name == "ITEM")
 
 
-def unseen(application: Any, sql: str) -> None:
+def execute_untriggered(application: Any, sql: str) -> None:
     """Let a statement be one that fires no trigger for deletions."""
     application.execute("SHOW CREATE TRIGGER VENUS_D_00002")
     made = application.fetchall()[0][2]
@@ -42,7 +42,7 @@ def test_a_row_that_vanishes_without_a_deletion_is_not_sent_as_one(
 ) -> None:
     application.execute("""UPDATE "ITEM" SET "V" = 'x'""")
     application.execute("""INSERT INTO "ITEM" VALUES (4, 'd'), (5, 'e')""")
-    unseen(application, 'DELETE FROM "ITEM" WHERE "ID" IN (2, 4)')
+    execute_untriggered(application, 'DELETE FROM "ITEM" WHERE "ID" IN (2, 4)')
     item.drain()
     assert {key: row["V"] for key, row in item.rows("ITEM").items()} == {
         ("1",): "x",
@@ -58,7 +58,7 @@ def test_a_row_that_vanishes_without_a_deletion_is_not_sent_as_one(
 
 def test_reading_the_table_again_ends_it(item: Follower, application: Any, source: OracleSource) -> None:
     application.execute("""UPDATE "ITEM" SET "V" = 'x'""")
-    unseen(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')
+    execute_untriggered(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')
     item.drain()
     source.capture.restart_fill(2)
     item.drain()
@@ -70,7 +70,7 @@ def test_a_sweep_that_is_under_way_is_not_disturbed_by_one(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
     application.execute("""UPDATE "ITEM" SET "V" = 'x'""")
-    unseen(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')
+    execute_untriggered(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')
     source.capture.restart_fill(2)
     item.drain()
     assert set(item.rows("ITEM")) == {("1",), ("3",)}
@@ -113,7 +113,7 @@ def test_a_policy_that_comes_later_is_noticed_and_nothing_is_read_under_it(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
     application.execute("INSERT INTO DICTIONARY.ALL_POLICIES VALUES ('APP', 'ITEM', 'BY_BRANCH', 'YES', 'YES')")
-    unseen(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')  # as the policy would show it
+    execute_untriggered(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')  # as the policy would show it
     source.capture.refresh_schemas()
     now, reason = state(source)
     assert (now, "policy BY_BRANCH" in reason) == ("RESYNC", True)

@@ -216,11 +216,11 @@ def test_a_small_cut_has_a_table_that_was_written_to_meanwhile(
     connection.meddle = lambda: sql("INSERT INTO other VALUES (5); INSERT INTO item VALUES (3)")
     meddled = connection.meddle
 
-    def once() -> None:
+    def meddle_once() -> None:
         connection.meddle = lambda: None
         meddled()
 
-    connection.meddle = once
+    connection.meddle = meddle_once
     cut = try_to_open(connection, everywhere=False)
     assert cut is not None
     assert [section.count for section in cut.read_sections(rows_max=100, bytes_max=1 << 20)] == [3, 1]

@@ -49,8 +49,8 @@ etcd = {etcd}
 """
 
 
-class Place:
-    """Everything of one test."""
+class AvailabilityPipeline:
+    """Three brokers, etcd, a source and a target of one test."""
 
     def __init__(self, folder: Path, server: Server, etcd: EtcdCluster, **cluster: Any) -> None:
         self.folder = folder
@@ -118,8 +118,8 @@ class Place:
 
 
 @contextmanager
-def place(folder: Path, server: Server, etcd: EtcdCluster, **cluster: Any) -> Iterator[Place]:
-    made = Place(folder, server, etcd, **cluster)
+def place(folder: Path, server: Server, etcd: EtcdCluster, **cluster: Any) -> Iterator[AvailabilityPipeline]:
+    made = AvailabilityPipeline(folder, server, etcd, **cluster)
     with made.cluster:
         try:
             yield made
@@ -129,7 +129,7 @@ def place(folder: Path, server: Server, etcd: EtcdCluster, **cluster: Any) -> It
     server.drop_database(made.target)
 
 
-def lose_lone_leader(at: Place) -> tuple[str, str, str]:
+def lose_lone_leader(at: AvailabilityPipeline) -> tuple[str, str, str]:
     """Let the leader continue alone under writers, the target follow for a part of that, then kill it.
 
     Return its name, that of the one who comes back first, and of the third.

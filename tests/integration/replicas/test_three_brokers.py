@@ -19,7 +19,7 @@ from tests.support.brokers.broker_clusters import FAIL_OVER_S, BrokerCluster, St
 from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.servers import BUSINESS, BrokerProcess, business_status, fill, settings, take
 from tests.support.engines.batches import half
-from tests.support.pipelines.pipeline import crowding
+from tests.support.pipelines.pipeline import slowdown_by_others
 from tests.support.waiting import eventually
 from venus.client import Changes, connect
 from venus.config import ClusterSettings
@@ -80,14 +80,14 @@ def test_writes_continue_within_five_seconds_of_a_kill(tmp_path: Path, etcd_serv
     with BrokerCluster(tmp_path, etcd_server, lease_s=ClusterSettings().lease_s) as cluster:
         writer = Writer(cluster)
         eventually(lambda: cluster.in_sync() == set("abc"))
-        crowded, killed = crowding(), writer.leader
+        crowded, killed = slowdown_by_others(), writer.leader
         with SteadyWriter(writer, ROWS) as steady:
             eventually(lambda: len(steady.took_s) >= 20, "a steady load")
             cluster.brokers[killed].kill()
             eventually(lambda: writer.leader != killed, "another leader")
             seen = len(steady.took_s)
             eventually(lambda: len(steady.took_s) >= seen + 20, "writes at the next leader")
-        crowded = max(crowded, crowding())
+        crowded = max(crowded, slowdown_by_others())
         print(f"kill -9 of the leader: the longest write took {max(steady.took_s):.2f} s")  # noqa: T201
         assert max(steady.took_s) < WRITES_CONTINUE_S * crowded
         assert steady.refusals == []

@@ -50,8 +50,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A database, the file with the password for it, and what changes that."""
+class RotatedDatabase:
+    """A database, the file with its password, and the function that changes the password."""
 
     admin: str
     url: str
@@ -60,7 +60,7 @@ class Place:
 
 
 @pytest.fixture
-def place(server: Server, tmp_path: Path) -> Iterator[Place]:
+def place(server: Server, tmp_path: Path) -> Iterator[RotatedDatabase]:
     admin, numbers = server.create_database(), itertools.count()
     file = tmp_path / "password"
 
@@ -74,18 +74,18 @@ def place(server: Server, tmp_path: Path) -> Iterator[Place]:
 
     rotate()
     name = sqlalchemy.make_url(admin).database
-    yield Place(admin, server.url(str(name), USER), file, rotate)
+    yield RotatedDatabase(admin, server.url(str(name), USER), file, rotate)
     server.drop_database(admin)
 
 
-def test_the_server_asks_for_it(place: Place) -> None:
+def test_the_server_asks_for_it(place: RotatedDatabase) -> None:
     with pytest.raises(psycopg2.OperationalError, match="no password supplied"):
         psycopg2.connect(sqlalchemy.make_url(place.url).set(drivername="postgresql").render_as_string())
 
 
 @pytest.mark.parametrize("way", ["password_file", "password_command"])
 def test_a_target_continues(
-    way: str, place: Place, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
+    way: str, place: RotatedDatabase, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("venus.security.secrets.COMMAND_EVERY_S", 0.2)
     where = str(place.file) if way == "password_file" else f"cat {place.file}"
@@ -108,7 +108,7 @@ def test_a_target_continues(
     check_equal(place.admin, feed)
 
 
-def test_a_worker_reads_it_by_itself(place: Place, broker: FakeDelivery) -> None:
+def test_a_worker_reads_it_by_itself(place: RotatedDatabase, broker: FakeDelivery) -> None:
     from venus.adapters.targets.postgresql.database import PostgresDatabase
 
     settings = resolve_passwords(settings_for(broker.address, {"a": place.url}, password_file=str(place.file)))
@@ -119,7 +119,7 @@ def test_a_worker_reads_it_by_itself(place: Place, broker: FakeDelivery) -> None
     session.close()
 
 
-def test_capture_continues(place: Place, tmp_path: Path) -> None:
+def test_capture_continues(place: RotatedDatabase, tmp_path: Path) -> None:
     at_broker = start_in_thread(broker_settings(tmp_path / "broker", review_after_s=0.2))
     try:
         shop = Shop(place.admin)

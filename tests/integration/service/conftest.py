@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.brokers.page_brokers import Place
+from tests.support.brokers.page_brokers import PageBroker
 from tests.support.brokers.servers import BUSINESS, commit, settings, traffic
 from tests.support.browsers import running
 from tests.support.engines.batches import half
@@ -93,8 +93,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageBroker]:
     monkeypatch.setattr("venus.broker.status.history.STEP_S", 0.2)
-    made = Place(tmp_path)
+    made = PageBroker(tmp_path)
     yield made
     made.close()

@@ -153,13 +153,13 @@ class LateCoordinator(MemoryCoordinator):
         return super().remove(leadership)
 
 
-async def until(done: Callable[[], object]) -> None:
+async def wait_until(done: Callable[[], object]) -> None:
     async with asyncio.timeout(WAIT_S):
         while not done():
             await asyncio.sleep(0.01)
 
 
-def forgetting(broker: Broker, test: Callable[[LateCoordinator], Coroutine[Any, Any, None]]) -> None:
+def run_at_removal(broker: Broker, test: Callable[[LateCoordinator], Coroutine[Any, Any, None]]) -> None:
     """Run a test at the leader of a business that the coordinator knows."""
 
     async def run() -> None:
@@ -184,7 +184,7 @@ def test_no_client_begins_to_use_a_business_while_the_coordinator_forgets_it(bro
 
     async def exercise(late: LateCoordinator) -> None:
         forgets = asyncio.create_task(broker.gate.forget(BUSINESS))
-        await until(late.asked.is_set)
+        await wait_until(late.asked.is_set)
         with pytest.raises(Unavailable, match="'main' is being forgotten"):
             broker.core.catalogue.enter(BUSINESS)
         with pytest.raises(Unavailable, match="'main' is being forgotten"):
@@ -196,10 +196,10 @@ def test_no_client_begins_to_use_a_business_while_the_coordinator_forgets_it(bro
         with pytest.raises(Unavailable, match="'main' is being forgotten"):
             broker.core.catalogue.enter(BUSINESS)
         late.may.set()
-        await until(lambda: broker.host.gone == [(BUSINESS, 1)])
+        await wait_until(lambda: broker.host.gone == [(BUSINESS, 1)])
         broker.core.catalogue.enter("other")
 
-    forgetting(broker, exercise)
+    run_at_removal(broker, exercise)
 
 
 def test_a_deposed_leader_finds_out_before_it_reports_another_history(
@@ -225,7 +225,7 @@ def test_a_deposed_leader_finds_out_before_it_reports_another_history(
             await broker.gate.confirm_leadership(BUSINESS, 1)
         assert len(read) == 1
 
-    forgetting(broker, exercise)
+    run_at_removal(broker, exercise)
 
 
 def test_a_business_that_is_used_is_not_forgotten(broker: Broker) -> None:
@@ -236,7 +236,7 @@ def test_a_business_that_is_used_is_not_forgotten(broker: Broker) -> None:
         assert not late.asked.is_set()
         broker.core.catalogue.release(used)
 
-    forgetting(broker, exercise)
+    run_at_removal(broker, exercise)
 
 
 def test_who_was_kept_out_comes_in_when_the_record_is_another_one(broker: Broker) -> None:
@@ -248,7 +248,7 @@ def test_who_was_kept_out_comes_in_when_the_record_is_another_one(broker: Broker
         assert not stale
         broker.core.catalogue.enter(BUSINESS)
 
-    forgetting(broker, exercise)
+    run_at_removal(broker, exercise)
 
 
 def test_no_client_is_let_in_before_it_is_known_whether_a_removal_was_carried_out(
@@ -272,10 +272,10 @@ def test_no_client_is_let_in_before_it_is_known_whether_a_removal_was_carried_ou
         await asyncio.sleep(0.1)
         assert not is_open()
         late.away = False
-        await until(is_open)
+        await wait_until(is_open)
         assert not super(LateCoordinator, late).remove(before)
 
-    forgetting(broker, exercise)
+    run_at_removal(broker, exercise)
 
 
 def test_a_removal_whose_answer_was_lost_keeps_all_clients_out_until_the_data_is_gone(
@@ -292,6 +292,6 @@ def test_a_removal_whose_answer_was_lost_keeps_all_clients_out_until_the_data_is
         with pytest.raises(Unavailable, match="'main' is being forgotten"):
             broker.core.catalogue.enter(BUSINESS)
         broker.core.forget_business(BUSINESS)
-        await until(lambda: not broker.core.catalogue._closed)
+        await wait_until(lambda: not broker.core.catalogue._closed)
 
-    forgetting(broker, exercise)
+    run_at_removal(broker, exercise)

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Route
 
 from tests.support.brokers.broker_clusters import BrokerCluster
 from tests.support.brokers.etcd import EtcdCluster
-from tests.support.brokers.page_brokers import HALTED, NOT_KNOWN, REASON, ROWS, Place
+from tests.support.brokers.page_brokers import HALTED, NOT_KNOWN, REASON, ROWS, PageBroker
 from tests.support.brokers.servers import BUSINESS, commit, take
 from tests.support.browsers import open_page
 from tests.support.engines.batches import half, other_table
@@ -26,7 +26,7 @@ from venus.rpc.snapshots import SnapshotClient
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def test_a_healthy_pipeline_is_one_green_sentence_a_picture_and_charts(place: Place, browser: Browser) -> None:
+def test_a_healthy_pipeline_is_one_green_sentence_a_picture_and_charts(place: PageBroker, browser: Browser) -> None:
     with open_page(browser, place.url) as seen:
         page = seen.page
         page.wait_for_selector(".verdict.is-good")
@@ -47,7 +47,7 @@ def test_a_healthy_pipeline_is_one_green_sentence_a_picture_and_charts(place: Pl
         assert {url.split("/")[2] for url in seen.asked} == {place.broker.http_address}
 
 
-def test_what_is_wrong_comes_first_with_since_when_and_what_to_type(place: Place, browser: Browser) -> None:
+def test_what_is_wrong_comes_first_with_since_when_and_what_to_type(place: PageBroker, browser: Browser) -> None:
     with open_page(browser, place.url, width=400) as seen:
         page = seen.page
         page.wait_for_selector(".verdict.is-good")
@@ -74,7 +74,9 @@ def test_what_is_wrong_comes_first_with_since_when_and_what_to_type(place: Place
         assert seen.complaints == []
 
 
-def test_where_databases_are_how_many_rows_they_have_and_the_last_comparison(place: Place, browser: Browser) -> None:
+def test_where_databases_are_how_many_rows_they_have_and_the_last_comparison(
+    place: PageBroker, browser: Browser
+) -> None:
     place.commit_more_tables(1)
     place.follow()
     heartbeat = replace(other_table(9), namespace="venus", name="heartbeat")
@@ -107,7 +109,7 @@ def test_where_databases_are_how_many_rows_they_have_and_the_last_comparison(pla
         page.locator(".hop.is-bad dd.bad", has_text="different, 2 rows, 2 h ago").wait_for()
 
 
-def test_a_load_that_is_under_way_shows_its_rows_and_the_time_left(place: Place, browser: Browser) -> None:
+def test_a_load_that_is_under_way_shows_its_rows_and_the_time_left(place: PageBroker, browser: Browser) -> None:
     place.commit_more(100)
     place.follow()
 
@@ -137,7 +139,7 @@ def test_a_load_that_is_under_way_shows_its_rows_and_the_time_left(place: Place,
         assert seen.complaints == []
 
 
-def test_the_figures_of_the_traffic_are_folded(place: Place, browser: Browser) -> None:
+def test_the_figures_of_the_traffic_are_folded(place: PageBroker, browser: Browser) -> None:
     with open_page(browser, place.url) as seen:
         figure = seen.page.get_by_text("full data behind", exact=True)
         figure.wait_for(state="attached")
@@ -148,7 +150,7 @@ def test_the_figures_of_the_traffic_are_folded(place: Place, browser: Browser) -
         assert figure.is_visible(), "what a person has opened stays open"
 
 
-def test_nothing_is_green_while_a_part_is_away_though_that_is_no_alarm_yet(place: Place, browser: Browser) -> None:
+def test_nothing_is_green_while_a_part_is_away_though_that_is_no_alarm_yet(place: PageBroker, browser: Browser) -> None:
     with open_page(browser, place.url) as seen:
         verdict = seen.page.locator(".verdict.is-warn [role=status]")
         seen.page.wait_for_selector(".verdict.is-good")
@@ -160,7 +162,7 @@ def test_nothing_is_green_while_a_part_is_away_though_that_is_no_alarm_yet(place
         assert seen.complaints == []
 
 
-def test_a_table_that_was_taken_out_of_capture_is_nothing_bad(place: Place, browser: Browser) -> None:
+def test_a_table_that_was_taken_out_of_capture_is_nothing_bad(place: PageBroker, browser: Browser) -> None:
     out = TableCondition(table_id=1, name="shop.items", state="RELEASED", reason="taken out by an operator")
     place.producer.report(AdapterCondition.of([out]))
     with open_page(browser, place.url) as seen:
@@ -170,7 +172,7 @@ def test_a_table_that_was_taken_out_of_capture_is_nothing_bad(place: Place, brow
         assert seen.complaints == []
 
 
-def test_a_target_that_was_cut_over_is_as_it_should_be(place: Place, browser: Browser) -> None:
+def test_a_target_that_was_cut_over_is_as_it_should_be(place: PageBroker, browser: Browser) -> None:
     place.target.report(AdapterCondition.of([], paused=True, cut_over="2026-11-25 19:27:48 UTC"))
     with open_page(browser, place.url) as seen:
         hop = seen.page.locator(".hop.is-soft", has_text="cut over")
@@ -186,7 +188,9 @@ def test_a_target_that_was_cut_over_is_as_it_should_be(place: Place, browser: Br
         assert seen.complaints == []
 
 
-def test_many_tables_that_follow_are_folded_and_what_does_not_stands_above_them(place: Place, browser: Browser) -> None:
+def test_many_tables_that_follow_are_folded_and_what_does_not_stands_above_them(
+    place: PageBroker, browser: Browser
+) -> None:
     place.commit_more_tables(35)
     place.follow()
     place.target.report(HALTED)
@@ -217,7 +221,7 @@ def test_what_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
         "free_bytes_min": 1 << 20,
         "health": HealthSettings(cpu_percent=0, memory_percent=0, disk_percent=0, clients_max=1),
     }
-    place = Place(tmp_path, **chosen)
+    place = PageBroker(tmp_path, **chosen)
     try:
         with open_page(browser, place.url, width=400) as seen:
             page = seen.page
@@ -241,7 +245,7 @@ def test_what_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
 
 
 def test_a_replica_that_starts_over_is_shown_though_its_business_is_not_there_yet(
-    place: Place, browser: Browser
+    place: PageBroker, browser: Browser
 ) -> None:
     installed = {
         "business": "main",
@@ -272,7 +276,7 @@ def test_a_replica_that_starts_over_is_shown_though_its_business_is_not_there_ye
         assert seen.page.get_by_text("No business yet").count() == 0
 
 
-def test_ages_are_those_of_the_broker_s_clock(place: Place, browser: Browser) -> None:
+def test_ages_are_those_of_the_broker_s_clock(place: PageBroker, browser: Browser) -> None:
     """The clock of who looks may be hours off."""
 
     def answer(route: Route) -> None:
@@ -286,7 +290,7 @@ def test_ages_are_those_of_the_broker_s_clock(place: Place, browser: Browser) ->
 
 def test_quiet_traffic_is_one_sentence(tmp_path: Path, browser: Browser) -> None:
     quiet = HealthSettings(cpu_percent=0, memory_percent=0, disk_percent=0, clients_max=0, latency_s=0, silent_s=0)
-    place = Place(tmp_path, health=quiet, degrade=DegradeSettings(cpu_percent=0, memory_percent=0, lag_ms=0))
+    place = PageBroker(tmp_path, health=quiet, degrade=DegradeSettings(cpu_percent=0, memory_percent=0, lag_ms=0))
     try:
         with open_page(browser, place.url) as seen:
             seen.page.get_by_text("No client is delayed, every lane is served fully.").wait_for()

@@ -8,7 +8,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.brokers.page_brokers import HALTED, Place
+from tests.support.brokers.page_brokers import HALTED, PageBroker
 from tests.support.browsers import find_low_contrasts, open_page
 from tests.support.waiting import eventually
 from venus.rpc.conditions import AdapterCondition, TableCondition
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("width", [400, 768, 1280])
-def test_nothing_is_wider_than_the_screen(place: Place, browser: Browser, width: int) -> None:
+def test_nothing_is_wider_than_the_screen(place: PageBroker, browser: Browser, width: int) -> None:
     name = "a_schema_of_users_with_long_names." + "x" * 200
     tables = [TableCondition(table_id=n, name=name + str(n), state="HALTED", reason="r" * 400) for n in range(5)]
     place.target.report(AdapterCondition.of(tables, quarantined=10**9))
@@ -27,7 +27,7 @@ def test_nothing_is_wider_than_the_screen(place: Place, browser: Browser, width:
         assert len(seen.alarms()) == 6
 
 
-def test_dark_and_light_can_be_read(place: Place, browser: Browser) -> None:
+def test_dark_and_light_can_be_read(place: PageBroker, browser: Browser) -> None:
     """Every text has at least the contrast that WCAG AA asks for, in both schemes."""
     place.target.report(HALTED)
     for dark in (False, True):
@@ -38,7 +38,7 @@ def test_dark_and_light_can_be_read(place: Place, browser: Browser) -> None:
             assert (sum(map(int, re.findall(r"\d+", background)[:3])) < 200) is dark
 
 
-def test_a_keyboard_reaches_everything_and_a_refresh_takes_nothing_away(place: Place, browser: Browser) -> None:
+def test_a_keyboard_reaches_everything_and_a_refresh_takes_nothing_away(place: PageBroker, browser: Browser) -> None:
     with open_page(browser, place.url) as seen:
         page = seen.page
         page.wait_for_selector(".verdict")
@@ -58,7 +58,7 @@ def test_a_keyboard_reaches_everything_and_a_refresh_takes_nothing_away(place: P
         assert unnamed == 0
 
 
-def test_a_broker_that_is_gone_is_said_and_the_old_picture_stays(place: Place, browser: Browser) -> None:
+def test_a_broker_that_is_gone_is_said_and_the_old_picture_stays(place: PageBroker, browser: Browser) -> None:
     with open_page(browser, place.url) as seen:
         page = seen.page
         page.wait_for_selector(".verdict")
@@ -70,7 +70,7 @@ def test_a_broker_that_is_gone_is_said_and_the_old_picture_stays(place: Place, b
         assert page.evaluate("getComputedStyle(document.querySelector('main')).filter") == "grayscale(1)"
 
 
-def test_the_policy_of_the_page_is_strict(place: Place, browser: Browser) -> None:
+def test_the_policy_of_the_page_is_strict(place: PageBroker, browser: Browser) -> None:
     with urlopen(place.url) as answer:
         policy = answer.headers["Content-Security-Policy"]
     assert "unsafe" not in policy

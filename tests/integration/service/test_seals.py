@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from tests.integration.service.conftest import StartBroker
 from tests.support.brokers.servers import BUSINESS, business_status, fill
 from tests.support.faults.grpc_proxy import GrpcProxy
-from tests.support.faults.proxy import Way
+from tests.support.faults.proxy import Direction
 from venus.broker.service.process import RunningBroker
 from venus.errors import DigestMismatch, IllegalTransition, ProtocolError, Refused, Unavailable
 from venus.model import Verdict
@@ -122,12 +122,12 @@ def test_every_call_is_tried() -> None:
 
 
 @pytest.mark.parametrize("bits", [SOME, pytest.param(MOST, marks=pytest.mark.slow)], ids=["some", "most"])
-@pytest.mark.parametrize("way", Way)
+@pytest.mark.parametrize("way", Direction)
 @pytest.mark.parametrize("method", CALLS)
 def test_a_flipped_bit_is_refused_or_harmless(
-    broker: RunningBroker, method: str, way: Way, bits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    broker: RunningBroker, method: str, way: Direction, bits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if way is Way.DOWN and method in NO_ANSWER:
+    if way is Direction.DOWN and method in NO_ANSWER:
         return
     monkeypatch.setattr(snapshots_module, "RESUMES_MAX", 0)
     fill(broker.address, 1, 1, rows=ROWS)
@@ -208,9 +208,9 @@ def test_an_answer_without_a_seal_is_an_older_brokers(monkeypatch: pytest.Monkey
     assert not caught.value.retryable
 
 
-def _open_sealed(method: str, way: Way, messages: Any) -> Any:
+def _open_sealed(method: str, way: Direction, messages: Any) -> Any:
     for message in messages:
-        yield message[:-9] if way is Way.DOWN and method.endswith("/Status") else message
+        yield message[:-9] if way is Direction.DOWN and method.endswith("/Status") else message
 
 
 # -- the plan and its totals -----------------------------------------------------------------------------------------

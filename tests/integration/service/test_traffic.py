@@ -50,12 +50,12 @@ def test_a_producer_that_does_not_pause_is_refused_and_loses_nothing(
     """One of an older version resends what was kept, or sends on at once."""
     taken = Producer.on_frame
 
-    def hasty(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
+    def receive_without_delay(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
         if frame.HasField("throttle") and frame.throttle.taken:
             frame.throttle.retry_after_ms = 0
         taken(self, frame)
 
-    monkeypatch.setattr(Producer, "on_frame", hasty)
+    monkeypatch.setattr(Producer, "on_frame", receive_without_delay)
     broker = start_broker(limits=LimitsSettings(bytes_per_s=200_000, burst_s=0.1))
     with open_producer(broker) as sender:
         for n in range(1, 51):
@@ -85,10 +85,10 @@ def test_full_data_that_is_behind_slows_its_producer_and_no_decision(
 ) -> None:
     go, take = threading.Event(), MaterialiserStep.take
 
-    def slow(self: MaterialiserStep, *arguments: Any, **options: Any) -> bool:
+    def step_if_allowed(self: MaterialiserStep, *arguments: Any, **options: Any) -> bool:
         return go.is_set() and take(self, *arguments, **options)
 
-    monkeypatch.setattr(MaterialiserStep, "take", slow)
+    monkeypatch.setattr(MaterialiserStep, "take", step_if_allowed)
     broker = start_broker(buffer_bytes_max=200_000)
     with open_producer(broker) as flood, open_producer(broker, "other") as other:
         for n in range(1, 6):

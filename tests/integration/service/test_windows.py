@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.service.conftest import time_commit
 from tests.support.brokers.servers import BUSINESS
-from tests.support.faults.proxy import Proxy, Way
+from tests.support.faults.proxy import Direction, Proxy
 from venus.broker.service.process import RunningBroker
 from venus.rpc.channel import WINDOW_BYTES
 from venus.rpc.producer import Producer
@@ -26,14 +26,14 @@ _INITIAL_WINDOW_SIZE = 4
 QUIET_S = 0.5
 
 
-class Recorder(Proxy):
-    """Keeps what went each way of its one connection."""
+class RecordingProxy(Proxy):
+    """Proxy that keeps the bytes of its only connection, by direction."""
 
     def __init__(self, target: str) -> None:
-        self.kept = {way: bytearray() for way in Way}
+        self.kept = {way: bytearray() for way in Direction}
         super().__init__(target)
 
-    def _damage_data(self, data: bytes, way: Way) -> bytes:
+    def _damage_data(self, data: bytes, way: Direction) -> bytes:
         self.kept[way] += data
         return data
 
@@ -59,7 +59,7 @@ def pings(content: bytes) -> int:
 
 
 def test_windows_are_wide_from_the_start_and_no_ping_follows_data(broker: RunningBroker) -> None:
-    up, down = Recorder(broker.address), Recorder(broker.address)
+    up, down = RecordingProxy(broker.address), RecordingProxy(broker.address)
     with (
         closing(up),
         closing(down),

@@ -202,14 +202,14 @@ def count_looks(broker: RealBroker, monkeypatch: pytest.MonkeyPatch, stale: int)
     found: list[int] = []
     eventually(lambda: business_status(broker.address).log_start > 0, "the trimming")
 
-    def look(options: DataSourceOptions) -> broker_pb2.BusinessStatus:
+    def read_stale_status(options: DataSourceOptions) -> broker_pb2.BusinessStatus:
         status = datasource_options.read_business_status(options)
         if len(found) < stale:
             status.log_start = 0
         found.append(status.log_start)
         return status
 
-    monkeypatch.setattr("venus.spark.streaming.read_business_status", look)
+    monkeypatch.setattr("venus.spark.streaming.read_business_status", read_stale_status)
     return found
 
 

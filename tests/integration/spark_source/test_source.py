@@ -92,21 +92,21 @@ def test_bounds_and_columns(spark: SparkSession, broker: KillableBroker, feed: F
 
 
 def test_every_type_is_exact(spark: SparkSession, broker: KillableBroker, feed: Feed) -> None:
-    def kind(number: int, name: str, which: Kind, **more: Any) -> Any:
+    def typed_column(number: int, name: str, which: Kind, **more: Any) -> Any:
         return column(number, name, LogicalType(kind=which, **more))
 
     schema = table(
         1,
         "types",
         column(1, "id", INT),
-        kind(2, "money", Kind.DECIMAL, precision=38, scale=2),
-        kind(3, "number", Kind.DECIMAL),
-        kind(4, "born", Kind.DATE),
-        kind(5, "at", Kind.TIMESTAMP, precision=6),
-        kind(6, "moment", Kind.TIMESTAMPTZ, precision=6),
-        kind(7, "raw", Kind.BYTES),
-        kind(8, "yes", Kind.BOOL),
-        kind(9, "real", Kind.FLOAT, length=8),
+        typed_column(2, "money", Kind.DECIMAL, precision=38, scale=2),
+        typed_column(3, "number", Kind.DECIMAL),
+        typed_column(4, "born", Kind.DATE),
+        typed_column(5, "at", Kind.TIMESTAMP, precision=6),
+        typed_column(6, "moment", Kind.TIMESTAMPTZ, precision=6),
+        typed_column(7, "raw", Kind.BYTES),
+        typed_column(8, "yes", Kind.BOOL),
+        typed_column(9, "real", Kind.FLOAT, length=8),
     )
     feed.describe(schema)
     big = "9" * 36 + ".99"

@@ -222,7 +222,7 @@ def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
     assert query(database, "SELECT count(*) FROM venus.held") == [(0,)]
 
 
-def _loses(monkeypatch: pytest.MonkeyPatch, *, nth: int = 1) -> None:
+def _lose_section(monkeypatch: pytest.MonkeyPatch, *, nth: int = 1) -> None:
     """Let one section of table 1 vanish, as a defect would."""
     walk = SectionWalk.walk
     met: list[int] = []
@@ -241,7 +241,7 @@ def test_a_lost_section_is_noticed_and_a_resync_of_all_tables_mends_it(
     way: str, database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = start(feed, database, apply=WAYS[way])
-    _loses(monkeypatch)
+    _lose_section(monkeypatch)
     with following(settings, "a"):
         feed.cut(put(1, "lost", 1), put(1, "o", 1, table=2))
         wait_until_caught_up(database, feed.broker)
@@ -279,7 +279,7 @@ def test_a_held_change_that_is_not_met_again_is_noticed(
         feed.cut(put(1, "first", 1))
         feed.cut(put(2, "second", 2), put(3, "third", 2))
         wait_until_accounted(settings, feed, database)
-        _loses(monkeypatch, nth=2)
+        _lose_section(monkeypatch, nth=2)
         resume(settings, "a", ["items"])
         wait_until_active(settings)
         assert read_progress(settings, "a").unaccounted == 2

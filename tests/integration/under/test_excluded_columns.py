@@ -42,8 +42,8 @@ EXCLUDE = ("item.odd", "*.item.maker", "item.secret")
 
 
 @dataclass
-class Place:
-    """One source."""
+class DialectSource:
+    """A source of one dialect, and a function that executes statements there."""
 
     dialect: str
     url: str
@@ -51,7 +51,7 @@ class Place:
 
 
 @pytest.fixture(params=["postgresql", "sqlite", "mariadb"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> DialectSource:
     if request.param == "sqlite":
         file = tmp_path / "app.db"
 
@@ -60,7 +60,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
                 for text in statements:
                     connection.execute(text)
 
-        return Place("sqlite", f"sqlite:///{file}", in_file)
+        return DialectSource("sqlite", f"sqlite:///{file}", in_file)
     if request.param == "mariadb":
         server: MariaServer = request.getfixturevalue("mariadb_server")
         url: str = request.getfixturevalue("mariadb_database")
@@ -71,14 +71,14 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
                 for text in statements:
                     cursor.execute(text)
 
-        return Place("mariadb", url, at_server)
+        return DialectSource("mariadb", url, at_server)
     url = request.getfixturevalue("database")
     run_at(url, "CREATE TYPE odd AS (a int, b text)")
-    return Place("postgresql", url, lambda *statements: run_at(url, *statements))
+    return DialectSource("postgresql", url, lambda *statements: run_at(url, *statements))
 
 
 @pytest.fixture
-def e2e(place: Place, tmp_path: Path, second_database: str) -> Iterator[EndToEnd]:
+def e2e(place: DialectSource, tmp_path: Path, second_database: str) -> Iterator[EndToEnd]:
     odd, value = ODD[place.dialect]
     place.do(*(text.format(odd=odd, value=value) for text in TABLES))
     with end_to_end(tmp_path, place.url, second_database) as made:
@@ -107,7 +107,7 @@ def columns(e2e: EndToEnd) -> list[str]:
     ]
 
 
-def test_they_travel_nowhere_and_the_certificate_names_them(e2e: EndToEnd, place: Place) -> None:
+def test_they_travel_nowhere_and_the_certificate_names_them(e2e: EndToEnd, place: DialectSource) -> None:
     excluding(e2e, *EXCLUDE)
     e2e.install()
     e2e.load()
@@ -127,7 +127,7 @@ def test_they_travel_nowhere_and_the_certificate_names_them(e2e: EndToEnd, place
 
 
 def test_one_that_is_left_out_later_is_kept_at_the_target_and_one_that_comes_again_is_read(
-    e2e: EndToEnd, place: Place
+    e2e: EndToEnd, place: DialectSource
 ) -> None:
     excluding(e2e, "item.odd")
     e2e.install()
@@ -153,7 +153,7 @@ def item(e2e: EndToEnd) -> str:
     return str(query(e2e.target, "SELECT oid::regclass::text FROM pg_class WHERE relname = 'item'")[0][0])
 
 
-def test_a_column_of_the_key_and_one_that_is_not_there_are_refused(e2e: EndToEnd, place: Place) -> None:
+def test_a_column_of_the_key_and_one_that_is_not_there_are_refused(e2e: EndToEnd, place: DialectSource) -> None:
     excluding(e2e, "item.odd", "item.id", "item.nothing")
     with pytest.raises(Refused, match=r"\[source.columns\]: 'item.nothing' matches no column of a captured table"):
         use_source(e2e, lambda source: find_refused_tables(source, e2e.settings))

@@ -55,11 +55,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield start
 
 
-def eu(row: Row) -> bool:
+def is_in_eu(row: Row) -> bool:
     return row[0] == "EU" and int(row[1] or 0) >= 10
 
 
-def narrow(row: Row) -> bool:
+def is_in_narrow(row: Row) -> bool:
     return row[0] == "EU" and 20 <= int(row[1] or 0) <= 60
 
 
@@ -100,7 +100,7 @@ def test_sets_and_targets_have_the_rows_inside(
     networks.has(tandem.address, real.next_offset)
     access = start("access", tandem.address, level=2, where={"main": {"shop.items": NARROW}})
     networks.has(access.address, real.next_offset)
-    places = ((tandem, database, eu), (access, second_database, narrow))
+    places = ((tandem, database, is_in_eu), (access, second_database, is_in_narrow))
     loops = []
     for broker, url, _ in places:
         settings = settings_for(broker.address, {"a": url})
@@ -165,8 +165,8 @@ def test_a_filtered_set_survives_kills(database: str, tmp_path: Path, real: Real
                     broker.kill()
                     broker = BrokerProcess(chosen)
             wait_until_caught_up(database, real)
-        assert rows_at(database, items()) == rows_inside(feed, eu)
-        assert full_data(broker.address)[1].keys() == rows_inside(feed, eu).keys()
+        assert rows_at(database, items()) == rows_inside(feed, is_in_eu)
+        assert full_data(broker.address)[1].keys() == rows_inside(feed, is_in_eu).keys()
     finally:
         broker.kill()
 
@@ -205,10 +205,10 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
         f"the predicates have changed; the full data is taken once the queue above goes past offset {position}, so "
         "that main/a has to start over"
     )
-    assert full_data(again.address)[1].keys() == rows_inside(feed, eu).keys()  # it serves what it has
+    assert full_data(again.address)[1].keys() == rows_inside(feed, is_in_eu).keys()  # it serves what it has
     feed.cut(put(500, "EU", 30), put(501, "EU", 70))
     networks.has(again.address, real.next_offset)
-    assert full_data(again.address)[1].keys() == rows_inside(feed, narrow).keys()
+    assert full_data(again.address)[1].keys() == rows_inside(feed, is_in_narrow).keys()
     with (
         Subscriber(again.address, "main", "main/a", credit_bytes=1 << 20) as subscriber,
         pytest.raises(OffsetTrimmed, match="the queue starts at"),
@@ -222,11 +222,11 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
     assert rows_at(database, items()) == before
     request_resync(second, "a", "*")
     with following(second, "a"):
-        eventually(lambda: rows_at(database, items()) == rows_inside(feed, narrow))
+        eventually(lambda: rows_at(database, items()) == rows_inside(feed, is_in_narrow))
         feed.cut(*(random_change(rng) for _ in range(20)))
         wait_until_caught_up(database, real)
         # the table may still hold changes of the time when it was loaded again
-        eventually(lambda: rows_at(database, items()) == rows_inside(feed, narrow))
+        eventually(lambda: rows_at(database, items()) == rows_inside(feed, is_in_narrow))
 
 
 def test_a_column_that_is_dropped_stops_its_table_alone(real: RealBroker, start: Start) -> None:
@@ -298,13 +298,13 @@ def test_an_older_set_above_that_does_not_judge_is_refused(
     def build_without_where(snapshots: SnapshotClient, business: str, **options: Any) -> Any:
         return opened(snapshots, business, **{**options, "where": ()})
 
-    def made_without(subscriber: Subscriber, *arguments: Any, **options: Any) -> None:
+    def connect_without_filter(subscriber: Subscriber, *arguments: Any, **options: Any) -> None:
         made(subscriber, *arguments, **{**options, "where": ()})
 
     if part == "open":
         monkeypatch.setattr(SnapshotClient, "open", build_without_where)
     else:
-        monkeypatch.setattr(Subscriber, "__init__", made_without)
+        monkeypatch.setattr(Subscriber, "__init__", connect_without_filter)
         begun = Subscriber.open
         monkeypatch.setattr(Subscriber, "open", lambda one, offset, epoch, **_: begun(one, offset, epoch))
     feed = Feed(real)
@@ -328,7 +328,7 @@ def test_a_snapshot_is_chosen_and_summed_for_each_reader(real: RealBroker) -> No
     feed.cut(*(put(n, "EU" if n % 3 else "US", n) for n in range(1, 100)))
     filters = [broker_pb2.RowFilter(table="items", predicate=text) for text in (EU, NARROW)]
     with SnapshotClient(real.address) as snapshots:
-        for asked, is_inside in (((), lambda _: True), (filters[:1], eu), (filters[1:], narrow)):
+        for asked, is_inside in (((), lambda _: True), (filters[:1], is_in_eu), (filters[1:], is_in_narrow)):
             snapshot = snapshots.open("main", where=asked, splits=2)
             loaded = RowTotals()
             for split in snapshot.splits:

@@ -39,7 +39,7 @@ def stage_rows(session: TargetSession, sql: RowSql, stage: str, columns: str) ->
     session.run(f"{sql.create_stages}; INSERT INTO {stage} SELECT {columns} FROM shop.items; {BOUND}")
 
 
-def usual(session: TargetSession) -> bool:
+def has_usual_plans(session: TargetSession) -> bool:
     """Whether the statements that follow are planned as before."""
     found = session.row("SELECT current_setting('enable_nestloop'), current_setting('enable_hashjoin')")
     return found == ("on", "off")
@@ -54,7 +54,7 @@ def test_many_keys_are_deleted_from_a_table_that_was_analysed_while_its_rows_cam
     session.run(sql.text("delete_staged", stage=sql.key_stage, staged="0"))
 
     assert session.row("SELECT count(*) FROM shop.items") == (0,)
-    assert usual(session)
+    assert has_usual_plans(session)
 
 
 def test_repeated_keys_are_dropped_from_a_large_stage(table: tuple[TargetSession, RowSql]) -> None:
@@ -65,7 +65,7 @@ def test_repeated_keys_are_dropped_from_a_large_stage(table: tuple[TargetSession
     session.run(sql.text("drop_repeated"))
 
     assert session.row(f"SELECT count(*) FROM {sql.stage}") == (ROWS,)
-    assert usual(session)
+    assert has_usual_plans(session)
 
 
 def test_a_few_keys_of_a_large_table_are_looked_up(table: tuple[TargetSession, RowSql]) -> None:
@@ -95,7 +95,7 @@ def test_many_keys_of_a_large_table_are_joined_in_one_pass(table: tuple[TargetSe
     assert "Hash Join" in plan, plan
     session.run(text)
     assert session.row("SELECT count(*), min(id % 3) FROM shop.items") == (ROWS - ROWS // 3, 1)
-    assert usual(session)
+    assert has_usual_plans(session)
 
 
 def test_a_large_cut_of_deletions_is_applied_to_such_a_table(database: str, broker: FakeDelivery, feed: Feed) -> None:

@@ -80,7 +80,7 @@ def held_back(database: str, broker: Broker, settings: Settings) -> Iterator[Non
         )
 
 
-def active(settings: Settings) -> None:
+def wait_until_active(settings: Settings) -> None:
     eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
 
 
@@ -96,7 +96,7 @@ def test_a_table_catches_up_with_a_cut_that_is_larger_than_memory_allows(
         wait_until_caught_up(database, real)
         waiting.clear()
     with following(settings, "a"):
-        active(settings)
+        wait_until_active(settings)
 
     assert max(waiting) < 120, "the whole cut has 200 rows of 20 kB"
     assert rows_at(database, items()) == feed.model[1]
@@ -112,7 +112,7 @@ def test_a_row_that_is_refused_in_such_a_cut_waits_in_quarantine(database: str, 
         changes[150] = put(150, "bad", 666)
         feed.cut(*changes, batch_rows=5)
     with following(settings, "a"):
-        active(settings)
+        wait_until_active(settings)
 
     (row,) = list_quarantine(settings, "a")
     assert row.key == '{"id": "150"}'
@@ -137,7 +137,7 @@ def test_a_table_halts_at_such_a_cut_and_comes_back(database: str, real: RealBro
     query(database, "ALTER TABLE shop.items DROP CONSTRAINT not_odd")
     with following(settings, "a"):
         resume(settings, "a", ["items"])
-        active(settings)
+        wait_until_active(settings)
 
     assert rows_at(database, items()) == feed.model[1]
     assert read_progress(settings, "a").unaccounted == 0
@@ -154,7 +154,7 @@ def test_rows_that_exchange_a_value_far_apart_in_such_a_cut_are_merged_together(
         changes[60], changes[180] = put(60, "old 180", 60), put(180, "old 60", 180)
         feed.cut(*changes, batch_rows=5)
     with following(settings, "a"):
-        active(settings)
+        wait_until_active(settings)
 
     assert rows_at(database, items()) == feed.model[1]
     assert read_progress(settings, "a").unaccounted == 0

@@ -157,14 +157,14 @@ def test_an_interrupted_load_continues_and_reads_no_split_twice(
     settings = settings_for(broker.address, {"a": database})
     calls = []
 
-    def stumble(task: SplitTask) -> SplitResult:
+    def interrupt_load(task: SplitTask) -> SplitResult:
         calls.append(task.split_no)
         if len(calls) == 4:
             raise KeyboardInterrupt
         return original(task)
 
     original = load.load_split
-    monkeypatch.setattr(load, "load_split", stumble)
+    monkeypatch.setattr(load, "load_split", interrupt_load)
     with pytest.raises(KeyboardInterrupt):
         full_sync(settings, "a")
     assert read_table_states(settings, "a")[0].state == "LOADING"
@@ -188,7 +188,7 @@ def test_many_small_tables_share_connections_and_an_interrupted_load_of_them_con
     sessions: list[str] = []
     run = loadtask._SplitLoad.run
 
-    def stumble(loading: loadtask._SplitLoad) -> SplitResult:
+    def interrupt_load(loading: loadtask._SplitLoad) -> SplitResult:
         runs.append(loading)
         if len(runs) == 50:
             raise KeyboardInterrupt
@@ -198,7 +198,7 @@ def test_many_small_tables_share_connections_and_an_interrupted_load_of_them_con
         sessions.append(application)
         return TargetSession(url, application=application, target=target)
 
-    monkeypatch.setattr(loadtask._SplitLoad, "run", stumble)
+    monkeypatch.setattr(loadtask._SplitLoad, "run", interrupt_load)
     monkeypatch.setattr("venus.adapters.targets.postgresql.split_writer.TargetSession", connect)
     with pytest.raises(KeyboardInterrupt):
         full_sync(settings, "a")
@@ -229,13 +229,13 @@ def test_a_split_that_is_loaded_twice_has_one_effect(
     feed.cut(*(put(i, "x", i) for i in range(100)))
     again: list[SplitResult] = []
 
-    def twice(task: SplitTask) -> SplitResult:
+    def load_twice(task: SplitTask) -> SplitResult:
         result = original(task)
         again.append(original(task))
         return result
 
     original = load.load_split
-    monkeypatch.setattr(load, "load_split", twice)
+    monkeypatch.setattr(load, "load_split", load_twice)
     report = full_sync(settings_for(broker.address, {"a": database}), "a")
     assert all(r.already for r in again)
     assert report.rows == {"shop.items": 100}

@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class MeddledLoad:
-    """Loads in this process, before another session changes the target."""
+    """Runner that loads in this process; another session then changes the target."""
 
     def __init__(self, database: str, text: str) -> None:
         self._database, self._text = database, text

@@ -46,8 +46,8 @@ TABLES = {
 EXPECTED = {"mariadb": ("4 rows", "invoice_customer"), "sqlite": ("2 rows", "invoice_fk0")}
 
 
-class Place:
-    """One source."""
+class CollatedSource:
+    """A source of one dialect with the tables of this test."""
 
     def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
         self.dialect: str = request.param
@@ -71,17 +71,17 @@ class Place:
 
 
 @pytest.fixture(params=["mariadb", "sqlite"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return Place(request, tmp_path)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> CollatedSource:
+    return CollatedSource(request, tmp_path)
 
 
 @pytest.fixture
-def e2e(place: Place, tmp_path: Path, second_database: str) -> Iterator[EndToEnd]:
+def e2e(place: CollatedSource, tmp_path: Path, second_database: str) -> Iterator[EndToEnd]:
     with end_to_end(tmp_path, place.url, second_database) as made:
         yield made
 
 
-def loose(e2e: EndToEnd, *exclude: str) -> list[Finding]:
+def collation_findings(e2e: EndToEnd, *exclude: str) -> list[Finding]:
     with closing(open_source(e2e.settings)) as source:
         return [f for f in source.installer.check(["*"], exclude) if "holds only by collation" in f.message]
 
@@ -90,13 +90,13 @@ def constraints(e2e: EndToEnd) -> dict[str, bool]:
     return dict(query(e2e.target, "SELECT conname, convalidated FROM pg_constraint WHERE contype = 'f'"))
 
 
-def test_it_is_named_and_the_printed_statement_makes_it_exact(e2e: EndToEnd, place: Place) -> None:
+def test_it_is_named_and_the_printed_statement_makes_it_exact(e2e: EndToEnd, place: CollatedSource) -> None:
     rows, name = EXPECTED[place.dialect]
-    (finding,) = loose(e2e)
+    (finding,) = collation_findings(e2e)
     assert not finding.blocks
     assert f"foreign key {name} (code) holds only by collation: {rows} refer to another spelling" in finding.message
     assert finding.where.endswith(".invoice")
-    assert loose(e2e, "customer") == []
+    assert collation_findings(e2e, "customer") == []
 
     e2e.install()
     run_capture_fill(e2e.settings, threading.Event())
@@ -105,7 +105,7 @@ def test_it_is_named_and_the_printed_statement_makes_it_exact(e2e: EndToEnd, pla
     assert constraints(e2e)[name] is False
     e2e.start()
     place.do(finding.remedy)
-    assert loose(e2e) == []
+    assert collation_findings(e2e) == []
     e2e.wait_until_caught_up()
     query(e2e.target, validate)
     assert all(constraints(e2e).values())

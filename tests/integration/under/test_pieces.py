@@ -41,13 +41,13 @@ def _one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     increments = Subscriber.increments
     kept: dict[Subscriber, deque[broker_pb2.Increment]] = {}
 
-    def one(subscriber: Subscriber, timeout_s: float) -> list[broker_pb2.Increment]:
+    def read_one(subscriber: Subscriber, timeout_s: float) -> list[broker_pb2.Increment]:
         own = kept.setdefault(subscriber, deque())
         if not own:
             own.extend(increments(subscriber, timeout_s))
         return [own.popleft()] if own else []
 
-    monkeypatch.setattr(Subscriber, "increments", one)
+    monkeypatch.setattr(Subscriber, "increments", read_one)
 
 
 @pytest.fixture
@@ -81,11 +81,11 @@ def cut(feed: Feed, *runs: tuple[Sequence[Change], bool]) -> None:
     feed.sections([section(schema, c, inserts_only=new) for c, new in runs], batch_rows=1)
 
 
-def old(keys: Sequence[int], word: str = "changed") -> tuple[list[Change], bool]:
+def changed_rows(keys: Sequence[int], word: str = "changed") -> tuple[list[Change], bool]:
     return [put(k, f"{word} {k}", k) for k in keys], False
 
 
-def new(keys: Sequence[int], word: str = "new") -> tuple[list[Change], bool]:
+def new_rows(keys: Sequence[int], word: str = "new") -> tuple[list[Change], bool]:
     return [put(k, f"{word} {k}", k) for k in keys], True
 
 
@@ -105,7 +105,7 @@ def test_new_rows_of_a_mixed_cut_are_not_staged(
 ) -> None:
     settings = load_streamed(database, feed, items())
     copies.clear()
-    cut(feed, old(range(30)), new(range(200, 260)), old(range(40, 45)), deletions(range(50, 80)))
+    cut(feed, changed_rows(range(30)), new_rows(range(200, 260)), changed_rows(range(40, 45)), deletions(range(50, 80)))
     check_applied(database, feed, settings)
     assert copies.count('"items"') == 1
     assert "venus_s_1_1" in copies
@@ -116,8 +116,8 @@ def test_a_row_that_only_claims_to_be_new_replaces_the_one_that_is_there(
 ) -> None:
     settings = load_streamed(database, feed, items())
     copies.clear()
-    more = [new(range(400 + 30 * i, 430 + 30 * i)) for i in range(5)]
-    cut(feed, old(range(25)), new([*range(300, 325), 90]), *more, deletions([91]))
+    more = [new_rows(range(400 + 30 * i, 430 + 30 * i)) for i in range(5)]
+    cut(feed, changed_rows(range(25)), new_rows([*range(300, 325), 90]), *more, deletions([91]))
     check_applied(database, feed, settings)
     # the next piece is made before the refusal is known
     assert copies.count('"items"') <= 2, "refused once, new rows of this cut are staged"
@@ -126,7 +126,7 @@ def test_a_row_that_only_claims_to_be_new_replaces_the_one_that_is_there(
 def test_a_new_row_does_not_come_before_a_deletion_that_waits(database: str, broker: FakeDelivery, feed: Feed) -> None:
     """Keys may be the same row to the target and not to the source, so a key may be gone and new in one cut."""
     settings = load_streamed(database, feed, items())
-    cut(feed, deletions([*range(30), 500]), new([500, *range(600, 630)]), old(range(60, 90)))
+    cut(feed, deletions([*range(30), 500]), new_rows([500, *range(600, 630)]), changed_rows(range(60, 90)))
     check_applied(database, feed, settings)
 
 
@@ -135,7 +135,7 @@ def test_a_new_row_may_have_a_value_that_another_one_gives_up_later_in_the_cut(
 ) -> None:
     settings = load_streamed(database, feed, unique_label(items()))
     wanted = [put(700, "label 70", 1), *(put(k, f"new {k}", k) for k in range(701, 730))]
-    cut(feed, old(range(30)), (wanted, True), old(range(60, 80), "freed"), deletions([99]))
+    cut(feed, changed_rows(range(30)), (wanted, True), changed_rows(range(60, 80), "freed"), deletions([99]))
     check_applied(database, feed, settings)
 
 
@@ -146,7 +146,7 @@ def test_values_that_only_the_target_wants_unique_are_settled_once_the_cut_is_wh
     query(database, "CREATE UNIQUE INDEX only_here ON shop.items (md5(label))")
     exchanged = [put(10, "label 80", 10), *(put(k, f"changed {k}", k) for k in range(11, 40))]
     back = [put(80, "label 10", 80), *(put(k, f"changed {k}", k) for k in range(81, 99))]
-    cut(feed, new(range(800, 830)), (exchanged, False), new(range(830, 860)), (back, False))
+    cut(feed, new_rows(range(800, 830)), (exchanged, False), new_rows(range(830, 860)), (back, False))
     check_applied(database, feed, settings)
 
 
@@ -157,7 +157,7 @@ def test_a_new_row_that_is_refused_is_the_one_that_is_named(
     settings = load_streamed(database, feed, items(), on_error=on_error)
     query(database, "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)")
     bad = [put(k, "bad" if k == 915 else "good", 666 if k == 915 else 1) for k in range(900, 940)]
-    cut(feed, old(range(30)), (bad, True), old(range(40, 70)), deletions(range(70, 75)))
+    cut(feed, changed_rows(range(30)), (bad, True), changed_rows(range(40, 70)), deletions(range(70, 75)))
     with following(settings, "a"):
         wait_until_caught_up(database, feed.broker)
     (row,) = list_quarantine(settings, "a")
@@ -184,9 +184,9 @@ def test_cuts_in_any_order_of_new_changed_and_gone_rows(
         passing = [put(k, f"label of {k} in {number}", k) for k in changed]
         runs = [
             *((passing[i : i + 12], False) for i in range(0, len(passing), 12)),
-            *(new(fresh[i : i + 15], f"n{number}") for i in range(0, len(fresh), 15)),
+            *(new_rows(fresh[i : i + 15], f"n{number}") for i in range(0, len(fresh), 15)),
             *(deletions(left_out[i : i + 9]) for i in range(0, len(left_out), 9)),
-            *([new(lying, f"not new {number}")] if lying else []),
+            *([new_rows(lying, f"not new {number}")] if lying else []),
         ]
         rng.shuffle(runs)
         if runs:

@@ -92,12 +92,12 @@ def with_where(settings: Settings, where: dict[str, str]) -> Settings:
     return settings.model_copy(update={"targets": {"a": changed}})
 
 
-class KilledHere(BaseException):
-    """In place of kill -9."""
+class ProcessKilled(BaseException):
+    """Raised where the process would be killed."""
 
 
 def kill_here(*_: object) -> None:
-    raise KilledHere
+    raise ProcessKilled
 
 
 def has_settled(settings: Settings) -> bool:
@@ -168,7 +168,7 @@ def test_an_interrupted_change_continues_and_says_so(
 
     with monkeypatch.context() as patched:
         patched.setattr(Resyncs, "_replace", kill_here)
-        with pytest.raises(KilledHere):
+        with pytest.raises(ProcessKilled):
             run_apply(changed, "a", threading.Event())
     pending = next(t for t in open_target(changed, "a").read_view().tables if t.name == "shop.items")
     assert pending.predicate == "label = 'US'"

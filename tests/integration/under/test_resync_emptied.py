@@ -28,7 +28,7 @@ def test_rows_that_are_gone_do_not_come_back(
     loaded, emptied = threading.Event(), threading.Event()
     look = Resyncs._check_load
 
-    def patiently(self: Resyncs, session: object, catalogue: object, state: object) -> bool:
+    def take_over_late(self: Resyncs, session: object, catalogue: object, state: object) -> bool:
         """Take the side table over only behind what empties the table."""
         if not emptied.is_set():
             if any(load.cut is not None for load in self._loads.values()):
@@ -36,7 +36,7 @@ def test_rows_that_are_gone_do_not_come_back(
             return False
         return look(self, session, catalogue, state)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Resyncs, "_check_load", patiently)
+    monkeypatch.setattr(Resyncs, "_check_load", take_over_late)
     request_resync(settings, "a", "items")
     with following(settings, "a"):
         assert loaded.wait(60)

@@ -58,13 +58,13 @@ def later(e2e: EndToEnd, postgres_server: Server) -> Iterator[Settings]:
     postgres_server.drop_database(url)
 
 
-def besides(url: str) -> list[list[tuple[Any, ...]]]:
+def read_secondary_objects(url: str) -> list[list[tuple[Any, ...]]]:
     return [query(url, text) for text in BESIDES]
 
 
 def source_rows(e2e: EndToEnd) -> list[list[tuple[Any, ...]]]:
     """Return what the source has, its foreign keys as they are at a target while VENUS applies."""
-    constraints, indexes = besides(e2e.source)
+    constraints, indexes = read_secondary_objects(e2e.source)
     here = [
         (name, kind, f"{text.removesuffix(' ON DELETE CASCADE')} DEFERRABLE" if kind == "f" else text)
         for name, kind, text in constraints
@@ -77,10 +77,10 @@ def find_differences(e2e: EndToEnd) -> tuple[str, ...]:
 
 
 def until_version(e2e: EndToEnd, version: int) -> None:
-    def there() -> bool:
+    def has_version() -> bool:
         return [t.schema_version for t in read_table_states(e2e.settings, "main") if t.name == "item"] == [version]
 
-    e2e.until(there, f"version {version} to arrive")
+    e2e.until(has_version, f"version {version} to arrive")
 
 
 def test_a_later_target_gets_what_the_source_has_by_now(e2e: EndToEnd, later: Settings) -> None:
@@ -92,7 +92,7 @@ def test_a_later_target_gets_what_the_source_has_by_now(e2e: EndToEnd, later: Se
     report = full_sync(later, "later")
     url = later.targets["later"].url.get_secret_value()
     assert report.warnings == ()
-    assert besides(url) == source_rows(e2e)
+    assert read_secondary_objects(url) == source_rows(e2e)
     assert read_progress(later, "later").differing == {}
 
 
@@ -135,7 +135,7 @@ def test_status_says_what_differs_until_it_was_run(e2e: EndToEnd) -> None:
         if " at the source: " in line:
             query(e2e.target, line.partition(" at the source: ")[2])
     assert find_differences(e2e) == ()
-    assert besides(e2e.target) == source_rows(e2e)
+    assert read_secondary_objects(e2e.target) == source_rows(e2e)
     query(e2e.source, "INSERT INTO item VALUES (2, NULL, 'x', '', -5, 500)")
     e2e.wait_until_caught_up()
     assert difference_keys(e2e.verify()) == set()
@@ -160,7 +160,7 @@ def test_a_row_that_a_domain_refuses_here_arrives_after_the_statement_of_the_sta
     )
     e2e.wait_until_caught_up()
     assert difference_keys(e2e.verify()) == set()
-    assert besides(e2e.target) == source_rows(e2e)
+    assert read_secondary_objects(e2e.target) == source_rows(e2e)
 
 
 def test_a_table_that_was_held_meanwhile_comes_back_in_the_newest_version(e2e: EndToEnd) -> None:

@@ -86,7 +86,7 @@ def write_changes(feed: Feed, rng: random.Random, cuts: int) -> None:
         )
 
 
-def stages(url: str) -> list[Any]:
+def stage_tables(url: str) -> list[Any]:
     return query(url, "SELECT relname FROM pg_class WHERE relname LIKE 'stage!_%' ESCAPE '!' AND relkind = 'r'")
 
 
@@ -110,7 +110,7 @@ def test_micro_batches_are_staged_and_taken_over(database: str, broker: FakeDeli
     assert read_progress(settings, "a").unaccounted == 0
     assert {t.rows_applied for t in read_table_states(settings, "a")} == {feed.committed[1] - 1, feed.committed[2] - 1}
     assert broker.acknowledged["main/a"] == broker.next_offset
-    assert not stages(database)
+    assert not stage_tables(database)
 
 
 def test_what_was_applied_is_not_applied_again(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -147,29 +147,29 @@ def test_whatever_is_unusual_goes_the_ordinary_way(database: str, broker: FakeDe
     applies = applying(settings)
     ways = []
 
-    def go() -> None:
+    def apply_and_check() -> None:
         before = applies.staged, applies.ordinary
         applies.apply_up_to(broker.next_offset)
         ways.append("staged" if applies.staged > before[0] else "ordinary" if applies.ordinary > before[1] else "none")
         assert rows_at(database, items()) == feed.model[1]
 
     feed.cut(*(put(i, f"new {i}", i) for i in range(1, 30)))
-    go()
+    apply_and_check()
     feed.cut(put(1, "new 2", 1), put(2, "new 1", 2))  # unique values change places
-    go()
+    apply_and_check()
     feed.truncate(1, put(5, "five", 5))
-    go()
+    apply_and_check()
     feed.describe(items(3, "late"))
     feed.cut(put(1, "l", 1, table=3), put(6, "six", 6))
-    go()
+    apply_and_check()
     feed.cut(*(put(i, f"end {i}", i) for i in range(1, 30)), put(2, "l", 1, table=3))
-    go()
+    apply_and_check()
     applies.close()
 
     assert ways == ["staged", "ordinary", "ordinary", "ordinary", "staged"]
     assert rows_at(database, items(3, "late")) == feed.model[3]
     assert read_progress(settings, "a").unaccounted == 0
-    assert not stages(database)
+    assert not stage_tables(database)
 
 
 def test_a_refused_row_halts_its_table_and_operators_are_heard(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -249,7 +249,7 @@ def test_an_operator_is_heard_while_tasks_stage(database: str, broker: FakeDeliv
     assert applied_offset(database) == broker.next_offset
     assert applies.staged == 1
     assert rows_at(database, items()) == feed.model[1]
-    assert not stages(database)
+    assert not stage_tables(database)
 
 
 def test_changes_that_no_task_has_laid_down_are_noticed(database: str, broker: FakeDelivery, feed: Feed) -> None:
@@ -294,15 +294,15 @@ def test_what_dies_between_staging_and_taking_over_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         applying(settings, runner).apply_up_to(broker.next_offset)
     query(database, f"CREATE TABLE venus.{OTHER} (id int)")
-    left = stages(database)
+    left = stage_tables(database)
     survivor = applying(settings)
     survivor.start()
-    dropped = stages(database)
+    dropped = stage_tables(database)
     survivor.apply_up_to(broker.next_offset)
     survivor.close()
 
     assert len(left) >= 4
-    assert dropped == stages(database) == [(OTHER,)]
+    assert dropped == stage_tables(database) == [(OTHER,)]
     assert survivor.staged == 1
     assert rows_at(database, parents) == feed.model[1]
     assert rows_at(database, children) == feed.model[2]

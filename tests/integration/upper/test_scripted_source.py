@@ -127,14 +127,14 @@ def test_the_older_of_two_running_adapters_is_fenced(broker: RunningBroker) -> N
     stop, errors = threading.Event(), list[BaseException]()
     running = threading.Event()
 
-    def old() -> None:
+    def run_old_adapter() -> None:
         outside = CaptureDependencies(source=lambda _: ScriptedSource(database, Script(), idle=running.set))
         try:
             run_capture(_settings(broker), stop, outside=outside)
         except Fenced as e:
             errors.append(e)
 
-    thread = threading.Thread(target=old)
+    thread = threading.Thread(target=run_old_adapter)
     thread.start()
     assert running.wait(30)
     _capture(broker, database, take_over=True)

@@ -29,8 +29,8 @@ _NAMES = ("", "O'Brien", "tab\there", "back\\slash", "line\nbreak", "🍀 ünï"
 
 
 @dataclass
-class Sample:
-    """A source with people at it, and the way to its target."""
+class VerifiedSource:
+    """A source with the tables of this suite, and the pipeline to its target."""
 
     place: Place
     e2e: EndToEnd
@@ -91,7 +91,7 @@ def fill(place: Place) -> None:
 
 
 @pytest.fixture(params=["postgresql", "sqlite", "mariadb"])
-def sample(request: pytest.FixtureRequest, tmp_path: Path, second_database: str) -> Iterator[Sample]:
+def sample(request: pytest.FixtureRequest, tmp_path: Path, second_database: str) -> Iterator[VerifiedSource]:
     place: Place
     if request.param == "sqlite":
         place = SqlitePlace(path=tmp_path / "app.db")
@@ -108,4 +108,4 @@ def sample(request: pytest.FixtureRequest, tmp_path: Path, second_database: str)
         e2e.load()
         e2e.start()
         e2e.wait_until_caught_up()
-        yield Sample(place, e2e)
+        yield VerifiedSource(place, e2e)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.verify.conftest import Sample
+from tests.integration.verify.conftest import VerifiedSource
 from tests.support.pipelines.end_to_end import difference_keys, values
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.adapters.verify.repair import run_repair
@@ -42,7 +42,7 @@ MEANWHILE = (
 )
 
 
-def damage(sample: Sample) -> None:
+def damage(sample: VerifiedSource) -> None:
     """Write to the target, and past the triggers of the source."""
     schema = sample.e2e.settings.targets["main"].schema_ or "public"
     namespace = {"mysql": sample.place.namespace}.get(sample.place.dialect, schema)
@@ -55,7 +55,7 @@ def damage(sample: Sample) -> None:
     )
 
 
-def test_planted_differences_are_found_exactly_and_repaired(sample: Sample) -> None:
+def test_planted_differences_are_found_exactly_and_repaired(sample: VerifiedSource) -> None:
     e2e = sample.e2e
     for options in ({}, {"leg": "all"}, {"mode": "scan"}, {"digest": "sha256"}):
         same = e2e.verify(**options)

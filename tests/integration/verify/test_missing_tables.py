@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.verify.conftest import Sample
+from tests.integration.verify.conftest import VerifiedSource
 from venus.adapters.verify.findings import VerifyResult
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def reason(sample: Sample) -> tuple[str, str]:
+def reason(sample: VerifiedSource) -> tuple[str, str]:
     """Return the name of the table, and why it could not be compared."""
     result: VerifyResult = sample.e2e.verify(tables=("word",))
     (table,) = result.tables
@@ -18,7 +18,7 @@ def reason(sample: Sample) -> tuple[str, str]:
     return table.table, why
 
 
-def test_a_table_that_was_dropped_is_named_with_the_way_out(sample: Sample) -> None:
+def test_a_table_that_was_dropped_is_named_with_the_way_out(sample: VerifiedSource) -> None:
     e2e = sample.e2e
     e2e.stop("capture")
     sample.run("DROP TABLE word")

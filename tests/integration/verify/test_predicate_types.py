@@ -15,7 +15,7 @@ import pytest
 
 from tests.conformance.place_oracle import StandInPlace
 from tests.conformance.places import MariaPlace, Place, PostgresPlace, SqlitePlace
-from tests.integration.verify.conftest import Sample
+from tests.integration.verify.conftest import VerifiedSource
 from tests.support.oracle.standin import StandIn
 from tests.support.pipelines.end_to_end import difference_keys, end_to_end
 from venus.adapters.dialects.oracle import source, verify
@@ -103,7 +103,7 @@ def url_of(place: Place) -> str:
 
 
 @pytest.fixture
-def sample(place: Place, tmp_path: Path, second_database: str) -> Iterator[Sample]:
+def sample(place: Place, tmp_path: Path, second_database: str) -> Iterator[VerifiedSource]:
     rng = random.Random(4)
     columns = ", ".join(f"{c} {t}" for c, t in zip(COLUMNS, TYPES[place.dialect], strict=True))
     with closing(place.connect()) as app:
@@ -118,7 +118,7 @@ def sample(place: Place, tmp_path: Path, second_database: str) -> Iterator[Sampl
         e2e.load()
         e2e.start()
         e2e.wait_until_caught_up()
-        yield Sample(place, e2e)
+        yield VerifiedSource(place, e2e)
 
 
 def some(rng: random.Random) -> list[Any]:
@@ -129,7 +129,7 @@ def with_where(targets: dict[str, TargetSettings], where: dict[str, str]) -> Non
     targets["main"] = TargetSettings.model_validate({**targets["main"].model_dump(by_alias=True), "where": where})
 
 
-def write(sample: Sample, table: str, rng: random.Random) -> None:
+def write(sample: VerifiedSource, table: str, rng: random.Random) -> None:
     """Change everything of rows, their keys as well; delete some."""
     sets = ", ".join(f"{c} = ?" for c in COLUMNS)
     with closing(sample.place.connect()) as app:
@@ -142,7 +142,7 @@ def write(sample: Sample, table: str, rng: random.Random) -> None:
                 app.commit()
 
 
-def check(sample: Sample, where: dict[str, str]) -> None:
+def check(sample: VerifiedSource, where: dict[str, str]) -> None:
     schema = "app" if sample.place.dialect == "oracle" else sample.place.namespace
     schema = "public" if schema == "main" else schema
     for table, condition in where.items():
@@ -153,7 +153,7 @@ def check(sample: Sample, where: dict[str, str]) -> None:
         assert wanted, (table, "the range should not be empty")
 
 
-def test_ranges_mean_what_the_source_means(sample: Sample) -> None:
+def test_ranges_mean_what_the_source_means(sample: VerifiedSource) -> None:
     e2e = sample.e2e
     check(sample, WHERE)
     rng = random.Random(5)

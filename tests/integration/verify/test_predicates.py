@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.places import Place, PostgresPlace, SqlitePlace
-from tests.integration.verify.conftest import Sample, fill
+from tests.integration.verify.conftest import VerifiedSource, fill
 from tests.support.pipelines.end_to_end import difference_keys, end_to_end
 from venus.adapters.targets.relational.control import read_progress
 from venus.adapters.verify.findings import ComparisonVerdict
@@ -33,7 +33,7 @@ COLUMNS = {"item": "id, name, price", "word": "w, n", "line": "no, pos, amount"}
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])
-def sample(request: pytest.FixtureRequest, tmp_path: Path, second_database: str) -> Iterator[Sample]:
+def sample(request: pytest.FixtureRequest, tmp_path: Path, second_database: str) -> Iterator[VerifiedSource]:
     place: Place
     if request.param == "sqlite":
         place = SqlitePlace(path=tmp_path / "app.db")
@@ -43,7 +43,7 @@ def sample(request: pytest.FixtureRequest, tmp_path: Path, second_database: str)
         place = PostgresPlace(server=request.getfixturevalue("postgres_server"), url=url)
     fill(place)
     with end_to_end(tmp_path, url, second_database) as e2e:
-        made = Sample(place, e2e)
+        made = VerifiedSource(place, e2e)
         with_where(made, WHERE)
         e2e.install()
         e2e.load()
@@ -52,7 +52,7 @@ def sample(request: pytest.FixtureRequest, tmp_path: Path, second_database: str)
         yield made
 
 
-def with_where(sample: Sample, where: dict[str, str]) -> None:
+def with_where(sample: VerifiedSource, where: dict[str, str]) -> None:
     settings = sample.e2e.settings
     target = settings.targets["main"].model_dump(by_alias=True)
     changed = TargetSettings.model_validate({**target, "where": where})
@@ -60,7 +60,7 @@ def with_where(sample: Sample, where: dict[str, str]) -> None:
 
 
 @contextmanager
-def writers(sample: Sample, seed: int) -> Iterator[None]:
+def writers(sample: VerifiedSource, seed: int) -> Iterator[None]:
     """Have the application move rows into the ranges and out of them, meanwhile."""
     stop, rng = threading.Event(), random.Random(seed)
 
@@ -100,7 +100,7 @@ def writers(sample: Sample, seed: int) -> Iterator[None]:
         thread.join()
 
 
-def at_both(sample: Sample, table: str, where: dict[str, str]) -> tuple[list[str], list[str]]:
+def at_both(sample: VerifiedSource, table: str, where: dict[str, str]) -> tuple[list[str], list[str]]:
     """Return the rows that the source's own WHERE finds, and those that the target has; as text."""
     condition = f"WHERE {where[table]}" if table in where else ""
     with closing(sample.place.connect()) as app:
@@ -115,14 +115,14 @@ def format_rows(rows: list[tuple[Any, ...]]) -> list[str]:
     return sorted(str([f"{v:.3f}" if isinstance(v, numbers) else str(v) for v in row]) for row in rows)
 
 
-def check(sample: Sample, where: dict[str, str]) -> None:
+def check(sample: VerifiedSource, where: dict[str, str]) -> None:
     for table in COLUMNS:
         ours, theirs = at_both(sample, table, where)
         assert ours == theirs, table
         assert ours
 
 
-def test_a_filtered_target_is_kept_equal_compared_and_repaired(sample: Sample) -> None:
+def test_a_filtered_target_is_kept_equal_compared_and_repaired(sample: VerifiedSource) -> None:
     e2e = sample.e2e
     check(sample, WHERE)
     with writers(sample, seed=1):
@@ -163,7 +163,7 @@ def test_a_filtered_target_is_kept_equal_compared_and_repaired(sample: Sample) -
     check(sample, WHERE)
 
 
-def test_a_predicate_is_changed_while_both_are_in_use(sample: Sample) -> None:
+def test_a_predicate_is_changed_while_both_are_in_use(sample: VerifiedSource) -> None:
     e2e = sample.e2e
     e2e.stop("apply")
     with_where(sample, NEXT)

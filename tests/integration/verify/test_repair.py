@@ -29,7 +29,7 @@ def both_run(e2e: EndToEnd) -> Iterator[None]:
     e2e.resume()
 
 
-def wrong(e2e: EndToEnd, table: str, count: int, **options: Any) -> VerifyResult:
+def verify_differences(e2e: EndToEnd, table: str, count: int, **options: Any) -> VerifyResult:
     found = e2e.verify(tables=(table,), **options)
     assert len(found.differences) == count
     return found
@@ -47,7 +47,7 @@ def test_nothing_is_written_to_the_target(e2e: EndToEnd) -> None:
     """The keys wait in the log while capture is away; what is wrong stays wrong, and is said to be."""
     e2e.wait_until_caught_up()
     e2e.at_target("UPDATE waiting SET v = 'damaged' WHERE id <= 3", "DELETE FROM waiting WHERE id = 4")
-    found, before = wrong(e2e, "waiting", 4), target_rows(e2e, "waiting")
+    found, before = verify_differences(e2e, "waiting", 4), target_rows(e2e, "waiting")
     e2e.stop("capture")
 
     done = run_repair(e2e.settings, "main", found, wait_s=0.3)
@@ -66,7 +66,7 @@ def test_nothing_is_written_to_the_target(e2e: EndToEnd) -> None:
 def test_a_row_that_no_target_applies_is_left_and_named(e2e: EndToEnd) -> None:
     e2e.wait_until_caught_up()
     e2e.at_target("UPDATE unapplied SET v = 'damaged' WHERE id <= 2")
-    found = wrong(e2e, "unapplied", 2)
+    found = verify_differences(e2e, "unapplied", 2)
     e2e.stop("apply")
 
     done = run_repair(e2e.settings, "main", found, wait_s=0.3)
@@ -82,7 +82,7 @@ def test_what_is_shipped_and_not_yet_applied_is_not_repaired(e2e: EndToEnd) -> N
     """The target is right for where it stands, which is behind: no repair has reached it yet."""
     e2e.wait_until_caught_up()
     run_at(e2e.source, "SET session_replication_role = replica", "UPDATE shipped SET v = 'past' WHERE id = 5")
-    found = wrong(e2e, "shipped", 1)
+    found = verify_differences(e2e, "shipped", 1)
     e2e.stop()
 
     waits = run_repair(e2e.settings, "main", found, wait_s=0.3)
@@ -107,7 +107,7 @@ def test_a_capture_fault_is_repaired_when_the_full_data_has_it(e2e: EndToEnd) ->
         "UPDATE halfway SET v = 'past' WHERE id = 5",
         "DELETE FROM halfway WHERE id = 6",
     )
-    found = wrong(e2e, "halfway", 2, leg="source")
+    found = verify_differences(e2e, "halfway", 2, leg="source")
     e2e.stop("apply")
 
     done = run_repair(e2e.settings, "main", found, wait_s=60.0)
@@ -140,7 +140,7 @@ def test_keys_whose_rows_have_come_and_gone_since_they_were_compared(e2e: EndToE
         "DELETE FROM parent WHERE id IN (52, 53)",
         "INSERT INTO parent VALUES (900, 'ghost'), (901, 'ghost')",
     )
-    found = wrong(e2e, "parent", 6)
+    found = verify_differences(e2e, "parent", 6)
     run_at(
         e2e.source,
         "SET session_replication_role = replica",

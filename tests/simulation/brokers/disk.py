@@ -17,8 +17,8 @@ BUSINESS = "shop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
-    """Where a log stands; `applied` has a length only."""
+class LogBounds:
+    """Bounds of a log. Of `applied` only the length has a meaning."""
 
     number: int
     start: int = 1
@@ -36,15 +36,15 @@ class BrokerDisk:
         self.host: BrokerHost | None = None
 
     @property
-    def content(self) -> Log:
+    def content(self) -> LogBounds:
         """Where the log stands, as the process knows it, or as it lies on the disk."""
         business = self.host.business if self.host is not None else None
         if business is not None:
             log = business.log
-            return Log(number=business.number, start=log.start, end=log.end, applied=range(log.applied))
+            return LogBounds(number=business.number, start=log.start, end=log.end, applied=range(log.applied))
         return self._read_log()
 
-    def _read_log(self) -> Log:
+    def _read_log(self) -> LogBounds:
         state, rlog = self.memory.families[keys.STATE], self.memory.families[keys.RLOG]
         for key in state.between(keys.CORE, keys.after_prefix(keys.CORE)):
             record = json.loads(state.values[key])
@@ -52,8 +52,10 @@ class BrokerDisk:
                 number = int.from_bytes(key[len(keys.CORE) :], "big")
                 entries = rlog.between(keys.log_key(number, 0), keys.log_key(number + 1, 0))
                 end = keys.log_index(entries[-1]) + 1 if entries else record["applied"] + 1
-                return Log(number=number, start=record["log_start_index"], end=end, applied=range(record["applied"]))
-        return Log(number=0)
+                return LogBounds(
+                    number=number, start=record["log_start_index"], end=end, applied=range(record["applied"])
+                )
+        return LogBounds(number=0)
 
     def entry(self, index: int) -> bytes | None:
         """Return a log entry as it is stored."""

@@ -17,7 +17,7 @@ Taken = Callable[..., None]
 
 
 class Stream:
-    """One connection of a client to a process of a broker. Clients are "!": partitions of them are its breaks."""
+    """One connection of a client to a process of a broker. In the network a client has the name "!"."""
 
     def __init__(self, host: BrokerHost, taken: Taken, ended: Callable[[VenusError], None], client: str = "!") -> None:
         self._client = client

@@ -44,7 +44,7 @@ class BrokerWorld(World):
             Consumer(self, self.source, "readers", transient=True),
         ]
         self.loop.at(0.5, self._work)
-        self.loop.at(0.3, self._keep_a_producer)
+        self.loop.at(0.3, self._ensure_producer)
 
     def script_of(self, seed: int) -> None:
         """Leave it to chance."""
@@ -74,14 +74,14 @@ class BrokerWorld(World):
             self.source.work()
         self.loop.after(0.6 * self.loop.random.random() / max(self.rate, 0.5), self._work)
 
-    def _keep_a_producer(self) -> None:
+    def _ensure_producer(self) -> None:
         """Start an upper adapter if there is none; now and then another one while there is."""
         random = self.loop.random
         alive = [producer for producer in self.producers if producer.alive]
         if not alive or (len(alive) < 3 and self.loop.now < self.cruel_until and random.random() < 0.02):
             self.loop.counts["two producers at a time"] += bool(alive)
             self.producers = [*alive, Producer(self, self.source)]
-        self.loop.after(0.5 * random.random(), self._keep_a_producer)
+        self.loop.after(0.5 * random.random(), self._ensure_producer)
 
     def run(self) -> None:
         with self._virtual_time():

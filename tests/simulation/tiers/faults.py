@@ -140,10 +140,10 @@ def slow_down_disk(world: TierWorld, seconds: float) -> None:
     disk = some(world).disk
     disk.lag_s = 0.1 * world.loop.random.random()
 
-    def quick() -> None:
+    def end_slowness() -> None:
         disk.lag_s = 0.0
 
-    world.loop.after(seconds, quick)
+    world.loop.after(seconds, end_slowness)
 
 
 def kill_producer(world: TierWorld, _: float) -> None:

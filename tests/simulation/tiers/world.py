@@ -24,8 +24,8 @@ CONVERGED_WITHIN_S = 60.0
 CHUNK_BYTES = 60
 
 
-class AtHome:
-    """The world as producers see it: they know one set."""
+class HomeView:
+    """View of the world for producers: they know only the home set."""
 
     def __init__(self, world: TierWorld) -> None:
         self.loop, self.network, self.judge, self.hosts = world.loop, world.network, world.judge, {"home": world.home}
@@ -127,10 +127,10 @@ class TierWorld:
             self.source.work()
         self.loop.after(0.6 * self.loop.random.random() / max(self.rate, 0.5), self._work)
 
-    def _keep_a_producer(self) -> None:
+    def _ensure_producer(self) -> None:
         alive = [producer for producer in self.producers if producer.alive]
-        self.producers = alive or [Producer(AtHome(self), self.source)]  # type: ignore[arg-type]
-        self.loop.after(0.5 * self.loop.random.random(), self._keep_a_producer)
+        self.producers = alive or [Producer(HomeView(self), self.source)]  # type: ignore[arg-type]
+        self.loop.after(0.5 * self.loop.random.random(), self._ensure_producer)
 
     # -- a history -------------------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class TierWorld:
         for host in self.hosts.values():
             host.start()
         self.loop.after(0.1, self._work)
-        self.loop.after(0.2, self._keep_a_producer)
+        self.loop.after(0.2, self._ensure_producer)
         self.loop.run_until(3.0)
         end = 3.0 + self.loop.random.choice((10.0, 20.0))
         faults.plan(self, end)

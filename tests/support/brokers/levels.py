@@ -73,8 +73,8 @@ TWICE = "SELECT id, version, put, count(*) FROM audit.applied GROUP BY 1, 2, 3 H
 TOOK = "SELECT extract(epoch FROM took) FROM audit.applied WHERE put"
 
 
-class Levels:
-    """Everything. Who pulls from, ships to or reads from a set does so over a line of its own."""
+class BrokerLevels:
+    """The sets of all levels, their source and targets. Each connection has a proxy of its own."""
 
     def __init__(self, folder: Path, source: str, targets: Mapping[str, str]) -> None:
         self.folder, self.source, self.targets = folder, source, targets

@@ -21,8 +21,8 @@ ROWS = 20
 NOT_KNOWN = "\N{EN DASH}"
 
 
-class Place:
-    """A broker with a producer and a target that follows."""
+class PageBroker:
+    """A broker, its producer, and a target that applies what the producer commits."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         alarms = AlarmsSettings(check_s=0.1, late_s=1e9)  # the batches of tests are years old

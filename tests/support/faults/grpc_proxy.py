@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import grpc
 
-from tests.support.faults.proxy import Way
+from tests.support.faults.proxy import Direction
 
 
 class GrpcProxy(grpc.GenericRpcHandler):
@@ -21,12 +21,12 @@ class GrpcProxy(grpc.GenericRpcHandler):
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
         self._method = ""
-        self._way = Way.UP
+        self._way = Direction.UP
         self._bit: int | None = None
         #: The first message of the last call of the damaged method, as it was sent.
         self.seen = b""
 
-    def damage(self, method: str, way: Way, bit: int | None) -> None:
+    def damage(self, method: str, way: Direction, bit: int | None) -> None:
         """Flip this bit from now on; None = only look."""
         self._method, self._way, self._bit = method, way, bit
 
@@ -36,15 +36,15 @@ class GrpcProxy(grpc.GenericRpcHandler):
 
     def _pass(self, method: str, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         call: Any = self._channel.stream_stream(method)
-        answers = call(self._pass_through(method, Way.UP, requests))
+        answers = call(self._pass_through(method, Direction.UP, requests))
         context.add_callback(answers.cancel)
         try:
-            yield from self._pass_through(method, Way.DOWN, answers)
+            yield from self._pass_through(method, Direction.DOWN, answers)
         except grpc.RpcError as error:
             context.set_trailing_metadata(tuple((item.key, item.value) for item in error.trailing_metadata() or ()))
             context.abort(error.code(), error.details() or "")
 
-    def _pass_through(self, method: str, way: Way, messages: Iterator[bytes]) -> Iterator[bytes]:
+    def _pass_through(self, method: str, way: Direction, messages: Iterator[bytes]) -> Iterator[bytes]:
         for number, message in enumerate(messages):
             if number == 0 and method.endswith(self._method) and way is self._way and self._method:
                 yield self._damage_message(message)

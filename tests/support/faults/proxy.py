@@ -13,8 +13,8 @@ from enum import Enum
 CHUNK_BYTES = 65536
 
 
-class Way(Enum):
-    """A direction."""
+class Direction(Enum):
+    """Direction of the bytes through a proxy."""
 
     UP = "client to broker"
     DOWN = "broker to client"
@@ -33,11 +33,11 @@ class Proxy:
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self._damage: dict[Way, bytes | int] = {}
+        self._damage: dict[Direction, bytes | int] = {}
         self._closed = False
         self.delay_s = 0.0
         self.bytes_per_s = 0.0  # of each direction; 0 = as fast as it goes
-        self.passed = dict.fromkeys(Way, 0)
+        self.passed = dict.fromkeys(Direction, 0)
         self.flipped = 0
         self._spawn(self._accept)
 
@@ -60,19 +60,19 @@ class Proxy:
         """Pass on again."""
         self._flowing.set()
 
-    def flip_at(self, way: Way, position: int) -> None:
+    def flip_at(self, way: Direction, position: int) -> None:
         """Flip one bit of the byte that comes after `position` more ones."""
         self._damage[way] = position
 
-    def flip_in(self, way: Way, pattern: bytes) -> None:
+    def flip_in(self, way: Direction, pattern: bytes) -> None:
         """Flip one bit in the middle of the next occurrence of `pattern`."""
         self._damage[way] = pattern
 
-    def half_close(self, way: Way) -> None:
+    def half_close(self, way: Direction) -> None:
         """End one direction of every connection as if its sender had finished."""
         with self._lock:
             for index in range(0, len(self._sockets), 2):
-                end = self._sockets[index + (way is Way.UP)]
+                end = self._sockets[index + (way is Direction.UP)]
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_WR)
 
@@ -116,10 +116,10 @@ class Proxy:
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._sockets += [client, broker]
-            self._spawn(self._pump, client, broker, Way.UP)
-            self._spawn(self._pump, broker, client, Way.DOWN)
+            self._spawn(self._pump, client, broker, Direction.UP)
+            self._spawn(self._pump, broker, client, Direction.DOWN)
 
-    def _pump(self, source: socket.socket, sink: socket.socket, way: Way) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, way: Direction) -> None:
         for data in receive(source):
             if self.delay_s:
                 time.sleep(self.delay_s)
@@ -135,7 +135,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 
-    def _damage_data(self, data: bytes, way: Way) -> bytes:
+    def _damage_data(self, data: bytes, way: Direction) -> bytes:
         wish = self._damage.get(way)
         if isinstance(wish, bytes):
             found = data.find(wish)

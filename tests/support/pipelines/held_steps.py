@@ -119,7 +119,7 @@ def write_to_owner(pair: SwitchedPair, held: HeldStep, text: str) -> None:
     (pair.new if held.owner == "new" else pair.old)(text)
 
 
-def until_reported(pipeline: Pipeline, start: int, report: str = "") -> None:
+def wait_until_reported(pipeline: Pipeline, start: int, report: str = "") -> None:
     """Wait until the command says that it waits for a lock, in words that contain `report`."""
     line = re.compile(f"^(waits: |waiting for ).*{report}", re.MULTILINE)
     pipeline.until(lambda: line.search(pipeline.log.read_text()[start:]), "the command to report that it waits")

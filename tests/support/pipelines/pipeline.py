@@ -50,7 +50,7 @@ heartbeat_s = 1.0
 """
 
 
-def crowding() -> float:
+def slowdown_by_others() -> float:
     """Return how many times as long as its own computing a piece of work takes here just now, because of other work."""
     return max(1.0, sum(measure_parts(time.perf_counter)) / sum(measure_parts(time.process_time)))
 

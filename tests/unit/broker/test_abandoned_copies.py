@@ -27,8 +27,8 @@ ME, OTHER = Member(broker="a", store="1"), Member(broker="b", store="2")
 LATER_S = 0.01
 
 
-class _Line:
-    """The leader's end of a call that takes a copy."""
+class _CopyStream:
+    """The leader's end of a call that transfers a copy."""
 
     def __init__(self) -> None:
         self.frames: list[replica_pb2.CopyFrame] = []
@@ -43,8 +43,8 @@ class _Traffic:
         """Let everything go."""
 
 
-class _Gate:
-    """Holds its caller, in a thread, until it is let go."""
+class _BlockingCall:
+    """Blocks the thread that calls it until the test releases it."""
 
     def __init__(self) -> None:
         self.entered, self._go = threading.Event(), threading.Event()
@@ -111,7 +111,7 @@ def test_a_copy_whose_replica_has_hung_up_before_it_was_made_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four of these, and no replica was ever installed again: a copy in use is never removed."""
-    made, make = _Gate(), Store.checkpoint
+    made, make = _BlockingCall(), Store.checkpoint
 
     def read_slowly(store: Store, path: Path) -> None:
         made()
@@ -120,7 +120,7 @@ def test_a_copy_whose_replica_has_hung_up_before_it_was_made_is_let_go(
     monkeypatch.setattr(Store, "checkpoint", read_slowly)
 
     async def play(service: ReplicaService, copies: CopyPool) -> None:
-        line: Any = _Line()
+        line: Any = _CopyStream()
         call = asyncio.create_task(service.Copy(_request(), line))
         await _wait_until(made.entered.is_set)
         await _hang_up(call)
@@ -137,7 +137,7 @@ def test_a_copy_is_released_after_its_last_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung_up_at: int
 ) -> None:
     """What is let go may be removed at once, under a thread that still reads it."""
-    reading, after, reads = _Gate(), BusinessCopy.read_after, [0]
+    reading, after, reads = _BlockingCall(), BusinessCopy.read_after, [0]
 
     def read_slowly(copy: BusinessCopy, place: CopyPlace) -> CopyPiece | None:
         reads[0] += 1
@@ -148,7 +148,7 @@ def test_a_copy_is_released_after_its_last_reader(
     monkeypatch.setattr(BusinessCopy, "read_after", read_slowly)
 
     async def play(service: ReplicaService, copies: CopyPool) -> None:
-        line: Any = _Line()
+        line: Any = _CopyStream()
         call = asyncio.create_task(service.Copy(_request(), line))
         await _wait_until(reading.entered.is_set)
         call.cancel()

@@ -19,8 +19,8 @@ from venus.rpc.event_loop import LoopBridge
 from venus.wire import broker_pb2
 
 
-class Place:
-    """An intake with its stream, its client and the core."""
+class IntakeSetup:
+    """A direct intake, and stand-ins for its stream, its client and the broker's core."""
 
     def __init__(self) -> None:
         self.futures: list[Future[Any]] = []
@@ -84,14 +84,14 @@ class Place:
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
-    found = Place()
+def place() -> Iterator[IntakeSetup]:
+    found = IntakeSetup()
     yield found
     found.bridge.close()
     found.loop.close()
 
 
-def test_the_commit_thread_acknowledges_what_is_on_disk(place: Place) -> None:
+def test_the_commit_thread_acknowledges_what_is_on_disk(place: IntakeSetup) -> None:
     assert place.take_half()
     place.settle(result=HalvesResult(through=1))
     assert [frame.halves_through for frame in place.put] == [1]
@@ -100,13 +100,13 @@ def test_the_commit_thread_acknowledges_what_is_on_disk(place: Place) -> None:
     assert place.settled == [True]
 
 
-def test_the_client_waits_for_a_half_message_and_not_for_a_commit(place: Place) -> None:
+def test_the_client_waits_for_a_half_message_and_not_for_a_commit(place: IntakeSetup) -> None:
     assert place.take_half()
     assert place.take_commit()
     assert place.wakes == [False, True]
 
 
-def test_so_does_the_clients_thread_that_writes_it(place: Place) -> None:
+def test_so_does_the_clients_thread_that_writes_it(place: IntakeSetup) -> None:
     assert place.take_half()
     place.settle_here(result=HalvesResult(through=1))
     assert [frame.halves_through for frame in place.put] == [1]
@@ -114,7 +114,7 @@ def test_so_does_the_clients_thread_that_writes_it(place: Place) -> None:
     assert place.settled == [True]
 
 
-def test_a_result_that_is_there_at_once_goes_through_the_event_loop(place: Place) -> None:
+def test_a_result_that_is_there_at_once_goes_through_the_event_loop(place: IntakeSetup) -> None:
     """The client's thread holds the lock that the answer needs."""
     hand_over = place.intake._core.producers.take_halves
 
@@ -131,14 +131,14 @@ def test_a_result_that_is_there_at_once_goes_through_the_event_loop(place: Place
 
 
 @pytest.mark.parametrize("error", [None, Unavailable("the broker is stopping")])
-def test_it_leaves_a_gap_and_an_error_to_the_stream(place: Place, error: Exception | None) -> None:
+def test_it_leaves_a_gap_and_an_error_to_the_stream(place: IntakeSetup, error: Exception | None) -> None:
     assert place.take_half()
     place.settle(result=HalvesResult(through=0, resend_from=1, reason="a gap"), error=error)
     place.run_loop()
     assert (place.put, place.settled) == ([], [False])
 
 
-def test_it_answers_a_commit_and_leaves_a_rollback_to_the_stream(place: Place) -> None:
+def test_it_answers_a_commit_and_leaves_a_rollback_to_the_stream(place: IntakeSetup) -> None:
     assert place.take_commit()
     place.settle(result=broker_pb2.Decided(batch_no=1, verdict=broker_pb2.COMMIT))
     assert place.take_commit()
@@ -148,12 +148,12 @@ def test_it_answers_a_commit_and_leaves_a_rollback_to_the_stream(place: Place) -
     assert place.settled == [True, False]
 
 
-def test_a_damaged_body_goes_in_a_frame(place: Place) -> None:
+def test_a_damaged_body_goes_in_a_frame(place: IntakeSetup) -> None:
     assert not place.intake.take_half(broker_pb2.Half(batch_no=1, digest=digest(b"body"), body=b"bodY"))
     assert not place.futures
 
 
-def test_nothing_is_handed_over_once_the_stream_has_ended(place: Place) -> None:
+def test_nothing_is_handed_over_once_the_stream_has_ended(place: IntakeSetup) -> None:
     place.stream.is_over = True
     assert not place.take_half()
     place.stream.is_over = False
@@ -163,7 +163,7 @@ def test_nothing_is_handed_over_once_the_stream_has_ended(place: Place) -> None:
     assert not place.futures
 
 
-def test_a_stream_ends_behind_what_its_client_is_handing_over(place: Place) -> None:
+def test_a_stream_ends_behind_what_its_client_is_handing_over(place: IntakeSetup) -> None:
     """An ended stream releases its business, which the core may then drop."""
     begun, may_continue = threading.Event(), threading.Event()
     steps: list[str] = []

@@ -76,10 +76,10 @@ def test_while_nothing_is_undecided_reviews_wake_no_thread_more_than_once_a_seco
 ) -> None:
     undecided, bridge = [False], Bridge()
 
-    def then(turn: int) -> None:
+    def end_at_sixty(turn: int) -> None:
         undecided[0] = turn >= 60
 
-    sleeps = SleepRecorder(64, then)
+    sleeps = SleepRecorder(64, end_at_sixty)
     sleeps.replace(monkeypatch, reviews)
     asked, work = review_clock(undecided, bridge, first_s=6.0)
     asyncio.run(check_ended(work))

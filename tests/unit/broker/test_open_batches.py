@@ -43,7 +43,7 @@ def decoded_batches(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return found
 
 
-def part(text: str) -> WantedPart:
+def wanted_part(text: str) -> WantedPart:
     filters = with_tables(parse_filters({"t": text}), [SCHEMA])
     return WantedPart(frozenset(), filters, fit_filters(filters, [SCHEMA]), VERSIONS)
 
@@ -84,7 +84,7 @@ def place(number: int, whole: bytes) -> QueuedBatch:
     )
 
 
-PARTS = [part(f"region = '{region}' and amount > {n}") for region in ("EU", "US", "eu") for n in (5, 50)]
+PARTS = [wanted_part(f"region = '{region}' and amount > {n}") for region in ("EU", "US", "eu") for n in (5, 50)]
 
 
 def test_it_is_opened_once_for_all_and_each_gets_its_own(decoded_batches: list[bytes]) -> None:

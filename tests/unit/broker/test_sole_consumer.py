@@ -22,8 +22,8 @@ class Consumer:
         self.send_at_once, self.is_in_process = send_at_once, is_in_process
 
 
-class Place:
-    """A service with its consumers."""
+class SoleConsumerSetup:
+    """A Delivery service whose sends and calls into the event loop are recorded."""
 
     def __init__(self) -> None:
         self.posted: list[tuple[str, int]] = []
@@ -57,17 +57,17 @@ class Place:
 
 
 @pytest.fixture
-def place() -> Place:
-    return Place()
+def place() -> SoleConsumerSetup:
+    return SoleConsumerSetup()
 
 
-def test_the_only_consumer_gets_a_commit_without_the_event_loop(place: Place) -> None:
+def test_the_only_consumer_gets_a_commit_without_the_event_loop(place: SoleConsumerSetup) -> None:
     place.add()
     place.publish(1)
     assert (place.sent, place.posted) == ([1], [])
 
 
-def test_the_event_loop_serves_other_processes_and_several_consumers(place: Place) -> None:
+def test_the_event_loop_serves_other_processes_and_several_consumers(place: SoleConsumerSetup) -> None:
     place.publish(1)
     remote = place.add(is_in_process=False)
     place.publish(2)
@@ -82,14 +82,14 @@ def test_the_event_loop_serves_other_processes_and_several_consumers(place: Plac
     assert place.posted[-1] == (BUSINESS, 5)
 
 
-def test_the_event_loop_sends_what_the_consumer_could_not_take(place: Place) -> None:
+def test_the_event_loop_sends_what_the_consumer_could_not_take(place: SoleConsumerSetup) -> None:
     place.add()
     place.can_send = False
     place.publish(1)
     assert place.posted == [(BUSINESS, 1)]
 
 
-def test_a_consumer_that_comes_meanwhile_hears_of_the_commit(place: Place) -> None:
+def test_a_consumer_that_comes_meanwhile_hears_of_the_commit(place: SoleConsumerSetup) -> None:
     """It may have read where the queue ends before the commit was shown."""
     place.add()
     place.meanwhile = lambda: place.add()

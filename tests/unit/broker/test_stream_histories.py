@@ -228,10 +228,10 @@ class History:
             self.rolling_back, self.use = first, 1
             self.producer.decide(first, self.sent[first], Verdict.ROLLBACK)
 
-    def rival(self) -> None:
+    def add_rival(self) -> None:
         self.rivals.append(asyncio.create_task(self.traffic.unsaved.wait_for_slot(self.rng.choice([60_000, 300_000]))))
 
-    def rival_leaves(self) -> None:
+    def cancel_rival(self) -> None:
         if self.rivals and self.rivals[0].done():
             self.traffic.unsaved.release_slot(self.rivals.popleft().result())
 
@@ -241,12 +241,12 @@ class History:
         """Return whether everything was persisted and decided in the end."""
         steps: list[Callable[[], object]] = [
             *[self.say, self.write, self.carry, self.settle, self.answer] * 4,
-            *[self.commit, self.rival_leaves] * 2,
+            *[self.commit, self.cancel_rival] * 2,
             *[partial(self.settle, refuse=True)] * 3,
             *[partial(setattr, self.traffic, "refuses", True)] * 2,
             partial(self.carry, damaged=True),
             self.roll_back,
-            self.rival,
+            self.add_rival,
         ]
         await self._settle()
         self.answer()  # to init
@@ -257,7 +257,7 @@ class History:
         for _ in range(CALM_STEPS):
             if self.is_done():
                 break
-            for step in (self.say, self.write, self.carry, self.settle, self.answer, self.commit, self.rival_leaves):
+            for step in (self.say, self.write, self.carry, self.settle, self.answer, self.commit, self.cancel_rival):
                 step()
             await self._settle()
         done = self.is_done()

@@ -41,8 +41,8 @@ class ChangingBusiness:
 
 
 @dataclass
-class World:
-    """A broker's business, and what one consumer made of its words."""
+class ConsumerModel:
+    """A business of a broker, and the batches that one consumer believes in."""
 
     rng: random.Random
     business: Business = field(default_factory=lambda: Business(1, "main", ReviewSchedule(first_s=1)))
@@ -145,8 +145,8 @@ class World:
                 self.believed.append((word.base_offset, word.digest))
 
 
-def live_world(seed: int, steps: int = 120) -> World:
-    world = World(random.Random(seed))
+def live_world(seed: int, steps: int = 120) -> ConsumerModel:
+    world = ConsumerModel(random.Random(seed))
     acts = [world.persist] * 5 + [world.commit] + [world.roll_back] + [world.deliver] * 4
     for _ in range(steps):
         act = world.rng.choice(acts)
@@ -171,7 +171,7 @@ def test_a_consumer_believes_the_queue_and_nothing_else(seeds: int) -> None:
 
 
 def test_a_small_cut_waits_for_its_decision() -> None:
-    world = World(random.Random(0))
+    world = ConsumerModel(random.Random(0))
     world.rng.choice = lambda options: options[0]  # type: ignore[assignment,method-assign]
     for _ in range(5):
         world.persist()

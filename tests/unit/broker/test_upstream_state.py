@@ -124,8 +124,8 @@ def test_a_broker_speaks_for_the_others_of_its_cluster() -> None:
     assert members.sets() == {"north": ("a:1", "a:2"), "b:1": ("b:1",)}
 
 
-class Answers(UpstreamPoller):
-    """A look with given results."""
+class ScriptedPoller(UpstreamPoller):
+    """Poller of an upstream whose results the test gives."""
 
     def start(self) -> None:
         """Do nothing."""
@@ -142,10 +142,10 @@ def test_a_set_keeps_its_look_when_its_name_becomes_known_and_others_join_it() -
     def note(look: UpstreamPoller, names: Mapping[str, str]) -> None:
         learned.append((look.name, names))
 
-    looks = UpstreamMonitor(("a:1", "b:1", "a:2"), NONE, "mirror/x", looked=note, look=Answers)
+    looks = UpstreamMonitor(("a:1", "b:1", "a:2"), NONE, "mirror/x", looked=note, look=ScriptedPoller)
     first, second, third = looks.all
-    assert isinstance(first, Answers)
-    assert isinstance(third, Answers)
+    assert isinstance(first, ScriptedPoller)
+    assert isinstance(third, ScriptedPoller)
 
     third.see("a:2", "north")
     first.see("a:1", "north")
@@ -162,6 +162,6 @@ def test_a_set_asks_those_above_for_the_tables_that_its_labels_and_predicates_na
     named = topology_position.needed_tables(labels, ("eu",), {"main": {"items": "a = 1"}, "crm": {"orders": "b = 2"}})
     assert named == ("app.customers", "items", "orders")
 
-    looks = UpstreamMonitor(("a:1", "b:1"), NONE, "mirror/x", looked=lambda *_: None, look=Answers, named=named)
+    looks = UpstreamMonitor(("a:1", "b:1"), NONE, "mirror/x", looked=lambda *_: None, look=ScriptedPoller, named=named)
 
     assert {look.named for look in looks.all} == {named}

@@ -25,8 +25,8 @@ GOAL_S = 0.05
 LARGE = "flood"
 
 
-class Scene:
-    """A trickle of small commits beside large work, in a time of its own."""
+class MixedLoad:
+    """Small commits beside large work, on a clock that the test moves."""
 
     def __init__(self, goal_s: float = GOAL_S) -> None:
         self.precedence = Precedence(goal_s)
@@ -53,7 +53,7 @@ class Scene:
 
 
 def test_nothing_rests_while_small_commits_are_within_the_goal() -> None:
-    scene = Scene()
+    scene = MixedLoad()
     scene.run_commits(1000, GOAL_S)
     assert scene.turn() == 0.0
     assert scene.precedence.rested_s == {}
@@ -61,7 +61,7 @@ def test_nothing_rests_while_small_commits_are_within_the_goal() -> None:
 
 
 def test_rests_grow_while_small_commits_take_too_long_and_shrink_when_they_do_not() -> None:
-    scene = Scene()
+    scene = MixedLoad()
     rests = []
     for _ in range(5):
         scene.run_commits(2, 2 * GOAL_S)
@@ -76,7 +76,7 @@ def test_rests_grow_while_small_commits_take_too_long_and_shrink_when_they_do_no
 
 def test_the_share_stands_still_where_one_in_a_hundred_is_above_the_goal() -> None:
     """A machine on which more than 1 % are late unless large work rests for twice its turns."""
-    scene, chance, shares = Scene(), random.Random(7), []
+    scene, chance, shares = MixedLoad(), random.Random(7), []
     for _ in range(20_000):
         scene.turn(0.0)
         late = chance.random() < 0.02 / scene.precedence.share
@@ -86,7 +86,7 @@ def test_the_share_stands_still_where_one_in_a_hundred_is_above_the_goal() -> No
 
 
 def test_no_small_sender_means_no_rest() -> None:
-    scene = Scene()
+    scene = MixedLoad()
     scene.run_commits(50, 1.0)
     assert scene.turn() > 0.0
     scene.now += SEEN_S
@@ -99,7 +99,7 @@ def test_no_small_sender_means_no_rest() -> None:
 
 def test_a_large_half_message_that_waited_for_long_is_not_a_small_commit() -> None:
     """200 producers of batches of 100 KB: each waits for the others for longer than what it has sent is remembered."""
-    scene = Scene()
+    scene = MixedLoad()
     scene.turn()
     for n in range(200):
         scene.precedence.on_arrival(n, 2 * SMALL_BYTES, scene.now)
@@ -110,7 +110,7 @@ def test_a_large_half_message_that_waited_for_long_is_not_a_small_commit() -> No
 
 
 def test_a_small_commit_that_waited_for_long_is_still_small() -> None:
-    scene = Scene()
+    scene = MixedLoad()
     scene.turn()
     asked_at = scene.now
     for _ in range(20):
@@ -122,7 +122,7 @@ def test_a_small_commit_that_waited_for_long_is_still_small() -> None:
 
 
 def test_a_commit_too_slow_says_nothing_of_large_work_that_is_not_there() -> None:
-    scene = Scene()
+    scene = MixedLoad()
     for _ in range(100):
         scene.commit(1.0)
     assert scene.precedence.share == SHARE_LEAST
@@ -141,14 +141,14 @@ def test_many_small_half_messages_are_not_small_and_become_so_again() -> None:
 
 
 def test_a_goal_of_zero_turns_it_off() -> None:
-    scene = Scene(goal_s=0.0)
+    scene = MixedLoad(goal_s=0.0)
     scene.run_commits(100, 1.0)
     assert scene.turn() == 0.0
     assert scene.precedence.turn_bytes(1000, 100, scene.now) == 1000
 
 
 def test_turns_become_smaller_with_the_share_down_to_the_least() -> None:
-    scene = Scene()
+    scene = MixedLoad()
     scene.run_commits(200, 1.0)
     assert scene.precedence.share == SHARE_MOST
     assert scene.precedence.turn_bytes(1000, 100, scene.now) == 200
@@ -158,7 +158,7 @@ def test_turns_become_smaller_with_the_share_down_to_the_least() -> None:
 
 def test_small_commits_are_to_take_no_longer_than_twice_what_they_take_alone() -> None:
     """Large work gives up half of its time for that, and more only for the goal itself."""
-    scene = Scene()
+    scene = MixedLoad()
     scene.run_commits_alone(500, GOAL_S / 5)
     scene.turn(0.0)
     scene.run_commits(500, 1.9 * GOAL_S / 5)
@@ -174,14 +174,14 @@ def test_small_commits_are_to_take_no_longer_than_twice_what_they_take_alone() -
 
 
 def test_what_small_commits_take_alone_is_what_one_in_a_hundred_exceeds() -> None:
-    scene, chance = Scene(), random.Random(7)
+    scene, chance = MixedLoad(), random.Random(7)
     for _ in range(20_000):
         scene.run_commits_alone(1, chance.random() * GOAL_S)
     assert scene.precedence.quiet_s == pytest.approx(0.99 * GOAL_S, rel=0.1)
 
 
 def test_very_quick_commits_may_take_more_than_twice_as_long() -> None:
-    scene = Scene()
+    scene = MixedLoad()
     scene.run_commits_alone(500, GOAL_S / 1000)
     scene.turn(0.0)
     scene.run_commits(500, GOAL_PART * GOAL_S)
@@ -189,7 +189,7 @@ def test_very_quick_commits_may_take_more_than_twice_as_long() -> None:
 
 
 def test_while_small_commits_are_there_no_turn_is_larger_than_they_may_wait_for() -> None:
-    scene = Scene()
+    scene = MixedLoad()
     assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == 8 << 20
     scene.commit(GOAL_S / 100)
     assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == BESIDE_BYTES
@@ -200,7 +200,7 @@ def test_while_small_commits_are_there_no_turn_is_larger_than_they_may_wait_for(
 
 def test_who_becomes_large_does_not_wait_for_what_it_was() -> None:
     """A producer that begins with one row and continues with a flood had its own frames cut for two seconds."""
-    scene = Scene()
+    scene = MixedLoad()
     scene.commit(GOAL_S / 100, business=LARGE)
     scene.precedence.on_arrival(LARGE, 2 * SMALL_BYTES, scene.now)
     assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == 8 << 20
@@ -211,7 +211,7 @@ def test_who_becomes_large_does_not_wait_for_what_it_was() -> None:
 
 def test_a_sender_that_becomes_large_takes_the_precedence_of_no_other() -> None:
     """Only the last small one was remembered: when that was a flood at its start, the others had none for a while."""
-    scene = Scene()
+    scene = MixedLoad()
     scene.run_commits(50, 1.0)
     scene.commit(1.0, business=LARGE)
     scene.precedence.on_arrival(LARGE, 2 * SMALL_BYTES, scene.now)
@@ -222,7 +222,7 @@ def test_a_sender_that_becomes_large_takes_the_precedence_of_no_other() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 10))))
 def test_large_work_always_gets_its_part(events: list[tuple[float, float, float]]) -> None:
-    scene = Scene()
+    scene = MixedLoad()
     worked = 0.0
     for commit_s, turn_s, pause_s in events:
         scene.commit(commit_s)

@@ -43,12 +43,12 @@ def border(**rules: Any) -> Border:
     return Border(RuleSet(place="cluster.columns.main", rules=parsed, key_id=KEY.key_id), KEY)
 
 
-def fit(*schemas: TableSchema, rules: dict[str, Any] | None = None) -> BorderTable:
+def fit_border(*schemas: TableSchema, rules: dict[str, Any] | None = None) -> BorderTable:
     return border(rules=rules or RULES).fit([*schemas, BEAT])[1]
 
 
 def test_the_sets_below_see_a_table_as_if_the_source_had_it_so() -> None:
-    seen = flatten(fit(PEOPLE).projected[1])
+    seen = flatten(fit_border(PEOPLE).projected[1])
     assert type(seen) is TableSchema
     assert [c.name for c in seen.columns] == ["id", "mail", "visits"]
     assert (seen.indexes, seen.checks) == ((), ())
@@ -67,14 +67,14 @@ def test_a_column_stays_masked_when_the_source_renames_it() -> None:
     renamed = replace(
         PEOPLE, version=2, columns=tuple(replace(c, name=c.name.replace("mail", "post")) for c in PEOPLE.columns)
     )
-    found = fit(PEOPLE, renamed)
+    found = fit_border(PEOPLE, renamed)
     assert "post (hmac" in flatten(found.projected[2]).masked_above
     assert found.misfit == ""
 
 
 def test_nothing_is_sent_from_the_first_version_on_that_the_rules_do_not_fit() -> None:
     changed = replace(PEOPLE, version=2, columns=tuple(replace(c, type=INT) for c in PEOPLE.columns))
-    found = fit(PEOPLE, changed, replace(changed, version=3))
+    found = fit_border(PEOPLE, changed, replace(changed, version=3))
     assert [found.has_version(v) for v in (1, 2, 3)] == [True, False, False]
     assert found.misfit.startswith("cluster.columns.main.people.mail: shop.people.mail is neither text, uuid nor")
 
@@ -91,7 +91,7 @@ def test_nothing_is_sent_from_the_first_version_on_that_the_rules_do_not_fit() -
     ],
 )
 def test_a_table_that_the_rules_do_not_fit_is_not_sent(rules: dict[str, Any], message: str) -> None:
-    found = fit(PEOPLE, rules=rules)
+    found = fit_border(PEOPLE, rules=rules)
     assert (found.has_version(1), dict(found.projected)) == (False, {})
     assert message in found.misfit
 
@@ -117,7 +117,7 @@ def test_a_rule_about_a_table_that_is_not_there_is_named() -> None:
 
 def test_masked_rows_have_another_identity_and_so_have_other_arguments() -> None:
     def identity(rules: dict[str, Any]) -> dict[int, int]:
-        seen = [flatten(s) for s in fit(PEOPLE, rules=rules).projected.values()]
+        seen = [flatten(s) for s in fit_border(PEOPLE, rules=rules).projected.values()]
         return {n: one.digest for n, one in partial_tables((), seen).items()}
 
     digests = [

@@ -109,7 +109,7 @@ def test_a_damaged_block_is_no_body() -> None:
 # -- what is larger than it says -------------------------------------------------------------------------------------
 
 
-def bomb(nbytes: int, *, said: int, number: int = 0, one_frame: bool = False) -> broker_pb2.Half:
+def make_bomb(nbytes: int, *, said: int, number: int = 0, one_frame: bool = False) -> broker_pb2.Half:
     """Return a half message whose small block becomes `nbytes`."""
     stream = zstandard.ZstdCompressor(level=3).compressobj(size=nbytes if one_frame else -1)
     piece = bytes(1 << 20)
@@ -120,7 +120,7 @@ def bomb(nbytes: int, *, said: int, number: int = 0, one_frame: bool = False) ->
 
 @pytest.mark.parametrize("one_frame", [False, True], ids=["without a content size", "with one"])
 def test_a_block_takes_no_more_memory_than_it_says(one_frame: bool) -> None:
-    message = bomb(1 << 30, said=3 << 20, one_frame=one_frame)
+    message = make_bomb(1 << 30, said=3 << 20, one_frame=one_frame)
     assert len(message.squeezed.block) < 1 << 17
     tracemalloc.start()
     with pytest.raises(DigestMismatch, match="more than the 3145728 bytes that it says"):
@@ -133,16 +133,16 @@ def test_a_block_takes_no_more_memory_than_it_says(one_frame: bool) -> None:
 @pytest.mark.parametrize("said", [0, BODY_BYTES_MAX + 1, 2**32 - 1])
 def test_a_block_that_says_too_much_or_nothing_is_refused(said: int) -> None:
     with pytest.raises(ProtocolError, match=f"says {said} bytes"):
-        BodyDecompressor().body(bomb(1 << 20, said=said))
+        BodyDecompressor().body(make_bomb(1 << 20, said=said))
 
 
 def test_a_block_that_holds_less_than_it_says_is_damaged() -> None:
     with pytest.raises(DigestMismatch, match="1048576 bytes of the 1048577"):
-        BodyDecompressor().body(bomb(1 << 20, said=(1 << 20) + 1))
+        BodyDecompressor().body(make_bomb(1 << 20, said=(1 << 20) + 1))
 
 
 def test_a_frame_of_many_bombs_is_refused_before_the_first_is_opened() -> None:
-    frame = broker_pb2.ProducerFrame(halves=[bomb(9 << 20, said=9 << 20)] * 2)
+    frame = broker_pb2.ProducerFrame(halves=[make_bomb(9 << 20, said=9 << 20)] * 2)
     with pytest.raises(ProtocolError, match="a frame has squeezed bodies"):
         check_frame(frame.halves)
     check_frame(frame.halves[:1])
@@ -151,10 +151,10 @@ def test_a_frame_of_many_bombs_is_refused_before_the_first_is_opened() -> None:
 def test_a_connection_continues_behind_a_bomb() -> None:
     receiver = BodyDecompressor()
     with pytest.raises(DigestMismatch):
-        receiver.body(bomb(64 << 20, said=1 << 20))
+        receiver.body(make_bomb(64 << 20, said=1 << 20))
     with pytest.raises(DigestMismatch):  # the stream is broken: only a new one continues
-        receiver.body(bomb(1 << 20, said=1 << 20, number=1))
-    assert receiver.body(bomb(1 << 20, said=1 << 20)) == bytes(1 << 20)
+        receiver.body(make_bomb(1 << 20, said=1 << 20, number=1))
+    assert receiver.body(make_bomb(1 << 20, said=1 << 20)) == bytes(1 << 20)
 
 
 @pytest.mark.parametrize("kind", ["noise", "hexadecimal", "zeros"])

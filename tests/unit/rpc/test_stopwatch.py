@@ -22,8 +22,8 @@ from venus.rpc.errors import from_rpc_error, to_status
 from venus.rpc.stopwatch import BEAT_S, COARSE_BEAT_S, Pacemaker, Stopwatch
 
 
-class ByHand(Pacemaker):
-    """Beats only on demand; its clock stands."""
+class ManualPacemaker(Pacemaker):
+    """Pacemaker that beats on demand, by a clock that the test moves."""
 
     def __init__(self, every_s: float = BEAT_S) -> None:
         super().__init__(lambda: self.now, every_s)
@@ -47,21 +47,21 @@ class ByHand(Pacemaker):
 
 
 @pytest.fixture
-def observer(monkeypatch: pytest.MonkeyPatch) -> ByHand:
-    found = ByHand()
+def observer(monkeypatch: pytest.MonkeyPatch) -> ManualPacemaker:
+    found = ManualPacemaker()
     monkeypatch.setattr(stopwatch, "_pacemaker", found)
     return found
 
 
 @pytest.fixture
-def selector(observer: ByHand, monkeypatch: pytest.MonkeyPatch) -> BrokerSelector:
+def selector(observer: ManualPacemaker, monkeypatch: pytest.MonkeyPatch) -> BrokerSelector:
     found = BrokerSelector(("a:1", "b:1"), monotonic=lambda: observer.now)
     monkeypatch.setitem(broker_selection._known, "a:1,b:1", found)
     return found
 
 
-class NoAnswer(Unavailable):
-    """What a connection raises when its time is up."""
+class ConnectTimeout(Unavailable):
+    """Error of a connection attempt that has timed out."""
 
     def __init__(self) -> None:
         super().__init__("cannot be reached")
@@ -76,8 +76,8 @@ def _deadline() -> grpc.RpcError:
     return DeadlineError()
 
 
-class Channel:
-    """What is opened; `passes` lets the time go by that it takes."""
+class SlowChannel:
+    """Channel whose opening takes `seconds`; `passes` moves the clock on."""
 
     def __init__(self, passes: Callable[[float], None] = lambda _: None, seconds: float = 0.0) -> None:
         passes(seconds)
@@ -86,7 +86,7 @@ class Channel:
         pass
 
 
-def test_only_the_time_in_which_it_ran_counts(observer: ByHand) -> None:
+def test_only_the_time_in_which_it_ran_counts(observer: ManualPacemaker) -> None:
     watch = Stopwatch()
     observer.run_clock(0.2)
     observer.stop_clock(3.0)
@@ -97,25 +97,25 @@ def test_only_the_time_in_which_it_ran_counts(observer: ByHand) -> None:
 
 
 def test_an_answer_that_came_while_this_process_stood_still_isolates_no_peer(
-    observer: ByHand, selector: BrokerSelector, monkeypatch: pytest.MonkeyPatch
+    observer: ManualPacemaker, selector: BrokerSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel(observer.stop_clock, 4.0))
+    monkeypatch.setattr(connection, "open_channel", lambda *_, **__: SlowChannel(observer.stop_clock, 4.0))
     BrokerConnection("a:1,b:1").close()
     assert selector.isolated_brokers() == {}
 
-    monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel(observer.run_clock, 4.0))
+    monkeypatch.setattr(connection, "open_channel", lambda *_, **__: SlowChannel(observer.run_clock, 4.0))
     BrokerConnection("a:1,b:1").close()
     assert "a:1" in selector.isolated_brokers(), "the same time, but it ran"
 
 
 def test_silence_while_this_process_stood_still_isolates_no_peer_and_the_next_one_is_asked(
-    observer: ByHand, selector: BrokerSelector, monkeypatch: pytest.MonkeyPatch
+    observer: ManualPacemaker, selector: BrokerSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_slowly(address: str, **_: object) -> Channel:
+    def open_slowly(address: str, **_: object) -> SlowChannel:
         if str(address) == "a:1":
             wait(2.5)
-            raise NoAnswer
-        return Channel()
+            raise ConnectTimeout
+        return SlowChannel()
 
     monkeypatch.setattr(connection, "open_channel", open_slowly)
     wait = observer.stop_clock
@@ -129,7 +129,7 @@ def test_silence_while_this_process_stood_still_isolates_no_peer_and_the_next_on
     assert set(selector.isolated_brokers()) == {"a:1"}
 
 
-def test_a_probe_of_which_nothing_is_known_is_due_again(observer: ByHand, selector: BrokerSelector) -> None:
+def test_a_probe_of_which_nothing_is_known_is_due_again(observer: ManualPacemaker, selector: BrokerSelector) -> None:
     selector.record_lost("a:1", "refused")
     observer.run_clock(PROBE_EVERY_S)
     assert selector.patience_s("a:1") is not None
@@ -142,7 +142,7 @@ def test_a_probe_of_which_nothing_is_known_is_due_again(observer: ByHand, select
 def test_who_says_that_it_cannot_serve_is_asked_last_and_not_isolated(
     selector: BrokerSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "open_channel", lambda *_, **__: Channel())
+    monkeypatch.setattr(connection, "open_channel", lambda *_, **__: SlowChannel())
     said = from_rpc_error(
         cast("grpc.RpcError", Failure(*to_status(Unavailable("main: 1 of 3 replicas are alive, 2 are needed"))))
     )
@@ -178,7 +178,7 @@ def test_a_thread_beats_during_a_measurement_also_in_a_process_that_was_forked()
 
 def test_of_what_is_measured_coarsely_a_stall_is_known_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """A target is left alone from five seconds on: it must not be for an adapter that was stopped for ten."""
-    maker = ByHand(COARSE_BEAT_S)
+    maker = ManualPacemaker(COARSE_BEAT_S)
     monkeypatch.setattr(stopwatch, "_coarse_pacemaker", maker)
     maker.run_clock(30.4)
     watch = Stopwatch.coarse()

@@ -23,7 +23,7 @@ def _history() -> tuple[ScriptedDatabase, list[Deed]]:
     for n in range(5):
         database.put(T1, f"c{n}", f"Customer {n}", logged=False)
     return database, [
-        _orders,
+        _put_orders,
         _rename,
         _truncate,
         lambda db: db.alter(T1),
@@ -38,7 +38,7 @@ def _history() -> tuple[ScriptedDatabase, list[Deed]]:
     ]
 
 
-def _orders(db: ScriptedDatabase) -> None:
+def _put_orders(db: ScriptedDatabase) -> None:
     for n in range(8):
         db.put(T2, f"o{n}", "new")
 

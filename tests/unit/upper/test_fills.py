@@ -167,7 +167,7 @@ def test_a_sweep_continues_under_its_first_marker_after_a_restart() -> None:
     del database.tables[T1].rows[b"c9"]
     before = len(_sections(broker))
 
-    class CutOff(Script):
+    class ConnectionLostScript(Script):
         """The connection is lost at the second chunk."""
 
         def step(self, name: str) -> None:
@@ -175,7 +175,7 @@ def test_a_sweep_continues_under_its_first_marker_after_a_restart() -> None:
             if name == "source.fill_chunk" and self.trace.count(name) == 2:
                 raise DatabaseUnavailable("cut off")
 
-    assert run(database, broker, CutOff()).connections == 2
+    assert run(database, broker, ConnectionLostScript()).connections == 2
     markers = [s for s in _sections(broker)[before:] if s[2] is not ChangeKind.CHANGES]
     assert [kind for _, _, kind, _ in markers] == [ChangeKind.SWEEP_BEGIN, ChangeKind.SWEEP_END]
     assert len({sweep_before for *_, sweep_before in markers}) == 1
@@ -250,8 +250,8 @@ def test_the_schemas_of_a_cut_that_was_taken_back_are_sent_again() -> None:
     for n in range(10):
         database.put(T1, f"c{n}", "v")
 
-    class RefusedOnce(Script):
-        """Once, in the middle of the first cut."""
+    class AlteredOnceScript(Script):
+        """Source that raises SchemaChanged once, in the middle of the first cut."""
 
         def step(self, name: str) -> None:
             super().step(name)
@@ -259,7 +259,7 @@ def test_the_schemas_of_a_cut_that_was_taken_back_are_sent_again() -> None:
                 assert broker.halves
                 raise SchemaChanged("altered meanwhile")
 
-    report = run(database, broker, RefusedOnce())
+    report = run(database, broker, AlteredOnceScript())
     assert (report.connections, report.retracted_cuts) == (1, 1)
     assert len(broker.batches[0].schemas) == 2
     assert broker.fold() == database.contents()

@@ -93,15 +93,15 @@ def test_a_wait_knows_how_long_nothing_is_due() -> None:
 def test_a_table_that_continues_before_the_next_look_at_the_registry_is_reported_to_the_broker() -> None:
     database = idle_database()
 
-    def bad(db: ScriptedDatabase) -> None:
+    def put_unfit_row(db: ScriptedDatabase) -> None:
         db.unfit.add(b"large")
         db.put(T1, "large", "too much")
 
-    def right(db: ScriptedDatabase) -> None:
+    def correct_row(db: ScriptedDatabase) -> None:
         db.unfit.clear()
         db.put(T1, "large", "less")
 
-    run = Run(database, ScriptedBroker(), deeds=[bad, right] + [lambda db: None] * 10)
+    run = Run(database, ScriptedBroker(), deeds=[put_unfit_row, correct_row] + [lambda db: None] * 10)
     run.capture()
     states = [[t.state for t in condition.tables] for condition in run.broker.reports]
     assert states == [[], ["PAUSED"], []]

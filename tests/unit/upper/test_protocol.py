@@ -104,7 +104,7 @@ def test_the_older_of_two_adapters_is_fenced_at_the_source_between_its_halves_an
     database, broker = ScriptedDatabase("customer"), ScriptedBroker()
     database.put(T, "a", "1")
 
-    class TakenOver(Script):
+    class TakeoverScript(Script):
         """Another adapter starts when the halves are on disk: the broker knows nothing of the local transaction."""
 
         def step(self, name: str) -> None:
@@ -112,7 +112,7 @@ def test_the_older_of_two_adapters_is_fenced_at_the_source_between_its_halves_an
             if name == "source.commit.before":
                 _open(database, broker)
 
-    _, old, _ = _open(database, broker, TakenOver())
+    _, old, _ = _open(database, broker, TakeoverScript())
     with pytest.raises(Fenced):
         old.cut()
     assert not database.batches
@@ -430,10 +430,14 @@ def test_a_table_that_is_not_captured_is_reported_once_and_again_when_it_is() ->
         assert reported_tables() == ["app.later"]
         at.uncaptured.clear()
 
-    def nothing(at: ScriptedDatabase) -> None:
+    def change_nothing(at: ScriptedDatabase) -> None:
         pass
 
-    run(database, broker, deeds=[nothing, create_table, *[nothing] * 8, install_triggers, *[nothing] * 4])
+    run(
+        database,
+        broker,
+        deeds=[change_nothing, create_table, *[change_nothing] * 8, install_triggers, *[change_nothing] * 4],
+    )
 
     found = [[t.name for t in report.tables if t.state == NOT_CAPTURED] for report in broker.reports]
     changes = [now for before, now in pairwise([[], *found]) if now != before]

@@ -8,7 +8,7 @@ from venus.adapters.verify.rows import differing_columns, is_equal_row, is_same_
 from venus.model import Column, Kind, LogicalType, TableSchema
 
 
-def deep(inside: str) -> str:
+def nested_json(inside: str) -> str:
     """Return JSON that is nested as a database allows, and more deeply than Python goes."""
     return "[" * 3000 + inside + "]" * 3000
 
@@ -30,7 +30,7 @@ def deep(inside: str) -> str:
         (LogicalType(kind=Kind.UUID), "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc999c0b4ef8bb6d6bb9bd380a11"),
         (LogicalType(kind=Kind.JSON), '{"a": 1, "b": [1, 2]}', '{"b":[1,2],"a":1.0}'),
         pytest.param(LogicalType(kind=Kind.JSON), f"[{'9' * 5000}]", f"[ {'9' * 5000}]", id="long number"),
-        pytest.param(LogicalType(kind=Kind.JSON), deep('{"a b": 1}'), deep(' {"a b" :\t1}'), id="deep"),
+        pytest.param(LogicalType(kind=Kind.JSON), nested_json('{"a b": 1}'), nested_json(' {"a b" :\t1}'), id="deep"),
     ],
 )
 def test_other_spellings_are_the_same_value(kind: LogicalType, one: str, other: str) -> None:
@@ -52,8 +52,8 @@ def test_other_spellings_are_the_same_value(kind: LogicalType, one: str, other: 
         (LogicalType(kind=Kind.JSON), "[1, 2]", "[2, 1]"),
         (LogicalType(kind=Kind.JSON), '{"a": 1, "a": 1}', '{"a":1}'),
         (LogicalType(kind=Kind.JSON), '{"a": 0.1}', '{"a": 0.10000000000000001}'),
-        pytest.param(LogicalType(kind=Kind.JSON), deep('"a b"'), deep('"ab"'), id="deep text"),
-        pytest.param(LogicalType(kind=Kind.JSON), deep(r'"\" "'), deep(r'"\"  "'), id="deep quote"),
+        pytest.param(LogicalType(kind=Kind.JSON), nested_json('"a b"'), nested_json('"ab"'), id="deep text"),
+        pytest.param(LogicalType(kind=Kind.JSON), nested_json(r'"\" "'), nested_json(r'"\"  "'), id="deep quote"),
         (LogicalType(kind=Kind.BYTES), b"a", b"b"),
         (LogicalType(kind=Kind.DECIMAL), "100", "damaged"),
     ],

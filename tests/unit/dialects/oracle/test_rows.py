@@ -13,7 +13,7 @@ from venus.adapters.dialects.rows import FillCursor
 AFTER, END = [["number", "7"], ["text", " 2026-01-01 00:00:00.000000"]], [["number", "9"], ["text", " 2026-02-01"]]
 
 
-def ranges(text: str) -> str:
+def where_clause(text: str) -> str:
     found = re.search(r"WHERE (.*) ORDER BY", text)
     assert found is not None
     return found[1]
@@ -22,8 +22,8 @@ def ranges(text: str) -> str:
 def test_behind_a_key_come_the_rest_of_its_group_and_then_the_next_groups() -> None:
     first, second = build_access(make_full_table()).fill.build_reads(FillCursor(AFTER).cursor, 10)
     taken = "TO_TIMESTAMP(:p2, 'SYYYY-MM-DD HH24:MI:SS.FF')"
-    assert ranges(first[0]) == f'T."STUDENT_ID" = :p1 AND T."TAKEN" > {taken}'
-    assert ranges(second[0]) == 'T."STUDENT_ID" > :p1'
+    assert where_clause(first[0]) == f'T."STUDENT_ID" = :p1 AND T."TAKEN" > {taken}'
+    assert where_clause(second[0]) == 'T."STUDENT_ID" > :p1'
     assert list(first[1]) == ["lines", "p1", "p2"]
     assert list(second[1]) == ["lines", "p1"]
 
@@ -33,7 +33,7 @@ def test_the_end_bounds_the_leading_column_too() -> None:
     for text, binds in (first, second):
         assert ' AND T."STUDENT_ID" <= :e1 AND NOT (' in text
         assert set(re.findall(r":([a-z]\w*)", text.replace(":MI:SS", ""))) == set(binds)
-    assert ranges(second[0]).startswith('T."STUDENT_ID" > :p1 AND T."STUDENT_ID" <= :e1 AND NOT ')
+    assert where_clause(second[0]).startswith('T."STUDENT_ID" > :p1 AND T."STUDENT_ID" <= :e1 AND NOT ')
 
 
 def with_long(table: OracleTable) -> OracleTable:

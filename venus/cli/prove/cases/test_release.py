@@ -354,13 +354,13 @@ def cut_off(place: Place, operator: Source, after: int) -> Iterator[list[str]]:
         if place.dialect == "sqlite":
             whole = SqliteInstaller._execute
 
-            def piece(installation: Any, steps: Any) -> None:
+            def execute_some(installation: Any, steps: Any) -> None:
                 ran.extend(s.sql for s in steps[: after - len(ran)])
                 whole(installation, steps[:after])
                 if len(steps) > after:
                     raise KeyboardInterrupt
 
-            patch.setattr(SqliteInstaller, "_execute", piece)
+            patch.setattr(SqliteInstaller, "_execute", execute_some)
         else:
             module, _, name = names[place.dialect].rpartition(".")
             owner = resolve_name(module)
