@@ -1,4 +1,4 @@
-"""What gRPC alone takes of one small message at a time: a limit that no broker behind it can beat.
+"""Rate of gRPC alone for one small message at a time: an upper limit for every broker behind it.
 
 `python -m bench.bare [--seconds 3] [--bytes 150]`. A server of `grpc.aio` in a process of its own answers each frame of
 a stream with one byte; durable, it appends the frame to a file and syncs that first. Nothing is decoded, checked,

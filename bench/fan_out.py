@@ -1,4 +1,4 @@
-"""What the figures about many subscribers share: a broker process, a producer of small messages, and the CPU they take.
+"""Shared by the figures about many subscribers: a broker process, a producer of small messages, and their CPU.
 
 A message is a committed batch of ten rows of 100 bytes each: 1 KB.
 """

@@ -1,4 +1,4 @@
-"""What the bench of loads runs on: an embedded PostgreSQL, a broker that holds one table, as many targets as wanted."""
+"""Set-up of the load benchmark: an embedded PostgreSQL, a broker that holds one table, any number of targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows a second of one of the systems of bench/transmission.py."""
+"""Measures how many rows a second a system of bench/transmission.py transmits."""
 
 from __future__ import annotations
 

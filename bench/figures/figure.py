@@ -1,4 +1,4 @@
-"""A figure of the papers: what was measured there, what a peer does, what is found here, and the goal."""
+"""A figure of the papers: the paper's result, a peer's, VENUS's, and the goal."""
 
 from __future__ import annotations
 

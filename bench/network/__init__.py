@@ -1,1 +1,1 @@
-"""What stands beside the product's modules of the network in their figures."""
+"""Simulations and peers that the network figures compare with the product."""

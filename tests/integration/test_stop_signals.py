@@ -1,4 +1,4 @@
-"""What ends a process in order that runs for days."""
+"""Signals that stop a long-running process cleanly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who writes a broker's log, as the commit thread does: a group of orders, its sync, the next group.
+"""Writer of a simulated broker's log. Like the commit thread it writes a group, syncs it, then takes the next.
 
 The replica hears where the log stands when a group is written, and again when it is on disk. What comes meanwhile
 waits, so an order of a leader may be carried out long after another one leads.

@@ -1,4 +1,4 @@
-"""venus.example.toml has what there is, as it is."""
+"""venus.example.toml lists every option with its default."""
 
 from __future__ import annotations
 

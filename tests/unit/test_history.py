@@ -1,4 +1,4 @@
-"""The ring behind the charts: bounded, honest about what is not known."""
+"""Ring buffer of the charts: bounded; gaps are shown as unknown."""
 
 from __future__ import annotations
 

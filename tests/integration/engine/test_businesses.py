@@ -1,4 +1,4 @@
-"""When a name is a business, and when it is none any more, on a real store."""
+"""Creation and removal of businesses on a real store."""
 
 from __future__ import annotations
 

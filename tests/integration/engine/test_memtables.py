@@ -1,4 +1,4 @@
-"""What RocksDB has still to write or merge: seen, and waited for only so long."""
+"""Pending flushes and compactions of RocksDB: they are measured, and waited for within a limit."""
 
 from __future__ import annotations
 

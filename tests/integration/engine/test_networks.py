@@ -1,4 +1,4 @@
-"""The ids of a network that a store keeps: as many as a message to a consumer may name."""
+"""A store keeps as many network ids as fit into a message to a consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A cut takes only so much, the rest is the next one; it shrinks when its undo is gone. Nothing is lost or doubled."""
+"""The size of a cut is limited, and the next cut takes the rest; a cut whose undo is gone is retried smaller.
+
+Nothing is lost or doubled.
+"""
 
 from __future__ import annotations
 

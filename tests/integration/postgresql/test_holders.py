@@ -1,4 +1,4 @@
-"""Who has a captured table to himself, or has written to it and does not end, is named."""
+"""Sessions that lock a captured table, or whose transaction that wrote to it stays open, are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes to a table while capture was away, which looks as before: triggers off for a while, values recomputed."""
+"""Changes while capture was away that leave a table's definition as it was, such as disabled triggers."""
 
 from __future__ import annotations
 

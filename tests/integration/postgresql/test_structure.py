@@ -1,4 +1,4 @@
-"""What a PostgreSQL table is besides its rows, as the dictionary reads it: carried in its own words, or listed."""
+"""Structure of a PostgreSQL table as the dictionary reads it: carried as PostgreSQL DDL, or listed as left out."""
 
 from __future__ import annotations
 

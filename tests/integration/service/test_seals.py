@@ -1,4 +1,4 @@
-"""Nothing of a call is believed that was damaged on the way: every bit of every message, in both directions."""
+"""A flipped bit in any message of a call, in either direction, is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the target refuses only at COMMIT: the table whose trigger or constraint raises halts, the others continue."""
+"""Errors that the target raises only at COMMIT: the table of the trigger or constraint halts, others continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A large cut is brought in piece by piece, behind: new rows without staging, and everything else as it has to be."""
+"""A large cut is applied piece by piece: new rows are inserted directly, other changes through staging."""
 
 from __future__ import annotations
 

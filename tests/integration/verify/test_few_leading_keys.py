@@ -1,4 +1,4 @@
-"""A table of few tenants, as the leading column of its key says: a range of that column holds most of its rows."""
+"""Comparison of a table whose leading key column has few values: one value may cover most of the rows."""
 
 from __future__ import annotations
 

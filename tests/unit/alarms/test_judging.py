@@ -1,4 +1,4 @@
-"""What a broker concludes from its status: which parts are away or late, and which are not the cause."""
+"""Which parts a broker reports as away or late, and which it does not blame, by its status."""
 
 from __future__ import annotations
 

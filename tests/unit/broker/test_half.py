@@ -1,4 +1,4 @@
-"""What each word about a half message does, word by word."""
+"""Effect of each message about a half message: arrival, commit, rollback, review."""
 
 from __future__ import annotations
 

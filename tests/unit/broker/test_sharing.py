@@ -1,4 +1,4 @@
-"""Versions of a shared sequence against tuples."""
+"""Versions of a shared sequence behave like separate tuples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may receive more and whose turn it is, for streams that come, wait and end."""
+"""Memory for half messages that are not on disk yet: its limit, and the order of the streams that wait for it."""
 
 from __future__ import annotations
 

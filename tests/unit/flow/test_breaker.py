@@ -1,4 +1,4 @@
-"""Who fails or is slow is left alone at once, tried once in a while, and comes back by itself."""
+"""A broker that fails or is slow is isolated at once, probed periodically, and used again once it answers."""
 
 from __future__ import annotations
 

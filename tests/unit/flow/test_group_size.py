@@ -1,4 +1,4 @@
-"""A group has as much as takes as long as its fsync."""
+"""The commit group grows until writing it takes as long as its fsync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a connection failed is not guessed: one that was reset says nothing of TLS."""
+"""The error of a failed connection names only known causes: a reset connection does not suggest TLS."""
 
 from __future__ import annotations
 

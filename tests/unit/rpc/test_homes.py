@@ -1,4 +1,4 @@
-"""Which broker is of a home, by its status."""
+"""Recognition of the brokers of a home by their status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Word of how far a reader has come costs no credit: it does not pile up where it is not taken."""
+"""Progress reports to a reader need no credit, and do not accumulate if the reader does not take them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A seal breaks with any bit."""
+"""A seal detects every flipped bit."""
 
 from __future__ import annotations
 

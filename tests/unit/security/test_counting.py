@@ -1,4 +1,4 @@
-"""What is refused is counted."""
+"""Refused logins, certificates and calls are counted in metrics."""
 
 from __future__ import annotations
 

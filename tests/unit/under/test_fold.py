@@ -1,4 +1,4 @@
-"""The last change of each key, cuts out of increments: all pure."""
+"""Folding of changes to the last one of each key, and assembly of cuts from increments, without a database."""
 
 from __future__ import annotations
 

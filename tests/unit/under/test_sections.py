@@ -1,4 +1,4 @@
-"""What the sections of an increment mean to a target: pure."""
+"""How a target interprets the sections of an increment, without a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cut may be far larger than memory should be."""
+"""The upper adapter ships a cut that is larger than its memory limit, piece by piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The poll interval."""
+"""The poll interval: shorter while there are changes, longer while the source is idle."""
 
 from venus.adapters.upper.batching import RECENT_S, PollInterval
 

@@ -1,4 +1,4 @@
-"""What a callback and the log get."""
+"""Progress reports of the upper adapter to its callback and to the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answers to reviews."""
+"""The upper adapter's answers when the broker asks about half messages (reviews)."""
 
 from __future__ import annotations
 

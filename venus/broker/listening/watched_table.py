@@ -1,8 +1,8 @@
 """The subscriptions to one table, and the verdicts on its changes (SREM 2). Pure.
 
 A live change has the row as it was: a row that comes into the range is an insertion, one that stays an update, one that
-leaves a deletion; any other is no event. A change that is read again has no earlier row: it is an update inside the
-range and the deletion of its key outside, which is as exact for a reader who may have that row.
+leaves a deletion; any other is no event. A change that is read again comes without its earlier row. Inside the range
+it is an update; outside it is the deletion of its key. Both are correct whether or not the reader has that row.
 
 A predicate is compiled for the newest version of its table. It judges rows of every version, by the numbers of its
 columns; a version that gives a named column another number or type ends the subscription.

@@ -1,4 +1,4 @@
-"""What a MySQL table is besides its rows, made of rows as MySQL 8 has them: no server here knows NOT ENFORCED."""
+"""Structure of a MySQL 8 table, from rows as its dictionary returns them; test servers lack NOT ENFORCED."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an Oracle table is besides its rows, made of rows as the documentation describes the dictionary's views.
+"""Structure of an Oracle table, from rows that follow the documentation of the dictionary's views.
 
 No Oracle has given these rows: Database Reference 19c, ALL_CONSTRAINTS, ALL_IND_COLUMNS, ALL_IND_EXPRESSIONS (a
 descending column is an expression over a hidden column), ALL_TAB_IDENTITY_COLS, ALL_SEQUENCES (LAST_NUMBER).
