@@ -1,6 +1,6 @@
 """S2: events matched a second by HPartition against one column at a time (BlueDove; SREM: 3.7 to 40.4 times as many).
 
-Both are the same code on one core: groups of one column with ten segments, and the largest groups that store an
+Both run the same code on one core, with groups of one column (ten segments) or with the largest groups that store an
 interest at most 512 times: of four columns with eight or five segments, or of two with ten. Interests and events are
 skewed: normal around the middle. Beside them comparing everything, and an index for each table, which is what the
 product does first. Times are processor time, the best of three rounds.

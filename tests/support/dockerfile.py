@@ -23,7 +23,7 @@ STEP_TIMEOUT_S = 900.0
 
 @dataclass(slots=True)
 class Stage:
-    """A root file system, and what the instructions have said of it so far."""
+    """A root file system, and the settings that the instructions have made so far."""
 
     root: Path
     arguments: dict[str, str]

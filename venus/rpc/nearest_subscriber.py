@@ -1,6 +1,6 @@
 """Subscriber that reads increments from an in-sync replica, so that many targets do not load the leader.
 
-The group's stream is at the leader and carries positions and reports. A transient one at a replica carries the
+The group's stream is at the leader and carries positions and reports. A transient stream at a replica carries the
 increments. A replica serves only what is below its high watermark, and checks offset and epoch as a leader does. If it
 fails, the next one is used, at last the leader. The leader ends the group's stream when a replica leaves the in-sync
 set, and the caller opens both again.

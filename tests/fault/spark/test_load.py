@@ -36,7 +36,7 @@ ROWS = 8 * 3 * CHUNK_ROWS
 
 
 def fill(feed: Feed) -> None:
-    """Rows without a key at the target would show every doubling; the key comes after the load, and would refuse it."""
+    """Write the rows. A target has no key while it is loaded, so a row that is loaded twice would be seen there."""
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(ROWS)))
 

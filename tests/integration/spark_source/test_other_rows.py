@@ -26,7 +26,7 @@ Start = Callable[..., RunningBroker]
 
 
 @pytest.fixture
-def real(tmp_path: Path) -> Iterator[RealBroker]:
+def real_broker(tmp_path: Path) -> Iterator[RealBroker]:
     made = RealBroker(tmp_path / "home")
     yield made
     made.stop()
@@ -39,8 +39,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def feed(real: RealBroker) -> Feed:
-    return networks.two_regions(real)
+def feed(real_broker: RealBroker) -> Feed:
+    return networks.two_regions(real_broker)
 
 
 def reader_at(broker: RunningBroker, starting: str) -> ChangesReader:
@@ -58,19 +58,19 @@ def labels(reader: ChangesReader, start: dict[str, Any], end: dict[str, Any]) ->
 
 @pytest.mark.parametrize("starting", ["full", "earliest"])
 def test_a_query_takes_nothing_of_a_set_with_other_rows(
-    real: RealBroker, start: Start, feed: Feed, starting: str
+    real_broker: RealBroker, start: Start, feed: Feed, starting: str
 ) -> None:
     chosen = {"eu": EU, "twin": {"main": {"shop.items": "LABEL in ('EU')"}}, "us": US, "elsewhere": ELSEWHERE}
-    sets = {name: start(name, real.address, where=where) for name, where in chosen.items()}
+    sets = {name: start(name, real_broker.address, where=where) for name, where in chosen.items()}
     feed.cut(put(3, "EU", 30))
     for broker in sets.values():
-        networks.has(broker.address, real.next_offset)
+        networks.has(broker.address, real_broker.next_offset)
     first = reader_at(sets["eu"], starting)
     begun = first.latestOffset(first.initialOffset(), ReadAllAvailable()) if starting == "full" else None
-    read = begun or {"offset": real.next_offset, "epoch": 0}
+    read = begun or {"offset": real_broker.next_offset, "epoch": 0}
     feed.cut(put(4, "EU", 40), put(5, "US", 50))
     for broker in sets.values():
-        networks.has(broker.address, real.next_offset)
+        networks.has(broker.address, real_broker.next_offset)
     moved = first.latestOffset(read, ReadAllAvailable())
     kept = json.loads(json.dumps(moved))
     assert labels(first, read, moved) == ["EU"]
@@ -88,17 +88,17 @@ def test_a_query_takes_nothing_of_a_set_with_other_rows(
 
 
 def test_a_task_that_comes_to_a_set_with_other_rows_reads_none_of_them(
-    real: RealBroker, start: Start, feed: Feed
+    real_broker: RealBroker, start: Start, feed: Feed
 ) -> None:
     """The driver asked one set, and a task asks another one of the list a moment later."""
-    eu, us = start("eu", real.address, where=EU), start("us", real.address, where=US)
+    eu, us = start("eu", real_broker.address, where=EU), start("us", real_broker.address, where=US)
     for broker in (eu, us):
-        networks.has(broker.address, real.next_offset)
+        networks.has(broker.address, real_broker.next_offset)
     driver = reader_at(eu, "full")
     begun = driver.latestOffset(driver.initialOffset(), ReadAllAvailable())
     feed.cut(put(4, "EU", 40), put(5, "US", 50))
     for broker in (eu, us):
-        networks.has(broker.address, real.next_offset)
+        networks.has(broker.address, real_broker.next_offset)
     moved = driver.latestOffset(begun, ReadAllAvailable())
     driver.stop()
     task = reader_at(us, "full")
@@ -107,12 +107,12 @@ def test_a_task_that_comes_to_a_set_with_other_rows_reads_none_of_them(
         list(task.read(piece))
 
 
-def test_a_checkpoint_of_an_older_version_continues(real: RealBroker, start: Start, feed: Feed) -> None:
-    eu = start("eu", real.address, where=EU)
-    networks.has(eu.address, real.next_offset)
-    older = {"offset": real.next_offset, "epoch": 0}
+def test_a_checkpoint_of_an_older_version_continues(real_broker: RealBroker, start: Start, feed: Feed) -> None:
+    eu = start("eu", real_broker.address, where=EU)
+    networks.has(eu.address, real_broker.next_offset)
+    older = {"offset": real_broker.next_offset, "epoch": 0}
     feed.cut(put(4, "EU", 40))
-    networks.has(eu.address, real.next_offset)
+    networks.has(eu.address, real_broker.next_offset)
     reader = reader_at(eu, "earliest")
     moved = reader.latestOffset(older, ReadAllAvailable())
     assert labels(reader, older, moved) == ["EU"]

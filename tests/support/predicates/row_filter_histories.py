@@ -140,7 +140,7 @@ class History:
     def run(self, steps: int) -> None:
         """Take random steps and look after each; raises AssertionError."""
         for _ in range(steps):
-            rare = (self.change, self.alter, self.fill_again, self.level, self.refill_at_the_cut, self.move)
+            rare = (self.change, self.alter, self.fill_again, self.read_all_queues, self.refill_at_the_cut, self.move)
             self.rng.choice((*[self.write] * 3, *[self.follow] * 3, *rare))()
             self.check()
         self.write()
@@ -232,7 +232,7 @@ class History:
         if self.rng.random() < 0.2 and node.wanted:
             self._fill(node)
 
-    def level(self) -> None:
+    def read_all_queues(self) -> None:
         """Let all sets read to the end of their queues, so that no cut is incomplete."""
         for node in self.nodes:
             self._follow(node, len(self.states))
@@ -242,7 +242,7 @@ class History:
         node = self.rng.choice(self.sets)
         if self.version < 3 and self.rng.random() < 0.3:
             self._alter()
-        self.level()
+        self.read_all_queues()
         if node.wanted and self.rng.random() < 0.5:
             before = node.text
             for text in (random_text(self.rng), before) if self.rng.random() < 0.3 else (before,):

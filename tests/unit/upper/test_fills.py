@@ -93,7 +93,7 @@ def test_first_fill_resumes_where_an_earlier_run_ended() -> None:
     fourth_chunk = [n for n, step in enumerate(script.trace) if step == "source.fill_chunk"][3]
 
     class DyingScript(Script):
-        """The process ends."""
+        """Script whose process ends at a given step."""
 
         def step(self, name: str) -> None:
             if len(self.trace) == fourth_chunk:

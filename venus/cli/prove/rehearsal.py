@@ -1,4 +1,4 @@
-"""One life of an installation in the scratch schema: it reaches the statements of the dialect, and their plans.
+"""Installation, capture and removal in the scratch schema, to check the dialect's statements and their plans.
 
 The statements are recorded as they are rendered. While the installation exists, the database's own parser judges each
 of them, and explains those of a cut and of a fill. Steps are independent: one that fails does not hide the next.

@@ -138,7 +138,7 @@ class SqliteCutover(FollowerCutover):
         return found
 
     def _set_counter(self, placed: SqlitePlacedTable, column: str, known: Numbering | None) -> CounterSetting:
-        """Set a counter behind the rows, behind the other database's, and never back."""
+        """Raise a counter above every value of its column and above the other database's counter; never lower it."""
         session, name = self._session, {"table": placed.name}
         (highest,) = session.row(cutover_sql("extremes", column=quote(column), table=placed.sql)) or (None,)
         (last,) = session.row(cutover_sql("counter"), name) or (0,)

@@ -1,4 +1,4 @@
-"""The registry as other processes write it: what `registered` shows, and the sign that it shows something else."""
+"""The registry of captured tables: how a process notices that another one has changed it."""
 
 from __future__ import annotations
 
