@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,17 @@ import pytest
 from tests.simulation.patching import SourceEdit
 from tests.support.databases.mariadb import MariaServer
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.held_steps import SHORT_WAITS, HeldStep, wait_until_reported
+from tests.support.pipelines.held_steps import (
+    SHORT_WAITS,
+    build_steps,
+    hold_step,
+    kill_at_step,
+    start_pair,
+    wait_until_reported,
+    write_to_owner,
+)
 from tests.support.pipelines.old_databases import MariaPair
-from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET
+from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET, run_statements
 from tests.support.waiting import eventually
 from venus.adapters.dialects.mysql.torture import COLUMNS
 
@@ -98,73 +106,16 @@ def test_there_and_back(pair: ShopPair) -> None:
     assert pair.old("SHOW TRIGGERS") == []
 
 
-def state_of(pair: ShopPair, name: str) -> str | None:
-    """Return the state that the record of a database names."""
-    if name == "new":
-        if pair.new("SELECT to_regclass('venus.side') IS NULL") == [(True,)]:
-            return None
-        return next((state for (state,) in pair.new("SELECT state FROM venus.side")), None)
-    if not pair.old("SHOW TABLES LIKE 'venus_side'"):
-        return None
-    return next((state for (state,) in pair.old("SELECT state FROM venus_side WHERE business <> ''")), None)
-
-
-#: Transactions that write nothing: one that may write delays the command before this step.
-_OLD_READ = "SELECT * FROM orders"
-_NEW_READ = "LOCK TABLE orders IN SHARE UPDATE EXCLUSIVE MODE"
-_NEW_WRITE = "LOCK TABLE orders IN ROW EXCLUSIVE MODE"
-_OLD_RECORD = "SELECT * FROM venus_side FOR UPDATE"
-STEPS = {
-    "close": HeldStep(FORWARD, "old", _OLD_READ, None, (None, "FOLLOWING"), ["old"]),
-    "stop": HeldStep(FORWARD, "old", "SELECT * FROM venus_checkpoint FOR UPDATE", None, ("CLOSED", "FOLLOWING"), []),
-    "open": HeldStep(FORWARD, "new", _NEW_WRITE, ("new", "FOLLOWING"), ("STOPPED", "FOLLOWING"), []),
-    "follow": HeldStep(FORWARD, "old", _OLD_RECORD, ("old", "STOPPED"), ("STOPPED", "OPEN"), ["new"]),
-    "back-close": HeldStep(BACK, "new", _NEW_READ, None, ("FOLLOWING", "OPEN"), ["new"]),
-    "back-stop": HeldStep(BACK, "new", "SELECT FROM venus.checkpoint FOR UPDATE", None, ("FOLLOWING", "CLOSED"), []),
-    "back-open": HeldStep(BACK, "old", _OLD_RECORD, ("new", "STOPPED"), ("FOLLOWING", "STOPPED"), []),
-    "back-follow": HeldStep(
-        BACK, "new", "LOCK TABLE venus.applied IN EXCLUSIVE MODE", ("new", "STOPPED"), ("OPEN", "STOPPED"), ["old"]
-    ),
-}
-
-
-@contextmanager
-def open_holder(pair: ShopPair, database: str) -> Iterator[Callable[[str], None]]:
-    """Open a transaction that can hold locks."""
-    connection: Any = pair.server.connect(pair.database) if database == "old" else pair.connect_new()
-    with closing(connection):
-        if database == "new":
-            connection.autocommit = False
-            connection.cursor().execute("SET idle_in_transaction_session_timeout = 0")
-        yield lambda text: connection.cursor().execute(text)
+STEPS = build_steps()
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: ShopPair, step: str) -> None:
     held = STEPS[step]
-    pair.start(_SHOP)
-    pipeline = pair.pipeline
-    if held.command == BACK:
-        pair.switch(*FORWARD)
-
-    def records() -> tuple[str | None, str | None]:
-        return state_of(pair, "old"), state_of(pair, "new")
-
-    with open_holder(pair, held.database) as hold:
-        held.start(pipeline, hold, lambda name: state_of(pair, name))
-        pipeline.until(
-            lambda: records() == held.records and is_waiting(pair, held.database), "the command to wait", every_s=0.2
-        )
-        pipeline.kill("switch")
-    pipeline.until(lambda: records() == held.records, "the records to stay")
-    assert pair.writable() == held.writable
-    command = " ".join(("venus", *held.command))
-    advice = [p for p in pipeline.status()["problems"] if "is not finished" in p]
-    assert bool(advice) == (not step.endswith("close"))
-    assert all(f"`{command}` completes it" in p for p in advice)
+    start_pair(pair, held, _SHOP)
+    kill_at_step(pair, held)
     pair.switch(*held.command)
-    assert pair.writable() == [held.owner]
-    (pair.new if held.owner == "new" else pair.old)("INSERT INTO customer (name) VALUES ('carl')")
+    write_to_owner(pair, held, "INSERT INTO customer (name) VALUES ('carl')")
     pair.until_equal()
 
 
@@ -193,11 +144,9 @@ def test_a_lock_that_is_held_for_longer_than_its_time_limit_delays_each_step(pai
     pipeline = pair.pipeline
     pipeline.edit_processes(_SHORT_WAITS)
     pipeline.source += "?venus_lock_timeout_s=1"
-    pair.start(_SHOP)
-    if held.command == BACK:
-        pair.switch(*FORWARD)
-    with open_holder(pair, held.database) as hold:
-        wait_until_reported(pipeline, held.start(pipeline, hold, lambda name: state_of(pair, name)))
+    start_pair(pair, held, _SHOP)
+    with hold_step(pair, held) as begin:
+        wait_until_reported(pipeline, begin)
         assert held.writable or pair.writable() == []
     assert pipeline.running.pop("switch").wait(240) == 0, pipeline.tail()
     assert pair.writable() == [held.owner]
@@ -210,8 +159,8 @@ def test_a_lock_that_is_never_released_ends_the_switch_with_a_way_out(pair: Shop
     pipeline.source += "?venus_lock_timeout_s=1"
     pair.start(_SHOP)
     pair.switch(*FORWARD)
-    with open_holder(pair, "old") as hold:
-        hold(_OLD_RECORD)
+    with closing(pair.connect_old()) as holder:
+        run_statements(holder, STEPS["back-open"].lock)
         said = pipeline.venus(*BACK, "--quiet", "0.2", "--wait", "3", code=75).err
         assert re.search(
             r"^venus: .*Lock wait timeout exceeded.*; open transactions: .*session \d+", said, re.MULTILINE
@@ -220,15 +169,6 @@ def test_a_lock_that_is_never_released_ends_the_switch_with_a_way_out(pair: Shop
         assert pair.writable() == ["new"]
     pair.switch(*BACK)
     assert pair.writable() == ["old"]
-
-
-def is_waiting(pair: ShopPair, database: str) -> bool:
-    """Return whether a session waits for a lock; a query within 0.1 s gets InnoDB's last answer again."""
-    if database == "new":
-        return pair.new("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") != [(0,)]
-    locked = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-    metadata = "SELECT count(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock%'"
-    return pair.old(locked) != [(0,)] or pair.old(metadata) != [(0,)]
 
 
 def test_a_transaction_with_an_older_snapshot_cannot_write_after_the_close(pair: ShopPair) -> None:

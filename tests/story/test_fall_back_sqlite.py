@@ -15,10 +15,19 @@ import pytest
 
 from tests.simulation.patching import SourceEdit
 from tests.support.databases.postgres import Server
-from tests.support.pipelines.held_steps import HeldStep, wait_until_reported
+from tests.support.pipelines.held_steps import (
+    NEW_READ,
+    NEW_WRITE,
+    HeldStep,
+    hold_step,
+    kill_at_step,
+    start_pair,
+    wait_until_reported,
+    write_to_owner,
+)
 from tests.support.pipelines.old_databases import SqlitePair
 from tests.support.pipelines.pipeline import Pipeline
-from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET, run_statements
+from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET
 from tests.support.waiting import eventually
 from venus.adapters.dialects.sqlite.torture import COLUMNS
 
@@ -102,62 +111,27 @@ def test_there_and_back(pair: SqlitePair) -> None:
     assert pair.old("SELECT name FROM sqlite_master WHERE name LIKE 'venus%'") == []
 
 
-def state_of(pair: SqlitePair, name: str) -> str | None:
-    """Return the state that the record of a database names."""
-    if name == "new":
-        return pair.new("SELECT state FROM venus.side")[0][0] if pair.has_begun else None
-    if not pair.old("SELECT 1 FROM sqlite_master WHERE name = 'venus_side'"):
-        return None
-    return next((state for (state,) in pair.old("SELECT state FROM venus_side")), None)
-
-
-#: A transaction that may write delays the command before its first step, so the first lock is of another mode.
-_NEW_READ = "BEGIN; LOCK TABLE orders IN SHARE UPDATE EXCLUSIVE MODE"
-_NEW_WRITE = "BEGIN; LOCK TABLE orders IN ROW EXCLUSIVE MODE"
 _OLD_FILE = "BEGIN IMMEDIATE"
 STEPS = {
-    "open": HeldStep(FORWARD, "new", _NEW_WRITE, ("new", "FOLLOWING"), ("STOPPED", "FOLLOWING"), []),
+    "open": HeldStep(FORWARD, "new", NEW_WRITE, ("new", "FOLLOWING"), ("STOPPED", "FOLLOWING"), []),
     "follow": HeldStep(FORWARD, "old", _OLD_FILE, ("old", "STOPPED"), ("STOPPED", "OPEN"), ["new"]),
-    "back-close": HeldStep(BACK, "new", _NEW_READ, None, ("FOLLOWING", "OPEN"), ["new"]),
+    "back-close": HeldStep(BACK, "new", NEW_READ, None, ("FOLLOWING", "OPEN"), ["new"]),
     "back-open": HeldStep(BACK, "old", _OLD_FILE, ("new", "STOPPED"), ("FOLLOWING", "STOPPED"), []),
 }
-
-
-def is_waiting(pair: SqlitePair, database: str) -> bool:
-    """Return whether a session waits for a lock; nothing shows that of a file, but its holder lets no step pass."""
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    return database == "old" or pair.new(waits) != [(0,)]
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_kill_at_each_step_is_shown_and_completed_by_the_same_command(pair: SqlitePair, step: str) -> None:
     held = STEPS[step]
-    pair.start(_SHOP)
     pipeline = pair.pipeline
-    if held.command == BACK:
-        pair.switch(*FORWARD)
-
-    def records() -> tuple[str | None, str | None]:
-        return state_of(pair, "old"), state_of(pair, "new")
-
-    with closing(pair.connect(held.database)) as holder:
-        held.start(pipeline, lambda lock: run_statements(holder, lock), lambda name: state_of(pair, name))
-        pipeline.until(
-            lambda: records() == held.records and is_waiting(pair, held.database), "the command to wait", every_s=0.01
-        )
-        pipeline.kill("switch")
-    pipeline.until(lambda: records() == held.records, "the records to stay")
-    assert pair.writable() == held.writable
-    command = " ".join(("venus", *held.command))
-    advice = [p for p in pipeline.status()["problems"] if "is not finished" in p]
-    assert bool(advice) == (not step.endswith("close"))
-    assert all(f"`{command}` completes it" in p for p in advice)
-    if advice:
+    start_pair(pair, held, _SHOP)
+    kill_at_step(pair, held)
+    if held.has_begun:
+        command = " ".join(("venus", *held.command))
         pipeline.until(lambda: command in read_health(pipeline), "health to show it", every_s=0.5)
         assert 'state="SWITCHING"} 1.0' in read_page(pipeline, "metrics")
     pair.switch(*held.command)
-    assert pair.writable() == [held.owner]
-    (pair.new if held.owner == "new" else pair.old)("INSERT INTO customer (name) VALUES ('carl')")
+    write_to_owner(pair, held, "INSERT INTO customer (name) VALUES ('carl')")
     until_equal(pair)
     pipeline.until(lambda: "is not finished" not in read_health(pipeline), "health to be quiet", every_s=0.5)
 
@@ -172,13 +146,9 @@ def test_a_file_that_is_locked_for_longer_than_the_limit_delays_a_step(pair: Sql
         new="stop_after_delay(1.0)",
     )
     pipeline.edit_processes([waits])
-    pair.start(_SHOP)
-    if held.command == BACK:
-        pair.switch(*FORWARD)
-    with closing(pair.connect("old")) as holder:
-        begin = held.start(pipeline, lambda lock: run_statements(holder, lock), lambda name: state_of(pair, name))
+    start_pair(pair, held, _SHOP)
+    with hold_step(pair, held) as begin:
         wait_until_reported(pipeline, begin, "target ")
-        run_statements(holder, "ROLLBACK")
     assert pipeline.running.pop("switch").wait(240) == 0, pipeline.tail()
     assert pair.writable() == [held.owner]
     until_equal(pair)
