@@ -32,7 +32,12 @@ def test_a_cut_over_names_what_it_would_leave_behind(tmp_path: Path, postgres_se
         app.execute("CREATE TABLE keyless (a INTEGER)")
         pipeline.until(lambda: "main.keyless" in str(pipeline.status()["broker"]["reported"]), "capture to say so")
 
-        blocks = pipeline.ask("cutover", "--target", "main", "--rehearse", *QUIET, code=3)["blocks"]
+        def rehearse() -> list[str]:
+            return list(pipeline.ask("cutover", "--target", "main", "--rehearse", *QUIET, code=3)["blocks"])
+
+        # a batch that capture has not committed yet forbids it, too
+        pipeline.until(lambda: "undecided" not in str(rehearse()), "no undecided batch")
+        blocks = rehearse()
         assert len(blocks) == 2, blocks
         assert blocks[0].startswith("main.keyless matches the patterns and cannot be captured: no key by which")
         assert blocks[1].startswith(BLOCK)

@@ -26,13 +26,16 @@ from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
 
+#: A subscriber waits for so long for a broker that was killed.
+DEADLINE_MS = 500.0
+
 
 class SharingBroker(RealBroker):
     """A broker in a thread, in an overlay."""
 
     def __init__(self, data_dir: Path, join: list[str]) -> None:
         own = settings(data_dir, listen=f"127.0.0.1:{free_port()}")
-        self._settings = own.model_copy(update={"matching": matching(join, brokers=8, deadline_ms=500.0)})
+        self._settings = own.model_copy(update={"matching": matching(join, brokers=8, deadline_ms=DEADLINE_MS)})
         self._last_batch = self.next_offset = 0
         self.start()
 
@@ -90,13 +93,13 @@ def overlay_of(address: str) -> broker_pb2.OverlayStatus:
 
 
 def write_until_matched_elsewhere(rows: ChangingRows, address: str) -> None:
-    before = overlay_of(address).changes_elsewhere
+    before = overlay_of(address)
 
     def is_matched_elsewhere() -> bool:
         rows.write(1)
-        return overlay_of(address).changes_elsewhere > before + 20
+        return overlay_of(address).changes_elsewhere > before.changes_elsewhere
 
-    eventually(is_matched_elsewhere, "changes matched elsewhere")
+    eventually(is_matched_elsewhere, lambda: f"changes matched elsewhere; before: {before}; now: {overlay_of(address)}")
 
 
 def wait_until_installed(address: str) -> None:
@@ -129,7 +132,7 @@ def test_subscribers_get_exactly_their_rows_while_the_brokers_that_match_are_kil
 def test_brokers_of_a_cluster_find_each_other_in_etcd_and_share_matching(
     tmp_path: Path, etcd_server: EtcdCluster
 ) -> None:
-    shared = matching((), brokers=8, deadline_ms=500.0)
+    shared = matching((), brokers=8, deadline_ms=DEADLINE_MS)
     with BrokerCluster(tmp_path, etcd_server, lease_s=4.0, matching=shared) as cluster:
         broker = LeadingBroker(cluster)
         other = next(name for name in "abc" if name != broker.name)
