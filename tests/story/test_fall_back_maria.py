@@ -19,10 +19,9 @@ from tests.support.pipelines.held_steps import (
     SHORT_WAITS,
     build_steps,
     hold_step,
-    kill_at_step,
+    kill_and_complete,
     start_pair,
     wait_until_reported,
-    write_to_owner,
 )
 from tests.support.pipelines.old_databases import MariaPair
 from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET, run_statements
@@ -111,11 +110,7 @@ STEPS = build_steps()
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: ShopPair, step: str) -> None:
-    held = STEPS[step]
-    start_pair(pair, held, _SHOP)
-    kill_at_step(pair, held)
-    pair.switch(*held.command)
-    write_to_owner(pair, held, "INSERT INTO customer (name) VALUES ('carl')")
+    kill_and_complete(pair, STEPS[step], _SHOP, "INSERT INTO customer (name) VALUES ('carl')")
     pair.until_equal()
 
 

@@ -119,6 +119,14 @@ def write_to_owner(pair: SwitchedPair, held: HeldStep, text: str) -> None:
     (pair.new if held.owner == "new" else pair.old)(text)
 
 
+def kill_and_complete(pair: SwitchedPair, held: HeldStep, tables: str, text: str) -> None:
+    """Kill the command at this step, complete the switch by the same command, and write to the owner."""
+    start_pair(pair, held, tables)
+    kill_at_step(pair, held)
+    pair.switch(*held.command)
+    write_to_owner(pair, held, text)
+
+
 def wait_until_reported(pipeline: Pipeline, start: int, report: str = "") -> None:
     """Wait until the command says that it waits for a lock, in words that contain `report`."""
     line = re.compile(f"^(waits: |waiting for ).*{report}", re.MULTILINE)
