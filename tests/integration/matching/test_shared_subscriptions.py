@@ -6,7 +6,8 @@ The others are found by configured addresses, or in the etcd of their cluster.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.support.brokers.real_broker import RealBroker
 from tests.support.brokers.servers import settings
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
+from venus.client import Broker as Connection
 from venus.client import connect
 from venus.rpc.admin import AdminClient
 from venus.wire import broker_pb2
@@ -28,6 +30,8 @@ pytestmark = pytest.mark.integration
 
 #: A subscriber waits for so long for a broker that was killed.
 DEADLINE_MS = 500.0
+#: A table is at the broker itself about every third or fourth time.
+TABLES_MAX = 40
 
 
 class SharingBroker(RealBroker):
@@ -59,32 +63,52 @@ class LeadingBroker(RealBroker):
 
 
 class ChangingRows:
-    """Random changes of a table, and its rows as they are now."""
+    """Random changes of a table, its rows as they are now, and readers of them, one for each predicate."""
 
-    def __init__(self, broker: RealBroker) -> None:
-        self._broker, self._feed, self._chance = broker, Feed(broker), random.Random(5)
-        self._feed.describe(items())
-        self._feed.cut(put(1, "EU", 50))
-        self._rows: dict[int, tuple[str, int]] = {1: ("EU", 50)}
+    def __init__(self, broker: RealBroker, feed: Feed, number: int) -> None:
+        self._broker, self._feed, self._number, self._chance = broker, feed, number, random.Random(5)
+        self.table = items(number, f"items{number}")
+        self._readers: list[Reader] = []
+        self._rows: dict[int, tuple[str, int]] = {}
+        self._feed.describe(self.table)
+        self._put(1, "EU", 50)
+
+    def subscribe(self, connection: Connection) -> None:
+        """Start a reader for each predicate."""
+        table = f"shop.{self.table.name}"
+        self._readers = [Reader(connection.changes(table, where=text)) for text, _ in predicates()]
+        self._read()
+
+    def unsubscribe(self) -> None:
+        """Close all readers."""
+        for reader in self._readers:
+            reader.changes.close()
 
     def write(self, cuts: int) -> None:
         """Insert, update or delete a row in each cut."""
         chance = self._chance
         for _ in range(cuts):
-            number, row = chance.randrange(60), (chance.choice(["EU", "US"]), chance.randrange(450))
-            if number in self._rows and chance.random() < 0.2:
-                self._feed.cut(deletion(number))
-                del self._rows[number]
+            key, row = chance.randrange(60), (chance.choice(["EU", "US"]), chance.randrange(450))
+            if key in self._rows and chance.random() < 0.2:
+                self._feed.cut(deletion(key, table=self._number))
+                del self._rows[key]
             else:
-                self._feed.cut(put(number, *row))
-                self._rows[number] = row
+                self._put(key, *row)
 
-    def check(self, readers: Sequence[Reader]) -> None:
+    def check(self) -> None:
         """Compare what each reader has with what its predicate says."""
-        for (text, holds), reader in zip(predicates(), readers, strict=True):
-            reader.read_until(self._broker.next_offset)
+        self._read()
+        for (text, holds), reader in zip(predicates(), self._readers, strict=True):
             wanted = {n: row for n, row in self._rows.items() if holds(*row)}
             assert {n: (row["label"], row["amount"]) for n, row in reader.rows.items()} == wanted, text
+
+    def _put(self, key: int, label: str, amount: int) -> None:
+        self._feed.cut(put(key, label, amount, table=self._number))
+        self._rows[key] = (label, amount)
+
+    def _read(self) -> None:
+        for reader in self._readers:
+            reader.read_until(self._broker.next_offset)
 
 
 def overlay_of(address: str) -> broker_pb2.OverlayStatus:
@@ -102,29 +126,41 @@ def write_until_matched_elsewhere(rows: ChangingRows, address: str) -> None:
     eventually(is_matched_elsewhere, lambda: f"changes matched elsewhere; before: {before}; now: {overlay_of(address)}")
 
 
-def wait_until_installed(address: str) -> None:
-    def is_installed() -> bool:
-        overlay = overlay_of(address)
-        return bool(overlay.subspaces and not overlay.uninstalled)
+def subscribe_elsewhere(connection: Connection, broker: RealBroker) -> ChangingRows:
+    """Subscribe to a table that others match: its name and their ports decide whether this broker is responsible."""
+    feed = Feed(broker)
+    for number in range(1, TABLES_MAX + 1):
+        rows = ChangingRows(broker, feed, number)
+        rows.subscribe(connection)
+        eventually(partial(is_installed, broker.address), "installed subspaces")
+        if not overlay_of(broker.address).installed_subspaces:
+            return rows
+        rows.unsubscribe()
+        eventually(partial(is_empty, broker.address), "an overlay without this table")
+    raise AssertionError(f"this broker matches each of {TABLES_MAX} tables itself")
 
-    eventually(is_installed, "installed subspaces")
+
+def is_installed(address: str) -> bool:
+    overlay = overlay_of(address)
+    return bool(overlay.subspaces and not overlay.uninstalled)
+
+
+def is_empty(address: str) -> bool:
+    overlay = overlay_of(address)
+    return not overlay.subspaces and not overlay.installed_subspaces
 
 
 def test_subscribers_get_exactly_their_rows_while_the_brokers_that_match_are_killed(tmp_path: Path) -> None:
     with BrokerOverlay(tmp_path, 3, brokers=8) as others:
         broker = SharingBroker(tmp_path / "own", others.addresses)
-        rows = ChangingRows(broker)
         with connect(broker.address, client="test") as connection:
-            readers = [Reader(connection.changes("shop.items", where=text)) for text, _ in predicates()]
-            for reader in readers:
-                reader.read_until(broker.next_offset)
-            wait_until_installed(broker.address)
+            rows = subscribe_elsewhere(connection, broker)
             write_until_matched_elsewhere(rows, broker.address)
-            rows.check(readers)
+            rows.check()
             others.kill(3)
             before = overlay_of(broker.address).changes_here
             rows.write(20)
-            rows.check(readers)
+            rows.check()
         eventually(lambda: overlay_of(broker.address).changes_here > before, "changes matched here")
         broker.stop()
 
@@ -136,22 +172,18 @@ def test_brokers_of_a_cluster_find_each_other_in_etcd_and_share_matching(
     with BrokerCluster(tmp_path, etcd_server, lease_s=4.0, matching=shared) as cluster:
         broker = LeadingBroker(cluster)
         other = next(name for name in "abc" if name != broker.name)
-        rows = ChangingRows(broker)
 
         def know_each_other() -> bool:
             return all(overlay_of(one.address).neighbours == 2 for one in cluster.brokers.values() if one.alive)
 
         eventually(know_each_other, "an overlay of three brokers", every_s=0.1)
         with connect(broker.address, client="test") as connection:
-            readers = [Reader(connection.changes("shop.items", where=text)) for text, _ in predicates()]
-            for reader in readers:
-                reader.read_until(broker.next_offset)
-            wait_until_installed(broker.address)
+            rows = subscribe_elsewhere(connection, broker)
             write_until_matched_elsewhere(rows, broker.address)
             cluster.brokers[other].kill()
             rows.write(20)
-            rows.check(readers)
+            rows.check()
             cluster.start(other)
             eventually(know_each_other, "an overlay of three brokers again", every_s=0.1)
             write_until_matched_elsewhere(rows, broker.address)
-            rows.check(readers)
+            rows.check()

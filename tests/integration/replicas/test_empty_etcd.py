@@ -25,7 +25,9 @@ def empty_etcd(cluster: BrokerCluster) -> None:
     with closing(EtcdClient(cluster.etcd.addresses)) as client:
         for root in (f"/venus/{cluster.name}/", f"/venus/+stores/{cluster.name}/"):
             for found in client.list(root):
-                client.swap(found.key, found.revision, None)
+                revision = found.revision
+                while (result := client.swap(found.key, revision, None)).current is not None:  # written meanwhile
+                    revision = result.current.revision
 
 
 def alarms(cluster: BrokerCluster, name: str) -> list[str]:
