@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from tests.support.engines.batches import half
 from tests.support.faults.proxy import Proxy
 from tests.support.waiting import eventually
 from venus.broker.service.process import RunningBroker, start_in_thread
-from venus.broker.service.server import PATIENCE_MARGIN_S, Keepalive
+from venus.broker.service.server import Keepalive
 from venus.errors import Fenced, Held, VenusError
 from venus.rpc.channel import CLUSTER_KEEPALIVE_S
 from venus.rpc.producer import Producer
@@ -24,63 +26,102 @@ from venus.rpc.subscriber import Subscriber
 pytestmark = pytest.mark.integration
 
 KEEPALIVE_S = 1.0
+#: A living client gets so long to answer a ping, however busy the machine is.
+ANSWER_S = 8.0
+#: Neither keepalive nor the newcomer's patience ends within a test.
+NEVER_S = 600.0
+#: What need not wait for the end of such a time takes less than this on any machine.
+SOON_S = 60.0
 #: gRPC forgives two that come too early.
 PINGS = 5
-#: After this a newcomer is let in or refused.
-BOUND_S = 2 * KEEPALIVE_S + PATIENCE_MARGIN_S
+
+StartBroker = Callable[..., RunningBroker]
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[RunningBroker]:
-    keepalive = Keepalive(every_s=KEEPALIVE_S, timeout_s=KEEPALIVE_S)
-    running = start_in_thread(settings(tmp_path / "broker"), keepalive=keepalive)
-    yield running
-    running.stop()
+def start(tmp_path: Path) -> Iterator[StartBroker]:
+    running: list[RunningBroker] = []
+
+    def start_broker(every_s: float, timeout_s: float) -> RunningBroker:
+        keepalive = Keepalive(every_s=every_s, timeout_s=timeout_s)
+        running.append(start_in_thread(settings(tmp_path / "broker"), keepalive=keepalive))
+        return running[-1]
+
+    yield start_broker
+    for broker in running:
+        broker.stop()
+
+
+@pytest.fixture
+def broker(start: StartBroker) -> RunningBroker:
+    """Start a broker that takes no silence for the end of a client."""
+    return start(NEVER_S, NEVER_S)
 
 
 def producer(address: str, name: str, **options: Any) -> Producer:
-    return Producer(address, BUSINESS, name, **{"window_bytes_max": 1 << 20, "keepalive_s": KEEPALIVE_S, **options})
+    return Producer(address, BUSINESS, name, **{"window_bytes_max": 1 << 20, "keepalive_s": NEVER_S, **options})
+
+
+@contextmanager
+def speaking(sender: Producer) -> Iterator[None]:
+    """Ship half messages all the time: the broker hears from this producer after whatever moment."""
+    done = threading.Event()
+
+    def speak() -> None:
+        for number in count(1):
+            sender.send_half(half(number))
+            sender.wait_until_persisted(number)
+            if done.wait(0.1):
+                return
+
+    thread = threading.Thread(target=speak)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_a_second_producer_is_refused_at_once_when_the_first_one_speaks(broker: RunningBroker) -> None:
     with producer(broker.address, "first:1") as first, producer(broker.address, "second:2") as second:
         epoch = first.connect(0, 0, owner="a").epoch
-        spoken = threading.Timer(0.3, lambda: first.send_half(half(1)))
-        spoken.start()
         started = time.monotonic()
-        with pytest.raises(Held, match="held by first:1, connected since 20") as refused:
-            second.connect(0, 0, owner="b")
-        assert time.monotonic() - started < BOUND_S - 1
+        with speaking(first), pytest.raises(Held, match="held by first:1, connected since 20") as refused:
+            second.connect(0, 0, owner="b", timeout_s=NEVER_S)
+        assert time.monotonic() - started < SOON_S
         assert "--take-over" in refused.value.hint
-        first.wait_until_persisted(1)
         assert business_status(broker.address).epoch == epoch, "nothing was fenced"
 
 
-def test_one_that_says_nothing_but_answers_keepalive_is_alive(broker: RunningBroker) -> None:
+def test_one_that_says_nothing_but_answers_keepalive_is_alive(start: StartBroker) -> None:
+    broker = start(KEEPALIVE_S, ANSWER_S)
     with producer(broker.address, "first:1") as first, producer(broker.address, "second:2") as second:
         first.connect(0, 0, owner="a")
-        started = time.monotonic()
         with pytest.raises(Held):
             second.connect(0, 0, owner="b")
-        assert time.monotonic() - started < BOUND_S + 1
         first.send_half(half(1))
         first.wait_until_persisted(1)
 
 
-def test_one_whose_line_is_dead_makes_room_when_keepalive_notices(broker: RunningBroker) -> None:
+def test_one_whose_line_is_dead_makes_room_when_keepalive_notices(start: StartBroker) -> None:
     """The machine is gone or frozen: nothing arrives any more, not even the end of the connection."""
+    broker = start(KEEPALIVE_S, KEEPALIVE_S)
     with (
         Proxy(broker.address) as proxy,
-        producer(proxy.address, "first:1", keepalive_s=60.0) as first,
+        producer(proxy.address, "first:1") as first,
         producer(broker.address, "second:2") as second,
     ):
         epoch = first.connect(0, 0, owner="a").epoch
-        first.send_half(half(1))
-        first.wait_until_persisted(1)
         proxy.silence()
-        started = time.monotonic()
-        assert second.connect(0, 0, owner="b").epoch > epoch
-        assert 0.1 < time.monotonic() - started < BOUND_S
+
+        def enter() -> int:
+            try:
+                return int(second.connect(0, 0, owner="b").epoch)
+            except Held:  # a busy machine notices later than a newcomer waits
+                return 0
+
+        assert eventually(enter) > epoch
         assert business_status(broker.address).producer == "second:2"
 
 
@@ -93,8 +134,8 @@ def test_one_that_comes_back_replaces_its_own_dead_line_at_once(broker: RunningB
         before.connect(0, 0, owner="a")
         proxy.silence()
         started = time.monotonic()
-        after.connect(0, 0, owner="a")
-        assert time.monotonic() - started < KEEPALIVE_S
+        after.connect(0, 0, owner="a", timeout_s=NEVER_S)
+        assert time.monotonic() - started < SOON_S
 
 
 def test_one_that_takes_over_fences_the_first(broker: RunningBroker) -> None:
@@ -102,7 +143,7 @@ def test_one_that_takes_over_fences_the_first(broker: RunningBroker) -> None:
         first.connect(0, 0, owner="a")
         second.connect(0, 0, owner="b", take_over=True)
         with pytest.raises(Fenced, match="second:2 has taken over"):
-            first.wait_until_persisted(1, timeout_s=10)
+            first.wait_until_persisted(1)
 
 
 def test_a_first_fill_gives_way_to_capture_and_not_to_another_first_fill(broker: RunningBroker) -> None:
@@ -112,11 +153,11 @@ def test_a_first_fill_gives_way_to_capture_and_not_to_another_first_fill(broker:
         producer(broker.address, "sync:3") as capture,
     ):
         fill.connect(0, 0, owner="a", gives_way=True)
-        with pytest.raises(Held, match="migrate:1"):
+        with speaking(fill), pytest.raises(Held, match="migrate:1"):
             another.connect(0, 0, owner="b", gives_way=True)
         capture.connect(0, 0, owner="c")
         with pytest.raises(Fenced):
-            fill.wait_until_persisted(1, timeout_s=10)
+            fill.wait_until_decided(1)
 
 
 def test_of_many_who_come_at_the_same_time_exactly_one_is_let_in(broker: RunningBroker) -> None:
@@ -131,11 +172,8 @@ def test_of_many_who_come_at_the_same_time_exactly_one_is_let_in(broker: Running
                 outcomes.append(type(error).__name__)
                 return
             outcomes.append("in")
-            done.wait(30)
-            try:
-                one.persisted_through  # noqa: B018
-            except VenusError as error:
-                outcomes.append(f"ended: {type(error).__name__}")
+            with speaking(one):
+                done.wait(SOON_S)
 
     threads = [threading.Thread(target=come, args=(f"p:{n}",)) for n in range(6)]
     for thread in threads:
@@ -143,7 +181,7 @@ def test_of_many_who_come_at_the_same_time_exactly_one_is_let_in(broker: Running
     eventually(lambda: len(outcomes) == len(threads))
     done.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(SOON_S)
     assert sorted(outcomes) == ["Held"] * 5 + ["in"]
 
 
