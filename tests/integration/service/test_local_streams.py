@@ -5,10 +5,13 @@ What all transports have in common is tested in test_ingest.py, test_delivery.py
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +53,29 @@ def without_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "open_channel", refuse)
 
 
-@pytest.fixture
-def quick_keepalive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningBroker]:
-    monkeypatch.setattr(local_stream, "KEEPALIVE_TIMEOUT_S", 0.3)
-    running = start_in_thread(settings(tmp_path / "data"), keepalive=Keepalive(every_s=0.3, timeout_s=0.3))
+@contextmanager
+def start_with_keepalive(folder: Path, timeout_s: float) -> Iterator[RunningBroker]:
+    """Start a broker that pings often, and waits for so long for the answer."""
+    running = start_in_thread(settings(folder / "data"), keepalive=Keepalive(every_s=0.3, timeout_s=timeout_s))
     running.address = local_address(running)
-    yield running
-    running.stop()
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def quick_keepalive(tmp_path: Path) -> Iterator[RunningBroker]:
+    """Start a broker that cuts a client soon."""
+    with start_with_keepalive(tmp_path, 0.3) as running:
+        yield running
+
+
+@pytest.fixture
+def patient_keepalive(tmp_path: Path) -> Iterator[RunningBroker]:
+    """Start a broker that gives a client the time that a busy machine takes."""
+    with start_with_keepalive(tmp_path, 5.0) as running:
+        yield running
 
 
 def raw(broker: RunningBroker) -> socket.socket:
@@ -171,10 +190,10 @@ MANY = build_piece(PieceKind.FRAME) * (QUEUED_BYTES_MAX // FRAME_OVERHEAD_BYTES 
 
 
 def test_frames_that_wait_for_their_handler_are_bounded_also_without_content(
-    quick_keepalive: RunningBroker, contexts: list[local_streams.LocalContext]
+    patient_keepalive: RunningBroker, contexts: list[local_streams.LocalContext]
 ) -> None:
     """While the broker does not read, it says that it is alive, and the silence of the client means nothing."""
-    with open_producer(quick_keepalive), raw(quick_keepalive) as second:  # which waits for the first one
+    with open_producer(patient_keepalive), raw(patient_keepalive) as second:  # which waits for the first one
         second.sendall(OPEN + build_piece(PieceKind.FRAME, seal(INIT)) + MANY)
         eventually(lambda: not contexts[-1]._transport.is_reading())
         *alive, (last, error) = pieces(second)
@@ -238,18 +257,49 @@ def test_a_client_that_does_not_answer_loses_its_stream(quick_keepalive: Running
 
 
 @pytest.mark.parametrize(
-    ("now", "next_s"), [(0.0, 2.5), (17.5, 2.5), (19.0, 1.0), (20.0, 2.5), (24.0, 1.0), (26.0, 0.01)]
+    ("now", "pinged_at", "next_s"),
+    [(0.0, None, 2.5), (17.5, None, 2.5), (19.0, None, 1.0), (20.0, 20.0, 2.5), (24.0, 20.0, 1.0), (26.0, 20.0, 0.01)],
 )
-def test_a_silent_client_is_cut_on_time(now: float, next_s: float) -> None:
+def test_a_silent_client_is_cut_on_time(now: float, pinged_at: float | None, next_s: float) -> None:
     """A producer that wants to take its place waits as long as a connection over gRPC may be silent."""
     server = local_streams.LocalServer({}, silence_s=20.0, timeout_s=5.0)
     context = local_streams.LocalContext(server)
-    context._heard_at = 0.0
+    context._heard_at, context._pinged_at = 0.0, pinged_at
     assert context.next_check_s(now) == pytest.approx(next_s)
 
 
-def test_streams_that_are_idle_stay(quick_keepalive: RunningBroker) -> None:
-    with producer(quick_keepalive, keepalive_s=0.3) as sender:
+def test_a_client_is_asked_before_it_is_cut_however_long_the_broker_did_not_run() -> None:
+    done: list[str] = []
+
+    class Transport(asyncio.Transport):
+        def is_closing(self) -> bool:
+            return "abort" in done
+
+        def abort(self) -> None:
+            done.append("abort")
+
+        def write(self, data: Any) -> None:
+            done.extend(kind.name for kind, _ in PieceReader().feed(bytes(data)))
+
+    async def run() -> None:
+        context = local_streams.LocalContext(local_streams.LocalServer({}, silence_s=20.0, timeout_s=5.0))
+        context._transport, context._peer, context._task = (
+            Transport(),
+            "a client",
+            asyncio.ensure_future(asyncio.sleep(0)),
+        )
+        context._began_at = context._heard_at = time.monotonic() - 1000.0
+        context._check()
+        assert done == ["PING"]
+        context._pinged_at = time.monotonic() - 5.0
+        context._check()
+        assert done == ["PING", "abort"]
+
+    asyncio.run(run())
+
+
+def test_streams_that_are_idle_stay(patient_keepalive: RunningBroker) -> None:
+    with producer(patient_keepalive, keepalive_s=0.3) as sender:
         sender.connect(0, 0)
         stream: Any = sender._stream
         first = stream._heard_at
@@ -258,10 +308,11 @@ def test_streams_that_are_idle_stay(quick_keepalive: RunningBroker) -> None:
 
 
 def test_a_client_finds_out_that_the_broker_does_not_answer(
-    quick_keepalive: RunningBroker, monkeypatch: pytest.MonkeyPatch
+    patient_keepalive: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with producer(quick_keepalive, keepalive_s=0.3) as sender:
+    with producer(patient_keepalive, keepalive_s=0.3) as sender:
         sender.connect(0, 0)
+        monkeypatch.setattr(local_stream, "KEEPALIVE_TIMEOUT_S", 0.3)
         monkeypatch.setattr(local_streams.LocalContext, "_say", lambda *_: None)
         eventually(lambda: sender._error)
         with pytest.raises(Unavailable, match="does not answer"):

@@ -100,6 +100,7 @@ class LocalContext(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._frames: deque[bytes] = deque()
         self._queued_bytes = 0
+        self._pinged_at: float | None = None  # since the client was heard last
         self._has_all = self._is_paused = False
         self._arrived, self._writable = asyncio.Event(), asyncio.Event()
         self._writable.set()
@@ -141,7 +142,7 @@ class LocalContext(asyncio.Protocol):
         """Take pieces of the client; a bad one ends the connection."""
         if self._transport.is_closing():
             return
-        self._heard_at = time.monotonic()
+        self._heard_at, self._pinged_at = time.monotonic(), None
         try:
             for kind, content in self._reader.feed(data):
                 self._on_piece(kind, content)
@@ -184,12 +185,14 @@ class LocalContext(asyncio.Protocol):
     def next_check_s(self, now: float) -> float:
         """Return when to check again: exactly when a ping or the end is due, because a successor waits for the end."""
         silence_s, timeout_s = self._server.silence_s, self._server.timeout_s
-        pinged_at = self._heard_at + silence_s
-        due = pinged_at if now < pinged_at else pinged_at + timeout_s
+        due = self._heard_at + silence_s if self._pinged_at is None else self._pinged_at + timeout_s
         return min(silence_s / 2, timeout_s / 2, max(CHECK_S_MIN, due - now))
 
     def _check(self) -> None:
-        """Cut a client that opens no stream or does not answer. One that is not read now gets a sign of life."""
+        """Cut a client that opens no stream or answers no ping. One that is not read now gets a sign of life.
+
+        Its silence alone is no reason: the broker may not have run, or not have read, for as long.
+        """
         if self._transport.is_closing():
             return
         now, server = time.monotonic(), self._server
@@ -197,10 +200,11 @@ class LocalContext(asyncio.Protocol):
             self._say(PieceKind.PONG)
         elif self._task is None and now - self._began_at > FIRST_FRAME_S:
             self._transport.abort()
-        elif now - self._heard_at >= server.silence_s + server.timeout_s:
+        elif self._pinged_at is not None and now - self._pinged_at >= server.timeout_s:
             logger.warning("%s has not answered for %.0f s: its stream is ended", self._peer, now - self._heard_at)
             self._transport.abort()
         elif now - self._heard_at >= server.silence_s:
+            self._pinged_at = now if self._pinged_at is None else self._pinged_at
             self._say(PieceKind.PING)
         asyncio.get_running_loop().call_later(self.next_check_s(now), self._check)
 
