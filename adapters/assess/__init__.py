@@ -1,1 +1,1 @@
-"""`venus assess`: what a source has, what VENUS carries of it, what that will take; before anything is installed."""
+"""`venus assess`: a source's tables, which of them VENUS carries, a forecast of time and space. Installs nothing."""

@@ -16,23 +16,23 @@ from venus.adapters.dialects.survey_contract import LogRates, ReadingPace, Table
 _HOUR_S = 3600.0
 _KIB = 1024.0
 
-#: Starting processes, reading dictionaries, the first and the last cut; then each table's own statements.
+#: Seconds for starting processes, reading dictionaries, the first and the last cut; then for the statements of a table.
 FIXED_S = 2.5
 TABLE_S = 0.006
-#: Writing a row to a PostgreSQL target, with its key: a row, each value, each KiB.
+#: Time to write a row and its key to a PostgreSQL target: for the row, for each value, for each KiB.
 LOAD_ROW_US, LOAD_VALUE_US, LOAD_KIB_US = 0.8, 0.15, 2.0
-#: From POOL_ROWS_MIN (runners.py) rows on a load starts processes, which takes this long on two cores.
+#: A load of at least POOL_ROWS_MIN rows (runners.py) starts processes, which takes this long on two cores.
 POOL_ROWS, POOL_S = 50_000, 1.2
-#: Reading and hashing a row on all three sides in a cut-over: a row, each value, each KiB.
+#: Time to read and hash a row on all three sides in a cut-over: for the row, for each value, for each KiB.
 COMPARE_ROW_US, COMPARE_VALUE_US, COMPARE_KIB_US = 8.0, 1.2, 10.0
 CUTOVER_FIXED_S = 3.0
 #: How long the source has to be at rest before a cut-over compares (`--quiet`).
 QUIET_S = 5.0
-#: Bytes that the broker keeps besides a row's own: its entries in the log and in the full data.
+#: Overhead of a row at the broker, in bytes: its entries in the log and in the full data.
 BROKER_ROW_BYTES = 40
-#: Copies of a row: in the log until every target has it, and in the full data.
+#: Copies of a row at the broker: one in the log until every target has it, one in the full data.
 BROKER_COPIES = 2
-#: Bytes that PostgreSQL keeps besides a row's own values, in a page that is filled nearly to its end.
+#: Overhead of a row in PostgreSQL, in bytes, if its page is nearly full.
 TARGET_ROW_BYTES = 32
 #: Default for a table without a sample.
 ROW_BYTES_ASSUMED = 200
@@ -42,7 +42,7 @@ ROW_BYTES_ASSUMED = 200
 class TableForecast:
     """Forecast of one table."""
 
-    row_bytes: float  # on its way, as text
+    row_bytes: float  # as text, in a message
     read_s: float
     load_s: float
     compare_s: float
@@ -81,10 +81,10 @@ class Forecast:
     trigger_ms_per_s: float | None
     log_bytes_per_hour: float | None
     speed: float
-    #: The highest rate of changes that was observed, if it was; and the cost of the triggers then.
+    #: The highest observed rate of changes, and the cost of the triggers at that rate; None = not observed.
     peak_changes_per_s: float | None = None
     peak_trigger_ms_per_s: float | None = None
-    #: What the whole server writes into its redo log and its undo now, and with the triggers.
+    #: Bytes that the whole server writes into its redo log and its undo: today, and with the triggers.
     redo_bytes_per_hour: float | None = None
     redo_with_venus_bytes_per_hour: float | None = None
     undo_bytes_per_hour: float | None = None
@@ -99,15 +99,17 @@ def forecast_table(
     if size.rows is None:
         return None
     row_bytes = _row_bytes(size)
-    read_s = size.rows * _us(pace.row_us, pace.value_us, pace.kib_us, columns, row_bytes) * speed
-    if size.sample and size.sample.rows:  # over a slow line the sample knows better than any bench
+    read_s = size.rows * _seconds_per_row(pace.row_us, pace.value_us, pace.kib_us, columns, row_bytes) * speed
+    if size.sample and size.sample.rows:  # over a slow line the sample is more accurate than the bench
         read_s = max(read_s, _read_seconds(size))
     per_s = size.changes / size.over_s if size.changes is not None and size.over_s > 0 else None
     return TableForecast(
         row_bytes=row_bytes,
         read_s=read_s,
-        load_s=size.rows * _us(LOAD_ROW_US, LOAD_VALUE_US, LOAD_KIB_US, columns, row_bytes) * speed,
-        compare_s=size.rows * _us(COMPARE_ROW_US, COMPARE_VALUE_US, COMPARE_KIB_US, columns, row_bytes) * speed,
+        load_s=size.rows * _seconds_per_row(LOAD_ROW_US, LOAD_VALUE_US, LOAD_KIB_US, columns, row_bytes) * speed,
+        compare_s=size.rows
+        * _seconds_per_row(COMPARE_ROW_US, COMPARE_VALUE_US, COMPARE_KIB_US, columns, row_bytes)
+        * speed,
         broker_bytes=round(size.rows * (row_bytes + BROKER_ROW_BYTES) * BROKER_COPIES),
         target_bytes=round(size.rows * (row_bytes + TARGET_ROW_BYTES)) + (size.index_bytes or 0),
         changes_per_s=per_s,
@@ -116,8 +118,8 @@ def forecast_table(
     )
 
 
-def _us(row: float, value: float, kib: float, columns: int, row_bytes: float) -> float:
-    """Return seconds per row."""
+def _seconds_per_row(row: float, value: float, kib: float, columns: int, row_bytes: float) -> float:
+    """Return the seconds for a row; the costs are in microseconds."""
     return (row + value * columns + kib * row_bytes / _KIB) / 1e6
 
 
@@ -158,9 +160,9 @@ def forecast_source(tables: Iterable[TableForecast], rows: int, speed: float) ->
         cutover_s=QUIET_S + CUTOVER_FIXED_S * speed + compare_s,
         broker_bytes=sum(t.broker_bytes for t in known),
         target_bytes=sum(t.target_bytes for t in known),
-        changes_per_s=_sum(t.changes_per_s for t in known),
-        trigger_ms_per_s=_sum(t.trigger_ms_per_s for t in known),
-        log_bytes_per_hour=_sum(t.log_bytes_per_hour for t in known),
+        changes_per_s=_sum_known(t.changes_per_s for t in known),
+        trigger_ms_per_s=_sum_known(t.trigger_ms_per_s for t in known),
+        log_bytes_per_hour=_sum_known(t.log_bytes_per_hour for t in known),
         speed=speed,
     )
     return _add_lines(forecast, fixed_s, compare_s, len(known))
@@ -213,20 +215,20 @@ def add_log_rates(f: Forecast, rates: LogRates, pace: ReadingPace) -> Forecast:
     return replace(f, lines=tuple(lines), **found)
 
 
-def _sum(figures: Iterable[float | None]) -> float | None:
+def _sum_known(figures: Iterable[float | None]) -> float | None:
     known = [figure for figure in figures if figure is not None]
     return sum(known) if known else None
 
 
 def _add_lines(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> Forecast:
-    figures = [*_times(f, fixed_s, compare_s, tables), *_rates(f)]
+    figures = [*_time_figures(f, fixed_s, compare_s, tables), *_rate_figures(f)]
     lines = (
         ForecastLine(what=what, value=v, unit=unit, formula=how) for v, what, unit, how in figures if v is not None
     )
     return replace(f, lines=tuple(lines))
 
 
-def _times(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> list[_Figure]:
+def _time_figures(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> list[_Figure]:
     start = (
         f"start {fixed_s:.1f} s ({FIXED_S:g} s + {tables:,} tables x {TABLE_S:g} s) + reading {f.read_s:.1f} s"
         f" + loading {f.load_s:.1f} s; speed {f.speed:.2f} (this machine's time for what the bench's takes 1)"
@@ -249,7 +251,7 @@ def _times(f: Forecast, fixed_s: float, compare_s: float, tables: int) -> list[_
     ]
 
 
-def _rates(f: Forecast) -> list[_Figure]:
+def _rate_figures(f: Forecast) -> list[_Figure]:
     broker = (
         f"sum of rows x (bytes of a row + {BROKER_ROW_BYTES}) x {BROKER_COPIES}: once in the log until"
         " every target has it, once in the full data; plus what the slowest target lags behind"

@@ -14,7 +14,7 @@ from venus.errors import VenusError
 from venus.model import Finding, count_phrase
 from venus.text.formatting import format_bytes, format_duration, format_figure
 
-#: Browsers cannot open pages with more entries; the rest is counted here, and listed by --json.
+#: The most entries of a page that browsers can open. The page counts the others, and --json lists them.
 SHOWN_MAX = 3_000
 _NONE = '<span class="soft">?</span>'
 _CODE = re.compile(r"`([^`]+)`")
@@ -40,11 +40,11 @@ def render_page(found: Assessment) -> str:
         tone="bad" if blocking else "good",
         verdict=escape(verdict(found)),
         cards=_cards(found),
-        facts=_facts(found),
-        tables=_tables(found),
-        blocking=_blocking(found, blocking),
-        not_carried=_refused_section(found) + _listing("Fall-back", map(escape, format_way_back(found.way_back))),
-        formulas=_grid(
+        facts=_facts_section(found),
+        tables=_tables_section(found),
+        blocking=_blocking_section(found, blocking),
+        not_carried=_refused_section(found) + _list_section("Fall-back", map(escape, format_way_back(found.way_back))),
+        formulas=_html_table(
             ("figure", "value", "formula"),
             [],
             (
@@ -54,8 +54,8 @@ def render_page(found: Assessment) -> str:
             ),
             words=True,
         ),
-        unknown=_listing("What could not be known", map(escape, found.unknown)),
-        notes=_listing("Worth knowing", (_format_finding(f) for f in found.findings if not f.blocks)),
+        unknown=_list_section("What could not be known", map(escape, found.unknown)),
+        notes=_list_section("Worth knowing", (_format_finding(f) for f in found.findings if not f.blocks)),
     )
 
 
@@ -91,37 +91,37 @@ def _cards(found: Assessment) -> str:
     return "".join(f'<div class="card"><b>{value}</b><span>{escape(what)}</span></div>' for value, what in figures)
 
 
-def _facts(found: Assessment) -> str:
+def _facts_section(found: Assessment) -> str:
     if not found.facts:
         return ""
     rows = (f'<tr><td class="name">{escape(fact.what)}</td><td>{escape(fact.value)}</td></tr>' for fact in found.facts)
-    return f"<section><h2>The server and its code</h2>{_grid(('what', 'value'), [], rows)}</section>"
+    return f"<section><h2>The server and its code</h2>{_html_table(('what', 'value'), [], rows)}</section>"
 
 
 def _or_unknown(value: float | None, unit: str) -> str:
     return "unknown" if value is None else format_figure(value, unit)
 
 
-def _tables(found: Assessment) -> str:
+def _tables_section(found: Assessment) -> str:
     largest = max((t.size.rows or 0 for t in found.tables), default=0) or 1
     columns = ("table", "", "rows", "data", "indexes", "largest value", "columns", "changes", "triggers", "fill")
     ordered = sorted(found.tables, key=lambda t: (not t.refused, -(t.size.rows or 0), t.size.qualified_name))
-    grid = _grid(columns, columns[2:], (_table(t, largest) for t in ordered[:SHOWN_MAX]))
+    grid = _html_table(columns, columns[2:], (_table_row(t, largest) for t in ordered[:SHOWN_MAX]))
     more = len(ordered) - SHOWN_MAX
     return grid + (f"<p>{more:,} more are not shown here; --json has them.</p>" if more > 0 else "")
 
 
-def _table(t: AssessedTable, largest: int) -> str:
+def _table_row(t: AssessedTable, largest: int) -> str:
     f, size = t.forecast, t.size
     rows = _NONE if size.rows is None else f"{'' if size.counted else '≈ '}{size.rows:,}"
     numbers = (
         rows,
-        _bytes(size.data_bytes),
-        _bytes(size.index_bytes),
-        _bytes(size.largest_bytes),
+        _bytes_or_question_mark(size.data_bytes),
+        _bytes_or_question_mark(size.index_bytes),
+        _bytes_or_question_mark(size.largest_bytes),
         f"{t.columns:,}" if t.columns else _NONE,
-        _figure(f.changes_per_s if f else None, "/s"),
-        _figure(f.trigger_ms_per_s if f else None, "ms/s"),
+        _figure_or_question_mark(f.changes_per_s if f else None, "/s"),
+        _figure_or_question_mark(f.trigger_ms_per_s if f else None, "ms/s"),
         format_duration(f.read_s + f.load_s) if f else _NONE,
     )
     types = ", ".join(f"{name}{f' x{count}' if count > 1 else ''}" for name, count in t.types.items())
@@ -133,15 +133,15 @@ def _table(t: AssessedTable, largest: int) -> str:
     return f'<tr><td class="name">{escape(size.qualified_name)}{share}{details}</td><td>{pill}</td>{cells}</tr>'
 
 
-def _bytes(count: int | None) -> str:
+def _bytes_or_question_mark(count: int | None) -> str:
     return _NONE if count is None else format_bytes(count)
 
 
-def _figure(value: float | None, unit: str) -> str:
+def _figure_or_question_mark(value: float | None, unit: str) -> str:
     return _NONE if value is None else format_figure(value, unit)
 
 
-def _blocking(found: Assessment, blocking: list[Finding]) -> str:
+def _blocking_section(found: Assessment, blocking: list[Finding]) -> str:
     if not blocking:
         return ""
     rows = (
@@ -152,20 +152,20 @@ def _blocking(found: Assessment, blocking: list[Finding]) -> str:
     scripts = f"<h3>As a script for the DBA (--script FILE)</h3><pre>{escape(found.script)}</pre>"
     if found.exclusion:
         scripts += f"<h3>Or without these tables: venus.toml</h3><pre>{escape(found.exclusion)}</pre>"
-    grid = _grid(("where", "what", "what to do"), [], rows, words=True)
+    grid = _html_table(("where", "what", "what to do"), [], rows, words=True)
     return f'<section><h2>What blocks</h2><div class="scroll">{grid}</div>{scripts}</section>'
 
 
 def _refused_section(found: Assessment) -> str:
     kinds = {f"{kind}": names for kind, names in found.kinds.items()}
     chips = "".join(
-        f"<details><summary>{count_phrase(len(names), escape(kind))}</summary>{_list(map(escape, names))}</details>"
+        f"<details><summary>{count_phrase(len(names), escape(kind))}</summary>{_bullets(map(escape, names))}</details>"
         for kind, names in kinds.items()
     )
     sequences = [n.name or f"{n.table}.{n.column}" for n in found.numberings]
     if sequences:
         chips += (
-            f"<details><summary>{count_phrase(len(sequences), 'sequence')}</summary>{_list(map(escape, sequences))}"
+            f"<details><summary>{count_phrase(len(sequences), 'sequence')}</summary>{_bullets(map(escape, sequences))}"
             '<p class="soft">Values travel with their rows. A cut-over sets each counter past the highest number used'
             " and past what the source has handed out; numbers that were drawn and never used stay gaps.</p></details>"
         )
@@ -180,25 +180,25 @@ def _format_finding(finding: Finding) -> str:
     return f"<b>{escape(finding.where)}</b>: {mark_code(finding.message)}{way}"
 
 
-def _listing(title: str, items: Iterable[str]) -> str:
+def _list_section(title: str, items: Iterable[str]) -> str:
     """Return a section of HTML sentences; "" without sentences."""
     made = list(items)
-    return f"<section><h2>{title}</h2>{_list(made)}</section>" if made else ""
+    return f"<section><h2>{title}</h2>{_bullets(made)}</section>" if made else ""
 
 
-def _list(items: Iterable[str]) -> str:
+def _bullets(items: Iterable[str]) -> str:
     made = list(items)
     more = f"<li>... and {len(made) - SHOWN_MAX:,} more</li>" if len(made) > SHOWN_MAX else ""
     return f"<ul>{''.join(f'<li>{item}</li>' for item in made[:SHOWN_MAX])}{more}</ul>"
 
 
 def mark_code(text: str) -> str:
-    """Return a text as HTML, with what stands between backticks as code."""
+    """Return a text as HTML, in which text between backticks is code."""
     return _CODE.sub(r"<code>\1</code>", escape(text))
 
 
-def _grid(columns: tuple[str, ...], numeric: Iterable[str], rows: Iterable[str], *, words: bool = False) -> str:
-    """Return a table; with `words`, its cells are sentences, which stand below each other on a narrow screen."""
+def _html_table(columns: tuple[str, ...], numeric: Iterable[str], rows: Iterable[str], *, words: bool = False) -> str:
+    """Return an HTML table. With `words` its cells are sentences, which a narrow screen shows below each other."""
     right, kind = set(numeric), ' class="words"' if words else ""
     head = "".join(f"<th{' class=number' if name in right else ''}>{escape(name)}</th>" for name in columns)
     return f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

@@ -37,7 +37,7 @@ from venus.masking.suggestions import suggest_masks
 from venus.model import Column, Finding, Kind, LogicalType, TableSchema
 
 FORMAT = "venus-assessment/1"
-#: Of a key column whose length its type does not say.
+#: Assumed bytes of a key column whose type has no length.
 _KEY_COLUMN_BYTES = 12
 _LENGTH_MAX = 64
 _OBSTACLES_SHOWN_MAX = 40
@@ -51,7 +51,7 @@ class AssessedTable:
     columns: int
     #: Declared types, with how many columns have each.
     types: Mapping[str, int]
-    #: Why VENUS refuses it; empty means that it carries it.
+    #: Why VENUS refuses the table; empty means that VENUS carries it.
     refused: tuple[str, ...]
     #: Parts that are not carried though the table is: checks, indexes, defaults, columns.
     left_out: tuple[str, ...]
@@ -100,7 +100,7 @@ class Assessment:
 
     @property
     def kinds(self) -> Mapping[str, list[str]]:
-        """What is not carried, by kind."""
+        """Names of the objects that VENUS does not carry, by kind."""
         found: dict[str, list[str]] = {}
         for other in self.others:
             found.setdefault(other.kind, []).append(other.name)
@@ -316,7 +316,7 @@ def _line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
-#: What the probe takes where the constants of forecast.py were measured.
+#: Seconds that the probe takes on the machine on which the constants of forecast.py were measured.
 REFERENCE_S = 0.2
 _ROWS = 4_000
 _ROUNDS = 50
@@ -336,7 +336,7 @@ def measure_speed(clock: Callable[[], float] = time.process_time) -> float:
     """Return how many times as long a core takes here as on the machine of the bench.
 
     Other load of the machine does not count, because it may be different during the fill. Other work costs
-    processor time too, by caches and by cores that are two of one, so the quickest part counts.
+    processor time too, through shared caches and hyper-threads, so the quickest part counts.
     """
     return min(measure_parts(clock)) * PARTS / REFERENCE_S
 
@@ -345,7 +345,7 @@ def measure_parts(clock: Callable[[], float]) -> list[float]:
     """Do the work in equal parts; return the duration of each."""
     layout = Layout.of(_SCHEMA)
     columns = [[f"{name} of row {row}" for row in range(_ROWS)] for name in "abcdefgh"]
-    to_copy(*from_columns(columns, layout), layout)  # what is imported at the first use is not the work
+    to_copy(*from_columns(columns, layout), layout)  # the first use imports modules, which must not be measured
     found = []
     for _ in range(PARTS):
         started = clock()

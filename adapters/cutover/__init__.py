@@ -1,1 +1,1 @@
-"""The cut-over: the day on which a target becomes the application's own database."""
+"""The cut-over, by which a target becomes the application's own database."""

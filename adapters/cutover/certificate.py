@@ -2,7 +2,7 @@
 
 The document is plain data, so that it can be stored at the target and written as JSON or text. A table's hash is one
 number for all of its rows, the same wherever and in whatever order it is read (features 3, U9). Tables that the
-patterns choose and that are not captured are listed, because a cut-over would silently go without them.
+patterns choose and that are not captured are listed, because a cut-over would silently omit them.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from venus.config import Settings, SourceSettings, TargetSettings
 from venus.errors import ConfigError, Refused, VenusError
 from venus.model import TableSchema
 
-#: What a user reads who asks for another pair.
+#: Error text for a pair of databases that cannot switch.
 SUPPORTED = (
     "the source has to be PostgreSQL, MariaDB, MySQL, SQLite or Oracle, and the target PostgreSQL; omit --fall-back"
 )
@@ -253,7 +253,7 @@ def require_state(base: Settings) -> FallBackState:
         state.check()
         return state
     for pair in filter(None, (_possible_pair(base, name) for name in base.targets)):
-        pair.open_target(OLD).open_side().close()  # its record would name the other one
+        pair.open_target(OLD).open_side().close()  # fails if the target is away: its record could prove a switch
     raise Refused(
         "nothing was cut over with --fall-back, so no database follows that could be taken back",
         hint="`venus cutover --undo` works as long as the target has not been written to",

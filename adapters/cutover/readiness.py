@@ -1,7 +1,7 @@
-"""State of everything between the source and one target, and what of it forbids a cut-over (features 4, 41).
+"""State of everything between the source and one target, and the obstacles to a cut-over in it (features 4, 41).
 
-`look` reads the state; `blocks` and `pending` judge it and are pure. The cut-over waits for what is only pending; every
-other obstacle is a line with its cause and the command that fixes it.
+`read_readiness` reads the state; `find_blocks` and `find_pending` evaluate it and are pure. The cut-over waits for what
+is only pending; every other obstacle is a line with its cause and the command that fixes it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Readiness:
     producer: str
     halves: int
     next_offset: int
-    committed: dict[int, int]  # table -> changes that the broker has committed, ever
+    committed: dict[int, int]  # table -> changes that the broker has committed since the beginning
     applied: bool  # whether an under adapter is connected for this target
     at_target: TargetView
     alarms: tuple[str, ...] = field(default=())

@@ -116,7 +116,7 @@ def run_cutover(
             return CutoverOutcome(certificate=mark.certificate, already=True)
         with _open_cutover(settings, target, session, request, report, patience) as run:
             if mark is None:
-                with run.reopened_on_failure():
+                with run.reopen_on_failure():
                     return run.run()
             if not mark.done:
                 return run.finish(mark.certificate, resumed=True)
@@ -219,7 +219,7 @@ class _Cutover:
         """Run a step at the target, or again if a lock of another session prevents it. Raises LockTimeout."""
         return self._switch.run_step(self._switch.follower, step) if self._switch else self._patience.run(step)
 
-    # -- what forbids it -------------------------------------------------------------------------------------------
+    # -- obstacles -------------------------------------------------------------------------------------------------
 
     def _check_way_back(self, schema: Sequence[SchemaDifference]) -> list[WayBackLoss]:
         """Check that changes could come back, then let the target reject writes until it is the application's.
@@ -245,7 +245,7 @@ class _Cutover:
         """Wait until nothing is on its way to the target."""
         end = time.monotonic() + self._request.wait_s
         before: dict[str, int] | None = None
-        there_at = time.monotonic()  # when all processes were last there, without an alarm
+        there_at = time.monotonic()  # when all processes were last connected, without an alarm
         while True:
             readiness = self._run_step(self._read_readiness)
             before = readiness.counters if before is None else before
@@ -266,7 +266,7 @@ class _Cutover:
             if not waits:
                 return readiness
             if self._blocks or time.monotonic() > end:
-                self._add_block(away)  # it has its own remedy
+                self._add_block(away)  # each of these obstacles names its own remedy
                 # waiting changes do not show which tables are written to; changes that have passed do
                 self._add_block(
                     [*waits, *find_movement(before, readiness.counters)],
@@ -300,7 +300,7 @@ class _Cutover:
             find_movement(before.counters, after.counters), "stop the application's writes at the source, and try again"
         )
 
-    # -- what is proved --------------------------------------------------------------------------------------------
+    # -- proof -----------------------------------------------------------------------------------------------------
 
     def _compare_tables(
         self, there: Sequence[CutoverTable], start: Readiness
@@ -371,7 +371,7 @@ class _Cutover:
             tables_left_out=self._document_left_out(end),
         )
 
-    # -- what is final ---------------------------------------------------------------------------------------------
+    # -- final steps -----------------------------------------------------------------------------------------------
 
     def _mark(self, found: dict[str, Any], end: Readiness) -> None:
         """Stop VENUS at this target, if nothing has moved since the comparison."""
@@ -392,11 +392,11 @@ class _Cutover:
         found = found | certificate.counters_document(counters) | {"switch": asdict(at)}
         self._switch.open(self._session, found, check, at)
 
-    def reopened_on_failure(self) -> AbstractContextManager[None]:
+    def reopen_on_failure(self) -> AbstractContextManager[None]:
         """Undo an unfinished switch if the block fails; a rehearsal changes nothing."""
         if self._switch is None or self._request.rehearse:
             return nullcontext()
-        return self._switch.reopened_on_failure(self._session)
+        return self._switch.reopen_on_failure(self._session)
 
     def complete(self) -> None:
         """Let the former owner follow, if there is a way back and it does not follow yet."""
@@ -408,7 +408,7 @@ class _Cutover:
         self._session.read_tables()
         self._report("enforces the foreign keys", 0, 0)
         numberings = self._source.dictionary.read_numberings()
-        warnings = self._run_step(lambda: self._session.enforce(_invalid(found), numberings))
+        warnings = self._run_step(lambda: self._session.enforce(_violated_keys(found), numberings))
         found = found | {"warnings": warnings}
         self.complete()
         self._run_step(lambda: self._session.finish_mark(found))
@@ -427,7 +427,7 @@ class _Cutover:
         ]
         self._add_block(written, "these changes exist only here: carry them over by hand, or load another target")
         numberings = self._source.dictionary.read_numberings()
-        self._run_step(lambda: session.relax(_invalid(mark.certificate), numberings))
+        self._run_step(lambda: session.relax(_violated_keys(mark.certificate), numberings))
         self._target.record_comparison(certificate.certified_comparison(mark.certificate, mark.marked_at))
         self._run_step(session.remove_mark)
 
@@ -439,6 +439,6 @@ class _Cutover:
         self._report(f"hashes target: {table}", rows, 0)
 
 
-def _invalid(found: dict[str, Any]) -> set[str]:
+def _violated_keys(found: dict[str, Any]) -> set[str]:
     """Return the foreign keys that rows violate."""
     return {f["name"] for f in found["foreign_keys"] if f["orphans"]}

@@ -162,7 +162,7 @@ class Switch:
     # -- the switch ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def reopened_on_failure(self, session: CutoverTarget) -> Iterator[None]:
+    def reopen_on_failure(self, session: CutoverTarget) -> Iterator[None]:
         """Let the owner accept writes again if the block fails, unless the follower has been opened.
 
         After a crash the records say where the next run continues.

@@ -1,6 +1,6 @@
 """The database dialects, one folder for each database; all of them implement `contract`.
 
-Imports little, because every process that loads a split needs the case of names.
+Imports little, because every process that loads rows imports this package to find the case of names.
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ def has_upper_case_names(dialect: str) -> bool:
 
 @cache
 def fixed_namespace(scheme: str) -> str:
-    """Return what qualifies every table of this kind of database, by its URL scheme; empty = it has schemas."""
+    """Return the namespace of every table in this kind of database, by its URL scheme; empty if it has schemas."""
     dialect = DIALECTS.get(scheme.partition("+")[0])
     return str(getattr(import_module(f"venus.adapters.dialects.{dialect}"), "NAMESPACE", "")) if dialect else ""

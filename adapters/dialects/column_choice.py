@@ -51,10 +51,10 @@ def find_useless_patterns(
     """
     known = {name for table in names for name in table}
 
-    def chooses(form: str) -> bool:
+    def has_match(form: str) -> bool:
         return any(map(re.compile(translate(form)).match, known)) if _WILD.search(form) else form in known
 
-    return [pattern for pattern in patterns if not chooses(normalise(pattern))]
+    return [pattern for pattern in patterns if not has_match(normalise(pattern))]
 
 
 EXCLUDED = "excluded in [source.columns]"

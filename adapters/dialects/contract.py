@@ -299,7 +299,7 @@ class SourceRegistry(Protocol):
         """Return the RELEASED tables."""
 
     def read_registry_fingerprint(self) -> str:
-        """Return a text that differs whenever `registered` returns something else. Cheap even for many tables."""
+        """Return a text that changes with the result of `read_registered_tables`. Cheap even for many tables."""
 
     def set_table_state(self, table_id: int, state: str, reason: str) -> None: ...
 

@@ -148,9 +148,9 @@ class _Translator:
             "Neg": lambda node: self._number(node.this, "-{}"),
             "Abs": lambda node: self._number(node.this, "abs({})"),
             "Mod": self._remainder,
-            "In": self._in,
+            "In": self._in_list,
             "Between": self._between,
-            "Is": self._is,
+            "Is": self._null_test,
             "Like": self._like,
             "Length": self._length,
             "Lower": partial(self._case_mapping, "lower"),
@@ -185,23 +185,23 @@ class _Translator:
 
     # -- booleans -----------------------------------------------------------------------------------------------------
 
-    def _truth(self, node: object) -> _Term:
+    def _truth_value(self, node: object) -> _Term:
         term = self.term(node)
         if term.sort is not ValueSort.BOOL:
             raise NotPortableError(f"{term.sql} stands where PostgreSQL wants a truth value")
         return term
 
     def _junction(self, word: str, node) -> _Term:  # type: ignore[no-untyped-def]
-        return _Term(f"{self._truth(node.left).sql} {word} {self._truth(node.right).sql}", ValueSort.BOOL)
+        return _Term(f"{self._truth_value(node.left).sql} {word} {self._truth_value(node.right).sql}", ValueSort.BOOL)
 
     def _negation(self, node) -> _Term:  # type: ignore[no-untyped-def]
-        return _Term(f"NOT {self._truth(node.this).sql}", ValueSort.BOOL)
+        return _Term(f"NOT {self._truth_value(node.this).sql}", ValueSort.BOOL)
 
     def _parentheses(self, node) -> _Term:  # type: ignore[no-untyped-def]
         inner = self.term(node.this)
         return _Term(f"({inner.sql})", inner.sort, inner.exact, inner.kind)
 
-    def _is(self, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _null_test(self, node) -> _Term:  # type: ignore[no-untyped-def]
         if type(node.expression).__name__ != "Null":
             raise NotPortableError("IS with something else than NULL")
         return _Term(f"({self.term(node.this).sql} IS NULL)", ValueSort.BOOL)
@@ -210,14 +210,14 @@ class _Translator:
 
     def _comparison(self, operator: str, node) -> _Term:  # type: ignore[no-untyped-def]
         equality = operator in ("=", "<>", "IS NOT DISTINCT FROM")
-        left, right = self._comparable(self.term(node.left), self.term(node.right), equality=equality)
+        left, right = self._make_comparable(self.term(node.left), self.term(node.right), equality=equality)
         return _Term(f"{left.sql} {operator} {right.sql}", ValueSort.BOOL)
 
-    def _comparable(self, left: _Term, right: _Term, *, equality: bool) -> tuple[_Term, _Term]:
+    def _make_comparable(self, left: _Term, right: _Term, *, equality: bool) -> tuple[_Term, _Term]:
         """Return both sides so that PostgreSQL compares them as the source does. Raises NotPortableError."""
         sorts = {left.sort, right.sort}
         if ValueSort.LITERAL in sorts and left.sort is not right.sort:
-            return self._with_literal(left, right, equality=equality)
+            return self._check_literal(left, right, equality=equality)
         if sorts == {ValueSort.BOOL, ValueSort.NUMBER}:
             return _as_truth(left), _as_truth(right)
         if sorts == {ValueSort.NUMBER}:
@@ -225,34 +225,36 @@ class _Translator:
         if sorts == {ValueSort.MOMENT} and left.kind is right.kind:
             return left, right
         if sorts == {ValueSort.TEXT} and equality:
-            return self._exact(left), self._exact(right)
+            return self._require_exact(left), self._require_exact(right)
         raise NotPortableError(f"databases compare {left.sql} and {right.sql} in different ways")
 
-    def _with_literal(self, left: _Term, right: _Term, *, equality: bool) -> tuple[_Term, _Term]:
+    def _check_literal(self, left: _Term, right: _Term, *, equality: bool) -> tuple[_Term, _Term]:
         value, literal = (right, left) if left.sort is ValueSort.LITERAL else (left, right)
         if value.sort is ValueSort.TEXT:
             if not equality:
                 raise NotPortableError("it orders texts, and every database has its own order")
-            self._exact(value)
+            self._require_exact(value)
         elif value.sort is not ValueSort.MOMENT or not _ISO_MOMENT.fullmatch(literal.sql[1:-1]):
             raise NotPortableError(f"{value.sql} is {value.sort.value} and is compared with {literal.sql}")
         return left, right
 
-    def _exact(self, term: _Term) -> _Term:
+    def _require_exact(self, term: _Term) -> _Term:
         if not term.exact:
             raise NotPortableError(f"the source treats different texts of {term.sql} as equal")
         return term
 
-    def _in(self, node) -> _Term:  # type: ignore[no-untyped-def]
+    def _in_list(self, node) -> _Term:  # type: ignore[no-untyped-def]
         if node.args.get("query") is not None or not node.expressions:
             raise NotPortableError("it queries another table")
         value = self.term(node.this)
-        listed = [self._comparable(value, self.term(each), equality=True)[1].sql for each in node.expressions]
+        listed = [self._make_comparable(value, self.term(each), equality=True)[1].sql for each in node.expressions]
         return _Term(f"{value.sql} IN ({', '.join(listed)})", ValueSort.BOOL)
 
     def _between(self, node) -> _Term:  # type: ignore[no-untyped-def]
         value = self.term(node.this)
-        low, high = (self._comparable(value, self.term(node.args[at]), equality=False)[1] for at in ("low", "high"))
+        low, high = (
+            self._make_comparable(value, self.term(node.args[at]), equality=False)[1] for at in ("low", "high")
+        )
         return _Term(f"{value.sql} BETWEEN {low.sql} AND {high.sql}", ValueSort.BOOL)
 
     def _like(self, node) -> _Term:  # type: ignore[no-untyped-def]
@@ -261,7 +263,7 @@ class _Translator:
             raise NotPortableError("LIKE ignores the case of letters at the source")
         if value.sort is not ValueSort.TEXT or pattern.sort is not ValueSort.LITERAL or "\\" in pattern.sql:
             raise NotPortableError("LIKE with something else than a column and a plain pattern")
-        return _Term(f"{self._exact(value).sql} LIKE {pattern.sql}", ValueSort.BOOL)
+        return _Term(f"{self._require_exact(value).sql} LIKE {pattern.sql}", ValueSort.BOOL)
 
     # -- arithmetic -------------------------------------------------------------------------------------------------
 
@@ -302,7 +304,7 @@ class _Translator:
     def _coalesce(self, node) -> _Term:  # type: ignore[no-untyped-def]
         first, *others = (self.term(each) for each in (node.this, *node.expressions))
         for other in others:
-            self._comparable(first, other, equality=True)
+            self._make_comparable(first, other, equality=True)
         return _Term(f"coalesce({', '.join(t.sql for t in (first, *others))})", first.sort, first.exact, first.kind)
 
     def _function(self, node) -> _Term:  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""The contract of `venus prove`: what its cases need of a scratch schema, and what only the dialect can find out there.
+"""The contract of `venus prove`: the scratch schema that its cases use, and the facts that only the dialect can find.
 
 Optional: a dialect that supports it has a module `proving` with `open_scratch(settings)`. The cases
 (venus/cli/prove/cases) use a `Place`: they write to it as an application does. Their statements are plain SQL that
@@ -202,14 +202,14 @@ class UrlPlace:
         return self.remember(open_source(self.settings()))
 
     def remember(self, session: S) -> S:
-        """Note a session, so that `close_sessions` closes it."""
+        """Keep a session until `close_sessions` closes it, and return it."""
         self._opened.add(session)
         return session
 
     def close_sessions(self) -> None:
         """Close the sessions that a case has left open: their locks would keep `clear` waiting."""
         for session in list(self._opened):
-            with suppress(Exception):  # most are closed already, and drivers differ in what they think of it
+            with suppress(Exception):  # most are closed already, and some drivers raise an error then
                 session.close()
         self._opened.clear()
 

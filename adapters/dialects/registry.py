@@ -20,7 +20,7 @@ from venus.adapters.dialects.survey_contract import Survey, Surveyor, SurveyRequ
 from venus.config import Settings
 from venus.errors import ConfigError
 
-#: The two most frequent mistakes.
+#: Hints for the two most frequent mistakes in a URL.
 VARIABLE = "variables are not expanded: set VENUS_SOURCE__URL or VENUS_TARGETS__NAME__URL instead"
 _PERCENT = "in a password write @ as %40 and % as %25"
 _PORT_MAX = 65_535
@@ -43,7 +43,7 @@ def parse_url(url: str, option: str, form: str) -> sa.URL:
 
 
 def _find_fault(url: sa.URL) -> str:
-    """Return which part of a URL no driver can use; the drivers themselves would fail without a name for it."""
+    """Return which part of a URL no driver can use; the errors of the drivers would not name it."""
     values = [value for given in url.query.values() for value in ([given] if isinstance(given, str) else given)]
     if any("\0" in (part or "") for part in (url.username, url.password, url.host, url.database, *values)):
         return "it contains a NUL character"

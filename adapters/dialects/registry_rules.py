@@ -1,4 +1,4 @@
-"""What the registries of all dialects share: their rows; tables that halt, tables that are released; a restore.
+"""Rules that the registries of all dialects share: rows, halted tables, released tables, restored sources.
 
 A table halts if a row cannot be carried. The registry keeps it PAUSED, so cuts skip its log rows. VENUS tries it again
 as soon as it has been written to, because that write may have corrected the row. The next cut then reads it first, so
@@ -269,7 +269,7 @@ class SourceRestored(DatabaseUnavailable):
 
 
 class RestoreGuard:
-    """The newest batch that a session has found or committed at its source."""
+    """Guard against a restored source: it remembers the newest batch that a session has found or committed there."""
 
     def __init__(self) -> None:
         self._batch: BatchNo | None = None

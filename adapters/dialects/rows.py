@@ -93,7 +93,7 @@ def find_large_rows(
             rows, large = None, 0
         if rows is None:
             uncounted.append(one.table)
-        elif large and int(large):  # no number of an empty table; MariaDB and MySQL return text
+        elif large and int(large):  # an empty table has no number; MariaDB and MySQL return text
             found = f"column {', '.join(one.columns)}: {int(large):,} of {int(rows):,} rows have more than {limit}"
             yield Finding(where=one.table, message=f"{found}, and such a row halts its table", remedy=WAY_OUT)
     if uncounted:
@@ -111,7 +111,7 @@ def find_too_large(record_ids: PackedBytes, rows: PackedBytes) -> tuple[int, str
 
 
 class FetchingCursor(Protocol):
-    """What a stream needs of a driver's cursor."""
+    """The method of a driver's cursor that a `RowStream` calls."""
 
     def fetchmany(self, size: int, /) -> Any: ...
 
@@ -148,9 +148,9 @@ class TableAccess:
     #: The last values of a row that does not exist, and of one whose log has insertions only.
     GONE: ClassVar[Any] = 0
     FRESH: ClassVar[Any] = 1
-    #: What `canonical_texts` raises for a value that cannot be carried.
+    #: The exception that `canonical_texts` raises for a value that cannot be carried.
     VALUE_ERROR: ClassVar[type[Exception]]
-    #: What messages say of a key with a column whose canonical text is NULL; empty = the codec refuses it.
+    #: Message about a key column whose canonical text is NULL; empty = the codec refuses the key.
     NULL_IN_KEY: ClassVar[str] = "is NULL in a key"
 
     layout: Layout

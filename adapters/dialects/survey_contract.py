@@ -156,13 +156,13 @@ def measure_rows(rows: Iterable[Seq[Any]]) -> tuple[int, int]:
     count = nbytes = 0
     for row in rows:
         count += 1
-        nbytes += sum(_weight(value) for value in row)
+        nbytes += sum(_message_bytes(value) for value in row)
         if nbytes >= SAMPLE_BYTES:
             break
     return count, nbytes
 
 
-def _weight(value: Any) -> int:
+def _message_bytes(value: Any) -> int:
     if value is None:
         return 0
     if isinstance(value, str):

@@ -1,1 +1,1 @@
-"""Where changes go: one folder for each kind of target, and the contract that all of them fulfil."""
+"""Targets, the databases that receive changes: a folder for each kind, and the contract that all of them fulfil."""

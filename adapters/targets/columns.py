@@ -47,7 +47,7 @@ def dropped_columns(schemas: Iterable[TableSchema]) -> dict[int, set[str]]:
 
 
 class TargetColumns:
-    """What a target gets of each column."""
+    """Rules of a target for its columns: which of them it gets, and in which form."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         config = require_target(settings, name)

@@ -6,7 +6,7 @@ no overlap. A target acknowledges an offset at the broker only when the changes 
 target decides how it stores rows, the offset and operators' requests (PostgreSQL: tables; Parquet: a manifest).
 
 `TargetCapabilities` lists what only some kinds can do. A caller checks it with `require`, never by the name of a kind.
-What verification needs of a target, besides what it needs of every database, is how far each table is (`TargetReader`).
+Verification also needs to know how far each table of a target is (`TargetReader`).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class CommandResult:
 
     table: str | None  # its name at the source; None = all
     states: dict[str, str]  # by table, as they are now
-    #: What has to happen first, as a sentence; empty = nothing.
+    #: Step that has to happen before the command takes effect, as a sentence; empty = none.
     waits_for: str = ""
 
 
@@ -136,7 +136,7 @@ class LoadProgress:
     splits: int = 0
     splits_total: int = 0
     table: str = ""
-    #: Said once of an interrupted load: it continues, or it begins again and why.
+    #: Note about an interrupted load, reported once: it continues, or why it begins again.
     note: str = ""
 
 
@@ -154,7 +154,7 @@ class LoadReport:
     #: Splits that an earlier, interrupted run had loaded.
     resumed_splits: int = 0
     warnings: tuple[str, ...] = ()
-    #: What the source has and the target did not get, one line each, with the reason.
+    #: Objects of the source that the target did not get, one line each, with the reason.
     left_out: tuple[str, ...] = ()
     #: Tables that a change halted during a first load, one line each, with the reason.
     halted: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowReport:
-    """What the apply loop reports to its caller about twice a second; kinds of targets add to it."""
+    """Report of the apply loop to its caller, about twice a second; kinds of targets add fields."""
 
     target: str
     offset: int

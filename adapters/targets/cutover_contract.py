@@ -100,7 +100,7 @@ class CutoverMark:
 
     @classmethod
     def from_row(cls, row: Seq[Any]) -> CutoverMark:
-        """Return the mark that a row of VENUS's own table is."""
+        """Return the mark that a row of VENUS's own table describes."""
         state, sequence, offset, certificate, marked_at, done_at = row
         return cls(
             done=state == "DONE",
@@ -114,7 +114,7 @@ class CutoverMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideOpening:
-    """How a database becomes the application's and continues the capture of the other one, in one transaction."""
+    """Content of the transaction in which a database becomes the application's and continues the other's capture."""
 
     record: SideRecord
     position: SwitchPosition
@@ -225,7 +225,7 @@ class FallBackSide(Protocol):
         ...
 
     def tidy(self) -> None:
-        """Remove what rejected writes and does not any more; nothing depends on it."""
+        """Remove the objects that rejected writes and are no longer used; nothing depends on them."""
         ...
 
     def plan_handover(self, tables: Seq[RegisteredTable], released: Seq[RegisteredTable]) -> SideHandover:

@@ -1,8 +1,8 @@
 """State machine of a switch between two databases that replicate to each other, as a table. Pure.
 
 At any moment one database is the application's own, and the other one follows. A switch hands the application from one
-to the other. Each database has one record of its state, and each step changes one record in one transaction together
-with what it means, so an interrupted switch continues at the step that the two records name:
+to the other. Each database has one record of its state, and each step changes one record together with its effects in
+one transaction, so an interrupted switch continues at the step that the two records name:
 
     step     record that it changes   from       to
     PREPARE  the follower's           (none)     FOLLOWING   it rejects writes of the application
@@ -103,7 +103,7 @@ def find_step(owner: SideRecord | None, follower: SideRecord | None) -> Step:
 
 
 def contradiction(one: SideRecord | None, other: SideRecord | None) -> Refused:
-    """Return the error for two records that no history of switches can have produced."""
+    """Return the error for two contradicting records, which no history of switches can have produced."""
     known = [record for record in (one, other) if record is not None]
     newest = max(known, key=lambda record: record.switch)
     if len(known) == 2 and known[0].switch == known[1].switch:

@@ -1,4 +1,4 @@
-"""What could not come back from the application's new database to the old one, as a table of rules. Pure.
+"""Rules that find the rows that could not come back from the application's new database to the old one. Pure.
 
 Each database describes which values its columns can hold (`ColumnLimits`). A rule compares one property of a column in
 both databases; every value that only the new one accepts could not come back. The assessment of a source, the rehearsal
@@ -155,7 +155,7 @@ RULES: Mapping[str, Callable[[ColumnLimits, ColumnLimits], str]] = {
     "check": _compare_checks,
 }
 
-# -- the whole ---------------------------------------------------------------------------------------------------------
+# -- all tables --------------------------------------------------------------------------------------------------------
 
 
 def find_losses(
@@ -173,8 +173,8 @@ def find_losses(
     tables = [table for table in tables if not table.is_heartbeat]
     found = [loss for table in tables for loss in _compare_columns(table, old, new)]
     found += [loss for table in tables for loss in _find_left_out(table)]
-    found += [_judge_object(one) for one in only_new]
-    found += [_judge_difference(one) for one in differences if one.blocks or one.is_extra]
+    found += [_object_loss(one) for one in only_new]
+    found += [_constraint_loss(one) for one in differences if one.blocks or one.is_extra]
     return found
 
 
@@ -202,8 +202,8 @@ def _find_left_out(table: TableSchema) -> Iterator[WayBackLoss]:
             )
 
 
-def _judge_object(found: NewSideObject) -> WayBackLoss:
-    """Judge what only the new database has: without a value there, the stream creates a column at the old side."""
+def _object_loss(found: NewSideObject) -> WayBackLoss:
+    """Return the loss of a table or column that only the new database has. The stream adds a column without values."""
     if not found.column:
         what = "only the database that takes over has this table; `venus install-triggers` afterwards captures it"
         return WayBackLoss(kind="table", table=found.table, what=what, rows=found.rows)
@@ -217,8 +217,8 @@ def _judge_object(found: NewSideObject) -> WayBackLoss:
     )
 
 
-def _judge_difference(found: SchemaDifference) -> WayBackLoss:
-    """Judge a constraint that only one of the databases has: rows that the other one takes may violate it."""
+def _constraint_loss(found: SchemaDifference) -> WayBackLoss:
+    """Return the loss from a constraint that only one database has: rows of the other one may violate it."""
     later = f"rows that the other database takes later could violate it: {found.what}"
     what = later if found.is_extra else f"rows that violate it: {found.what}"
     return WayBackLoss(kind="constraint", table=found.table, what=what)

@@ -1,1 +1,1 @@
-"""What the under adapters of all targets can share: whole cuts, net changes, when to try again (VENUS 3.4)."""
+"""Code that the under adapters of all targets share: whole cuts, net changes, retries (VENUS 3.4)."""

@@ -4,9 +4,10 @@ A target transaction contains one or more whole source cuts. A backlog of small 
 larger than memory allows is streamed into one target transaction before it is complete. The same holds for increments
 that the broker sends ahead of their decision; the decision then ends the transaction.
 
-What a section of an increment means is decided here for all targets. A section without changes of a table (left out by
-a tier, or a heartbeat) only counts. Every other one goes to the target's handler with its role. A section of another
-table version than the target's is announced first, as NEW_VERSION; after that its role is MARKER or ROWS as usual.
+This module decides for all targets which role a section of an increment has. A section without changes of a table (left
+out by a tier, or a heartbeat) only counts. Every other one goes to the target's handler with its role. A section of
+another table version than the target's is announced first, as NEW_VERSION; after that its role is MARKER or ROWS as
+usual.
 """
 
 from __future__ import annotations
@@ -279,7 +280,7 @@ def log_applied(business: str, target: str, cuts: Iterable[DeliveredCut], begun_
 
 
 class SectionRole(Enum):
-    """What a target does with a section."""
+    """Role of a section: how a target handles it."""
 
     HELD = auto()  # the table does not follow, or is unknown
     NEW_VERSION = auto()
@@ -314,7 +315,7 @@ class SectionWalk:
         self._only, self._start, self._end = only, start, end
 
     def walk(self, piece: CutPiece) -> Iterator[tuple[SectionRole, TableChanges, int]]:
-        """Yield what the target has to do with each section, and the section's first offset."""
+        """Yield the role of each section, the section, and its first offset."""
         offset, only, start, end = piece.start, self._only, self._start, self._end
         for section in piece.batch.sections:
             at, offset = offset, offset + section.count

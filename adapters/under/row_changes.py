@@ -182,7 +182,7 @@ def project_changes(
 ) -> RowChanges:
     """Return changes as the target gets them: selected by their plain values, then with their columns masked.
 
-    Every way of a change into a target leads through here, before anything is written, logged or set aside.
+    Every change passes this function before a target writes, logs or quarantines it.
     """
     rows, masker = apply_predicate(rows, predicate, source_of(version)), maskers.find(version)
     if masker is None:
@@ -234,7 +234,7 @@ def hash_keys(keys: PackedBytes) -> npt.NDArray[np.uint64]:
 
 
 class MergeWhole(Exception):
-    """The target refused a piece of a cut: perhaps only because the others were not there. Begin again, whole."""
+    """The target refused a piece of a cut, perhaps only because other pieces were missing: merge the cut as a whole."""
 
     def __init__(self, table_id: int) -> None:
         super().__init__(table_id)

@@ -184,7 +184,7 @@ class CaptureLoop:
         finished = False
         while not finished and not self._stop.is_set():
             try:
-                finished = self._retrying()(self._serve, until)
+                finished = self._build_retrying()(self._serve, until)
             except VenusError as e:
                 if self._stop.is_set() and e.retryable:
                     break
@@ -192,7 +192,7 @@ class CaptureLoop:
                 raise
         self._reporter.set_state("stopped")
 
-    def _retrying(self) -> Retrying:
+    def _build_retrying(self) -> Retrying:
         return Retrying(
             retry=retry_if_exception(self._is_waited_for),
             wait=lambda retry: pause_s(retry.attempt_number, random.random()),

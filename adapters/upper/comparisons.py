@@ -1,7 +1,7 @@
 """The thread in which capture compares tables with the full data, one at a time (verify/differences.py).
 
-Capture continues meanwhile, because it ships the rows that the comparison finds. The registry has the requests. So
-this keeps no state that a restart needs: what is not finished is offered again.
+Capture continues meanwhile, because it ships the rows that the comparison finds. The registry has the requests. So this
+module keeps no state that a restart needs: an unfinished request is offered again.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class CutResult(Enum):
     """Result of a poll."""
 
     NOTHING = "nothing, or a cut that had to be taken back"
-    #: VENUS's own row and nothing else: the source is idle all the same.
+    #: The cut has nothing but VENUS's own heartbeat row: the source counts as idle.
     HEARTBEAT = "the heartbeat"
     CHANGES = "changes of the application, or rows of a fill"
 

@@ -2,7 +2,7 @@
 
 A chunk is read in the same snapshot as the cut's changes and follows them in the stream, so it needs no watermark
 and DML continues. A table that was filled before is *swept*: between SWEEP_BEGIN and SWEEP_END every
-row that still exists gets a Sequence above the begin marker's, and what is left below it is gone from the source.
+row that still exists gets a Sequence above the begin marker's, and rows left below it no longer exist at the source.
 """
 
 from __future__ import annotations

@@ -109,10 +109,10 @@ def judge_halves(
 ) -> list[tuple[HalfRef, Verdict]]:
     """Return the decisions to send, in order.
 
-    Decisions reach further than the half they name (COMMIT: all up to it, ROLLBACK: all from it on), so one of each is
-    enough: local transactions happen in batch order, and those in the table are a prefix.
+    A decision covers more than the half that it names (COMMIT: all up to it, ROLLBACK: all from it on), so one of each
+    is enough: local transactions happen in batch order, and those in the batch table are a prefix.
 
-    A broker `in_doubt` may have an earlier use of a number, and have lost its ROLLBACK.
+    A broker `in_doubt` may have an older half message under a number, whose ROLLBACK it has lost.
     """
     committed: HalfRef | None = None
     for half in sorted(halves, key=lambda h: h.batch_no):

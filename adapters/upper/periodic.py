@@ -85,12 +85,12 @@ class PeriodicTasks:
         self._was_filling, self._switch = filling, switch
 
     def _report_blockers(self, now: float) -> None:
-        """Report a long transaction; while there is none, look as rarely as one can become long."""
+        """Report a transaction that is open for long. While there is none, check only every BLOCKED_S seconds."""
         if now >= self._next_blocked or self._reporter.current.blocked_by:
             self._next_blocked = now + BLOCKED_S
-            self._reporter.update(blocked_by=self._blocked_by())
+            self._reporter.update(blocked_by=self._describe_blocker())
 
-    def _blocked_by(self) -> str:
+    def _describe_blocker(self) -> str:
         waits = {
             table_id: age
             for table_id, (_, age) in self._session.source.capture.read_backlog().items()

@@ -31,7 +31,7 @@ from venus.rpc.conditions import (
 )
 from venus.wire.broker_pb2 import HalfRef, InitAck
 
-#: The interval of comparisons is reported in such steps.
+#: The reported interval of comparisons is rounded up to a multiple of this.
 COMPARING_STEP_S = 5
 
 logger = logging.getLogger(__name__)

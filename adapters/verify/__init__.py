@@ -1,1 +1,1 @@
-"""Verification: whether source, full data and target are equal, and if not, whose fault it is."""
+"""Verification: whether source, full data and target are equal, and which component caused a difference."""

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 #: How often a table is compared that has more differences than a slice may list.
 PASSES_MAX = 3
-#: Pause between two looks at the log, and at the broker's full data.
+#: Pause between two reads of the log, and of the broker's full data.
 LOOK_S = 0.1
 #: How often the progress is stored.
 PROGRESS_S = 1.0
@@ -86,14 +86,14 @@ class ComparedFill:
                 logger.info("%s was compared with the full data, %s of its rows differed", name, f"{self.shipped:,}")
 
     def _compare(self, source: Source, reader: SourceReader) -> None:
-        """Ship what differs."""
+        """Find the rows that differ, and ship them."""
         options = VerifyOptions(target="the full data", leg="source")
         subject = Subject(schema=self.table.schema, digest=options.digest)
-        self._keep_going(source)
+        self._store_progress(source)
 
         def report(progress: VerifyProgress) -> None:
             self.rows = progress.rows
-            self._keep_going(source)
+            self._store_progress(source)
 
         for _ in range(PASSES_MAX):
             with self._open_full_data(source) as snapshot:
@@ -143,7 +143,7 @@ class ComparedFill:
                 self._pause(source)
 
     def _differing_keys(self, ends: ComparisonEnds, subject: Subject, suspects: Seq[SuspectRow]) -> list[Key]:
-        """Return the keys of suspects that are no changes on their way."""
+        """Return the keys of the suspects that are real differences, without changes that are still on their way."""
         try:
             settled = SuspectResolver(ends, subject).settle(suspects, wait_s=0)
         except OffsetTrimmed:  # then all of them are shipped
@@ -159,7 +159,7 @@ class ComparedFill:
         reader.end()
         return waiting
 
-    def _keep_going(self, source: Source) -> None:
+    def _store_progress(self, source: Source) -> None:
         """Store the progress from time to time. Raises ComparisonEnded."""
         if self.is_stopping():
             raise ComparisonEnded
@@ -173,7 +173,7 @@ class ComparedFill:
         return source.registry.advance_comparison(table_id, before, after, self.rows, done=done)
 
     def _pause(self, source: Source) -> None:
-        self._keep_going(source)
+        self._store_progress(source)
         time.sleep(LOOK_S)
 
 

@@ -25,7 +25,7 @@ from venus.model import count_phrase
 
 
 class Fault(Enum):
-    """The part of the way that caused a difference."""
+    """The component that caused a difference."""
 
     CAPTURE = "capture"  # the source has it, the full data has not: a trigger was off, a write went around it
     APPLY = "apply"  # full data and target differ: the target was written to

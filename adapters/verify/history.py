@@ -4,9 +4,8 @@ The full data is read by key range or by single keys. The record id of a non-neg
 length of its digits and the digits, so a range of integers is a few ranges of record ids: one for each length
 (codec/row_bytes.py).
 
-With the history no row has to be waited for to come to rest: what a target must show at the offset that it has applied,
-and what the source must show at the Sequence that it has shipped, follow from the queue alone (VENUS 3.3).
-`KeyHistory` is pure.
+The history makes it unnecessary to wait until rows stop changing. The queue alone determines which rows a target must
+have at its applied offset, and the source at the Sequence that it has shipped (VENUS 3.3). `KeyHistory` is pure.
 """
 
 from __future__ import annotations
@@ -236,20 +235,22 @@ class KeyHistory:
             return None
         if offset < self.pinned:
             # the full data is ahead: it has no older state of keys that have changed in between
-            touched = [s for s in self._of(key) if offset <= s.offset < self.pinned]
+            touched = [s for s in self._changes_of(key) if offset <= s.offset < self.pinned]
             return None if touched else KnownRow(row=self.base.get(key, _NOTHING)[0])
-        return self._after(key, [s for s in self._of(key) if self.pinned <= s.offset < offset])
+        return self._state_after(key, [s for s in self._changes_of(key) if self.pinned <= s.offset < offset])
 
     def at_sequence(self, key: Key, sequence: int) -> KnownRow | None:
         """Return the state after every change below `sequence`; None if that is not known."""
         if sequence <= self.sequence or sequence > max(self.end_sequence, self.sequence + 1):
             return None
-        return self._after(key, [s for s in self._of(key) if s.offset >= self.pinned and s.sequence < sequence])
+        return self._state_after(
+            key, [s for s in self._changes_of(key) if s.offset >= self.pinned and s.sequence < sequence]
+        )
 
-    def _of(self, key: Key) -> list[KeyChange]:
+    def _changes_of(self, key: Key) -> list[KeyChange]:
         return sorted([*self.steps.get(key, ()), *self.removals], key=lambda step: step.offset)
 
-    def _after(self, key: Key, steps: Iterable[KeyChange]) -> KnownRow:
+    def _state_after(self, key: Key, steps: Iterable[KeyChange]) -> KnownRow:
         row, changed = self.base.get(key, _NOTHING)
         for step in steps:
             if not step.before:

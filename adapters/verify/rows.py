@@ -1,4 +1,4 @@
-"""Rows as values in one order, and as forms: what the checksums of both sides are computed from. Pure.
+"""Rows as values in one order, and as forms, from which the checksums of both sides are computed. Pure.
 
 Rows come from everywhere as sections of canonical text (TableChanges), in whatever table version they were written.
 """
@@ -67,11 +67,11 @@ def rows_inside(predicate: str, columns: Columns, schema: TableSchema) -> Bools:
     """Return which rows are inside a predicate; the values are in the schema's wire order."""
     by_number = {c.number: values for c, values in zip(schema.wire_columns, columns, strict=True)}
 
-    def column(wanted: Column) -> pa.Array:
+    def column_array(wanted: Column) -> pa.Array:
         values = (v.encode() if isinstance(v, str) else v for v in by_number[wanted.number])
         return pa.array(list(values), pa.large_binary())
 
-    return evaluate_predicate(_compile_predicate(predicate, schema), column, len(columns[0]))
+    return evaluate_predicate(_compile_predicate(predicate, schema), column_array, len(columns[0]))
 
 
 @lru_cache(maxsize=16)
@@ -138,17 +138,17 @@ def is_same_value(kind: LogicalType, one: Value, other: Value) -> bool:
 
 def differing_columns(schema: TableSchema, one: Row, other: Row) -> list[int]:
     """Return the differing columns, in wire order."""
-    return list(_differing(schema, one, other))
+    return list(_differing_positions(schema, one, other))
 
 
 def is_equal_row(schema: TableSchema, one: Row | None, other: Row | None) -> bool:
     """Return whether two rows are equal; None is no row."""
     if one is None or other is None:
         return one is other
-    return next(_differing(schema, one, other), None) is None
+    return next(_differing_positions(schema, one, other), None) is None
 
 
-def _differing(schema: TableSchema, one: Row, other: Row) -> Iterator[int]:
+def _differing_positions(schema: TableSchema, one: Row, other: Row) -> Iterator[int]:
     for n, column in enumerate(schema.wire_columns):
         if one[n] != other[n] and not is_same_value(column.type, one[n], other[n]):
             yield n
@@ -188,7 +188,7 @@ def _without_blanks(text: str) -> str:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a duplicate name: readers differ about which one counts."""
+    """Return the members of a JSON object. Refuses a duplicate name: parsers differ about which one counts."""
     members = dict(pairs)
     if len(members) < len(pairs):
         raise ValueError("a name is there twice")

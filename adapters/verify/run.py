@@ -1,4 +1,4 @@
-"""`venus verify` without the command line: which sides, which tables, the verdict (VENUS 3.3).
+"""`venus verify` without the command line: the choice of sides and tables, and the verdict (VENUS 3.3).
 
 The source and the target are compared with each other by default, and the full data is only asked about the rows that
 differ: few rows move. `target` and `source` compare one end with the whole full data, which then all moves; the first
@@ -129,7 +129,7 @@ class _Run:
     def _plan(
         self, registered: dict[int, RegisteredTable] | None, leg: str
     ) -> Iterator[tuple[ComparisonSide, ComparisonSide, list[ChosenTable]]]:
-        """Yield which tables are compared on which sides.
+        """Yield the tables to compare, each with its two sides.
 
         Only the broker's rows are masked for a comparison, because the source must not get the key. So instead of
         source and target, each is compared with the full data.
@@ -181,7 +181,7 @@ class _Run:
             hide_values(found, projected.hidden_columns)
         return found
 
-    # -- what is compared --------------------------------------------------------------------------------------------
+    # -- choice of tables --------------------------------------------------------------------------------------------
 
     def _read_registered(self) -> tuple[dict[int, RegisteredTable] | None, str]:
         """Return the source's registry if the comparison needs it, and the chosen pair of sides."""
@@ -283,7 +283,7 @@ class _Run:
             obstacle = f"it is still being read from the source ({known.fill.rows_done:,} rows so far)"
         obstacle = obstacle or self._key_obstacle(loaded)
         note = f"RESYNC at the source: {known.reason}" if known and known.state == "RESYNC" else ""
-        predicate, reason = self._rows(schema, loaded.predicate if loaded else "")
+        predicate, reason = self._choose_rows(schema, loaded.predicate if loaded else "")
         if not predicate and reason:
             obstacle = obstacle or reason
         note = note or reason
@@ -303,7 +303,7 @@ class _Run:
             "`venus sync`, which resyncs it, or give [targets] the former masking_key_file"
         )
 
-    def _rows(self, schema: TableSchema, predicate: str) -> tuple[str, str]:
+    def _choose_rows(self, schema: TableSchema, predicate: str) -> tuple[str, str]:
         """Return the predicate of the compared rows ("" for every row or none), and a note."""
         mirrored = next((p for name, p in self.filters if is_labelled((name,), schema.namespace, schema.name)), "")
         note = f"the target gets {describe_rows(predicate)}: it is compared with those" if predicate else ""

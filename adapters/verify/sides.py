@@ -135,11 +135,11 @@ class ScannedSide:
         if self._kept is not None and self._kept[0] == part:
             return self._kept[1]
         if not part.step:
-            return self._reading(part, buckets)
-        self._kept = (part, list(self._reading(part, None)))
+            return self._read_sections(part, buckets)
+        self._kept = (part, list(self._read_sections(part, None)))
         return self._kept[1]
 
-    def _reading(self, part: Slice, buckets: Collection[int] | None) -> Iterator[_ReadSection]:
+    def _read_sections(self, part: Slice, buckets: Collection[int] | None) -> Iterator[_ReadSection]:
         schema = self.subject.schema
         for section in self.scan(part, buckets):
             self.moved += section.count

@@ -70,7 +70,7 @@ class SuspectResolver:
         settled = SettlingResult()
         if not suspects:
             return settled
-        self._learn(suspects)
+        self._read_history(suspects)
         decisions = self._decide(suspects)
         deadline, pause_s = self._monotonic() + wait_s, FIRST_PAUSE_S
         while open_ := [key for key, decision in decisions.items() if decision.reason]:
@@ -79,7 +79,7 @@ class SuspectResolver:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
             decisions |= self._decide(recheck_suspects(self._ends, self._subject, open_))
-        self._sort(decisions, settled)
+        self._add_decisions(decisions, settled)
         return settled
 
     def wait_until_right(self, keys: Seq[Key], wait_s: float) -> dict[Key, Decision]:
@@ -88,7 +88,7 @@ class SuspectResolver:
         A target is right only when it has received what was shipped; equality at its present position is not enough.
         """
         suspects = recheck_suspects(self._ends, self._subject, keys)
-        self._learn(suspects)
+        self._read_history(suspects)
         goals: dict[Key, int] = {}
         deadline, pause_s = self._monotonic() + wait_s, FIRST_PAUSE_S
         while True:
@@ -107,7 +107,7 @@ class SuspectResolver:
         goal, reached = goals.setdefault(suspect.key, self._history.end), suspect.positions.reached
         return reached is None or reached.offset >= goal
 
-    def _learn(self, suspects: Seq[SuspectRow]) -> None:
+    def _read_history(self, suspects: Seq[SuspectRow]) -> None:
         """Read the full data of these keys, and the increments from the first relevant offset."""
         self._keys = tuple(s.key for s in suspects)
         full = PinnedFullData(self._address, self._snapshot, self._maskers)
@@ -125,13 +125,13 @@ class SuspectResolver:
         """Read the increments between a target that is behind and the full data, if they still exist."""
         before = KeyHistory(pinned=self._history.pinned, sequence=self._history.sequence)
         try:
-            self._read(before, first, self._history.pinned, self._history.end_sequence)
+            self._read_increments(before, first, self._history.pinned, self._history.end_sequence)
         except OffsetTrimmed:
             return
         self._history.steps, self._history.removals = before.steps, before.removals
         self._history.start = first
 
-    def _read(self, history: KeyHistory, start: int, end: int, end_sequence: int) -> None:
+    def _read_increments(self, history: KeyHistory, start: int, end: int, end_sequence: int) -> None:
         read_increments(
             history,
             address=self._address,
@@ -148,10 +148,10 @@ class SuspectResolver:
     def _decide(self, suspects: Seq[SuspectRow]) -> dict[Key, Decision]:
         end, end_sequence = read_queue_end(self._address, self._business, self._history)
         if end > self._history.end:
-            self._read(self._history, self._history.end, end, end_sequence)
+            self._read_increments(self._history, self._history.end, end, end_sequence)
         return {s.key: decide(self._subject, s, self._history) for s in suspects}
 
-    def _sort(self, decisions: Mapping[Key, Decision], settled: SettlingResult) -> None:
+    def _add_decisions(self, decisions: Mapping[Key, Decision], settled: SettlingResult) -> None:
         notes = self._read_quarantined([key for key, d in decisions.items() if d.difference is not None])
         for key, decision in decisions.items():
             if decision.difference is not None:

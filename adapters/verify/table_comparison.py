@@ -211,7 +211,7 @@ class TableComparison:
             result.undecided.append(UndecidedRow(table=result.table, key={}, reason=self._chosen.obstacle))
             return result
         try:
-            suspects = self._suspects()
+            suspects = self._find_suspects()
             settled = SuspectResolver(self._ends, self._subject).settle(suspects, self._options.wait_s)
         except (SourceError, TargetError) as error:
             close_sides()
@@ -230,7 +230,7 @@ class TableComparison:
         result.seconds = time.monotonic() - began
         return result
 
-    def _suspects(self) -> list[SuspectRow]:
+    def _find_suspects(self) -> list[SuspectRow]:
         options, result = self._options, self._result
         slices, estimate = self._plan()
         slices = draw_sample(slices, options.sample, random.Random(options.seed))
@@ -334,18 +334,18 @@ def range_slices(cuts: Seq[int]) -> list[Slice]:
     """Return the slices between these values of the leading key, open at both ends; [] if impossible."""
     bounds = sorted(set(cuts))
     if not bounds:
-        return [_between(0, None, None, 0, 0)]
+        return [_is_between(0, None, None, 0, 0)]
     if bounds[0] < -_RANGE_MAX or bounds[-1] > _RANGE_MAX:
         return []
     inner = bounds[1:-1]
     lows, highs = [None, *inner], [*inner, None]
     return [
-        _between(n, low, high, bounds[0] if low is None else low, bounds[-1] if high is None else high - 1)
+        _is_between(n, low, high, bounds[0] if low is None else low, bounds[-1] if high is None else high - 1)
         for n, (low, high) in enumerate(zip(lows, highs, strict=True))
     ]
 
 
-def _between(number: int, low: int | None, high: int | None, first: int, last: int) -> Slice:
+def _is_between(number: int, low: int | None, high: int | None, first: int, last: int) -> Slice:
     width = max(1, last - first + 1)
     step = -(-width // RANGE_BUCKETS)
     return Slice(number=number, low=low, high=high, origin=first, step=step, buckets=min(RANGE_BUCKETS, width))

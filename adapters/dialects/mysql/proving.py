@@ -47,7 +47,7 @@ _FACTS = (
     "binlog_format",
     "server",
 )
-#: Statements of the installation, which has run them, and those that only their session can run.
+#: Statements that are not parsed: the installation has run them, or only their own session can.
 _RUN = re.compile(
     r"\s*(?:CREATE|ALTER|DROP|START TRANSACTION|EXPLAIN|SHOW|SET)\b|.*\bvenus_claimed\b", re.DOTALL | re.IGNORECASE
 )
@@ -180,7 +180,7 @@ def _find_queries(recorded: RecordedStatements) -> list[tuple[str, str]]:
 
 
 def _check_plan(name: str, rows: list[tuple[str, ...]]) -> PlanCheck:
-    """Complain of a scan of the application's table, which the queries call t."""
+    """Report a scan of the application's table, which the queries call t."""
     steps = tuple(" ".join(filter(None, row)) for row in rows)
     scanned = [step for step, row in zip(steps, rows, strict=True) if "t" in row[2:3] and "ALL" in row[3:5]]
     return PlanCheck(name=name, steps=steps, complaint="; ".join(scanned))

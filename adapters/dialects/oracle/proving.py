@@ -185,7 +185,7 @@ def _find_queries(recorded: RecordedStatements) -> Iterator[tuple[str, str]]:
 
 
 def _check_plan(name: str, rows: list[tuple[str, str]]) -> PlanCheck:
-    """Complain of a full scan of the application's table, and of a sort of a fill."""
+    """Report a full scan of the application's table, and a sort in a fill."""
     steps = tuple(f"{step} {of}".rstrip() for step, of in rows)
     scanned = [
         text.strip()

@@ -55,12 +55,12 @@ def _to_decimal(value: Any) -> Decimal:
     return Decimal(value)
 
 
-def _number(value: Any) -> str:
+def _number_text(value: Any) -> str:
     text = format(_to_decimal(value), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _text(value: Any) -> str:
+def _plain_text(value: Any) -> str:
     if not isinstance(value, str):
         raise SourceError(f"the driver returned {type(value).__name__} for text")
     return value
@@ -68,7 +68,7 @@ def _text(value: Any) -> str:
 
 def _check_text(value: Any) -> str:
     """Return a text that the server has converted into Unicode: it writes U+FFFD for bytes without a meaning."""
-    text = _text(value)
+    text = _plain_text(value)
     if REPLACED in text:
         raise SourceError(
             "has bytes that the database's character set does not define, and the server replaces them:"
@@ -91,7 +91,7 @@ def _octets(value: Any) -> bytes:
     return bytes(value)
 
 
-def _boolean(value: Any) -> str:
+def _boolean_text(value: Any) -> str:
     return "t" if value else "f"
 
 
@@ -101,49 +101,49 @@ def _trim_fraction(value: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _flag(value: Any) -> str:
+def _flag_text(value: Any) -> str:
     if value not in (0, 1):
         raise SourceError(f"{value} is neither 0 nor 1, as a boolean must be")
     return "t" if value else "f"
 
 
-def _whole(value: Any) -> str:
+def _whole_number_text(value: Any) -> str:
     number = _to_decimal(value)
     if number != int(number) or not -(1 << 63) <= number < 1 << 63:
         raise SourceError(f"{value} is not a whole number of 64 bits")
     return str(int(number))
 
 
-def _day(value: str) -> str:
+def _day_text(value: str) -> str:
     text = value.strip()
     if not text.endswith(" 00:00:00"):
         raise SourceError(f"{text} has a time of day, which a date cannot have")
-    return _moment(text.removesuffix(" 00:00:00"))
+    return _moment_text(text.removesuffix(" 00:00:00"))
 
 
-def _uuid(value: Any) -> str:
+def _uuid_text(value: Any) -> str:
     if len(value) != 16:
         raise SourceError(f"a uuid has 16 bytes, not {len(value)}")
     return str(UUID(bytes=bytes(value)))
 
 
-def _moment(value: str) -> str:
+def _moment_text(value: str) -> str:
     text = _trim_fraction(value)
     return f"{text[1:]} BC" if text.startswith("-") else text
 
 
-def _instant(value: str) -> str:
+def _instant_text(value: str) -> str:
     text = _trim_fraction(value)
     return f"{text[1:]}+00 BC" if text.startswith("-") else f"{text}+00"
 
 
-def _months(value: str) -> str:
+def _months_text(value: str) -> str:
     """Convert to PostgreSQL's style: +02-03 becomes 2 years 3 mons."""
     sign, years, months = _match_interval(_MONTHS, value)
     return " ".join(_interval_part(sign, years, "year") + _interval_part(sign, months, "mon")) or "00:00:00"
 
 
-def _days(value: str) -> str:
+def _days_text(value: str) -> str:
     sign, days, hours, minutes, seconds, fraction = _match_interval(_DAYS, value)
     fraction = (fraction or "")[:6].rstrip("0")
     parts = _interval_part(sign, days, "day")
@@ -167,21 +167,21 @@ def _interval_part(sign: str, digits: str, unit: str) -> list[str]:
 
 
 _RULES: dict[str, Callable[[Any], Value]] = {
-    "number": _number,
+    "number": _number_text,
     "single": partial(float_text, length=4),
     "double": partial(float_text, length=8),
-    "text": _text,
+    "text": _plain_text,
     CONVERTED: _check_text,
     "octets": _octets,
-    "truth": _boolean,
-    "flag": _flag,
-    "whole": _whole,
-    "day": _day,
-    "uuid": _uuid,
-    "moment": _moment,
-    "instant": _instant,
-    "months": _months,
-    "days": _days,
+    "truth": _boolean_text,
+    "flag": _flag_text,
+    "whole": _whole_number_text,
+    "day": _day_text,
+    "uuid": _uuid_text,
+    "moment": _moment_text,
+    "instant": _instant_text,
+    "months": _months_text,
+    "days": _days_text,
 }
 
 
@@ -206,12 +206,12 @@ class FillSql:
         if not cursor:
             return [(self.first, lines)]
         place = FillCursor.parse(cursor)
-        end = {} if place.end is None else self._binds("e", place.end)
+        end = {} if place.end is None else self._key_binds("e", place.end)
         blocks = self.behind if place.end is None else self.up_to_end
         keys = len(blocks)
-        return [(text, lines | end | self._binds("p", place.after[: keys - n])) for n, text in enumerate(blocks)]
+        return [(text, lines | end | self._key_binds("p", place.after[: keys - n])) for n, text in enumerate(blocks)]
 
-    def _binds(self, name: str, key: Seq[Any]) -> dict[str, Any]:
+    def _key_binds(self, name: str, key: Seq[Any]) -> dict[str, Any]:
         pairs = zip(self.key, key, strict=False)
         return {f"{name}{n}": r.bind_value(_decode_tag(tag, value)) for n, (r, (tag, value)) in enumerate(pairs, 1)}
 

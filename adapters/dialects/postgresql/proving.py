@@ -181,7 +181,7 @@ class PostgresScratch(UrlPlace):
         """Yield the last rendered query of each name: the fill that continues behind a key."""
         places = {"probe": "dirty", "claim": "log_taken", "changes": "changes", "fill": "fill"}
         for name, block in places.items():
-            texts = [t for t in recorded.get(("cut", block), {}) if name == "probe" or _is_of_proof(t, name)]
+            texts = [t for t in recorded.get(("cut", block), {}) if name == "probe" or _concerns_proof_table(t, name)]
             if texts:
                 text = next((t for t in reversed(texts) if "WHERE" in t), texts[-1]) if name == "fill" else texts[-1]
                 yield name, _unwrap_copy(text).removeprefix("PREPARE venus_dirty AS")
@@ -193,12 +193,12 @@ def _unwrap_copy(text: str) -> str:
     return found[1].strip() if found else text.strip()
 
 
-def _is_of_proof(text: str, name: str) -> bool:
+def _concerns_proof_table(text: str, name: str) -> bool:
     return name == "claim" or '"proof"' in text
 
 
 def _check_plan(name: str, steps: tuple[str, ...]) -> PlanCheck:
-    """Complain of a scan of the application's table where its key's index is meant."""
+    """Report a scan of the application's table that should use the index of its key."""
     scanned = [step.strip() for step in steps if re.search(r"Seq Scan on proof\b", step)]
     sorted_ = [step.strip() for step in steps if name == "fill" and re.search(r"^\W*Sort\b", step)]
     return PlanCheck(name=name, steps=steps, complaint="; ".join([*scanned, *sorted_]))

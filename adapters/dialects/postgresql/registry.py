@@ -177,7 +177,7 @@ def table_oids(captured: Iterable[PostgresCapturedTable]) -> dict[int, int]:
 
 
 def read_table_oids(connection: PostgresConnection) -> dict[int, int]:
-    """Read the same from the catalog, which waits for no lock, unlike reading a table's whole dictionary."""
+    """Read the oids of captured tables by table_id from the catalog, which waits for no lock, unlike the dictionary."""
     require_installation(connection)
     return dict(connection.rows(statement("registry", "oids")))
 

@@ -18,6 +18,6 @@ Decisions and their reasons:
 
 from venus.adapters.dialects.contract import Option
 
-#: What qualifies each table. A PostgreSQL target puts the tables into public, unless its option schema names this.
+#: Namespace of each table. A PostgreSQL target puts the tables into public, unless its option schema names this.
 NAMESPACE = "main"
 OPTIONS = frozenset({Option.COLUMNS, Option.LOG_ROWS_MAX})

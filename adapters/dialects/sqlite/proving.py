@@ -35,7 +35,7 @@ class SqliteScratch(UrlPlace):
     namespace = "main"
     empty_is_null = False
     concurrent_writers = False
-    captures_truncate = False  # there is none, and DELETE without WHERE fires the row triggers
+    captures_truncate = False  # SQLite has no TRUNCATE, and DELETE without WHERE fires the row triggers
     fires_on_cascade = True
     types: Mapping[str, str] = {"int": "INTEGER", "text": "TEXT", "blob": "BLOB", "decimal": "DECIMAL(10,2)"}
     statements = statement
@@ -129,7 +129,7 @@ class SqliteScratch(UrlPlace):
 
 
 def _check_plan(name: str, steps: tuple[str, ...]) -> PlanCheck:
-    """Complain of a scan of the application's table, which the queries call t, and of a sort of a fill."""
+    """Report a scan of the application's table, which the queries call t, and a sort in a fill."""
     scanned = [step for step in steps if step == "SCAN t" or (name == "fill" and "TEMP B-TREE FOR ORDER BY" in step)]
     return PlanCheck(name=name, steps=steps, complaint="; ".join(scanned))
 

@@ -104,7 +104,7 @@ class ApplicationTables:
     def key_match(self, placed: MysqlPlacedTable) -> str:
         """Return the condition that `t`, the application's table, has the key of `s`, one of VENUS's."""
         texts = self.text_keys(placed)
-        return " AND ".join(_match(placed.column(name), texts.get(name)) for name in placed.schema.key)
+        return " AND ".join(_match_condition(placed.column(name), texts.get(name)) for name in placed.schema.key)
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -137,19 +137,19 @@ class ApplicationTables:
             for row in zip(*texts, strict=True):
                 wanted = expected.pop(row[:count], row)
                 if wanted != row:
-                    raise _other_value(access, wanted, row)
+                    raise _other_value_error(access, wanted, row)
         if expected:
             raise Refusal("the old database would store another key", "22000")
 
 
-def _match(column: str, text: MysqlDeclaredType | None) -> str:
+def _match_condition(column: str, text: MysqlDeclaredType | None) -> str:
     if text is None:
         return f"t.{column} = s.{column}"
     same = " = ".join(f"CAST(CONVERT({side}.{column} USING utf8mb4) AS BINARY)" for side in ("t", "s"))
     return f"t.{column} = CONVERT(s.{column} USING {text.charset}) COLLATE {text.collation} AND {same}"
 
 
-def _other_value(access: MysqlAccess, wanted: tuple[Value, ...], found: tuple[Value, ...]) -> Refusal:
+def _other_value_error(access: MysqlAccess, wanted: tuple[Value, ...], found: tuple[Value, ...]) -> Refusal:
     name = next(c.name for c, w, f in zip(access.layout.columns, wanted, found, strict=True) if w != f)
     said = f"the old database would store another value in column {name}"
     return Refusal(said, "22000", summary=said)

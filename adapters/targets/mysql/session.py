@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from venus.adapters.targets.registry import ConfiguredTarget
 
-#: An error instead of a changed value, and no value for a zero or an empty column that the row does not have.
+#: The server must raise an error instead of changing a value, and must not number a column whose value is 0.
 SQL_MODE = (
     "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_VALUE_ON_ZERO,"
     "NO_ENGINE_SUBSTITUTION"
@@ -74,12 +74,16 @@ _VALUE = re.compile(r"(?i)\b(entry|value:?|function \w+) '.*?'(?= for | to )", r
 _TABLE = re.compile(r"`([^`]+)`\.`([^`]+)`")
 
 
-def _aware(text: str) -> datetime | str:
+def _to_utc_datetime(text: str) -> datetime | str:
     found = convert_datetime(text)
     return found.replace(tzinfo=UTC) if isinstance(found, datetime) else found
 
 
-_CONVERSIONS: dict[Any, Any] = {**conversions, FIELD_TYPE.DATETIME: _aware, FIELD_TYPE.TIMESTAMP: _aware}
+_CONVERSIONS: dict[Any, Any] = {
+    **conversions,
+    FIELD_TYPE.DATETIME: _to_utc_datetime,
+    FIELD_TYPE.TIMESTAMP: _to_utc_datetime,
+}
 
 
 class _RowsResult(MySQLResult):

@@ -1,4 +1,4 @@
-"""Tables of a MariaDB or MySQL target: what is there, and what a load would find (VENUS 3.4)."""
+"""Tables of a MariaDB or MySQL target: the existing ones, and the obstacles to a load (VENUS 3.4)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WIDTH = re.compile(r"^(smallint|int|bigint)\(\d+\)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What a server is."""
+    """Version and settings of a server, with the reasons why it cannot be a target."""
 
     is_mariadb: bool
     version: tuple[int, ...]

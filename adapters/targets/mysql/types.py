@@ -31,8 +31,8 @@ class TypeRule:
     `write` makes the server warn of a value that it would change, so that the rows are written one by one.
     """
 
-    source: str  # for people
-    declared: str  # for people
+    source: str  # for the documentation
+    declared: str  # for the documentation
     write: str = "{v}"
     read: str = "{c}"
     note: str = ""

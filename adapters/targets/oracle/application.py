@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from venus.adapters.targets.oracle.session import OracleTargetSession
 
 _OTHER_VALUE = "the old database would store another value in column"
-#: What describes the tables of an Oracle.
+#: The dialect that describes the tables of an Oracle database.
 DIALECT = "oracle"
-#: The state of such a row in quarantine.
+#: Error code of a refused row in quarantine.
 _CODE = "ORA-12899"
 
 

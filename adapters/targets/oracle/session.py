@@ -51,10 +51,10 @@ _DATA = frozenset(
     {1, 1400, 1407, 1426, 1438, 1461, 1465, 1483, 1722, 2290, 2291, 2292, 12899, 12704, 12712, 14300, 14400, 14401}
     | {14402, 24816, 28115, 29275, 32795, 54013, *range(1830, 1900), *range(20000, 21000)}
 )
-#: The name is used already; no such table.
+#: Error codes for a name that is used already, and for a table that does not exist.
 _THERE, _GONE = frozenset({"ORA-00955"}), frozenset({"ORA-00942"})
 _PIECES = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|;|[^'\";]+", re.DOTALL)
-#: A bind; what is in quotes has none.
+#: A bind variable. Text in quotes, which has none, is matched too, so that it is skipped.
 _BIND = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|(?<![:\w]):(p_|v)(\w+)")
 _ELSE = "ELSE "
 _IF_EXISTS = re.compile(r"^(CREATE (?:(?:GLOBAL TEMPORARY )?TABLE|SEQUENCE)|DROP TABLE) IF (?:NOT )?EXISTS ")
@@ -269,10 +269,10 @@ class OracleTargetSession:
         A literal of Oracle has at most 4,000 bytes.
         """
         assert isinstance(params, Mapping)
-        return _BIND.sub(lambda found: self._keep(_find_value(found[2], params)) if found[1] else found[0], text)
+        return _BIND.sub(lambda found: self._keep(_bind_value(found[2], params)) if found[1] else found[0], text)
 
     def _keep(self, value: Any) -> str:
-        value = _as_value(value)
+        value = _to_bind_value(value)
         if value is None or isinstance(value, int):
             return literal(value)
         name = f"v{next(self._numbers)}"
@@ -342,7 +342,7 @@ class OracleTargetSession:
                 found[f"v{name}"] = self._kept.pop(f"v{name}")  # `literal` gives each place a name of its own
             elif kind:
                 assert isinstance(params, Mapping)
-                found[f"p_{name}"] = _as_value(_find_value(name, params))
+                found[f"p_{name}"] = _to_bind_value(_bind_value(name, params))
         return found or None
 
     def _execute_if(self, text: str, binds: dict[str, Any] | None) -> tuple[list[tuple[Any, ...]], int]:
@@ -361,7 +361,7 @@ class OracleTargetSession:
             try:
                 cursor.execute(text, binds) if binds else cursor.execute(text)
                 rows = cursor.fetchall() if text.startswith(("SELECT", "WITH")) else []
-                return [tuple(map(_as_found, row)) for row in rows], int(cursor.rowcount)
+                return [tuple(map(_from_driver_value, row)) for row in rows], int(cursor.rowcount)
             finally:
                 cursor.close()
         except (self._driver.error, UnicodeEncodeError) as error:
@@ -399,18 +399,18 @@ def open_driver(url: str, option: str) -> ModuleDriver:
     return driver
 
 
-def _find_value(name: str, params: Mapping[str, Any]) -> Any:
+def _bind_value(name: str, params: Mapping[str, Any]) -> Any:
     """Return a parameter; the hash of a record stands for the record, which no index can contain."""
     if name == "record_hash":
         return hashlib.sha256(params["record_id"]).hexdigest()
     return params[name]
 
 
-def _as_value(value: Any) -> Any:
+def _to_bind_value(value: Any) -> Any:
     return int(value) if isinstance(value, bool) else None if value in ("", b"") else value
 
 
-def _as_found(value: Any) -> Any:
+def _from_driver_value(value: Any) -> Any:
     return int(value) if isinstance(value, Decimal) and value == int(value) else value
 
 

@@ -1,4 +1,4 @@
-"""Tables of an Oracle target: what is there, and what a load would find (VENUS 3.4)."""
+"""Tables of an Oracle target: the existing ones, and the obstacles to a load (VENUS 3.4)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNICODE = ("AL32UTF8", "UTF8")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleTargetServer:
-    """What a server is, and why it cannot be a target."""
+    """Version and character set of a server, with the reasons why it cannot be a target."""
 
     text: str
     version: Version

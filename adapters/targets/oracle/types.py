@@ -35,7 +35,7 @@ _EXACT = Context(prec=200_000, Emax=999_999, Emin=-999_999)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleTypeRule:
-    """A rule for one kind of value, for people."""
+    """A rule for one kind of value, as the documentation shows it."""
 
     source: str
     declared: str
@@ -182,7 +182,7 @@ def binding(kind: LogicalType, declared: str) -> ColumnBinding:
     if kind.kind is Kind.BOOL and word == "NUMBER":
         return ColumnBinding(lambda text: Decimal(int(text == "t")), db_type="NUMBER")
     if word == "NUMBER":
-        return ColumnBinding(partial(_to_number, _limits(declared)), db_type="NUMBER")
+        return ColumnBinding(partial(_to_number, _parse_limits(declared)), db_type="NUMBER")
     if word in ("BINARY_DOUBLE", "BINARY_FLOAT"):
         return ColumnBinding(_to_float, db_type="BINARY_DOUBLE")
     if word == "DATE":
@@ -200,7 +200,7 @@ def binding(kind: LogicalType, declared: str) -> ColumnBinding:
     return ColumnBinding(lambda value: value, db_type="LONG" if word == "CLOB" else "LONG_RAW")
 
 
-def _limits(declared: str) -> tuple[int, int] | None:
+def _parse_limits(declared: str) -> tuple[int, int] | None:
     """Return precision and scale of a NUMBER; None = it has neither."""
     found = re.fullmatch(r"NUMBER\((\d+)(?:,(-?\d+))?\)", declared)
     return (int(found[1]), int(found[2] or 0)) if found else None

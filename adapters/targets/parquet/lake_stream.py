@@ -317,7 +317,7 @@ class _LakeStream:
             gathering = self._new_commit()
             try:
                 while not self._stop.is_set():
-                    gathering = self._step(gathering)
+                    gathering = self._run_step(gathering)
                     if self._subscriber.can_move_nearer and not gathering.began_at:
                         gathering.discard()
                         return True
@@ -345,7 +345,7 @@ class _LakeStream:
     def _new_commit(self) -> PendingCommit:
         return PendingCommit(self._target, copy.deepcopy(self._manifest))
 
-    def _step(self, gathering: PendingCommit) -> PendingCommit:
+    def _run_step(self, gathering: PendingCommit) -> PendingCommit:
         settings = self._settings
         if self._circuit.is_isolated:
             self._stop.wait(min(IDLE_S, self._circuit.left_s))
@@ -407,7 +407,7 @@ class _LakeStream:
         self._refreshed += 1
         return True
 
-    def _condition(self) -> AdapterCondition:
+    def _build_condition(self) -> AdapterCondition:
         resyncing = set(self._target.requested_resyncs())
         return AdapterCondition.of(
             (
@@ -430,7 +430,7 @@ class _LakeStream:
         if time.monotonic() - self._reported < REPORT_S:
             return
         self._reported = time.monotonic()
-        self._subscriber.report(self._condition())
+        self._subscriber.report(self._build_condition())
         self._report(
             LakeReport(
                 target=self._target.name,

@@ -1,1 +1,1 @@
-"""What the relational targets share: cuts, changes by key, quarantine, resync, operators' commands (VENUS 3.4)."""
+"""Code that all relational targets share: cuts, changes by key, quarantine, resync, operators' commands (VENUS 3.4)."""

@@ -342,7 +342,7 @@ class ApplySession:
             self._loop.report(self._catalogue.held_tables(), now=True)
         self._acknowledge()
 
-    # -- beside the stream -----------------------------------------------------------------------------------------
+    # -- housekeeping ----------------------------------------------------------------------------------------------
 
     def _do_housekeeping(self) -> None:
         """Advance catch-ups and resyncs, read operators' commands, clean up and report."""

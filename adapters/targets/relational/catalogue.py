@@ -102,7 +102,7 @@ class TargetCatalogue:
 
     @property
     def has_late_tables(self) -> bool:
-        """Whether any table catches up, or is to be made equal to the full data."""
+        """Whether any table catches up, or waits for a resync."""
         is_resyncing = any(RESYNC in purposes for purposes in self.sweeps.values())
         return is_resyncing or any(t.state == CATCHUP for t in self.tables.values())
 

@@ -193,7 +193,7 @@ def pause(settings: Settings, name: str, tables: Sequence[str] = (), *, reason: 
 
 
 def resume(settings: Settings, name: str, tables: Sequence[str] = ()) -> list[TableState]:
-    """Continue: each table reads its backlog in order, then it joins the stream."""
+    """Resume these tables or the whole target: each table reads its backlog in order, then it joins the stream."""
     target = open_database(settings, name)
     with command_transaction(target) as (session, _):
         if not tables:

@@ -1,4 +1,4 @@
-"""What the cut-over of every relational target has in common: the mark, the locks, the transaction that opens it.
+"""The part of a cut-over that all relational targets share: the mark, the locks, the transaction that opens the target.
 
 The blocks of the kind's cutover.sql have the same names for every kind. A kind adds how rows are read and converted,
 its foreign keys and its counters.

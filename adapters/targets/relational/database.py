@@ -154,7 +154,7 @@ class RelationalDatabase(OwnTables):
 
     @abstractmethod
     def find_differences(self, session: OwnSession) -> dict[str, tuple[str, ...]]:
-        """Return what differs from the source's tables, by the table's name there."""
+        """Return the differences from the source's tables, by the source's name of the table."""
 
     @abstractmethod
     def store_version(self, session: OwnSession, schema: TableSchema, known: TableSchema | None) -> None:

@@ -255,7 +255,7 @@ class _Load:
 
     # -- the splits ------------------------------------------------------------------------------------------------
 
-    def _tasks(self, plan: LoadPlan) -> list[SplitTask]:
+    def _build_tasks(self, plan: LoadPlan) -> list[SplitTask]:
         target = self._target
         return [
             SplitTask(
@@ -292,7 +292,7 @@ class _Load:
             for split, table_id, rows, parked, outside, digest in kept
         }
         self._resumed = len(done)
-        tasks = self._tasks(plan)
+        tasks = self._build_tasks(plan)
         if resumes:
             self._announce(f"its load continues: {len(done):,} of {count_phrase(len(tasks), 'key range')} were loaded")
         left = [t for t in tasks if t.split_no not in done]

@@ -22,7 +22,7 @@ SPLITS_PER_WORKER = 4
 
 # States of a load at the target.
 LOAD = "loading"
-OVERLAPPING = "overlapping"  # the same; then it follows
+OVERLAPPING = "overlapping"  # loading, while the first read of the source continues; the tables then follow
 FOLLOWING = "following"  # the tables follow the rest of the first read (own.sql, position)
 DONE = "done"
 

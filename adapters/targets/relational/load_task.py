@@ -195,11 +195,11 @@ class _SplitLoad:
 
     def _attempt(self, copy: Callable[[Iterator[Chunk]], None]) -> SplitResult:
         self._session.run("BEGIN")
-        if self._own("claim_split", table_id=self._table_id, attempt=f"{socket.gethostname()}/{os.getpid()}") == 0:
+        if self._run_own("claim_split", table_id=self._table_id, attempt=f"{socket.gethostname()}/{os.getpid()}") == 0:
             rows, parked, outside, digest = self._session.rows(self._writer.own_sql("loaded_split"), self._params())[0]
             return self._result(rows, parked, outside, digest, already=True)
         digest = self._copy(copy)
-        self._own("record_split", rows=self._rows, parked=self._parked, outside=self._outside, digest=digest)
+        self._run_own("record_split", rows=self._rows, parked=self._parked, outside=self._outside, digest=digest)
         # A small split becomes durable with later ones. If the server crashes and loses it, the session that leads the
         # load fails as well, and the next run does not find the split in the manifest.
         try:
@@ -224,7 +224,7 @@ class _SplitLoad:
         own = {"load_id": task.load_id, "split": task.split_no, "group": task.group, "business": task.business}
         return own | more
 
-    def _own(self, block: str, **more: object) -> int:
+    def _run_own(self, block: str, **more: object) -> int:
         return self._session.run(self._writer.own_sql(block), self._params(**more))
 
     def _result(self, rows: int, parked: int, outside: int, digest: str, *, already: bool) -> SplitResult:
@@ -324,7 +324,7 @@ class _SplitLoad:
         values = zip(rows.record_ids.split(), rows.rows.split(), key_texts(rows, Layout.of(schema)), strict=True)
         for record_id, row, key in values:
             first = suspects[record_id]
-            self._own(
+            self._run_own(
                 "quarantine",
                 table_id=schema.table_id,
                 version=schema.version,

@@ -80,16 +80,16 @@ def log_load_waits(
     """Log the locks that the sessions of a load wait for, in any process, while the block runs."""
     ended, reporter = threading.Event(), _WaitReporter(target, lambda _: None)
 
-    def look() -> None:
+    def report_waits() -> None:
         while not ended.wait(LOOK_S):
             with suppress(VenusError):
-                session = target.connect("look")
+                session = target.connect("report_waits")
                 try:
                     reporter.report(wait_conditions(find(session), {}))
                 finally:
                     session.close()
 
-    threading.Thread(target=look, name="venus-load-waits", daemon=True).start()
+    threading.Thread(target=report_waits, name="venus-load-waits", daemon=True).start()
     try:
         yield
     finally:
@@ -139,7 +139,7 @@ class LockWaitMonitor:
                 self._reporter.report([])
 
     def _check(self) -> None:
-        session = self._target.connect("look")
+        session = self._target.connect("report_waits")
         try:
             self._reporter.report(self._target.find_lock_waits(session, self._states()))
         finally:

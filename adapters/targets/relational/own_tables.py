@@ -30,7 +30,7 @@ from venus.model import TableSchema
 from venus.network.row_filters import RowsIdentity
 from venus.wire import change_pb2
 
-#: A session, or the statements, of the kind itself: it gets back what it has returned.
+#: Session, statements and place of a kind: shared code only passes them back to the kind that has returned them.
 OwnSession = Any
 OwnSql = Any
 OwnPlace = Any
@@ -203,7 +203,7 @@ class OwnTables(ConfiguredTarget, ABC):
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: The columns of these queries that are times.
+#: Positions of the columns that are times, by query.
 _MOMENTS = {"position": range(5, 9), "list_quarantine": range(14, 16)}
 
 

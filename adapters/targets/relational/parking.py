@@ -118,10 +118,10 @@ class QuarantineWriter:
         table_id = schema.table_id
         skipped = self._catalogue.skipped.get(table_id)
         if skipped and catching_up:
-            rows = self._without_skipped(rows, skipped, table_id)
+            rows = self._drop_skipped(rows, skipped, table_id)
         if not self._verdicts.suspects.get(table_id) and not self._catalogue.parked.get(table_id):
             return rows, None
-        mask = waiting_mask(rows, self._waits_from(table_id))
+        mask = waiting_mask(rows, self._waiting_offset_finder(table_id))
         if not mask.any():
             return rows, None
         parked = rows.where(mask)
@@ -129,7 +129,7 @@ class QuarantineWriter:
         self._counts.for_table(table_id).quarantined += len(parked)
         return rows.where(~mask), parked
 
-    def _waits_from(self, table_id: int) -> Callable[[bytes], int | None]:
+    def _waiting_offset_finder(self, table_id: int) -> Callable[[bytes], int | None]:
         """Return a function that finds the offset from which a key's changes wait, without a copy of both mappings."""
         suspects, parked = self._verdicts.suspects.get(table_id, {}), self._catalogue.parked.get(table_id, {})
         since = self._emptied.get(table_id, LOADED)
@@ -142,7 +142,7 @@ class QuarantineWriter:
 
         return first_of
 
-    def _without_skipped(self, rows: RowChanges, skipped: set[tuple[bytes, int]], table_id: int) -> RowChanges:
+    def _drop_skipped(self, rows: RowChanges, skipped: set[tuple[bytes, int]], table_id: int) -> RowChanges:
         pairs = zip(rows.record_ids.split(), rows.offsets.tolist(), strict=True)
         keep = np.fromiter((pair not in skipped for pair in pairs), dtype=np.bool_, count=len(rows))
         self._counts.for_table(table_id).skipped += int((~keep).sum())

@@ -122,7 +122,7 @@ def join_steps(parts: Iterable[VersionStep]) -> VersionStep:
 def only_new_columns(step: VersionStep, adds: str) -> VersionStep:
     """Return the step of a table of the application, which gets new columns and is not altered otherwise.
 
-    `adds`: what a statement contains that adds a column.
+    `adds`: the text by which a statement that adds a column is recognised.
     """
     altering = [text for text in step.statements if adds not in text]
     return (

@@ -36,7 +36,7 @@ HINT = "alter the table, move it away, or give the target another database"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFitness:
-    """What a target is, and what prevents a load: (where, message, remedy)."""
+    """Facts about a target, and the obstacles to a load: (where, message, remedy)."""
 
     text: str
     obstacles: list[tuple[str, str, str]]

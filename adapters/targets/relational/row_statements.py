@@ -1,4 +1,4 @@
-"""The statements that write rows at a target without a COPY: what a kind defines, and what its kinds share (VENUS 3.4).
+"""Statements that write rows at a target without a COPY: the interface of a kind, and shared parts (VENUS 3.4).
 
 Rows of the full data may have any version of the schema: rows from before an ADD COLUMN lack that column and get its
 default, and rows from before a DROP COLUMN lose that column. The same holds for the rows of one cut that are older than

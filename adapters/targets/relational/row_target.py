@@ -1,4 +1,4 @@
-"""What the relational targets without a COPY do alike as a `Target`, and as a side of a comparison (VENUS 3.4)."""
+"""The relational targets without a COPY as a `Target`, and as a side of a comparison (VENUS 3.4)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def row_capabilities(kind: str, *, loads_by_runner: bool) -> TargetCapabilities:
-    """Return what every target of this sort can do."""
+    """Return the capabilities of a relational target without a COPY."""
     return TargetCapabilities(
         kind=kind,
         pauses_tables=True,

@@ -45,7 +45,7 @@ class Superseded(TargetError):
 
 
 class DdlNeeded(Exception):
-    """DDL has to run in front of a transaction, because it would end it: roll back, call `run`, begin again."""
+    """DDL has to run in front of a transaction, because DDL would end it: roll back, call `run`, begin again."""
 
     def __init__(self, what: str, run: Callable[[], None]) -> None:
         super().__init__(what)

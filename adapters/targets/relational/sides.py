@@ -1,4 +1,4 @@
-"""What every relational database does as one of two between which the application can switch (adapters/cutover).
+"""A relational database as one of two between which the application can switch (adapters/cutover).
 
 The record of the database is in VENUS's own table `side`; the blocks of the kind's side.sql have the same names for
 every kind. A kind adds how it rejects writes, and how it takes over the capture.
@@ -79,7 +79,7 @@ class RelationalSide(ABC):
         return ()
 
     def list_switched_off(self) -> Seq[str]:
-        """Return the statements that switch off what would disturb VENUS, and may be on for a handover."""
+        """Return statements that disable foreign keys and triggers, which a prepared handover may have enabled."""
         return ()
 
     def keep_following(self) -> None:

@@ -49,7 +49,7 @@ from venus.wire import broker_pb2
 
 logger = logging.getLogger(__name__)
 
-#: Above every offset: the full data contains every held or refused change.
+#: An offset above all others: the full data contains every held or refused change.
 _EVERYTHING = 1 << 62
 
 
@@ -105,7 +105,7 @@ class _StartOver:
             return
         for state in self._catalogue.tables.values():
             self._halt(state)
-        for schema in self._schemas():
+        for schema in self._received_schemas():
             self._add_version(schema)
         snapshot = self._snapshot
         target.run_own(
@@ -140,7 +140,7 @@ class _StartOver:
         if state.state == PAUSED:
             target.set_state(session, table_id, PAUSED, held_from=self._held_from, reason=state.reason)
         else:
-            target.set_state(session, table_id, HALTED, held_from=self._held_from, reason=self._reason)
+            target.set_state(session, table_id, HALTED, held_from=self._held_from, reason=self._halt_reason)
 
     @property
     def _held_from(self) -> int:
@@ -149,10 +149,10 @@ class _StartOver:
         return offset if offset < self._snapshot.offset else 0
 
     @property
-    def _reason(self) -> str:
+    def _halt_reason(self) -> str:
         return f"{STARTING_OVER} from offset {self._catalogue.position.offset} on are gone from the queue"
 
-    def _schemas(self) -> list[TableSchema]:
+    def _received_schemas(self) -> list[TableSchema]:
         every = [schemas_codec.from_wire(wire) for wire in self._snapshot.schemas]
         received = list(self._catalogue.schemas.values())
         found = [self._target.columns.project_received(received, schema, every) for schema in every]
@@ -162,7 +162,7 @@ class _StartOver:
         """Store a table version that the queue may no longer describe; create a table that is new."""
         known = self._catalogue.current_schema(schema.table_id) if schema.table_id in self._catalogue.tables else None
         self._target.store_version(self._session, schema, known)
-        newest = max(s.version for s in self._schemas() if s.table_id == schema.table_id)
+        newest = max(s.version for s in self._received_schemas() if s.table_id == schema.table_id)
         if schema.is_heartbeat or schema.table_id in self._catalogue.tables or schema.version < newest:
             return
         target, session = self._target, self._session
@@ -170,7 +170,7 @@ class _StartOver:
         if columns_of(schema).misfit:
             return
         (made,) = target.read_tables(session, schema.table_id)
-        reason = made.reason or self._reason
+        reason = made.reason or self._halt_reason
         target.set_state(session, schema.table_id, HALTED, held_from=self._held_from, reason=reason)
         target.run_own(session, "put_sweep", table_id=schema.table_id, purpose=RESYNC, offset=-1)
 

@@ -38,7 +38,7 @@ def version_intent(schema: TableSchema) -> str:
 class SteppedDatabase(RowDatabase):
     """A database that is target `name` of the configuration, and whose DDL ends the transaction."""
 
-    # -- what a kind adds ----------------------------------------------------------------------------------------------
+    # -- methods of a kind ---------------------------------------------------------------------------------------------
 
     @abstractmethod
     def create_statements(self, session: OwnSession, placed: OwnPlace) -> list[str]:
@@ -67,7 +67,7 @@ class SteppedDatabase(RowDatabase):
     # -- tables --------------------------------------------------------------------------------------------------------
 
     def read_intents(self, session: OwnSession) -> set[tuple[int, str]]:
-        """Return what VENUS has begun to create."""
+        """Return the intents: names of the objects that VENUS has begun to create or alter."""
         return {(table_id, name) for table_id, name in self.read_own_rows(session, "intents")}
 
     def create_table(self, session: OwnSession, placed: OwnPlace, *, with_indexes: bool) -> None:

@@ -1,4 +1,4 @@
-"""What every relational target does as a `Target` for the commands, and as a side of a comparison.
+"""A relational target as a `Target` for the commands, and as a side of a comparison.
 
 A comparison reads the applied offset in the same snapshot as the rows.
 """

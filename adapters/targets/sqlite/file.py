@@ -1,4 +1,4 @@
-"""The file of a SQLite target: whether it can be one, the lock of its only writer, who holds SQLite's write lock.
+"""The file of a SQLite target: checks of its path, the lock of its only writer, the holder of SQLite's write lock.
 
 A path that cannot be a target is refused in one line with the way out, before SQLite opens it. The database itself is
 never opened here: closing it would release the locks of every SQLite connection of this process. SQLite has no lock for
@@ -22,7 +22,7 @@ _LOCKS = Path("/proc/locks")
 _WRITE_LOCK_BYTE = "120"
 
 
-#: What a path must not be, the message, and the way out.
+#: Test of a path that finds a problem, the message, and the way out.
 _PROBLEMS: tuple[tuple[Callable[[Path], bool], str, str], ...] = (
     (Path.is_symlink, "{file} is a symbolic link", "name {real} itself"),
     (Path.is_dir, "{file} is a directory", "name a file in it"),

@@ -49,8 +49,8 @@ class SqliteTableStatements(TableStatements):
             "keys_equal": " AND ".join(f"{placed.column(k)} = ?{n}" for n, k in enumerate(key, 1)),
         }
 
-    def _own_names(self, table: ApplicationTable) -> dict[str, str]:
-        """Return what differs for a table of the application: its types, and keys that are equal there."""
+    def _application_parts(self, table: ApplicationTable) -> dict[str, str]:
+        """Return parts of statements that differ for a table of the application: its types and its key comparison."""
         wire = [table.column(self.placed.fold(c.name)) for c in self.placed.schema.wire_columns]
         key = [(self.placed.column(k), table.column(self.placed.fold(k))) for k in self.placed.schema.key]
         return {
@@ -69,7 +69,7 @@ class SqliteTableStatements(TableStatements):
         table = self.application.find(self.placed.name) if self.application is not None else None
         if table is None:
             return statement("apply", block, **(self.names | more))
-        own = self._own_names(table)
+        own = self._application_parts(table)
         if block == "create_stage":
             more["columns"] = own["key_definitions" if more.get("stage") == self.key_stage else "definitions"]
         if block == "delete_staged" and not table.has_exact_key:
@@ -141,7 +141,7 @@ def insert_rows(
     stored = sql.store(session, columns, [layout.columns[n].type for n in kept], [values[n] for n in kept])
     relation = names.get("table", sql.stage if block == "put_staged" else sql.placed.sql)
     names = {"columns": sql.placed.columns(c.name for c in columns)} | names
-    written = session.insert_columns(lambda marks: sql.text(block, rows=marks, **names), _marks(len(kept)), stored)
+    written = session.insert_columns(lambda marks: sql.text(block, rows=marks, **names), _row_marks(len(kept)), stored)
     if sql.application is not None and sql.is_exact and written == len(record_ids):
         keys = list(zip(*_stored_keys(session, sql, layout, record_ids), strict=True))
         sql.application.require_exact(
@@ -154,7 +154,7 @@ def stage_keys(session: SqliteSession, sql: SqliteTableStatements, layout: Layou
     """Add keys to the staging table of deleted rows."""
     names = {"stage": sql.key_stage, "columns": sql.placed.key}
     keys = _stored_keys(session, sql, layout, record_ids)
-    session.insert_columns(lambda marks: sql.text("put_staged", rows=marks, **names), _marks(len(keys)), keys)
+    session.insert_columns(lambda marks: sql.text("put_staged", rows=marks, **names), _row_marks(len(keys)), keys)
 
 
 def record_keys(
@@ -162,9 +162,9 @@ def record_keys(
 ) -> None:
     """Add keys to the record of a table's changed keys."""
     keys = _stored_keys(session, sql, layout, record_ids)
-    session.insert_columns(lambda marks: sql.text("touch_keys", rows=marks), _marks(len(keys), str(offset)), keys)
+    session.insert_columns(lambda marks: sql.text("touch_keys", rows=marks), _row_marks(len(keys), str(offset)), keys)
 
 
-def _marks(count: int, *more: str) -> str:
-    """Return the marks of a row, with values behind them."""
+def _row_marks(count: int, *more: str) -> str:
+    """Return the parameter marks of a row, with values behind them."""
     return f"({', '.join(['?'] * count + list(more))})"

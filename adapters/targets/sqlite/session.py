@@ -47,14 +47,14 @@ _SETTINGS = (
     "PRAGMA recursive_triggers = OFF",
     "PRAGMA trusted_schema = OFF",
 )
-#: It opens the file, and the snapshot of a transaction.
+#: Statement that opens the file, and the snapshot of a transaction.
 _FIRST_READ = "SELECT 1 FROM sqlite_schema LIMIT 1"
 #: The mark of a transaction of VENUS in the record of a file that follows (side.sql).
 _HAS_RECORD = "SELECT 1 FROM main.sqlite_schema WHERE type = 'table' AND name = 'venus_side'"
 _MARK = "UPDATE main.venus_side SET applying = ?"
 #: A wait for the write lock is reported after this time, and again each time.
 SHOW_S = 2.0
-#: Refused values, beside the constraints: too long, or of another type than a STRICT table's.
+#: Result codes for a refused row: a constraint, a value that is too long, or one that a STRICT table does not accept.
 _REFUSALS = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}
 _TABLE = re.compile(r"(?:failed:|column) (\w+)\.\w+")
 #: How many values one statement inserts: every build of SQLite accepts so many.
@@ -337,7 +337,7 @@ class SqliteSession:
             self.on_wait(self.describe_writer())
 
     def describe_writer(self) -> str:
-        """Return who holds the write lock of the file, for messages."""
+        """Describe the process that holds the write lock of the file, for messages."""
         return find_writer(self.file) or "another process"
 
     # -- errors ----------------------------------------------------------------------------------------------------

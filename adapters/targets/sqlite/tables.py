@@ -1,4 +1,4 @@
-"""Tables of a SQLite target: what is there, and what a load would find (VENUS 3.4)."""
+"""Tables of a SQLite target: the existing ones, and the obstacles to a load (VENUS 3.4)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class StorageRule:
     None: the value is stored as it is. `write` raises UnfitValue for a value that SQLite would change.
     """
 
-    source: str  # for people
+    source: str  # for the documentation
     declared: str
     write: Callable[[Sequence[Value]], Sequence[Any]] | None = None
     read: Callable[[Sequence[Any], LogicalType], Sequence[Value]] | None = None

@@ -237,7 +237,7 @@ class World:
             return
         if switch.step in (Step.DONE, Step.FOLLOW):
             return
-        with switch.reopened_on_failure(cast(Any, session)):
+        with switch.reopen_on_failure(cast(Any, session)):
             self._hand_over(switch, session, owner, follower)
         switch.complete()
         self.switches += 1

@@ -1,4 +1,4 @@
-"""What a MariaDB or MySQL has of VENUS's objects, read at once."""
+"""VENUS's objects in a MariaDB or MySQL database, read at once."""
 
 from __future__ import annotations
 

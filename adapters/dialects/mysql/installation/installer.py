@@ -105,7 +105,7 @@ class MysqlInstaller(SourceInstaller):
             table = places.get(table_number(name), f"{database}.{present.triggers[name][1]}")
             steps.append(InstallStep(table=table, what=f"trigger {name}", sql=drop_trigger_sql(database, name)))
         shared = [name for name in names.SHARED if name in present.other_tables]
-        for name in [*sorted(present.logs), *shared, *sorted(present.follower_tables, key=_side_last)]:
+        for name in [*sorted(present.logs), *shared, *sorted(present.follower_tables, key=_drop_order)]:
             sql = statement("triggers", "drop_table", table=f"{quote(database)}.{name}")
             digits = name.rpartition("_")[2]
             table = places.get(int(digits), "") if digits.isdecimal() else ""
@@ -146,8 +146,8 @@ class MysqlInstaller(SourceInstaller):
         return steps
 
 
-def _side_last(name: str) -> tuple[bool, str]:
-    """Return the place of a table in the removal: the record shows that there is something to remove."""
+def _drop_order(name: str) -> tuple[bool, str]:
+    """Return the sort key by which tables are dropped. The record is last, because it shows that objects remain."""
     return name == names.SIDE, name
 
 

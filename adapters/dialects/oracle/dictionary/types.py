@@ -101,7 +101,7 @@ def _plain_column(_: OracleDeclaredType) -> str:
     return "{c}"
 
 
-def _always(expression: str) -> Callable[[OracleDeclaredType], str]:
+def _constant_expression(expression: str) -> Callable[[OracleDeclaredType], str]:
     return lambda _: expression
 
 
@@ -109,17 +109,17 @@ def _kind_type(kind: Kind, *, length: int | None = None) -> Callable[[OracleDecl
     return lambda d: LogicalType(kind=kind, length=d.length if length is None else length)
 
 
-def _fraction(declared: OracleDeclaredType) -> int:
+def _fraction_digits(declared: OracleDeclaredType) -> int:
     return min(declared.scale or 0, FRACTION_MAX)
 
 
-def _moment(declared: OracleDeclaredType) -> str:
-    digits = _fraction(declared)
+def _moment_format(declared: OracleDeclaredType) -> str:
+    digits = _fraction_digits(declared)
     return f"{MOMENT}.FF{digits}" if digits else MOMENT
 
 
-def _timestamp(kind: Kind) -> Callable[[OracleDeclaredType], LogicalType]:
-    return lambda d: LogicalType(kind=kind, precision=_fraction(d))
+def _timestamp_type(kind: Kind) -> Callable[[OracleDeclaredType], LogicalType]:
+    return lambda d: LogicalType(kind=kind, precision=_fraction_digits(d))
 
 
 _TO_MOMENT = f"TO_TIMESTAMP(:{{n}}, '{MOMENT}.FF')"
@@ -182,8 +182,8 @@ MAPPINGS = (
     OracleTypeMapping(
         pattern=r"DATE",
         becomes="TIMESTAMP(0)",
-        logical=_timestamp(Kind.TIMESTAMP),
-        select=_always(f"TO_CHAR({{c}}, '{MOMENT}')"),
+        logical=_timestamp_type(Kind.TIMESTAMP),
+        select=_constant_expression(f"TO_CHAR({{c}}, '{MOMENT}')"),
         text="moment",
         bind=f"TO_DATE(:{{n}}, '{MOMENT}')",
         log_type="DATE",
@@ -192,8 +192,8 @@ MAPPINGS = (
     OracleTypeMapping(
         pattern=r"TIMESTAMP(\(\d\))?",
         becomes="TIMESTAMP",
-        logical=_timestamp(Kind.TIMESTAMP),
-        select=lambda d: f"TO_CHAR({{c}}, '{_moment(d)}')",
+        logical=_timestamp_type(Kind.TIMESTAMP),
+        select=lambda d: f"TO_CHAR({{c}}, '{_moment_format(d)}')",
         text="moment",
         bind=_TO_MOMENT,
         note="digits after the sixth are cut off; not in a key with more than six",
@@ -202,8 +202,8 @@ MAPPINGS = (
     OracleTypeMapping(
         pattern=r"TIMESTAMP(\(\d\))? WITH (LOCAL )?TIME ZONE",
         becomes="TIMESTAMPTZ",
-        logical=_timestamp(Kind.TIMESTAMPTZ),
-        select=lambda d: f"TO_CHAR(SYS_EXTRACT_UTC(CAST({{c}} AS TIMESTAMP(9) WITH TIME ZONE)), '{_moment(d)}')",
+        logical=_timestamp_type(Kind.TIMESTAMPTZ),
+        select=lambda d: f"TO_CHAR(SYS_EXTRACT_UTC(CAST({{c}} AS TIMESTAMP(9) WITH TIME ZONE)), '{_moment_format(d)}')",
         text="instant",
         note="the instant in UTC: the zone's name does not travel; digits after the sixth are cut off; not in a key",
     ),
@@ -211,14 +211,14 @@ MAPPINGS = (
         pattern=r"INTERVAL YEAR.* TO MONTH",
         becomes="INTERVAL",
         logical=_kind_type(Kind.INTERVAL, length=0),
-        select=_always("TO_CHAR({c})"),
+        select=_constant_expression("TO_CHAR({c})"),
         text="months",
     ),
     OracleTypeMapping(
         pattern=r"INTERVAL DAY.* TO SECOND.*",
         becomes="INTERVAL",
         logical=_kind_type(Kind.INTERVAL, length=0),
-        select=_always("TO_CHAR({c})"),
+        select=_constant_expression("TO_CHAR({c})"),
         text="days",
         note="digits after the sixth are cut off",
     ),
@@ -234,7 +234,7 @@ MAPPINGS = (
         pattern=r"BLOB",
         becomes="BYTES",
         logical=_kind_type(Kind.BYTES, length=0),
-        select=_always(INLINE),
+        select=_constant_expression(INLINE),
         text="octets",
         wide=True,
         located=True,
@@ -244,7 +244,7 @@ MAPPINGS = (
         pattern=r"N?CLOB",
         becomes="TEXT",
         logical=_kind_type(Kind.TEXT, length=0),
-        select=_always(INLINE),
+        select=_constant_expression(INLINE),
         text="text",
         wide=True,
         located=True,
@@ -272,7 +272,7 @@ MAPPINGS = (
         pattern=r"XMLTYPE",
         becomes="TEXT",
         logical=_kind_type(Kind.TEXT, length=0),
-        select=_always("XMLSERIALIZE(CONTENT {c} AS CLOB)"),
+        select=_constant_expression("XMLSERIALIZE(CONTENT {c} AS CLOB)"),
         text="text",
         wide=True,
         note="fetched in one piece",
@@ -281,7 +281,7 @@ MAPPINGS = (
         pattern=r"JSON",
         becomes="JSON",
         logical=_kind_type(Kind.JSON, length=0),
-        select=_always("JSON_SERIALIZE({c} RETURNING CLOB)"),
+        select=_constant_expression("JSON_SERIALIZE({c} RETURNING CLOB)"),
         text="text",
         wide=True,
         note="21c and later; fetched in one piece",

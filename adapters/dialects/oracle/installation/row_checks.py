@@ -1,4 +1,4 @@
-"""What `venus check` finds in the rows of a table: values that cannot be carried, or not as they are.
+"""Checks of `venus check` on the rows of a table: values that cannot be carried, or only with changes.
 
 A sample of each table shows frequent values. A type that cannot hold every value is proved: `check` and the
 installation read every row once, before the table is captured.
@@ -34,7 +34,7 @@ SAMPLE_ROWS, FETCH_ROWS = 20_000, 500
 PIECE_CHARS, CLOB_CHARS = 1_000, 4_000
 _CONVERTED = ("CHAR", "VARCHAR2", "CLOB")
 LOBS = ("CLOB", "NCLOB", "BLOB")
-#: What the findings say of values.
+#: Text of a finding about such values.
 REPLACED = "bytes that {charset} does not define, and the server would replace them without an error"
 #: The way out for such values.
 READ_BYTES = (

@@ -79,7 +79,7 @@ def store_changes(writer: OracleSession, dictionary: OracleDictionary) -> Stored
     found = compare_all(writer, dictionary)
     watch = _read_segment_watch(writer, dictionary)
     if watch:
-        found = [watch.judge(how) for how in found]
+        found = [watch.add_reason(how) for how in found]
     notes = DdlRecords.from_rows(noted)
     found = [_apply_ddl_records(how, notes) for how in found]
     done = [(int(seq),) for seq, event, *_ in noted if event != "TRUNCATE"]
@@ -252,7 +252,7 @@ class SegmentWatch:
     #: The DDL recorded until the segments were read, which may explain new ones.
     notes: DdlRecords
 
-    def judge(self, how: OracleTableComparison) -> OracleTableComparison:
+    def add_reason(self, how: OracleTableComparison) -> OracleTableComparison:
         """Add the reason to read a table again, if its segments, its triggers or its definition give one."""
         table_id, place = how.captured.schema.table_id, how.place
         if how.reason or how.table is None or self._is_undecided(how):
@@ -266,7 +266,7 @@ class SegmentWatch:
         return replace(how, reason=reason, read_again=is_changed)
 
     def _is_undecided(self, how: OracleTableComparison) -> bool:
-        """Whether a table was dropped or hidden after it was read: the next comparison judges it."""
+        """Whether a table was dropped or hidden after it was read: the next comparison decides."""
         return how.table is not None and how.place not in self.segments.now
 
     def _has_other_values(self, how: OracleTableComparison) -> bool:

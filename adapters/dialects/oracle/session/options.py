@@ -43,7 +43,7 @@ class CutBounds:
     rows: int = 0
     #: Tables whose log rows the last cut read only in part: some of their keys may have been sent already.
     incomplete: set[int] = field(default_factory=set)
-    #: The truncated ones among them: log rows remain of rows that are gone.
+    #: The truncated tables among them, whose logs still have entries about rows that no longer exist.
     emptied: set[int] = field(default_factory=set)
     #: The table with which the next cut begins, so that no table waits for ever behind a busy one.
     first_table: int = 0

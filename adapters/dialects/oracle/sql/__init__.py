@@ -12,9 +12,9 @@ HEARTBEAT = "VENUS_HEARTBEAT"
 #: The column that marks archived rows in a table with ROW ARCHIVAL.
 ARCHIVE_STATE = "ORA_ARCHIVE_STATE"
 DDL_TRIGGER = "VENUS_DDL_TRG"
-#: The record of a database that may become the application's and be taken back, and what it has switched off.
+#: Tables of a database that may follow another one: the record of its role; the constraints and triggers switched off.
 SIDE, SWITCHED_OFF = "VENUS_SIDE", "VENUS_SWITCHED_OFF"
-#: How the names of the staging tables of such a database begin.
+#: Prefix of the names of the staging tables of such a database.
 FOLLOWER_TABLES = "venus_"
 _CLIENT_INFO_BYTES = 64
 #: The letters in the names of a table's triggers, in the order of their creation.

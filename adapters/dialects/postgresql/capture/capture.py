@@ -38,13 +38,13 @@ logger = logging.getLogger(__name__)
 LOOK_S = 30.0
 #: How long `wait` occupies the connection. A stop waits for it.
 WAIT_S = 0.1
-#: The same for an idle source with rare looks: one wait costs as much as about seven looks.
+#: The same for an idle source, whose marks are read rarely: one wait costs as much as about seven reads of the marks.
 REST_S = 1.0
 REST_LOOKS = 20
 #: A wait takes at most this share of the time after which the server logs slow statements.
 UNLOGGED = 0.8
-#: Marks and logs are vacuumed after this many cuts. Each look for marks reads all dead rows, and autovacuum starts only
-#: when that costs forty times as much.
+#: Marks and logs are vacuumed after this many cuts. Each read of the marks reads all dead rows, and autovacuum starts
+#: only when that costs forty times as much.
 TIDY_CUTS = 100
 TIDY_TABLES_MAX = 16
 #: The shortest pause of pg_sleep.

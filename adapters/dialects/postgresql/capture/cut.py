@@ -36,7 +36,7 @@ from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch, TableSchema
 PREPARED_COLUMNS_MAX = 16384
 #: Fixed cost of a statement, in columns.
 _OVERHEAD_COLUMNS = 16
-#: About how much is read together, plus one table. All of it is in memory.
+#: About how many bytes one read of several tables returns, plus one table. All of it is in memory.
 TOGETHER_BYTES = 1 << 20
 #: A field of a row's text, quoted or plain; an empty one is NULL. It matches whole runs, as a value may have megabytes.
 _FIELD = re.compile(r'(?:"((?:[^"\\]++|""|\\\\)*+)"|([^,"]*+)),')

@@ -68,7 +68,7 @@ class DirtyMarks:
 
 @dataclass(frozen=True, slots=True)
 class CutGuess:
-    """A guess: after `waiting`, a statement that waits for changes, there are some of these tables."""
+    """The guess that these tables will have changes after `waiting`, a statement that waits for changes."""
 
     tables: Seq[int]
     waiting: str
@@ -328,7 +328,7 @@ def _begin_with_locks(
         "open",
         tables=", ".join(table.from_sql for table in known.values()),
         give_way_ms=str(GIVE_WAY_MS),
-        usual_ms=str(_usual_ms(connection)),
+        usual_ms=str(_configured_timeout_ms(connection)),
         opened=query,
     )
     head, counts, claims, signatures = (0, 0), {}, [], {}
@@ -383,7 +383,7 @@ def _opening_query(
     return tables.openings[which, numbers], numbers
 
 
-def _usual_ms(connection: PostgresConnection) -> int:
+def _configured_timeout_ms(connection: PostgresConnection) -> int:
     return int(connection.options.lock_timeout_s * 1000)
 
 
@@ -422,7 +422,7 @@ def _lock_tables(
         "lock",
         tables=locked,
         give_way_ms=str(GIVE_WAY_MS),
-        usual_ms=str(_usual_ms(connection)),
+        usual_ms=str(_configured_timeout_ms(connection)),
         oids=oids,
         keyed_plan=cut_statements.KEYED_PLAN,
     )

@@ -227,12 +227,14 @@ def _store_new_version(
     schema = table.to_schema(known.table_id, known.version + 1)
     before = {c.number: c.type for c in known.columns}
 
-    def is_as_sent(number: int, now: LogicalType) -> bool:
+    def is_unchanged_in_sent_rows(number: int, now: LogicalType) -> bool:
         return number in before and (before[number] == now or (watched and keeps_text(before[number], now)))
 
     with connection.transaction():
         connection.run(registry.new_version_sql(schema))
-        if not all(is_as_sent(c.number, c.type) for c in schema.columns) or _has_renamed_labels(known, schema):
+        if not all(is_unchanged_in_sent_rows(c.number, c.type) for c in schema.columns) or _has_renamed_labels(
+            known, schema
+        ):
             registry.restart_fill(connection, known.table_id)
     return schema
 

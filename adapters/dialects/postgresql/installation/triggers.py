@@ -145,17 +145,17 @@ def build_triggers(table: PostgresTable, table_id: int) -> Iterator[PostgresTrig
     """Return the triggers of a table and of its partitions."""
     on, call = table.name_sql, names.function_name(table_id)
 
-    def of(event: str, text: str) -> PostgresTrigger:
+    def build(event: str, text: str) -> PostgresTrigger:
         return _build_trigger(names.trigger_name(event, table_id), table.oid, on, text, call)
 
     if table.per_row:
-        yield of("r", "AFTER INSERT OR DELETE OR UPDATE ON {on} FOR EACH ROW")
-        yield of("b", "BEFORE TRUNCATE ON {on} FOR EACH STATEMENT")
+        yield build("r", "AFTER INSERT OR DELETE OR UPDATE ON {on} FOR EACH ROW")
+        yield build("b", "BEFORE TRUNCATE ON {on} FOR EACH STATEMENT")
     else:
-        yield of("i", "AFTER INSERT ON {on} REFERENCING NEW TABLE AS n FOR EACH STATEMENT")
-        yield of("u", "AFTER UPDATE ON {on} REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT")
-        yield of("d", "AFTER DELETE ON {on} REFERENCING OLD TABLE AS o FOR EACH STATEMENT")
-    yield of("t", "AFTER TRUNCATE ON {on} FOR EACH STATEMENT")
+        yield build("i", "AFTER INSERT ON {on} REFERENCING NEW TABLE AS n FOR EACH STATEMENT")
+        yield build("u", "AFTER UPDATE ON {on} REFERENCING OLD TABLE AS o NEW TABLE AS n FOR EACH STATEMENT")
+        yield build("d", "AFTER DELETE ON {on} REFERENCING OLD TABLE AS o FOR EACH STATEMENT")
+    yield build("t", "AFTER TRUNCATE ON {on} FOR EACH STATEMENT")
     for leaf in table.leaves:
         text = "BEFORE TRUNCATE ON {on} FOR EACH STATEMENT"
         name = names.trigger_name("p", table_id)

@@ -179,7 +179,7 @@ def store_summary(connection: sqlite3.Connection, look: DictionarySummary) -> No
 
 @contextmanager
 def note_own_changes(connection: sqlite3.Connection) -> Iterator[None]:
-    """Let capture not take the DDL of the block for the application's. The caller opens the transaction."""
+    """Record the DDL of the block as VENUS's own, so that capture ignores it. The caller opens the transaction."""
     is_noted = registry.is_installed(connection) and read_stored_summary(connection) == read_summary(connection)
     yield
     if is_noted and registry.is_installed(connection):  # all DDL since then is VENUS's own

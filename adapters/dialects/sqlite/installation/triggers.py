@@ -61,7 +61,7 @@ def _build_trigger(block: str, name: str, found: SqliteTable, log: str, **parts:
 
 
 def _fill_block(block: str, found: SqliteTable, log: str, **parts: str) -> str:
-    def of(row: str) -> str:
+    def key_of(row: str) -> str:
         return ", ".join(f"{row}.{quote(k.name)}" for k in found.key)
 
     return statement(
@@ -70,9 +70,9 @@ def _fill_block(block: str, found: SqliteTable, log: str, **parts: str) -> str:
         table=quote(found.schema.name),
         log=quote(log),
         log_columns=log_key_columns(len(found.key)),
-        new_key=of("NEW"),
-        old_key=of("OLD"),
-        victim_key=of("x"),
+        new_key=key_of("NEW"),
+        old_key=key_of("OLD"),
+        victim_key=key_of("x"),
         same_key=" AND ".join(identity_condition(f"OLD.{quote(k.name)}", f"NEW.{quote(k.name)}", k) for k in found.key),
         **parts,
     )

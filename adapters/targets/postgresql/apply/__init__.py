@@ -1,1 +1,1 @@
-"""Increments into the tables, transaction by transaction: the loop, one session of it, and what it keeps beside."""
+"""The scale-out apply of a PostgreSQL target: its tasks, and the transaction that merges them."""

@@ -69,7 +69,7 @@ def find_schema_differences(
     found = []
     for one in placed:
         ends = {(REFERENCE, f.name): str(f.ends) for f in keys if f.child == (one.namespace, one.name)}
-        wanted = {_place(r): str(foreign_key_ends(r)) for r in owed if r.placed is one}
+        wanted = {_reference_place(r): str(foreign_key_ends(r)) for r in owed if r.placed is one}
         for d in _table_differences(session, one, there, ends, wanted):
             made = one.schema.table_id in created and d.part.kind == REFERENCE
             if not made or d.problem is ObjectProblem.EXTRA:
@@ -97,8 +97,8 @@ def _table_differences(
     )
 
 
-def _place(reference: PlacedForeignKey) -> ObjectPlace:
-    """Return the place under which `parts` lists it."""
+def _reference_place(reference: PlacedForeignKey) -> ObjectPlace:
+    """Return the kind and name under which `list_objects` lists a foreign key."""
     return REFERENCE, ConstraintNames(()).take(reference.placed, reference.key.name, reference.key.columns, "fkey")
 
 
@@ -135,7 +135,7 @@ def _read_target_definitions(session: TargetSession, placed: PlacedTable) -> dic
         for text in create_table(scratch):
             session.run(text)
         for text in _object_statements(scratch):
-            _try(session, text)
+            _try_statement(session, text)
         return _read_objects(session, scratch)
     except TargetError as error:
         logger.warning("%s is compared by names alone: %s", placed.qualified_name, error)
@@ -149,7 +149,7 @@ def _object_statements(scratch: PlacedTable) -> Iterator[str]:
     yield from (check_sql(scratch, check, ConstraintNames(()))[0] for check in scratch.schema.checks)
 
 
-def _try(session: TargetSession, text: str) -> None:
+def _try_statement(session: TargetSession, text: str) -> None:
     session.run("SAVEPOINT venus_definitions")
     try:
         session.run(f"{text}; RELEASE SAVEPOINT venus_definitions")

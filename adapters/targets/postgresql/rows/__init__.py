@@ -1,1 +1,1 @@
-"""Rows into one table: the ways of writing them, each for its size, and what is done with a row that is refused."""
+"""Writing of rows into one table: a way for each number of rows, and the handling of refused rows."""

@@ -26,13 +26,15 @@ class RefusedRowSearch:
 
     def find_bad_values(self, rows: RowChanges) -> list[RefusedChange]:
         """Return changes with a value that its column's type cannot hold."""
-        return self._search([rows], [], into_target=False)
+        return self._search_by_halving([rows], [], into_target=False)
 
     def find_refused(self, parts: Iterable[RowChanges], first: Sequence[str] = ()) -> list[RefusedChange]:
         """Return changes that the table refuses after the statements `first`, which delete the old rows."""
-        return self._search(parts, first, into_target=True)
+        return self._search_by_halving(parts, first, into_target=True)
 
-    def _search(self, parts: Iterable[RowChanges], first: Sequence[str], *, into_target: bool) -> list[RefusedChange]:
+    def _search_by_halving(
+        self, parts: Iterable[RowChanges], first: Sequence[str], *, into_target: bool
+    ) -> list[RefusedChange]:
         found: list[RefusedChange] = []
         self.session.run("; ".join(["SAVEPOINT venus_search", self.sql.create_probe, *first]))
         try:

@@ -1,1 +1,1 @@
-"""DDL: how tables are made and follow the source, the application's own types, tables that were there before."""
+"""DDL of a PostgreSQL target: new and existing tables, schema changes of the source, the application's own types."""

@@ -169,7 +169,7 @@ class ObjectProblem(Enum):
 
 
 class ObjectCategory(Enum):
-    """What an object of a table is."""
+    """Category of an object of a table."""
 
     COLUMN = "column"
     TYPE = "type"

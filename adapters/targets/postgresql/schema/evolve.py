@@ -73,7 +73,7 @@ def plan_step(
                 *statements_after_column(new, column),
             ]
     parted = _end_inheritance(old, new, changing=bool(statements))
-    if _objects_of(old.schema) != _objects_of(new.schema):
+    if _definitions_of(old.schema) != _definitions_of(new.schema):
         remarks.append("indexes, checks, domains or foreign keys have changed at the source; they are not changed here")
     return VersionStep(statements=(*parted.statements, *statements), remarks=(*remarks, *parted.remarks))
 
@@ -136,7 +136,7 @@ def _rename_kept(
     return VersionStep(statements=tuple(statements), remarks=tuple(remarks))
 
 
-def _objects_of(schema: TableSchema) -> tuple[object, ...]:
+def _definitions_of(schema: TableSchema) -> tuple[object, ...]:
     domains = [own for own in schema.types if own.base is not None]
     return schema.indexes, schema.checks, schema.foreign_keys, domains
 

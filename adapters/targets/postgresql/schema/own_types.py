@@ -18,7 +18,7 @@ from venus.adapters.targets.postgresql.session import TargetSession, statement
 from venus.errors import Refused, TargetError
 from venus.model import OwnType, TableSchema
 
-#: Stands for the name of a domain's NOT NULL, which has none.
+#: Placeholder for the name of a domain's NOT NULL constraint, which has no name.
 _REQUIRED = "NOT NULL"
 #: The remedy for an existing type that differs.
 HINT = "alter the type, move it away, or give the target another schema"
@@ -241,7 +241,7 @@ def plan_label_change(
         was: now for was, now in _find_renames(known or there, wanted).items() if was in there and now not in there
     }
     here = [names.get(label, label) for label in there]
-    renamed = tuple(_rename(type_sql, was, now) for was, now in names.items())
+    renamed = tuple(_rename_label_sql(type_sql, was, now) for was, now in names.items())
     if is_within(wanted, here):
         return LabelChange(renamed=renamed)
     common = [label for label in wanted if label in here]
@@ -261,9 +261,9 @@ def statements_by_position(type_sql: str, wanted: Sequence[str], there: Sequence
     moves = {was: now for was, now in zip(there, wanted, strict=False) if was != now}
     spare = [label for label in there[len(wanted) :] if label in wanted]
     aside = {was: f"{was}_before" for was in (*moves, *spare) if was in wanted}
-    statements = [_rename(type_sql, was, new) for was, new in aside.items()]
-    statements += [_rename(type_sql, aside.get(was, was), now) for was, now in moves.items()]
-    return statements + [_add(type_sql, label, "") for label in wanted[len(there) :]]
+    statements = [_rename_label_sql(type_sql, was, new) for was, new in aside.items()]
+    statements += [_rename_label_sql(type_sql, aside.get(was, was), now) for was, now in moves.items()]
+    return statements + [_add_label_sql(type_sql, label, "") for label in wanted[len(there) :]]
 
 
 def _find_renames(known: Sequence[str], wanted: Sequence[str]) -> Mapping[str, str]:
@@ -285,13 +285,13 @@ def _add_statements(type_sql: str, wanted: Sequence[str], here: Sequence[str], n
             place = f"AFTER {quote_literal(former.get(wanted[n - 1], wanted[n - 1]))}"
         else:
             place = f"BEFORE {quote_literal(former.get(here[0], here[0]))}" if here else ""
-        found.append(_add(type_sql, label, place))
+        found.append(_add_label_sql(type_sql, label, place))
     return found
 
 
-def _add(type_sql: str, label: str, place: str) -> str:
+def _add_label_sql(type_sql: str, label: str, place: str) -> str:
     return f"ALTER TYPE {type_sql} ADD VALUE IF NOT EXISTS {quote_literal(label)} {place}".rstrip()
 
 
-def _rename(type_sql: str, was: str, now: str) -> str:
+def _rename_label_sql(type_sql: str, was: str, now: str) -> str:
     return f"ALTER TYPE {type_sql} RENAME VALUE {quote_literal(was)} TO {quote_literal(now)}"

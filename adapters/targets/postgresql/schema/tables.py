@@ -47,7 +47,7 @@ from venus.predicates.syntax import PredicateRefused
 
 logger = logging.getLogger(__name__)
 
-#: The kind of such an object in `TableSchema.left_out`.
+#: The kind of a column with such a type in `TableSchema.left_out`.
 _TYPE = "type of column"
 
 
@@ -202,7 +202,7 @@ def plan_step_to(
     *,
     rekeying: bool = False,
 ) -> VersionStep:
-    """Return the step from a table's current version at the target to this one; see `evolve.step` for `rekeying`."""
+    """Return the step from a table's current version at the target to this one; see `evolve.plan_step`."""
     known = catalogue.current_schema(schema.table_id)
     old, new = place_table(known, target.settings, target.name), place_table(schema, target.settings, target.name)
     versions = [one for (table_id, _), one in catalogue.schemas.items() if table_id == schema.table_id]
