@@ -254,7 +254,7 @@ class Core:
 
     def _check_leads(self, business: Business) -> None:
         if not self._shared.leads(business):
-            self._shared.term(business)  # says who does
+            self._shared.term(business)  # raises NotLeader, with the leader
 
     def _recover(self) -> None:
         found = recover(
@@ -291,7 +291,7 @@ class Core:
         """How long after a half message its first review is due."""
         return self._settings.review_after_s
 
-    # -- what one part needs of another --------------------------------------------------------------------------
+    # -- callbacks between the parts ----------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
         self.commits.fail(error)

@@ -25,9 +25,7 @@ EDITS = {
     ),
     "only one process switches": (SourceEdit(where=f"{_SWITCH}.reopen", old="session.lock_switch()", new="pass"),),
     "the former owner stays closed once the new one is open": (
-        SourceEdit(
-            where=f"{_SWITCH}.reopen_on_failure", old="if self.step in (Step.STOP, Step.OPEN):", new="if True:"
-        ),
+        SourceEdit(where=f"{_SWITCH}.reopen_on_failure", old="if self.step in (Step.STOP, Step.OPEN):", new="if True:"),
         SourceEdit(where=f"{_SWITCH}.reopen", old="if step not in (Step.STOP, Step.OPEN):", new="if False:"),
     ),
 }

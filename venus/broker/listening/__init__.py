@@ -1,1 +1,1 @@
-"""Subscriptions by content: which changes concern which of many predicates (SREM 2), beside the path of the rows."""
+"""Subscriptions by content (SREM 2): each change is matched with many predicates, apart from the delivery of rows."""

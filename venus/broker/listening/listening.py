@@ -1,8 +1,9 @@
-"""Live subscriptions of all businesses: what the materialiser folds is judged here, in a thread of its own.
+"""Live subscriptions of all businesses: a thread matches every batch that the materialiser folds with their predicates.
 
-The materialiser hands over each batch of a watched table, with the rows as they were. Judging never delays it: if more
-waits than `QUEUE_BYTES_MAX`, what waits for the business with most of it is dropped, and its subscriptions read that
-part of the queue again, without the rows as they were. So live judging saves deletions of rows that a reader never had.
+The materialiser hands over each batch of a watched table, with the rows as they were. Matching never delays it: if more
+than `QUEUE_BYTES_MAX` waits, the waiting batches of the business with the most are dropped. Its subscriptions read that
+part of the queue again, without the rows as they were. So live matching saves deletions of rows that a reader never
+had.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from venus.wire import broker_pb2, change_pb2
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of folded batches that wait to be judged, of all businesses.
+#: Limit of the bytes of folded batches that wait to be matched, of all businesses.
 QUEUE_BYTES_MAX = 32 << 20
 #: Batches that are judged together if so many wait.
 TOGETHER_MAX = 32
@@ -45,12 +46,12 @@ IDLE_S = 10.0
 
 
 class Listener(Protocol):
-    """A client's stream, as a key of what is judged for it."""
+    """A client's stream, which identifies its subscriptions and their changes."""
 
 
 @dataclass(slots=True)
 class JudgedBatch:
-    """What a batch, or a part of the queue that was not judged, means for the streams of a business."""
+    """Changes and events of a batch for the streams of a business, or a gap: a part of the queue that was not matched."""
 
     business: int
     base_offset: int
@@ -68,14 +69,14 @@ class JudgedBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """Whose subscription it is: its stream, the business, the table, and its number on the stream."""
+    """Owner of a subscription: its stream, the business, the table, and its number on the stream."""
 
     listener: Listener
     business: int
     table_id: int
     number: int
-    columns: frozenset[int] | None  # the numbers of those that it wants; None = all
-    cost: int  # of its predicate
+    columns: frozenset[int] | None  # the numbers of the wanted columns; None = all
+    cost: int  # values in its predicate
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +140,14 @@ class Listening:
     def subscribe(
         self, business: Business, table_id: int, wanted: Sequence[WantedSubscription], listener: Listener
     ) -> tuple[list[int], list[tuple[int, VenusError]]]:
-        """Judge for a listener from now on.
+        """Add subscriptions of a listener.
 
         Return the numbers of the subscriptions here, and those that do not fit the table, with the error. Every batch
-        that becomes visible after the return is judged for them.
+        that becomes visible after the return is matched with them.
         """
         compiled = self._compile(business, table_id, wanted)
         with self._lock:
-            self._drop_gone()
+            self._drop_ended()
             if len(self._owners) + len(wanted) > self._most:
                 raise Refused(
                     f"this broker has {len(self._owners)} subscriptions and serves {self._most} at most",
@@ -214,19 +215,19 @@ class Listening:
             )
 
     def unsubscribe(self, numbers: Iterable[int]) -> None:
-        """Stop judging for these subscriptions; those that have ended already are ignored.
+        """Remove these subscriptions; those that have ended already are ignored.
 
         Does not wait for a batch that is being judged, which may be at other brokers: the event loop calls this.
         """
         self._gone.extend(numbers)
         if self._lock.acquire(blocking=False):
             try:
-                self._drop_gone()
+                self._drop_ended()
             finally:
                 self._lock.release()
 
-    def _drop_gone(self) -> None:
-        """Drop the subscriptions that have ended; in the lock, before anything is judged or begins."""
+    def _drop_ended(self) -> None:
+        """Drop ended subscriptions, before anything is matched or begins. The caller holds the lock."""
         if not self._gone:
             return
         while self._gone:
@@ -286,7 +287,7 @@ class Listening:
     # -- the judging thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (item := self._take()) is not None:
+        while (item := self._take_batches()) is not None:
             number, batch = item
             began = time.monotonic()
             judged = self.skip(batch) if isinstance(batch, JudgedBatch) else self.judge(number, batch)
@@ -295,7 +296,7 @@ class Listening:
             if len(self._waiting) < TOGETHER_MAX and (rest_s := began + pause_s - time.monotonic()) > 0:
                 self._stopping.wait(rest_s)
 
-    def _take(self) -> tuple[int, FoldedBatch | JudgedBatch] | None:
+    def _take_batches(self) -> tuple[int, FoldedBatch | JudgedBatch] | None:
         with self._work:
             while not self._waiting:
                 if self._stopping.is_set() or (not self._work.wait(IDLE_S) and not self._waiting):
@@ -317,15 +318,15 @@ class Listening:
             return number, join_batches(together)
 
     def skip(self, gap: JudgedBatch) -> JudgedBatch:
-        """Take the versions of a part of the queue that is not judged; return what that ends."""
+        """Record the table versions of a gap; return the gap with the subscriptions that they end."""
         with self._lock:
-            self._drop_gone()
+            self._drop_ended()
             for schema in gap.schemas:
                 self._describe(gap, schema)
         return gap
 
     def judge(self, business: int, batch: FoldedBatch) -> JudgedBatch:
-        """Return what a batch means for each listener."""
+        """Match a batch with the subscriptions; return the result for each listener."""
         place = batch.place
         judged = JudgedBatch(
             business,
@@ -337,7 +338,7 @@ class Listening:
             schemas=list(batch.schemas),
         )
         with self._lock:
-            self._drop_gone()
+            self._drop_ended()
             try:
                 for schema in batch.schemas:
                     self._describe(judged, schema)
@@ -349,7 +350,7 @@ class Listening:
                 judged.is_gap = judged.at_cut_end = True
                 for schema in batch.schemas:
                     self._describe(judged, schema)
-            self._drop_gone()
+            self._drop_ended()
         return judged
 
     def _describe(self, judged: JudgedBatch, schema: change_pb2.TableSchema) -> None:

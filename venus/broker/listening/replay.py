@@ -25,7 +25,7 @@ from venus.wire import broker_pb2
 
 @dataclass(slots=True)
 class ReplayedBatch:
-    """What one batch means for the subscriptions that read it again."""
+    """The changes of one batch for the subscriptions that read it again."""
 
     changes: list[broker_pb2.ChangedRows] = field(default_factory=list)
     at_cut_end: bool = False
@@ -61,7 +61,7 @@ class Replay:
                 self.refused[number] = error
 
     def take(self, body: bytes, committed_at_us: int = 0) -> ReplayedBatch:
-        """Judge a batch of the queue."""
+        """Match a batch of the queue."""
         message, found = envelope.parse_body(body), ReplayedBatch()
         found.at_cut_end = message.cut_end
         table_id = self.table.newest.table_id
@@ -90,12 +90,14 @@ class Replay:
             groups[self._columns[number]].append(number)
         table_id = self.table.newest.table_id
         return [
-            encode_replay(table_id, after, _of(verdicts, numbers) if len(groups) > 1 else verdicts, numbers, columns)
+            encode_replay(
+                table_id, after, _select_verdicts(verdicts, numbers) if len(groups) > 1 else verdicts, numbers, columns
+            )
             for columns, numbers in groups.items()
         ]
 
 
-def _of(verdicts: ChangeVerdicts, numbers: Sequence[int]) -> ChangeVerdicts:
+def _select_verdicts(verdicts: ChangeVerdicts, numbers: Sequence[int]) -> ChangeVerdicts:
     mine = np.isin(verdicts.subscriptions, numbers)
     return ChangeVerdicts(verdicts.changes[mine], verdicts.subscriptions[mine], verdicts.operations[mine])
 

@@ -1,1 +1,1 @@
-"""What the log does to a business: half messages, the state that follows from them, the folding of rows."""
+"""The state machine of a business, which applies its log: half messages, decisions, and the folding of rows."""

@@ -1,4 +1,4 @@
-"""What a change does to the full data (VENUS 3.3, table 3, corrected), without any I/O.
+"""The effect of a change on the full data (VENUS 3.3, table 3, corrected), without any I/O.
 
 The rule is `_RULES`: the Sequence of a change against the stored Sequence of the same record_id. Tombstones are kept,
 because without the tombstone of a deletion an older change would restore the row. Each table has a floor: rows whose
@@ -72,7 +72,7 @@ class ChangeSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionEffect:
-    """What a section writes: keys with their new values, and the table's floor.
+    """The effect of a section: keys with their new values, and the table's floor.
 
     `clear` = every stored row of the table may be removed first, in the same write.
     """

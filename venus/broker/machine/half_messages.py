@@ -1,10 +1,10 @@
 """The life of half messages (VENUS 3.3, figure 4), without any I/O.
 
 A half message is on disk but invisible. Its producer decides it; if the producer is silent, the broker reviews it, that
-is, asks again. The table `_NEXT` says what may happen to a half message. A pair that is not in it is an error. Deciding
-twice the same way is no error, because the answer to a decision may be lost. The functions below look (`accept`,
-`judge`) or step (`persist`, `commit`, `roll_back`, `raise_epoch`): the commit thread appends a log entry between
-the look and the step, and a replay after a crash runs the steps alone.
+is, asks again. The table `_NEXT` lists the allowed pairs of stage and event. Deciding twice the same way is no error,
+because the answer to a decision may be lost. The functions below check an event (`judge_arrival`, `judge_decision`) or
+change the state (`add_half`, `commit`, `roll_back`, `raise_epoch`): the commit thread appends a log entry between the
+check and the change, and a replay after a crash runs the changes alone.
 
 Every entry replaces the state of a business, and each version may be kept until its entry is applied. With tuples, n
 undecided half messages would cost n copies of up to n references; a version of `SharedSequence` takes three words.
@@ -149,7 +149,7 @@ class HalfStage(Enum):
 
 
 class HalfEvent(Enum):
-    """What arrives for a half message."""
+    """An event of a half message: it arrives, or a decision on it does."""
 
     HALF = auto()
     COMMIT = auto()
@@ -383,7 +383,7 @@ def with_halves(state: HalfState, halves: Iterable[HalfMessage]) -> HalfState:
 
 
 def add_half(state: HalfState, half: HalfMessage) -> HalfState:
-    """Add a half message for which `accept` returned PERSIST."""
+    """Add a half message for which `judge_arrival` returned PERSIST."""
     assert half.batch_no == state.end_batch + 1, "halves are persisted in order"
     return HalfState(  # twice as fast as `replace`, and it runs for every half message
         epoch=state.epoch,

@@ -1,4 +1,4 @@
-"""What entries do to a business: the table of the kinds of entries, and the only place that changes a business.
+"""The effects of log entries on a business: a table of the kinds of entries. No other code changes a business.
 
 An entry is applied once the high watermark has reached it, and by the same steps when it is replayed after a crash.
 All effects go into one write batch together with the new `applied` index, so the store never holds half of them. Rows
@@ -300,7 +300,7 @@ def _adopt_consumer(business: Business, group: str, found: ConsumerState | None)
 
 @dataclass(frozen=True, slots=True)
 class EntryRule:
-    """What a kind of entry does: its step on the pure state, and its effect on store, queue and tables."""
+    """Rule of a kind of entry: its step on the pure state, and its effect on store, queue and tables."""
 
     step: Callable[[HalfState, int, LogEntry, Envelope | None], EntryStep]
     effect: Callable[[EntryApplication], None] = EntryApplication.do_nothing

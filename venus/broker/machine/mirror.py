@@ -1,4 +1,4 @@
-"""Where a business comes from, as its log has it: its home, and the full data of a mirror. Pure.
+"""The origin of a business, as its log records it: its home, and the full data of a mirror. Pure.
 
 A promotion moves the home; a business that was never moved has no record of it. The home term counts the promotions.
 Of two homes, the one with the higher term counts, and a set that follows it accepts nothing from the other.

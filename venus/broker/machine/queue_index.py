@@ -1,4 +1,4 @@
-"""Where a committed batch lies (a record of the column family `queue`), and where epochs begin in the queue. Pure.
+"""The places of committed batches (records of the column family `queue`), and of the first batch of each epoch. Pure.
 
 Epochs show whether a consumer follows a history that is not the queue's. A consumer is at an offset, and the newest
 increment it has applied is of some epoch. If that epoch ended before the offset, the consumer has applied what is not

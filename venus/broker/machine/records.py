@@ -336,6 +336,6 @@ def load_levels(store: Store, business: int, found: Mirror | None) -> tuple[str,
 
 
 def load_levels_of_store(store: Store, business: int) -> Levels | None:
-    """Return the same for a store without writers, such as a checkpoint."""
+    """Return the followed set and the filters, as `load_levels`, for a store without writers, such as a checkpoint."""
     record = json.loads(store.get(keys.STATE, keys.core_key(business)) or b"{}")
     return load_levels(store, business, decode_mirror(record.get("mirror")))[1]

@@ -1,4 +1,4 @@
-"""When the broker asks a silent producer about its half messages (VENUS 3.3, message review), without any I/O.
+"""The schedule by which the broker asks a silent producer about its half messages (VENUS 3.3, review). No I/O.
 
 Only a review that reached a producer counts: an adapter that is away for a day was not asked. After `ASKED_MAX` answers
 that decided nothing, an alarm is raised. A half message is never discarded.
@@ -17,7 +17,7 @@ ASKED_MAX = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewState:
-    """How often a half message was reviewed, when it is due again, and since when it is known here."""
+    """Reviews of a half message: how many there were, when the next one is due, and since when it is known here."""
 
     due_at: float
     since: float

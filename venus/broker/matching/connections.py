@@ -39,12 +39,12 @@ EXCHANGE_S = 1.0
 #: For installing what a member of the own top cluster has received.
 DELIVER_S = 1.0
 CHANNELS_MAX = 64
-#: Reasons of silence that are kept for people.
+#: Limit of the reasons for silence that are kept for operators.
 REASONS_MAX = 16
 
 
 class OverlayConnections:
-    """An `OverlayTransport` of the overlay."""
+    """Connections of the overlay; implements `OverlayTransport`."""
 
     def __init__(self, wire: OverlayMessages, proof: ClientCredentials) -> None:
         self._wire, self._proof = wire, proof
@@ -57,13 +57,13 @@ class OverlayConnections:
         """Exchange neighbours."""
         request = self._wire.encode_exchange(message)
         answer = await self._call(to, "Exchange", request, overlay_pb2.OverlayExchange, EXCHANGE_S)
-        return self._check(to, lambda: self._wire.decode_exchange(answer))
+        return self._decode_answer(to, lambda: self._wire.decode_exchange(answer))
 
     async def route(self, to: Neighbour, message: RoutedMessage[InstallationMessage]) -> RoutingResult[Missing]:
         """Forward a message."""
         request = self._wire.encode_routed(message)
         answer = await self._call(to.address, "Route", request, overlay_pb2.RouteAnswer, message.budget_s)
-        return self._check(to.address, lambda: self._wire.decode_result(answer))
+        return self._decode_answer(to.address, lambda: self._wire.decode_result(answer))
 
     async def deliver(self, to: Sequence[Neighbour], payload: InstallationMessage) -> list[Missing | None]:
         """Install subscriptions at other members of the top cluster, all at once."""
@@ -87,7 +87,7 @@ class OverlayConnections:
         parts = [messages.encode_changes(one.table, one.path, one.digest, one.events) for one in asked]
         request = overlay_pb2.MatchRequest(greeting=self._wire.greeting(), origin=origin, parts=parts)
         answer = await self._call(to, "Match", request, overlay_pb2.MatchAnswer, timeout_s)
-        return self._check(to, lambda: messages.decode_matches(answer, asked)), answer.load
+        return self._decode_answer(to, lambda: messages.decode_matches(answer, asked)), answer.load
 
     async def close(self) -> None:
         """Close every channel."""
@@ -103,20 +103,20 @@ class OverlayConnections:
             answer = unseal(kind, await call(request, timeout=timeout_s), f"an answer to {method}")
             limits.check(answer, "from another broker: ")
         except grpc.RpcError as error:
-            raise self._silence(address, str(from_rpc_error(error))) from None
+            raise self._record_silence(address, str(from_rpc_error(error))) from None
         except (VenusError, ValueError) as error:
-            raise self._silence(address, str(error)) from None
+            raise self._record_silence(address, str(error)) from None
         self.reasons.pop(address, None)
         return answer
 
-    def _check(self, address: str, decode: Callable[[], T]) -> T:
-        """Return what an answer means. Raises Silent: a bad answer is worth no more than none."""
+    def _decode_answer(self, address: str, decode: Callable[[], T]) -> T:
+        """Decode an answer. Raises Silent for one that cannot be decoded, as for a missing one."""
         try:
             return decode()
         except VenusError as error:
-            raise self._silence(address, str(error)) from None
+            raise self._record_silence(address, str(error)) from None
 
-    def _silence(self, address: str, reason: str) -> Silent:
+    def _record_silence(self, address: str, reason: str) -> Silent:
         if self.reasons.get(address) != reason:
             logger.info("overlay: %s does not answer: %s", address, reason)
         self.reasons[address] = reason

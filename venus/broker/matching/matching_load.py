@@ -1,4 +1,4 @@
-"""What matching costs, and which broker does it so that all have equally much to do. Pure.
+"""The cost of matching, and the choice of the broker that does it, so that all have about equal load. Pure.
 
 A broker reports the processor time of the last seconds. A subspace may be at two clusters, and is moved to the other
 one if its brokers have less work. Inside a cluster the least loaded broker is asked.
@@ -73,7 +73,7 @@ def fade(load: float, seconds: float) -> float:
 
 @dataclass(slots=True)
 class MatchingCounters:
-    """What happened to batches since the start."""
+    """Numbers of changes and requests since the start, by the broker that matched them."""
 
     asked: int = 0  # requests to other brokers
     changes_elsewhere: int = 0
@@ -115,7 +115,7 @@ class Candidates:
         return self._known[address]
 
     def choose(self, target: Identifier, now: float) -> str | None:
-        """Return the least loaded candidate of a cluster; of equal ones that which was given least."""
+        """Return the least loaded candidate of a cluster; among equals, the one that was given the fewest changes."""
         able = [
             (round(one.load_at(now) / LOAD_STEP), one.pairs, address)
             for address in self.members.get(target, ())
@@ -145,25 +145,25 @@ def plan_placements(
     """Return the subspaces that should move, with their new clusters; the brokers of a cluster share its work."""
     work = dict.fromkeys((address for some in members.values() for address in some), 0.0)
     for one in placed.values():
-        _add(work, members.get(one.at, ()), one.work)
+        _add_share(work, members.get(one.at, ()), one.work)
     mean = sum(work.values()) / max(1, len(work))
     moves: dict[Place, Identifier] = {}
     for name, one in sorted(placed.items(), key=lambda item: (-item[1].work, item[0])):
         here, there = members.get(one.at, ()), members.get(one.other, ())
         if not here or not there or set(here) & set(there):
             continue
-        before = _mean(work, here)
-        if before > EVEN * mean and _mean(work, there) + one.work / len(there) < before:
-            _add(work, here, -one.work)
-            _add(work, there, one.work)
+        before = _mean_work(work, here)
+        if before > EVEN * mean and _mean_work(work, there) + one.work / len(there) < before:
+            _add_share(work, here, -one.work)
+            _add_share(work, there, one.work)
             moves[name] = one.other
     return moves
 
 
-def _add(work: dict[str, float], members: Sequence[str], amount: float) -> None:
+def _add_share(work: dict[str, float], members: Sequence[str], amount: float) -> None:
     for address in members:
         work[address] += amount / len(members)
 
 
-def _mean(work: Mapping[str, float], members: Sequence[str]) -> float:
+def _mean_work(work: Mapping[str, float], members: Sequence[str]) -> float:
     return sum(work[address] for address in members) / len(members)

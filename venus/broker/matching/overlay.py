@@ -1,4 +1,4 @@
-"""A broker in the overlay: its node, its timers, and what it does for others (SREM 3 and 4).
+"""A broker in the overlay: its node, its timers, and the requests of other brokers that it serves (SREM 3 and 4).
 
 A cycle of exchanges runs every `exchange_s`. Everything is in the service's event loop; matching itself is in a lane.
 """
@@ -136,10 +136,10 @@ class MatchingOverlay:
         return self._stamp
 
     def shared_table(self, table: str) -> SharedTable:
-        """Return what shares the interests of a table."""
+        """Return the object that shares the interests of a table with other brokers."""
         return SharedTable(self.remote, table)
 
-    # -- what others ask for ---------------------------------------------------------------------------------------
+    # -- requests of other brokers ---------------------------------------------------------------------------------
 
     def on_exchange(self, message: Exchange) -> Exchange:
         """Handle an exchange."""
@@ -182,7 +182,7 @@ class MatchingOverlay:
                 content.keep_index(frozen)
         return matches
 
-    # -- what this broker asks for ---------------------------------------------------------------------------------
+    # -- requests to other brokers ---------------------------------------------------------------------------------
 
     async def install(self, target: Identifier, installation: InstallationMessage) -> RoutingResult[Missing]:
         """Install subscriptions of this broker at the cluster nearest to a target."""
@@ -215,7 +215,7 @@ class MatchingOverlay:
     # -- status ----------------------------------------------------------------------------------------------------
 
     def problems(self) -> list[str]:
-        """Return what an operator has to solve."""
+        """Return the problems that an operator has to solve."""
         if self._node is None or self._alone < ALONE_CYCLES:
             return []
         if not any(address != self._node.address for address in self._seeds()):

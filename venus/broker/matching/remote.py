@@ -64,7 +64,7 @@ Asked = tuple[MatchedEvents, Ids]  # changes of one subspace, and their numbers 
 
 
 class OverlayCalls(Protocol):
-    """What remote matching needs of the overlay, in its event loop."""
+    """The calls of the overlay, in its event loop, that remote matching needs."""
 
     async def install(self, target: Identifier, installation: InstallationMessage) -> RoutingResult[Missing]:
         """Install subscriptions at the cluster nearest to a target."""
@@ -86,7 +86,7 @@ class OverlayCalls(Protocol):
 
 @dataclass(slots=True)
 class _InstalledState:
-    """Where a subspace is, and what the cluster there has of it."""
+    """State of an installed subspace: its cluster, and the interests that the cluster has."""
 
     at: Identifier | None = None
     digest: int = 0
@@ -221,7 +221,7 @@ class RemoteMatching:
         return _join(found)
 
     def _wait_for(self, asked: Sequence[tuple[Identifier | None, Asked]]) -> list[Matches | None]:
-        """Return what other brokers have found for each part; None = nothing in time."""
+        """Return the pairs that other brokers have found for each part; None = nothing in time."""
         if not asked or not self.candidates.members:
             return [None] * len(asked)
         work = self._ask_all(asked)
@@ -397,7 +397,7 @@ class RemoteMatching:
                 leaf = table.space.subspaces.get(path)
                 if leaf is None:
                     continue
-                parts.append(_change(name, leaf, table.installed[path], target))
+                parts.append(_build_part(name, leaf, table.installed[path], target))
             chosen.append((name, path))
             interests += len(parts[-1].added)
         self.counters.installed += interests
@@ -410,7 +410,7 @@ class RemoteMatching:
         parts: Sequence[InstalledPart],
         result: RoutingResult[Missing],
     ) -> list[Place]:
-        """Record what a cluster has; return what some member lacks."""
+        """Record which subspaces a cluster has; return those that some member lacks."""
         lacking = {number for missing in result.results for number in missing}
         for number, ((name, path), part) in enumerate(zip(chosen, parts, strict=True)):
             table = self._tables.get(name)
@@ -423,8 +423,8 @@ class RemoteMatching:
         return [chosen[number] for number in sorted(lacking) if number < len(chosen)]
 
 
-def _change(name: str, leaf: Subspace, state: _InstalledState, target: Identifier) -> InstalledPart:
-    """Return what makes a cluster's subspace the present one."""
+def _build_part(name: str, leaf: Subspace, state: _InstalledState, target: Identifier) -> InstalledPart:
+    """Return the part of an installation that brings a cluster's subspace up to date."""
     removed = tuple(state.numbers - leaf.interests.keys())
     is_whole = state.at != target or not state.is_known or len(removed) > len(leaf.interests)
     added = leaf.interests.keys() if is_whole else leaf.interests.keys() - state.numbers

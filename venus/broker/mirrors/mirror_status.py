@@ -314,11 +314,11 @@ class MirrorRowFilters:
         schemas = self._versions(self._core.catalogue.find(business))
         known = self._border_alarms.get(business)
         if known is None or known[0] is not schemas:
-            known = self._border_alarms[business] = schemas, self._judge_border(border, schemas)
+            known = self._border_alarms[business] = schemas, self._border_misfits(border, schemas)
         return known[1]
 
     @staticmethod
-    def _judge_border(border: Border, schemas: Sequence[TableSchema]) -> list[str]:
+    def _border_misfits(border: Border, schemas: Sequence[TableSchema]) -> list[str]:
         way_out = f"correct [{border.rules.place}] and start this broker again"
         return [
             *(

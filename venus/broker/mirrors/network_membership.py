@@ -169,7 +169,7 @@ class NetworkMembership:
         network = self._main_poller.status.network if self._looks is not None else None
         return list(network.home) if network is not None else []
 
-    # -- what is pulled ----------------------------------------------------------------------------------------
+    # -- mirrored businesses -----------------------------------------------------------------------------------
 
     @property
     def _main_poller(self) -> UpstreamPoller:
@@ -203,7 +203,7 @@ class NetworkMembership:
         if not look.status.trouble and look.status.network is not None:
             self._merge_network(look.name, look.status.network)
         for pull in self._pulls.all:
-            pull.on_check(look.name, self._judge(look, pull.business, pull.local_position()))
+            pull.on_check(look.name, self._judge_upstream(look, pull.business, pull.local_position()))
             if pull.in_use == look.name and (entry := look.status.businesses.get(pull.business)) is not None:
                 pull.lag.record_end(entry.next_offset, self._monotonic())
         if all(one.has_looked or one is look for one in self._looks.all):
@@ -226,7 +226,7 @@ class NetworkMembership:
         if network.networks and not set(network.networks) <= set(self._ids):
             self.set_network_ids(save_network_ids(self._core, network.networks))
 
-    def _judge(self, look: UpstreamPoller, business: str, here: LocalPosition) -> Fitness:
+    def _judge_upstream(self, look: UpstreamPoller, business: str, here: LocalPosition) -> Fitness:
         """Return how fit a set is as the upstream of a business, by its newest poll."""
         seen = look.status
         if seen.trouble or seen.network is None:
@@ -262,7 +262,7 @@ class NetworkMembership:
             only,
             self._rows.configured_filters(name),
             names,
-            lambda one, here: self._judge(looks.poller_of(one), name, here),
+            lambda one, here: self._judge_upstream(looks.poller_of(one), name, here),
         )
 
     def _upstream_endpoint(self, name: str) -> UpstreamEndpoint:

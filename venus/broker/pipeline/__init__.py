@@ -1,1 +1,1 @@
-"""The commit thread and what runs in it: producers' commands and upkeep."""
+"""The commit thread and its work: commands of producers, consumers and mirrors, and upkeep."""

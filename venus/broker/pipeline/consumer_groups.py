@@ -136,7 +136,7 @@ def log_consumer(group: CommandGroup, business: Business, consumer: ConsumerStat
 
 
 class Submit(Protocol):
-    """The function that queues a command of the commit thread."""
+    """Signature of the function that submits a command to the commit thread."""
 
     def __call__(self, work: Callable[[CommandGroup], None], *, business: Business) -> Future[Any]: ...
 

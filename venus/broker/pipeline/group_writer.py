@@ -1,9 +1,9 @@
 """Processing of one group of commands: propose, write, apply, publish, answer; or give it up, or halt a replica.
 
 The watermark says up to which entry a log is safe. For a standalone broker its own disk is enough, so append and apply
-share one write batch (shared_log.Alone). With replicas the entries are written first, sent to followers while they are
-synced, and applied when the watermark moves. Answers wait for the watermark (`AnswerQueue`), so that no caller gets an
-answer that could still be revoked.
+share one write batch (shared_log.StandaloneLog). With replicas the entries are written first, sent to followers while
+they are synced, and applied when the watermark moves. Answers wait for the watermark (`AnswerQueue`), so that no caller
+gets an answer that could still be revoked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Refuse = Callable[[VenusError], None]
 
 @dataclass(frozen=True, slots=True)
 class WaitingAnswer:
-    """An answer that waits until everything up to `index` is applied (`tell`) or truncated (`refuse`)."""
+    """An answer that waits until everything up to `index` is applied (`deliver`) or truncated (`refuse`)."""
 
     index: int
     deliver: Tell

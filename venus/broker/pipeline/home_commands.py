@@ -329,11 +329,11 @@ class Forgetting:
 
 def give_back(store: Store, business: Business) -> None:
     """Compact the key ranges of a removed business to free their space."""
-    start, stop = _range(business)
+    start, stop = _key_range(business)
     for family in _NUMBERED:
         store.compact(family, start, stop)
 
 
-def _range(business: Business) -> tuple[bytes, bytes]:
+def _key_range(business: Business) -> tuple[bytes, bytes]:
     prefix = keys.number_prefix(business.number)
     return prefix, keys.after_prefix(prefix)

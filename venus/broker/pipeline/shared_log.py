@@ -36,7 +36,7 @@ NO_BACKLOG = Backlog(needed_from=2**63, bytes_max=0)
 
 
 class SharedLog(Protocol):
-    """What the commit thread needs of replication. Its methods must not block.
+    """Interface of replication to the commit thread. Its methods must not block.
 
     Only the commit thread calls them, except `catches_up`, `knows_end`, `leads` and `term`.
     """
@@ -64,7 +64,7 @@ class SharedLog(Protocol):
         """Record that this broker's replica has stopped for the reason in `business.halted`."""
 
     def backlog(self, business: Business) -> Backlog:
-        """Return what other brokers still need of the log."""
+        """Return which entries of the log other brokers still need."""
 
     def on_written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
         """Record that the log ends with these entries, the first at `first`. They are not on disk yet."""

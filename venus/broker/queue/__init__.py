@@ -1,1 +1,1 @@
-"""Committed batches: where they lie, how they are read, how far back they are kept."""
+"""The queue of committed batches: their places, their readers, and how far back they are kept."""

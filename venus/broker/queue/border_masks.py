@@ -1,6 +1,6 @@
 """Batches and full data as the sets below get them: columns masked by the rules of this set's border.
 
-Everything that leaves for a mirror leads through here: increments (reduced_batches.py) and chunks of the full data
+This module masks everything that is sent to a mirror: increments (reduced_batches.py) and chunks of the full data
 (snapshot/reading.py). Key columns stay, so record_ids, Sequences, offsets and the order of rows are the same.
 """
 

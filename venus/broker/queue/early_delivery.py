@@ -75,7 +75,7 @@ class EarlyDelivery:
         return undecided[len(self._waiting) :]
 
     def withdrawal(self) -> broker_pb2.Increment:
-        """Return the message that withdraws what was sent early."""
+        """Return the message that withdraws the batches sent early."""
         return broker_pb2.Increment(base_offset=self.position, state=broker_pb2.WITHDRAWN)
 
 

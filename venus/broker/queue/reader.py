@@ -134,7 +134,7 @@ _FULL_HINT = "start again from the full data: `venus resync --all --target NAME`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadResult:
-    """Increments, and where to read on; without increments, nothing below `next_offset` concerns the reader."""
+    """Increments, and the offset to continue from. Without increments nothing below it concerns the reader."""
 
     increments: list[broker_pb2.Increment]
     next_offset: int

@@ -1,4 +1,4 @@
-"""Batches reduced to what a reader wants: some tables by name, and of some tables the rows inside a predicate.
+"""Batches reduced to the part that a reader requests: some tables by name, and of some the rows inside a predicate.
 
 Offsets and Sequences stay as they are, and each reduced batch has its own digest. Changes of other tables are replaced
 by their number. A change outside the predicate is sent as the deletion of its key, because this broker does not know
@@ -33,7 +33,7 @@ from venus.network.row_filters import FittedFilter, RowFilter, fit_filters
 from venus.network.topology import is_labelled
 from venus.wire import change_pb2
 
-#: No table has this id. The set stands for no table, while the empty set stands for all tables.
+#: Ids of tables that select no table, because none has this id. The empty set stands for all tables.
 NOTHING = frozenset({-1})
 
 
@@ -49,7 +49,7 @@ class WantedPart:
 
     @property
     def key(self) -> _PartKey:
-        """What distinguishes it from other parts of the same business."""
+        """The key that distinguishes it from other parts of the same business."""
         return self.ids, self.where, self.masks is not None
 
 

@@ -1,6 +1,6 @@
-"""Which rows of a business this set has at an offset, and the refusal of a consumer that has other rows.
+"""The identity of the rows that this set has at an offset, and the refusal of a consumer with other rows.
 
-A consumer sends with its position which rows it was given. If a set has other rows at the same offset, the consumer
+A consumer sends the identity of its rows with its position. If a set has other rows at the same offset, the consumer
 would continue with rows chosen by other predicates, and nothing that follows would show it.
 """
 
@@ -67,7 +67,7 @@ class RowIdentities:
         return RowsIdentity(set=self.name, tables=points.at(offset)) if points.levels is not None else None
 
     def for_mirror(self, business: Business, offset: int) -> RowsIdentity | None:
-        """Return the same for the set above, under the name of that set."""
+        """Return the identity of the rows at an offset under the name of the set above, for a request to it."""
         found = self.at(business, offset)
         above, _ = load_levels(self._store, business.number, business.committed.mirror)
         return replace(found, set=above) if found is not None else None

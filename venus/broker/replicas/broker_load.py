@@ -2,7 +2,7 @@
 
 The load is rounded, and published only when it has changed or after half a minute: each publication is a write at etcd
 that wakes all brokers. Health breaks ties inside the in-sync set and excludes no broker: an unhealthy one leads only if
-no other complete one can (venus/replication/records.py). It is the present trouble of the disk, degraded lanes, and
+no other complete one can (venus/replication/records.py). Health is the present trouble of the disk, degraded lanes, and
 the facts of the last half hour (Tensor IV-C, venus/flow/degradation.py).
 """
 

@@ -44,7 +44,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class BrokerConnections:
-    """A `Transport`. `host` is set before the first call."""
+    """Transport of the replicas over gRPC; implements `Transport`. `host` is set before the first call."""
 
     def __init__(self, cluster: str, me: Member, proof: ClientCredentials) -> None:
         self.cluster, self.me, self._proof = cluster, me, proof

@@ -155,7 +155,7 @@ class CoordinatorListener(Protocol):
 
 
 class CoordinatorThread:
-    """A `Coordination`. `unreachable` says why the coordinator does not answer; empty = it answers.
+    """Calls of the coordinator, as `Coordination`. `unreachable` says why it does not answer; empty = it answers.
 
     `invalid` names unusable records. `on_fatal` ends a process that another process has replaced.
     """

@@ -73,7 +73,7 @@ class Logs(Protocol):
     def read(
         self, business: str, first: int, then: Callable[[tuple[bytes, ...]], None], *, is_bulk: bool = False
     ) -> None:
-        """Read the same from the disk; `then` is called from any thread."""
+        """Read stored entries from `first` on from the disk; `then` is called from any thread."""
 
 
 class Installations(Protocol):
@@ -157,13 +157,13 @@ class Effects:
         if values is not None:
             self._transport.reply(effect.to, business, replace(answer, entries=values))
         else:
-            then = self._when_read(business, effect.to, answer)
+            then = self._reply_callback(business, effect.to, answer)
             self._logs.read(business, answer.first, then, is_bulk=effect.is_bulk)
 
-    def _when_read(self, business: str, to: Member, answer: m.Entries) -> Callable[[tuple[bytes, ...]], None]:
-        return lambda values: self._post(lambda: self._reply_read(business, to, replace(answer, entries=values)))
+    def _reply_callback(self, business: str, to: Member, answer: m.Entries) -> Callable[[tuple[bytes, ...]], None]:
+        return lambda values: self._post(lambda: self._send_read_entries(business, to, replace(answer, entries=values)))
 
-    def _reply_read(self, business: str, to: Member, answer: m.Entries) -> None:
+    def _send_read_entries(self, business: str, to: Member, answer: m.Entries) -> None:
         replica = self._replicas.get(business)
         if replica is None or replica.known is None:
             return  # the replica was removed meanwhile

@@ -1,6 +1,6 @@
 """Admission of clients: a standalone broker admits all of them, a broker of a cluster redirects to the leader.
 
-Also here is what only a leader does for clients: it removes a business from the cluster, and keeps the losses of
+This module also has the tasks of a leader for clients: it removes a business from the cluster, and keeps the losses of
 unclean elections in the coordinator's records.
 """
 
@@ -318,14 +318,14 @@ class RecordRemoval:
         """
         self._catalogue.close(known.business)
         # the caller may be cancelled before the answer comes
-        return await asyncio.shield(self._begin(self._remove(known)))
+        return await asyncio.shield(self._start_task(self._remove(known)))
 
     def stop(self) -> None:
         """Cancel running removals: this process serves no clients any more."""
         for task in self._under_way:
             task.cancel()
 
-    def _begin(self, what: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _start_task(self, what: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(what)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -335,7 +335,7 @@ class RecordRemoval:
         try:
             removed = await self._bridge.run_blocking(Lane.CONTROL, self._coordinator.remove, known)
         except BaseException:
-            self._begin(self._resolve_removal(known))
+            self._start_task(self._resolve_removal(known))
             raise
         if removed:
             self._gone(known)
@@ -344,11 +344,11 @@ class RecordRemoval:
 
     async def _resolve_removal(self, known: Leadership) -> None:
         """Keep the business closed until the record is known to stay, or the local data is removed too."""
-        while self._catalogue.has_stored(known.business) and not await self._is_kept(known):
+        while self._catalogue.has_stored(known.business) and not await self._try_keep_record(known):
             await asyncio.sleep(LOOK_AGAIN_S)
         self._catalogue.reopen(known.business)
 
-    async def _is_kept(self, known: Leadership) -> bool:
+    async def _try_keep_record(self, known: Leadership) -> bool:
         try:
             return await self._bridge.run_blocking(Lane.CONTROL, self._renew_record, known)
         except VenusError:

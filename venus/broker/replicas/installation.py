@@ -85,7 +85,7 @@ class CopySource(Protocol):
 
 
 class ReplicaInstaller:
-    """An `Installations`: installs one copy at a time, in a thread. `ended` ends the streams of a business."""
+    """Installer of copies, as `Installations`: one at a time, in a thread. `ended` ends the streams of a business."""
 
     def __init__(
         self,

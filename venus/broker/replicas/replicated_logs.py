@@ -135,7 +135,7 @@ class ReplicaStanding:
 
 
 class ReplicatedLogs:
-    """A `SharedLog`. The host publishes standings, the commit thread reads them; neither waits for the other."""
+    """Logs of a replicated broker, as `SharedLog`. The host publishes standings, the commit thread reads them. No waits."""
 
     def __init__(self, *, backlog_bytes: int = 1 << 30) -> None:
         self._backlog_bytes = backlog_bytes
@@ -213,7 +213,7 @@ class ReplicatedLogs:
         self._tell_halted(business.name, business.halted)
 
     def backlog(self, business: Business) -> Backlog:
-        """Return what the followers of this broker still need."""
+        """Return which entries the followers of this broker still need."""
         return Backlog(needed_from=self.standing(business.name).needed_from, bytes_max=self._backlog_bytes)
 
     def on_written(self, business: Business, first: int, stored: Sequence[bytes]) -> None:
@@ -282,7 +282,7 @@ Retired = Callable[[str, NotLeader], None]
 
 
 class CoreLogs:
-    """`venus.broker.replicas.effects.Logs`. `retired` ends the streams of producers and consumers."""
+    """Logs of this broker, as `effects.Logs`. `retired` ends the streams of producers and consumers."""
 
     def __init__(
         self, core: Core, shared: ReplicatedLogs, *, me: str, background: Post, retired: Retired = lambda _b, _e: None

@@ -245,10 +245,10 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             if peer is None:
                 return None
 
-            def judge(frame: Message) -> None:
+            def check_frame(frame: Message) -> None:
                 self._access.check_names(peer, method, call, frame)
 
-            return await serve(requests, FirstFrameContext(context, judge, self._first_frame_s))
+            return await serve(requests, FirstFrameContext(context, check_frame, self._first_frame_s))
 
         return guard_call
 

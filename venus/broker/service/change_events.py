@@ -57,7 +57,7 @@ def error_response(error: VenusError) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class WantedEvents:
-    """What a request asks for."""
+    """Parsed request for changes: the table, the rows, the columns and the position."""
 
     first: broker_pb2.ListenerFrame
     request: broker_pb2.SubscriptionRequest
@@ -66,7 +66,7 @@ class WantedEvents:
 
 
 class _HttpListener:
-    """What a handler of a stream uses of a gRPC context. Used in the event loop."""
+    """Substitute for a gRPC context, with the methods that the handler of a stream calls. Used in the event loop."""
 
     def __init__(self, first: broker_pb2.ListenerFrame, where: str) -> None:
         self._where = where
@@ -216,7 +216,7 @@ _PARAMETERS = ("table", "where", "columns", "from", "business")
 
 
 async def _next_frame(listener: _HttpListener, serving: asyncio.Task[None]) -> broker_pb2.ChangesFrame | None:
-    """Return the next frame, None if there is none for a while. Raises what has ended the stream."""
+    """Return the next frame, None if there is none for a while. Raises the error that ended the stream."""
     taking = asyncio.ensure_future(listener.frames.get())
     try:
         await asyncio.wait({taking, serving}, timeout=COMMENT_S, return_when=asyncio.FIRST_COMPLETED)

@@ -246,12 +246,12 @@ class ConsumerStream:
                 elif pause_s := self._frames.pause_s(self.business, time.monotonic()):
                     await asyncio.sleep(pause_s)
             else:
-                await self._rest()
+                await self._wait_for_news()
 
-    async def _rest(self) -> None:
-        """Wait for news. Meanwhile the committing thread may send to a consumer of this process."""
+    async def _wait_for_news(self) -> None:
+        """Wait for data to send. Meanwhile the committing thread may send to a consumer of this process."""
         with self._turn:
-            self._rests = self._reads_here
+            self._rests = self._can_read_here
         try:
             await self.wake.wait()
         finally:
@@ -293,7 +293,7 @@ class ConsumerStream:
         if (shared := await self._shared_frame(room)) is not None:
             return shared
         wanted = (self.business, self._position, room, self._tables, self._only, self._sent.waiting)
-        if self._reads_here:
+        if self._can_read_here:
             result = self._core.subscriptions.read(*wanted)
         else:
             result = await self._bridge.run_blocking(Lane.INCREMENTS, self._core.subscriptions.read, *wanted)
@@ -338,7 +338,7 @@ class ConsumerStream:
         read = partial(
             self._core.subscriptions.read, self.business, position, wanted.bytes_max, self._tables, self._only
         )
-        found = await self._frames.take(business, wanted, read, from_memory=self._reads_here)
+        found = await self._frames.take(business, wanted, read, from_memory=self._can_read_here)
         if found.frame is None or found.next_offset == position or not self._has_credit(found.price, found.increments):
             return None
         self._spend(found.price)
@@ -348,7 +348,7 @@ class ConsumerStream:
         return found.frame
 
     @property
-    def _reads_here(self) -> bool:
+    def _can_read_here(self) -> bool:
         """Whether reading needs no thread: the newest commit is in memory, and nothing of it is rewritten."""
         return self._follows and not (self._only is not None and self._only.is_rewritten)
 

@@ -63,7 +63,7 @@ class ServedProducer(Protocol):
 
 
 class DirectIntake:
-    """What the client's thread hands over, one half message at a time. The client's lock is held."""
+    """Intake of half messages and COMMITs that the client's thread hands over. The client's lock is held."""
 
     def __init__(
         self, stream: ServedProducer, context: InProcessContext, core: Core, bridge: LoopBridge, traffic: Traffic
@@ -91,7 +91,7 @@ class DirectIntake:
 
         settle = partial(stream.on_halves_done, first=half.batch_no)
         note = partial(self._traffic.record_direct, stream.business, len(body), asked_at)
-        return self._try(hand_over, half.batch_no, _acknowledgement, settle, note)
+        return self._try_hand_over(hand_over, half.batch_no, _acknowledgement, settle, note)
 
     def take_commit(self, decision: broker_pb2.Decision) -> bool:
         """Hand a COMMIT of half messages that are on disk to the core. Return False if a frame must carry it."""
@@ -103,7 +103,7 @@ class DirectIntake:
                 stream.business, decision.epoch, decision.batch_no, decision.digest, decision.verdict
             )
 
-        return self._try(hand_over, 0, _commit_answer, stream.on_decision_done)
+        return self._try_hand_over(hand_over, 0, _commit_answer, stream.on_decision_done)
 
     def carry_out(self) -> None:
         """Carry out the half message, or let the commit thread do so. The client's lock is free.
@@ -112,7 +112,7 @@ class DirectIntake:
         """
         self._core.producers.carry_out_here()
 
-    def _try(
+    def _try_hand_over(
         self,
         hand_over: Callable[[], Future[Any]],
         newest: int,
@@ -120,7 +120,7 @@ class DirectIntake:
         settle: Callable[..., None],
         note: Callable[[float], None] = lambda done_at: None,
     ) -> bool:
-        """Hand over; then the client gets its answer from the core, and the event loop records the result later.
+        """Hand a command to the core. The core answers the client, and the event loop records the result later.
 
         The stream cannot end in between, for then it has left the business in the core.
         """

@@ -108,18 +108,18 @@ class Pages:
         """Return the ASGI application."""
         return Starlette(
             routes=[
-                Route("/", self._for_viewers(self.page)),
-                Route("/page/{name}", self._for_viewers(self.part)),
-                Route("/status.json", self._for_viewers(self.status)),
-                Route("/history.json", self._for_viewers(self.history)),
-                Route("/metrics", self._for_viewers(self.metrics)),
+                Route("/", self._guard_page(self.page)),
+                Route("/page/{name}", self._guard_page(self.part)),
+                Route("/status.json", self._guard_page(self.status)),
+                Route("/history.json", self._guard_page(self.history)),
+                Route("/metrics", self._guard_page(self.metrics)),
                 Route("/health", self.health),
-                Route("/alarms", self._for_viewers(self.alarms)),
+                Route("/alarms", self._guard_page(self.alarms)),
                 Route("/v1/changes", self.changes),
             ]
         )
 
-    def _for_viewers(self, answer: RequestHandler) -> RequestHandler:
+    def _guard_page(self, answer: RequestHandler) -> RequestHandler:
         """Wrap a handler with the access check that applies if TLS is on."""
 
         async def check_first(request: Request) -> Response:

@@ -143,7 +143,7 @@ class ServedTask:
         self._server.start_task(self)
 
     def wake(self) -> None:
-        """Say that the client may have something to send."""
+        """Let the stream read the client's frames: the client may have something to send."""
         if not self._is_woken:
             self._is_woken = True
             self._server.post(self._on_wake)

@@ -1,7 +1,7 @@
-"""One client's stream of subscriptions by content (SREM 2): rows, what is read again, then live changes.
+"""One client's stream of subscriptions by content (SREM 2): rows, then a replay of the queue, then live changes.
 
-A subscription begins with the full data, at a position, or now. It is registered for live judging first; then it reads
-the queue up to where that begins, so no change is missed or comes twice. Live changes wait in the stream up to
+A subscription begins with the full data, at a position, or now. It is registered for live matching first. Then it reads
+the queue up to the first live batch, so no change is missed or comes twice. Live changes wait in the stream up to
 `LIVE_BYTES_MAX`. A client that reads slowly loses them and reads the queue again from its position, at its own pace.
 One that reads nothing for `listener_s` is cut, and its position is in the error.
 """
@@ -49,9 +49,9 @@ from venus.wire import broker_pb2, change_pb2
 
 logger = logging.getLogger(__name__)
 
-#: The start of a subscription that still reads what was before.
+#: `start` of a live subscription that still replays the queue.
 NOT_YET = 1 << 62
-#: How often a client without changes learns its position, and a waiting stream looks whether its client reads.
+#: Interval at which a client without changes gets its position, and a waiting stream checks whether its client reads.
 PROGRESS_S = 1.0
 
 
@@ -113,7 +113,7 @@ class ListenerStream:
             reader = asyncio.create_task(self._read(first))
             while not self._eof:
                 self._wake.clear()
-                self._check()
+                self._raise_end()
                 if not await self._take_step():
                     await self._wait_for_work()
         finally:
@@ -123,14 +123,14 @@ class ListenerStream:
             self._live.clear()
             self._kept.release()
 
-    def _check(self) -> None:
+    def _raise_end(self) -> None:
         if self._error is not None:
             raise self._error
         if self._core.subscriptions.fill_of(self.business) != self._fill:
             raise Unavailable(f"{self.business}: the rows of this broker are replaced; connect again")
 
     async def _take_step(self) -> bool:
-        """Do the next thing; return whether there was one."""
+        """Begin subscriptions, send live changes or send the position; return False if there is nothing to do."""
         if not self._beginnings:
             self._kept.unpin()
         if self._beginnings:
@@ -138,7 +138,7 @@ class ListenerStream:
         elif self._waiting:
             await self._send_live()
         elif self._position[0] > self._announced:
-            await self._announce()
+            await self._send_position()
         else:
             return False
         return True
@@ -154,7 +154,7 @@ class ListenerStream:
     # -- from the judging thread, in the event loop -----------------------------------------------------------------
 
     def on_judged(self, judged: JudgedBatch) -> None:
-        """Take what a batch means for this stream."""
+        """Handle the result of matching a batch."""
         changes, own = judged.changes.pop(self, ()), own_news(judged, self)
         is_concerned = changes or own.ended or own.reloads  # also a subscription that is registered, and not live yet
         if is_concerned or (self._live and (judged.is_gap or judged.schemas)):
@@ -206,7 +206,7 @@ class ListenerStream:
         return changes
 
     async def _take_news(self, judged: JudgedBatch) -> None:
-        """Handle subscriptions that ended or must take all rows again, and read again what was not judged."""
+        """Handle subscriptions that ended or must take all rows again, and read gaps again."""
         frame = broker_pb2.ChangesFrame()
         self._add_schemas(frame, judged.schemas)
         for _, number, error in judged.ended:
@@ -221,7 +221,7 @@ class ListenerStream:
             self._position = max(self._position, (judged.next_offset, judged.epoch))
 
     async def _read_gap(self, end: int) -> None:
-        """Read again what was not judged up to an offset; of a later subscription only what is after its start."""
+        """Read a gap of live matching again, up to an offset; of a later subscription only the part after its start."""
         together: dict[tuple[int, int], list[WantedSubscription]] = {}
         for one in self._live.values():
             if (start := max(one.start, self._position[0])) < end:
@@ -236,7 +236,7 @@ class ListenerStream:
             self._core.listening.unsubscribe([one.judged_as])
             self._beginnings.add(Beginning(one.wanted, ROWS, table_id=one.table_id, is_reload=True))
 
-    async def _announce(self) -> None:
+    async def _send_position(self) -> None:
         progress = broker_pb2.ChangedRows(next_offset=self._position[0], epoch=self._position[1])
         await self._send(broker_pb2.ChangesFrame(changes=[progress]))
         self._announced = self._position[0]
@@ -302,7 +302,7 @@ class ListenerStream:
         return described, wanted
 
     async def _register(self, table_id: int, wanted: Sequence[WantedSubscription]) -> dict[int, VenusError]:
-        """Let subscriptions be judged live; return those that cannot be. What becomes visible now is judged."""
+        """Register subscriptions for live matching, from the next visible batch on; return those that are refused."""
         listening = self._core.listening
         made, refused = await self._bridge.open_blocking(
             Lane.DETAILS,
@@ -344,7 +344,7 @@ class ListenerStream:
     async def _read_again(
         self, table_id: int, wanted: Sequence[WantedSubscription], start: int, end: int, *, announces: bool = False
     ) -> dict[int, VenusError]:
-        """Send the changes between two offsets, judged without the rows before them; return what has ended."""
+        """Send the changes between two offsets, matched without the rows before them; return the ended subscriptions."""
         replay = await self._reading.open_replay(table_id, wanted, start)
         failed, at = dict(replay.refused), start
         while at < end and len(replay.table):
@@ -383,7 +383,7 @@ class ListenerStream:
         price = frame_cost(frame)
         while not (self._credit.allows(price) and (price <= self.window.room or not self.window.outstanding)):
             self._wake.clear()
-            self._check()
+            self._raise_end()
             if self._eof:
                 raise ClientLost("the client has left")
             silent_s = time.monotonic() - self._returned_at

@@ -1,4 +1,4 @@
-"""What a listener's stream holds: subscriptions that begin or are live, and live changes that wait for the client."""
+"""State of a listener's stream: subscriptions that begin or are live, and live changes that wait for the client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIVE_BYTES_MAX = 4 << 20
 
 @dataclass(slots=True)
 class LiveSubscription:
-    """A subscription that is judged live, from the offset `start` on; `judged_as` is its number there."""
+    """A subscription that is matched live, from the offset `start` on; `judged_as` is its number in `Listening`."""
 
     wanted: WantedSubscription
     table_id: int
@@ -52,7 +52,7 @@ class Beginning:
 
     @property
     def together(self) -> tuple[object, ...]:
-        """What subscriptions that read the queue together have in common."""
+        """The key of subscriptions that can read the queue together: equal for all of them."""
         rows_of = self.wanted.number if self.offset == ROWS else 0
         return self.table.lower(), self.table_id, self.offset, self.epoch, rows_of
 
@@ -116,7 +116,7 @@ class WaitingChanges:
         return self._batches[0]
 
     def add(self, judged: JudgedBatch, changes: Sequence[broker_pb2.ChangedRows]) -> None:
-        """Add what a batch means for the stream."""
+        """Add the result of matching a batch."""
         nbytes = sum(cost(one) for one in changes)
         self._batches.append(LiveBatch(judged, changes, nbytes, bool(judged.is_gap or judged.ended or judged.reloads)))
         self._nbytes += nbytes
@@ -131,7 +131,7 @@ class WaitingChanges:
         """Drop changes that wait: the client is slow, and reads them from the queue later."""
         last = self._batches[-1].judged
         gap = JudgedBatch(last.business, 0, last.next_offset, last.epoch, is_gap=True)
-        for batch in self._batches:  # what reading again does not show
+        for batch in self._batches:  # reading the queue again does not show these
             gap.ended += batch.judged.ended
             gap.reloads += batch.judged.reloads
             gap.schemas += batch.judged.schemas
@@ -148,7 +148,7 @@ def end_news(number: int, error: VenusError) -> broker_pb2.SubscriptionNews:
 
 
 def own_news(judged: JudgedBatch, listener: Listener) -> JudgedBatch:
-    """Return what a batch means for one listener, without the changes and the news of others."""
+    """Return the result of matching a batch for one listener, without the changes and the news of others."""
     return replace(
         judged,
         changes={},

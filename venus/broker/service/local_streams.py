@@ -1,8 +1,8 @@
 """The broker's end of streams of other processes of this machine (venus/rpc/local_socket.py).
 
 A stream is a connection and a task in the service's event loop, which runs the same handler as a gRPC call. Only
-processes of the broker's own user are served, and only by a broker without TLS, whose clients may do everything. What a
-connection sends that is not valid ends that connection.
+processes of the broker's own user are served, and only by a broker without TLS, whose clients may do everything.
+Invalid data ends its connection.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class LocalServer:
 
 
 class LocalContext(asyncio.Protocol):
-    """One connection: what a handler of a stream uses of a gRPC context."""
+    """One connection, as a substitute for the gRPC context of a stream's handler."""
 
     def __init__(self, server: LocalServer) -> None:
         self._server = server
@@ -159,7 +159,7 @@ class LocalContext(asyncio.Protocol):
             self._has_all = True
             self._arrived.set()
         elif kind is PieceKind.PING:
-            self._say(PieceKind.PONG)
+            self._send_sign(PieceKind.PONG)
         elif kind is PieceKind.ERROR:
             raise ProtocolError("a client of a local stream sent an error")
 
@@ -197,7 +197,7 @@ class LocalContext(asyncio.Protocol):
             return
         now, server = time.monotonic(), self._server
         if self._is_paused:
-            self._say(PieceKind.PONG)
+            self._send_sign(PieceKind.PONG)
         elif self._task is None and now - self._began_at > FIRST_FRAME_S:
             self._transport.abort()
         elif self._pinged_at is not None and now - self._pinged_at >= server.timeout_s:
@@ -205,10 +205,10 @@ class LocalContext(asyncio.Protocol):
             self._transport.abort()
         elif now - self._heard_at >= server.silence_s:
             self._pinged_at = now if self._pinged_at is None else self._pinged_at
-            self._say(PieceKind.PING)
+            self._send_sign(PieceKind.PING)
         asyncio.get_running_loop().call_later(self.next_check_s(now), self._check)
 
-    def _say(self, kind: PieceKind) -> None:
+    def _send_sign(self, kind: PieceKind) -> None:
         if self._writable.is_set():  # a client that does not read needs no answer
             self._transport.write(build_piece(kind))
 

@@ -16,7 +16,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class NetworkService(network_pb2_grpc.NetworkServicer):
-    """Where, Report and Share."""
+    """RPCs of the Network service: Where, Report and Share."""
 
     def __init__(self, bridge: LoopBridge, exchange: DirectoryExchange) -> None:
         self._bridge, self._exchange = bridge, exchange

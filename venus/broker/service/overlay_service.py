@@ -16,7 +16,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class OverlayService(overlay_pb2_grpc.OverlayServicer):
-    """Exchange, Route, Install and Match. Used in the service's event loop."""
+    """RPCs of the Overlay service: Exchange, Route, Install and Match. Used in the service's event loop."""
 
     def __init__(self, overlay: MatchingOverlay) -> None:
         self._overlay, self._wire = overlay, overlay.wire

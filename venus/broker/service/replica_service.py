@@ -27,7 +27,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ReplicaService(replica_pb2_grpc.ReplicaServicer):
-    """Follow, Ballot and Copy. Used in the host's loop."""
+    """RPCs of the Replica service: Follow, Ballot and Copy. Used in the host's loop."""
 
     def __init__(
         self,

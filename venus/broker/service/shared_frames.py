@@ -70,7 +70,7 @@ PACE_MAX_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class FrameKey:
-    """What a consumer needs next. Consumers with equal needs get the same bytes."""
+    """Key of a shared frame: position and filters of a consumer. Consumers with equal keys get the same bytes."""
 
     business: str
     position: int

@@ -1,6 +1,6 @@
-"""What a stream of subscriptions reads, and what it keeps of the queue for that (SREM 2).
+"""Reads of a stream of subscriptions, and the part of the queue that is kept for them (SREM 2).
 
-It reads tables by name, the rows of the full data, and the queue again.
+The stream reads tables by name, the rows of the full data, and the queue again.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class SubscriptionReader:
     async def read_again(
         self, replay: Replay, start: int, end: int
     ) -> tuple[list[tuple[ReplayedBatch, Position]], int]:
-        """Judge the next batches; return each with the position after it, and the offset of the first one left."""
+        """Match the next batches; return each with the position after it, and the offset of the first one left."""
         return await self._bridge.run_blocking(Lane.INCREMENTS, partial(self._read_again, replay, start, end))
 
     def _read_again(self, replay: Replay, start: int, end: int) -> tuple[list[tuple[ReplayedBatch, Position]], int]:
@@ -153,7 +153,7 @@ class SubscriptionReader:
 
 
 class KeptQueue:
-    """What keeps the queue for a stream: its group, or a reader that leaves with it, and a pin for what begins.
+    """Retention of the queue for a stream, by its group or a transient reader, and by a pin for new subscriptions.
 
     A new group is a reader until its first acknowledgement. Before that it has no position that it could resume at.
     """
@@ -219,7 +219,7 @@ class KeptQueue:
         self._pin = 0
 
     def release(self) -> None:
-        """Release everything that is kept for the stream, but not for its group."""
+        """Stop keeping the queue for the stream, but not for its group."""
         self.unpin()
         self._let_go(self._token)
         self._token = 0

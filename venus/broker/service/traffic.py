@@ -65,7 +65,7 @@ def build_watermarks(settings: BrokerSettings) -> tuple[Watermark, ...]:
     """Return the thresholds that degrade lanes. Free space is low from twice the limit that refuses writes."""
     wanted = settings.degrade
 
-    def mark(resource: str, high: float, unit: str, way_out: str, **more: Any) -> Watermark:
+    def watermark(resource: str, high: float, unit: str, way_out: str, **more: Any) -> Watermark:
         usual: dict[str, Any] = {"deepest": Lane.HALVES, "sustain_s": wanted.sustain_s}
         return Watermark(resource=resource, high=high, low=0.8 * high, unit=unit, way_out=way_out, **usual | more)
 
@@ -73,10 +73,12 @@ def build_watermarks(settings: BrokerSettings) -> tuple[Watermark, ...]:
     move = "move some of its work to another broker"
     free = f"free some space at {settings.data_dir.resolve()}"
     return (
-        mark("CPU", wanted.cpu_percent, " %", move, deepest=Lane.DETAILS, sustain_s=cpu_sustain_s),
-        mark("memory", wanted.memory_percent, " %", "free memory on its machine"),
-        mark("disk", 50.0 * bool(settings.free_bytes_min), " % of the free space", free, named="what must stay free"),
-        mark("lag", wanted.lag_ms, " ms", "see what keeps its disk or its processor busy"),
+        watermark("CPU", wanted.cpu_percent, " %", move, deepest=Lane.DETAILS, sustain_s=cpu_sustain_s),
+        watermark("memory", wanted.memory_percent, " %", "free memory on its machine"),
+        watermark(
+            "disk", 50.0 * bool(settings.free_bytes_min), " % of the free space", free, named="what must stay free"
+        ),
+        watermark("lag", wanted.lag_ms, " ms", "see what keeps its disk or its processor busy"),
     )
 
 

@@ -54,7 +54,7 @@ def has_degraded_details(status: broker_pb2.BrokerStatus) -> bool:
 
 def traffic_families(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
     """Yield the families of flow control."""
-    yield from _brakes(status.traffic)
+    yield from _limiter_metrics(status.traffic)
     yield from _lanes(status.traffic)
     yield from _windows(status)
     yield from _gauge_families(status.traffic)
@@ -66,7 +66,7 @@ def traffic_families(status: broker_pb2.BrokerStatus) -> Iterable[Metric]:
     yield facts
 
 
-def _brakes(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
+def _limiter_metrics(traffic: broker_pb2.TrafficStatus) -> Iterable[Metric]:
     labels = ["brake", "business"]
     times = CounterMetricFamily("venus_braked", "How often the limiter delayed a client", labels=labels)
     waited = CounterMetricFamily("venus_braked_seconds", "How long the limiter delayed clients", labels=labels)
@@ -141,7 +141,7 @@ class TrafficStatus:
         status.load_mean, status.load_variance = self._traffic.load.mean, self._traffic.load.variance
         status.traffic.CopyFrom(
             broker_pb2.TrafficStatus(
-                brakes=self._brakes(now, ahead_us, business),
+                brakes=self._limiter_metrics(now, ahead_us, business),
                 lanes=self._lanes(ahead_us),
                 facts=[
                     broker_pb2.HealthFact(
@@ -163,7 +163,7 @@ class TrafficStatus:
                         consumer.slow_since_us = ahead_us + int(window.slow_since * 1e6)
         status.alarms.extend(self._alarms(ahead_us))
 
-    def _brakes(self, now: float, ahead_us: int, business: str) -> list[broker_pb2.BrakeStatus]:
+    def _limiter_metrics(self, now: float, ahead_us: int, business: str) -> list[broker_pb2.BrakeStatus]:
         return [
             broker_pb2.BrakeStatus(
                 brake=found.limiter.value,

@@ -101,7 +101,7 @@ class UnsavedBytes:
             raise
 
     async def wait_for_slot(self, nbytes: int) -> WriteSlot:
-        """Wait for a disk slot of this size. The caller returns it with `done` or `unused`."""
+        """Wait for a disk slot of this size. The caller returns it with `record_saved` or `release_slot`."""
         turn = self._turns.request_slot(nbytes)
         if not turn.granted:
             going = self._going[turn] = asyncio.get_running_loop().create_future()
@@ -164,5 +164,5 @@ class ReceivedFrame:
             self._unsaved.remove_bytes(self._business, self._left)
 
     def record_passed_on(self, nbytes: int) -> None:
-        """Record that a piece goes to the core; `Unsaved.done` uncounts it."""
+        """Record that a piece goes to the core; `UnsavedBytes.record_saved` uncounts it."""
         self._left -= nbytes

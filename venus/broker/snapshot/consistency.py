@@ -116,7 +116,7 @@ class _Contradiction(Exception):
     """Two parts of a store contradict each other."""
 
 
-def _expect(fits: bool, what: str) -> None:
+def _require(fits: bool, what: str) -> None:
     if not fits:
         raise _Contradiction(what)
 
@@ -145,22 +145,22 @@ def _check_strangers(store: Store, known: set[int]) -> None:
 
 def _check_log(store: Store, business: Business) -> None:
     log, prefix = business.log, keys.log_key(business.number, 0)[:4]
-    _expect(log.end > log.applied, f"the log ends before entry {log.end}, entry {log.applied} was applied")
+    _require(log.end > log.applied, f"the log ends before entry {log.end}, entry {log.applied} was applied")
     oldest = next(store.scan(keys.RLOG, prefix, keys.after_prefix(prefix), limit=1), None)
     start = keys.log_index(oldest[0]) if oldest is not None else log.end
-    _expect(start == min(log.start, log.end), f"the log starts at entry {start}, not at {log.start}")
+    _require(start == min(log.start, log.end), f"the log starts at entry {start}, not at {log.start}")
 
 
 def _check_halves(store: Store, business: Business) -> None:
     state = business.committed
     wanted = state.last_batch + 1
     for found in state.halves:
-        _expect(found.batch_no == wanted, f"half message {wanted} is missing before {found.batch_no}")
-        _expect(found.index < business.log.end, f"half message {found.batch_no} is beyond the log's end")
+        _require(found.batch_no == wanted, f"half message {wanted} is missing before {found.batch_no}")
+        _require(found.index < business.log.end, f"half message {found.batch_no} is beyond the log's end")
         wanted += 1
     known = [(found.batch_no, found.index) for found in state.halves]
     logged = _undecided_halves(store, business)
-    _expect(known == logged, f"the log has {len(logged)} undecided half messages, the state has {len(known)}")
+    _require(known == logged, f"the log has {len(logged)} undecided half messages, the state has {len(known)}")
 
 
 def _undecided_halves(store: Store, business: Business) -> list[tuple[int, int]]:
@@ -194,22 +194,22 @@ def _check_queue(store: Store, business: Business) -> None:
         after = _check_run(bases, found, at, after)
         newest = queue_index.decode(int(bases[-1]), values[-1])
         at = newest.next_offset
-    _expect(at == state.next_offset, f"the queue ends at offset {at}, {state.next_offset} is the next one")
+    _require(at == state.next_offset, f"the queue ends at offset {at}, {state.next_offset} is the next one")
     if newest is not None:
         last = newest.batch_no
-        _expect(last == state.last_batch, f"the queue ends with batch {last}, not {state.last_batch}")
-        _expect(newest.after == business.nbytes, "the queue's bytes are not those of the state")
+        _require(last == state.last_batch, f"the queue ends with batch {last}, not {state.last_batch}")
+        _require(newest.after == business.nbytes, "the queue's bytes are not those of the state")
 
 
 def _check_run(bases: Offsets, found: npt.NDArray[np.void], at: int, after: int | None) -> int:
     """Check a run of records that starts at offset `at`, after `after` bytes; return the bytes at its end."""
     ends = bases + found["count"].astype(np.int64)
-    _expect(int(bases[0]) == at, f"the queue has a gap at offset {at}")
-    _expect(bool((bases[1:] == ends[:-1]).all()), f"the queue has a gap behind offset {at}")
+    _require(int(bases[0]) == at, f"the queue has a gap at offset {at}")
+    _require(bool((bases[1:] == ends[:-1]).all()), f"the queue has a gap behind offset {at}")
     before = found["before"].astype(np.int64)
     sums = before + found["nbytes"].astype(np.int64)
     joined = after is None or int(before[0]) == after
-    _expect(joined and bool((before[1:] == sums[:-1]).all()), f"the queue's bytes do not add up behind offset {at}")
+    _require(joined and bool((before[1:] == sums[:-1]).all()), f"the queue's bytes do not add up behind offset {at}")
     return int(sums[-1])
 
 
@@ -253,22 +253,22 @@ def _first_to_compare(store: Store, business: Business) -> int | None:
 
 def _check_full_data(store: Store, business: Business) -> None:
     reached, state = business.materialised, business.committed
-    _expect(
+    _require(
         business.log_start <= reached.offset <= state.next_offset,
         f"the full data is at offset {reached.offset}, the queue has {business.log_start} to {state.next_offset}",
     )
-    _expect(
+    _require(
         reached.sequence <= state.last_sequence, f"the full data is at Sequence {reached.sequence}, beyond the queue"
     )
-    _expect(reached.nbytes <= business.nbytes, "the full data has more bytes than the queue ever had")
+    _require(reached.nbytes <= business.nbytes, "the full data has more bytes than the queue ever had")
     prefix = keys.queue_key(business.number, 0)[:4]
     held = store.find_before(keys.QUEUE, keys.queue_key(business.number, reached.offset))
     if held is None or held[0][:4] != prefix:
-        _expect(reached.offset == business.log_start, "the full data is ahead of the queue")
+        _require(reached.offset == business.log_start, "the full data is ahead of the queue")
         return
     place = queue_index.decode(keys.queue_offset(held[0]), held[1])
     fits = (place.next_offset, place.after) == (reached.offset, reached.nbytes)
-    _expect(
+    _require(
         fits and place.last_sequence <= reached.sequence,
         f"the full data is at offset {reached.offset}, Sequence {reached.sequence}, where no batch ends",
     )
@@ -277,13 +277,13 @@ def _check_full_data(store: Store, business: Business) -> None:
 def _check_tables(business: Business) -> None:
     described = {table_id for table_id, _ in business.schemas}
     for table_id, figures in business.tables.items():
-        _expect(
+        _require(
             figures.last_sequence <= business.committed.last_sequence,
             f"table {table_id} is at Sequence {figures.last_sequence}, beyond the queue",
         )
         # rows that an older broker took without columns are no damage: the scrub reports them
         fits = table_id in described or figures.last_sequence <= business.described_from
-        _expect(fits or not figures.changes, f"table {table_id} has changes and no columns")
+        _require(fits or not figures.changes, f"table {table_id} has changes and no columns")
 
 
 def _sample(store: Store, business: Business) -> Iterator[QueuedBatch]:

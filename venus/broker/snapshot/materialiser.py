@@ -141,7 +141,7 @@ class Materialiser:
         self._thread = threading.Thread(target=self._run, name="venus-materialise", daemon=True)
 
     def observe(self, observer: FoldObserver) -> None:
-        """Let an observer see what becomes of batches, from the next step on."""
+        """Set the observer that is notified of every folded batch, from the next step on."""
         self._step.observer = observer
 
     def start(self, businesses: Sequence[Business]) -> None:
@@ -213,7 +213,7 @@ class Materialiser:
                     self._set_paused(True)
                     continue
                 self._set_paused(False)
-                self._round()
+                self._run_round()
         except BaseException as error:
             self._abandon(error)
             self._on_fatal(error)
@@ -262,11 +262,11 @@ class Materialiser:
             and not self._step.is_watched(business)
         )
 
-    def _round(self) -> None:
+    def _run_round(self) -> None:
         large = False
         # in the order of their keys, so that a file of RocksDB spans few businesses and is merged with few files
         for business in sorted(self._pending, key=lambda found: found.number):
-            self._serve_wanted()
+            self._serve_checkpoints()
             if self._must_rest(business):
                 continue
             self._pacing.wait_for_files()
@@ -279,7 +279,7 @@ class Materialiser:
             if took and (not business.is_filled or business.materialised.nbytes - before > SMALL_BYTES):
                 large = True
                 self._pacing.pause_after(began)
-        self._serve_wanted()
+        self._serve_checkpoints()
         began = self._monotonic()
         if began - self._folded_at > VIEW_IDLE_S:
             self._step.drop_view()
@@ -328,7 +328,7 @@ class Materialiser:
             if paused:
                 self._changed.notify_all()
 
-    def _serve_wanted(self) -> None:
+    def _serve_checkpoints(self) -> None:
         for wanted in list(self._wanted):
             business, now = wanted.business, business_offset(wanted.business)
             if not business.is_filled:

@@ -39,7 +39,7 @@ class _Pass:
 
 
 class Scavenger:
-    """The scavenger. Used by the materialising thread alone, which is the only one that writes rows."""
+    """Periodic removal of garbage rows. Used by the materialising thread alone, because no other thread writes rows."""
 
     def __init__(
         self, store: Store, *, forget_below: Callable[[Business], int], monotonic: Callable[[], float]
@@ -75,7 +75,7 @@ class Scavenger:
         self._noticed[business, table_id] = None
         if (business, table_id) not in self._known:
             self._known[business, table_id] = self._monotonic()
-            self._keep(business, table_id, batch, tombstones=True)
+            self._store_record(business, table_id, batch, tombstones=True)
 
     def forget(self, business: Business) -> None:
         """Drop the tables of a business."""
@@ -105,7 +105,7 @@ class Scavenger:
             if key in self._known and floor > business.scavenged.get(table_id, 0):
                 return self._begin(business, table_id, floor, self._forget_below(business))
         if not self._due and self._monotonic() - self._looked_at >= LOOK_EVERY_S:
-            self._due = self._look()
+            self._due = self._find_due_tables()
         while self._due:
             business, table_id = key = self._due.popleft()
             if key in self._known and (forget_below := self._forget_below(business)):
@@ -113,7 +113,7 @@ class Scavenger:
                 return self._begin(business, table_id, floor, forget_below)
         return None
 
-    def _look(self) -> deque[tuple[Business, int]]:
+    def _find_due_tables(self) -> deque[tuple[Business, int]]:
         """Return the tables whose last pass is long enough ago and whose tombstones may be removable."""
         now = self._looked_at = self._monotonic()
         late = [key for key, since in list(self._known.items()) if now - since >= PASS_EVERY_S]
@@ -145,13 +145,13 @@ class Scavenger:
             if not run.tombstones:
                 del self._known[business, table_id]
         if dead or done:
-            self._keep(business, table_id, batch, tombstones=(business, table_id) in self._known)
+            self._store_record(business, table_id, batch, tombstones=(business, table_id) in self._known)
             self._store.write(batch, durable=False)
         if not done:
             run.at = found[-1] + b"\x00"
         return done
 
-    def _keep(self, business: Business, table_id: int, batch: StoreBatch, *, tombstones: bool) -> None:
+    def _store_record(self, business: Business, table_id: int, batch: StoreBatch, *, tombstones: bool) -> None:
         record = {
             "tombstones": tombstones,
             "floor": business.scavenged.get(table_id, 0),

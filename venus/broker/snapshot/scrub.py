@@ -172,7 +172,7 @@ _ROWS_OF_BATCH = 1000
 
 
 class Scrub:
-    """The periodic scrub. Used by the materialising thread alone."""
+    """Periodic check of all stored data. Used by the materialising thread alone."""
 
     def __init__(self, store: Store, *, businesses: Callable[[], list[Business]], clock_us: Callable[[], int]) -> None:
         self._store = store

@@ -126,13 +126,13 @@ class MaterialiserStep:
         return self.observer is not None and business.number in self.observer.watched_tables
 
     def drop_view(self) -> None:
-        """Release what was kept for looking up watched rows."""
+        """Release the view of the store that looks up watched rows."""
         self._watched_rows.drop()
 
     def take(self, business: Business, *, most: int, one_batch: bool = False) -> bool:
         """Materialise the next batches of a business, up to `most` bytes; return False if there were none."""
         if not business.is_filled:
-            return fill_step(self._store, business, let_go=self._begin_again)
+            return fill_step(self._store, business, let_go=self._on_refill)
         if self._is_for_files(business, most, one_batch=one_batch) and self._take_as_files(business):
             return True
         return self._take_as_rows(business, most, one_batch=one_batch)
@@ -142,7 +142,7 @@ class MaterialiserStep:
         batch = self._store.batch()
         nbytes = stale = 0
         watch: WatchedStep | None = None
-        for place in self._places(business):
+        for place in self._next_batches(business):
             blind = place.first_sequence > reached.sequence
             # read once the batch is visible: a subscription from before that misses nothing
             watched = self.observer.watched_tables if self.observer is not None else {}
@@ -190,7 +190,7 @@ class MaterialiserStep:
         reached = ahead = business.materialised
         nbytes, files, last, waiting = 0, dict[int, SortedFile](), dict[int, bytes](), list[TableRows]()
         try:
-            for place in self._places(business):
+            for place in self._next_batches(business):
                 if nbytes >= FILES_BYTES_MAX or place.first_sequence <= ahead.sequence or self.is_watched(business):
                     break
                 if not self._fold_for_files(business, place, last, waiting) or len(last) > FILES_MAX:
@@ -233,14 +233,14 @@ class MaterialiserStep:
             files[table_id].put_many(row_keys, values)
         waiting.clear()
 
-    def _begin_again(self, business: Business) -> None:
+    def _on_refill(self, business: Business) -> None:
         self.drop_view()
         if self.observer is not None:
             self.observer.on_refill(business)
         self._scavenger.forget(business)
         self._scrub.forget(business)
 
-    def _places(self, business: Business) -> Iterator[QueuedBatch]:
+    def _next_batches(self, business: Business) -> Iterator[QueuedBatch]:
         offset = business.materialised.offset
         if offset >= business.visible_offset:
             return

@@ -1,8 +1,8 @@
-"""What batches do to watched tables, with the rows as they were: the input of subscriptions by content (SREM 2).
+"""Effects of batches on watched tables, with the rows before each change, for subscriptions by content (SREM 2).
 
-Nothing here runs for other tables. Rows are looked up in what was written lately, and in one view of the store, because
-a view over a vector memtable sorts it. When what was written has grown, its older half is forgotten, and a new view is
-taken; so is one when other tables are watched.
+Nothing here runs for other tables. Rows are looked up among the rows written lately, and in one view of the store,
+because a view over a vector memtable sorts it. When the rows written lately take too much memory, their older half is
+forgotten, and a new view is taken; so is one when other tables are watched.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from venus.wire import change_pb2
 
 #: Bytes of rows that are kept because they were written lately, which saves look-ups in a view.
 WRITTEN_BYTES_MAX = 32 << 20
-#: What a row takes beside its key and value.
+#: Memory that a row takes beside its key and value.
 _ENTRY_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldedSection:
-    """What a section did to a watched table: stored values, before and after each change that counted.
+    """Effect of a section on a watched table: stored values, before and after each change that counted.
 
-    `before` is None where there was no row. A marker has no values. `is_exact` = what it did is in it completely.
+    `before` is None where there was no row. A marker has no values. `is_exact` = nothing of the effect is missing.
     """
 
     table_id: int
@@ -57,7 +57,7 @@ class FoldedBatch:
 
 
 class FoldObserver(Protocol):
-    """Sees what batches do to the full data. All but a look at `watched_tables` happens for these tables only."""
+    """Observer of the effects of batches on the full data, of the tables in `watched_tables` only."""
 
     @property
     def watched_tables(self) -> dict[int, frozenset[int]]:
@@ -118,7 +118,7 @@ class WatchedRowLookup:
         return found
 
     def record(self, key: bytes, value: bytes) -> None:
-        """Record what the present step writes."""
+        """Record a key and value that the present step writes."""
         if key not in self._newer:
             self._nbytes += _ENTRY_BYTES + len(key) + len(value)
         self._newer[key] = value
@@ -130,7 +130,7 @@ class WatchedRowLookup:
 
 @dataclass(slots=True)
 class WatchedStep:
-    """What one step does to watched tables."""
+    """Effects of one step on watched tables."""
 
     tables: frozenset[int]
     rows: WatchedRowLookup
@@ -140,7 +140,7 @@ class WatchedStep:
 def fold_watched(
     rows: WatchedRowLookup, section: folding.ChangeSection, effect: folding.SectionEffect, floor: int, *, blind: bool
 ) -> FoldedSection:
-    """Return what a section does to a watched table, with the rows as they were before each change.
+    """Return the effect of a section on a watched table, with the rows before each change.
 
     A sweep's end removes rows that are not looked up here, and so does a late marker.
     """

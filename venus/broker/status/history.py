@@ -43,7 +43,7 @@ class ChartData:
     left_out: int
 
 
-#: What MovingMoments has got counts half after so long.
+#: Half-life of the values in MovingMoments.
 MOMENTS_HALF_LIFE_S = 300.0
 
 

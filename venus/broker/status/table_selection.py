@@ -1,4 +1,4 @@
-"""Selection of what a status lists: tables as requested, half messages and consumers that need an operator. Pure.
+"""Selection of the entries of a status: requested tables, half messages and consumers that need an operator. Pure.
 
 A status never holds more than a message can, and it also has the total numbers. Entries are selected before they are
 described, so the others cost nothing.

@@ -1,1 +1,1 @@
-"""What is on disk: RocksDB behind one class, its keys, its format, its free space."""
+"""The data of the broker on disk: RocksDB behind one class, its keys, its format, its free space."""

@@ -282,7 +282,7 @@ def write_seal(path: Path) -> None:
 
 
 def find_broken_seal(path: Path) -> str:
-    """Return what is wrong with the files of a checkpoint, or an empty string."""
+    """Return the fault of the files of a checkpoint, or an empty string."""
     try:
         stored = (path / NAME).read_bytes()
     except FileNotFoundError:

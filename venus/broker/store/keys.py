@@ -159,7 +159,7 @@ def scavenged_prefix(business: int) -> bytes:
 
 
 def scavenged_key(business: int, table_id: int) -> bytes:
-    """Return the key of what the scavenger has removed of a table."""
+    """Return the key of the scavenger's record of a table."""
     return SCAVENGED + _TABLE.pack(business, table_id)
 
 

@@ -42,7 +42,7 @@ class KeyCount:
 
 
 class StoreView:
-    """What a family had when the view was taken. Used by one thread."""
+    """View of a family as it was when the view was taken. Used by one thread."""
 
     def __init__(self, cursor: Any, check_status: Callable[[Any], None]) -> None:
         self._cursor, self._check_status = cursor, check_status
@@ -207,7 +207,7 @@ class StoreReads:
         return self.view(family).look_up(many_keys)
 
     def view(self, family: str) -> StoreView:
-        """Return what is stored now. It keeps replaced files and memtables; drop it before the store is closed.
+        """Return a view of a family as of now. It keeps replaced files and memtables; drop it before the store is closed.
 
         A large vector memtable is flushed first: a view would sort it within the interpreter's lock, a flush does not.
         """

@@ -217,7 +217,7 @@ class Store(StoreReads):
             self._sync()
 
     def _sync(self) -> None:
-        """Bring what was written to the disk, and record it in the witness."""
+        """Sync the writes to the disk, and record them in the witness."""
         sequence = self.sequence  # before the fsync, because another thread writes meanwhile
         if self._witness is not None:
             self._witness.read_files(self._read_oldest_log)
@@ -289,7 +289,7 @@ class Store(StoreReads):
             file.path.unlink(missing_ok=True)
 
     def sync(self) -> None:
-        """Bring what was written without `durable` to the disk. Any error is final, as with `write`."""
+        """Sync the writes without `durable` to the disk. Any error is final, as with `write`."""
         try:
             self._sync()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""A witness beside a store: how much of it has been on disk, so that an older state is not taken for the newest.
+"""A witness beside a store: it records how much of the store is on disk, so that an older state is detected.
 
 A file that is cut off at the end of a record, or missing as a whole, looks like a store that never had more. So the
 durable state is noted in a separate file: RocksDB's sequence number (it counts every key ever written), the bytes of
