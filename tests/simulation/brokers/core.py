@@ -151,6 +151,6 @@ class SimulatedCore(Core):
         try:
             materialiser._drop_leaving()
             if self.space.has_room_for_data():
-                materialiser._round()
+                materialiser._run_round()
         except Exception as error:
             self.commits.fail(error)

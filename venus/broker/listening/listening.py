@@ -51,7 +51,7 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class JudgedBatch:
-    """Changes and events of a batch for the streams of a business, or a gap: a part of the queue that was not matched."""
+    """Changes and events of a batch for the streams of a business, or a gap: a part of the queue left unmatched."""
 
     business: int
     base_offset: int

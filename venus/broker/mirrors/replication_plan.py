@@ -299,7 +299,7 @@ class ReplicationPlan:
                 self._choice.record_success()  # there is no local batch to compare
 
     def _check_upstream(self, above: UpstreamEndpoint, going: deque[tuple[Future[int], int]]) -> requests.Calls[None]:
-        """Raise _UpstreamChanged if another upstream set was chosen, once all received data is durable and acknowledged.
+        """Raise _UpstreamChanged if another upstream set was chosen, once received data is durable and acknowledged.
 
         So the next session begins at an offset that the previous set knows too.
         """

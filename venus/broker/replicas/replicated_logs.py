@@ -135,7 +135,7 @@ class ReplicaStanding:
 
 
 class ReplicatedLogs:
-    """Logs of a replicated broker, as `SharedLog`. The host publishes standings, the commit thread reads them. No waits."""
+    """Logs of a replicated broker, as `SharedLog`. The host publishes standings, the commit thread reads them."""
 
     def __init__(self, *, backlog_bytes: int = 1 << 30) -> None:
         self._backlog_bytes = backlog_bytes

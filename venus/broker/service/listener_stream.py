@@ -344,7 +344,7 @@ class ListenerStream:
     async def _read_again(
         self, table_id: int, wanted: Sequence[WantedSubscription], start: int, end: int, *, announces: bool = False
     ) -> dict[int, VenusError]:
-        """Send the changes between two offsets, matched without the rows before them; return the ended subscriptions."""
+        """Send the changes between two offsets, matched without the rows before them; return ended subscriptions."""
         replay = await self._reading.open_replay(table_id, wanted, start)
         failed, at = dict(replay.refused), start
         while at < end and len(replay.table):

@@ -207,7 +207,7 @@ class StoreReads:
         return self.view(family).look_up(many_keys)
 
     def view(self, family: str) -> StoreView:
-        """Return a view of a family as of now. It keeps replaced files and memtables; drop it before the store is closed.
+        """Return a view of a family as of now. It keeps replaced files and memtables; drop it before closing the store.
 
         A large vector memtable is flushed first: a view would sort it within the interpreter's lock, a flush does not.
         """
