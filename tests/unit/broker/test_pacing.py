@@ -226,6 +226,6 @@ def test_the_scrub_takes_a_small_part_of_the_time_however_often_the_thread_wakes
     rounds = 1000
     for _ in range(rounds):
         now[0] += every_s
-        materialiser._round()
+        materialiser._run_round()
     share = took[0] / (now[0] - NOW)
     assert 0.5 / SCRUB_REST < share < 1.1 / SCRUB_REST if every_s < 0.1 else 0.02 < share < 0.06
