@@ -1,4 +1,4 @@
-"""Alembic runs this for every command; `venus.migrations.run` has put what it needs into the attributes.
+"""Entry point of alembic for every command; `venus.migrations.run` passes its parameters in the attributes.
 
 Always offline: revisions are turned into statements, which `run` then shows or executes. So what a DBA reads in a
 dry run is what will be run, to the letter. Nothing is read from an alembic.ini and no logging is configured.

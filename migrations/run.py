@@ -57,13 +57,13 @@ def render_sql(
 def is_installed(engine: sa.Engine | sa.Connection, side: Side, *, schema: str | None) -> bool:
     """Return whether the tables of `side` exist, in any revision."""
     with _connection(engine) as connection:
-        return any(_is_of(revision, side) for revision in _revisions(connection, schema))
+        return any(_is_of_side(revision, side) for revision in _revisions(connection, schema))
 
 
 def newest_revision(side: Side) -> str:
     """Return the newest revision of a side: files are named after their revision, and revisions are numbered."""
     names = (entry.name for entry in files("venus.migrations.versions").iterdir())
-    return max("_".join(name.split("_")[:2]) for name in names if _is_of(name, side))
+    return max("_".join(name.split("_")[:2]) for name in names if _is_of_side(name, side))
 
 
 def _execute(engine: sa.Engine | sa.Connection, side: Side, schema: str | None, direction: Direction) -> list[str]:
@@ -97,7 +97,7 @@ def _lock_migrations(connection: sa.Connection) -> None:
 
 def _statements(connection: sa.Connection, side: Side, schema: str | None, direction: Direction) -> list[str]:
     revisions = _revisions(connection, schema)
-    own = [revision for revision in revisions if _is_of(revision, side)]
+    own = [revision for revision in revisions if _is_of_side(revision, side)]
     _check_known(own, side)
     if direction == "upgrade":
         if own == [
@@ -114,7 +114,7 @@ def _statements(connection: sa.Connection, side: Side, schema: str | None, direc
 
 
 def _check_known(own: list[str], side: Side) -> None:
-    """Refuse tables that a newer version has made or changed: this one does not know what they mean."""
+    """Refuse tables that a newer version has made or changed, because this one does not know their meaning."""
     newest = newest_revision(side)
     if any(revision > newest for revision in own):
         raise Refused(
@@ -153,7 +153,7 @@ def _alembic() -> tuple[Any, Any]:
 
 
 class _Statements(io.StringIO):
-    """What alembic writes its script into: it writes each statement in one piece."""
+    """Output file of alembic's script, which is written one statement at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,8 +173,8 @@ def _revisions(connection: sa.Connection, schema: str | None) -> list[str]:
     return list(connection.scalars(sa.select(versions.c.version_num)))
 
 
-def _is_of(revision: str, side: Side) -> bool:
-    """Revisions are named after their side: source_0001, target_0001, ..."""
+def _is_of_side(revision: str, side: Side) -> bool:
+    """Return whether a revision is of a side, after which revisions are named: source_0001, target_0001, ..."""
     return revision.startswith(f"{side}_")
 
 

@@ -205,7 +205,7 @@ def _new_context(settings: Settings, app: str) -> Iterator[SparkContext]:
             with failures(log):  # while the JVM is there: Py4J asks it for the text of an exception
                 yield _start_context(conf, gateway, made.master)
         finally:
-            _end(gateway)
+            _stop_spark(gateway)
 
 
 def _start_context(conf: SparkConf, gateway: Any, master: str) -> SparkContext:
@@ -221,7 +221,7 @@ def _start_context(conf: SparkConf, gateway: Any, master: str) -> SparkContext:
 
 
 def _launch(conf: Any, log: SessionLog) -> Any:
-    """Start the JVM with its output in the log. Returns nothing if spark-submit has started it.
+    """Start the JVM with its output in the log. Returns None if spark-submit has started it.
 
     A JVM that ends before it accepts connections is started once more: on a busy machine that is no fault.
     """
@@ -249,7 +249,7 @@ def _gateway(conf: Any, log: SessionLog) -> Any:
         return launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
 
 
-def _end(gateway: Any) -> None:
+def _stop_spark(gateway: Any) -> None:
     """Stop Spark, and the JVM if it is ours: the next session in this process shall find a fresh one."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession

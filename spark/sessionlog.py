@@ -15,7 +15,7 @@ from pathlib import Path
 from venus.errors import SparkFailed, VenusError
 from venus.process.system import state_folder
 
-#: What Spark says of workers that cannot run VENUS, and the way out.
+#: Messages of Spark about workers that cannot run VENUS, with the solution of each.
 _WORKERS = (
     (
         r"ModuleNotFoundError: No module named '([\w.]+)'",
@@ -25,7 +25,7 @@ _WORKERS = (
     (r"(PYTHON_VERSION_MISMATCH)", "set PYSPARK_PYTHON to a Python of the same version as here"),
 )
 
-#: What a JVM says behind the reason why it does not start.
+#: Messages of a JVM that follow the reason why it does not start.
 _NO_REASON = re.compile(
     r"^Error: (Could not create the Java Virtual Machine|A fatal exception has occurred)\b.*", re.MULTILINE
 )
@@ -38,7 +38,7 @@ LOOK_EVERY_S = 2.0
 
 
 class SessionLog:
-    """Where everything goes that Spark says; removed after a session that went well.
+    """Log file of the output of Spark; removed after a session that went well.
 
     The newest part is in `path`, what came before it in a second file, `older`; what was before that is gone.
     """
@@ -56,14 +56,14 @@ class SessionLog:
         except OSError:
             self.path = Path(tempfile.mkdtemp(prefix="venus-spark-")) / name
             self.path.touch(0o600)
-        #: Something in it is worth reading, although nothing was raised.
+        #: Whether it is kept although nothing was raised.
         self.kept = False
         for old in sorted(self.path.parent.glob("spark-*.log"))[:-LOGS_KEPT]:
             _remove(old)
 
     @property
     def older(self) -> Path:
-        """Where the part before the newest is, if there is one."""
+        """Path of the part before the newest, which need not exist."""
         return _older(self.path)
 
     def last_cause(self) -> str:
@@ -131,7 +131,7 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def failures(log: SessionLog | None) -> Iterator[None]:
-    """Turn what Spark raises, 15 kB as a rule, into one line and the path of the log."""
+    """Convert an error of Spark, 15 kB as a rule, into one line and the path of the log."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -143,12 +143,12 @@ def failures(log: SessionLog | None) -> Iterator[None]:
         raise
     except (PySparkException, Py4JError) as error:
         where = f"Spark's output is in {log.path}" if log is not None else ""
-        hint = "; ".join(filter(None, [_way_out(str(error)), where]))
+        hint = "; ".join(filter(None, [_find_solution(str(error)), where]))
         raise SparkFailed(f"Spark: {last_cause(error)}", hint=hint) from error
 
 
-def _way_out(text: str) -> str:
-    """Return what to do about workers that cannot run VENUS, "" if it is something else."""
+def _find_solution(text: str) -> str:
+    """Return the solution for workers that cannot run VENUS, "" for any other text."""
     found = ((re.search(pattern, text), advice) for pattern, advice in _WORKERS)
     return next((advice.format(match[1]) for match, advice in found if match), "")
 

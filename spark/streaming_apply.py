@@ -130,7 +130,7 @@ class RangeApply(Protocol):
 
 
 def run_stream(spark: SparkSession, settings: Settings, applies: RangeApply, stop: threading.Event) -> None:
-    """Apply until `stop`. Raises what `applies` raises, and SparkFailed."""
+    """Apply until `stop`. Raises the errors of `applies`, and SparkFailed."""
     offset, epoch = applies.start()
     failures: list[VenusError] = []
 

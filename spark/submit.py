@@ -95,7 +95,7 @@ def build_pex(output: Path, wheel: Path | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="venus-pex-") as folder:
         wheel = wheel or _own_wheel(Path(folder))
         # Spark has its own PySpark, which must come before any other: it comes from the node.
-        _run(
+        _run_command(
             sys.executable,
             "-m",
             "pex",
@@ -117,7 +117,7 @@ def _own_wheel(folder: Path) -> Path:
         )
     copied = folder / "tree"
     shutil.copytree(source, copied, symlinks=True, ignore=_NOT_BUILT)
-    _run(
+    _run_command(
         sys.executable,
         "-m",
         "pip",
@@ -138,7 +138,7 @@ def _checkout() -> Path | None:
     return root if (root / "pyproject.toml").exists() and (root / "setup.cfg").exists() else None
 
 
-def _run(*command: str) -> None:
+def _run_command(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]

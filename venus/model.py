@@ -195,7 +195,7 @@ class TableSchema:
 
     @property
     def identity(self) -> tuple[tuple[str, int], ...]:
-        """What identifies its rows: the key columns with their numbers. A column created again has another number."""
+        """The identity of its rows: the key columns with their numbers. A column created again has another number."""
         numbers = {c.name: c.number for c in self.columns}
         return tuple((name, numbers[name]) for name in self.key)
 
@@ -249,7 +249,7 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceIdentity:
-    """What distinguishes a database from its copies: facts as recorded at the source, and as they are now."""
+    """Facts that distinguish a database from its copies: as recorded at the source, and as they are now."""
 
     recorded: Mapping[str, str]  # empty before the first capture
     present: Mapping[str, str]

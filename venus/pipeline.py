@@ -175,7 +175,7 @@ class Pipeline:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run in the background during a block. Raises at its end what has ended capture or a target."""
+        """Run in the background during a block. Raises at its end the error that has ended capture or a target."""
         with self._run_loops():
             yield
 
@@ -352,7 +352,7 @@ class _Run:
         self.is_over.set()
 
     def raise_error(self) -> None:
-        """Raise what has ended the run, if that was not a stop."""
+        """Raise the error that has ended the run, unless it was stopped."""
         if self._error is not None:
             raise self._error
         for loop in self._loops:

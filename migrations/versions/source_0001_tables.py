@@ -1,4 +1,4 @@
-"""The tables of VENUS at a source: what the upper adapter must know to survive a crash (VENUS 3.1, 3.3).
+"""The tables of VENUS at a source: the state with which the upper adapter survives a crash (VENUS 3.1, 3.3).
 
 `checkpoint` and `batch` are the paper's local transaction, `captured_table` is the registry of tables and their
 schema versions, `heartbeat` is a row that VENUS changes itself, to measure lag while the application is idle.
@@ -32,7 +32,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them."""
+    """Drop the tables."""
     schema = own_schema()
     for name in ("heartbeat", "captured_table", "batch", "checkpoint"):
         op.drop_table(own_name(name, schema=schema), schema=schema)

@@ -1,4 +1,4 @@
-"""The tables of VENUS at a target: how far it is, what each table's state is, and what the target refused (VENUS 3.4).
+"""The tables of VENUS at a target: its position, the state of each table, and refused rows (VENUS 3.4).
 
 `applied` changes in the same transaction as the rows, which is why a replay has no second effect. Every row belongs
 to a consumer group, `<business>/<target name>`: several targets may live in one database. PostgreSQL only.
@@ -46,16 +46,16 @@ OWN = ("load_manifest", "load_job", "held", "sweep", "quarantine", "target_schem
 def upgrade() -> None:
     """Create the tables and the function."""
     _create_applied()
-    _target_table()
-    _target_schema()
-    _quarantine()
-    _sweep()
+    _create_target_table()
+    _create_target_schema()
+    _create_quarantine()
+    _create_sweep()
     _create_held()
-    _load()
+    _create_load()
 
 
 def downgrade() -> None:
-    """Drop them."""
+    """Drop the tables and the function."""
     schema = own_schema()
     op.execute(f"DROP FUNCTION {schema}.advance")
     for name in OWN:
@@ -90,7 +90,7 @@ def _create_applied() -> None:
     op.execute(ADVANCE.format(schema=schema))
 
 
-def _target_table() -> None:
+def _create_target_table() -> None:
     schema = own_schema()
     op.create_table(
         own_name("target_table", schema=schema),
@@ -115,7 +115,7 @@ def _target_table() -> None:
     op.execute(ROOM.format(table=f"{schema}.target_table"))
 
 
-def _target_schema() -> None:
+def _create_target_schema() -> None:
     schema = own_schema()
     op.create_table(
         own_name("target_schema", schema=schema),
@@ -127,7 +127,7 @@ def _target_schema() -> None:
     )
 
 
-def _quarantine() -> None:
+def _create_quarantine() -> None:
     schema = own_schema()
     op.create_table(
         own_name("quarantine", schema=schema),
@@ -154,7 +154,7 @@ def _quarantine() -> None:
     )
 
 
-def _sweep() -> None:
+def _create_sweep() -> None:
     schema = own_schema()
     op.create_table(
         own_name("sweep", schema=schema),
@@ -167,7 +167,7 @@ def _sweep() -> None:
 
 
 def _create_held() -> None:
-    """Hold where the held changes of a table lie, while it is resynced: the resync contains those before its cut."""
+    """Create the table of positions of a table's held changes during a resync, which contains those before its cut."""
     schema = own_schema()
     op.create_table(
         own_name("held", schema=schema),
@@ -179,7 +179,7 @@ def _create_held() -> None:
     )
 
 
-def _load() -> None:
+def _create_load() -> None:
     schema = own_schema()
     op.create_table(
         own_name("load_job", schema=schema),

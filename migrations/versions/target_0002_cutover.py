@@ -1,4 +1,4 @@
-"""What was cut over: from then on a target is the application's own, and VENUS writes no row there (VENUS 3.4).
+"""The record of a cut-over, after which a target is the application's own and VENUS writes no row there (VENUS 3.4).
 
 The certificate is kept where the data are: a file can be lost, and `--undo` compares with it.
 """
@@ -35,6 +35,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drop the table."""
     schema = own_schema()
     op.drop_table(own_name("cutover", schema=schema), schema=schema)

@@ -1,6 +1,6 @@
-"""Predicates: which rows of a table a target gets, and the progress of a changed predicate (SREM 2).
+"""Predicates, which select the rows of a target, and the progress of a changed predicate (SREM 2).
 
-The text is kept where the rows are: whatever the configuration says by then, the target knows what its rows are.
+The text is kept beside the rows, so the target knows their predicate even after the configuration has changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them."""
+    """Drop the columns."""
     schema = own_schema()
     op.drop_column(own_name("load_manifest", schema=schema), "outside", schema=schema)
     for name in ("rows_removed", "rows_brought", "predicate_before", "predicate"):

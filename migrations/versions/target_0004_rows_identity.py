@@ -24,6 +24,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drop the column."""
     schema = own_schema()
     op.drop_column(own_name("applied", schema=schema), "rows_identity", schema=schema)

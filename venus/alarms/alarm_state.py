@@ -160,20 +160,20 @@ class AlarmState:
 
 
 def _shift_alarm(alarm: Alarm, by_s: float) -> Alarm:
-    def later(at_s: float | None) -> float | None:
+    def shift(at_s: float | None) -> float | None:
         return None if at_s is None else at_s + by_s
 
-    return replace(alarm, since_s=alarm.since_s + by_s, notified_s=later(alarm.notified_s), gone_s=later(alarm.gone_s))
+    return replace(alarm, since_s=alarm.since_s + by_s, notified_s=shift(alarm.notified_s), gone_s=shift(alarm.gone_s))
 
 
 def _clamp_times(alarm: Alarm, now_s: float) -> Alarm:
     """Return a remembered alarm without times in the future, which come from a clock that was ahead."""
 
-    def by_now(at_s: float | None) -> float | None:
+    def clamp(at_s: float | None) -> float | None:
         return None if at_s is None else min(at_s, now_s)
 
     return replace(
-        alarm, since_s=min(alarm.since_s, now_s), notified_s=by_now(alarm.notified_s), gone_s=by_now(alarm.gone_s)
+        alarm, since_s=min(alarm.since_s, now_s), notified_s=clamp(alarm.notified_s), gone_s=clamp(alarm.gone_s)
     )
 
 

@@ -1,4 +1,4 @@
-"""The `venus` command, which people and service managers start; venus/pipeline.py shares what its commands do."""
+"""The `venus` command, which people and service managers start; venus/pipeline.py offers its actions to programs."""
 
 from __future__ import annotations
 

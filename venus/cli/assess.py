@@ -1,4 +1,4 @@
-"""`venus assess`: an inventory of a source, what VENUS carries of it, and a forecast; before anything is installed."""
+"""`venus assess`: an inventory of a source, the parts that VENUS carries, and a forecast, before an installation."""
 
 from __future__ import annotations
 

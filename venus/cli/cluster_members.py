@@ -63,16 +63,16 @@ def change_record(coordinator: EtcdCoordinator, name: str, make: Make) -> Leader
 
 
 def wait_until_done(
-    out: Output, seconds: float, look: Callable[[], list[str]], hint: str = SAFE, *, since: float | None = None
+    out: Output, seconds: float, find_reason: Callable[[], list[str]], hint: str = SAFE, *, since: float | None = None
 ) -> float:
-    """Wait until `look` returns no reason to wait; return the seconds that took. Raises Unavailable after the time.
+    """Wait until `find_reason` returns no reason to wait; return the seconds it took. Raises Unavailable at the end.
 
     `since`: when the time began, if it bounds several steps.
     """
     began = printed_at = time.monotonic()
     since = began if since is None else since
     printed = ""
-    while waiting := look():
+    while waiting := find_reason():
         now = time.monotonic()
         if now - since >= seconds:
             raise Unavailable(f"not done after {seconds:g} s: {'; '.join(waiting)}", hint=hint)
@@ -162,7 +162,7 @@ def _hand_over(
 
     change_record(coordinator, name, lambda known, living: operator_changes.request_leader(known, broker, living))
 
-    def look() -> list[str]:
+    def find_reason() -> list[str]:
         known = read_record(coordinator, name)
         led_by = known.leader.broker if known.leader is not None else "no broker"
         if led_by != broker and not known.successor:
@@ -172,7 +172,7 @@ def _hand_over(
             )
         return [] if led_by == broker else [f"{name} is handed over to {broker}"]
 
-    return wait_until_done(run.out, seconds, look, since=since)
+    return wait_until_done(run.out, seconds, find_reason, since=since)
 
 
 def balance(
@@ -253,7 +253,7 @@ def _move_replica(
 
     change_record(coordinator, name, lambda known, living: operator_changes.move_replica(known, source, target, living))
 
-    def look() -> list[str]:
+    def find_reason() -> list[str]:
         known = read_record(coordinator, name)
         if source not in known.replicas and known.leader is not None and known.leader.broker != source:
             return []
@@ -261,7 +261,7 @@ def _move_replica(
             f"{name} moves"
         ]
 
-    took = wait_until_done(run.out, seconds, look)
+    took = wait_until_done(run.out, seconds, find_reason)
     after = read_record(coordinator, name)
     line = f"the replica of {name} is at {target} instead of {source}, after {format_duration(took)}"
     run.out.answer({**record_document(after), "seconds": round(took, 3)}, line)

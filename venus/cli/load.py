@@ -140,10 +140,10 @@ class Steps(Protocol):
 
 
 class LoadOutput(Protocol):
-    """Receiver of what a load reports."""
+    """Receiver of the reports of a load."""
 
     def say(self, line: str) -> None:
-        """Take a remark."""
+        """Receive a remark."""
 
     def progress(self, title: str) -> AbstractContextManager[Steps]:
         """Return the progress of some steps."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: What a loop says: an event as a dictionary, or a report, which is a frozen dataclass.
+#: Output of a loop: an event as a dictionary, or a report, which is a frozen dataclass.
 Event = Any
 Emit = Callable[[Event], None]
 #: Returns the message, the hint and the exit code of an error.
@@ -48,10 +48,10 @@ STOP_LOOK_S = 0.2
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LoopThread:
-    """A loop in a thread: what it runs, and how it has ended."""
+    """A loop in a thread, with its function and its outcome."""
 
     name: str
-    #: Runs until the stop, and passes its events on. Raises what ends it.
+    #: Runs until the stop, and passes its events on. Raises the error that ends it.
     body: Callable[[Emit], None]
     is_vital: bool = False  # its end ends all loops
     thread: threading.Thread | None = None
@@ -242,7 +242,7 @@ class TargetLoop:
         self._is_following = False
 
     def run(self, emit: Emit) -> None:
-        """Load the target if needed and follow until the stop. Raises what neither waiting nor retrying can solve."""
+        """Load the target if needed and follow until the stop. Raises errors that no retry can solve."""
         from venus.cli.sync import run_reported
 
         def body(report: Callable[[Any], None]) -> None:

@@ -143,7 +143,7 @@ class OverlappedLoad:
             self.start()
 
     def finish(self, end: int, on_progress: Callable[[LoadProgress], None]) -> LoadReport:
-        """Let the load end at this offset and wait for it. Raises what has ended it, and what `on_progress` raises."""
+        """Let the load end at this offset and wait for it. Raises the error that ended it, or that of `on_progress`."""
         with self._lock:
             self._end = end
             self._send_end()

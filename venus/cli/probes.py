@@ -198,7 +198,7 @@ class LockedReads:
         self.error = ""
 
     def read(self, read: Callable[[], T]) -> T | None:
-        """Return what was read, or None if that would have to wait for a lock."""
+        """Return the result of a read, or None if the read would have to wait for a lock."""
         try:
             return read()
         except LockTimeout as error:
@@ -281,7 +281,7 @@ def broker_view(status: BrokerStatus, business: str, address: str, now_us: int) 
 
 
 def optional_views(own: BusinessStatus, path: list[str], now_us: int) -> dict[str, Any]:
-    """Return the views of what only some businesses have."""
+    """Return the views that only some businesses have."""
     return {
         "replication": replication_view(own.replication) if own.HasField("replication") else None,
         "retention": retention_view(own.retention) if own.HasField("retention") else None,
@@ -358,7 +358,7 @@ def mirror_view(found: MirrorStatus, path: list[str], now_us: int) -> MirrorView
 
 
 def retention_view(found: RetentionStatus) -> RetentionView:
-    """Build the view of what is kept for unknown readers."""
+    """Build the view of the part of the queue that is kept for unknown readers."""
     return RetentionView(
         bytes=found.bytes,
         bytes_per_s=found.bytes_per_s,

@@ -1,4 +1,4 @@
-"""Tables, loads and comparisons in the words of `venus status`, and messages about what a command of hours waits for.
+"""Tables, loads and comparisons in the words of `venus status`, and the reasons for which a long command waits.
 
 Status has a line for each table, except for many that simply follow. A fill waits for room on the broker's disk and for
 capture; a load waits for the broker's full data. The command itself learns of neither: it just gets no answer.

@@ -255,7 +255,7 @@ def run_one(
 def build_body(
     run: Invocation, target: str | None, engine: str, stop: threading.Event, *, take_over: bool
 ) -> Callable[[Callable[[Any], None]], None]:
-    """Return what one loop runs in the present direction, with its reporter: capture, or apply for a target."""
+    """Return the function of one loop in the present direction, given its reporter: capture, or apply for a target."""
     guard, describe_switch = DirectionGuard(run), partial(SwitchMonitor(run, stop).describe, target)
     if target is not None:
         return lambda report: guard.run_apply(

@@ -133,7 +133,7 @@ class DirectionGuard:
         """Set `stop` when the direction changes, and the result as well."""
         changed = threading.Event()
 
-        def look() -> None:
+        def watch() -> None:
             while not stop.wait(WATCH_S):
                 try:
                     self._read()
@@ -143,7 +143,7 @@ class DirectionGuard:
                 except VenusError:
                     pass
 
-        threading.Thread(target=look, name="venus-direction", daemon=True).start()
+        threading.Thread(target=watch, name="venus-direction", daemon=True).start()
         return changed
 
 

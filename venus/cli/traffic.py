@@ -73,7 +73,7 @@ class MirrorView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionView:
-    """What the broker keeps for readers that it does not know, with what it follows from."""
+    """The part of the queue that the broker keeps for unknown readers, with the measurements behind its size."""
 
     bytes: int
     bytes_per_s: int
@@ -83,7 +83,7 @@ class RetentionView:
 
 
 def format_retention(found: RetentionView) -> str:
-    """Format what is kept for unknown readers."""
+    """Format the size of the part of the queue that is kept for unknown readers."""
     return (
         f"{format_bytes(found.bytes)} are kept for readers that are not known: {format_bytes(found.bytes_per_s)}/s x "
         f"{format_duration(found.mean_absence_s)}, the mean of {count_phrase(found.absences, 'absence')}, "

@@ -147,7 +147,7 @@ def _snapshot_rows(table: str, batch: ChangeBatch | None) -> pa.RecordBatch | No
 
 
 class AsyncChanges:
-    """The same subscription for an event loop: `async for batch in changes`, until `close`.
+    """A subscription for an event loop: `async for batch in changes`, until `close`.
 
     It holds a thread of the loop's executor only while it connects or reads what has arrived, not while it waits. One
     task at a time takes batches. A batch is lost by no cancellation, such as that of `asyncio.wait_for`.
@@ -183,7 +183,7 @@ class AsyncChanges:
         raise StopAsyncIteration
 
     async def _fetch(self) -> None:
-        """Fetch in a thread. What a cancelled call has begun is continued by the next one."""
+        """Fetch in a thread. The next call continues the fetch of a cancelled one."""
         fetching = self._fetching or asyncio.ensure_future(asyncio.to_thread(self._changes.fetch, 0.0))
         self._fetching = fetching
         try:

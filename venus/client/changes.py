@@ -36,7 +36,7 @@ _BEGIN_AGAIN = "subscribe again without a position: all rows come, then their ch
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one subscription wants, of which business, and under which name its position is kept."""
+    """Parameters of a subscription: its business, table and rows, and the name that keeps its position."""
 
     business: str
     table: str
@@ -102,8 +102,8 @@ class ChangeBatch:
 class Changes:
     """Iterator over the changes of a subscription; it ends with `close`.
 
-    One thread at a time takes batches. `acknowledge` and `close` may be called from any thread. What a program has not
-    taken stays at the broker, but for about 8 MiB.
+    One thread at a time takes batches. `acknowledge` and `close` may be called from any thread. Batches that the
+    program has not taken stay at the broker, except for about 8 MiB.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Changes:
         return self._client is not None
 
     def fetch(self, timeout_s: float) -> None:
-        """Fetch what has arrived, or arrives within the time; connect first. Raises VenusError.
+        """Fetch the batches that have arrived, or arrive within the time; connect first. Raises VenusError.
 
         A broker that is away is tried again every `RETRY_S`, for `patience_s` at most.
         """
@@ -246,7 +246,7 @@ class Changes:
         return client
 
     def _forget_rows(self) -> None:
-        """Say that the rows before are void, because all come again; without a described table there were none."""
+        """Announce that earlier rows are void, because all come again; without a described table there were none."""
         if not self._view.versions:
             return
         message = broker_pb2.ChangesFrame(

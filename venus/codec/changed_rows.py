@@ -23,12 +23,12 @@ Operations = npt.NDArray[np.uint8]
 #: Where the flags of a stored value are, and the size of its key.
 _FLAGS_AT, _SIZE_AT = 12, 13
 _WIRE_TYPE_BITS, _LAST_BYTE = 3, 0x80
-#: What a frame has beside its rows, approximately.
+#: Approximate bytes of a frame without its rows.
 _FRAME_BYTES = 64
 
 
 class Operation(IntEnum):
-    """What a change does to the rows of a subscription."""
+    """Effect of a change on the rows of a subscription."""
 
     INSERT = 1
     UPDATE = 2
@@ -38,7 +38,7 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChangeVerdicts:
-    """Triples of a change, a subscription and what the change does to its rows, in the order of the changes."""
+    """Triples of a change, a subscription and the operation for its rows, in the order of the changes."""
 
     changes: Ints
     subscriptions: Ints

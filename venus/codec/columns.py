@@ -26,15 +26,17 @@ def from_columns(columns: Columns, layout: Layout) -> tuple[PackedBytes, PackedB
 
     Raises ProtocolError, naming column and row, for a value of another type than its column's and for a NULL key.
     """
-    return write_rows(_cells(columns, layout, len(layout.columns)), layout.tags, layout.key_count)
+    return write_rows(_build_cells(columns, layout, len(layout.columns)), layout.tags, layout.key_count)
 
 
 def keys_from_columns(columns: Columns, layout: Layout) -> PackedBytes:
     """Return record ids of the values of the key columns in key order."""
-    return write_rows(_cells(columns, layout, layout.key_count), layout.tags[: layout.key_count], layout.key_count)[0]
+    return write_rows(
+        _build_cells(columns, layout, layout.key_count), layout.tags[: layout.key_count], layout.key_count
+    )[0]
 
 
-def _cells(columns: Columns, layout: Layout, expected: int) -> Cells:
+def _build_cells(columns: Columns, layout: Layout, expected: int) -> Cells:
     if len(columns) != expected:
         raise ProtocolError(f"{layout.place}: {len(columns)} columns, not {expected}")
     rows = len(columns[0])
@@ -88,7 +90,7 @@ def to_columns(record_ids: PackedBytes, rows: PackedBytes, layout: Layout) -> li
         few_rows_to_columns(rows, layout, layout.key_count, len(layout.tags)) if len(rows) == len(record_ids) else None
     )
     if made is None:
-        made = _lists(read_others(rows, len(record_ids), layout), layout, layout.key_count)
+        made = _to_lists(read_others(rows, len(record_ids), layout), layout, layout.key_count)
     return keys_to_columns(record_ids, layout) + made
 
 
@@ -97,15 +99,15 @@ def keys_to_columns(record_ids: PackedBytes, layout: Layout) -> list[list[Value]
     made = few_rows_to_columns(record_ids, layout, 0, layout.key_count)
     if made is not None and not any(None in column for column in made):
         return made
-    return _lists(read_keys(record_ids, layout), layout, 0)
+    return _to_lists(read_keys(record_ids, layout), layout, 0)
 
 
-def _lists(found: LocatedCells, layout: Layout, first: int) -> list[list[Value]]:
+def _to_lists(found: LocatedCells, layout: Layout, first: int) -> list[list[Value]]:
     cells = ColumnValues(len(found.present), [(found, range(found.present.shape[1]))])
-    return [_list(cells.column(j), layout, first + j) for j in range(found.present.shape[1])]
+    return [_to_list(cells.column(j), layout, first + j) for j in range(found.present.shape[1])]
 
 
-def _list(values: pa.Array, layout: Layout, index: int) -> list[Value]:
+def _to_list(values: pa.Array, layout: Layout, index: int) -> list[Value]:
     """Return the values of a column; Arrow makes the objects."""
     if not layout.binary[index]:
         try:

@@ -198,10 +198,10 @@ def _convert_lines(data: bytes, layout: Layout, letters: bytes) -> tuple[PackedB
         return *made, np.zeros(len(made[2]), dtype=np.bool_)
     first = int(bool(letters))
     _check_utf8(data, layout.place)
-    cells = unescape(_cells(data, first + len(layout.columns), layout.place), layout.place)
+    cells = unescape(_split_cells(data, first + len(layout.columns), layout.place), layout.place)
     is_deleted = is_new = np.zeros(len(cells.present), dtype=np.bool_)
     if letters:
-        flags = _flags(cells, letters, layout.place)
+        flags = _parse_flags(cells, letters, layout.place)
         is_deleted, is_new = flags == _TRUE, flags == _NEW
     cells = from_hex(cells, np.array((False,) * first + layout.binary), layout.place)
     check_nulls(cells.present[:, first:], is_deleted, layout)
@@ -222,7 +222,7 @@ def _check_utf8(data: bytes, place: str) -> None:
         ) from e
 
 
-def _cells(data: bytes, fields: int, place: str) -> Cells:
+def _split_cells(data: bytes, fields: int, place: str) -> Cells:
     """Cut the lines at their delimiters; each becomes the free byte of the following cell, the last one is dropped."""
     text = np.empty(len(data) + 1, dtype=np.uint8)
     text[0] = _NEWLINE
@@ -243,7 +243,7 @@ def _check_fields(is_newline: Bools, fields: int, place: str) -> None:
         raise ProtocolError(f"{place}: line {line + 1} of the COPY text has {have} fields, not {fields}")
 
 
-def _flags(cells: Cells, letters: bytes, place: str) -> npt.NDArray[np.uint8]:
+def _parse_flags(cells: Cells, letters: bytes, place: str) -> npt.NDArray[np.uint8]:
     flags = cells.data[np.minimum(cells.starts[:: cells.present.shape[1]] + 1, len(cells.data) - 1)]
     fine = np.isin(flags, np.frombuffer(letters, dtype=np.uint8)) & (cells.lengths[:, 0] == 1)
     if not fine.all():
@@ -270,17 +270,17 @@ def check_nulls(present: Bools, is_deleted: Bools, layout: Layout) -> None:
 def to_copy(record_ids: PackedBytes, rows: PackedBytes, layout: Layout) -> bytes:
     """Return COPY lines with the columns in wire order. Raises ProtocolError for bytes that are no rows of it."""
     found = read_keys(record_ids, layout), read_others(rows, len(record_ids), layout)
-    return _lines(found, layout)
+    return _join_lines(found, layout)
 
 
 def messages_to_copy(messages: PackedBytes, layout: Layout, *, head: int) -> bytes:
     """Return COPY lines of whole rows, each a head of `head` bytes, its record_id and its other columns."""
-    return _lines((read_whole_rows(messages, layout, head=head),), layout)
+    return _join_lines((read_whole_rows(messages, layout, head=head),), layout)
 
 
 def keys_to_copy(record_ids: PackedBytes, layout: Layout) -> bytes:
     """Return COPY lines with the key columns alone."""
-    return _lines((read_keys(record_ids, layout),), layout)
+    return _join_lines((read_keys(record_ids, layout),), layout)
 
 
 def read_keys(record_ids: PackedBytes, layout: Layout) -> LocatedCells:
@@ -304,7 +304,7 @@ def read_whole_rows(messages: PackedBytes, layout: Layout, *, head: int) -> Loca
     return found
 
 
-def _lines(found: tuple[LocatedCells, ...], layout: Layout) -> bytes:
+def _join_lines(found: tuple[LocatedCells, ...], layout: Layout) -> bytes:
     cells = _gather_cells(found)
     if not cells.present.size:
         return b""
@@ -332,12 +332,12 @@ def _delimit(cells: Cells) -> None:
 def _gather_cells(found: tuple[LocatedCells, ...]) -> Cells:
     r"""Put the cells of keys and other columns into lines; where a value is missing, there is room for `\N`."""
     pieces = Pieces()
-    choice = _side_by_side([f.add_to(pieces) for f in found])
-    present = _side_by_side([f.present for f in found])
+    choice = _join_columns([f.add_to(pieces) for f in found])
+    present = _join_columns([f.present for f in found])
     if not present.all():
         choice[~present] = pieces.add(bytes(3), np.array([0, 3], dtype=choice.dtype))
     return Cells(*pieces.gatherer().gather_array(choice), present)
 
 
-def _side_by_side(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def _join_columns(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

@@ -306,7 +306,7 @@ def _type_from_wire(logical: wire.LogicalType, column: str) -> LogicalType:
 
 
 def canonical_json(schema: TableSchema) -> str:
-    """Return what distinguishes two versions of a table for its rows and its targets, as JSON.
+    """Return the properties that distinguish two versions of a table for its rows and its targets, as JSON.
 
     Included are columns, types, key and child tables; indexes, checks and foreign keys, because a target that is built
     later has them; and what is left out, because operators see it. Not included are the ids, the table's name, text for

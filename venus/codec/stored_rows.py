@@ -176,7 +176,7 @@ class FullRows:
 
     @property
     def changes(self) -> TableChanges:
-        """The same as a section of a batch."""
+        """The rows as a section of a batch."""
         return TableChanges(
             table_id=self.table_id,
             schema_version=self.schema_version,

@@ -1,4 +1,4 @@
-"""What a client of a subscription by content makes of the broker's frames: changes in order, and positions. Pure."""
+"""State of a subscription by content at its client: frames of the broker become ordered changes and positions. Pure."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ OPERATION = "_operation"
 _POSITION = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 _NO_ROWS = StoredRows(pack_items([]))
 _NO_SEQUENCES = np.zeros(0, np.uint64)
-#: More changes than are judged together.
+#: More changes than the broker evaluates together.
 _RECENT_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChangePosition:
-    """Where a subscription is in the queue: everything before `offset` is known. Its text is OFFSET-EPOCH."""
+    """Position of a subscription in the queue: everything before `offset` is known. Its text is OFFSET-EPOCH."""
 
     offset: int
     epoch: int = 0
@@ -177,7 +177,7 @@ class SubscriptionView:
         self._recent = _NO_SEQUENCES
 
     def take(self, frame: broker_pb2.ChangesFrame) -> Iterator[ChangeSet]:
-        """Yield what a frame says about the subscription. Raises the error that has ended it."""
+        """Yield the changes of a frame for the subscription. Raises the error that has ended it."""
         for message in frame.tables:
             schema = schemas_codec.from_wire(message)
             self._described[schema.table_id, schema.version] = schema

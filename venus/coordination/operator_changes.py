@@ -1,4 +1,4 @@
-"""Operators' changes of a business's replicas, leader and policy, and what of a cluster needs an operator. Pure.
+"""Operators' changes of a business's replicas, leader and policy, and a cluster's problems that need an operator. Pure.
 
 Most changes are requests in the record, which leaders carry out (venus/broker/replicas/host.py). So an
 operator's command may end at any moment, and repeating it is harmless.

@@ -311,7 +311,7 @@ class Admission:
     def judge_halves(
         self, business: str, producer: str, *, rows: int, nbytes: int, behind_bytes: int, now: float
     ) -> AdmissionVerdict:
-        """Judge half messages that have arrived; accepted ones count against every limit."""
+        """Decide whether half messages that have arrived are accepted; accepted ones count against every limit."""
         limits = self.limits
         if self.takes_all(behind_bytes):
             return TAKEN

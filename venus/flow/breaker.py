@@ -1,4 +1,4 @@
-"""What to do about a peer that fails: retry rules for loops, and circuit breakers where there is a choice of peers.
+"""Handling of a peer that fails: retry rules for loops, and circuit breakers where there is a choice of peers.
 
 Retry rules say which errors the loops of `venus sync` retry. A retry helps where the other side may come back by
 itself: a server is down or starts, or the network is interrupted. It does not help against a wrong configuration, which

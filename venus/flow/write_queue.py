@@ -1,11 +1,11 @@
 """Queues in front of the disk: the write window that all businesses share, and the fair queue of the commit thread.
 
-What is handed over and not saved waits in memory, and what waits too long is refused, so that it was received for
+Writes that are handed over and not saved wait in memory. A write that waits too long is refused, so it was received for
 nothing. A bound for each business does not prevent that: 200 of them keep it, and come to 200 times as much together.
-So they share one window. It grows while what was saved had hardly waited, and is cut when it had waited longer than
-`target_s`: additive increase, multiplicative decrease, as in TCP. A business without room waits in line with one
-piece, so each waits for at most one piece of each of the others. Small pieces have a part of their own beside the
-window, and a line of their own: neither kind waits for the other.
+So they share one window. It grows while saved writes had hardly waited, and is cut when they had waited longer than
+`target_s`: additive increase, multiplicative decrease, as in TCP. A business without room waits in line with one piece,
+so each waits for at most one piece of each of the others. Small pieces have a part of their own beside the window, and
+a line of their own: neither kind waits for the other.
 
 `FairQueue` takes businesses in turn, and the items of each in order, by deficit round robin: in each round a business
 may take `quantum` units more. An item without cost (a decision, a review, an entry from a leader) at the head of its
@@ -280,7 +280,7 @@ class FairQueue(Generic[T]):
         taken: list[T] = []
         while self._urgent and len(taken) < count_max:
             taken.append(self._urgent.popleft())
-        alone = self._small_ones(small) if small and not self._were_alone else []
+        alone = self._find_small_keys(small) if small and not self._were_alone else []
         self._were_alone = bool(alone)
         if alone:
             self._take_whole(alone, taken, count_max)
@@ -290,7 +290,7 @@ class FairQueue(Generic[T]):
         self._count -= len(taken)
         return taken
 
-    def _small_ones(self, small: int) -> list[Hashable]:
+    def _find_small_keys(self, small: int) -> list[Hashable]:
         """Return the small keys, if there are also others."""
         lines = self._sections[0].lines
         found = [key for key, line in lines.items() if line.cost <= small and self._lately.get(key, 0) <= small]

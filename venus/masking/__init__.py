@@ -1,1 +1,1 @@
-"""Columns of a target: masked, dropped or renamed by rules, before anything else sees a row."""
+"""Rules for the columns of a target: masked, dropped or renamed, before anything else sees a row."""

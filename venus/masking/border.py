@@ -1,4 +1,4 @@
-"""The rules at the border of a broker set: what the sets below get of each table. Pure.
+"""The rules at the border of a broker set: the columns of each table that the sets below get. Pure.
 
 A mirror, its targets and the sets below it get tables as if the source had them so: columns are masked or dropped, and
 an entry of `left_out` says so. Only this set has the plain values and the key. Key columns stay, because deletions and
@@ -51,7 +51,7 @@ class Border:
     def __init__(self, rules: RuleSet, key: MaskingKey | None) -> None:
         self.rules, self.key = rules, key
         text = json.dumps({name: repr(rule) for name, rule in sorted(rules.rules.items())})
-        #: What distinguishes it from other rules and keys.
+        #: A digest that distinguishes it from other rules and keys.
         self.digest = hashlib.blake2b((text + rules.key_id).encode(), digest_size=8).hexdigest()
 
     def fit(self, schemas: Iterable[TableSchema]) -> dict[int, BorderTable]:
@@ -146,7 +146,7 @@ class Border:
 
 
 def _argument_mark(schema: ProjectedSchema, name: str) -> str:
-    """Return what distinguishes rules with other arguments, without showing them."""
+    """Return a digest that distinguishes rules with different arguments, without showing these."""
     number = next(c.number for c in schema.source.columns if c.name == name)
     argument = schema.rules.by_number[number].argument
     return f" {hashlib.blake2b(argument.encode(), digest_size=4).hexdigest()}" if argument else ""

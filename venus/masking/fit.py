@@ -1,4 +1,4 @@
-"""Whether a rule fits its column: its type, its keys, and the other end of its foreign keys. Pure."""
+"""Checks whether a rule fits its column: its type, its keys, and the other end of its foreign keys. Pure."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _spell_hashes(digests: bytes, kind: Kind) -> pa.Array:
 
 
 def _first_of_plain_years(values: pa.Array) -> pa.Array | None:
-    """Return the same for dates of four, two and two digits, without a call for each; None = others are among them."""
+    """Do `_first_of_year` for dates of four, two and two digits without a call for each; None = there are others."""
     if values.null_count or not len(values) or values.type != _BYTES:
         return None
     _, offsets, data = values.buffers()

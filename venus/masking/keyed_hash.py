@@ -70,7 +70,7 @@ def _hash_together(key: bytes, data: Bytes, starts: Ints, sizes: Ints) -> Blocks
         order = np.argsort(_LAST_MAX - last, kind="stable")  # the longest first: those with an n-th block are together
         starts, sizes, last = starts[order], sizes[order], last[order]
     rest = sizes - (last.astype(np.int64) << _BLOCK_BITS)
-    ends = _end_of_values(aes)
+    ends = _last_block_words(aes)
     padded = np.concatenate([data, np.zeros(HASH_BYTES, dtype=np.uint8)])
     blocks = np.ndarray(len(data) + 1, dtype=_BLOCK, buffer=padded, strides=(1,))  # one at each byte
     state = np.zeros((len(starts), 2), dtype=np.uint64)
@@ -89,8 +89,8 @@ def _hash_together(key: bytes, data: Bytes, starts: Ints, sizes: Ints) -> Blocks
     return found
 
 
-def _end_of_values(aes: CipherContext) -> Words:
-    """Return, for each length of a last block, what it is combined with: its padding, and one of the two subkeys."""
+def _last_block_words(aes: CipherContext) -> Words:
+    """Return the words that a last block is combined with, for each length: its padding, and one of the two subkeys."""
     subkey, subkeys = int.from_bytes(aes.update(bytes(HASH_BYTES)), "big"), []
     for _ in range(2):
         subkey = ((subkey & (_TOP - 1)) << 1) ^ (_CARRY if subkey & _TOP else 0)

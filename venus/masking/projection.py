@@ -28,7 +28,7 @@ class ProjectedSchema(TableSchema):
 
     @property
     def masks(self) -> dict[str, str]:
-        """What happens to each column with a rule, by its name at the source."""
+        """Descriptions of the rules other than `keep`, by the column's name at the source."""
         names = {c.number: c.name for c in self.source.columns}
         found = [(number, rule) for number, rule in self.rules.rules if number in names]
         return {names[n]: rule.describe() for n, rule in found if rule.describe() != "keep"}
@@ -56,12 +56,12 @@ class ProjectedSchema(TableSchema):
 
 
 def describe_columns(schema: TableSchema) -> str:
-    """Return what happens to the columns of a table, as text, with the id of the masking key."""
+    """Describe the rules for the columns of a table, with the id of the masking key."""
     return describe_masks(schema) or "every column as at the source"
 
 
 def describe_masks(schema: TableSchema) -> str:
-    """Return the same; empty = every column is as at the source."""
+    """Describe the rules for the columns of a table; empty = every column is as at the source."""
     masked = schema.masks if isinstance(schema, ProjectedSchema) else {}
     found = ", ".join(f"{name} ({what})" for name, what in masked.items())
     key_id = columns_of(schema).key_id

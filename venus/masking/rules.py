@@ -27,7 +27,7 @@ MAKE_KEY = "make one with (umask 077; head -c 32 /dev/urandom | base64 > masking
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumns:
-    """The rules of one table by column number, and what else its projection depends on."""
+    """The rules of one table by column number, and the other inputs of its projection."""
 
     rules: tuple[tuple[int, ColumnRule], ...] = ()
     #: The id of the key of its hmac columns; empty = it has none.
@@ -54,7 +54,7 @@ class TableColumns:
 
     @classmethod
     def from_text(cls, text: str) -> TableColumns:
-        """Return what a stored text says."""
+        """Parse a stored text."""
         found = json.loads(text)
         return cls(
             rules=tuple((int(number), ColumnRule(**rule)) for number, rule in found["rules"].items()),

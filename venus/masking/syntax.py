@@ -1,4 +1,4 @@
-"""The syntax of a rule for a column: what the value of `[targets.NAME.columns]` may be. Pure."""
+"""The syntax of a rule for a column, in `[targets.NAME.columns]`. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SYNTAX = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnRule:
-    """What happens to one column."""
+    """A rule for one column: to mask, drop or rename it."""
 
     mask: str = KEEP
     argument: str = ""
@@ -35,7 +35,7 @@ class ColumnRule:
         return self.mask not in (KEEP, DROP)
 
     def describe(self) -> str:
-        """Return what happens, as text."""
+        """Return the rule as text."""
         parts = [self.mask] if self.mask != KEEP else []
         return ", ".join([*parts, *([f"renamed to {self.rename}"] if self.rename else [])]) or KEEP
 

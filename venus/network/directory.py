@@ -5,7 +5,7 @@ every set gets what the set above it knows. Producers use the home, then the oth
 then those nearer to the home. The nearest comes first by configuration, then the one with less load and lag. A client
 that loses its set moves to the next one, and back once a nearer one has been healthy for a minute without a break.
 
-Of a set below only what it says about itself and about sets below it is believed, and never that it is a home. The
+A set below is believed only about itself and the sets below it, and never that it is a home. The
 first set of a name keeps the name until it has been silent.
 """
 
@@ -42,7 +42,7 @@ NameT = TypeVar("NameT")
 
 
 class ClientRole(StrEnum):
-    """What a client wants from a set."""
+    """Role of a client, which decides the order of its sets."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"
@@ -108,7 +108,7 @@ class SetDirectory:
     """The sets that a broker knows. `near` lists sets by the site of a client, the nearest first."""
 
     near: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: The same as configured at the set above, which counts without an own one.
+    #: The nearness as configured at the set above, which counts without an own one.
     near_above: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _own: ReportedSet | None = None
     #: The sets that have replaced the own one as the home, by business.

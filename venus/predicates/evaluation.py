@@ -83,7 +83,7 @@ def evaluate_range(wanted: Range, values: pa.Array | Values) -> Bools:
         return known.null
     if wanted.values is None and wanted.low is None and wanted.high is None:
         return ~known.null
-    way = _WAYS.get(wanted.sort or PredicateSort.TEXT, _bytes)
+    way = _WAYS.get(wanted.sort or PredicateSort.TEXT, _match_bytes)
     if not known.null.any():
         return way(wanted, known)
     found: Bools = np.zeros(len(known.null), dtype=np.bool_)
@@ -95,19 +95,19 @@ def evaluate_range(wanted: Range, values: pa.Array | Values) -> Bools:
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def _numbers(wanted: Range, values: Values) -> Bools:
+def _match_numbers(wanted: Range, values: Values) -> Bools:
     """Compare as machine numbers first: rounding keeps the order, so only what is equal to a bound may deceive."""
     rounded = values.numbers
     if rounded is None:
-        return _exactly(wanted, values.there, _decimal)
+        return _match_exactly(wanted, values.there, _decimal)
     found = _compare(wanted, rounded)
     unsure: Bools = np.isin(rounded, [float(v.key) for v in _constants(wanted)])
     if unsure.any():
-        found[unsure] = _exactly(wanted, values.there.filter(pa.array(unsure)), _decimal)
+        found[unsure] = _match_exactly(wanted, values.there.filter(pa.array(unsure)), _decimal)
     return found
 
 
-def _floats(wanted: Range, values: Values) -> Bools:
+def _match_floats(wanted: Range, values: Values) -> Bools:
     """Compare numbers of eight bytes."""
     return _compare(wanted, _machine_numbers(values.there) if values.numbers is None else values.numbers)
 
@@ -145,7 +145,7 @@ def _decimal(text: str) -> Any:
 
 
 class _Greatest:
-    """Above everything, as PostgreSQL has the numeric NaN."""
+    """A key above every other, for the numeric NaN as PostgreSQL orders it."""
 
     def __lt__(self, other: object) -> bool:
         return False
@@ -163,10 +163,10 @@ class _Greatest:
 _GREATEST = _Greatest()
 
 
-# -- what is compared as bytes -----------------------------------------------------------------------------------------
+# -- texts and bytes ---------------------------------------------------------------------------------------------------
 
 
-def _bytes(wanted: Range, values: Values) -> Bools:
+def _match_bytes(wanted: Range, values: Values) -> Bools:
     """Compare byte by byte; for UTF-8 that is by code point."""
     return _compare_ordered(wanted, values.plain(wanted.sort))
 
@@ -191,7 +191,7 @@ def _pad_years(values: pa.Array) -> pa.Array:
 
 
 def _times(values: pa.Array) -> pa.Array:
-    return _as_is(_without_zeros(pc.cast(values, pa.large_string())))
+    return _as_is(_strip_zeros(pc.cast(values, pa.large_string())))
 
 
 _AS_BYTES: dict[PredicateSort | None, Callable[[pa.Array], pa.Array]] = {
@@ -200,21 +200,23 @@ _AS_BYTES: dict[PredicateSort | None, Callable[[pa.Array], pa.Array]] = {
 }
 
 
-def _moments(wanted: Range, values: Values) -> Bools:
+def _match_moments(wanted: Range, values: Values) -> Bools:
     """Compare dates and moments: as text in the years 0001 to 9999, which is their order; the others one by one."""
     texts = pc.cast(values.there, pa.large_string())
     regular = _bools(pc.match_substring_regex(texts, _REGULAR))
     if regular.all():
-        return _compare_ordered(wanted, _as_is(_normal(texts, wanted.sort)))
+        return _compare_ordered(wanted, _as_is(_normalise_moments(texts, wanted.sort)))
     found: Bools = np.zeros(len(texts), dtype=np.bool_)
     if regular.any():
-        found[regular] = _compare_ordered(wanted, _as_is(_normal(texts.filter(pa.array(regular)), wanted.sort)))
+        found[regular] = _compare_ordered(
+            wanted, _as_is(_normalise_moments(texts.filter(pa.array(regular)), wanted.sort))
+        )
     odd = texts.filter(pa.array(~regular))
-    found[~regular] = _exactly(_with_years(wanted), odd, _year_and_rest)
+    found[~regular] = _match_exactly(_with_years(wanted), odd, _year_and_rest)
     return found
 
 
-def _normal(texts: pa.Array, sort: PredicateSort | None) -> pa.Array:
+def _normalise_moments(texts: pa.Array, sort: PredicateSort | None) -> pa.Array:
     """Return regular moments as constants are written: with a time unless they are dates, without needless zeros."""
     if sort is PredicateSort.DATE:
         return pc.utf8_slice_codeunits(texts, 0, _DAY_CHARS)
@@ -223,10 +225,10 @@ def _normal(texts: pa.Array, sort: PredicateSort | None) -> pa.Array:
     midnight, blank = pa.scalar("00:00:00", pa.large_string()), pa.scalar(" ", pa.large_string())
     days = pc.equal(pc.utf8_length(texts), _DAY_CHARS)
     texts = pc.if_else(days, pc.binary_join_element_wise(texts, midnight, blank), texts)
-    return _without_zeros(texts)
+    return _strip_zeros(texts)
 
 
-def _without_zeros(texts: pa.Array) -> pa.Array:
+def _strip_zeros(texts: pa.Array) -> pa.Array:
     trimmed = pc.utf8_rtrim(pc.utf8_rtrim(texts, "0"), ".")
     return pc.if_else(pc.match_substring(texts, "."), trimmed, texts)
 
@@ -242,7 +244,7 @@ def _with_years(wanted: Range) -> Range:
 
 
 def _year_and_rest(text: str) -> tuple[float, str]:
-    """Return what orders every moment: the year, negative before Christ, and the rest as text."""
+    """Return a sort key of any moment: the year, negative before Christ, and the rest as text."""
     if text in ("infinity", "-infinity"):
         return float(text), ""
     found = _ODD.fullmatch(text)
@@ -261,7 +263,7 @@ _LATE_YEAR = 9999
 
 
 def keys_of(sort: PredicateSort, values: Values) -> list[Any]:
-    """Return what is compared with the keys of constants for equality, of the values that are not NULL."""
+    """Return keys of the values that are not NULL, for comparison with the keys of constants."""
     if sort is PredicateSort.NUMBER:
         return [Decimal(text) for text in pc.cast(values.there, pa.large_string()).to_pylist()]
     if sort is PredicateSort.FLOAT:
@@ -270,7 +272,7 @@ def keys_of(sort: PredicateSort, values: Values) -> list[Any]:
     if sort in _MOMENTS:
         texts = pc.cast(values.there, pa.large_string())
         regular = pc.match_substring_regex(texts, _REGULAR)
-        keys = pc.if_else(regular, _as_is(_normal(texts, sort)), pa.scalar(None, pa.large_binary()))
+        keys = pc.if_else(regular, _as_is(_normalise_moments(texts, sort)), pa.scalar(None, pa.large_binary()))
     else:
         keys = values.plain(sort)
     listed: list[Any] = keys.to_pylist()
@@ -296,7 +298,7 @@ def _moment_numbers(texts: pa.Array, sort: PredicateSort) -> npt.NDArray[np.floa
     """Return microseconds; moments outside the years 0001 to 9999 are infinitely early or late."""
     regular = _bools(pc.match_substring_regex(texts, _REGULAR))
     found = np.empty(len(texts), dtype=np.float64)
-    plain = pc.utf8_slice_codeunits(_normal(texts.filter(pa.array(regular)), sort), 0, _MICROS_CHARS)
+    plain = pc.utf8_slice_codeunits(_normalise_moments(texts.filter(pa.array(regular)), sort), 0, _MICROS_CHARS)
     micros = pc.cast(pc.cast(plain, pa.timestamp("us")), pa.int64())
     found[regular] = micros.to_numpy(zero_copy_only=False)
     years = [_year_and_rest(text)[0] for text in texts.filter(pa.array(~regular)).to_pylist()]
@@ -304,10 +306,10 @@ def _moment_numbers(texts: pa.Array, sort: PredicateSort) -> npt.NDArray[np.floa
     return found
 
 
-# -- both --------------------------------------------------------------------------------------------------------------
+# -- comparison with a range -------------------------------------------------------------------------------------------
 
 
-def _exactly(wanted: Range, values: pa.Array, key: Callable[[str], Any]) -> Bools:
+def _match_exactly(wanted: Range, values: pa.Array, key: Callable[[str], Any]) -> Bools:
     """Compare each text that there is, once."""
     coded = pc.cast(values, pa.large_string()).dictionary_encode()
     verdicts = np.fromiter((wanted.holds(key(t)) for t in coded.dictionary.to_pylist()), dtype=np.bool_)
@@ -321,9 +323,9 @@ def _bools(array: pa.Array) -> Bools:
 
 
 _WAYS: dict[PredicateSort, Callable[[Range, Values], Bools]] = {
-    PredicateSort.NUMBER: _numbers,
-    PredicateSort.FLOAT: _floats,
-    PredicateSort.DATE: _moments,
-    PredicateSort.MOMENT: _moments,
-    PredicateSort.MOMENT_TZ: _moments,
+    PredicateSort.NUMBER: _match_numbers,
+    PredicateSort.FLOAT: _match_floats,
+    PredicateSort.DATE: _match_moments,
+    PredicateSort.MOMENT: _match_moments,
+    PredicateSort.MOMENT_TZ: _match_moments,
 }

@@ -29,7 +29,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """What one column may hold. `values` None = everything between the bounds; NULL is never in, unless `null`."""
+    """A set of values of one column. `values` None = all between the bounds; NULL is never in it, unless `null`."""
 
     column: Column
     sort: PredicateSort | None
@@ -72,7 +72,7 @@ class Predicate:
 
     @cached_property
     def canonical(self) -> str:
-        """The one way of writing it: two texts that mean the same ranges have the same."""
+        """The canonical text: two texts that mean the same ranges have the same one."""
         return " and ".join(r.sql for r in self.ranges)
 
     @cached_property
@@ -119,7 +119,7 @@ def _column(term: Term, schema: TableSchema) -> Column:
 
 
 def _narrow(known: Range | None, term: Term, column: Column, schema: TableSchema) -> Range | None:
-    """Return what is in the known range and in the term; None = nothing is."""
+    """Return the values in both the known range and the term; None = there are none."""
     sort = sort_of(schema, column)
     if term.sign == "null":
         return Range(column=column, sort=sort, null=True) if known is None or known.null else None
@@ -138,30 +138,30 @@ def _narrow(known: Range | None, term: Term, column: Column, schema: TableSchema
         raise PredicateRefused(f"character {term.at}: {column.name} is a {sort.value}, which has no order: use = or IN")
     values = [value_of(constant, schema, column, sort) for constant in term.values]
     if term.sign in ("=", "in"):
-        return _among(known, values)
-    return _between(known, term.sign, values[0])
+        return _restrict_to_values(known, values)
+    return _restrict_by_bound(known, term.sign, values[0])
 
 
 def intersect(one: Range, other: Range) -> Range | None:
-    """Return what is in two ranges of one column; None = nothing is."""
+    """Return the values in both of two ranges of one column; None = there are none."""
     if one.null or other.null:
         return one if one.null and other.null else None
     if other.values is not None:
-        return _among(one, other.values)
+        return _restrict_to_values(one, other.values)
     found: Range | None = one
     for bound, sign in ((other.low, ">"), (other.high, "<")):
         if bound is not None and found is not None:
-            found = _between(found, sign + "=" * bound.inclusive, bound.value)
+            found = _restrict_by_bound(found, sign + "=" * bound.inclusive, bound.value)
     return found
 
 
-def _among(known: Range, values: Iterable[Value]) -> Range | None:
+def _restrict_to_values(known: Range, values: Iterable[Value]) -> Range | None:
     distinct = {value.key: value for value in values}
     kept = tuple(distinct[key] for key in sorted(distinct) if known.holds(key))
     return replace(known, low=None, high=None, values=kept) if kept else None
 
 
-def _between(known: Range, sign: str, value: Value) -> Range | None:
+def _restrict_by_bound(known: Range, sign: str, value: Value) -> Range | None:
     bound = Bound(value, inclusive=sign.endswith("="))
     if known.values is not None:
         low, high = (bound, None) if sign[0] == ">" else (None, bound)

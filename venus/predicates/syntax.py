@@ -1,4 +1,4 @@
-"""A predicate's text and what it says, before anything is known of the table. Pure.
+"""A predicate's text and its terms, before the table is known. Pure.
 
     region = 'EU' and amount >= 100 and placed between date '2026-01-01' and date '2026-12-31'
 
@@ -146,7 +146,7 @@ def parse(text: str) -> tuple[Term, ...]:
 
 
 class _Parser:
-    """Recursive descent; the deepest thing is a conjunction in parentheses."""
+    """Recursive-descent parser; the deepest nesting is a conjunction in parentheses."""
 
     def __init__(self, text: str, words: list[Word]) -> None:
         self._text = text
@@ -215,7 +215,7 @@ class _Parser:
                 return (self._make_term(column, "in", self._list()),)
             case "is":
                 return (self._null(column),)
-        raise self._strange(column, sign)
+        raise self._refuse_sign(column, sign)
 
     def _null(self, column: Word) -> Term:
         sign = "not null" if self._accept("not") else "null"
@@ -223,7 +223,7 @@ class _Parser:
             raise self._refusal(self._word, "IS can be followed by NULL or NOT NULL only")
         return self._make_term(column, sign, ())
 
-    def _strange(self, column: Word, sign: Word) -> PredicateRefused:
+    def _refuse_sign(self, column: Word, sign: Word) -> PredicateRefused:
         if sign.key == "(":
             return self._refusal(column, f"{column.text}() is a function; a range is about the column itself")
         if sign.key in ("<>", "!=", "not"):

@@ -1,4 +1,4 @@
-"""What the operating system gives a process: a clock, open files, signals, the folders of its user, and memory.
+"""Facts and settings of the operating system for a process: clock, open files, signals, user's folders and memory.
 
 A start makes 150,000 to 180,000 objects that are never freed. Python's garbage collector scans them repeatedly as they
 are made, which takes a fifth of every start, and each full collection scans them once more while it holds the

@@ -206,7 +206,8 @@ def find_obstacle(records: Iterable[Leadership], live: Live) -> str:
 class Balancer:
     """Automatic balancing, in every broker: the one that leads too much hands over, one business at a time.
 
-    What could not be handed over stays where it is in the plans of the next AGAIN_S, so it does not block the others.
+    A business that could not be handed over stays where it is in the plans of the next AGAIN_S, so it does not block
+    the others.
     """
 
     def __init__(self, me: str, uneven_s: float = UNEVEN_S) -> None:

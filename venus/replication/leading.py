@@ -68,7 +68,7 @@ class FollowerProgress:
 def high_watermark(
     own_end: int, known: Leadership, asked_for: Leadership | None, ends: Mapping[Member, int], before: int
 ) -> int:
-    """Return the newest index that is safe; `before` is what it was, and it never falls.
+    """Return the newest index that is safe; `before` is the previous one; the index never falls.
 
     `own_end` is the end of what is on the leader's disk; `asked_for` is a change without an answer yet.
     """

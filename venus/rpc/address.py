@@ -112,7 +112,7 @@ def find_by_directory(
 
 
 def lookup_of(address: str) -> DirectoryLookup | None:
-    """Return what to ask the directory for an address; None if the address names the brokers."""
+    """Return the question to the directory for an address; None if the address names the brokers."""
     return address.lookup if isinstance(address, BrokerAddress) else None
 
 

@@ -22,9 +22,9 @@ from venus.rpc.errors import from_rpc_error, reason
 from venus.security import pem
 from venus.security.secrets import read_secret
 
-#: Of one gRPC message, both ways; batches stay far below it.
+#: Limit of one gRPC message, both ways; batches stay far below it.
 MESSAGE_BYTES_MAX = 16 << 20
-#: Between brokers: a body as large as a message may be, in its log entry, behind a frame of smaller ones.
+#: Limit between brokers: a body as large as a message may be, in its log entry, behind a frame of smaller ones.
 REPLICA_BYTES_MAX = MESSAGE_BYTES_MAX + (2 << 20)
 #: Frames are coalesced up to about this much.
 FRAME_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-"""What an adapter reports to the broker: the state of its tables, its figures, and sentences about what needs action.
+"""Report of an adapter to the broker: the state of its tables, its figures, and sentences about problems.
 
 `venus status` builds these from the databases that it asks. The broker keeps what the adapters report, for its page,
 metrics, health and alarms. All of them use the same sentences. Row counts come at a low rate from the database's own
@@ -234,9 +234,9 @@ def problems(condition: AdapterCondition, target: str = "") -> list[str]:
 
 
 def _describe_problem(table: TableCondition, at: str) -> str:
-    """Return what needs an operator, with the way out; empty = nothing.
+    """Return the problem of a table that needs an operator, with its solution; empty = there is none.
 
-    A table that is RELEASED is none: an operator requested that, and `released_tables` reports it.
+    A table that is RELEASED is no problem: an operator requested that, and `released_tables` reports it.
     """
     way_out = _find_way_out(table, at)
     if table.state == NOT_CAPTURED:

@@ -61,7 +61,7 @@ class BrokerConnection:
         return self._brokers.is_nearer_in_use(self._set)
 
     def call(self, business: str, ask: Callable[[grpc.Channel], T]) -> T:
-        """Return what `ask` returns; if the broker does not lead, ask the one that does, for `failover_s` at most.
+        """Return the result of `ask`; if the broker does not lead, ask the one that does, for `failover_s` at most.
 
         A broker that is over a limit and says when to ask again is asked again, for OVERLOADED_S at most.
         """

@@ -56,7 +56,7 @@ class NetworkClient:
         return ask(self._channel, "Network/Report", report, network_pb2.NetworkReport, timeout_s=self._timeout_s)
 
     def share(self) -> network_pb2.NetworkReport:
-        """Return what another broker of the own cluster knows. Raises VenusError."""
+        """Return the network report of another broker of the own cluster. Raises VenusError."""
         request = network_pb2.NetworkReport()
         return ask(self._channel, "Network/Share", request, network_pb2.NetworkReport, timeout_s=self._timeout_s)
 
@@ -110,7 +110,7 @@ class DirectoryFollower(Generic[S]):
         self._trouble = ""
 
     def selector(self) -> S:
-        """Return what chooses among the sets. Raises Unavailable if no answer is known, now or from earlier."""
+        """Return the selector among the sets. Raises Unavailable if no answer is known, now or from earlier."""
         with self._lock:
             if self._selector is None:
                 self._answer = self._find_first()

@@ -29,7 +29,7 @@ CLOSE_TIMEOUT_S = 2.0
 SentT = TypeVar("SentT", bound=Message)
 FrameT = TypeVar("FrameT", bound=Message)
 
-#: What a stream is opened on.
+#: Connection on which a stream is opened.
 BrokerChannel = grpc.Channel | InProcessBroker | LocalBroker
 #: Opens a gRPC stream that sends these frames.
 OpenCall = Callable[[grpc.Channel, Iterator[SentT]], "grpc._CallIterator[FrameT]"]
@@ -105,7 +105,7 @@ class Duplex(Generic[SentT, FrameT]):
         raise NotImplementedError
 
     def _wake(self) -> None:
-        """Say that there may be something to send. The lock is held."""
+        """Notify the stream that there may be something to send. The lock is held."""
         if self._stream is not None:
             self._stream.wake()
 
@@ -154,7 +154,7 @@ class Duplex(Generic[SentT, FrameT]):
             return self.next_frame_under_lock(attempt)
 
     def next_frame_under_lock(self, attempt: int) -> tuple[SentT | None, float | None, bool]:
-        """Return what `next_frame` returns; the caller holds the lock."""
+        """Return the result of `next_frame`; the caller holds the lock."""
         if self._error is not None or attempt != self._attempt:
             return None, None, True
         frame, pause_s = self._take_frame()
@@ -197,7 +197,7 @@ class GrpcStream(Generic[SentT, FrameT]):
         self._reader.start()
 
     def wake(self) -> None:
-        """Say that there may be something to send. The caller holds the client's lock."""
+        """Notify the sender that there may be something to send. The caller holds the client's lock."""
         self._work.notify()
 
     def close(self, timeout_s: float) -> None:

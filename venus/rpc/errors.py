@@ -52,7 +52,7 @@ CODES: dict[type[VenusError], grpc.StatusCode] = {
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
-#: What a status means that VENUS did not send: gRPC itself, a proxy, another program on the port.
+#: Errors for a status that VENUS did not send: from gRPC itself, a proxy, another program on the port.
 FOREIGN: dict[grpc.StatusCode, type[VenusError]] = {
     grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
     grpc.StatusCode.CANCELLED: errors.Unavailable,

@@ -28,7 +28,7 @@ OVERLOADED_S = 60.0
 
 
 class StreamClient(Protocol[SentT_co, FrameT_contra]):
-    """What a stream needs of its client (venus/rpc/duplex.py)."""
+    """Interface of a client to its stream (venus/rpc/duplex.py)."""
 
     def next_frame(self, attempt: int) -> tuple[SentT_co | None, float | None, bool]:
         """Return the next frame; without one, in how many seconds there may be one, and whether the stream is over.
@@ -54,7 +54,7 @@ class ServedStream(Protocol):
         ...
 
     def wake(self) -> None:
-        """Say that the client may have something to send."""
+        """Notify the stream that the client may have something to send."""
         ...
 
     def send_half(self, half: broker_pb2.Half) -> bool:
@@ -88,7 +88,7 @@ class InProcessBroker(Protocol):
 
 
 class End:
-    """What `take` returns at the end of a stream."""
+    """Marker that `take` returns at the end of a stream."""
 
 
 END: Final = End()
@@ -115,7 +115,7 @@ class InProcessStream(Generic[SentT, FrameT]):
             raise
 
     def wake(self) -> None:
-        """Say that there may be something to send. The caller holds the client's lock."""
+        """Notify the broker that there may be something to send. The caller holds the client's lock."""
         if self._served is not None:
             self._served.wake()
 
@@ -182,7 +182,7 @@ def find_broker(reach: str) -> InProcessBroker | None:
 
 
 class InProcessConnection:
-    """In place of a connection to a broker (venus/rpc/connection.py)."""
+    """Substitute for a connection to a broker (venus/rpc/connection.py)."""
 
     can_move_nearer: Final = False
 
@@ -191,7 +191,7 @@ class InProcessConnection:
         self._broker = broker
 
     def call(self, business: str, ask: Callable[[InProcessBroker], T]) -> T:
-        """Return what `ask` returns; repeat it for a while if the broker says when to ask again."""
+        """Return the result of `ask`; repeat it for a while if the broker says when to ask again."""
         end = time.monotonic() + OVERLOADED_S
         while True:
             try:

@@ -81,7 +81,7 @@ class ListenerClient(Duplex[broker_pb2.ListenerFrame, broker_pb2.ChangesFrame]):
             self._wake()
 
     def take(self, timeout_s: float) -> list[broker_pb2.ChangesFrame]:
-        """Return the frames that have arrived, [] if none came in time. Raises what ended the stream."""
+        """Return the frames that have arrived, [] if none came in time. Raises the error that ended the stream."""
         with self._lock:
             if not self._arrived and self._taken_bytes:
                 self._wake()

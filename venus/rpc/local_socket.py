@@ -21,7 +21,7 @@ from venus.errors import ProtocolError, VenusError
 from venus.rpc.channel import MESSAGE_BYTES_MAX
 from venus.rpc.errors import from_status, to_status
 
-#: What the broker sends first; its number is the version of the pieces.
+#: First bytes from the broker; its number is the version of the pieces.
 GREETING: Final = b"venus stream 1\n"
 #: The kind of a piece, and the length of its content.
 HEAD = struct.Struct(">BI")
@@ -35,7 +35,7 @@ _UNKNOWN_USER = 65_534
 
 
 class PieceKind(IntEnum):
-    """What a piece is."""
+    """Kind of a piece."""
 
     #: The client's first one names the method of the stream.
     OPEN = 0

@@ -30,7 +30,7 @@ FrameT = TypeVar("FrameT", bound=Message, contravariant=True)
 
 
 class LocalClient(Protocol[SentT, FrameT]):
-    """What a local stream needs of its client (duplex.py)."""
+    """Interface of a client to its local stream (duplex.py)."""
 
     @property
     def lock(self) -> threading.Lock:
@@ -62,7 +62,7 @@ class LocalStreamRefused(Exception):
 
 
 class LocalConnection:
-    """In place of a connection over gRPC (connection.py), which it opens once a local stream cannot be used."""
+    """Substitute for a connection over gRPC (connection.py), which it opens once a local stream cannot be used."""
 
     def __init__(self, address: str, business: str, keepalive_s: float) -> None:
         self._reach, self._business, self._keepalive_s = address, business, keepalive_s
@@ -84,7 +84,7 @@ class LocalConnection:
         return self._fallback is not None and self._fallback.can_move_nearer
 
     def call(self, business: str, ask: Callable[[Any], T]) -> T:
-        """Return what `ask` returns; repeat it for a while if the broker says when to ask again."""
+        """Return the result of `ask`; repeat it for a while if the broker says when to ask again."""
         end = time.monotonic() + OVERLOADED_S
         while self._fallback is None:
             try:

@@ -84,7 +84,7 @@ class Outgoing:
         self._report = report
 
     def set_committed(self, committed: broker_pb2.Committed) -> None:
-        """Queue what the source has committed; it is sent with the decisions before it, and before any half."""
+        """Queue the source's committed position; it is sent with the decisions before it, and before any half."""
         assert not self._queued, "half messages follow it"
         self._committed = committed
 
@@ -103,7 +103,7 @@ class Outgoing:
         return self._frame([], decisions)
 
     def find_commit(self, through: int) -> broker_pb2.Decision | None:
-        """Return the only queued decision if it is a COMMIT of what is on the broker's disk, up to `through`."""
+        """Return the only queued decision if it is a COMMIT of halves on the broker's disk, up to `through`."""
         if len(self._decisions) != 1 or self._committed is not None:
             return None
         decision = self._decisions[0]

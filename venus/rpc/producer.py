@@ -147,7 +147,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
                 self._wake()
 
     def _commit_at_once(self) -> bool:
-        """Hand a COMMIT to a broker of this process in the same way; its commit thread carries it out."""
+        """Pass a COMMIT directly to a broker of this process, whose commit thread carries it out."""
         stream, decision = self._stream, self._outgoing.find_commit(self._through)
         if not isinstance(stream, InProcessStream) or decision is None or not stream.commit(decision):
             return False
@@ -170,7 +170,7 @@ class Producer(Duplex[broker_pb2.ProducerFrame, broker_pb2.BrokerFrame]):
             return self._committed.batch_no if self._committed is not None else self._known
 
     def report_committed(self, last_batch: int, next_sequence: int) -> None:
-        """Queue what the source has committed for a broker that may have lost it.
+        """Queue the source's committed position for a broker that may have lost it.
 
         The undecided halves of InitAck must be decided before; half messages may follow. `wait_until_decided` returns
         when the broker has skipped to this position.

@@ -115,7 +115,7 @@ def stream_types(path: str) -> tuple[type[Message], type[Message]]:
 
 
 def check_frame_seal(frame: Any, what: str) -> Any:
-    """Return a frame that a server has read, within its limits. Raises what `unseal` raises, and ProtocolError."""
+    """Return a frame that a server has read, within its limits. Raises the errors of `unseal`, and ProtocolError."""
     if frame is None:
         raise DigestMismatch(f"{what} arrived damaged: its seal is broken")
     if frame is UNSEALED:
@@ -161,7 +161,7 @@ def listen(
 
 
 def ask(channel: grpc.Channel, method: str, request: Message, kind: type[M], *, timeout_s: float) -> M:
-    """Call `Service/Method` and return its answer. Raises what the broker raised; DigestMismatch, ProtocolError."""
+    """Call `Service/Method` and return its answer. Raises the broker's error, DigestMismatch or ProtocolError."""
     call: grpc.UnaryUnaryMultiCallable[Message, bytes] = channel.unary_unary(
         f"/venus.wire.{method}", request_serializer=seal, response_deserializer=None
     )

@@ -117,7 +117,7 @@ class SnapshotClient:
         return snapshot
 
     def confirm(self, snapshot_id: str, loaded: Mapping[int, RowTotals], names: Mapping[int, str]) -> None:
-        """Compare what was loaded of each table with what the broker counts. A digest of 0 is not compared.
+        """Compare the loaded totals of each table with the broker's. A digest of 0 is not compared.
 
         Raises ProtocolError, which names the first table that differs.
         """

@@ -43,7 +43,7 @@ def check_listeners(settings: Settings) -> None:
     for texts in own.roles.values():
         roles_of(texts)
     if own.certificate:
-        _check_whole(own)
+        _check_complete(own)
         if settings.cluster.name and not own.ca:
             raise ConfigError(
                 "this broker has a cluster and TLS, and security.ca is not set: it would trust no other broker",
@@ -60,7 +60,7 @@ def check_listeners(settings: Settings) -> None:
         _check_listeners(settings)
 
 
-def _check_whole(own: SecuritySettings) -> None:
+def _check_complete(own: SecuritySettings) -> None:
     if not own.key:
         raise ConfigError("security.certificate is set and security.key is not", hint="name the certificate's key")
     if own.client_auth == "certificate" and not own.ca:

@@ -78,19 +78,19 @@ class IdentityDirectory:
 
     def identity(self, certificate: bytes | None, token: str) -> PeerIdentity:
         """Return the identity of a certificate (PEM) and a token; without either, or with an unknown token, none."""
-        found = self._of_certificate(certificate) if certificate else ANONYMOUS
+        found = self._identity_of_certificate(certificate) if certificate else ANONYMOUS
         if token:
-            other = self._of_token(token)
+            other = self._identity_of_token(token)
             if not other:
                 return ANONYMOUS  # a wrong token is refused even with a valid certificate
             found = PeerIdentity(found.name or other.name, found.roles | other.roles)
         return found
 
-    def _of_certificate(self, pem: bytes) -> PeerIdentity:
+    def _identity_of_certificate(self, pem: bytes) -> PeerIdentity:
         name, roles = read_subject(pem)
         return PeerIdentity(name, self._by_name.get(name, roles))
 
-    def _of_token(self, token: str) -> PeerIdentity:
+    def _identity_of_token(self, token: str) -> PeerIdentity:
         if len(token) > TOKEN_CHARS_MAX:
             return ANONYMOUS
         return self._tokens.get(hash_token(token), ANONYMOUS)

@@ -1,4 +1,4 @@
-"""Roles, and what each call of the broker needs. Pure.
+"""Roles, and the roles that each call of the broker requires. Pure.
 
 A role is written the same way in a certificate's subject (one OU each), in a token file and in [security.roles]:
 `producer(BUSINESS)`, `consumer(GROUP, BUSINESS)`, `reader(BUSINESS)`, `broker`, `operator`, `viewer`. `*` stands for
@@ -20,7 +20,7 @@ from venus.text.formatting import suggest_nearest
 ANY = "*"
 PRODUCER, CONSUMER, READER = "producer", "consumer", "reader"
 BROKER, OPERATOR, VIEWER = "broker", "operator", "viewer"
-#: Kind of role: what stands between its parentheses.
+#: Parameters between the parentheses, by the kind of role.
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     PRODUCER: ("BUSINESS",),
     CONSUMER: ("GROUP", "BUSINESS"),
@@ -111,12 +111,12 @@ CALLS: Mapping[str, Call] = {
     "/grpc.health.v1.Health/Watch": Call(is_public=True),
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Call(_READ_ANY),
 }
-#: What the status page and its API need.
+#: The roles that the status page and its API require.
 PAGES = Call(_READ_ANY)
 
 
 def parse(text: str) -> Role:
-    """Return the role that is written so. Raises ConfigError for one that does not exist."""
+    """Parse a role. Raises ConfigError for one that does not exist."""
     found = _ROLE.fullmatch(text)
     kind = found[1] if found else text.strip().partition("(")[0]
     if found is None or kind not in PARAMETERS:

@@ -1,4 +1,4 @@
-"""The kinds of alarms, by name: which sentence is of which kind, and on which hop of a row's path it stands. Pure.
+"""The kinds of alarms by name: the rule that recognises the sentences of each, and its hop of a row's path. Pure.
 
 Status, page, metrics, health and messages show the same sentence for whatever needs attention. This table names the
 rule of each sentence, so that an operator can configure, count and silence it. It also extracts the subject, so that a

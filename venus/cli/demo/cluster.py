@@ -73,7 +73,7 @@ class ClusterDemo(Demo):
         )
 
     def look_around(self) -> dict[str, str]:
-        """Return commands for a look around."""
+        """Return commands with which a user can inspect the demo."""
         found = super().look_around()
         del found["target second"]
         return found | {

@@ -183,7 +183,7 @@ class Demo:
         return self._figures
 
     def look_around(self) -> dict[str, str]:
-        """Return commands for a look around."""
+        """Return commands with which a user can inspect the demo."""
         home = shlex.quote(str(self._home))
         venus = f"cd {home} && venus"
         return {

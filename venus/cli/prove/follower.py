@@ -1,4 +1,4 @@
-"""Plays the upper adapter against a dialect, and keeps what the cuts say in dicts.
+"""A stand-in for the upper adapter, which reads the cuts of a dialect and keeps their rows in dicts.
 
 It does what the contract asks of a caller (epoch, dense Sequences and batch numbers, sweep markers, fills) and checks
 what the contract promises of every cut, so that each test that uses it is a test of those promises too.
@@ -25,7 +25,7 @@ BYTES_MAX = 1 << 20
 
 @dataclass(slots=True)
 class FollowedCut:
-    """What one cut held."""
+    """Content of one cut."""
 
     sections: list[TableChanges] = field(default_factory=list)
     batches: list[BatchRecord] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Follower:
         """Read an open cut into batches of one section each."""
         seen = FollowedCut()
         sequence, batch_no = self.next_sequence, self.next_batch
-        for section in self._all(cut, fills, seen, rows_max=rows_max, bytes_max=bytes_max, fill_rows=fill_rows):
+        for section in self._read_all(cut, fills, seen, rows_max=rows_max, bytes_max=bytes_max, fill_rows=fill_rows):
             seen.sections.append(section)
             seen.batches.append(self._record(batch_no, sequence, section.count))
             sequence, batch_no = sequence + section.count, batch_no + 1
@@ -130,7 +130,7 @@ class Follower:
             digest=0xFFFF_FFFF_0000_0000 + batch_no,
         )
 
-    def _all(
+    def _read_all(
         self, cut: Cut, fills: Seq[FillState], seen: FollowedCut, *, rows_max: int, bytes_max: int, fill_rows: int
     ) -> Iterator[TableChanges]:
         keys: set[tuple[int, bytes]] = set()

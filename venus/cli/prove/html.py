@@ -41,62 +41,62 @@ def render_page(report: ProofReport) -> str:
         seed=report.seed,
         tone="bad" if report.failures else "good",
         verdict=escape(report.verdict()),
-        failures=_failures(report),
-        facts=_grid(
+        failures=_html_failures(report),
+        facts=_html_grid(
             (), (f'<td class="name">{escape(name)}</td><td>{escape(value)}</td>' for name, value in report.facts)
         ),
-        sections="".join(map(_section, report.sections)),
-        figures=_figures(report),
-        plans=_plans(report),
+        sections="".join(map(_html_section, report.sections)),
+        figures=_html_figures(report),
+        plans=_html_plans(report),
     )
 
 
-def _grid(heads: tuple[str, ...], rows: Iterable[str], kind: str = "") -> str:
+def _html_grid(heads: tuple[str, ...], rows: Iterable[str], kind: str = "") -> str:
     head = f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in heads)}</tr>" if heads else ""
     return f'<table class="{kind}">{head}{"".join(f"<tr>{row}</tr>" for row in rows)}</table>'
 
 
-def _failures(report: ProofReport) -> str:
+def _html_failures(report: ProofReport) -> str:
     if not report.failures:
         return ""
     rows = (
         f'<td class="name">{escape(case.name)}</td><td>{escape(title)}</td><td><code>{escape(case.why)}</code></td>'
         for title, case in report.failures
     )
-    grid = _grid(("case", "subject", "failed with"), rows, "words")
+    grid = _html_grid(("case", "subject", "failed with"), rows, "words")
     return f'<section><h2>What failed</h2><div class="scroll">{grid}</div></section>'
 
 
-def _section(section: ReportSection) -> str:
+def _html_section(section: ReportSection) -> str:
     """Return a subject as a line that opens into its cases; one with a failure is open."""
     failed = section.count(FAILED)
     pill = f"{failed} failed" if failed else f"{section.count(PASSED)} passed"
     tone = "bad" if failed else "good"
-    cases = _grid(("case", "", "seconds", ""), map(_case, section.cases))
+    cases = _html_grid(("case", "", "seconds", ""), map(_html_case, section.cases))
     return (
         f"<details{' open' if failed else ''}><summary>{escape(section.title)}"
         f' <span class="pill {tone}">{pill}</span></summary><div class="scroll">{cases}</div></details>'
     )
 
 
-def _case(case: CaseResult) -> str:
+def _html_case(case: CaseResult) -> str:
     tone = _TONES.get(case.outcome, "")
     outcome = f'<span class="pill {tone}">{escape(case.outcome)}</span>' if tone else escape(case.outcome)
     why = f'<span class="soft">{escape(case.why)}</span>'
     return f"<td>{escape(case.name)}</td><td>{outcome}</td><td class='number'>{case.seconds:.1f}</td><td>{why}</td>"
 
 
-def _figures(report: ProofReport) -> str:
+def _html_figures(report: ProofReport) -> str:
     if not report.figures:
         return ""
     rows = (
         f'<td>{escape(what)}</td><td class="number">{escape(format_figure(value, unit))}</td>'
         for what, value, unit in report.figures
     )
-    return f'<section><h2>Figures</h2><div class="scroll">{_grid((), rows)}</div></section>'
+    return f'<section><h2>Figures</h2><div class="scroll">{_html_grid((), rows)}</div></section>'
 
 
-def _plans(report: ProofReport) -> str:
+def _html_plans(report: ProofReport) -> str:
     if not report.plans:
         return ""
     shown = "".join(f"<h3>{escape(name)}</h3><pre>{escape(chr(10).join(steps))}</pre>" for name, steps in report.plans)

@@ -36,7 +36,7 @@ class Rehearsal:
         self._details = details
 
     @contextmanager
-    def _case(self, section: str, name: str) -> Iterator[None]:
+    def _record_case(self, section: str, name: str) -> Iterator[None]:
         """Note whether the block fails."""
         began, outcome, why = time.monotonic(), PASSED, ""
         try:
@@ -50,15 +50,15 @@ class Rehearsal:
     def run(self, recorded: RecordedStatements) -> None:
         """Run all steps; `recorded` is filled by the caller's recording."""
         with closing(self._scratch.connect()) as app, closing(self._scratch.open()) as source:
-            with self._case(STEPS, "the tables of the application"):
+            with self._record_case(STEPS, "the tables of the application"):
                 self._create_tables(app)
             self._install(app, source)
             for name, step in self._steps(app, source):
-                with self._case(STEPS, name):
+                with self._record_case(STEPS, name):
                     step()
             self._parse(recorded)
             self._explain(recorded)
-            with self._case(STEPS, "removal"):
+            with self._record_case(STEPS, "removal"):
                 source.installer.uninstall()
 
     def _create_tables(self, app: Application) -> None:
@@ -80,15 +80,15 @@ class Rehearsal:
     def _install(self, app: Application, source: Source) -> None:
         """Install; if that fails, run each statement alone, so that one report names all that the database refuses."""
         plan = []
-        with self._case(STEPS, "check and plan of the installation"):
+        with self._record_case(STEPS, "check and plan of the installation"):
             source.installer.check(["*"], [])
             plan = source.installer.plan_install(["*"], ["proof_keyless"])
         before = len(self._report.failures)
-        with self._case(STEPS, "installation"):
+        with self._record_case(STEPS, "installation"):
             source.installer.install(["*"], ["proof_keyless"])
         if len(self._report.failures) > before:
             for number, step in enumerate(plan, 1):
-                with self._case(STATEMENTS, f"statement {number} of the installation: {step.what}"):
+                with self._record_case(STATEMENTS, f"statement {number} of the installation: {step.what}"):
                     app.execute(step.sql)
                     app.commit()
 
@@ -161,12 +161,12 @@ class Rehearsal:
     # -- statements ---------------------------------------------------------------------------------------------
 
     def _parse(self, recorded: RecordedStatements) -> None:
-        """Let the database judge what was rendered; a block counts once."""
+        """Let the database parse the rendered statements; a block counts once."""
         for (file, block), texts in sorted(recorded.items()):
             name = f"{file}.{block}"
             if file in OTHER_FILES or name in self._scratch.pieces:
                 continue
-            with self._case(STATEMENTS, name):
+            with self._record_case(STATEMENTS, name):
                 judged = self._scratch.parse(list(texts)[-TEXTS_MAX:])
             case = self._report.section(STATEMENTS).cases[-1]
             if case.outcome == PASSED and not judged:
@@ -174,7 +174,7 @@ class Rehearsal:
                 self._report.section(STATEMENTS).cases[-1] = run
 
     def _explain(self, recorded: RecordedStatements) -> None:
-        with self._case(PLANS, "the database explains its plans"):
+        with self._record_case(PLANS, "the database explains its plans"):
             for check in self._scratch.explain(recorded):
                 self._report.plans.append((check.name, check.steps))
                 why = f"no index: {check.complaint}" if check.complaint else ""

@@ -150,7 +150,7 @@ class ProofRun:
         self._report.facts = self._scratch.read_facts()
         with use_scratch(self._scratch, marker, say), self._scratch.statements.record() as reached:
             say("statements and plans")
-            self._part(lambda: self._rehearse(reached))
+            self._run_part(lambda: self._rehearse(reached))
             say("cases")
             run_cases(self._scratch, self._report, self._details, only=self._request.only, progress=progress)
             self._run_writers(say)
@@ -158,7 +158,7 @@ class ProofRun:
         note_unreached(self._scratch, self._report, reached)
         self._compare_catalogue(before)
 
-    def _part(self, run: Callable[[], None]) -> None:
+    def _run_part(self, run: Callable[[], None]) -> None:
         """Run a part in an empty schema, and empty it afterwards."""
         self._scratch.prepare()
         try:
@@ -176,8 +176,8 @@ class ProofRun:
             return
         say(f"writers for {minutes:g} min")
         name = f"what was captured of {count_phrase(count_writers(self._scratch), 'writer')} equals the table"
-        with self._case(WRITER_SECTION, name):
-            self._part(self._write)
+        with self._record_case(WRITER_SECTION, name):
+            self._run_part(self._write)
 
     def _write(self) -> None:
         counts = run_writers(self._scratch, seed=self._request.seed, seconds=self._request.minutes * 60)
@@ -189,11 +189,11 @@ class ProofRun:
             self._report.left_out.append("cost of triggers")
             return
         say(f"cost of triggers for {self._request.rows:,} rows")
-        with self._case("What triggers cost", "rows with and without triggers"):
-            self._part(lambda: self._report.figures.extend(measure_cost(self._scratch, self._request.rows)))
+        with self._record_case("What triggers cost", "rows with and without triggers"):
+            self._run_part(lambda: self._report.figures.extend(measure_cost(self._scratch, self._request.rows)))
 
     @contextmanager
-    def _case(self, section: str, name: str) -> Iterator[None]:
+    def _record_case(self, section: str, name: str) -> Iterator[None]:
         """Note whether the block fails; the next part is run all the same."""
         outcome, why = PASSED, ""
         try:
@@ -204,7 +204,7 @@ class ProofRun:
         self._report.section(section).cases.append(CaseResult(name=name, outcome=outcome, why=why))
 
     def _compare_catalogue(self, before: str) -> None:
-        with self._case(END, "the catalogue is as it was before"):
+        with self._record_case(END, "the catalogue is as it was before"):
             after = self._scratch.dump()
             if after != before:
                 added = sorted(set(after.splitlines()) ^ set(before.splitlines()))

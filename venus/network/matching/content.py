@@ -1,4 +1,4 @@
-"""Which of many predicates the rows of one table are inside (SREM 2.1), exactly. Pure.
+"""Exact matching of the rows of one table with many predicates (SREM 2.1). Pure.
 
 A predicate becomes an interest for the indexes. Values become numbers that keep their order, but may round; a pair
 whose value and bound have the same number is therefore evaluated again. Equal predicates are one entry. New entries
@@ -216,10 +216,10 @@ class ContentIndex:
             predicate = self._entries[number].predicate
             assert predicate is not None
 
-            def some(wanted: Column, chosen: pa.Array = chosen) -> pa.Array:
+            def select(wanted: Column, chosen: pa.Array = chosen) -> pa.Array:
                 return columns(wanted).all.take(chosen)
 
-            sure[pairs] = evaluate_predicate(predicate, some, len(pairs))
+            sure[pairs] = evaluate_predicate(predicate, select, len(pairs))
         return sure
 
 

@@ -1,7 +1,8 @@
 """Interests that other brokers have installed here, each subspace under a lease (SREM 4.2). Pure.
 
-What its owner does not renew is dropped. A subspace whose digest is not the one that the owner states is reported as
-missing, and the owner sends it as a whole: an owner that has lost messages cannot be answered from old interests.
+Subspaces that their owner does not renew are dropped. A subspace whose digest is not the one that the owner states is
+reported as missing, and the owner sends it as a whole: an owner that has lost messages cannot be answered from old
+interests.
 """
 
 from __future__ import annotations

@@ -294,16 +294,16 @@ class ContentSpace:
             for leaf in list(_overlapping(root, interest)):
                 leaf.add(number, interest, self._digests[number])
                 self._stored += 1
-                if len(leaf.interests) > self._hot_from():
+                if len(leaf.interests) > self._hot_spot_limit():
                     self._cut(leaf, columns)
 
-    def _hot_from(self) -> float:
+    def _hot_spot_limit(self) -> float:
         """Return the number of interests above which a subspace is a hot spot."""
         mean = self._stored / max(len(self._leaves), self._aim * len(self._groups))
         return max(HOT_MIN, HOT * mean)
 
     def _cut(self, leaf: Subspace, columns: Sequence[str]) -> None:
-        """SpaceCut a hot spot in two, and its parts again if they are still hot."""
+        """Cut a hot spot in two, and its parts again if they are still hot."""
         if len(self._leaves) >= SUBSPACES_MAX or len(leaf.interests) < 1.5 * leaf.uncut_at:
             return
         some = list(itertools.islice(leaf.interests.values(), SAMPLE))
@@ -327,7 +327,7 @@ class ContentSpace:
         del self._leaves[leaf.path]
         for part in parts:
             self._leaves[part.path] = part
-            if len(part.interests) > self._hot_from():
+            if len(part.interests) > self._hot_spot_limit():
                 self._cut(part, columns)
 
     def _rebuild(self) -> None:
@@ -342,7 +342,7 @@ class ContentSpace:
         for columns, root in self._groups:
             for number, one in self.interests.items():
                 root.add(number, one, self._digests[number])
-            if len(root.interests) > self._hot_from():
+            if len(root.interests) > self._hot_spot_limit():
                 self._cut(root, columns)
 
 

@@ -140,7 +140,7 @@ class NeighbourViews:
 
 
 def check_neighbour(one: Neighbour, shape: CloudShape, stamp_max: int) -> str:
-    """Return what is wrong with an entry from outside; empty = nothing."""
+    """Return the fault of an entry from outside; empty = it has none."""
     if not shape.is_identifier(one.cluster):
         return f"{one.address} is in cluster {list(one.cluster)}: it must have {shape.depth} digits below {shape.base}"
     if one.stamp > stamp_max:

@@ -1,4 +1,4 @@
-"""Every kind of change that an application can make arrives as what is true after it (VENUS 3.2)."""
+"""Every kind of change by an application is captured, as the rows after it (VENUS 3.2)."""
 
 from __future__ import annotations
 

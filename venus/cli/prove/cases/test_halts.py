@@ -21,7 +21,7 @@ FEW = {"rows_max": 5}
 
 
 class SmallRows(Follower):
-    """Reads sections that are smaller than the largest row, as those of the product are."""
+    """Follower whose sections are smaller than the largest row, like those of the product."""
 
     def drain(self, **limits: int) -> list[FollowedCut]:
         return super().drain(**({"bytes_max": SECTION_BYTES} | limits))

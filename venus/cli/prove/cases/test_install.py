@@ -1,4 +1,4 @@
-"""Installing and removing leaves exactly what it says, and refuses what it cannot do."""
+"""Installation and removal change exactly what they announce, and refuse what is impossible."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def operator(place: Place) -> Iterator[Source]:
 
 
 def follower_rows(app: Application, table: str) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Return what the application sees, as a follower has it."""
+    """Return the application's rows of a table, in the form of a follower."""
     found = app.execute(f"SELECT id, name FROM {table} ORDER BY id")
     app.commit()
     return {(str(i),): {"id": str(i), "name": None if v is None else str(v)} for i, v in found}
@@ -64,7 +64,7 @@ def find_table(tables: list[RegisteredTable], name: str) -> RegisteredTable:
 
 
 def follow(follower: Follower) -> None:
-    """Capture as a process does that compares dictionary and registry now and then."""
+    """Capture like a process that also compares dictionary and registry."""
     for _ in range(2):
         follower.source.capture.refresh_schemas()
         follower.read_registry()

@@ -1,4 +1,4 @@
-"""About how many rows each captured table has: what the database's own statistics say, without reading rows."""
+"""Approximate row counts of captured tables, from the database's own statistics, without reading rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a survey finds of each dialect before anything is installed, and that it leaves nothing behind."""
+"""Surveys of each dialect before an installation: their figures, and that they leave nothing behind."""
 
 from __future__ import annotations
 

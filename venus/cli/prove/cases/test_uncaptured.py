@@ -1,4 +1,4 @@
-"""A table that the patterns choose and that is not captured is named, with what stands in the way of capturing it."""
+"""A table that the patterns choose and that is not captured is named, with the obstacle to its capture."""
 
 from __future__ import annotations
 

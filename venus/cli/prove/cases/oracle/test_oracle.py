@@ -1,4 +1,4 @@
-"""What only a real Oracle shows: `venus prove`, and `make test-oracle`."""
+"""Cases that only a real Oracle database can show: `venus prove`, and `make test-oracle`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def application(app: OracleApplication) -> Any:
 
 
 @pytest.fixture
-def schema(place: OracleScratch) -> str:
+def owner_url(place: OracleScratch) -> str:
     """Return the URL of the owner."""
     return place.url
 
@@ -59,8 +59,8 @@ def test_changes_are_captured(item: Follower, application: Any) -> None:
     assert values(item) == {"2": "two", "3": "one"}
 
 
-def test_a_late_commit_is_not_lost(item: Follower, application: Any, schema: str) -> None:
-    late = parse_driver_url(schema)[0].connect()
+def test_a_late_commit_is_not_lost(item: Follower, application: Any, owner_url: str) -> None:
+    late = parse_driver_url(owner_url)[0].connect()
     late.cursor().execute("INSERT INTO \"ITEM\" VALUES (10, 'late')")
     run(application, "INSERT INTO \"ITEM\" VALUES (11, 'soon')")
     item.drain()
@@ -83,10 +83,10 @@ def test_a_new_column_is_followed(item: Follower, application: Any) -> None:
     assert [row["W"] for row in item.rows("ITEM").values()] == ["x"]
 
 
-def test_the_fence_waits_for_every_earlier_writer(application: Any, schema: str) -> None:
+def test_the_fence_waits_for_every_earlier_writer(application: Any, owner_url: str) -> None:
     run(application, ITEM)
     application.cursor().execute("INSERT INTO \"ITEM\" VALUES (1, 'open')")
-    source = OracleSource(*parse_driver_url(schema))
+    source = OracleSource(*parse_driver_url(owner_url))
     installing = threading.Thread(target=source.installer.install, args=(["*"], []))
     installing.start()
     installing.join(5)
@@ -175,9 +175,9 @@ def test_lobs_of_every_size_travel_whole(application: Any, source: OracleSource)
     }
 
 
-def test_numbers_of_two_instances_caches_do_no_harm(application: Any, schema: str) -> None:
+def test_numbers_of_two_instances_caches_do_no_harm(application: Any, owner_url: str) -> None:
     """As on a RAC: what is drawn from one cache is lower than what another has given out and committed already."""
-    source = OracleSource(*parse_driver_url(f"{schema}&venus_rac=yes"))
+    source = OracleSource(*parse_driver_url(f"{owner_url}&venus_rac=yes"))
     run(application, ITEM)
     source.installer.install(["*"], [])
     follower = Follower(source)
@@ -191,8 +191,8 @@ def test_numbers_of_two_instances_caches_do_no_harm(application: Any, schema: st
     source.close()
 
 
-def test_the_papers_own_variant(application: Any, schema: str) -> None:
-    driver, options = parse_driver_url(schema)
+def test_the_papers_own_variant(application: Any, owner_url: str) -> None:
+    driver, options = parse_driver_url(owner_url)
     source = OracleSource(driver, replace(options, inline=True))
     run(application, ITEM, "INSERT INTO \"ITEM\" VALUES (1, 'one')")
     source.installer.install(["*"], [])
@@ -296,11 +296,13 @@ def test_a_flashback_of_rows_with_triggers_is_captured(
     assert values(item)["1"] == "one"
 
 
-def test_a_table_with_an_exchanged_partition_is_compared(application: Any, schema: str, source: OracleSource) -> None:
+def test_a_table_with_an_exchanged_partition_is_compared(
+    application: Any, owner_url: str, source: OracleSource
+) -> None:
     parts = 'PARTITION BY RANGE ("ID") (PARTITION P1 VALUES LESS THAN (100), PARTITION P2 VALUES LESS THAN (MAXVALUE))'
     try:
         run(application, f"{ITEM} {parts}")
-    except parse_driver_url(schema)[0].error as error:
+    except parse_driver_url(owner_url)[0].error as error:
         if NO_OPTION in str(error):
             pytest.skip("the server has no partitioning")
         raise
