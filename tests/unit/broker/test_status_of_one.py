@@ -73,7 +73,7 @@ def test_who_is_braked(business: str, shown: list[str]) -> None:
         record.record_delay(Limiter.ROWS, name, "a producer", 1.0, 10.0)
     traffic: Any = SimpleNamespace(monotonic=lambda: 10.0, admission=SimpleNamespace(record=record))
     nothing: Any = None
-    found = TrafficStatus(traffic, nothing, nothing, nothing, nothing, nothing)._brakes(10.0, 0, business)
+    found = TrafficStatus(traffic, nothing, nothing, nothing, nothing, nothing)._limiter_metrics(10.0, 0, business)
 
     assert [one.business for one in found] == shown
 
