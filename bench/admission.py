@@ -1,4 +1,4 @@
-"""What the admission of one batch costs, in the broker's event loop: the limiters alone, without a broker.
+"""Cost of the admission of one batch in the broker's event loop: the limiters alone, without a broker.
 
 python -m bench.admission
 """
@@ -18,7 +18,7 @@ CALLS, ROUNDS = 20_000, 15
 
 
 def cost_us(call: Callable[[], object]) -> float:
-    """Return the median of some rounds."""
+    """Return the median microseconds of a call in some rounds."""
     found = []
     for _ in range(ROUNDS):
         began = time.process_time()
@@ -29,7 +29,7 @@ def cost_us(call: Callable[[], object]) -> float:
 
 
 def make_admission(admission: Admission) -> Callable[[], object]:
-    """Return what is done for each frame of half messages: judged, counted, let go, counted back."""
+    """Return the work for each frame of half messages: decide, count, release, count back."""
 
     def call() -> None:
         admission.judge_halves("main", "p", rows=1, nbytes=100, behind_bytes=0, now=time.monotonic())

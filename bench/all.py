@@ -3,7 +3,7 @@
     python -m bench.all [--quick] [--only V3 M2 ...] [--json] [--write]
 
 Exit code 1 if a goal is missed. `--quick` takes a few rounds of each: it shows that the scripts work, its numbers are
-rough. `--write` puts what was found into bench/FIGURES.md. Everything runs on this machine; bench/README.md says under
+rough. `--write` puts the findings into bench/FIGURES.md. Everything runs on this machine; bench/README.md says under
 which conditions.
 """
 
@@ -40,7 +40,7 @@ def measure(figure: Figure, *, quick: bool) -> list[FigureResult]:
 
 
 def table(found: dict[str, list[FigureResult]]) -> Table:
-    """Lay the findings out."""
+    """Lay out the findings."""
     laid = Table(*COLUMNS, title="Figures of the papers")
     for name, findings in found.items():
         for n, finding in enumerate(findings):
@@ -83,7 +83,7 @@ def time_fixed_work() -> float:
 
 
 def conditions(*, quick: bool) -> str:
-    """Say when and where a figure is measured."""
+    """Return when and where a figure is measured, as text."""
     load = os.getloadavg()[0]
     form = "short form" if quick else "full form"
     return (
@@ -93,13 +93,13 @@ def conditions(*, quick: bool) -> str:
 
 
 def write(figure: Figure, findings: list[FigureResult], under: str) -> None:
-    """Put one figure into the page; a run that is stopped has written what it measured until then."""
+    """Write one figure into the page; a run that is stopped has written all figures measured until then."""
     page = PAGE.read_text() if PAGE.exists() else ""
     PAGE.write_text(merge_sections(page, {figure.id: section(figure, findings, under)}, [f.id for f in FIGURES]))
 
 
 def main() -> int:
-    """Measure what was asked for and print the table."""
+    """Measure the requested figures and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few rounds: to try the scripts")
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help=", ".join(f.id for f in FIGURES))

@@ -68,7 +68,7 @@ def changes(numbers: list[int], version: int, *, deleted: list[int] = (), insert
 
 
 class ApplyBench:
-    """One target and what is applied to it."""
+    """A target, with the position of the applied cuts."""
 
     def __init__(self, url: str, keyed_rows_max: int, **options: Any) -> None:
         apply = {"keyed_rows_max": keyed_rows_max, "cut_group_rows_max": 20_000}

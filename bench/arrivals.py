@@ -52,7 +52,7 @@ class FrameCache:
         self.newest: deque[FrameContent] = deque(maxlen=FRAMES_KEPT)
 
     def read(self, content: bytes) -> FrameContent:
-        """Return what is in a frame. Raises DigestMismatch, AssertionError."""
+        """Return the content of a frame. Raises DigestMismatch, AssertionError."""
         for known in self.newest:
             if known.content == content:  # which compares lengths first
                 return known
@@ -71,7 +71,7 @@ class FrameCache:
 
 @dataclass(slots=True)
 class Arrival:
-    """What the subscribers of one process have received so far."""
+    """Record of the increments that the subscribers of one process have received so far."""
 
     positions: list[int]
     #: Of each subscriber: the ends of its frames, and when they came.
@@ -84,7 +84,7 @@ class Arrival:
     frames_read: FrameCache = field(default_factory=FrameCache)
 
     def take(self, number: int, frame: FrameContent, now: float) -> None:
-        """Note a frame of one subscriber. Raises AssertionError unless it continues at its position."""
+        """Record a frame of one subscriber. Raises AssertionError unless it continues at its position."""
         self.opened += frame.is_opening
         self.nbytes += len(frame.content)
         if frame.end > frame.begin:
@@ -96,7 +96,7 @@ class Arrival:
             self.times[number].append(now)
 
     def arrivals(self, wanted: Sequence[int], offset: int) -> Arrivals:
-        """Return what came since `offset`; all of them have everything below each of these offsets."""
+        """Return the arrivals since `offset`, after all subscribers have everything below each of these offsets."""
         return Arrivals(
             first=self.first,
             last=self._last(wanted),

@@ -101,9 +101,9 @@ def measure_bare(*, nbytes: int, seconds: float, durable: bool, pause_s: float =
         port, pid = stack.enter_context(run_server(home / "log" if durable else None))
         channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{port}"))
         answers: Iterator[bytes] = channel.stream_stream(_METHOD)(cast("Any", iter(frames.get, None)))
-        _rounds(frames, answers, bytes(nbytes), _WARM_UP_S, pause_s)
+        _run_rounds(frames, answers, bytes(nbytes), _WARM_UP_S, pause_s)
         before, began = Usage.of([pid, os.getpid()]), time.monotonic()
-        count = _rounds(frames, answers, bytes(nbytes), seconds, pause_s)
+        count = _run_rounds(frames, answers, bytes(nbytes), seconds, pause_s)
         used, took = Usage.of([pid, os.getpid()]).since(before), time.monotonic() - began
         frames.put(None)
     return BareRates(per_s=count / took, cpu_ms=used.cpu_s / count * 1000)
@@ -143,7 +143,7 @@ def _read_all(port: int, streams: int, first: bytes, seconds: float, results: Co
     results.send(found)
 
 
-def _rounds(
+def _run_rounds(
     frames: queue.SimpleQueue[bytes | None], answers: Iterator[bytes], frame: bytes, seconds: float, pause_s: float
 ) -> int:
     count, end = 0, time.monotonic() + seconds
@@ -157,7 +157,7 @@ def _rounds(
 
 
 def main() -> None:
-    """Print both."""
+    """Print the rates of both kinds of server."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--bytes", type=int, default=150)

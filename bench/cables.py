@@ -21,7 +21,7 @@ spawn = multiprocessing.get_context("spawn")
 
 
 def sent_again_at(lost_at: float, first_s: float, now: float) -> float:
-    """Return when TCP sends next what it lost: the interval doubles each time."""
+    """Return when TCP sends the lost segment next: the interval doubles each time."""
     step_s, at = first_s, lost_at + first_s
     while at < now:
         step_s *= 2
@@ -69,7 +69,7 @@ class _Cable:
         far.drain()
 
     async def close(self) -> None:
-        """End every connection, and what is being sent again."""
+        """End every connection, and the repeated sending."""
         self.connected.set()  # nothing that ends now is sent again
         tasks = list(self.tasks)
         for task in tasks:
@@ -82,7 +82,7 @@ class _Cable:
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection: what it gets leaves the other end, in order."""
+    """One end of a connection: bytes that it receives leave the other end, in order."""
 
     def __init__(self, cable: _Cable, way: str) -> None:
         self._cable, self._way = cable, way
@@ -104,12 +104,12 @@ class _End(asyncio.Protocol):
         self._pass(None)
 
     def close(self) -> None:
-        """End it."""
+        """End the connection."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End it, whether or not the other side still reads."""
+        """End the connection, whether or not the other side still reads."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -132,7 +132,7 @@ class _End(asyncio.Protocol):
         self.drain()
 
     def drain(self) -> None:
-        """Let go what waits, if it may."""
+        """Pass the waiting bytes on, if the cable is not interrupted."""
         while self._waiting and self.other is not None and not self._resending:
             item = self._waiting.popleft()
             if item is None:
@@ -142,7 +142,7 @@ class _End(asyncio.Protocol):
                 self.other._transport.write(item)
 
 
-async def _lay(targets: Mapping[str, str], orders: Connection) -> None:
+async def _serve_cables(targets: Mapping[str, str], orders: Connection) -> None:
     loop = asyncio.get_running_loop()
     cables = {name: _Cable(target) for name, target in targets.items()}
     servers = {name: await loop.create_server(cable.make_end, "127.0.0.1", 0) for name, cable in cables.items()}
@@ -162,7 +162,7 @@ async def _lay(targets: Mapping[str, str], orders: Connection) -> None:
 
 
 def _run(targets: Mapping[str, str], orders: Connection) -> None:
-    asyncio.run(_lay(targets, orders))
+    asyncio.run(_serve_cables(targets, orders))
 
 
 class Cables:
@@ -173,30 +173,30 @@ class Cables:
         self._process = spawn.Process(target=_run, args=(dict(targets), theirs), daemon=True)
         self._process.start()
         theirs.close()
-        self.at: dict[str, str] = self._answer()
+        self.at: dict[str, str] = self._read_answer()
 
     def disconnect_all(self, names: Sequence[str]) -> None:
-        """Let nothing pass from now on."""
-        self._order("out", names)
+        """Interrupt these cables."""
+        self._send_order("out", names)
 
     def reconnect_all(self, names: Sequence[str]) -> None:
-        """Let everything pass again."""
-        self._order("back", names)
+        """End the interruption of these cables."""
+        self._send_order("back", names)
 
     def down(self, name: str) -> int:
         """Return how many bytes a broker has sent down its cable."""
-        return int(self._order("passed", [name])[name]["down"])
+        return int(self._send_order("passed", [name])[name]["down"])
 
     def close(self) -> None:
         """End every connection."""
         self._orders.send(None)
         self._process.join(30)
 
-    def _order(self, what: str, names: Sequence[str]) -> Any:
+    def _send_order(self, what: str, names: Sequence[str]) -> Any:
         self._orders.send((what, list(names)))
-        return self._answer()
+        return self._read_answer()
 
-    def _answer(self) -> Any:
+    def _read_answer(self) -> Any:
         if not self._orders.poll(ANSWER_S):
             raise TimeoutError("the cables do not answer")
         return self._orders.recv()

@@ -1,4 +1,4 @@
-"""Capture at a PostgreSQL source: the paper's table 5, and what triggers cost the application.
+"""Capture at a PostgreSQL source: the paper's table 5, and the cost of triggers for the application.
 
 `python -m bench.capture [rounds]`. Table 5 is 100,000 inserts, updates and deletes of one table: the time from the
 application's commit until every section of the cut has been read and the cut is committed at the source (the paper
@@ -50,7 +50,7 @@ def statements(table: str, kind: str, first: int, last: int) -> str:
     }[kind]
 
 
-def in_pieces(table: str, kind: str, size: int) -> Iterator[str]:
+def statements_of_all_rows(table: str, kind: str, size: int) -> Iterator[str]:
     """Yield the statements that change all rows, `size` at once."""
     for first in range(1, ROWS + 1, size):
         yield statements(table, kind, first, first + size - 1)
@@ -93,13 +93,13 @@ def measure_time(action: Callable[[], object]) -> float:
 
 
 def table_5(cursor: Cursor, drain: Drain, rounds: int) -> dict[tuple[str, str], list[float]]:
-    """Time from commit to cut committed, for one statement and for statements of 1000 rows in one transaction."""
+    """Measure the time from commit to cut, for one statement and for statements of 1000 rows in one transaction."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(rounds):
         for name, size in (("one statement", ROWS), ("1000-row statements", STATEMENT_ROWS)):
             for kind in ("insert", "update", "delete"):
                 cursor.execute("BEGIN")
-                for statement in in_pieces("captured", kind, size):
+                for statement in statements_of_all_rows("captured", kind, size):
                     cursor.execute(statement)
                 cursor.execute("COMMIT")
                 began = time.perf_counter()
@@ -138,7 +138,7 @@ def one_row_cost(cursor: Cursor, drain: Drain, rounds: int) -> dict[tuple[str, s
 
 
 @contextmanager
-def workplace() -> Iterator[tuple[Cursor, Drain]]:
+def start_workplace() -> Iterator[tuple[Cursor, Drain]]:
     """Start a server with a plain and a captured table."""
     with TemporaryDirectory(prefix="venus-bench-") as home, running_server(Path(home) / "data") as server:
         url = server.create_database()
@@ -154,7 +154,7 @@ def workplace() -> Iterator[tuple[Cursor, Drain]]:
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     console = Console()
-    with workplace() as (cursor, drain):
+    with start_workplace() as (cursor, drain):
         fast = table_5(cursor, drain, rounds)
         bulk = bulk_cost(cursor, drain, rounds)
         single = one_row_cost(cursor, drain, rounds)

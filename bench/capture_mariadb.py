@@ -1,4 +1,4 @@
-"""What capture costs a MariaDB application, and how fast VENUS reads: rows/s, a server of its own, nothing synced.
+"""Cost of capture for a MariaDB application, and how fast VENUS reads: rows/s, a server of its own, nothing synced.
 
 Run it with `python -m bench.capture_mariadb [rows]`. Twin tables in turn, one of them captured; then the time from the
 application's commit until the cut is read and its local transaction is committed, beside the paper's (its hardware).

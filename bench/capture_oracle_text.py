@@ -1,4 +1,4 @@
-"""What the Oracle triggers cost, as they are generated, on MariaDB in Oracle mode: ratios, not an Oracle's figures.
+"""Cost of the generated Oracle triggers, on MariaDB in Oracle mode: ratios, not the figures of an Oracle server.
 
 Run it with `python -m bench.capture_oracle_text [rows]`. Twin tables in turn: without triggers, captured (the default),
 and with the paper's own columns (inline). What VENUS needs to read it is not measured: MariaDB's driver deletes rows

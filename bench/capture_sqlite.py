@@ -1,4 +1,4 @@
-"""What capture costs a SQLite application, and how fast VENUS reads: rows/s, one process, one file in WAL mode.
+"""Cost of capture for a SQLite application, and how fast VENUS reads: rows/s, one process, one file in WAL mode.
 
 Run it with `python bench/capture_sqlite.py [rows]`. The first table compares the application's own rates without and
 with triggers; the second is VENUS reading a fill and a burst of changes into sections, and the lock it holds meanwhile.

@@ -107,7 +107,7 @@ def run(rows: int, row_bytes: int, batches: int, *, shuffled: bool) -> None:
 
 
 def main() -> None:
-    """Parse and run."""
+    """Measure each size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 100, 1000, 5000])
     parser.add_argument("--row-bytes", type=int, default=100)

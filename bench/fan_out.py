@@ -38,13 +38,13 @@ class Messages:
         self.count = self.end = 0
 
     def commit_one(self) -> None:
-        """Commit one, and wait until it is."""
+        """Commit a message, and wait for the answer."""
         self.commit_many(1)
 
     def commit_many(self, count: int) -> None:
-        """Commit so many, as fast as the broker makes them durable; each is a half message with a decision."""
+        """Commit messages as fast as the broker makes them durable; each is a half message with a decision."""
         producer = self._producer
-        halves = [self._next() for _ in range(count)]
+        halves = [self._make_next() for _ in range(count)]
         first, last = halves[0].batch_no, halves[-1].batch_no
         decided = first - 1
         for half in halves:
@@ -55,7 +55,7 @@ class Messages:
             producer.decide(decided, halves[decided - first].digest, Verdict.COMMIT)
         producer.wait_until_decided(last)
 
-    def steadily(self, rate: float, seconds: float) -> dict[int, float]:
+    def send_steadily(self, rate: float, seconds: float) -> dict[int, float]:
         """Send so many a second, decided when durable; return when each was sent, by the offset behind it."""
         producer, begun, digests = self._producer, dict[int, float](), dict[int, int]()
         decided, start = self.count, time.monotonic()
@@ -63,7 +63,7 @@ class Messages:
             while (left_s := start + n / rate - time.monotonic()) > 0:
                 decided = self._decide_durable(decided, digests)
                 time.sleep(min(left_s, LOOK_S))
-            half = self._next()
+            half = self._make_next()
             begun[self.end] = time.monotonic()
             digests[self.count] = half.digest
             producer.send_half(half)
@@ -74,20 +74,20 @@ class Messages:
         return begun
 
     def _decide_durable(self, decided: int, digests: dict[int, int]) -> int:
-        """Commit what has become durable; return through which message all are committed."""
+        """Commit the messages that have become durable; return the number of the last one."""
         through = self._producer.persisted_through
         if through > decided:
             self._producer.decide(through, digests[through], Verdict.COMMIT)
         return max(through, decided)
 
-    def _next(self) -> broker_pb2.Half:
+    def _make_next(self) -> broker_pb2.Half:
         half = self._make(self.count + 1, self.end + 1, self.rows)
         self.count += 1
         self.end += self.rows
         return half
 
     def close(self) -> None:
-        """Leave."""
+        """End the stream."""
         self._producer.close()
 
 
@@ -100,7 +100,7 @@ class ProcessUsage:
 
     @property
     def cpu_s(self) -> float:
-        """User and system."""
+        """Return the seconds of user and system time."""
         return _cpu_s(self._pid) - self._began
 
     @property

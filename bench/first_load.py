@@ -51,7 +51,7 @@ SOURCES = ("postgresql", "mariadb", "sqlite")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLoadFigures:
-    """What a first load took: seconds, processor time by part in each phase, and memory of VENUS at its peak."""
+    """Figures of a first load: seconds, processor time by part in each phase, and memory of VENUS at its peak."""
 
     rows: int
     seconds: float
@@ -119,7 +119,7 @@ def open_source(kind: str, home: Path, counts: Mapping[Shape, int]) -> Iterator[
 
 
 def mariadb_statements(counts: Mapping[Shape, int]) -> list[str]:
-    """Return the same tables for MariaDB."""
+    """Return the statements that make the two tables in MariaDB."""
     narrow, large = counts[NARROW], counts[LARGE]
     return [
         "CREATE TABLE narrow (id int PRIMARY KEY, name varchar(60), city varchar(60), score int)",
@@ -132,7 +132,7 @@ def mariadb_statements(counts: Mapping[Shape, int]) -> list[str]:
 
 
 def fill_sqlite(file: Path, counts: Mapping[Shape, int]) -> None:
-    """Make the same tables in a file of SQLite."""
+    """Make the two tables in a file of SQLite."""
 
     def md5(number: int) -> str:
         return hashlib.md5(str(number).encode(), usedforsecurity=False).hexdigest()
@@ -154,7 +154,7 @@ def fill_sqlite(file: Path, counts: Mapping[Shape, int]) -> None:
 
 
 class UsageSampler:
-    """Looks at processes until it is stopped: processor time by part, and resident memory."""
+    """Sampler of processes until it is stopped: processor time by part, and resident memory."""
 
     def __init__(self, look: Callable[[], tuple[dict[str, float], dict[str, int]]]) -> None:
         self._look, self._stop = look, threading.Event()
@@ -177,7 +177,7 @@ class UsageSampler:
             self.take()
 
     def take(self) -> None:
-        """Look once."""
+        """Record the usage once."""
         cpu_s, memory = self._look()
         self.cpu_s.append((time.monotonic(), cpu_s))
         for name, nbytes in {**memory, "all": sum(memory.values())}.items():
@@ -209,7 +209,7 @@ class FirstLoadSite:
 
     @property
     def rows(self) -> int:
-        """The rows of all tables."""
+        """The number of rows in all tables."""
         return sum(self._counts.values())
 
     def stop(self) -> None:
@@ -315,7 +315,7 @@ class FirstLoadSite:
             raise RuntimeError(f"venus {' '.join(words)}: {done.stdout}{done.stderr}")
 
     def _assert_equal(self, name: str) -> None:
-        """Compare counts and sums of both tables with what was made."""
+        """Compare counts and sums of both tables with those of the source."""
         namespace = {"mariadb": self._source.url.rpartition("/")[2].partition("?")[0]}.get(self._source.kind, "public")
         for shape, count in self._counts.items():
             (found,) = self._sql(name, f"SELECT count(*), sum(id::bigint) FROM {namespace}.{shape.name}")

@@ -1,4 +1,4 @@
-"""What `venus assess` forecasts, and what then happens: the constants of its forecast come from here.
+"""Forecasts of `venus assess` beside measurements, from which the constants of its forecast come.
 
     python -m bench.forecast [--only sqlite postgresql mysql oracle] [--narrow 100000] [--wide 20000] [--pace]
 
@@ -165,8 +165,8 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def one(kind: str, columns: int, rows: int, server: Server, *, pace_only: bool) -> dict[str, Any]:
-    """Assess, fill, load, rehearse."""
+def measure_case(kind: str, columns: int, rows: int, server: Server, *, pace_only: bool) -> dict[str, Any]:
+    """Measure one case: assess, fill, load, rehearse."""
     with tempfile.TemporaryDirectory() as name, place(kind, Path(name), server) as at:
         fill(at, columns, rows)
         if pace_only:
@@ -183,7 +183,7 @@ def one(kind: str, columns: int, rows: int, server: Server, *, pace_only: bool) 
             pipeline.close()
 
 
-def processors(pipeline: Pipeline, server: Server) -> float:
+def read_cpu_s(pipeline: Pipeline, server: Server) -> float:
     """Return the seconds that commands, broker, sync and the embedded server have computed so far."""
     own = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = own.ru_utime + own.ru_stime
@@ -200,7 +200,7 @@ def processors(pipeline: Pipeline, server: Server) -> float:
 
 
 def pace(at: ForecastPlace, environ: dict[str, str]) -> dict[str, float]:
-    """Return what one row of a fill costs the adapter, in microseconds of its own processor time."""
+    """Return the adapter's processor time for one row of a fill, in microseconds."""
     for name, value in environ.items():
         if name == "PYTHONPATH":
             sys.path[:0] = value.split(":")
@@ -224,7 +224,7 @@ def pace(at: ForecastPlace, environ: dict[str, str]) -> dict[str, float]:
 
 
 def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[int, float]:
-    """Read what is due, cut by cut, as capture does."""
+    """Read everything that is due, cut by cut, as capture does."""
     rows, seconds = 0, 0.0
     while due := [t.fill for t in source.registry.read_registered_tables() if not t.fill.done]:
         try:
@@ -257,25 +257,25 @@ def read_all(source: Source, epoch: Epoch, batch: int, sequence: int) -> tuple[i
 
 
 def measure(pipeline: Pipeline, at: ForecastPlace, server: Server) -> dict[str, Any]:
-    """Return the forecast beside what happened; what happened also as the time of all processors."""
+    """Return the forecast beside the measurement, which includes the time of all processors."""
     found = pipeline.ask("assess")["forecast"]
     bare_us = change(at)
     pipeline.ask("install-triggers")
     captured_us = change(at)
     log_bytes = query_number(at, LOG_BYTES[at.kind])
     pipeline.start_broker()
-    busy, started = processors(pipeline, server), time.monotonic()
+    busy, started = read_cpu_s(pipeline, server), time.monotonic()
     loaded = pipeline.ask("migrate", "--target", "main", "--engine", "local")
     whole_s = time.monotonic() - started
-    migrate_cpu_s = processors(pipeline, server) - busy
+    migrate_cpu_s = read_cpu_s(pipeline, server) - busy
     disk = size_of(pipeline.folder / "data")
     pipeline.start("sync", "sync", "--target", "main")
     pipeline.wait_until_caught_up("main")
     while True:
-        busy, started = processors(pipeline, server), time.monotonic()
+        busy, started = read_cpu_s(pipeline, server), time.monotonic()
         rehearsed = pipeline.ask("cutover", "--target", "main", "--rehearse", code=(0, 3))
         cutover_s = time.monotonic() - started
-        cutover_cpu_s = processors(pipeline, server) - busy
+        cutover_cpu_s = read_cpu_s(pipeline, server) - busy
         if not rehearsed["blocks"]:
             break
         pipeline.wait_until_caught_up("main")  # a heartbeat came at the wrong moment, on a busy machine
@@ -308,16 +308,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as home, running_server(Path(home)) as server:
         for kind in options.only:
             for columns, rows in ((4, 1_000), (4, options.narrow), (20, options.wide)):
-                found = one(kind, columns, rows, server, pace_only=options.pace)
+                found = measure_case(kind, columns, rows, server, pace_only=options.pace)
                 if options.pace or options.parts:
                     print(kind, columns, "columns", format_forecast(found), flush=True)
                 if not options.pace:
-                    factors |= held_against(f"{kind} {columns} columns {rows:,} rows", found)
+                    factors |= print_comparison(f"{kind} {columns} columns {rows:,} rows", found)
     return verdict(factors) if factors else 0
 
 
-def held_against(case: str, found: dict[str, Any]) -> dict[str, float]:
-    """Print each forecast of a case beside what happened; return how many times off they were."""
+def print_comparison(case: str, found: dict[str, Any]) -> dict[str, float]:
+    """Print each forecast of a case beside the measurement; return the factors between them."""
     factors = {}
     for name, what in FORECASTS.items():
         forecast, took = found[name]

@@ -70,7 +70,7 @@ def start_three() -> Iterator[list[Process]]:
 
 
 class RecordingSelector(BrokerSelector):
-    """Remembers how long it took from a failure or a slow answer until the peer was isolated."""
+    """Selector that records how long it took from a failure or a slow answer until the peer was isolated."""
 
     def __init__(self, addresses: tuple[str, ...]) -> None:
         super().__init__(addresses)
@@ -85,7 +85,7 @@ class RecordingSelector(BrokerSelector):
         self.behind_ms.append((time.monotonic() - at) * 1000)
 
     def record_success(self, address: str, latency_s: float) -> None:
-        """Measure the same for an answer that was too slow."""
+        """Measure the time from an answer that was too slow until no client asks the peer first."""
         at = time.monotonic()
         super().record_success(address, latency_s)
         if address in self.isolated_brokers():
@@ -138,7 +138,7 @@ def false_isolations(seconds: float) -> int:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     return measure(rounds=1, watch_s=10.0) if quick else measure(rounds=20, watch_s=3600.0)
 
 

@@ -23,11 +23,11 @@ import pyarrow.parquet
 from bench.loading import WORKERS, LoadSite
 
 
-def by_jdbc(home: LoadSite, text: bytes, jar: str) -> float:
+def load_by_jdbc(home: LoadSite, text: bytes, jar: str) -> float:
     """Return the seconds that the writer took for all rows."""
     name = home.new_target()
     home.run_sql(name, home.shape.create.replace(", PRIMARY KEY (id)", ""))
-    with tempfile.TemporaryDirectory() as folder, relay(home.postgres.socket) as port:
+    with tempfile.TemporaryDirectory() as folder, run_relay(home.postgres.socket) as port:
         file = Path(folder) / "rows.parquet"
         write_parquet(text, [column for column, _, _ in home.shape.columns], file)
         url = f"jdbc:postgresql://127.0.0.1:{port}/{name}?reWriteBatchedInserts=true&stringtype=unspecified"
@@ -51,7 +51,7 @@ def write_parquet(text: bytes, names: list[str], file: Path) -> None:
 
 
 @contextmanager
-def relay(path: Path) -> Iterator[int]:
+def run_relay(path: Path) -> Iterator[int]:
     """Carry bytes between a TCP port and a socket file."""
     listener = socket.create_server(("127.0.0.1", 0))
 

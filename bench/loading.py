@@ -40,7 +40,7 @@ class LoadSite:
         self._broker: subprocess.Popen[bytes] | None = None
 
     def fill(self) -> float:
-        """Make the rows, and let the broker have them; return how many rows a second it got."""
+        """Make the rows and give them to the broker; return the rows a second that it received."""
         self.run_sql("postgres", f"CREATE DATABASE {self._source}")
         self.run_sql(self._source, self.shape.create)
         self.run_sql(self._source, self.shape.insert(1, self.rows))
@@ -53,7 +53,7 @@ class LoadSite:
         return self.rows / float(answer["first_fill_seconds"])
 
     def load(self) -> float:
-        """Load an empty target; return the seconds that the command says."""
+        """Load an empty target; return the seconds that the command reports."""
         answer = self.run("migrate", "--target", self.new_target(), "--engine", "local")
         assert answer["rows"] == self.rows
         return float(answer["seconds"])
@@ -86,7 +86,7 @@ load_workers = {WORKERS}
         return f'[broker]\nlisten = "{self._address}"\nhttp = ""\ndata_dir = "{data}"'
 
     def drop(self, name: str) -> None:
-        """Give the space back."""
+        """Drop the database of a target, to free its space."""
         self.run_sql("postgres", f"DROP DATABASE {name} WITH (FORCE)")
 
     @property

@@ -31,12 +31,12 @@ from bench.overload_clients import (
     BATCH_ROWS,
     Latencies,
     Trickle,
-    echoing,
     flood,
-    halves_of_the_machine,
-    on_cores,
     read,
+    run_echo,
     spawn,
+    split_cores,
+    use_cores,
 )
 from bench.venus_transmission import _MAIN
 from venus.config import BrokerSettings, DegradeSettings, Settings
@@ -49,7 +49,7 @@ TIMES = 2.0
 
 
 @contextmanager
-def broker() -> Iterator[tuple[str, str, int]]:
+def start_broker() -> Iterator[tuple[str, str, int]]:
     """Start a broker; give its addresses and its process."""
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
         options = BrokerSettings(
@@ -69,7 +69,7 @@ def broker() -> Iterator[tuple[str, str, int]]:
 
 @contextmanager
 def overload(address: str, cores: set[int], pace: float) -> Iterator[list[float]]:
-    """Let the floods and the readers run; at the end give how many times as much as was taken each flood offered.
+    """Run the floods and the readers; give at the end the ratio of each flood's offered load to the accepted one.
 
     `pace` is each flood's, in rows a second; 0 = as fast as it can.
     """
@@ -79,13 +79,13 @@ def overload(address: str, cores: set[int], pace: float) -> Iterator[list[float]
     work = [spawn.Process(target=flood, args=(address, name, pace, stop, said)) for name in names]
     work += [spawn.Process(target=read, args=(address, names[n % FLOODS], stop)) for n in range(READERS)]
     offered: list[float] = []
-    with on_cores(cores):
+    with use_cores(cores):
         for each in work[:FLOODS]:
             each.start()
     with AdminClient(address) as admin:  # nothing can be read before it is there
         while sum(bool(b.next_offset) for b in admin.status().businesses if b.business in names) < FLOODS:
             time.sleep(0.1)
-    with on_cores(cores):
+    with use_cores(cores):
         for each in work[FLOODS:]:
             each.start()
     try:
@@ -105,26 +105,26 @@ def rows_taken(address: str) -> int:
         return sum(found.next_offset for found in admin.status().businesses if found.business != "trickle")
 
 
-def what_fits(quick: bool, cores: set[int]) -> float:
+def measure_capacity(quick: bool, cores: set[int]) -> float:
     """Return how many rows a second are committed while the floods send as fast as they can, and no trickle.
 
     At a broker of its own, so that the one that is measured begins with nothing.
     """
-    with broker() as (address, _, _), overload(address, cores, 0.0):
+    with start_broker() as (address, _, _), overload(address, cores, 0.0):
         time.sleep(4.0 if quick else 10.0)  # until as much is behind as may be
         began, before = time.monotonic(), rows_taken(address)
         time.sleep(6.0 if quick else 20.0)
         return (rows_taken(address) - before) / (time.monotonic() - began)
 
 
-def lanes(address: str) -> list[int]:
+def degraded_lanes(address: str) -> list[int]:
     """Return the degraded lanes, the last one to go first."""
     with AdminClient(address) as admin:
         return sorted((lane.lane for lane in admin.status().traffic.lanes if lane.degraded_since_us), reverse=True)
 
 
-def details_first(seen: Collection[tuple[int, ...]]) -> bool:
-    """Whether something was given up, and never a lane in front of the details: without that it was no overload."""
+def gives_up_details_first(seen: Collection[tuple[int, ...]]) -> bool:
+    """Whether lanes were given up, and none before that of the details; without any, there was no overload."""
     return any(seen) and all(found == (4, 3, 2, 1)[: len(found)] for found in seen)
 
 
@@ -145,19 +145,19 @@ class OverloadResult:
 
 
 def run(quick: bool, *, shared_cores: bool = False, flat_out: bool = False) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     alone_s, loaded_s = (10.0, 30.0) if quick else (60.0, 600.0)
-    own, theirs = halves_of_the_machine()
+    own, theirs = split_cores()
     clients = own | theirs if shared_cores else theirs
     seen = OverloadResult()
-    with nullcontext() if shared_cores else on_cores(own):
-        seen.fits = what_fits(quick, clients)
+    with nullcontext() if shared_cores else use_cores(own):
+        seen.fits = measure_capacity(quick, clients)
         pace = 0.0 if flat_out else TIMES * seen.fits / FLOODS
-        with broker() as (address, http, pid), echoing() as echo:
+        with start_broker() as (address, http, pid), run_echo() as echo:
             trickle = Trickle(address, http, echo)
             trickle.run(alone_s, seen.idle)
             with overload(address, clients, pace) as seen.offered:
-                run_beside(seen, trickle, loaded_s, address, pid)
+                run_trickle(seen, trickle, loaded_s, address, pid)
             trickle.close()
             with AdminClient(address) as admin:
                 count(seen, trickle.rows, admin.status())
@@ -165,18 +165,18 @@ def run(quick: bool, *, shared_cores: bool = False, flat_out: bool = False) -> S
     return [*findings_of_latencies(seen, where), *findings_of_overload(seen)]
 
 
-def run_beside(seen: OverloadResult, trickle: Trickle, seconds: float, address: str, pid: int) -> None:
-    """Let the trickle run beside the load, and look what the broker does about it."""
+def run_trickle(seen: OverloadResult, trickle: Trickle, seconds: float, address: str, pid: int) -> None:
+    """Run the trickle beside the load, and record the broker's reaction."""
     began, before = time.monotonic(), rows_taken(address)
     while time.monotonic() < began + seconds:
         trickle.run(1.0, seen.loaded)
-        seen.degraded.add(tuple(lanes(address)))
+        seen.degraded.add(tuple(degraded_lanes(address)))
         seen.peak_bytes = max(seen.peak_bytes, psutil.Process(pid).memory_info().rss)
     seen.taken = (rows_taken(address) - before) / (time.monotonic() - began)
 
 
 def count(seen: OverloadResult, sent: int, status: broker_pb2.BrokerStatus) -> None:
-    """Count what has arrived; whole batches are missing where a flood has anything undecided or odd."""
+    """Count the rows that have arrived; whole batches are missing where a flood has anything undecided or odd."""
     for found in status.businesses:
         if found.business == "trickle":
             seen.lost += sent - found.next_offset
@@ -185,7 +185,7 @@ def count(seen: OverloadResult, sent: int, status: broker_pb2.BrokerStatus) -> N
 
 
 def findings_of_latencies(seen: OverloadResult, where: str) -> list[FigureResult]:
-    """Return how long lanes 0 and 1 took, beside what the machine alone does, and the trickle's whole commit."""
+    """Return the latencies of lanes 0 and 1, beside that of the machine alone, and the trickle's whole commit."""
     idle, loaded = seen.idle, seen.loaded
     compared = [
         ("lane 0: health", idle.health, loaded.health),
@@ -218,7 +218,7 @@ def findings_of_latencies(seen: OverloadResult, where: str) -> list[FigureResult
 
 
 def findings_of_overload(seen: OverloadResult) -> list[FigureResult]:
-    """Return whether it was an overload, and what became of it."""
+    """Return whether it was an overload, and its outcome."""
     return [
         at_least(
             f"load offered, times what was taken ({seen.fits:,.0f} rows/s fit, {seen.taken:,.0f} were taken)",
@@ -232,7 +232,7 @@ def findings_of_overload(seen: OverloadResult) -> list[FigureResult]:
             what="what was degraded, and in which order",
             ours=", ".join(str(found) for found in sorted(seen.degraded) if found) or "nothing: not an overload",
             goal="4 first",
-            met=details_first(seen.degraded),
+            met=gives_up_details_first(seen.degraded),
         ),
     ]
 

@@ -26,7 +26,7 @@ spawn = multiprocessing.get_context("spawn")
 
 
 class FloodSource:
-    """What a flood sends: batch after batch, each committed once it is on the broker's disk."""
+    """Source of a flood: batch after batch, each committed once it is on the broker's disk."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -46,7 +46,7 @@ class FloodSource:
         self.decide()
 
     def decide(self) -> None:
-        """Commit what is on the disk."""
+        """Commit the batches that are on the broker's disk."""
         through = self._producer.persisted_through
         if through > self._decided:
             self._decided = through
@@ -65,7 +65,7 @@ class FloodSource:
 
 
 def flood(address: str, business: str, pace: float, stop: Event, said: Queue[float]) -> None:
-    """Commit batches; say how many times as much as was taken it offered.
+    """Commit batches; report the ratio of the offered load to the accepted one.
 
     `pace` is in rows a second; 0 = as fast as the broker takes them.
     """
@@ -87,7 +87,7 @@ def send_all(source: FloodSource, stop: Event) -> float:
 
 
 def keep_pace(source: FloodSource, rows_per_s: float, stop: Event) -> float:
-    """Offer so much, whatever is taken of it; return how many times as much that was.
+    """Offer rows at this rate, accepted or not; return the ratio of the offered load to the accepted one.
 
     What the broker has no room for stays at the source, as changes stay in a log table, and goes when there is room.
     """
@@ -127,7 +127,7 @@ def echo(said: Queue[tuple[str, int]]) -> None:
 
 
 @contextmanager
-def echoing() -> Iterator[tuple[str, int]]:
+def run_echo() -> Iterator[tuple[str, int]]:
     """Run the echo; give its address."""
     said: Queue[tuple[str, int]] = spawn.Queue()
     process = spawn.Process(target=echo, args=(said,))
@@ -140,8 +140,8 @@ def echoing() -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def on_cores(cores: set[int]) -> Iterator[None]:
-    """Let what is started here run on these cores alone, and this process meanwhile."""
+def use_cores(cores: set[int]) -> Iterator[None]:
+    """Run this process, and those that it starts within the block, on these cores alone."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -150,7 +150,7 @@ def on_cores(cores: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def halves_of_the_machine() -> tuple[set[int], set[int]]:
+def split_cores() -> tuple[set[int], set[int]]:
     """Return the cores of the broker and those of its clients; the same if there is but one."""
     cores = sorted(os.sched_getaffinity(0))
     middle = (len(cores) + 1) // 2
@@ -211,7 +211,7 @@ class Trickle:
             connection.recv(1)
 
     def close(self) -> None:
-        """Leave."""
+        """End the streams."""
         self._producer.close()
 
 

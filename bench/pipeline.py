@@ -43,7 +43,7 @@ class MeasuredPipeline:
         self._mark = 0
 
     def start(self, shapes: list[Shape]) -> None:
-        """Install, load the empty tables, start what stays."""
+        """Install, load the empty tables, and start the processes."""
         for statement in [s.create for s in shapes] + [
             "CREATE TABLE mark (id integer PRIMARY KEY, n integer)",
             "INSERT INTO mark VALUES (1, 0)",
@@ -66,16 +66,16 @@ class MeasuredPipeline:
             self.source.execute(statement)
         self.source.execute("COMMIT")
         end = time.monotonic() + WAIT_S
-        while self._one(self.target, "SELECT n FROM mark") != self._mark:
+        while self._query_one(self.target, "SELECT n FROM mark") != self._mark:
             self.venus.check()
             if time.monotonic() > end:
                 raise RuntimeError("the burst did not arrive")
             time.sleep(0.02)
         stamp = "SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8 FROM mark"
-        return float(self._one(self.target, stamp) - self._one(self.source, stamp))
+        return float(self._query_one(self.target, stamp) - self._query_one(self.source, stamp))
 
     @staticmethod
-    def _one(cursor: Any, query: str) -> Any:
+    def _query_one(cursor: Any, query: str) -> Any:
         cursor.execute(query)
         return cursor.fetchone()[0]
 
@@ -109,7 +109,7 @@ class MeasuredPipeline:
 
 
 class Peers:
-    """What PostgreSQL needs for the same rows into the same table, from ready text."""
+    """PostgreSQL's own ways of writing the same rows into the same table, from ready text."""
 
     def __init__(self, pipeline: MeasuredPipeline, shape: Shape, rows: int) -> None:
         self._target = pipeline.target
@@ -241,7 +241,7 @@ def report_trickle(console: Console, latencies: list[float]) -> None:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)

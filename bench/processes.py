@@ -1,4 +1,4 @@
-"""What the pipeline bench runs: an embedded PostgreSQL, and VENUS's processes as a user starts them; their CPU time."""
+"""Processes of the pipeline bench: an embedded PostgreSQL, and VENUS's as a user starts them; their CPU time."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ data_dir = "{home / "broker"}"
             raise RuntimeError(f"venus {' '.join(words)}: {done.stdout}")
 
     def start(self, name: str, *words: str) -> None:
-        """Start a process that stays."""
+        """Start a process that runs until it is ended."""
         self._running[name] = subprocess.Popen(
             self._command(*self._options, *words), stdout=self._log, stderr=self._log, env=ENVIRONMENT
         )
@@ -164,7 +164,7 @@ data_dir = "{home / "broker"}"
 
     @property
     def log(self) -> Path:
-        """What they write."""
+        """The output of the processes."""
         return Path(self._log.name)
 
     def pid(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""How transmission is measured: one process sends, one receives, and both read the same monotonic clock.
+"""Measurement of transmission: one process sends, one receives, and both read the same monotonic clock.
 
 A system is a `System`; the process that started this script starts its server, a sender process and a receiver
 process, and asks them for one round after the other. Rows are made before the clock starts.
@@ -69,7 +69,7 @@ class System(Protocol):
     rows_max: int
 
     def missing(self) -> str:
-        """Say what is not installed, or nothing."""
+        """Return which programs are missing, empty = none."""
 
     def start(self) -> None: ...
 
@@ -85,7 +85,7 @@ class System(Protocol):
         """Return the server's processes."""
 
     def finish(self, wanted: Round) -> None:
-        """Wait for what the server still has to do after everything was received."""
+        """Wait for the rest of the server's work after everything was received."""
 
 
 def _send(make: Callable[[], Sender], pipe: Connection) -> None:

@@ -46,8 +46,8 @@ class Sets:
 
 
 @contextmanager
-def sets() -> Iterator[Sets]:
-    """Yield what starts sets; they end with the block, and their data is removed."""
+def run_sets() -> Iterator[Sets]:
+    """Yield a starter of sets, which end with the block; their data is then removed."""
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
         started = Sets(Path(folder))
         try:

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.jdbc import by_jdbc
+from bench.jdbc import load_by_jdbc
 from bench.loading import LoadSite
 from bench.processes import EmbeddedPostgres
 from bench.shapes import NARROW, WIDE, Shape
@@ -47,7 +47,7 @@ class LoadResult:
     cpu_s: dict[str, float] = field(default_factory=dict)
 
 
-def by_venus(home: LoadSite, engine: str) -> LoadResult:
+def load_by_venus(home: LoadSite, engine: str) -> LoadResult:
     """Load a fresh target."""
     name = home.new_target()
     with count_cpu(home) as cpu:
@@ -61,11 +61,11 @@ def by_venus(home: LoadSite, engine: str) -> LoadResult:
     return taken
 
 
-def by_copy(home: LoadSite, text: bytes, connections: int) -> LoadResult:
+def load_by_copy(home: LoadSite, text: bytes, connections: int) -> LoadResult:
     """COPY ready text, then add key and statistics."""
     name = home.new_target()
     home.run_sql(name, home.shape.create.replace(", PRIMARY KEY (id)", ""))
-    parts = cut(text, connections)
+    parts = split_text(text, connections)
 
     def copy(part: bytes) -> None:
         with closing(home.postgres.connect(name)) as connection, connection.cursor() as cursor:
@@ -82,7 +82,7 @@ def by_copy(home: LoadSite, text: bytes, connections: int) -> LoadResult:
     return LoadResult(rows_s=copied, whole_s=whole, cpu_s=dict(cpu))
 
 
-def cut(text: bytes, count: int) -> list[bytes]:
+def split_text(text: bytes, count: int) -> list[bytes]:
     """Cut text into so many parts at line ends."""
     ends = [text.index(b"\n", len(text) * n // count) + 1 for n in range(1, count)]
     return [text[low:high] for low, high in zip([0, *ends], [*ends, len(text)], strict=True)]
@@ -107,14 +107,14 @@ def measure(home: LoadSite, rounds: int, jar: str) -> None:
     filled = home.fill()
     text = home.text()
     ways: dict[str, Callable[[], LoadResult]] = {
-        "bare COPY, 1 connection": lambda: by_copy(home, text, 1),
-        "bare COPY, 2 connections": lambda: by_copy(home, text, 2),
-        "venus migrate --engine local": lambda: by_venus(home, "local"),
-        "venus migrate --engine spark": lambda: by_venus(home, "spark"),
+        "bare COPY, 1 connection": lambda: load_by_copy(home, text, 1),
+        "bare COPY, 2 connections": lambda: load_by_copy(home, text, 2),
+        "venus migrate --engine local": lambda: load_by_venus(home, "local"),
+        "venus migrate --engine spark": lambda: load_by_venus(home, "spark"),
     }
     if jar:
         ways["df.write.jdbc, reWriteBatchedInserts"] = lambda: LoadResult(
-            rows_s=(found := by_jdbc(home, text, jar)), whole_s=found
+            rows_s=(found := load_by_jdbc(home, text, jar)), whole_s=found
         )
     taken: dict[str, list[LoadResult]] = defaultdict(list)
     for _ in range(rounds):
@@ -154,7 +154,7 @@ def print_memory(home: LoadSite) -> None:
         )
         peaks: dict[str, float] = defaultdict(float)
         while process.poll() is None:
-            look(psutil.Process(process.pid), home.broker_pid, peaks)
+            note_memory(psutil.Process(process.pid), home.broker_pid, peaks)
             time.sleep(LOOK_S)
         if process.returncode:
             raise RuntimeError(f"the load ended with {process.returncode}")
@@ -164,7 +164,7 @@ def print_memory(home: LoadSite) -> None:
         )
 
 
-def look(command: psutil.Process, broker_pid: int, peaks: dict[str, float]) -> None:
+def note_memory(command: psutil.Process, broker_pid: int, peaks: dict[str, float]) -> None:
     """Note the resident memory of a command, of what it has started, and of the broker."""
     try:
         found = {"command": [command], "broker": [psutil.Process(broker_pid)], "worker": [], "JVM": []}
@@ -181,7 +181,7 @@ def look(command: psutil.Process, broker_pid: int, peaks: dict[str, float]) -> N
 
 
 @contextmanager
-def running(shape: Shape, rows: int) -> Iterator[LoadSite]:
+def run_site(shape: Shape, rows: int) -> Iterator[LoadSite]:
     """Start everything in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
         postgres = EmbeddedPostgres(Path(folder))
@@ -205,12 +205,12 @@ def main() -> None:
     if asked.memory:
         print("      rows engine  peak memory of each kind of process")
         for rows in asked.memory:
-            with running(NARROW, rows) as home:
+            with run_site(NARROW, rows) as home:
                 print_memory(home)
         return
     for shape, rows in ((NARROW, asked.rows), (WIDE, asked.wide_rows)):
         if asked.only in (None, shape.name):
-            with running(shape, rows) as home:
+            with run_site(shape, rows) as home:
                 measure(home, asked.rounds, jar)
 
 

@@ -49,7 +49,7 @@ class SparkSyncBench:
         self._version = 0
 
     def start(self) -> None:
-        """Install, load the empty tables, start what stays."""
+        """Install, load the empty tables, and start the processes."""
         for statement in (
             NARROW.create,
             "CREATE TABLE mark (id integer PRIMARY KEY, n integer)",
@@ -76,7 +76,7 @@ class SparkSyncBench:
             return int(admin.status("main").businesses[0].next_offset)
 
     @contextmanager
-    def applying(self, engine: str) -> Iterator[None]:
+    def apply_with(self, engine: str) -> Iterator[None]:
         """Have an engine apply; it is up when a first change has arrived."""
         self.venus.start("apply", "sync", "--apply-only", "--target", "main", "--engine", engine)
         try:
@@ -95,7 +95,7 @@ class SparkSyncBench:
             cursor.execute(f"VACUUM ANALYZE {name}")
 
     def changes(self, rows: int) -> tuple[list[str], bytes]:
-        """Return the statements of the next burst, and what they do as text; there are as many rows afterwards."""
+        """Return the statements of the next burst, and their changes as text; the number of rows stays the same."""
         self._version += 1
         third, version = rows // 3, self._version + 1
         first = (self._version - 1) * third + 1
@@ -125,7 +125,7 @@ class SparkSyncBench:
         arrived = self.wait_for_mark()
         return arrived - self._commit_time(self.source)
 
-    def catching_up(self, statements: list[str], rows: int) -> float:
+    def measure_catching_up(self, statements: list[str], rows: int) -> float:
         """Return the seconds from the end of a pause to the target's commit; everything waits at the broker by then."""
         pause(self.settings, "main")
         before = self._next_offset()
@@ -169,7 +169,7 @@ class SparkSyncBench:
             raise RuntimeError(f"source, target and peer differ: {found}")
 
     def cpu_s(self) -> float:
-        """Return the processor time of what applies: its process, Spark's JVM and workers, also those that ended."""
+        """Return the processor time of apply: its process, Spark's JVM and workers, also those that ended."""
         process = psutil.Process(self.venus.pid("apply"))
         return sum(sum(p.cpu_times()[:4]) for p in (process, *process.children(recursive=True)))
 
@@ -215,13 +215,13 @@ def measure(bench: SparkSyncBench, rows: int, rounds: int) -> dict[str, list[flo
             found[PEER].append(peer)
 
     for engine in ENGINES:
-        with bench.applying(engine):
+        with bench.apply_with(engine):
             if engine == ENGINES[0]:
                 bench.fill(rows)
             apply_one("warming up", bench.burst, counts=False)
             for _ in range(rounds):
                 apply_one(f"{engine}, burst", bench.burst, counts=True)
-                apply_one(f"{engine}, catching up", lambda s: bench.catching_up(s, rows), counts=True)
+                apply_one(f"{engine}, catching up", lambda s: bench.measure_catching_up(s, rows), counts=True)
             bench.check()
     return found
 

@@ -17,7 +17,7 @@ from bench.peers.kafka_clients import Batching
 from bench.peers.nats_jetstream import NatsJetStream
 from bench.peers.redis_streams import RedisStreams
 from bench.peers.rocketmq import RocketMq
-from bench.rates import TOTAL, rate
+from bench.rates import TOTAL, measure_rate
 from bench.rounds import System
 from bench.venus_transmission import VenusSystem
 
@@ -40,7 +40,7 @@ def run(system: System, sizes: list[int], *, rounds: int, warm_up: int) -> None:
     try:
         system.start()
         for rows in sizes:
-            found = rate(system, rows, rounds=rounds, warm_up=warm_up)
+            found = measure_rate(system, rows, rounds=rounds, warm_up=warm_up)
             print(
                 f"{system.name:44} {rows:5} rows a batch {found.received:11,.0f} rows/s received"
                 f" {found.done:11,.0f} rows/s done {found.cpu_us:8.2f} us/row",

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from bench import stages
 from bench.processes import EmbeddedPostgres, VenusProcesses
-from bench.usage import Usage, between, look
+from bench.usage import Usage, between, read_usage
 
 #: One session commits at most about so often.
 SESSION_TX_PER_S = 250
@@ -172,11 +172,11 @@ class TrickleBench:
         """Commit into a table for so long."""
         self.application.commit(table, WARM_UP_S)
         parts = self.parts()
-        before, began, cuts = look(parts), time.monotonic(), self._cuts()
+        before, began, cuts = read_usage(parts), time.monotonic(), self._cuts()
         keys = self.application.commit(table, seconds)
         committed_s = time.monotonic() - began
         self._wait_for_rows(table, keys)
-        used = between(before, look(parts))
+        used = between(before, read_usage(parts))
         latencies = [] if table == PLAIN else self._latencies(table, keys)
         cuts = self._cuts() - cuts
         return MeasuredRun(rate=len(keys) / committed_s, latencies=latencies, used=used, seconds=committed_s, cuts=cuts)
@@ -229,9 +229,9 @@ class TrickleBench:
         """Let everything stand still; return what was used."""
         time.sleep(5)
         parts = self.parts()
-        before = look(parts)
+        before = read_usage(parts)
         time.sleep(seconds)
-        return between(before, look(parts))
+        return between(before, read_usage(parts))
 
 
 class LogicalReplication:

@@ -1,4 +1,4 @@
-"""What processes use: processor time and context switches, by part, between two looks at /proc."""
+"""Usage by processes: processor time and context switches, by part, between two readings of /proc."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Usage:
 
     @classmethod
     def of(cls, pids: Iterable[int]) -> Self:
-        """Look at the processes of a part; one that has ended counts for nothing."""
+        """Read the usage of a part's processes; one that has ended counts for nothing."""
         cpu_s, switches = 0.0, 0
         for pid in pids:
             try:
@@ -35,15 +35,15 @@ class Usage:
         return cls(cpu_s=cpu_s, switches=switches)
 
     def since(self, before: Self) -> Usage:
-        """Return what was used between the two."""
+        """Return the usage between the two readings."""
         return Usage(cpu_s=self.cpu_s - before.cpu_s, switches=self.switches - before.switches)
 
 
-def look(parts: Mapping[str, Iterable[int]]) -> dict[str, Usage]:
-    """Look at every part."""
+def read_usage(parts: Mapping[str, Iterable[int]]) -> dict[str, Usage]:
+    """Read the usage of every part."""
     return {name: Usage.of(pids) for name, pids in parts.items()}
 
 
 def between(before: Mapping[str, Usage], after: Mapping[str, Usage]) -> dict[str, Usage]:
-    """Return what every part has used between two looks."""
+    """Return the usage of every part between two readings."""
     return {name: usage.since(before[name]) for name, usage in after.items()}

@@ -36,12 +36,12 @@ class Brokers:
         self._peaks: dict[str, int] = {}
 
     def kill(self, name: str) -> None:
-        """Kill it, as kill -9 does."""
+        """Kill a broker, as kill -9 does."""
         self._note_peak(name)
         self._cluster.brokers[name].kill()
 
     def stop(self, name: str) -> None:
-        """SIGTERM, and wait for the end."""
+        """Stop a broker by SIGTERM, and wait for its end."""
         self._note_peak(name)
         self._cluster.brokers[name].stop()
 
@@ -54,15 +54,15 @@ class Brokers:
         return self._cluster.folder / name
 
     def pids(self) -> list[int]:
-        """Return the processes of those who live."""
+        """Return the process ids of the brokers that run."""
         return [broker.process.pid for broker in self._cluster.brokers.values() if broker.alive]
 
     def alive(self) -> list[str]:
-        """Return the names of those who live."""
+        """Return the names of the brokers that run."""
         return [name for name, broker in self._cluster.brokers.items() if broker.alive]
 
     def status(self, name: str) -> broker_pb2.BusinessStatus | None:
-        """Return what a broker says of the business; None = nothing."""
+        """Return the state of the business at a broker; None = it has none."""
         with contextlib.suppress(VenusError), AdminClient(self._cluster.brokers[name].address) as admin:
             return next(iter(admin.status(BUSINESS).businesses), None)
         return None
@@ -80,12 +80,12 @@ class Brokers:
         return str(wait_for(look))
 
     def followers(self) -> list[str]:
-        """Return the others that live."""
+        """Return the brokers that run, without the leader."""
         leader = self.leader()
         return [name for name in self.alive() if name != leader]
 
     def wait_in_sync(self) -> None:
-        """Wait until all are."""
+        """Wait until all replicas are in sync."""
 
         def look() -> bool:
             status = self.status(self.leader())
@@ -106,8 +106,8 @@ class Brokers:
 
 
 @contextmanager
-def brokers(*, broker: Mapping[str, Any] | None = None, **cluster: Any) -> Iterator[Brokers]:
-    """Start three on empty directories; `broker` and `cluster` are options of [broker] and [cluster]."""
+def run_brokers(*, broker: Mapping[str, Any] | None = None, **cluster: Any) -> Iterator[Brokers]:
+    """Start three brokers on empty directories; `broker` and `cluster` are options of [broker] and [cluster]."""
     folder, ports = Path(tempfile.mkdtemp(prefix="venus-bench-")), {name: free_port() for name in NAMES}
     try:
         with (
@@ -122,7 +122,7 @@ def brokers(*, broker: Mapping[str, Any] | None = None, **cluster: Any) -> Itera
 
 
 class Writer:
-    """Writer that commits at the leader, as an upper adapter does, and records what was acknowledged."""
+    """Writer that commits at the leader, as an upper adapter does, and records the acknowledged batches."""
 
     def __init__(self, reach: str) -> None:
         self._reach = reach
@@ -157,7 +157,7 @@ class Writer:
                 time.sleep(0.01)
 
     def stream(self, batches: int, rows: int) -> None:
-        """Commit many batches with a window in flight; what a leader that was lost has not taken goes to the next."""
+        """Commit many batches with a window in flight; the rest of a lost leader's batches go to the next one."""
         last, end = self.committed + batches, time.monotonic() + WAIT_S
         while self.committed < last:
             try:
@@ -197,7 +197,7 @@ class Writer:
         return self._producer
 
     def _enter(self, producer: Producer) -> None:
-        """Open the stream, and decide what is undecided. Raises RuntimeError if what was acknowledged is lost."""
+        """Open the stream, and decide the undecided halves. Raises RuntimeError if acknowledged batches are lost."""
         ack = producer.connect(0, self.committed, owner="bench", take_over=True)
         if ack.last_batch < self.committed:
             raise RuntimeError(f"batch {self.committed} was acknowledged, {ack.last_batch} is the last one")

@@ -7,7 +7,7 @@ import time
 from functools import partial
 
 from bench.rounds import Round
-from bench.venus_cluster import Brokers, brokers
+from bench.venus_cluster import Brokers, run_brokers
 from bench.venus_transmission import VenusReceiver, VenusSender
 
 
@@ -29,12 +29,12 @@ class VenusReplicated:
         return self._brokers
 
     def missing(self) -> str:
-        """Nothing is."""
+        """Return an empty text: no program is missing."""
         return ""
 
     def start(self) -> None:
         """Start the brokers, and wait until all three are in sync."""
-        self._brokers = self._stack.enter_context(brokers())
+        self._brokers = self._stack.enter_context(run_brokers())
         first = VenusSender(self.brokers.reach, one_at_a_time=True)
         first.prepare(Round(number=0, rows=1, batches=1))
         first.send(Round(number=0, rows=1, batches=1))
@@ -43,7 +43,7 @@ class VenusReplicated:
         self._leader = self.brokers.leader()
 
     def stop(self) -> None:
-        """Stop them and remove their data."""
+        """Stop the brokers and remove their data."""
         self._stack.close()
 
     def sender(self) -> partial[VenusSender]:

@@ -85,7 +85,7 @@ class VenusSender:
             self._sequence += wanted.rows
 
     def send(self, wanted: Round) -> None:
-        """Send half messages and commit what is on the broker's disk, all the time."""
+        """Send half messages, and commit those that are on the broker's disk, all the time."""
         producer, halves = self._producer, self._halves
         first, last = halves[0].batch_no, halves[-1].batch_no
         decided = first - 1
@@ -152,7 +152,7 @@ class VenusSystem:
         self.address = ""
 
     def missing(self) -> str:
-        """Nothing is."""
+        """Return an empty text: no program is missing."""
         return ""
 
     def start(self) -> None:
@@ -172,11 +172,11 @@ class VenusSystem:
         first.close()
 
     def security(self) -> SecuritySettings:
-        """Return how the broker proves who it is: not at all."""
+        """Return the security settings of the broker: none."""
         return SecuritySettings()
 
     def reach(self, address: str) -> str:
-        """Return where clients find it."""
+        """Return the address at which clients reach the broker."""
         return address
 
     def pids(self) -> list[int]:
@@ -185,7 +185,7 @@ class VenusSystem:
         return [self._process.pid]
 
     def stop(self) -> None:
-        """Stop it and remove its data."""
+        """Stop the broker and remove its data."""
         assert self._process is not None
         assert self._admin is not None
         self._admin.close()

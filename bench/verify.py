@@ -46,7 +46,7 @@ class VerifyBench:
         self.planted: set[tuple[str, str, str]] = set()
 
     def start(self) -> None:
-        """Fill, load, and leave everything running."""
+        """Fill, load, and start the processes, which keep running."""
         self.source.execute(NARROW.create)
         self.source.execute(NARROW.insert(1, self.rows))
         self.source.execute("ANALYZE")
@@ -59,14 +59,14 @@ class VerifyBench:
         for cursor in (self.source, self.target):
             cursor.execute("VACUUM ANALYZE narrow")
 
-    def planted_keys(self) -> list[int]:
+    def select_planted_keys(self) -> list[int]:
         """Return the keys that the application never touches."""
         step = self.rows // PLANTED
         return [n * step + 7 for n in range(PLANTED)]
 
     def plant(self) -> None:
         """Change rows of the target and, past the triggers, of the source."""
-        keys = self.planted_keys()
+        keys = self.select_planted_keys()
         self.source.execute("SET session_replication_role = replica")
         for n, key in enumerate(keys):
             kind = n % 4
@@ -90,8 +90,8 @@ class VerifyBench:
         chosen: dict[str, Any] = {"target": "main", "tables": ("narrow",), "wait_s": 60.0, **options}
         return run_verify(self.settings, VerifyOptions(**chosen))
 
-    def exact(self, result: VerifyResult) -> bool:
-        """Say whether the findings are those that were planted, and nothing is undecided."""
+    def is_exact(self, result: VerifyResult) -> bool:
+        """Whether the findings are exactly the planted differences, and nothing is undecided."""
         found = {(d.key["id"], d.kind.value, d.fault.value) for d in result.differences}
         return found == self.planted and not result.undecided_rows
 
@@ -116,7 +116,7 @@ class ChangeWriter:
         self._thread.start()
 
     def _write(self) -> None:
-        draw, reserved = random.Random(1), set(self._verified.planted_keys())
+        draw, reserved = random.Random(1), set(self._verified.select_planted_keys())
         with closing(self._verified.postgres.connect("source")) as connection:
             cursor = connection.cursor()
             fresh = self._verified.rows
@@ -142,7 +142,7 @@ class ChangeWriter:
 
 
 def measure(verified: VerifyBench, table: Table, what: str, **options: object) -> VerifyResult:
-    """Compare and note the figures."""
+    """Compare, and add the figures to the table."""
     result = verified.verify(**options)
     share = result.moved_rows / max(1, result.rows)
     (found,) = result.tables
@@ -162,7 +162,7 @@ def measure(verified: VerifyBench, table: Table, what: str, **options: object) -
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the requested parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=20)
@@ -198,18 +198,18 @@ def compare_all(verified: VerifyBench, table: Table, chosen: argparse.Namespace,
             ("equal, rows", {"mode": "scan"}),
             ("equal, full data and target", {"leg": "target"}),
         ):
-            failed += [what] * (not verified.exact(measure(verified, table, what, **options)))
+            failed += [what] * (not verified.is_exact(measure(verified, table, what, **options)))
     verified.plant()
     if "planted" in parts:
         result = measure(verified, table, f"{PLANTED} planted")
-        failed += ["planted"] * (not verified.exact(result))
+        failed += ["planted"] * (not verified.is_exact(result))
         failed += ["moved"] * (result.moved_rows >= GOAL_MOVED * result.rows)
     if "load" in parts:
         writer = ChangeWriter(verified, chosen.changes_per_s)
         time.sleep(2)
         for n in range(chosen.runs):
             result = measure(verified, table, f"run {n + 1} under load")
-            failed += [f"run {n + 1}"] * (not verified.exact(result))
+            failed += [f"run {n + 1}"] * (not verified.is_exact(result))
         console.print(f"{writer.stop():,.0f} changes/s at the source")
     return failed
 

@@ -28,7 +28,7 @@ spawn = multiprocessing.get_context("spawn")
 
 @dataclass(slots=True)
 class WatchedRows:
-    """What one consumer has received. `ends`, `times`: the offset behind each increment, and its arrival."""
+    """Increments that one consumer has received. `ends`, `times`: the offset behind each increment, and its arrival."""
 
     position: int
     row: int
@@ -42,7 +42,7 @@ class WatchedRows:
 
 
 class _Watcher(threading.Thread):
-    """One consumer; `sleep_s` is what it does with each row, `counts` whether it has every row of the business."""
+    """One consumer; `sleep_s` is its work on each row, `counts` whether it has every row of the business."""
 
     def __init__(self, name: str, address: str, offset: int, sleep_s: float, *, counts: bool) -> None:
         super().__init__(daemon=True)
@@ -134,7 +134,7 @@ class Watchers:
             time.sleep(0.05)
 
     def results(self) -> dict[str, WatchedRows]:
-        """Return what they have seen so far."""
+        """Return the rows that the consumers have received so far."""
         self._orders.send("seen")
         return self._answer()  # type: ignore[return-value]
 
@@ -144,13 +144,13 @@ class Watchers:
         return self._orders.recv()
 
     def close(self) -> None:
-        """End them."""
+        """End the consumers."""
         self._orders.send(None)
         self._process.join(30)
 
 
 @contextmanager
-def watching(
+def watch_changes(
     addresses: Mapping[str, str], offset: int, *, sleep_s: float = 0.0, counts: bool = True
 ) -> Iterator[Watchers]:
     """Put a consumer at each of these brokers, from an offset on."""

@@ -49,7 +49,7 @@ class SwitchedSite:
         self._next = 0
 
     def start(self) -> None:
-        """Install, load the empty table, and start what stays."""
+        """Install, load the empty table, and start the processes."""
         self.cursors["source"].execute(_CREATE)
         self.venus.run("install-triggers")
         self.venus.start("broker", "broker")
@@ -143,8 +143,8 @@ class _WriteClock:
         self.since: dict[str, float] = {}
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Probe within the block."""
+    def probe(self) -> Iterator[None]:
+        """Probe both databases within the block."""
         self._thread.start()
         try:
             yield
@@ -174,7 +174,7 @@ def measure_switch(site: SwitchedSite, seconds: float) -> tuple[float, float, fl
     site.commit(RATE, seconds)
     stopped_at = time.monotonic()
     clock = _WriteClock(site)
-    with clock.running():
+    with clock.probe():
         compared_s = site.switch()
         time.sleep(0.05)
     opened_at = clock.since[site.owner]
@@ -182,7 +182,7 @@ def measure_switch(site: SwitchedSite, seconds: float) -> tuple[float, float, fl
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     times, seconds = (2, 2.0) if quick else (6, 10.0)
     with tempfile.TemporaryDirectory() as name:
         site = SwitchedSite(Path(name))

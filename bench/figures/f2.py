@@ -47,7 +47,7 @@ def compare(what: str, there: float, back: float) -> FigureResult:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     rounds, seconds = (2, 4.0) if quick else (4, 15.0)
     found: dict[str, list[list[float]]] = {name: [] for name in OTHER}
     with tempfile.TemporaryDirectory() as name:

@@ -172,7 +172,7 @@ def measure_maria(
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     count = 100_000 if quick else 1_200_000
     rows = make_rows(0, count)
     with tempfile.TemporaryDirectory() as name, open_site(Path(name)) as (server, url, feed):

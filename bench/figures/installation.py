@@ -24,7 +24,7 @@ from bench.figures.figure import FigureResult, at_least, at_most
 from bench.loading import LoadSite
 from bench.processes import EmbeddedPostgres
 from bench.shapes import NARROW
-from bench.venus_cluster import MIB, Brokers, brokers, wait_for
+from bench.venus_cluster import MIB, Brokers, run_brokers, wait_for
 from venus.wire import broker_pb2
 
 ROWS = 1_000_000
@@ -45,7 +45,7 @@ class Installation:
 
     @property
     def percent(self) -> float:
-        """How fast an installation is, of a load; medians."""
+        """The speed of an installation in percent of a load's; medians."""
         return 100 * statistics.median(self.load_s) / statistics.median(self.install_s)
 
     @property
@@ -55,10 +55,10 @@ class Installation:
         return f"{install:,.0f} of {load:,.0f} rows/s, in sync {max(self.in_sync_s):.2f} s later"
 
 
-def installation(rows: int = ROWS) -> Installation:
-    """Measure."""
+def measure_installation(rows: int = ROWS) -> Installation:
+    """Measure the figure."""
     with (
-        brokers(broker={"retain_bytes": 0}, follower_backlog_bytes=0) as cluster,
+        run_brokers(broker={"retain_bytes": 0}, follower_backlog_bytes=0) as cluster,
         tempfile.TemporaryDirectory(prefix="venus-bench-") as folder,
         closing(_Server(Path(folder))) as server,
     ):
@@ -82,7 +82,7 @@ def installation(rows: int = ROWS) -> Installation:
 
 
 def findings(found: Installation) -> list[FigureResult]:
-    """Hold it against the goals."""
+    """Compare an installation with its goals."""
     return [
         at_least(
             f"an empty replica installs {found.summary}, of a load into PostgreSQL", found.percent, GOAL_PERCENT, "%"
@@ -129,7 +129,7 @@ def main() -> int:
     """Print the findings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=ROWS)
-    found = installation(parser.parse_args().rows)
+    found = measure_installation(parser.parse_args().rows)
     for n, (load_s, install_s) in enumerate(zip(found.load_s, found.install_s, strict=True), 1):
         print(
             f"turn {n}: load {load_s:.2f} s, {found.rows / load_s:,.0f} rows/s; "

@@ -43,7 +43,7 @@ class ProducerCrowd:
             each.prepare(wanted)
 
     def send(self, wanted: Round) -> None:
-        """Send them all at the same time."""
+        """Let all producers send at the same time."""
         list(self._pool.map(lambda each: each.send(wanted), self._all))
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class Businesses(VenusSystem):
         self._count = count
 
     def start(self) -> None:
-        """Start it; a business exists from its first batch on."""
+        """Start the broker; a business exists from its first batch on."""
         super().start()
         first = ProducerCrowd(self.address, self._count)
         first.prepare(Round(number=0, rows=1, batches=1))
@@ -108,8 +108,8 @@ def measure_arrival(count: int, total: int) -> tuple[float, float]:
         system.stop()
 
 
-def by_turns(count: int, total: int, rounds: int) -> tuple[float, float, float]:
-    """Return the best seconds of 1 producer, of `count`, and the least CPU of the broker with these."""
+def measure_alternately(count: int, total: int, rounds: int) -> tuple[float, float, float]:
+    """Alternate 1 and `count` producers; return the best seconds of each, and the broker's least CPU with `count`."""
     alone, many = [], []
     for _ in range(rounds):  # so that a slow minute of the machine is in both
         alone.append(measure_arrival(1, total))
@@ -118,11 +118,11 @@ def by_turns(count: int, total: int, rounds: int) -> tuple[float, float, float]:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     total = QUICK_ROWS if quick else TOTAL_ROWS
     findings: list[FigureResult] = []
     for count in PRODUCERS:
-        alone_s, took_s, cpu_s = by_turns(count, total, 1 if quick else 3)
+        alone_s, took_s, cpu_s = measure_alternately(count, total, 1 if quick else 3)
         who = "1 producer" if count == 1 else f"{count} producers"
         what = f"{total:,} rows of 100 B by {who}, until all have arrived (broker's CPU {cpu_s:.1f} s)"
         limit = ALONE_S * total / TOTAL_ROWS if count == 1 else SLOWER_MAX * alone_s

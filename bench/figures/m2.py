@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from bench.figures.figure import Figure, FigureResult, at_least, at_most, percentile
 from bench.peers.kafka import Kafka
 from bench.peers.kafka_clients import Batching
-from bench.rates import rate, rates, try_rates
+from bench.rates import measure_rate, measure_rates, try_measure_rates
 from bench.venus_cluster import MIB
 from bench.venus_replicated import VenusReplicated
 from bench.venus_transmission import BUSINESS, WINDOW_BYTES, VenusSystem, make_half
@@ -60,14 +60,14 @@ def commits(reach: str, *, quick: bool) -> list[float]:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
-    single = rates(VenusSystem(), [ROWS], quick=quick)[ROWS].received
-    kafka, reason = try_rates(Kafka(Batching.WHOLE, replicas=3), [ROWS], quick=quick)
+    """Measure the figure."""
+    single = measure_rates(VenusSystem(), [ROWS], quick=quick)[ROWS].received
+    kafka, reason = try_measure_rates(Kafka(Batching.WHOLE, replicas=3), [ROWS], quick=quick)
     peer = f"Kafka: {kafka[ROWS].received:,.0f} rows/s" if kafka else f"Kafka: {reason}"
     system = VenusReplicated()
     try:
         system.start()
-        found = rate(system, ROWS, rounds=1 if quick else 5, warm_up=1 if quick else 2)
+        found = measure_rate(system, ROWS, rounds=1 if quick else 5, warm_up=1 if quick else 2)
         peak = system.brokers.peak_rss_bytes() / MIB
     finally:
         system.stop()

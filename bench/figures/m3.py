@@ -21,7 +21,7 @@ from bench.figures.figure import Figure, FigureResult, at_most
 from bench.processes import free_port
 from bench.venus_cluster import Writer
 from bench.venus_transmission import BUSINESS
-from bench.watchers import WatchedRows, Watchers, watching
+from bench.watchers import WatchedRows, Watchers, watch_changes
 from tests.support.brokers import networks
 from tests.support.brokers.forked_brokers import ForkedBroker, start_supervised
 from tests.support.engines import power
@@ -37,7 +37,7 @@ PAPER = "0 lost, 0 doubled (Kafka, RocketMQ lose and double)"
 
 
 class PoweredSets:
-    """The three sets, each with a note of what its disk was promised to keep."""
+    """The three sets, each with a record of the bytes that its disk must keep."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -48,11 +48,11 @@ class PoweredSets:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Where they are, before and after each cut."""
+        """The addresses of the sets, before and after each cut."""
         return {name: f"127.0.0.1:{port}" for name, port in self._ports.items()}
 
     def start(self, name: str) -> None:
-        """Give a set power."""
+        """Start a set."""
         _, tier, level = next(each for each in TIERS if each[0] == name)
         above = [self.addresses[TIERS[level - 1][0]]] if level else []
         chosen = networks.settings_of(
@@ -71,14 +71,14 @@ class PoweredSets:
         return self._folder / f"{name}.note"
 
     def stop(self) -> None:
-        """End them."""
+        """End the sets."""
         for broker in self.brokers.values():
             broker.kill()
 
 
 @contextmanager
 def run_powered_sets() -> Iterator[PoweredSets]:
-    """Start them on empty directories."""
+    """Start the sets on empty directories."""
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
         started = PoweredSets(Path(folder))
         try:
@@ -111,7 +111,7 @@ class Writing:
             raise self._error
 
 
-def one_round(
+def run_round(
     sets: PoweredSets, writer: Writer, watchers: Watchers, messages: int, chance: random.Random
 ) -> tuple[int, int]:
     """Write messages while the power of each set goes once; return the bytes lost on disks, and the cuts."""
@@ -131,7 +131,7 @@ def one_round(
 
 
 def finding(name: str, seen: WatchedRows, wanted: int, rounds: int, beside: str) -> list[FigureResult]:
-    """Say what a consumer has missed, and what it had twice."""
+    """Return the lines about rows that a consumer has missed or had twice."""
     where = f"consumer at {name}, {wanted:,} messages, the power of each set cut {rounds} times"
     lost = seen.lost + max(0, wanted - seen.row)
     return [
@@ -141,7 +141,7 @@ def finding(name: str, seen: WatchedRows, wanted: int, rounds: int, beside: str)
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     messages, rounds = (QUICK_MESSAGES, QUICK_ROUNDS) if quick else (MESSAGES, ROUNDS)
     chance, dropped, cuts = random.Random(3), 0, 0
     with run_powered_sets() as sets:
@@ -149,9 +149,9 @@ def run(quick: bool) -> Sequence[FigureResult]:
         writer.commit_until_done()
         for name in ("tandem", "access"):
             networks.has(sets.addresses[name], writer.committed, BUSINESS)
-        with watching(sets.addresses, writer.committed, sleep_s=SLEEP_S) as watchers:
+        with watch_changes(sets.addresses, writer.committed, sleep_s=SLEEP_S) as watchers:
             for _ in range(rounds):
-                nbytes, number = one_round(sets, writer, watchers, messages, chance)
+                nbytes, number = run_round(sets, writer, watchers, messages, chance)
                 dropped, cuts = dropped + nbytes, cuts + number
             seen = watchers.results()
         wanted = writer.committed

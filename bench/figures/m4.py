@@ -180,7 +180,7 @@ def _brokers(address: str) -> list[str]:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     folder = Path(tempfile.mkdtemp(prefix="venus-bench-"))
     try:
         with (

@@ -1,4 +1,4 @@
-"""M5: three levels of two sets each (Minos figure 2 has 3 + 3 + 6): how long a hop takes, and what goes down.
+"""M5: three levels of two sets each (Minos figure 2 has 3 + 3 + 6): the time of a hop, and the bytes that go down.
 
 Two core sets, two tandem sets, two access sets, one broker each; everything below the first comes over cables in a
 process that counts. A hop is the time from a change's arrival at a consumer of the upper set to its arrival at one of
@@ -17,9 +17,9 @@ import numpy as np
 from bench.cables import Cables, lay_cables
 from bench.fan_out import Messages
 from bench.figures.figure import Figure, FigureResult, at_most, percentile
-from bench.sets import Sets, sets
+from bench.sets import Sets, run_sets
 from bench.venus_transmission import KEY_BYTES, ROW_BYTES, make_half
-from bench.watchers import WatchedRows, watching
+from bench.watchers import WatchedRows, watch_changes
 from venus.codec.batch import digest
 from venus.wire import broker_pb2, change_pb2
 
@@ -69,9 +69,9 @@ def share(first: int, last: int) -> float:
 
 
 @contextmanager
-def levels() -> Iterator[tuple[Sets, dict[str, Cables]]]:
-    """Start the six, the lower ones behind cables named as they are."""
-    with sets() as started:
+def start_levels() -> Iterator[tuple[Sets, dict[str, Cables]]]:
+    """Start the six sets, the lower ones behind cables named as they are."""
+    with run_sets() as started:
         home = started.start("home")
         with lay_cables(second=home, north=home) as upper:
             started.start("second", [upper.at["second"]], tier="core", level=0)
@@ -85,7 +85,7 @@ def levels() -> Iterator[tuple[Sets, dict[str, Cables]]]:
                     yield started, {"oslo": middle, "rome": lower}
 
 
-def hops(seen: dict[str, WatchedRows], offsets: Sequence[int]) -> dict[str, list[float]]:
+def hop_latencies(seen: dict[str, WatchedRows], offsets: Sequence[int]) -> dict[str, list[float]]:
     """Return the milliseconds of each change at each hop."""
     came = {name: dict(zip(each.ends, each.times, strict=True)) for name, each in seen.items()}
     return {
@@ -97,10 +97,10 @@ def hops(seen: dict[str, WatchedRows], offsets: Sequence[int]) -> dict[str, list
 def measure_steady(started: Sets, sender: Messages, rate: int, seconds: float) -> FigureResult:
     """Write at a steady rate and measure hops."""
     addresses = {name: broker.address for name, broker in started.brokers.items()}
-    with watching(addresses, sender.end, counts=False) as watchers:
-        begun = sender.steadily(rate, seconds)
+    with watch_changes(addresses, sender.end, counts=False) as watchers:
+        begun = sender.send_steadily(rate, seconds)
         watchers.wait(sender.end, 60.0)
-        found = hops(watchers.results(), list(begun))
+        found = hop_latencies(watchers.results(), list(begun))
     each = "; ".join(f"{name} {percentile(ms, 50):.1f} / {percentile(ms, 99):.1f}" for name, ms in found.items())
     worst = max(percentile(ms, 99) for ms in found.values())
     what = f"3 levels of 2 sets, {rate} changes/s for {seconds:.0f} s: p99 of the slowest hop (p50 / p99: {each})"
@@ -108,7 +108,7 @@ def measure_steady(started: Sets, sender: Messages, rate: int, seconds: float) -
 
 
 def measure_volume(started: Sets, cables: dict[str, Cables], sender: Messages, batches: int) -> FigureResult:
-    """Send much, and compare what went down to a set with a label with what went down to one without."""
+    """Send many batches, and compare the bytes that went down to a set with a label and to one without."""
     before = {name: line.down(name) for name, line in cables.items()}
     first = sender.count + 1
     sender.commit_many(batches)
@@ -125,8 +125,8 @@ def measure_volume(started: Sets, cables: dict[str, Cables], sender: Messages, b
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure. Predicates, which send keys alone for rows that are out, are not in it."""
-    with levels() as (started, cables):
+    """Measure the figure. Predicates, which send keys alone for rows that are out, are not in it."""
+    with start_levels() as (started, cables):
         sender = Messages(started.at("home"), make=make_mixed_half)
         sender.commit_one()
         started.wait(sender.end)

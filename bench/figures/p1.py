@@ -35,12 +35,12 @@ def running(rate: int, tables: int = 0) -> Iterator[TrickleBench]:
 
 
 def core(found: dict[str, list[MeasuredRun]]) -> float:
-    """Return what VENUS and the triggers use of a core, in percent; medians."""
+    """Return the usage of a core by VENUS and the triggers, in percent; medians."""
     return 100 * sum(share for _, _, share in trickle.costs_by_part(found).values())
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     count, seconds = (2, 5.0) if quick else (5, 10.0)
     with running(100) as bench:
         idle = bench.idle(IDLE_S[quick])

@@ -1,4 +1,4 @@
-"""P3: many tables: what 500 idle ones cost a trickle into one, and a transaction that changes all of them."""
+"""P3: many tables: the cost of 500 idle ones for a trickle into one, and a transaction that changes all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GOAL_IDLE_PERCENT = 3.0
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     count, seconds = (2, 5.0) if quick else (5, 10.0)
     with running(100) as bench:
         one = core(rounds(bench, count, seconds, peer=False))

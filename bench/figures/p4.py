@@ -1,4 +1,4 @@
-"""P4: a full load beside bare COPY of the same rows as ready text, narrow and wide, and what the smallest one takes."""
+"""P4: a full load beside bare COPY of the same rows as ready text, narrow and wide, and the smallest one's time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.figures.figure import Figure, FigureResult, at_least, at_most
 from bench.loading import WORKERS, LoadSite
 from bench.processes import EmbeddedPostgres
 from bench.shapes import NARROW, WIDE, Shape
-from bench.spark_load import LoadResult, by_copy, by_venus
+from bench.spark_load import LoadResult, load_by_copy, load_by_venus
 
 ROWS = {True: {NARROW: 200_000, WIDE: 100_000}, False: {NARROW: 1_000_000, WIDE: 200_000}}
 SMALL_ROWS = 10
@@ -32,9 +32,9 @@ def loads(
         home.fill()
         text = home.text()
         for _ in range(rounds):
-            found["one"].append(by_copy(home, text, 1))
-            found["two"].append(by_copy(home, text, WORKERS))
-            found["venus"].append(by_venus(home, "local"))
+            found["one"].append(load_by_copy(home, text, 1))
+            found["two"].append(load_by_copy(home, text, WORKERS))
+            found["venus"].append(load_by_venus(home, "local"))
     finally:
         home.stop()
     return found
@@ -59,7 +59,7 @@ def lines(shape: Shape, rows: int, found: dict[str, list[LoadResult]]) -> list[F
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     rounds, findings = (2 if quick else 5), []
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
         postgres = EmbeddedPostgres(Path(folder))

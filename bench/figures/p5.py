@@ -16,7 +16,7 @@ GOAL_COPY, GOAL_MIX = 0.5, 0.75
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     rows, rounds, findings = ROWS[quick], (2 if quick else 5), []
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as home:
         pipeline = MeasuredPipeline(Path(home))

@@ -85,7 +85,7 @@ def run_bursts(quick: bool) -> list[FigureResult]:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     rounds, seconds = (1, 5.0) if quick else (5, 10.0)
     with together.open_bench(100) as bench:
         slow = together.measure(bench, rounds, seconds, IDLE_S[quick])

@@ -48,7 +48,7 @@ def _without_goal(what: str, ours: str) -> FigureResult:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     counts, rounds = COUNTS[quick], (1 if quick else 3)
     ours, theirs = measure("postgresql", counts, rounds)
     findings = lines(ours, theirs)

@@ -1,4 +1,4 @@
-"""bench/FIGURES.md: the last run of each figure, with its day and under what load of the machine it ran."""
+"""bench/FIGURES.md: the last run of each figure, with its day and the load of the machine."""
 
 from __future__ import annotations
 

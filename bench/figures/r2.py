@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 
 from bench.figures.figure import Figure, FigureResult, at_most, percentile
-from bench.figures.t5 import load, wait_until_in_sync
-from bench.venus_cluster import NAMES, Brokers, brokers, wait_for
+from bench.figures.t5 import run_writer, wait_until_in_sync
+from bench.venus_cluster import NAMES, Brokers, run_brokers, wait_for
 
 PAPER = "within seconds"
 
@@ -23,12 +23,12 @@ def _in_sync(cluster: Brokers, leader: str) -> int:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     chance = random.Random(2)
     silent, shown, whole = list[float](), list[float](), list[float]()
-    with brokers() as cluster:
+    with run_brokers() as cluster:
         wait_until_in_sync(cluster)
-        with load(cluster.reach) as writing:
+        with run_writer(cluster.reach) as writing:
             for _ in range(5 if quick else 50):
                 cluster.wait_in_sync()
                 time.sleep(chance.uniform(0.2, 1.2))

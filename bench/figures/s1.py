@@ -37,7 +37,7 @@ class RoutingTraffic:
     upkeep: float  # messages of a broker in a cycle
 
 
-def skipcloud(brokers: int, messages: int) -> RoutingTraffic:
+def measure_skipcloud(brokers: int, messages: int) -> RoutingTraffic:
     """Measure messages between random brokers and clusters."""
     cloud = Cloud(brokers, CloudShape.of(brokers), brokers)
     cloud.run(SETTLED_CYCLES)
@@ -49,31 +49,31 @@ def skipcloud(brokers: int, messages: int) -> RoutingTraffic:
     return RoutingTraffic(statistics.mean(hops), max(hops), cloud.count_lost(sent), cloud.neighbours(), upkeep)
 
 
-def chord(brokers: int, messages: int, base: int = 2) -> tuple[float, float]:
-    """Return the same of Chord."""
+def measure_chord(brokers: int, messages: int, base: int = 2) -> tuple[float, float]:
+    """Measure messages between random nodes of Chord."""
     chance = random.Random(brokers)
     ring = Ring(brokers, chance, base)
     hops = [ring.hops(chance.choice(ring.nodes), chance.randrange(ring.size)) for _ in range(messages)]
     return statistics.mean(hops), ring.neighbours
 
 
-def as_many(brokers: int, neighbours: float, messages: int) -> tuple[float, float]:
+def chord_with_neighbours(brokers: int, neighbours: float, messages: int) -> tuple[float, float]:
     """Return the hops of the Chord whose nodes know at least as many neighbours."""
     for base in (4, 8, 16, 32, 64, 128):
-        found = chord(brokers, messages, base)
+        found = measure_chord(brokers, messages, base)
         if found[1] >= neighbours:
             break
     return found
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     messages, findings = 500 if quick else 5000, []
     for brokers in (64, 256) if quick else SIZES:
-        ours = skipcloud(brokers, messages)
+        ours = measure_skipcloud(brokers, messages)
         most = math.ceil(math.log(brokers / TOP_SIZE, CloudShape.of(brokers).base) - 1e-9)
-        theirs, fingers = chord(brokers, messages)
-        equal, equal_known = as_many(brokers, ours.neighbours, messages)
+        theirs, fingers = measure_chord(brokers, messages)
+        equal, equal_known = chord_with_neighbours(brokers, ours.neighbours, messages)
         less = 100 * (1 - ours.hops / theirs)
         findings.append(
             FigureResult(
@@ -91,14 +91,14 @@ def run(quick: bool) -> Sequence[FigureResult]:
 
 def _real_brokers(messages: int) -> FigureResult:
     """Return the line of sixteen processes."""
-    found, (theirs, _) = route(messages), chord(BROKERS, messages)
+    found, (theirs, _) = route(messages), measure_chord(BROKERS, messages)
     most = math.ceil(math.log(BROKERS / TOP_SIZE, CloudShape.of(BROKERS).base) - 1e-9)
     return FigureResult(
         what=f"{BROKERS} real broker processes: messages an event, Chord {theirs:.2f} (simulated)",
         ours=f"{found.hops:.2f}; {found.hops_max} hops at most, {found.lost} lost",
         goal=f"<= {most} hops",
         met=found.hops_max <= most and not found.lost,
-        peer=f"simulated {skipcloud(BROKERS, messages).hops:.2f}",
+        peer=f"simulated {measure_skipcloud(BROKERS, messages).hops:.2f}",
     )
 
 

@@ -51,7 +51,7 @@ def some_events(seed: int, count: int) -> Events:
     return Events(count, {name: chance.normal(100, 25, count) for name in COLUMNS})
 
 
-def largest(interests: list[Interest]) -> HPartition:
+def make_largest_partition(interests: list[Interest]) -> HPartition:
     """Return the partition with the largest groups that can be afforded."""
     size, segments = next(
         shape
@@ -71,10 +71,10 @@ def rate(match: Callable[[], object], events: int, rounds: int) -> float:
     return events / max(1e-9, min(taken))
 
 
-def one_table(name: str, interests: list[Interest], events: Events, rounds: int) -> FigureResult:
+def compare_partitions(name: str, interests: list[Interest], events: Events, rounds: int) -> FigureResult:
     """Compare the two partitions."""
     hybrid, single, plain = (
-        largest(interests),
+        make_largest_partition(interests),
         HPartition(interests, size=1),
         IntervalIndex(interests),
     )
@@ -93,8 +93,8 @@ def one_table(name: str, interests: list[Interest], events: Events, rounds: int)
     )
 
 
-def by_table(count: int, events: int, rounds: int) -> FigureResult:
-    """Interests of many tables: an index for each, against a partition in which the table is one more column."""
+def compare_indexes(count: int, events: int, rounds: int) -> FigureResult:
+    """Compare an index for each of many tables with a partition in which the table is one more column."""
     chance = random.Random(9)
     interests = [some_interests(chance, count // TABLES, 3, 10) for _ in range(TABLES)]
     come = [some_events(table, events // TABLES) for table in range(TABLES)]
@@ -109,7 +109,7 @@ def by_table(count: int, events: int, rounds: int) -> FigureResult:
         {name: np.concatenate([one.numbers[name] for one in come]) for name in COLUMNS}
         | {"table": np.repeat(np.arange(TABLES, dtype=float), [one.count for one in come])},
     )
-    hybrid, single = largest(whole), HPartition(whole, size=1)
+    hybrid, single = make_largest_partition(whole), HPartition(whole, size=1)
 
     def first() -> int:
         return sum(len(tables.match(n, each)) for n, each in enumerate(come))
@@ -128,7 +128,7 @@ def by_table(count: int, events: int, rounds: int) -> FigureResult:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     count, events, rounds = (4000, 500, 1) if quick else (10_000, 1000, 3)
     chance, come = random.Random(2), some_events(1, events)
     shapes = (
@@ -138,10 +138,12 @@ def run(quick: bool) -> Sequence[FigureResult]:
         ("3 of 8 columns, ranges of 20", 3, 10.0),
     )
     found = [
-        one_table(f"{count:,} interests in {words}", some_interests(chance, count, columns, half), come, rounds)
+        compare_partitions(
+            f"{count:,} interests in {words}", some_interests(chance, count, columns, half), come, rounds
+        )
         for words, columns, half in shapes
     ]
-    return [*found, by_table(count, 10 * events, rounds), *_real_brokers(quick)]
+    return [*found, compare_indexes(count, 10 * events, rounds), *_real_brokers(quick)]
 
 
 def _real_brokers(quick: bool) -> list[FigureResult]:

@@ -36,7 +36,7 @@ def measure_loss(brokers: int, percent: int, messages: int, seeds: int) -> tuple
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     sizes, messages, seeds = ((64, 256), 500, 1) if quick else ((64, 256, 1024), 2000, 1)
     findings = []
     for percent, goal in GOALS.items():

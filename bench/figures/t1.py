@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.fan_out import Messages, ProcessUsage
 from bench.figures.figure import Figure, FigureResult, at_most, percentile
-from bench.sets import sets
+from bench.sets import run_sets
 from bench.subscribers import delay_line, subscribers
 from bench.venus_transmission import BUSINESS
 from tests.support.brokers.networks import has, settings_of
@@ -31,9 +31,9 @@ SEEN_WITHIN_S = 3.0
 
 
 @contextmanager
-def far_away() -> Iterator[tuple[str, str, str]]:
+def start_far_levels() -> Iterator[tuple[str, str, str]]:
     """Start three levels; yield the home's address, the access set's, and that of the line to the access set."""
-    with sets() as started:
+    with run_sets() as started:
         home = started.start("home")
         with delay_line(home, DELAY_S) as upper:
             tandem = started.start("tandem", [upper], tier="tandem", level=1)
@@ -44,8 +44,8 @@ def far_away() -> Iterator[tuple[str, str, str]]:
 
 
 def measure_three_levels(count: int, messages: int) -> list[FigureResult]:
-    """One message at a time, then 1,000 at once, through three levels."""
-    with far_away() as (home, access, lower):
+    """Measure one message at a time, then 1,000 at once, through three levels."""
+    with start_far_levels() as (home, access, lower):
         sender = Messages(home)
         sender.commit_one()
         has(access, sender.end, BUSINESS)
@@ -74,7 +74,7 @@ def measure_three_levels(count: int, messages: int) -> list[FigureResult]:
 
 
 @contextmanager
-def access_brokers() -> Iterator[tuple[BrokerProcess, list[BrokerProcess]]]:
+def start_access_brokers() -> Iterator[tuple[BrokerProcess, list[BrokerProcess]]]:
     """Start a home and three access brokers below it."""
     with tempfile.TemporaryDirectory(prefix="venus-bench-") as folder:
         started = [BrokerProcess(settings_of(Path(folder) / "home", ()), new_interpreter=True)]
@@ -89,8 +89,8 @@ def access_brokers() -> Iterator[tuple[BrokerProcess, list[BrokerProcess]]]:
 
 
 def measure_access_brokers(count: int, seconds: float) -> list[FigureResult]:
-    """100 changes a second to subscribers at three access brokers (scenario 63)."""
-    with access_brokers() as (home, access):
+    """Measure 100 changes a second to subscribers at three access brokers (scenario 63)."""
+    with start_access_brokers() as (home, access):
         sender = Messages(home.address, rows=1)
         sender.commit_one()
         for broker in access:
@@ -99,7 +99,7 @@ def measure_access_brokers(count: int, seconds: float) -> list[FigureResult]:
         with subscribers(addresses, count, processes=2, offset=sender.end) as reach:
             used = [ProcessUsage(broker.process.pid) for broker in access]
             began = time.monotonic()
-            begun = sender.steadily(CHANGES_PER_S, seconds)
+            begun = sender.send_steadily(CHANGES_PER_S, seconds)
             took_s = time.monotonic() - began
             last = reach(*begun).last
             cpu = ", ".join(f"{each.cpu_s / took_s:.2f}" for each in used)
@@ -117,7 +117,7 @@ def measure_access_brokers(count: int, seconds: float) -> list[FigureResult]:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     return [
         *measure_three_levels(*((100, 10) if quick else (1000, 100))),
         *measure_access_brokers(*((90, 5.0) if quick else (1000, 60.0))),

@@ -22,7 +22,7 @@ LIGHT, ON_ONE = 10_000, 100
 PAPER = "12 s, flat from 20 to 10,000"
 
 
-def one(count: int, messages: int) -> FigureResult:
+def measure_one(count: int, messages: int) -> FigureResult:
     """Measure one number of subscribers."""
     with one_broker() as broker:
         sender = Messages(broker.address)
@@ -45,8 +45,8 @@ def one(count: int, messages: int) -> FigureResult:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure; all of this shares a machine with its subscribers."""
-    return [one(count, MESSAGES) for count in ((20, 100) if quick else LIMIT_S)]
+    """Measure the figure; brokers and subscribers share a machine."""
+    return [measure_one(count, MESSAGES) for count in ((20, 100) if quick else LIMIT_S)]
 
 
 FIGURE = Figure(id="T2", title="1,000 messages to many subscribers", measure=run)

@@ -1,4 +1,4 @@
-"""T3: what a broker delivers to all its subscribers together (Tensor figure 16), and from how many on no more.
+"""T3: the rate of a broker to all its subscribers together (Tensor figure 16), and their number at its maximum.
 
 Each subscriber reads the same backlog, from its beginning, with a credit of 4 MiB. The knee is the smallest number of
 subscribers with 90 % of the highest rate. Brokers and subscribers share this machine: with few cores the subscribers,
@@ -19,7 +19,7 @@ BATCH_ROWS = 1000
 KNEE = 0.9
 
 
-def rate(address: str, pid: int, count: int, end: int) -> tuple[float, float]:
+def measure_rate(address: str, pid: int, count: int, end: int) -> tuple[float, float]:
     """Return GB/s to so many subscribers, and GB for a second of the broker's CPU."""
     used = ProcessUsage(pid)
     with subscribers([address], count, processes=min(2, count), credit_bytes=4 << 20) as reach:
@@ -28,12 +28,12 @@ def rate(address: str, pid: int, count: int, end: int) -> tuple[float, float]:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     counts, batches = ((1, 4, 16), 200) if quick else ((1, 2, 4, 8, 16, 32, 64, 128), 500)
     with one_broker() as broker:
         sender = Messages(broker.address, rows=BATCH_ROWS)
         sender.commit_many(batches)
-        rates = {count: rate(broker.address, broker.process.pid, count, sender.end) for count in counts}
+        rates = {count: measure_rate(broker.address, broker.process.pid, count, sender.end) for count in counts}
         sender.close()
     best = max(found for found, _ in rates.values())
     knee = min(count for count, (found, _) in rates.items() if found >= KNEE * best)

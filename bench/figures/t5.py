@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 from bench.figures.figure import Figure, FigureResult, at_least, at_most, percentile
-from bench.figures.installation import findings, installation
-from bench.venus_cluster import MIB, NAMES, Brokers, Writer, brokers, wait_for
+from bench.figures.installation import findings, measure_installation
+from bench.venus_cluster import MIB, NAMES, Brokers, Writer, run_brokers, wait_for
 
 PAPER = "elected within 30 s"
 ROWS = 1000
@@ -52,7 +52,7 @@ class WriteLoad:
         return float(wait_for(look, every_s=0.005))
 
     def end(self) -> None:
-        """Stop."""
+        """Stop the writer."""
         self._stop.set()
         self._thread.join()
         self._writer.close()
@@ -61,8 +61,8 @@ class WriteLoad:
 
 
 @contextmanager
-def load(reach: str) -> Iterator[WriteLoad]:
-    """Let a writer work."""
+def run_writer(reach: str) -> Iterator[WriteLoad]:
+    """Run a writer within the block."""
     found = WriteLoad(reach)
     try:
         found.first_after(time.monotonic())
@@ -71,10 +71,10 @@ def load(reach: str) -> Iterator[WriteLoad]:
         found.end()
 
 
-def fail_overs(cluster: Brokers, times: int) -> list[float]:
+def measure_fail_overs(cluster: Brokers, times: int) -> list[float]:
     """Kill the leader so many times; return the seconds of each."""
     chance, taken = random.Random(5), []
-    with load(cluster.reach) as writing:
+    with run_writer(cluster.reach) as writing:
         for _ in range(times):
             cluster.wait_in_sync()
             time.sleep(chance.uniform(0.2, 1.2))  # anywhere in the lease
@@ -85,10 +85,10 @@ def fail_overs(cluster: Brokers, times: int) -> list[float]:
     return taken
 
 
-def all_killed(cluster: Brokers, times: int) -> list[float]:
-    """Kill everybody and start them again; return the seconds until a commit from the start on."""
+def measure_restarts(cluster: Brokers, times: int) -> list[float]:
+    """Kill all brokers and start them again; return the seconds until a commit from the start on."""
     taken = []
-    with load(cluster.reach) as writing:
+    with run_writer(cluster.reach) as writing:
         for _ in range(times):
             cluster.wait_in_sync()
             for name in NAMES:
@@ -100,10 +100,10 @@ def all_killed(cluster: Brokers, times: int) -> list[float]:
     return taken
 
 
-def hand_overs(cluster: Brokers, times: int) -> list[float]:
+def measure_hand_overs(cluster: Brokers, times: int) -> list[float]:
     """Stop the leader cleanly so many times; return the longest silence of each."""
     taken = []
-    with load(cluster.reach) as writing:
+    with run_writer(cluster.reach) as writing:
         for _ in range(times):
             cluster.wait_in_sync()
             name, at = cluster.leader(), time.monotonic()
@@ -115,7 +115,7 @@ def hand_overs(cluster: Brokers, times: int) -> list[float]:
     return taken
 
 
-def resync(cluster: Brokers, nbytes: int) -> float:
+def measure_resync(cluster: Brokers, nbytes: int) -> float:
     """Let a follower miss so many bytes; return how many a second it takes up, from when it serves."""
     name = cluster.followers()[0]
     cluster.kill(name)
@@ -130,20 +130,20 @@ def resync(cluster: Brokers, nbytes: int) -> float:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
-    with brokers() as cluster:
+    """Measure the figure."""
+    with run_brokers() as cluster:
         wait_until_in_sync(cluster)
-        lost = fail_overs(cluster, 10 if quick else 50)
-        gone = all_killed(cluster, 2 if quick else 10)
-        planned = hand_overs(cluster, 3 if quick else 10)
-        back = resync(cluster, (50 if quick else 400) * MIB)
+        lost = measure_fail_overs(cluster, 10 if quick else 50)
+        gone = measure_restarts(cluster, 2 if quick else 10)
+        planned = measure_hand_overs(cluster, 3 if quick else 10)
+        back = measure_resync(cluster, (50 if quick else 400) * MIB)
     return [
         at_most(f"{len(lost)} leaders killed, until a commit, p50", percentile(lost, 50), 5, "s", paper=PAPER),
         at_most("the same, p99", percentile(lost, 99), 5, "s", paper=PAPER),
         at_most(f"all brokers killed {len(gone)} times, p99", percentile(gone, 99), 10, "s", paper="normal in 5 min"),
         at_most(f"{len(planned)} planned hand-overs, longest silence", max(planned), 1, "s"),
         at_least("a broker that was away takes up", back / MIB, 50, "MiB/s"),
-        *findings(installation(1_000_000 if quick else 2_000_000)),
+        *findings(measure_installation(1_000_000 if quick else 2_000_000)),
     ]
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from bench.cables import Cables, lay_cables
 from bench.fan_out import Messages
 from bench.figures.figure import Figure, FigureResult, at_most
-from bench.sets import Sets, sets
+from bench.sets import Sets, run_sets
 from bench.venus_transmission import BUSINESS
-from bench.watchers import WatchedRows, watching
+from bench.watchers import WatchedRows, watch_changes
 from tests.support.brokers.networks import mirror_of
 from venus.rpc.snapshots import SnapshotClient
 
@@ -54,8 +54,8 @@ def rows_served(address: str) -> int:
     return rows
 
 
-def outage(cables: Cables, started: Sets, seconds: float) -> Outage:
-    """Let the cables of all sites be out for so long."""
+def interrupt_sites(cables: Cables, started: Sets, seconds: float) -> Outage:
+    """Interrupt the cables of all sites for so long."""
     cables.disconnect_all(SITES)
     out_at = time.monotonic()
     time.sleep(seconds / 2)
@@ -66,14 +66,14 @@ def outage(cables: Cables, started: Sets, seconds: float) -> Outage:
     return Outage(out_at=out_at, back_at=time.monotonic(), served=served, states=states)
 
 
-def connected_s(each: Outage, seen: dict[str, WatchedRows], until: float) -> float:
+def seconds_until_connected(each: Outage, seen: dict[str, WatchedRows], until: float) -> float:
     """Return the seconds until the last of the sites has the first change."""
     return max(
         next((at for at in found.times if each.back_at < at < until), until) - each.back_at for found in seen.values()
     )
 
 
-def normal_s(each: Outage, seen: dict[str, WatchedRows], sent: dict[int, float], until: float) -> float:
+def seconds_until_normal(each: Outage, seen: dict[str, WatchedRows], sent: dict[int, float], until: float) -> float:
     """Return the seconds until no change comes late any more."""
     late = [
         at
@@ -84,19 +84,19 @@ def normal_s(each: Outage, seen: dict[str, WatchedRows], sent: dict[int, float],
     return max([*late, each.back_at]) - each.back_at
 
 
-def outages(started: Sets, cables: Cables, lengths: Sequence[float]) -> list[FigureResult]:
-    """Write, and let the cables be out for each of these times."""
+def measure_outages(started: Sets, cables: Cables, lengths: Sequence[float]) -> list[FigureResult]:
+    """Write, and interrupt the cables for each of these times."""
     sender = Messages(started.at("home"), rows=1)
     sender.commit_one()
     started.wait(sender.end)
     addresses = {name: started.at(name) for name in SITES}
-    with watching(addresses, sender.end) as watchers, ThreadPoolExecutor(1) as pool:
+    with watch_changes(addresses, sender.end) as watchers, ThreadPoolExecutor(1) as pool:
         seconds = sum(lengths) + SETTLE_S * (len(lengths) + 0.5)
-        writing = pool.submit(sender.steadily, CHANGES_PER_S, seconds)
+        writing = pool.submit(sender.send_steadily, CHANGES_PER_S, seconds)
         time.sleep(SETTLE_S / 3)
         found = []
         for length in lengths:
-            found.append(outage(cables, started, length))
+            found.append(interrupt_sites(cables, started, length))
             time.sleep(SETTLE_S)
         sent = writing.result()
         watchers.wait(sender.end, 60.0)
@@ -110,8 +110,8 @@ def findings(
 ) -> list[FigureResult]:
     """Say how long everything took, the longest of all outages."""
     until = [*(each.out_at for each in found[1:]), float("inf")]
-    connected = [connected_s(each, seen, limit) for each, limit in zip(found, until, strict=True)]
-    normal = [normal_s(each, seen, sent, limit) for each, limit in zip(found, until, strict=True)]
+    connected = [seconds_until_connected(each, seen, limit) for each, limit in zip(found, until, strict=True)]
+    normal = [seconds_until_normal(each, seen, sent, limit) for each, limit in zip(found, until, strict=True)]
     lengths = [each.back_at - each.out_at for each in found]
     beside = ", ".join(
         f"{length:.0f} s out: {first:.1f} / {second:.1f}"
@@ -140,13 +140,13 @@ def findings(
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
-    with sets() as started:
+    """Measure the figure."""
+    with run_sets() as started:
         home = started.start("home")
         with lay_cables(**dict.fromkeys(SITES, home)) as cables:
             for name in SITES:
                 started.start(name, [cables.at[name]])
-            return outages(started, cables, QUICK_OUT_S if quick else OUT_S)
+            return measure_outages(started, cables, QUICK_OUT_S if quick else OUT_S)
 
 
 FIGURE = Figure(id="T6", title="five access sets cut off", measure=run)

@@ -17,8 +17,8 @@ from functools import partial
 from bench.cables import Cables, lay_cables
 from bench.fan_out import Messages
 from bench.figures.figure import Figure, FigureResult, at_least, at_most
-from bench.network.week import FixedRetention, Followers, KnownReaders, Outcome, Rule, UnknownReaders, week
-from bench.sets import Sets, sets
+from bench.network.week import FixedRetention, Followers, KnownReaders, Outcome, Rule, UnknownReaders, simulate_week
+from bench.sets import Sets, run_sets
 from bench.venus_cluster import wait_for
 from bench.venus_transmission import BUSINESS
 from tests.support.brokers.networks import has, mirror_of
@@ -45,7 +45,7 @@ MIB = 1 << 20
 
 
 def rules() -> dict[str, Callable[[], Rule]]:
-    """Return the product's, with its defaults."""
+    """Return the product's rules, with its defaults."""
     broker, cluster = BrokerSettings(), ClusterSettings()
     known = partial(KnownReaders, retain_bytes=broker.retain_bytes, ttl_s=broker.consumer_ttl_s)
     known_alone = partial(KnownReaders, retain_bytes=10_000_000, ttl_s=broker.consumer_ttl_s)
@@ -58,10 +58,10 @@ def rules() -> dict[str, Callable[[], Rule]]:
 
 
 def simulate_strangers(seeds: Sequence[int]) -> FigureResult:
-    """Let weeks pass for readers without a group, with both settings of `retain`, 10 MB at least."""
+    """Simulate weeks of readers without a group, with both settings of `retain`, 10 MB at least."""
     most = BrokerSettings().retain_bytes_max
-    measured = [week(seed, partial(UnknownReaders, bytes_min=10_000_000, bytes_max=most)) for seed in seeds]
-    fixed = [week(seed, partial(FixedRetention, retain_bytes=10_000_000)) for seed in seeds]
+    measured = [simulate_week(seed, partial(UnknownReaders, bytes_min=10_000_000, bytes_max=most)) for seed in seeds]
+    fixed = [simulate_week(seed, partial(FixedRetention, retain_bytes=10_000_000)) for seed in seeds]
 
     def percent(weeks: Sequence[Outcome]) -> float:
         return 100 * sum(each.resyncs for each in weeks) / sum(each.returns for each in weeks)
@@ -73,11 +73,11 @@ def simulate_strangers(seeds: Sequence[int]) -> FigureResult:
 
 
 def simulate_weeks(quick: bool) -> list[FigureResult]:
-    """Let weeks pass."""
+    """Simulate weeks of readers with a group."""
     seeds = range(1 if quick else 8)
     findings: list[FigureResult] = []
     for name, make in rules().items():
-        weeks = [week(seed, make) for seed in seeds]
+        weeks = [simulate_week(seed, make) for seed in seeds]
         returns = sum(each.returns for each in weeks)
         mean, most = sum(e.kept_mean for e in weeks) / len(weeks) / MIB, max(e.kept_max for e in weeks) / MIB
         kept_mib = f"mean {mean:,.0f} MiB, {most:,.0f} at most"
@@ -115,7 +115,7 @@ class SimulatedReader:
         return Subscriber(self._address, BUSINESS, self._name, credit_bytes=4 << 20, transient=self._transient)
 
     def follow(self, end: int) -> None:
-        """Take what is there."""
+        """Take everything below an offset."""
         assert self._stream is not None
         take(self._stream, end)
         self.position = end
@@ -176,10 +176,10 @@ def disconnect(started: Sets, cables: Cables, sender: Messages, readers: Readers
     readers.stranger.come(sender.end)
 
 
-def live(times: int, retain: str) -> list[FigureResult]:
+def measure_disconnects(times: int, retain: str) -> list[FigureResult]:
     """Disconnect an access set, a consumer and a reader without a group so many times, after a while without count."""
     chance = random.Random(7)
-    with sets() as started:
+    with run_sets() as started:
         home = started.start("home", retain=retain, retain_bytes=RETAIN_BYTES, retain_bytes_min=RETAIN_BYTES)
         with lay_cables(below=home) as cables:
             started.start("below", [cables.at["below"]], site=NEAR)
@@ -223,9 +223,9 @@ def nearest_set(address: str) -> str:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     times = 6 if quick else DISCONNECTS
-    return [*simulate_weeks(quick), *live(times, "bytes"), *live(times, "measured")]
+    return [*simulate_weeks(quick), *measure_disconnects(times, "bytes"), *measure_disconnects(times, "measured")]
 
 
 FIGURE = Figure(id="T7", title="readers that were away", measure=run)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bench.figures.figure import Figure, FigureResult, times_peer
 from bench.peers.kafka import Kafka
 from bench.peers.kafka_clients import Batching
-from bench.rates import rates, try_rates
+from bench.rates import measure_rates, try_measure_rates
 from bench.venus_transmission import VenusSystem
 
 #: Beside Kafka with the same rows an append, and with each batch as one message.
@@ -16,12 +16,12 @@ PAPER = "nearly 2x Kafka 0.8.2"
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     sizes = [10, 1000] if quick else [1, 10, 100, 1000]
-    ours = rates(VenusSystem(), sizes, quick=quick)
+    ours = measure_rates(VenusSystem(), sizes, quick=quick)
     findings = []
     for batching, goal in ((Batching.ROWS, GOAL_ROWS), (Batching.WHOLE, GOAL_WHOLE)):
-        peer, reason = try_rates(Kafka(batching), sizes, quick=quick)
+        peer, reason = try_measure_rates(Kafka(batching), sizes, quick=quick)
         for size in sizes:
             found = peer[size].received if peer else None
             what = f"{size} rows a batch, {batching.value}"

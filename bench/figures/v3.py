@@ -18,8 +18,8 @@ THREE = ("tests/fault/cluster/test_power_cuts.py", "three brokers, one to three 
 PAPER = "0 lost, 0 doubled"
 
 
-def cuts(path: str, *, quick: bool) -> tuple[int, str]:
-    """Run the tests of a file; return how many cuts they made, and what failed."""
+def run_cut_tests(path: str, *, quick: bool) -> tuple[int, str]:
+    """Run the tests of a file; return how many cuts they made, and the failures."""
     words = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", path]
     words += ["-m", "not slow" if quick else "slow", "--show-capture=all"]
     done = subprocess.run(words, capture_output=True, text=True)
@@ -31,10 +31,10 @@ def cuts(path: str, *, quick: bool) -> tuple[int, str]:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     wanted, found = 12 if quick else 300, []
     for path, brokers in (ONE, THREE):
-        made, failed = cuts(path, quick=quick)
+        made, failed = run_cut_tests(path, quick=quick)
         ours = f"{failed or '0 lost, 0 doubled, equal'}, {made} cuts"
         met = not failed and made >= wanted
         found.append(

@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 
 from bench.figures.figure import Figure, FigureResult, at_most
-from bench.figures.t5 import load, wait_until_in_sync
-from bench.venus_cluster import NAMES, Brokers, Writer, brokers, wait_for
+from bench.figures.t5 import run_writer, wait_until_in_sync
+from bench.venus_cluster import NAMES, Brokers, Writer, run_brokers, wait_for
 from venus.errors import NotLeader, Unavailable, VenusError
 
 GOAL_S = 5.0
@@ -29,7 +29,7 @@ def _kill_two(cluster: Brokers, *, leader: bool = False) -> str:
 def measure_refusal(times: int) -> tuple[list[float], int]:
     """Under `consistency`: return the seconds until writers are refused, and the number of lost batches."""
     taken, lost = [], 0
-    with brokers() as cluster:
+    with run_brokers() as cluster:
         wait_until_in_sync(cluster)
         for number in range(times):
             writer = Writer(cluster.reach)
@@ -37,7 +37,7 @@ def measure_refusal(times: int) -> tuple[list[float], int]:
             acknowledged, at = writer.committed, time.monotonic()
             left = _kill_two(cluster, leader=number % 2 == 1)
             writer.close()
-            wait_for(lambda writer=writer: _says_no(writer))  # type: ignore[misc]
+            wait_for(lambda writer=writer: _is_refused(writer))  # type: ignore[misc]
             taken.append(time.monotonic() - at)
             for name in NAMES:
                 if name != left:
@@ -49,7 +49,7 @@ def measure_refusal(times: int) -> tuple[list[float], int]:
     return taken, lost
 
 
-def _says_no(writer: Writer) -> bool:
+def _is_refused(writer: Writer) -> bool:
     try:
         writer.commit()
     except (NotLeader, Unavailable) as error:
@@ -63,10 +63,10 @@ def _says_no(writer: Writer) -> bool:
 def measure_service(times: int) -> list[float]:
     """Under `availability`: return the seconds until the one that is left commits."""
     taken = []
-    with brokers(policy="availability") as cluster:
+    with run_brokers(policy="availability") as cluster:
         wait_until_in_sync(cluster)
         for _ in range(times):
-            with load(cluster.reach) as writing:
+            with run_writer(cluster.reach) as writing:
                 at = time.monotonic()
                 left = _kill_two(cluster)
                 taken.append(writing.first_after(at))
@@ -78,7 +78,7 @@ def measure_service(times: int) -> list[float]:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     times = 2 if quick else 10
     refusals, lost = measure_refusal(times)
     services = measure_service(times)

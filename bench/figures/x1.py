@@ -83,7 +83,7 @@ class Orders:
             [str(amount) for _, amount in new],
             ["x" * 70] * rows,
         ]
-        return half_of(batch_no, first_sequence, *from_columns(texts, LAYOUT))
+        return make_half_of(batch_no, first_sequence, *from_columns(texts, LAYOUT))
 
     def _change(self, tenant: int, _: int) -> tuple[int, int]:
         moves = self._chance.random() < 0.05
@@ -100,7 +100,7 @@ class Orders:
         return max(0, int(np.searchsorted(self._lows, high, "right") - np.searchsorted(self._lows, low, "left")))
 
 
-def half_of(batch_no: int, first_sequence: int, record_ids: PackedBytes, rows: PackedBytes) -> broker_pb2.Half:
+def make_half_of(batch_no: int, first_sequence: int, record_ids: PackedBytes, rows: PackedBytes) -> broker_pb2.Half:
     """Return a half message of one section."""
     body = change_pb2.BatchBody(
         batch_no=batch_no,
@@ -124,7 +124,7 @@ def half_of(batch_no: int, first_sequence: int, record_ids: PackedBytes, rows: P
     return broker_pb2.Half(batch_no=batch_no, digest=digest(encoded), body=encoded)
 
 
-def predicates(lows: Sequence[int]) -> list[str]:
+def make_predicates(lows: Sequence[int]) -> list[str]:
     """Return the subscriptions: every second tenant, and ranges of amounts."""
     tenants = [f"tenant = 'tenant-{n}'" for n in range(0, SUBSCRIPTIONS, 2)]
     return tenants + [f"amount between {low} and {low + WIDTH}" for low in lows]
@@ -161,7 +161,7 @@ class _Stream:
 
 
 def listen(address: str, texts: Sequence[str], orders: Connection) -> None:
-    """Open the streams, then answer orders: an offset, of which the answer is what came up to it."""
+    """Open the streams, then answer orders: an offset, of which the answer is the changes up to it."""
     clients, streams = [ListenerClient(address, BUSINESS, client=f"x1-{n}") for n in range(STREAMS)], list[_Stream]()
     for n, client in enumerate(clients):
         client.open()
@@ -190,7 +190,7 @@ def listen(address: str, texts: Sequence[str], orders: Connection) -> None:
 
 
 def run(quick: bool) -> Sequence[FigureResult]:
-    """Measure."""
+    """Measure the figure."""
     lows = [random.Random(2).randrange(AMOUNTS) for _ in range(SUBSCRIPTIONS // 2)]
     lows = [n * (AMOUNTS // (SUBSCRIPTIONS // 2)) + low % 97 for n, low in enumerate(lows)]
     batches, seconds = (80, 3) if quick else (800, 20)
@@ -199,7 +199,7 @@ def run(quick: bool) -> Sequence[FigureResult]:
         sender = Messages(broker.address, BATCH, table.make)
         sender.commit_many(ROWS // BATCH)
         orders, theirs = spawn.Pipe()
-        process = spawn.Process(target=listen, args=(broker.address, predicates(lows), theirs))
+        process = spawn.Process(target=listen, args=(broker.address, make_predicates(lows), theirs))
         process.start()
         try:
             assert orders.recv() == SUBSCRIPTIONS
@@ -225,7 +225,7 @@ def _measure(
     rate, pairs = batches * BATCH / (ended - began), table.expected
     assert got == pairs, f"{got:,} changes of subscriptions arrived, {pairs:,} are right"
     sender.rows = STEADY_BATCH
-    sent = sender.steadily(STEADY_RATE / STEADY_BATCH, seconds)
+    sent = sender.send_steadily(STEADY_RATE / STEADY_BATCH, seconds)
     orders.send(sender.end)
     got, arrivals, frames, nbytes = orders.recv()
     assert got == table.expected, f"{got:,} changes of subscriptions arrived, {table.expected:,} are right"

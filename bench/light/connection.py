@@ -84,7 +84,7 @@ class Connection:
         return True
 
     def flush(self) -> bool:
-        """Write what the socket takes; return whether that was all."""
+        """Write as much as the socket takes; return whether that was all."""
         with suppress(BlockingIOError):
             while self._out:
                 del self._out[: self.socket.send(self._out)]
@@ -165,5 +165,5 @@ _RULES: dict[int, Callable[[Connection, int, int, bytes], None]] = {
 
 
 def _words(payload: bytes) -> str:
-    """Return what a person can read in trailers or a farewell, which are not decoded."""
+    """Return the readable text in trailers or a farewell, which are not decoded."""
     return unquote_to_bytes(b" ".join(_WORDS.findall(payload))).decode(errors="replace")[:500]

@@ -1,4 +1,4 @@
-"""HTTP/2 frames: what a client of one method writes, and how what it reads is cut (RFC 9113).
+"""HTTP/2 frames: those that a client of one method writes, and the splitting of those that it reads (RFC 9113).
 
 Nothing that comes is copied unless it is part of a frame's head or of a frame that is not DATA. Pure.
 """
@@ -61,7 +61,7 @@ def settings(wanted: dict[Setting, int]) -> bytes:
 
 
 def settings_in(payload: bytes) -> dict[int, int]:
-    """Return what the other end announces."""
+    """Return the settings that the other end announces."""
     return dict(SETTING.iter_unpack(payload))
 
 
@@ -107,7 +107,7 @@ class Splitter:
         self._kind = self._flags = self._stream = self._left = 0
 
     def feed(self, view: memoryview) -> None:
-        """Cut what came next."""
+        """Cut the next bytes."""
         at, end = 0, len(view)
         while at < end:
             if not self._left:

@@ -1,4 +1,4 @@
-"""gRPC messages on one stream, which begin and end anywhere in what comes. Pure.
+"""gRPC messages on one stream, which begin and end anywhere in the pieces that arrive. Pure.
 
 A message that equals one that another subscriber of the process has read is compared with it piece by piece as it
 comes, by `memcmp`, and is never put together. Any other one is, and `Frames` checks its seal and reads it.
@@ -25,11 +25,11 @@ class _Content:
 
     @property
     def missing(self) -> int:
-        """How many bytes have not come."""
+        """The number of bytes that have not arrived."""
         return self._nbytes - self._have
 
     def add(self, piece: memoryview) -> None:
-        """Compare what came next, or keep a copy."""
+        """Compare the next bytes, or keep a copy of them."""
         if not self._pieces and (self._like is None or not self._like.content.startswith(piece, self._have)):
             self._look_again(piece)
         if self._like is None:
@@ -37,7 +37,7 @@ class _Content:
         self._have += len(piece)
 
     def _look_again(self, piece: memoryview) -> None:
-        """Look for a message that begins with all that came; if there is none, what came is kept from now on."""
+        """Look for a message that begins with all bytes so far; if there is none, the bytes are kept from now on."""
         before = self._like.content[: self._have] if self._like is not None else b""
         for known in self._frames.newest:
             content = known.content
@@ -47,7 +47,7 @@ class _Content:
         self._like, self._pieces = None, [before]
 
     def read(self) -> FrameContent:
-        """Return what is in it. Raises what `Frames.read` raises."""
+        """Return the content of the message. Raises the errors of `FrameCache.read`."""
         return self._like if self._like is not None else self._frames.read(b"".join(self._pieces))
 
 
@@ -60,7 +60,7 @@ class FrameReader:
         self._content: _Content | None = None
 
     def feed(self, piece: memoryview) -> Iterator[FrameContent]:
-        """Take what came next, and yield each message that it ends. Raises ConnectionError, and what `read` raises."""
+        """Take the next bytes, and yield each message that they end. Raises ConnectionError and errors of `read`."""
         while len(piece):
             if self._content is None:
                 wanted = PREFIX.size - len(self._prefix)

@@ -44,7 +44,7 @@ class Watch:
             while begun < min(self._count, self._seen.opened + OPENING_MAX):
                 self._begin(begun)
                 begun += 1
-            self._turn()
+            self._serve_once()
 
     def _begin(self, number: int) -> None:
         if number % self._on_one == 0:
@@ -63,12 +63,12 @@ class Watch:
         while (wanted := self._next_order(orders)) is not None:
             for number in range(self._count):
                 while self._seen.positions[number] < max(wanted):
-                    self._turn()
+                    self._serve_once()
             orders.send(self._seen.arrivals(wanted, self._opening.offset))
 
     def _next_order(self, orders: Orders) -> Sequence[int] | None:
         self._selector.register(orders, selectors.EVENT_READ)
-        while not self._turn():
+        while not self._serve_once():
             pass
         self._selector.unregister(orders)
         found: Sequence[int] | None = orders.recv()
@@ -80,7 +80,7 @@ class Watch:
             connection.socket.close()
         self._selector.close()
 
-    def _turn(self) -> bool:
+    def _serve_once(self) -> bool:
         """Serve whichever connections are ready; return whether there is an order."""
         is_ordered = False
         for key, events in self._selector.select(SAY_EVERY_S / 4):
@@ -93,7 +93,7 @@ class Watch:
         now = time.monotonic()
         if now - self._looked_at > SAY_EVERY_S / 4:
             self._looked_at = now
-            self._give_back_late(now)
+            self._return_old_credit(now)
         return is_ordered
 
     def _write(self, connection: Connection) -> None:
@@ -109,21 +109,21 @@ class Watch:
         stream.taken += frame.price
         is_much = stream.taken >= self._opening.credit_bytes // 2
         if is_much or (stream.taken and now - stream.said_at > SAY_EVERY_S):
-            self._give_back(connection, stream, now)
+            self._return_credit(connection, stream, now)
 
-    def _give_back(self, connection: Connection, stream: Stream, now: float) -> None:
-        """Give credit back and acknowledge; later if the broker's windows have no room for it."""
+    def _return_credit(self, connection: Connection, stream: Stream, now: float) -> None:
+        """Return credit and acknowledge; later if the broker's windows have no room for it."""
         position = self._seen.positions[stream.number]
         frame = broker_pb2.ConsumerFrame(credit_bytes=stream.taken, acknowledge=position)
         if connection.send(stream, seal(frame)):
             stream.taken, stream.said_at = 0, now
 
-    def _give_back_late(self, now: float) -> None:
-        """Give back what is owed for long: a broker may wait for it, and send nothing before."""
+    def _return_old_credit(self, now: float) -> None:
+        """Return credit that has been owed for long: a broker may wait for it, and send nothing before."""
         for connection in self._connections:
             for stream in connection.streams.values():
                 if stream.taken and now - stream.said_at > SAY_EVERY_S:
-                    self._give_back(connection, stream, now)
+                    self._return_credit(connection, stream, now)
             self._write(connection)
 
 

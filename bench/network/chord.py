@@ -22,7 +22,7 @@ class Ring:
 
     @property
     def neighbours(self) -> float:
-        """How many others a node knows, on average."""
+        """Return the mean number of other nodes that a node knows."""
         return sum(map(len, self._fingers.values())) / len(self.nodes)
 
     def hops(self, start: int, key: int) -> int:

@@ -44,7 +44,7 @@ def start_brokers(folder: Path) -> Iterator[tuple[BrokerOverlay, AccessBroker]]:
 
 
 @contextmanager
-def sixteen() -> Iterator[tuple[BrokerOverlay, AccessBroker]]:
+def run_sixteen() -> Iterator[tuple[BrokerOverlay, AccessBroker]]:
     """Start the brokers in a folder of their own."""
     folder = Path(tempfile.mkdtemp(prefix="venus-bench-"))
     try:
@@ -56,7 +56,7 @@ def sixteen() -> Iterator[tuple[BrokerOverlay, AccessBroker]]:
 
 @dataclass(frozen=True, slots=True)
 class RoutedMessages:
-    """How many hops messages between random brokers and clusters took."""
+    """Numbers of hops of messages between random brokers and clusters."""
 
     hops: float
     hops_max: int
@@ -66,7 +66,7 @@ class RoutedMessages:
 def route(messages: int) -> RoutedMessages:
     """Route messages from each broker in turn to random clusters."""
     chance, hops, lost = random.Random(1), [], 0
-    with sixteen() as (others, access):
+    with run_sixteen() as (others, access):
         shape = access.overlay.shape
         clusters = {address: _cluster_of(status.cluster) for address, status in others.statuses().items()}
         places = {*clusters.values(), access.overlay.node.cluster}
@@ -85,7 +85,7 @@ def _cluster_of(text: str) -> Identifier:
 
 
 class SkewedSubscriptions:
-    """Skewed interests at the access broker, and what an index of them in this process finds."""
+    """Skewed interests at the access broker, and an index of them in this process to compare with."""
 
     def __init__(self, access: AccessBroker, count: int) -> None:
         self._access, interests = access, crowded_interests(count)
@@ -124,7 +124,7 @@ class SharedMatching:
 
 def share_matching(count: int, batches: int) -> SharedMatching:
     """Match changes with so many subscriptions."""
-    with sixteen() as (others, access):
+    with run_sixteen() as (others, access):
         subscriptions = SkewedSubscriptions(access, count)
         subscriptions.warm_up()
         before, counters = others.matched_pairs(), access.overlay.remote.counters
@@ -142,7 +142,7 @@ def share_matching(count: int, batches: int) -> SharedMatching:
 
 @dataclass(frozen=True, slots=True)
 class DeathOfMany:
-    """What eight sudden deaths among sixteen brokers cost."""
+    """Cost of eight sudden deaths among sixteen brokers."""
 
     first_s: float  # until the first batch after the deaths was matched
     whole_s: float  # until all survivors knew each other
@@ -151,7 +151,7 @@ class DeathOfMany:
 
 def kill_half(count: int, batches: int) -> DeathOfMany:
     """Kill eight of sixteen brokers that match for so many subscriptions."""
-    with sixteen() as (others, access):
+    with run_sixteen() as (others, access):
         subscriptions = SkewedSubscriptions(access, count)
         subscriptions.match(batches)
         began = time.monotonic()

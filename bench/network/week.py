@@ -1,4 +1,4 @@
-"""A week of readers that come and go, and what each rule of retention keeps for them; pure.
+"""A week of readers that come and go, under each rule of retention; pure.
 
 Offsets are bytes. Readers stay for half an hour on average and are away for 40 s in the median (log-normal, an hour at
 most); in one of twelve intervals of ten minutes 6 MB/s are written, else 5 to 80 KB/s.
@@ -39,7 +39,7 @@ class Rule(Protocol):
 
 @dataclass
 class KnownReaders:
-    """The product's rule for consumers and sets below: what they may ask for is kept until they are forgotten."""
+    """The product's rule for consumers and sets below: keep the queue behind each until the reader is forgotten."""
 
     retain_bytes: int
     ttl_s: float
@@ -67,7 +67,7 @@ class KnownReaders:
 
 @dataclass
 class Followers:
-    """The product's rule for replicas: what the last of them lacks is kept up to a limit."""
+    """The product's rule for replicas: the part that the last of them lacks is kept up to a limit."""
 
     retain_bytes: int
     bytes_max: int
@@ -149,8 +149,8 @@ def bytes_written(seed: int, now_s: int) -> int:
     return int(rate * TICK_S)
 
 
-def week(seed: int, make: Callable[[], Rule], seconds: int = WEEK_S) -> Outcome:
-    """Return what becomes of the readers under a rule."""
+def simulate_week(seed: int, make: Callable[[], Rule], seconds: int = WEEK_S) -> Outcome:
+    """Simulate a week of the readers under a rule."""
     chance, rule = random.Random(seed), make()
     changes = {f"r{n}": chance.expovariate(1 / STAY_S) for n in range(READERS)}
     away: dict[str, tuple[int, float]] = {}  # where and when it left

@@ -1,4 +1,4 @@
-"""Where the jars of the peers are, and the one command that fetches them.
+"""Folders of the peers' jars, and the one command that fetches them.
 
     python -m bench.peers.jars [kafka] [rocketmq]
 
@@ -33,13 +33,13 @@ _DEPENDENCY = (
 
 
 def folder(name: str) -> Path:
-    """Return where a peer's jars are, or would be."""
+    """Return the folder of a peer's jars, which need not exist."""
     root = os.environ.get("VENUS_BENCH_JARS") or Path.home() / ".cache" / "venus-bench"
     return Path(root) / name
 
 
 def missing(name: str) -> str:
-    """Say what a peer needs and does not have, or nothing."""
+    """Return which programs a peer lacks, empty = none."""
     if not any(folder(name).glob("*.jar")):
         return f"its jars are not there: python -m bench.peers.jars {name}"
     return "" if shutil.which("java") else "java is not installed"
@@ -62,7 +62,7 @@ def fetch(name: str) -> None:
 
 
 def main() -> int:
-    """Fetch what was asked for."""
+    """Fetch the requested jars."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ARTIFACTS)}; all if none is given")
     names = parser.parse_args().names or list(ARTIFACTS)

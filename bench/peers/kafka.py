@@ -44,7 +44,7 @@ class Kafka(PeerServer):
         return ",".join(f"127.0.0.1:{port}" for port, _ in self._ports.values())
 
     def missing(self) -> str:
-        """Say what is not installed."""
+        """Return which programs are missing, empty = none."""
         if reason := jars.missing("kafka"):
             return reason
         return "" if importlib.util.find_spec("confluent_kafka") else "pip install confluent-kafka"

@@ -22,7 +22,7 @@ class Batching(enum.Enum):
 
 
 class KafkaSender:
-    """The producer; with a message a row its batches are as large as VENUS's, or what it makes by itself."""
+    """The producer; with a message a row its batches are as large as VENUS's, or those that it makes by itself."""
 
     def __init__(self, servers: str, batching: Batching) -> None:
         self._servers, self._batching = servers, batching
@@ -55,7 +55,7 @@ class KafkaSender:
         )
 
     def send(self, wanted: Round) -> None:
-        """Produce them and wait for every acknowledgement."""
+        """Produce the messages and wait for every acknowledgement."""
         produce = self._producer.produce
         for message in self._messages:
             produce(TOPIC, message, partition=0)
@@ -67,7 +67,7 @@ class KafkaSender:
 
 
 class KafkaReceiver:
-    """A consumer of what is produced from now on, in the only partition."""
+    """A consumer of all messages from now on, in the only partition."""
 
     def __init__(self, servers: str, batching: Batching) -> None:
         from confluent_kafka import Consumer, TopicPartition
@@ -88,11 +88,11 @@ class KafkaReceiver:
         self._consumer.consume(1, timeout=1)
 
     def receive(self, wanted: Round) -> None:
-        """Consume what the round sends."""
+        """Consume the messages of a round."""
         left = wanted.batches if self._whole else wanted.batches * wanted.rows
         while left > 0:
             left -= sum(message.error() is None for message in self._consumer.consume(min(TAKE, left), timeout=1))
 
     def close(self) -> None:
-        """Leave."""
+        """Close the consumer."""
         self._consumer.close()

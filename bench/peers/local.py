@@ -1,4 +1,4 @@
-"""Starting a peer's server on the loopback, in an empty folder, and waiting until it answers."""
+"""Start of a peer's server on the loopback, in an empty folder, and the wait until it answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Folder:
         return process
 
     def wait_for(self, process: subprocess.Popen[bytes], port: int) -> None:
-        """Wait for a server's port. Raises RuntimeError with the end of what it said."""
+        """Wait for a server's port. Raises RuntimeError with the end of its output."""
         end = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
@@ -92,7 +92,7 @@ def row(number: int) -> bytes:
 
 
 def messages(batches: int, rows: int, *, envelope: bool) -> list[bytes]:
-    """Return what a round sends: a message for each row, or one for each batch."""
+    """Return the messages of a round: a message for each row, or one for each batch."""
     if not envelope:
         return [row(n) for n in range(batches * rows)]
     return [b"".join(row(b * rows + n) for n in range(rows)) for b in range(batches)]

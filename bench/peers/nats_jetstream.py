@@ -55,14 +55,14 @@ class NatsClient:
 
 
 class NatsSender(NatsClient):
-    """Publishes a batch, then waits for its acknowledgements."""
+    """Producer that publishes a batch, then waits for its acknowledgements."""
 
     def prepare(self, wanted: Round) -> None:
         """Make the messages."""
         self._messages = messages(wanted.batches, wanted.rows, envelope=self._envelope)
 
     def send(self, wanted: Round) -> None:
-        """Publish them."""
+        """Publish the messages of a round."""
         self._wait(self._send(wanted))
 
     async def _send(self, wanted: Round) -> None:
@@ -73,7 +73,7 @@ class NatsSender(NatsClient):
 
 
 class NatsReceiver(NatsClient):
-    """A pull consumer of what is published from now on."""
+    """A pull consumer of all messages from now on."""
 
     def __init__(self, port: int, *, envelope: bool) -> None:
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
@@ -83,7 +83,7 @@ class NatsReceiver(NatsClient):
         self._pull = self._wait(self._stream.pull_subscribe("s.*", stream="s", config=config))
 
     def receive(self, wanted: Round) -> None:
-        """Fetch what the round sends."""
+        """Fetch the messages of a round."""
         self._wait(self._receive(wanted))
 
     async def _receive(self, wanted: Round) -> None:
@@ -103,7 +103,7 @@ class NatsJetStream(PeerServer):
         self._port = 0
 
     def missing(self) -> str:
-        """Say what is not installed."""
+        """Return which programs are missing, empty = none."""
         if server() is None:
             return "nats-server is not installed"
         return "" if importlib.util.find_spec("nats") else "the package nats-py is not installed"

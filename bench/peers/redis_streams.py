@@ -31,7 +31,7 @@ class RedisSender:
         self._messages = messages(wanted.batches, wanted.rows, envelope=self._envelope)
 
     def send(self, wanted: Round) -> None:
-        """Append them."""
+        """Append the entries."""
         size = ENVELOPES if self._envelope else wanted.rows
         for start in range(0, len(self._messages), size):
             pipeline = self._client.pipeline(transaction=False)
@@ -78,7 +78,7 @@ class RedisStreams(PeerServer):
         self._port = 0
 
     def missing(self) -> str:
-        """Say what is not installed."""
+        """Return which programs are missing, empty = none."""
         if shutil.which("redis-server") is None:
             return "redis-server is not installed"
         return "" if importlib.util.find_spec("redis") else "the package redis is not installed"

@@ -50,14 +50,14 @@ class Client:
         self._answer("done")
 
     def prepare(self, wanted: Round) -> None:
-        """Nothing: the message is made when it is asked for."""
+        """Do nothing: a message is made when it is sent."""
 
     def send(self, wanted: Round) -> None:
         """Send half messages, each followed by its commit."""
         self._ask(wanted)
 
     def receive(self, wanted: Round) -> None:
-        """Take what the round sends."""
+        """Receive the messages of a round."""
         self._ask(wanted)
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class RocketMq(PeerServer):
         self._command: list[str] = []
 
     def missing(self) -> str:
-        """Say what is not installed."""
+        """Return which programs are missing, empty = none."""
         if reason := jars.missing("rocketmq"):
             return reason
         return "" if shutil.which("javac") else "javac is not installed"

@@ -11,8 +11,8 @@ import pytest
 from bench import overload_clients, trickle, venus_cluster
 from bench.figures import page
 from bench.figures.figure import Figure, FigureResult, times_peer
-from bench.overload import OverloadResult, count, details_first, findings_of_latencies
-from bench.overload_clients import BATCH_ROWS, Latencies, halves_of_the_machine, keep_pace, on_cores
+from bench.overload import OverloadResult, count, findings_of_latencies, gives_up_details_first
+from bench.overload_clients import BATCH_ROWS, Latencies, keep_pace, split_cores, use_cores
 from bench.peers import jars
 from bench.trickle import PARTS, PLAIN, TRIGGERS, VENUS, MeasuredRun
 from bench.usage import Usage
@@ -22,18 +22,18 @@ from venus.wire import broker_pb2
 
 
 def test_a_load_that_degrades_nothing_is_no_overload() -> None:
-    assert not details_first([])
-    assert not details_first([()])
-    assert details_first([(), (4,), (4, 3)])
-    assert not details_first([(4,), (3,)])
+    assert not gives_up_details_first([])
+    assert not gives_up_details_first([()])
+    assert gives_up_details_first([(), (4,), (4, 3)])
+    assert not gives_up_details_first([(4,), (3,)])
 
 
 def test_what_is_started_for_the_clients_does_not_run_on_the_cores_of_the_broker() -> None:
     before = os.sched_getaffinity(0)
-    own, theirs = halves_of_the_machine()
+    own, theirs = split_cores()
     assert own | theirs == before
     assert not own & theirs or len(before) == 1
-    with on_cores(theirs):
+    with use_cores(theirs):
         assert os.sched_getaffinity(0) == theirs
     assert os.sched_getaffinity(0) == before
 

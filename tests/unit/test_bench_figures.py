@@ -14,7 +14,7 @@ import pytest
 from bench import cables, watchers
 from bench.arrivals import FrameCache
 from bench.figures import m3, m5, t6
-from bench.network.week import FixedRetention, Followers, KnownReaders, UnknownReaders, week
+from bench.network.week import FixedRetention, Followers, KnownReaders, UnknownReaders, simulate_week
 from bench.venus_transmission import make_half
 from bench.watchers import WatchedRows, numbers
 from venus.errors import DigestMismatch
@@ -160,16 +160,16 @@ def test_a_site_is_normal_after_the_last_change_that_comes_late() -> None:
     sent = {1: 99.0, 2: 105.0, 3: 111.0, 4: 111.9, 5: 113.0}
     seen = {"a": WatchedRows(position=5, row=5, ends=[1, 2, 3, 4, 5], times=[99.1, 111.5, 112.0, 112.1, 113.1])}
 
-    assert t6.connected_s(one, seen, 200.0) == pytest.approx(1.5)
-    assert t6.normal_s(one, seen, sent, 200.0) == pytest.approx(2.0)
-    assert t6.connected_s(one, {**seen, "b": WatchedRows(position=0, row=0)}, 200.0) == pytest.approx(90.0)
+    assert t6.seconds_until_connected(one, seen, 200.0) == pytest.approx(1.5)
+    assert t6.seconds_until_normal(one, seen, sent, 200.0) == pytest.approx(2.0)
+    assert t6.seconds_until_connected(one, {**seen, "b": WatchedRows(position=0, row=0)}, 200.0) == pytest.approx(90.0)
 
 
 def test_who_is_known_never_takes_the_full_data_again_and_a_stranger_does() -> None:
-    known = week(1, partial(KnownReaders, retain_bytes=10_000_000, ttl_s=7 * DAY_S), seconds=DAY_S)
-    forgotten = week(1, partial(KnownReaders, retain_bytes=10_000_000, ttl_s=60.0), seconds=DAY_S)
-    fixed = week(1, partial(FixedRetention, retain_bytes=10_000_000), seconds=DAY_S)
-    measured = week(1, partial(UnknownReaders, bytes_min=10_000_000, bytes_max=1 << 40), seconds=DAY_S)
+    known = simulate_week(1, partial(KnownReaders, retain_bytes=10_000_000, ttl_s=7 * DAY_S), seconds=DAY_S)
+    forgotten = simulate_week(1, partial(KnownReaders, retain_bytes=10_000_000, ttl_s=60.0), seconds=DAY_S)
+    fixed = simulate_week(1, partial(FixedRetention, retain_bytes=10_000_000), seconds=DAY_S)
+    measured = simulate_week(1, partial(UnknownReaders, bytes_min=10_000_000, bytes_max=1 << 40), seconds=DAY_S)
 
     assert known.returns == forgotten.returns == fixed.returns == measured.returns > 100
     assert known.resyncs == 0
@@ -178,8 +178,8 @@ def test_who_is_known_never_takes_the_full_data_again_and_a_stranger_does() -> N
 
 
 def test_a_replica_that_lacks_more_than_the_limit_takes_the_full_data() -> None:
-    enough = week(1, partial(Followers, retain_bytes=10_000_000, bytes_max=1 << 40), seconds=DAY_S)
-    little = week(1, partial(Followers, retain_bytes=10_000_000, bytes_max=20 << 20), seconds=DAY_S)
+    enough = simulate_week(1, partial(Followers, retain_bytes=10_000_000, bytes_max=1 << 40), seconds=DAY_S)
+    little = simulate_week(1, partial(Followers, retain_bytes=10_000_000, bytes_max=20 << 20), seconds=DAY_S)
 
     assert enough.resyncs == 0
     assert little.resyncs > 0

@@ -319,13 +319,13 @@ def test_credit_is_given_back_and_nothing_is_taken_twice(
         one = framing.frame(FrameKind.DATA, 1, framing.message(content(5, 3)))
         broker.say(one)
         while not watch._seen.frames or watch._connections[0].streams[1].taken:
-            watch._turn()
+            watch._serve_once()
         (answer,) = broker.receive_frames()
         price = sum(map(cost, broker_pb2.DeliveryFrame.FromString(one[framing.HEAD.size + 5 : -9]).increments))
         assert (parse_frame(answer).credit_bytes, parse_frame(answer).acknowledge) == (price, 8)
         broker.say(one)
         with pytest.raises(AssertionError, match="twice"):
-            watch._turn()
+            watch._serve_once()
     watch.close()
 
 

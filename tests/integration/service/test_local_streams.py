@@ -313,7 +313,7 @@ def test_a_client_finds_out_that_the_broker_does_not_answer(
     with producer(patient_keepalive, keepalive_s=0.3) as sender:
         sender.connect(0, 0)
         monkeypatch.setattr(local_stream, "KEEPALIVE_TIMEOUT_S", 0.3)
-        monkeypatch.setattr(local_streams.LocalContext, "_say", lambda *_: None)
+        monkeypatch.setattr(local_streams.LocalContext, "_send_sign", lambda *_: None)
         eventually(lambda: sender._error)
         with pytest.raises(Unavailable, match="does not answer"):
             sender.wait_until_persisted(1, 30)
