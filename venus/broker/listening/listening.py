@@ -2,8 +2,7 @@
 
 The materialiser hands over each batch of a watched table, with the rows as they were. Matching never delays it: if more
 than `QUEUE_BYTES_MAX` waits, the waiting batches of the business with the most are dropped. Its subscriptions read that
-part of the queue again, without the rows as they were. So live matching saves deletions of rows that a reader never
-had.
+part of the queue again, without the rows as they were. So live matching saves deletions of rows unknown to a reader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The schedule by which the broker asks a silent producer about its half messages (VENUS 3.3, review). No I/O.
+"""When the broker asks a silent producer about its half messages (VENUS 3.3, message review), without any I/O.
 
 Only a review that reached a producer counts: an adapter that is away for a day was not asked. After `ASKED_MAX` answers
 that decided nothing, an alarm is raised. A half message is never discarded.
