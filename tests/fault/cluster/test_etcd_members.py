@@ -22,12 +22,14 @@ from venus.coordination.etcd import EtcdCoordinator
 pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(300)]
 
 ROWS = 5
-#: Of a write, while only etcd is in trouble; a change of the leader would take longer than its lease of 2 s.
-PAUSE_MAX_S = 2.0
-#: How long a member of etcd is away: twice as long as a broker's lease lasts.
-AWAY_S = 4.0
-#: Several times what another broker needs to lead where etcd answers.
-STOPS_S = 8.0
+#: Of the brokers' leases: a broker that waits for the machine for less keeps its own.
+LEASE_S = 6.0
+#: Of a write, while only etcd is in trouble; a change of the leader would take longer than its lease.
+PAUSE_MAX_S = LEASE_S
+#: How long a member of etcd is away: longer than a broker's lease lasts.
+AWAY_S = 2 * LEASE_S
+#: Longer than another broker needs to lead where etcd answers.
+STOPS_S = 2 * LEASE_S
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def members() -> Iterator[EtcdCluster]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, members: EtcdCluster) -> Iterator[BrokerCluster]:
-    with BrokerCluster(tmp_path, members) as made:
+    with BrokerCluster(tmp_path, members, lease_s=LEASE_S) as made:
         yield made
     for node in members.nodes:
         if node.alive:
@@ -59,7 +61,7 @@ def write_past_leases(steady: SteadyWriter, cluster: BrokerCluster, left: list[s
     end = time.monotonic() + AWAY_S
     while time.monotonic() < end:
         wait_until_written(steady, 5)
-    with closing(EtcdCoordinator(left, cluster.name, timeout_s=10.0)) as coordinator:
+    with closing(EtcdCoordinator(left, cluster.name, timeout_s=60.0)) as coordinator:
         assert {found.member.broker for found in coordinator.brokers()} == set("abc")
 
 
@@ -111,7 +113,8 @@ def test_without_a_majority_of_etcd_no_other_broker_leads_until_it_is_back(
     with SteadyWriter(writer, ROWS) as steady:
         for node in lost:
             node.kill()
-        wait_until_written(steady, 100)  # longer than the leases, which no broker can renew
+        time.sleep(AWAY_S)  # longer than the leases, which no broker can renew
+        wait_until_written(steady, 5)
     assert writer.errors == []
     acknowledged = writer.acknowledged
     cluster.brokers[first].kill()

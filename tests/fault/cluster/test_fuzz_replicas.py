@@ -44,7 +44,7 @@ def frames(chance: random.Random, method: Any, greeting: replica_pb2.Greeting) -
 
 def greeting_of(cluster: BrokerCluster, sender: str, receiver: str) -> replica_pb2.Greeting:
     """Return how one broker greets another."""
-    with contextlib.closing(EtcdCoordinator(cluster.etcd.addresses, cluster.name, timeout_s=10.0)) as coordinator:
+    with contextlib.closing(EtcdCoordinator(cluster.etcd.addresses, cluster.name, timeout_s=60.0)) as coordinator:
         members = {live.member.broker: live.member for live in coordinator.brokers()}
         return replica_pb2.Greeting(
             cluster=coordinator.identity(create=False) or "",

@@ -38,7 +38,7 @@ def connect(etcd: EtcdCluster) -> Iterator[Connect]:
     name = etcd.new_name()
     with contextlib.ExitStack() as stack:
 
-        def connect(addresses: list[str] | None = None, *, timeout_s: float = 2.0) -> EtcdCoordinator:
+        def connect(addresses: list[str] | None = None, *, timeout_s: float = 60.0) -> EtcdCoordinator:
             found = EtcdCoordinator(etcd.addresses if addresses is None else addresses, name, timeout_s=timeout_s)
             return stack.enter_context(contextlib.closing(found))
 

@@ -45,18 +45,18 @@ def etcd(login: Login) -> Iterator[EtcdCluster]:
         yield cluster
 
 
-def identity(etcd: EtcdCluster, login: Login) -> str | None:
-    with closing(EtcdCoordinator(etcd.addresses, etcd.new_name(), timeout_s=3.0, login=login)) as coordinator:
+def identity(etcd: EtcdCluster, login: Login, *, timeout_s: float = 60.0) -> str | None:
+    with closing(EtcdCoordinator(etcd.addresses, etcd.new_name(), timeout_s=timeout_s, login=login)) as coordinator:
         return coordinator.identity(create=True)
 
 
 def test_a_certificate_lets_in_and_nothing_else_does(etcd: EtcdCluster, login: Login) -> None:
     assert identity(etcd, login)
     with pytest.raises(Unavailable) as caught:
-        identity(etcd, NO_LOGIN)
+        identity(etcd, NO_LOGIN, timeout_s=3.0)
     assert "if it speaks TLS, set etcd_ca" in caught.value.hint
     with pytest.raises(Unavailable) as caught:
-        identity(etcd, Login(ca=login.ca))
+        identity(etcd, Login(ca=login.ca), timeout_s=3.0)
     assert "its certificate must name them" in caught.value.hint
 
 
@@ -79,7 +79,7 @@ def test_half_a_renewal_costs_no_connection(etcd: EtcdCluster, login: Login, tmp
     shutil.copy(login.certificate, certificate)
     shutil.copy(login.key, key)
     own = replace(login, certificate=str(certificate), key=str(key))
-    with closing(EtcdCoordinator(etcd.addresses, etcd.new_name(), timeout_s=3.0, login=own)) as coordinator:
+    with closing(EtcdCoordinator(etcd.addresses, etcd.new_name(), timeout_s=60.0, login=own)) as coordinator:
         known = coordinator.identity(create=True)
         shutil.copy(authority / "renewed.crt", certificate)
         assert coordinator.identity(create=False) == known
@@ -104,7 +104,7 @@ def test_a_user_proves_himself_and_again_when_his_token_ends(login: Login) -> No
         assert "etcd_password" in caught.value.hint
         assert "wrong" not in str(caught.value)
         name = etcd.new_name()
-        with closing(EtcdCoordinator(etcd.addresses, name, timeout_s=10.0, login=user)) as coordinator:
+        with closing(EtcdCoordinator(etcd.addresses, name, timeout_s=60.0, login=user)) as coordinator:
             known = coordinator.identity(create=True)
             assert known
             etcd.nodes[0].kill()
@@ -130,7 +130,7 @@ def test_a_signed_token_is_replaced_when_users_were_changed(login: Login, tmp_pa
     with running_etcd(authority=Path(login.ca).parent, login=login, options=signed) as etcd:
         have_users(etcd, login)
         user = replace(login, user="venus", password=SecretStr(PASSWORD))
-        with closing(EtcdCoordinator(etcd.addresses, etcd.new_name(), timeout_s=5.0, login=user)) as coordinator:
+        with closing(EtcdCoordinator(etcd.addresses, etcd.new_name(), timeout_s=60.0, login=user)) as coordinator:
             known = coordinator.identity(create=True)
             administer(etcd, login, "user", "add", f"stranger:{PASSWORD}", user=f"root:{PASSWORD}")
             assert coordinator.identity(create=False) == known
@@ -151,4 +151,4 @@ def administer(etcd: EtcdCluster, login: Login, *arguments: str, user: str = "")
     files = [f"--cacert={login.ca}", f"--cert={login.certificate}", f"--key={login.key}"]
     command = [require_binary("etcdctl"), f"--endpoints=https://{etcd.addresses[0]}", *files, *arguments]
     command += [f"--user={user}"] if user else []
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"ETCDCTL_API": "3"}, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"ETCDCTL_API": "3"}, timeout=60)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,6 +128,13 @@ def place(folder: Path, server: Server, etcd: EtcdCluster, **cluster: Any) -> It
     server.drop_database(made.target)
 
 
+def write(at: AvailabilityPipeline, seed: int) -> None:
+    """Let two writers do some transactions."""
+    with writers(at.source, change_item, count=2, seed=seed) as counts:
+        eventually(lambda: counts.failed or counts.ended["commit"] >= 20, "writers")
+    assert not counts.failed
+
+
 def lose_lone_leader(at: AvailabilityPipeline) -> tuple[str, str, str]:
     """Let the leader continue alone under writers, the target follow for a part of that, then kill it.
 
@@ -138,8 +144,7 @@ def lose_lone_leader(at: AvailabilityPipeline) -> tuple[str, str, str]:
     e2e.install()
     e2e.load()
     e2e.start()
-    with writers(at.source, change_item, count=2):
-        time.sleep(1.0)
+    write(at, seed=1)
     e2e.wait_until_caught_up()
     leader = at.leader()
     eventually(lambda: at.in_sync(leader) == set("abc"), timeout_s=SURE_S)
@@ -147,10 +152,13 @@ def lose_lone_leader(at: AvailabilityPipeline) -> tuple[str, str, str]:
     for name in (first, third):
         at.cluster.brokers[name].kill()
     eventually(lambda: at.in_sync(leader) == {leader}, timeout_s=SURE_S)
-    with writers(at.source, change_item, count=2):
-        time.sleep(2.0)
-        e2e.stop("apply")  # the target has a part of what will be lost
-        time.sleep(1.0)
+    # the target has a part of what will be lost, and no writer changes these two rows
+    run_at(at.source, "INSERT INTO item VALUES (-1, 'applied and lost')")
+    write(at, seed=2)
+    eventually(lambda: run_at(at.target, "SELECT 1 FROM item WHERE id = -1"), "the target to follow")
+    e2e.stop("apply")
+    run_at(at.source, "INSERT INTO item VALUES (-2, 'lost')")
+    write(at, seed=3)
     eventually(lambda: not e2e.log_rows(), timeout_s=SURE_S)
     eventually(lambda: not at.status(leader).halves, timeout_s=SURE_S)
     at.cluster.brokers[leader].kill()
@@ -167,11 +175,11 @@ def test_what_is_lost_is_named_and_repaired(tmp_path: Path, postgres_server: Ser
         had = at.log_of(leader)
         at.cluster.start(first)
         assert at.leader() == first
-        with writers(at.source, change_item, count=2, seed=2):
+        with writers(at.source, change_item, count=2, seed=4) as counts:
             at.e2e.start("apply")
             eventually(lambda: at.status(first).replication.losses, timeout_s=SURE_S)
             window = eventually(lambda: [w for w in at.status(first).replication.losses if w.HasField("end_offset")])[0]
-            time.sleep(1.0)
+            eventually(lambda: counts.ended["commit"] >= 20, "writers")
 
         # the window is what was acknowledged and is not there, one offset more for each batch that may be empty
         batches = window.last_batch - window.first_batch + 1

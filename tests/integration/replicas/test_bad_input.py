@@ -126,7 +126,7 @@ def test_a_store_of_an_unknown_layout(tmp_path: Path, etcd_server: EtcdCluster) 
 
 def forget_how_new(cluster: BrokerCluster) -> None:
     """Take from etcd what it remembers of stores, as an etcd that was set back to a backup has lost it."""
-    with closing(EtcdClient(cluster.etcd.addresses, timeout_s=10.0)) as client:
+    with closing(EtcdClient(cluster.etcd.addresses, timeout_s=60.0)) as client:
         for found in client.list(f"/venus/+stores/{cluster.name}/"):
             assert client.swap(found.key, found.revision, None).done
 

@@ -22,7 +22,7 @@ GONE = "the coordinator has no record of it any more, so no broker can take over
 
 def empty_etcd(cluster: BrokerCluster) -> None:
     """Remove all that etcd has of the cluster, as with an etcd that has lost its disk."""
-    with closing(EtcdClient(cluster.etcd.addresses)) as client:
+    with closing(EtcdClient(cluster.etcd.addresses, timeout_s=60.0)) as client:
         for root in (f"/venus/{cluster.name}/", f"/venus/+stores/{cluster.name}/"):
             for found in client.list(root):
                 revision = found.revision

@@ -135,7 +135,9 @@ def test_a_leader_that_cannot_apply_an_entry_ends_and_another_one_leads(
 
         monkeypatch.setattr(machine, "apply_pending", fail_here)
         message = producer.next_half(engines.rows(3, 3))
-        assert leader.core.producers.take_halves(BUSINESS, producer.epoch, [message]).result(10.0).through == 2
+        assert (
+            leader.core.producers.take_halves(BUSINESS, producer.epoch, [message]).result(engines.WAIT_S).through == 2
+        )
         decided = leader.core.producers.decide(
             BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT
         )

@@ -86,7 +86,7 @@ def test_a_leader_that_refuses_a_line_is_asked_again(monkeypatch: pytest.MonkeyP
             for index in range(1, 11):  # whether gRPC says it while reading or writing differs
                 host.lost.clear()
                 line.fetch(leader, "main", SendFetch(to=OTHER, term=1, index=index, last_term=0, version=1))
-                await asyncio.wait_for(host.lost.wait(), 5.0)
+                await asyncio.wait_for(host.lost.wait(), 60.0)
             await line.close()
 
     asyncio.run(fetch_from_refusing())
@@ -102,7 +102,7 @@ def test_a_line_that_was_ended_is_explained_in_words(
             line, host = BrokerConnections("cluster", ME, NONE), _Host()
             line.host = cast(Host, host)
             line.fetch(leader, "main", SendFetch(to=OTHER, term=1, index=1, last_term=0, version=1))
-            await asyncio.wait_for(host.lost.wait(), 5.0)
+            await asyncio.wait_for(host.lost.wait(), 60.0)
             await line.close()
 
     with caplog.at_level("WARNING"):
@@ -145,7 +145,7 @@ def test_a_follower_that_asks_again_over_a_slow_line_is_sent_the_newest_answer_a
         line = FollowerStream(OTHER, cast(Any, context))
         writing = asyncio.create_task(line.write())
         line.send(entries(1))
-        await asyncio.wait_for(context.taken.wait(), 5.0)
+        await asyncio.wait_for(context.taken.wait(), 60.0)
         for count in range(2, 100):
             line.send(entries(count))
             if count == 50:
@@ -161,7 +161,7 @@ def test_a_follower_that_asks_again_over_a_slow_line_is_sent_the_newest_answer_a
             ("other", 0),
         ]
 
-    asyncio.run(asyncio.wait_for(slow(), 10.0))
+    asyncio.run(asyncio.wait_for(slow(), 60.0))
 
 
 def test_a_frame_whose_parts_never_end_ends_the_line(
@@ -177,7 +177,7 @@ def test_a_frame_whose_parts_never_end_ends_the_line(
             line, host = BrokerConnections("cluster", ME, NONE), _Host()
             line.host = cast(Host, host)
             line.fetch(leader, "main", SendFetch(to=OTHER, term=1, index=1, last_term=0, version=1))
-            await asyncio.wait_for(host.lost.wait(), 5.0)
+            await asyncio.wait_for(host.lost.wait(), 60.0)
             await line.close()
 
     with caplog.at_level("WARNING"):
@@ -205,7 +205,7 @@ def test_a_large_frame_comes_in_parts_to_a_follower_that_takes_them_and_whole_to
         line.end()
         await writing
 
-    asyncio.run(asyncio.wait_for(record_write(), 10.0))
+    asyncio.run(asyncio.wait_for(record_write(), 60.0))
     whole = replica_pb2.LeaderFrame(answers=[answer])
     assert [frame.last_part for frame in frames] == ([False, False, True] if takes_parts else [False])
     assert b"".join(frame.part for frame in frames) == (whole.SerializeToString() if takes_parts else b"")

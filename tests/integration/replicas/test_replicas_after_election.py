@@ -39,7 +39,7 @@ def open_stream(leader: str, is_expected: Callable[[broker_pb2.Opened], bool]) -
 
 
 def test_after_an_election_a_target_returns_to_a_replica(tmp_path: Path, etcd_server: EtcdCluster) -> None:
-    with BrokerCluster(tmp_path, etcd_server, lease_s=4.0, min_in_sync=1) as cluster:
+    with BrokerCluster(tmp_path, etcd_server, min_in_sync=1) as cluster:
         writer = Writer(cluster)
         writer.write(5, 10)
         eventually(lambda: cluster.in_sync() == set("abc"))

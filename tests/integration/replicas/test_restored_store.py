@@ -26,7 +26,7 @@ WAIT_S = 60.0
 
 
 def read_note(cluster: BrokerCluster, store: str) -> int:
-    with contextlib.closing(EtcdCoordinator(cluster.etcd.addresses, cluster.name, timeout_s=10.0)) as coordinator:
+    with contextlib.closing(EtcdCoordinator(cluster.etcd.addresses, cluster.name, timeout_s=60.0)) as coordinator:
         return coordinator.newest_write(store)
 
 

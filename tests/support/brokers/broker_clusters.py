@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ from tests.support.brokers.etcd import EtcdCluster
 from tests.support.brokers.servers import BUSINESS, BrokerProcess, settings, take
 from tests.support.engines.batches import half
 from tests.support.processes import forked
+from tests.support.waiting import eventually
 from venus.codec.stored_rows import RowTotals
+from venus.config import Settings
+from venus.config.cluster import ClusterSettings
 from venus.config.sections import MatchingSettings
 from venus.coordination.etcd import EtcdCoordinator
+from venus.coordination.etcd_client import EtcdClient
 from venus.errors import VenusError
 from venus.model import Verdict
 from venus.replication.records import Leadership
@@ -28,11 +33,41 @@ from venus.rpc.snapshots import SnapshotClient
 from venus.rpc.subscriber import Subscriber
 from venus.wire import broker_pb2
 
-FAIL_OVER_S = 30.0
+FAIL_OVER_S = 60.0
+#: What brokers and commands say of an etcd that waits for the machine; it is asked again.
+SILENT_ETCD = "etcd does not answer within"
+#: A broker that waits for the machine keeps its lease, and is no silent follower. A test of either chooses its own.
+PATIENT: Mapping[str, Any] = {"lease_s": 60.0, "silence_s": 60.0}
+#: Nor has it trouble: what is slow or full on this machine does not choose the leaders.
+CAREFREE: Mapping[str, Any] = {
+    "free_bytes_min": 1 << 20,
+    "degrade": dict.fromkeys(("cpu_percent", "memory_percent", "lag_ms"), 0),
+    "health": dict.fromkeys(
+        ("silent_s", "heartbeat_missed_s", "latency_s", "memory_percent", "cpu_percent", "disk_percent"), 0
+    ),
+}
+
+
+class ClusterMember(BrokerProcess):
+    """A broker of a cluster; `on_kill` follows its death."""
+
+    def __init__(self, chosen: Settings, on_kill: Callable[[], None]) -> None:
+        self._on_kill = on_kill
+        super().__init__(chosen)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        has_ended = self.process.returncode is not None
+        super().kill()
+        if not has_ended:
+            self._on_kill()
 
 
 class BrokerCluster:
-    """Brokers a, b, c of one cluster."""
+    """Brokers a, b, c of one cluster.
+
+    The lease of a broker that is killed ends at once, unless the test chooses how long leases last.
+    """
 
     def __init__(
         self,
@@ -51,22 +86,39 @@ class BrokerCluster:
             authority.issue("member", "broker", hosts=HOSTS)
         self._matching = matching or MatchingSettings()
         self._listen = listen or {}  # ports that stay the same when a broker is started again
-        self._options, self._broker = cluster, {"free_bytes_min": 1 << 20, **(broker or {})}
+        self._options, self._broker = cluster, {**CAREFREE, **(broker or {})}
+        self._ends_leases = "lease_s" not in cluster
         self.brokers: dict[str, BrokerProcess] = {}
         for name in names:
             self.start(name)
 
     def start(self, name: str) -> BrokerProcess:
         """Start a broker, or start it again."""
-        cluster = {"name": self.name, "broker_id": name, "etcd": self.etcd.addresses, "lease_s": 2.0, **self._options}
         own = {**self._broker, **({"listen": f"127.0.0.1:{self._listen[name]}"} if name in self._listen else {})}
-        chosen = settings(self.folder / name, **own).model_copy(
-            update={"cluster": type(settings(self.folder).cluster)(**cluster), "matching": self._matching}
-        )
+        chosen = settings(self.folder / name, **own).model_copy(update={"matching": self._matching})
         if self._authority is not None:
             chosen = chosen.model_copy(update={"security": self._authority.security("member")})
-        self.brokers[name] = BrokerProcess(chosen)
-        return self.brokers[name]
+        return self.start_with(name, chosen)
+
+    def start_with(self, name: str, chosen: Settings) -> BrokerProcess:
+        """Start a broker of this cluster with other settings of its own."""
+        place = {"name": self.name, "broker_id": name, "etcd": self.etcd.addresses, **PATIENT, **self._options}
+        chosen = chosen.model_copy(update={"cluster": ClusterSettings(**place)})
+        end = time.monotonic() + FAIL_OVER_S
+        while True:
+            try:
+                self.brokers[name] = ClusterMember(chosen, partial(self._end_lease, name))
+                return self.brokers[name]
+            except AssertionError as error:  # a supervisor starts it again, too
+                if SILENT_ETCD not in str(error) or time.monotonic() > end:
+                    raise
+
+    def _end_lease(self, name: str) -> None:
+        if not self._ends_leases:
+            return
+        with contextlib.closing(EtcdClient(self.etcd.addresses, timeout_s=60.0, login=self.etcd.login)) as client:
+            if (found := client.read(f"/venus/{self.name}/brokers/{name}")) is not None:
+                client.revoke(found.lease)
 
     def configure(self, **cluster: Any) -> None:
         """Have other options of [cluster] from the next start of a broker on."""
@@ -93,13 +145,19 @@ class BrokerCluster:
     def venus_at(self, config: Path, *arguments: str, code: int | None = 0, timeout_s: float = 120) -> tuple[str, str]:
         """Run a command with another configuration."""
         command = [sys.executable, "-m", "venus.cli", *arguments, "-c", str(config)]
-        done = forked.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=dict(os.environ))
+        end = time.monotonic() + timeout_s
+        while True:
+            done = forked.run(
+                command, capture_output=True, text=True, timeout=timeout_s, check=False, env=dict(os.environ)
+            )
+            if SILENT_ETCD not in done.stderr or time.monotonic() > end:
+                break
         assert code in (None, done.returncode), f"{arguments}: {done.returncode}, {done.stdout}{done.stderr}"
         return done.stdout, done.stderr
 
     def record(self, business: str = BUSINESS) -> Leadership:
         """Return what etcd has of a business."""
-        with contextlib.closing(EtcdCoordinator(self.etcd.addresses, self.name, timeout_s=10.0)) as coordinator:
+        with contextlib.closing(EtcdCoordinator(self.etcd.addresses, self.name, timeout_s=60.0)) as coordinator:
             found = coordinator.read(business)
         assert found is not None
         return found
@@ -152,6 +210,7 @@ class BrokerCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ends_leases = False  # no other broker need notice
         for broker in self.brokers.values():
             broker.kill()
 
@@ -218,6 +277,12 @@ class SteadyWriter:
     def refusals(self) -> list[str]:
         """Return the errors that say that too few replicas are in sync."""
         return [error for error in self._writer.errors if "are needed" in error]
+
+    def longest_s(self, first: int) -> float:
+        """Return how long the longest write took from number `first` on, the present one included."""
+        present = len(self.took_s)
+        eventually(lambda: self.failure is not None or len(self.took_s) > present, "the present write")
+        return max(self.took_s[first:], default=0.0)
 
     def _run(self) -> None:
         try:

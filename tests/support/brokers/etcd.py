@@ -162,7 +162,7 @@ def _status(address: str, login: Login) -> dict[str, bool]:
         text=True,
         check=True,
         env=os.environ | {"ETCDCTL_API": "3"},
-        timeout=20,
+        timeout=60,
     ).stdout
     fields = dict(line.split(" : ", 1) for line in found.splitlines() if " : " in line)
     return {"leads": fields['"MemberID"'] == fields['"Leader"']}

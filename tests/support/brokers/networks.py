@@ -90,7 +90,7 @@ def has(address: str, offset: int, business: str = BUSINESS, timeout_s: float = 
 
 
 def wait_for_state(
-    address: str, state: str, timeout_s: float = 30.0, business: str = BUSINESS
+    address: str, state: str, timeout_s: float = 60.0, business: str = BUSINESS
 ) -> broker_pb2.MirrorStatus:
     """Wait until a mirror is in a state."""
 

@@ -132,7 +132,7 @@ def _decide_rest(producer: Producer, ack: Any, halves: list[broker_pb2.Half]) ->
 def fill(address: str, first: int, last: int, *, rows: int = 1, business: str = BUSINESS) -> list[broker_pb2.Half]:
     """Commit batches `first` to `last` with a producer of its own; again if another broker begins to lead meanwhile."""
     halves = [half(n, rows=rows) for n in range(first, last + 1)]
-    left, end = halves, time.monotonic() + 30.0
+    left, end = halves, time.monotonic() + 60.0
     while left:
         try:
             with Producer(address, business, "fill", window_bytes_max=8 << 20) as producer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import resource
 import sys
 
+from venus.broker.replicas import broker_load
 from venus.broker.service.process import serve
 from venus.config import Settings
 
@@ -17,4 +18,5 @@ if __name__ == "__main__":
     if limits:
         soft, hard = map(int, limits)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    broker_load.SLOW_SYNC_S = 60.0  # the disk may be busy with other tests
     sys.exit(serve(Settings.model_validate_json(settings)))

@@ -47,6 +47,12 @@ class MemoryCluster:
         self.leases = {name: lease for name, lease in self.leases.items() if lease.ends_at > now}
         return self.leases
 
+    def end_lease(self, name: str) -> None:
+        """End a broker's lease before its time."""
+        with self.lock:
+            if self.leases.pop(name, None) is not None:
+                self.notify()
+
     def notify(self) -> None:
         """Notify every watcher."""
         for watcher in tuple(self.watchers):

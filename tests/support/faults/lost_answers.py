@@ -26,7 +26,7 @@ class LostAnswers(grpc.GenericRpcHandler):
 
         def forward(request: bytes, context: grpc.ServicerContext) -> bytes:
             call: Any = self._channel.unary_unary(path)
-            answer = call(request, timeout=10)
+            answer = call(request, timeout=60)
             if self.lose and path.endswith("/Txn"):
                 self.lose -= 1
                 self.lost += 1
