@@ -52,12 +52,10 @@ def test_a_session_with_a_lock_is_named_while_the_target_waits(
             feed.cut(put(1, "new", 1, "more"))
         else:
             feed.cut(put(1, "new", 1))
-        eventually(lambda: bool(read_problems()), "status", every_s=REFRESHED_S)
-        assert read_problems()[0].startswith(
-            f"target {stage.target.name}: {what} is WAITING (for a lock of session {number} ("
-        )
-        assert "transaction open since" in read_problems()[0]
-        assert "Smith" not in read_problems()[0]
+        (said,) = eventually(read_problems, "status", every_s=REFRESHED_S)
+        assert said.startswith(f"target {stage.target.name}: {what} is WAITING (for a lock of session {number} (")
+        assert "transaction open since" in said
+        assert "Smith" not in said
         eventually(lambda: any(f"session {number}" in report.error for report in reports), "the report")
         other.rollback()
         stage.wait_until_applied(feed.broker.next_offset)

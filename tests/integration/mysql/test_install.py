@@ -180,7 +180,7 @@ def test_a_key_that_is_dropped_does_not_fail_the_application_for_long(shop: Shop
     assert set(again.rows("item")) == {("1",), ("2",), ("3",)}
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(60, func_only=True)
 def test_own_tables_that_are_locked_are_waited_for_and_then_named(shop: Shop) -> None:
     shop.options = "?venus_lock_timeout_s=1"
     shop.source.installer.install(["*"], [])

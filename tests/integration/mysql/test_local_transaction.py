@@ -37,8 +37,7 @@ def test_it_does_not_wait_for_rows_that_are_not_committed(shop: Shop, item: Foll
         item.drain()
         waited = time.monotonic() - started
         assert len(item.rows("item")) == 37
-        # the server would wait 20 s for a lock
-        assert waited < 10
+        assert waited < 45, "the server would wait 50 s for a lock"
         early.commit()
         late.commit()
     finally:

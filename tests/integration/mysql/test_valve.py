@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 ROWS_MAX = 5
 #: Far longer than the event may hold up the application.
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @pytest.fixture

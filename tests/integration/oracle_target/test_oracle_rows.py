@@ -218,7 +218,7 @@ def watched_labels(place: OracleTargetPlace) -> Iterator[set[tuple[int, int, int
 
     def look() -> None:
         with closing(place.standin.server.connect(SCHEMA, autocommit=True)) as connection:
-            while not ended.is_set():
+            while not (seen and ended.is_set()):
                 cursor = connection.cursor()
                 cursor.execute(text)
                 seen.add(cursor.fetchall()[0])

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.databases.postgres import libpq
 from venus.adapters.dialects.postgresql import connection as connections
+from venus.adapters.dialects.postgresql.capture import capture as sources
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.cli.prove.follower import Follower
 
@@ -95,7 +96,8 @@ def capture(source: PostgresSource) -> Callable[[], Follower]:
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Keep every statement of VENUS's sessions."""
+    """Keep every statement of VENUS's sessions; none is a look into every log, which is due when time has passed."""
+    monkeypatch.setattr(sources, "LOOK_S", 300.0)
     statements: list[str] = []
     run = connections.PostgresConnection.run
 

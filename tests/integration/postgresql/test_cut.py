@@ -187,7 +187,7 @@ def test_a_small_cut_locks_its_tables_before_its_snapshot(
     meddling: tuple[Follower, MeddlingConnection], database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a TRUNCATE that the lock has waited for is part of what it sees, and none follows it."""
-    monkeypatch.setattr(cut_opening, "GIVE_WAY_MS", 20_000)
+    monkeypatch.setattr(cut_opening, "GIVE_WAY_MS", 120_000)
     _, connection = meddling
     application = PostgresConnection(database, application="application")
     commit = threading.Timer(0.5, application.run, ["COMMIT"])
@@ -246,11 +246,13 @@ def test_a_hung_instance_cannot_block_its_successor_for_ever(sql: Sql, capture: 
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     capture()
     sql("INSERT INTO item VALUES (1), (2)")
-    hung = PostgresSource(f"{database}&venus_idle_timeout_s=0.5")
+    hung = PostgresSource(f"{database}&venus_idle_timeout_s=77")
     zombie = Follower(hung)
     open_cut = zombie.open([])
     assert open_cut is not None
     seen = zombie.read(open_cut, [], rows_max=10, bytes_max=1 << 20, fill_rows=1)
+    assert hung._connection.rows("SHOW idle_in_transaction_session_timeout") == [("77s",)]
+    hung._connection.run("SET idle_in_transaction_session_timeout = 500")  # now it may take as long as it likes
     fresh = PostgresSource(database)
     successor = Follower(fresh)
     successor.drain()
@@ -289,7 +291,7 @@ def test_an_open_transaction_is_named_with_its_age_and_none_of_its_rows_is_skipp
     item, writer = follower.table_id("item"), open_sessions()
     writer("BEGIN")
     writer("INSERT INTO item VALUES (1)")
-    eventually(lambda: backlog()[item] == (0, 1), "the age of the open transaction")
+    eventually(lambda: backlog()[item][1] >= 1, "the age of the open transaction")
     sql("INSERT INTO item VALUES (2)")  # it draws a later number and commits first
     follower.drain()
     assert list(follower.rows("item")) == [("2",)]
@@ -366,8 +368,8 @@ def test_the_application_never_loses_a_deadlock_against_a_cut(
     cuts: list[object] = []
     reader = threading.Thread(target=lambda: cuts.append(source.capture.open_cut([])))
     reader.start()  # takes a, and waits for b
-    while not application("SELECT 1 FROM pg_locks WHERE NOT granted"):
-        time.sleep(0.01)
+    while reader.is_alive() and not application("SELECT 1 FROM pg_locks WHERE NOT granted"):
+        time.sleep(0.01)  # it waits for 0.2 s
     reader.join(1.5)  # the server looks for a deadlock one second after a wait began: the application's would be next
     application("TRUNCATE a")
     application("COMMIT")

@@ -11,6 +11,7 @@ import pytest
 from tests.integration.postgresql.conftest import Sql
 from tests.support.waiting import eventually
 from venus.adapters.dialects.postgresql import rows as copy_stream
+from venus.adapters.dialects.postgresql.capture import capture as sources
 from venus.adapters.dialects.postgresql.capture import cut, cut_statements
 from venus.adapters.dialects.postgresql.capture.cut import parse_row
 from venus.adapters.dialects.postgresql.connection import PostgresConnection
@@ -181,10 +182,12 @@ def test_it_takes_two_round_trips(sql: Sql, follow_item: Follower, statements: l
     assert len(follow_item.rows("item")) == 3
 
 
-def test_it_sees_what_was_committed_while_it_waited(sql: Sql, follow_item: Follower, statements: list[str]) -> None:
-    statements.clear()
+def test_it_sees_what_was_committed_while_it_waited(
+    sql: Sql, follow_item: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "WAIT_S", 120.0)
     assert follow_item.source.capture.wait(0.001)
-    insert = threading.Timer(0.05, sql, ["INSERT INTO item VALUES (3)"])
+    insert = threading.Timer(0.2, sql, ["INSERT INTO item VALUES (3)"])
     insert.start()
     found = follow_item.cut(fill=False)
     insert.join()

@@ -39,7 +39,7 @@ def watched_labels(place: SqlitePlace) -> Iterator[set[tuple[int, int]]]:
 
     def read() -> None:
         with closing(sqlite3.connect(f"file:{place.file}?mode=ro", uri=True)) as connection:
-            while not ended.is_set():
+            while not (seen and ended.is_set()):
                 seen.add(connection.execute("SELECT count(*), count(DISTINCT label) FROM items").fetchone())
 
     reader = threading.Thread(target=read)

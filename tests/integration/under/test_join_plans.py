@@ -15,9 +15,9 @@ from venus.adapters.targets.postgresql.session import TargetSession
 
 pytestmark = pytest.mark.integration
 
-ROWS = 20_000
-#: A hundred times what it takes; row by row it is far more.
-BOUND = "SET LOCAL statement_timeout = '4s'"
+ROWS = 60_000
+#: Some hundred times what it takes; row by row it is far more.
+BOUND = "SET LOCAL statement_timeout = '60s'"
 
 
 @pytest.fixture

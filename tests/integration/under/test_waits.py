@@ -73,8 +73,7 @@ def test_a_session_with_a_lock_is_named(
     with following(settings, "a") as reports:
         locker.cursor().execute(statement)
         feed.cut(put(1, "new", 1))
-        eventually(lambda: bool(read_problems(settings)), "status")
-        (said,) = read_problems(settings)
+        (said,) = eventually(lambda: read_problems(settings), "status")
         pid = locker.info.backend_pid
         assert said.startswith(
             f"target a: {what} is WAITING (for a lock of session {pid} (user postgres, nightly job, "
@@ -99,8 +98,8 @@ def test_a_prepared_transaction_is_named(database: str, broker: FakeDelivery, fe
     try:
         with following(settings, "a"):
             feed.cut(put(1, "new", 1))
-            eventually(lambda: bool(read_problems(settings)), "status")
-            assert "prepared transaction 'left behind' (owner postgres, prepared " in read_problems(settings)[0]
+            (said,) = eventually(lambda: read_problems(settings), "status")
+            assert "prepared transaction 'left behind' (owner postgres, prepared " in said
             query(database, "ROLLBACK PREPARED 'left behind'")
             wait_until_caught_up(database, broker)
     finally:
