@@ -11,12 +11,15 @@ from tests.simulation.patching import SourceEdit
 from tests.support.pipelines.pipeline import Pipeline
 from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET, SwitchedPair, run_statements
 
+#: What commands call the two databases.
+_NAMES = {"old": "@source", "new": "main"}
+
 
 @dataclass(frozen=True)
 class HeldStep:
     """A step at which a lock holds the command, and what a kill leaves there.
 
-    `before`: the database and its state from which on the lock is taken; None = before the command.
+    `before`: the database and its state in which the command waits until the lock is taken; None = before the command.
     """
 
     command: tuple[str, ...]
@@ -31,11 +34,17 @@ class HeldStep:
         if self.before is None:
             hold(self.lock)
         start = pipeline.log.stat().st_size
-        pipeline.start("switch", *self.command, *QUIET)
-        if self.before is not None:
-            database, state = self.before
-            pipeline.until(lambda: state_of(database) == state, f"{database} to be {state}", every_s=0.001)
-            hold(self.lock)
+        if self.before is None:
+            pipeline.start("switch", *self.command, *QUIET)
+            return start
+        database, state = self.before
+        gate = pipeline.folder / "locked"
+        gate.unlink(missing_ok=True)
+        words = (_NAMES[database], state, str(gate), *self.command, *QUIET)
+        pipeline.start("switch", *words, module="tests.support.pipelines.gated_command")
+        pipeline.until(lambda: state_of(database) == state, f"{database} to be {state}")
+        hold(self.lock)
+        gate.touch()
         return start
 
     @property
