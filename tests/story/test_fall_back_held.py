@@ -21,16 +21,17 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 #: A transaction that may write delays the command before its first step, so this lock is of another mode.
 _READ = "LOCK TABLE orders IN SHARE UPDATE EXCLUSIVE MODE"
 _WRITE = "LOCK TABLE orders IN ROW EXCLUSIVE MODE"
-_CHECKPOINT = "SELECT FROM venus.checkpoint FOR UPDATE"
+#: Not the checkpoint: that would stop capture between half message and commit, and the command waits for its decision.
+_RECORD = "SELECT FROM venus.side FOR UPDATE"
 _APPLIED = "LOCK TABLE venus.applied IN EXCLUSIVE MODE"
 STEPS = {
     "close": HeldStep(FORWARD, "old", _READ, None, (None, "FOLLOWING"), ["old"]),
-    "stop": HeldStep(FORWARD, "old", _CHECKPOINT, None, ("CLOSED", "FOLLOWING"), []),
+    "stop": HeldStep(FORWARD, "old", _RECORD, ("old", "CLOSED"), ("CLOSED", "FOLLOWING"), []),
     "open": HeldStep(FORWARD, "new", _WRITE, ("new", "FOLLOWING"), ("STOPPED", "FOLLOWING"), []),
     "enforce": HeldStep(FORWARD, "new", "SELECT FROM orders", None, ("STOPPED", "OPEN"), ["new"]),
     "follow": HeldStep(FORWARD, "old", _APPLIED, ("old", "STOPPED"), ("STOPPED", "OPEN"), ["new"]),
     "back-close": HeldStep(BACK, "new", _READ, None, ("FOLLOWING", "OPEN"), ["new"]),
-    "back-stop": HeldStep(BACK, "new", _CHECKPOINT, None, ("FOLLOWING", "CLOSED"), []),
+    "back-stop": HeldStep(BACK, "new", _RECORD, ("new", "CLOSED"), ("FOLLOWING", "CLOSED"), []),
     "back-open": HeldStep(BACK, "old", _WRITE, ("new", "STOPPED"), ("FOLLOWING", "STOPPED"), []),
     "back-follow": HeldStep(BACK, "new", _APPLIED, ("new", "STOPPED"), ("OPEN", "STOPPED"), ["old"]),
 }

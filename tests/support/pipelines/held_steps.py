@@ -67,17 +67,17 @@ def build_steps(spell: Callable[[str], str] = str) -> dict[str, HeldStep]:
     """Return all steps between a MariaDB, in which `spell` writes the names of tables, and PostgreSQL."""
     read = f"START TRANSACTION; SELECT * FROM {spell('orders')}"
     record = f"START TRANSACTION; SELECT * FROM {spell('venus_side')} FOR UPDATE"
-    new_checkpoint = "BEGIN; SELECT FROM venus.checkpoint FOR UPDATE"
+    new_record = "BEGIN; SELECT FROM venus.side FOR UPDATE"
     applied = "BEGIN; LOCK TABLE venus.applied IN EXCLUSIVE MODE"
     stopped = ("new", "STOPPED")
     return {
         "close": HeldStep(FORWARD, "old", read, None, (None, "FOLLOWING"), ["old"]),
-        # a lock of the checkpoint can stop capture between half message and commit, and the command refuses that
+        # a lock of the checkpoint can stop capture between half message and commit, and the command waits for its end
         "stop": HeldStep(FORWARD, "old", record, ("old", "CLOSED"), ("CLOSED", "FOLLOWING"), []),
         "open": HeldStep(FORWARD, "new", NEW_WRITE, ("new", "FOLLOWING"), ("STOPPED", "FOLLOWING"), []),
         "follow": HeldStep(FORWARD, "old", record, ("old", "STOPPED"), ("STOPPED", "OPEN"), ["new"]),
         "back-close": HeldStep(BACK, "new", NEW_READ, None, ("FOLLOWING", "OPEN"), ["new"]),
-        "back-stop": HeldStep(BACK, "new", new_checkpoint, None, ("FOLLOWING", "CLOSED"), []),
+        "back-stop": HeldStep(BACK, "new", new_record, ("new", "CLOSED"), ("FOLLOWING", "CLOSED"), []),
         "back-open": HeldStep(BACK, "old", record, stopped, ("FOLLOWING", "STOPPED"), []),
         "back-follow": HeldStep(BACK, "new", applied, stopped, ("OPEN", "STOPPED"), ["old"]),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,10 @@ from venus.config import load
 from venus.errors import VenusError
 
 TIMEOUT_S = 240.0
+#: What a rehearsal names that passes by itself; without another obstacle the command waits for its end.
+_PASSING = re.compile(
+    r"undecided batch|behind the broker|waiting at the source|and no process |catches up at the target"
+)
 PASSWORD = "s3cret/Of@Story"
 #: As it stands in a URL.
 QUOTED = "s3cret%2FOf%40Story"
@@ -163,6 +168,10 @@ class Pipeline:
         self.environ["PYTHONPATH"] = ":".join(filter(None, (str(folder), self.environ.get("PYTHONPATH"))))
         self.new_interpreters = True
 
+    def until_said(self, text: str, what: str) -> None:
+        """Wait until something that runs has written this."""
+        self.until(lambda: text in self.log.read_text(), what)
+
     def start_broker(self) -> None:
         """Start the broker and wait until it listens."""
         self.start("broker", "broker")
@@ -184,6 +193,26 @@ class Pipeline:
     def status(self) -> Any:
         """Look at the status as the command does, without a process: what is waited for is asked often."""
         return document(read_overview(load(self.folder / "venus.toml")))
+
+    def until_ok(self) -> None:
+        """Wait until `venus status` says that all is well."""
+
+        def is_ok() -> bool:
+            answer = self.venus("status", code=(0, 1))
+            return answer.code == 0 and answer.out.splitlines()[-1].startswith("OK: ")
+
+        self.until(is_ok, "a healthy pipeline", every_s=0.5)
+
+    def wait_until_connected(self, *targets: str) -> None:
+        """Wait until the broker knows the process that captures, and those that apply to these targets."""
+        settings = load(self.folder / "venus.toml")
+        groups = {f"{settings.business.name}/{name}" for name in targets}
+
+        def are_connected() -> bool:
+            broker = read_broker(settings)
+            return bool(broker.producer) and groups <= {c.group for c in broker.consumers if c.connected}
+
+        self.until(are_connected, f"capture and {targets} to be connected", every_s=0.1)
 
     def wait_until_caught_up(self, *targets: str) -> None:
         """Wait until the log at the source is empty and the targets have applied everything.
@@ -207,6 +236,28 @@ class Pipeline:
     def until(self, condition: Callable[[], object], what: str, *, every_s: float = 0.05) -> None:
         """Wait for a condition."""
         eventually(condition, lambda: f"{what}\n{self.tail()}", timeout_s=TIMEOUT_S, every_s=every_s)
+
+    def until_passes(self, check: Callable[[], None]) -> None:
+        """Wait until a check passes: several places, each of which shows a change when it notices it."""
+        end = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return check()
+            except AssertionError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(0.2)
+
+    def rehearse(self, *command: str) -> Any:
+        """Rehearse a switch that something forbids, again while its answer has what only takes time."""
+        found: list[Any] = []
+
+        def is_settled() -> bool:
+            found[:] = [self.ask(*command, "--rehearse", code=3)]
+            return not any(_PASSING.search(block) for block in found[0]["blocks"])
+
+        self.until(is_settled, "a rehearsal without what only takes time", every_s=0.2)
+        return found[0]
 
     def tail(self) -> str:
         """Return the end of what was said."""

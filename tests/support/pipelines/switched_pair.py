@@ -67,6 +67,7 @@ class SwitchedPair(ABC):
         for name in self.pipeline.targets:
             self.pipeline.ask("migrate", "--target", name)
         self.pipeline.start("sync", "sync")
+        self.pipeline.wait_until_connected(*self.pipeline.targets)  # else they may count as absent at a switch
 
     def close(self) -> None:
         """Stop everything, and drop the new database."""
