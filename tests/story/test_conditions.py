@@ -95,9 +95,12 @@ def page(running: WatchedPipeline) -> str:
 
 
 def check_all_places(running: WatchedPipeline, sentence: str, gauge: str) -> None:
-    """Wait until the broker says it, then look at every place."""
-    pipeline = running.pipeline
-    pipeline.until(lambda: sentence in get(running, "/health")[1], f"/health to say {sentence!r}", every_s=0.2)
+    """Wait until the broker says it, and every place shows it alone."""
+    running.pipeline.until(lambda: sentence in get(running, "/health")[1], f"/health to say {sentence!r}", every_s=0.2)
+    running.pipeline.until_passes(lambda: check_each_place(running, sentence, gauge))
+
+
+def check_each_place(running: WatchedPipeline, sentence: str, gauge: str) -> None:
     code, health = get(running, "/health")
     assert (code, health.splitlines()[0]) == (200, "degraded")
     code, alarms = get(running, "/alarms")
@@ -108,14 +111,18 @@ def check_all_places(running: WatchedPipeline, sentence: str, gauge: str) -> Non
     (business,) = json.loads(get(running, "/status.json")[1])["businesses"]
     assert [sentence in alarm for alarm in business["alarms"]] == [True]
     assert sentence in page(running).replace("&gt;", ">").replace("&lt;", "<")
-    found = pipeline.ask("status", code=1)
+    found = running.pipeline.ask("status", code=1)
     assert [sentence in problem for problem in found["problems"]] == [True], found["problems"]
 
 
 def check_no_place(running: WatchedPipeline, gauge: str) -> None:
-    """Wait until the broker says nothing any more, then look at every place."""
+    """Wait until the broker says nothing any more, and every place shows that."""
     running.wait_until_healthy()
     running.pipeline.until(lambda: get(running, "/health")[1] == "ok\n", "/health to say ok", every_s=0.2)
+    running.pipeline.until_passes(lambda: check_each_place_is_quiet(running, gauge))
+
+
+def check_each_place_is_quiet(running: WatchedPipeline, gauge: str) -> None:
     assert get(running, "/alarms") == (200, "none\n")
     assert metric(running, gauge) in (0, -1)  # not every state is always there
     assert metric(running, 'venus_alarms{business="main"}') == 0
@@ -140,12 +147,17 @@ def test_a_table_halted_at_the_target(running: WatchedPipeline) -> None:
     running.write("INSERT INTO strict VALUES (2, 'bad')")
 
     running.pipeline.until(lambda: "main.strict is HALTED" in get(running, "/alarms")[1], "the halt", every_s=0.2)
-    assert "`venus quarantine list --target main` shows the row" in get(running, "/alarms")[1]
-    assert metric(running, gauge) == 1
-    assert metric(running, 'venus_quarantined_changes{business="main",place="main/main"}') == 1
-    said = running.pipeline.ask("status", code=1)["problems"]
-    assert sorted(said) == sorted(get(running, "/alarms")[1].replace("business main: target", "target").splitlines())
-    assert "main.strict is HALTED" in page(running)
+
+    def check_halt() -> None:
+        alarms = get(running, "/alarms")[1]
+        assert "`venus quarantine list --target main` shows the row" in alarms
+        assert metric(running, gauge) == 1
+        assert metric(running, 'venus_quarantined_changes{business="main",place="main/main"}') == 1
+        said = running.pipeline.ask("status", code=1)["problems"]
+        assert sorted(said) == sorted(alarms.replace("business main: target", "target").splitlines())
+        assert "main.strict is HALTED" in page(running)
+
+    running.pipeline.until_passes(check_halt)
 
     running.run_at("main", "ALTER TABLE strict DROP CONSTRAINT no_bad")
     running.pipeline.venus("quarantine", "retry", "--target", "main")
@@ -196,13 +208,12 @@ def test_what_an_adapter_said_before_it_went_away_is_dated(running: WatchedPipel
     away = 'venus_report_unknown_seconds{business="main",place="main/main"}'
     running.pipeline.venus("pause", "steady", "--target", "main")
     running.pipeline.until(lambda: "main.steady is PAUSED" in get(running, "/alarms")[1], "the pause", every_s=0.2)
-    assert metric(running, away) == 0
+    running.pipeline.until(lambda: metric(running, away) == 0, "the adapter to be there", every_s=0.2)
 
     assert running.pipeline.stop("sync") == 0
     running.pipeline.until(lambda: metric(running, away) > 1, "the adapter to be away", every_s=0.2)
-    assert re.search(
-        r"main.steady is PAUSED .* \(as it was \d+ s ago: its adapter has been away", get(running, "/alarms")[1]
-    )
+    dated = re.compile(r"main.steady is PAUSED .* \(as it was \d+ s ago: its adapter has been away")
+    running.pipeline.until(lambda: dated.search(get(running, "/alarms")[1]), "the alarm to be dated", every_s=0.2)
 
     running.pipeline.venus("resume", "steady", "--target", "main")
     running.pipeline.start("sync", "sync")
@@ -210,7 +221,7 @@ def test_what_an_adapter_said_before_it_went_away_is_dated(running: WatchedPipel
 
 
 def triggers_of(running: WatchedPipeline, table: str) -> list[str]:
-    with closing(sqlite3.connect(running.pipeline.folder / "app.db")) as connection:
+    with closing(sqlite3.connect(running.pipeline.folder / "app.db", timeout=60)) as connection:
         found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", [table])
         return [name for (name,) in found]
 

@@ -65,7 +65,7 @@ def query(url: str, text: str) -> list[tuple[Any, ...]]:
 
 def test_from_sqlite_with_everything_that_can_be_in_the_way(tmp_path: Path, target: str) -> None:
     file = tmp_path / "shop.db"
-    with closing(sqlite3.connect(file, isolation_level=None)) as app:
+    with closing(sqlite3.connect(file, isolation_level=None, timeout=60)) as app:
         app.execute("PRAGMA foreign_keys = on")
         app.executescript(_SQLITE)
         pipeline = start(tmp_path, f"sqlite:///{file}", target)

@@ -11,13 +11,14 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import psutil
 import psycopg2
 import pytest
 
+from tests.story.test_demo_ended import belonging
 from tests.support.databases.postgres import libpq
 from tests.support.pipelines.pipeline import slowdown_by_others
 from tests.support.processes import forked
+from tests.support.waiting import eventually
 from venus.cli import app
 from venus.cli.demo.shop import build_shop, compare_shop
 
@@ -63,8 +64,7 @@ def test_the_demo_proves_what_it_says(tmp_path: Path, engine: str) -> None:
     assert found["figures"]["all legs compared"].endswith(": same")
     assert found["figures"]["transactions of the shop"] > 100
     assert not folder.exists(), "it cleans up after itself"
-    left = [p.pid for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or [])]
-    assert left == []
+    eventually(lambda: not belonging(folder), "its processes to end")
 
 
 @pytest.mark.slow
@@ -92,8 +92,7 @@ def test_the_demo_with_three_brokers_proves_what_it_says(tmp_path: Path) -> None
     assert found["figures"]["changes in the window of the unclean election"] > 0
     assert found["figures"]["rows repaired after the unclean election"] > 0
     assert not folder.exists(), "it cleans up after itself"
-    left = [p.pid for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or [])]
-    assert left == []
+    eventually(lambda: not belonging(folder), "its processes to end")
 
 
 def test_the_demo_has_one_broker_or_three(capsys: pytest.CaptureFixture[str]) -> None:

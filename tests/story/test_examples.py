@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -35,7 +36,7 @@ def shop(tmp_path: Path, postgres_server: Server, monkeypatch: pytest.MonkeyPatc
     """Make a source with one order and a configuration, and work in their folder."""
     url = postgres_server.create_database()
     monkeypatch.chdir(tmp_path)
-    with closing(sqlite3.connect("shop.db")) as source, source:
+    with closing(sqlite3.connect("shop.db", timeout=60)) as source, source:
         source.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, amount INTEGER)")
         source.execute("INSERT INTO orders VALUES (1, 10)")
     Path("venus.toml").write_text(
@@ -74,10 +75,11 @@ def test_the_tasks_for_airflow_run_one_after_the_other(shop: Path) -> None:
     tasks = load_example("airflow_tasks")
     assert tasks.check() == ["main.orders"]
     assert tasks.load() == 1
-    with closing(sqlite3.connect("shop.db")) as source, source:
+    with closing(sqlite3.connect("shop.db", timeout=60)) as source, source:
         source.execute("INSERT INTO orders VALUES (2, 20)")
-    eventually(lambda: tasks.follow(1.0) == {} and tasks.verify() == "SAME", "the order at the target")
-    with closing(sqlite3.connect("shop.db")) as source, source:
+    seconds = chain((1.0,), repeat(20.0))  # a busy machine needs longer only to begin
+    eventually(lambda: tasks.follow(next(seconds)) == {} and tasks.verify() == "SAME", "the order", timeout_s=120.0)
+    with closing(sqlite3.connect("shop.db", timeout=60)) as source, source:
         source.execute("CREATE TABLE notes (text TEXT)")
     with pytest.raises(Refused):
         tasks.check()
@@ -97,7 +99,7 @@ def test_the_web_server_streams_changes(shop: Path, monkeypatch: pytest.MonkeyPa
             eventually(lambda: [rows for rows in broker.snapshot("orders") if rows.num_rows], "the row at the broker")
             with urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
                 assert json.loads(answer.readline())["row"] == {"id": 1, "amount": 10}
-                with closing(sqlite3.connect("shop.db")) as source, source:
+                with closing(sqlite3.connect("shop.db", timeout=60)) as source, source:
                     source.execute("UPDATE orders SET amount = 11")
                 change = json.loads(answer.readline())
             assert (change["operation"], change["row"]) == ("update", {"id": 1, "amount": 11})

@@ -163,12 +163,16 @@ class Migration:
         return int(rows[0][0]) if rows else -1
 
     def worker(self) -> int:
-        """Return the process that loads."""
+        """Return the process that loads, 0 without one."""
         for child in psutil.Process(self.pid).children(recursive=True):
             with suppress(psutil.Error):  # it has just ended
                 if "spawn_main" in " ".join(child.cmdline()):
                     return child.pid
         return 0
+
+    def wait_for_worker(self) -> int:
+        """Return the process that loads, as soon as there is one."""
+        return int(eventually(self.worker, "a process that loads"))
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -210,7 +214,7 @@ def test_everything_is_killed_in_turn(place: LoadedPipeline) -> None:
             pipeline.until(migration.is_level, "the load to connect again")
         migration.wait_for_progress()
         with migration.pause():
-            first = migration.worker()
+            first = migration.wait_for_worker()
             os.kill(first, signal.SIGKILL)
         pipeline.until(lambda: migration.worker() not in (0, first), "another process to load")
         migration.wait_for_progress()
@@ -220,7 +224,7 @@ def test_everything_is_killed_in_turn(place: LoadedPipeline) -> None:
             pipeline.until(migration.is_level, "the load to find the broker again")
         migration.wait_for_progress()
         with migration.pause():
-            worker = migration.worker()
+            worker = migration.wait_for_worker()
             pipeline.running.pop("migrate").kill()
             eventually(lambda: not psutil.pid_exists(worker), "the process that loads to end with its parent")
         pipeline.environ["VENUS_CAPTURE__FILL_CHUNK_ROWS"] = "20000"
@@ -242,7 +246,7 @@ def test_everything_in_one_process(place: LoadedPipeline) -> None:
     pipeline.ask("install-triggers")
     with place.write_steadily():
         pipeline.start("run", "run")
-        pipeline.until(lambda: "main: following" in pipeline.tail(), "the target to follow")
+        pipeline.until_said("main: following", "the target to follow")
     assert "loading begins while the source is being read" in pipeline.log.read_text()
     pipeline.wait_until_caught_up("main")
     assert place.rows_at_target() == place.rows()

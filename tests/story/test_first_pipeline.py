@@ -78,4 +78,4 @@ def run(pipeline: Pipeline, line: str) -> None:
         return
     pipeline.start(words[0], *words[:-1])
     assert words[0] == "run"
-    pipeline.until(lambda: "main: following" in pipeline.tail(), "the load")
+    pipeline.until_said("main: following", "the load")

@@ -104,7 +104,7 @@ def run(pipeline: Pipeline, command: str) -> None:
     if words[-1] == "&":
         pipeline.start(words[0], *words[:-1])
         if words[0] == "broker":
-            pipeline.until(lambda: "broker listens on" in pipeline.tail(), "the broker")
+            pipeline.until_said("broker listens on", "the broker")
         return
     if words[0] == "uninstall-triggers" and len(words) == 1:
         assert pipeline.stop("sync") == 0  # as the line above it in the document says

@@ -24,7 +24,7 @@ def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
     producer.connect(0, 0)
     for number in (1, 2, 3):
         producer.send_half(half(number, rows=10))
-    producer.wait_until_persisted(3, 30)
+    producer.wait_until_persisted(3, 60)
     producer.close()
     yield made
     made.close()

@@ -62,7 +62,7 @@ def test_an_engineer_listens_at_a_shell_and_continues_later(pipeline: Pipeline) 
     assert (gone["operation"], gone["row"], gone["table"]) == ("delete", {"id": 1}, "main.orders")
     process = pipeline.running.pop("listen")
     process.send_signal(signal.SIGINT)
-    process.wait(30)
+    process.wait(60)
     assert f"--from {gone['position']} continues here" in pipeline.log.read_text()
 
     execute(pipeline, "INSERT INTO orders VALUES (4, 'EU', 400)")

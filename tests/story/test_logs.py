@@ -69,10 +69,12 @@ def follow(pipeline: Pipeline, spans: Collected) -> None:
     pipeline.until(captured_lines, "the cut", every_s=0.2)
     (cut,) = {line["cut"] for line in captured_lines()}
     assert re.fullmatch(r"main/\d+", cut)
-    pipeline.until(
-        lambda: any(line.get("cut") == cut and line["stage"] == "applied" for line in lines(pipeline)), "it is applied"
-    )
-    way = [line for line in lines(pipeline) if line.get("cut") == cut]
+
+    def read_way() -> list[dict[str, Any]]:  # each process writes its line when it likes
+        return [line for line in lines(pipeline) if line.get("cut") == cut]
+
+    pipeline.until(lambda: len(read_way()) == 3, "three processes to report it")
+    way = read_way()
     assert sorted((line["stage"], line["role"]) for line in way) == [
         ("applied", "target main"),
         ("captured", "capture"),

@@ -64,11 +64,11 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
 def test_the_first_screen_loads_the_rows_and_a_change_arrives(pipeline: Pipeline) -> None:
     (pipeline.folder / "venus.toml").write_text(first_screen("toml")[0])
     follow(pipeline, "")
-    pipeline.until(lambda: "main: following" in pipeline.tail(), "the target to follow")
+    pipeline.until_said("main: following", "the target to follow")
     wait_equal(pipeline, "main", "public")
 
     change = re.findall(r'sqlite3 shop\.db "(.*?)"', README)[0]
-    with closing(sqlite3.connect(pipeline.folder / "shop.db")) as shop, shop:
+    with closing(sqlite3.connect(pipeline.folder / "shop.db", timeout=60)) as shop, shop:
         assert shop.execute(change).rowcount == 1
 
     query = re.findall(r"shop=> (select .*?);", README)[-1]
@@ -107,15 +107,19 @@ def set_predicate(pipeline: Pipeline) -> None:
     whole, predicate = blocks("toml", "A second target")
     file.write_text(file.read_text().replace(whole, predicate))
     condition = tomllib.loads(predicate)["targets"]["second"]["where"]["orders"]
-    with closing(sqlite3.connect(pipeline.folder / "shop.db")) as shop:
+    with closing(sqlite3.connect(pipeline.folder / "shop.db", timeout=60)) as shop:
         wanted = shop.execute(f"SELECT count(*), sum(id) FROM orders WHERE {condition}").fetchall()
         assert 0 < wanted[0][0] < shop.execute("SELECT count(*) FROM orders").fetchone()[0]
     pipeline.start("second", "sync", "--apply-only", "--target", "second")
     there = "SELECT count(*), sum(id)::bigint FROM copy.orders"
     pipeline.until(lambda: run_at(pipeline.targets["second"], there) == wanted, "the rows of the predicate")
-    status = pipeline.ask("status", code=(0, 1))
-    (orders,) = [t for t in status["targets"][1]["tables"] if t["name"].endswith(".orders")]
-    assert (orders["predicate"], orders["rows_removed"]) == (condition, 300 - wanted[0][0])
+
+    def shows_predicate() -> bool:
+        status = pipeline.ask("status", code=(0, 1))
+        (orders,) = [t for t in status["targets"][1]["tables"] if t["name"].endswith(".orders")]
+        return (orders["predicate"], orders["rows_removed"]) == (condition, 300 - wanted[0][0])
+
+    pipeline.until(shows_predicate, "status to show the predicate", every_s=0.5)
 
 
 def follow(pipeline: Pipeline, heading: str) -> None:
@@ -128,7 +132,7 @@ def follow(pipeline: Pipeline, heading: str) -> None:
         elif words[-1] == "&" or words[0] == "run":  # the README shows what follows in another window
             pipeline.start(words[0], *(word for word in words if word != "&"))
             if words[0] == "broker":
-                pipeline.until(lambda: "broker listens on" in pipeline.tail(), "the broker")
+                pipeline.until_said("broker listens on", "the broker")
         else:
             pipeline.venus(*words, code=(0, 1) if words[0] == "status" else 0)
 

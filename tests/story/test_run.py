@@ -84,7 +84,7 @@ def install_load_and_follow(shop: Shop, pipeline: Pipeline) -> None:
     steps = ["+ ", "broker ready at ", "capture: capturing", "main: loading", "main: loaded ", "main: following"]
     assert [said.find(step) for step in steps] == sorted(said.find(step) for step in steps)
     assert all(step in said for step in steps)
-    assert pipeline.venus("status").out.splitlines()[-1].startswith("OK: ")
+    pipeline.until_ok()
     assert pipeline.ask("verify", "--target", "main")["verdict"] == "same"
 
 
@@ -133,9 +133,9 @@ def test_what_is_in_the_way_is_one_line_with_the_way_out(tmp_path: Path, postgre
     try:
         made.start("run", "run", "--install")
         wait_for_line(made, "main: following")
-        made.until(lambda: "away: rows 0" in made.tail(), "word of the target that is away")
-        assert "127.0.0.1:1/nowhere cannot be reached" in made.tail()
-        assert "away: following" not in made.tail()
+        made.until_said("away: rows 0", "word of the target that is away")
+        made.until_said("127.0.0.1:1/nowhere cannot be reached", "its reason")
+        assert "away: following" not in made.log.read_text()
         assert any("away" in problem for problem in made.status()["problems"])
         shop.open_doors()
         compare_rows(shop, made, "main")

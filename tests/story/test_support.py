@@ -43,7 +43,7 @@ def bundle(path: Path) -> dict[str, str]:
 
 
 def test_a_bundle_has_everything_but_rows_and_secrets(pipeline: Pipeline) -> None:
-    with closing(sqlite3.connect(pipeline.folder / "app.db")) as db, db:
+    with closing(sqlite3.connect(pipeline.folder / "app.db", timeout=60)) as db, db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("CREATE TABLE people (name TEXT PRIMARY KEY, v TEXT)")
         db.execute("INSERT INTO people VALUES (?, ?)", (ROWS[0], ROWS[2]))

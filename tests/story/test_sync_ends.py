@@ -101,9 +101,9 @@ def test_beside_capture_it_waits_quietly_until_it_is_loaded(source: str, start: 
     made = start(source)
     made.venus("install-triggers")
     made.start("sync", "sync")
-    made.until(lambda: "waiting: target main has not been loaded yet; venus migrate" in made.tail(), "the line")
+    made.until_said("waiting: target main has not been loaded yet; venus migrate", "the line")
     made.venus("migrate")
-    made.until(lambda: "\nmain: rows " in made.tail(), "the target to follow")
+    made.until_said("\nmain: rows ", "the target to follow")
     text = made.log.read_text()
     assert text.count("has not been loaded yet") == 1
     assert made.stop("sync") == 0

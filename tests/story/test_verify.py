@@ -79,7 +79,8 @@ def test_an_operator_verifies_and_repairs(pipeline: Pipeline) -> None:
 
     same = pipeline.venus("verify")
     assert same.out.splitlines()[-1].startswith("SAME: ")
-    status = pipeline.venus("status", "--rows").out
+    pipeline.until_ok()
+    status = pipeline.venus("status", "--rows", code=(0, 1)).out
     assert re.search(r"^target main: last verified .+ ago: same \([\d,]+ rows? of \d+ tables?\)$", status, re.MULTILINE)
     assert re.search(r"^main\.orders +active +\d+ +~[\d,]+ +~[\d,]+ ", status, re.MULTILINE), status
     assert compare(pipeline, "--table", "orders", "--table", "cust*")["verdict"] == "same"
@@ -141,7 +142,7 @@ def damage_is_found_and_mended(pipeline: Pipeline) -> None:
     assert done["repair"]["left"] == []
     assert (done["verdict"], done["exit_code"]) == ("repaired", 0)
     assert compare(pipeline, "--leg", "all")["verdict"] == "same"
-    assert pipeline.ask("status")["problems"] == []
+    pipeline.until(lambda: pipeline.ask("status", code=(0, 1))["problems"] == [], "no problem any more", every_s=0.5)
 
 
 def check_reports(folder: Path) -> None:
