@@ -15,6 +15,8 @@ from typing import Any
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
+from tests.support.ports import free_port
+
 
 class HttpListener:
     """Keeps what it was sent; `status` is what it answers."""
@@ -60,7 +62,7 @@ class MailListener:
 
     def __init__(self) -> None:
         self.taken: list[tuple[list[str], str]] = []
-        self._controller = Controller(self, hostname="127.0.0.1", port=0)
+        self._controller = Controller(self, hostname="127.0.0.1", port=0, ready_timeout=60.0)
 
     async def handle_DATA(self, _: SMTP, __: Session, envelope: Envelope) -> str:  # noqa: N802
         content = envelope.content
@@ -74,8 +76,7 @@ class MailListener:
         return f"127.0.0.1:{self._port}"
 
     def __enter__(self) -> MailListener:
-        with socket.create_server(("127.0.0.1", 0)) as free:  # its own start waits for port 0 to answer
-            self._port = self._controller.port = free.getsockname()[1]
+        self._port = self._controller.port = free_port()  # its own start waits for port 0 to answer
         self._controller.start()
         return self
 

@@ -112,7 +112,7 @@ def serial(address: str) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
-    with socket.create_connection((host, int(port)), timeout=5) as plain, context.wrap_socket(plain) as secured:
+    with socket.create_connection((host, int(port)), timeout=60) as plain, context.wrap_socket(plain) as secured:
         return str(secured.getpeercert(binary_form=True))
 
 
@@ -131,7 +131,7 @@ def get(address: str, path: str, proof: ClientCredentials, authorization: str = 
         context.load_cert_chain(proof.certificate, proof.key)
     request = Request(f"https://{address}{path}", headers={"Authorization": authorization} if authorization else {})
     try:
-        with urlopen(request, context=context, timeout=10) as answer:
+        with urlopen(request, context=context, timeout=60) as answer:
             return Answer(answer.status, answer.read().decode(), answer.headers)
     except HTTPError as error:
         return Answer(error.code, error.read().decode(), error.headers)

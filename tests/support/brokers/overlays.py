@@ -26,8 +26,6 @@ from venus.rpc.sealed import handlers
 from venus.wire import broker_pb2
 
 T = TypeVar("T")
-#: A broker describes its place in the overlay after each cycle; tests have none that is longer.
-REPORT_S = 0.6
 #: The name of the overlay, which is that of the broker set.
 NAME = "core"
 
@@ -86,15 +84,21 @@ class BrokerOverlay:
         )
 
     def matched_pairs(self) -> dict[str, int]:
-        """Return how many pairs each living broker has compared, once all have reported everything."""
-        seen: list[dict[str, int]] = []
+        """Return how many pairs each living broker has compared, once all have reported everything.
+
+        A broker describes itself at the end of a cycle, so the second end from now on shows everything until now.
+        """
+        seen = [self.statuses()]
 
         def is_still() -> bool:
-            seen.append({address: status.pairs for address, status in self.statuses().items()})
-            return len(seen) > 1 and seen[-1] == seen[-2]
+            found, before = self.statuses(), seen[-1]
+            if any(found[address].cycles < before[address].cycles + 2 for address in found):
+                return False
+            seen.append(found)
+            return all(found[address].pairs == before[address].pairs for address in found)
 
-        eventually(is_still, "brokers that have reported everything", every_s=2 * REPORT_S)
-        return seen[-1]
+        eventually(is_still, "brokers that have reported everything", every_s=0.2)
+        return {address: status.pairs for address, status in seen[-1].items()}
 
     def wait_until_whole(self, *others: str, timeout_s: float = 60.0) -> None:
         """Wait until the overlay is whole."""

@@ -30,6 +30,9 @@ max_wal_size = 128MB
 track_commit_timestamp = off
 log_min_messages = warning
 """
+_START_S = 120.0
+#: Sessions that have just been closed, and have not ended yet.
+_STILL_USED = tenacity.retry_if_exception_type(psycopg2.errors.ObjectInUse)
 
 
 @dataclass(slots=True)
@@ -56,8 +59,12 @@ class Server:
         )
         return url.render_as_string(hide_password=False)
 
+    @tenacity.retry(retry=_STILL_USED, stop=tenacity.stop_after_delay(60), wait=tenacity.wait_fixed(0.1), reraise=True)
     def execute(self, statement: str) -> None:
-        """Run one statement outside any transaction, as the superuser."""
+        """Run one statement outside any transaction, as the superuser; again while its database is still used.
+
+        PostgreSQL itself waits five seconds for sessions that end.
+        """
         connection = psycopg2.connect(libpq(self.url("postgres")))
         try:
             connection.autocommit = True
@@ -94,9 +101,9 @@ def libpq(url: str) -> str:
     return sqlalchemy.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-@tenacity.retry(stop=tenacity.stop_after_attempt(3), reraise=True)
+@tenacity.retry(stop=tenacity.stop_after_delay(_START_S), wait=tenacity.wait_fixed(0.5), reraise=True)
 def _start(pg: PostgresServer) -> None:
-    """Start it; on a loaded machine pg_ctl's ten seconds may pass before the server is ready."""
+    """Start it; on a loaded machine pg_ctl's ten seconds may pass while the server continues to start."""
     pg.start()
 
 

@@ -90,7 +90,7 @@ class SqliteShop:
         self._workload.stop()
 
     def catalogue(self) -> str:
-        with closing(sqlite3.connect(self.file)) as connection:
+        with closing(sqlite3.connect(self.file, timeout=60)) as connection:
             rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY 1, 2").fetchall()
         return "\n".join(map(str, rows))
 

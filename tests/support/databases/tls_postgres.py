@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.ports import free_port
 from tests.support.processes.lifetimes import new_folder
 from tests.support.programs import reject_missing
 
@@ -43,8 +44,7 @@ def running_tls_postgres(certificate: Path, key: Path) -> Iterator[int]:
         initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync"]
         subprocess.run(initdb, check=True, capture_output=True, user=user, cwd=home)
         (data / "pg_hba.conf").write_text(HBA)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = int(free.getsockname()[1])
+        port = free_port()
         options = {
             "listen_addresses": "127.0.0.1",
             "port": port,

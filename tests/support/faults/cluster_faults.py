@@ -42,6 +42,7 @@ def run_fault(cluster: FaultCluster, fault: Fault, number: int, wait: FaultDurat
     """Do one fault while writers work, let everything heal, compare; the number decides what is drawn for it."""
     rng, began = random.Random(number), time.monotonic()
     with writers(cluster.source, change_item, count=WRITERS, seed=number) as counts:
+        cluster.until(lambda: counts.ended["commit"] or counts.failed, "the writers to begin")
         time.sleep(rng.uniform(0.1, 0.6))
         fault(cluster, rng, wait)
         time.sleep(rng.uniform(0.1, 0.4))

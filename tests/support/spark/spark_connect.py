@@ -10,11 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 
+from tests.support.ports import free_port
 from venus.spark.java import find_java, wrap_java
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -23,8 +24,7 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 @contextmanager
 def connect_server(pythonpath: str, timeout_s: float = 180.0) -> Iterator[str]:
     """Run one on two workers; yield its address."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     home = Path(pyspark.__file__).parent
     conf = {
         "spark.connect.grpc.binding.port": str(port),
