@@ -248,9 +248,9 @@ def capture_changes(
     settings, guard = run.directed_settings, DirectionGuard(run)
 
     def on_report(found: Any) -> None:
-        if found.state == "capturing":
-            captured.set()
         emit(found)
+        if found.state == "capturing":  # behind the event: the loads that wait for this have events of their own
+            captured.set()
 
     def body(report: Callable[[Any], None]) -> None:
         capture = lambda: run_capture(  # noqa: E731
