@@ -87,7 +87,7 @@ def test_what_is_not_carried_is_listed(shop: Application, settings: Settings) ->
 def test_changes_are_counted_or_said_to_be_unknown(place: Place, shop: Application, settings: Settings) -> None:
     if place.dialect == "postgresql":
         shop.close()  # a session reports its changes at its end, or after a while
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while table_size(read_survey(settings), "item").changes != ROWS:
             assert time.monotonic() < deadline
             time.sleep(0.1)
