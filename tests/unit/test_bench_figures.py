@@ -82,6 +82,7 @@ def test_nothing_passes_a_cable_that_is_out_and_nothing_is_lost() -> None:
         writer.write(b"one")
         assert await reader.readexactly(3) == b"one"
         cable.connected.clear()
+        began = time.monotonic()
         writer.write(b"two")
         late_reader, late = await asyncio.open_connection(*address)
         late.write(b"three")
@@ -91,10 +92,9 @@ def test_nothing_passes_a_cable_that_is_out_and_nothing_is_lost() -> None:
         except TimeoutError:
             silent = True
         cable.connected.set()
-        began = time.monotonic()
-        found = await asyncio.wait_for(reader.readexactly(3), 5.0)
+        found = await asyncio.wait_for(reader.readexactly(3), 60.0)
         waited_s = time.monotonic() - began
-        late_found = await asyncio.wait_for(late_reader.readexactly(5), 5.0)
+        late_found = await asyncio.wait_for(late_reader.readexactly(5), 60.0)
         for each in (writer, late):
             each.close()
             await each.wait_closed()
@@ -107,7 +107,7 @@ def test_nothing_passes_a_cable_that_is_out_and_nothing_is_lost() -> None:
     silent, found, waited_s, late_found, down = asyncio.run(work())
 
     assert (silent, found, late_found, down) == (True, b"two", b"three", 11)
-    assert waited_s > 0.02, "TCP sends at 0.6 s, not at 0.5 s"
+    assert waited_s > 0.59, "TCP sends at 0.6 s, not at 0.5 s"
 
 
 def increment(first: int, rows: int) -> broker_pb2.Increment:

@@ -355,7 +355,7 @@ def test_light_subscribers_get_every_row_of_a_broker_once_and_in_order(tmp_path:
         found = ours.recv()
     finally:
         ours.send(None)
-        thread.join(30)
+        thread.join(60)
         sender.close()
         broker.stop()
     assert isinstance(found, Arrivals)

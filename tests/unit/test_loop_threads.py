@@ -68,7 +68,7 @@ def test_a_loop_that_fails_unexpectedly_is_restarted_and_others_continue() -> No
     watched = WatchedSupervisor(capture, LoopThread(name="main", body=until_stop(stop)), stop=stop)
 
     def stop_when_done() -> None:
-        done.wait(30)
+        done.wait(60)
         stop.set()
         watched.supervisor._events.put(None)
 
@@ -210,11 +210,11 @@ def test_the_broker_does_not_count_the_loops_as_its_own_work() -> None:
     before, used_before_s = loops_cpu_s(), time.process_time()
     running = threading.Thread(target=watched.supervisor.run)
     running.start()
-    assert worked.wait(30)
+    assert worked.wait(60)
     loops_s = loops_cpu_s() - before
     assert 0.08 <= loops_s <= time.process_time() - used_before_s + 0.02
     stop.set()
-    running.join(30)
+    running.join(60)
 
 
 def test_a_report_that_repeats_itself_wakes_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:

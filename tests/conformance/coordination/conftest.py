@@ -12,7 +12,8 @@ from tests.support.brokers.etcd import EtcdCluster
 from tests.support.engines.memory_coordinator import MemoryCluster, MemoryCoordinator
 from venus.coordination.etcd import EtcdCoordinator
 
-LEASE_S = 2.0
+#: Of a lease whose end a test waits for, and of all others: no test may depend on when it is scheduled.
+SHORT_LEASE_S, LEASE_S = 2.0, 600.0
 
 AnyCoordinator = EtcdCoordinator | MemoryCoordinator
 
@@ -26,14 +27,14 @@ class Cluster:
     name: str = ""
     opened: list[AnyCoordinator] = field(default_factory=list)
 
-    def coordinator(self) -> AnyCoordinator:
+    def coordinator(self, lease_s: float = LEASE_S) -> AnyCoordinator:
         """Connect as another process would."""
         opened: AnyCoordinator
         if self.shared is not None:
-            opened = MemoryCoordinator(self.shared, lease_s=LEASE_S)
+            opened = MemoryCoordinator(self.shared, lease_s=lease_s)
         else:
             assert self.etcd is not None
-            opened = EtcdCoordinator(self.etcd.addresses, self.name, lease_s=LEASE_S, timeout_s=10.0)
+            opened = EtcdCoordinator(self.etcd.addresses, self.name, lease_s=lease_s, timeout_s=60.0)
         self.opened.append(opened)
         return opened
 

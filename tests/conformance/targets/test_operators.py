@@ -97,7 +97,8 @@ def test_a_target_is_paused_and_continues_with_nothing_lost(stage: Stage, broker
         eventually(lambda: bool(reports), "the loop")
         done = stage.target.pause(None, "a test")
         eventually(lambda: stage.target.read_view().paused, "the pause")
-        time.sleep(1.0)  # a loop notices within half a second
+        seen = len(reports)
+        eventually(lambda: len(reports) >= seen + 2, "the loop to have had a turn since")
         stage.feed.cut(put(1, "while paused", 1))
         time.sleep(1.0)
         paused = stage.target.read_view()

@@ -170,7 +170,7 @@ def test_a_stream_ends_behind_what_its_client_is_handing_over(place: IntakeSetup
 
     def wait() -> None:
         begun.set()
-        may_continue.wait(30)
+        may_continue.wait(60)
         steps.append("in the core")
 
     def end() -> None:
@@ -180,10 +180,10 @@ def test_a_stream_ends_behind_what_its_client_is_handing_over(place: IntakeSetup
     place.before = wait
     threads = [threading.Thread(target=place.take_half), threading.Thread(target=end)]
     threads[0].start()
-    assert begun.wait(30)
+    assert begun.wait(60)
     threads[1].start()
     threads[1].join(0.1)
     may_continue.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert steps == ["in the core", "ended"]

@@ -255,7 +255,7 @@ def test_what_reloads_before_judging_fails_stays_in_the_gap(monkeypatch: pytest.
     ]
     monkeypatch.setattr(WatchedTable, "judge", lambda *_: 1 // 0)
     judging.on_folded(business, [FoldedBatch(place=cast("Any", place), sections=sections, schemas=())])
-    judged = delivered.get(timeout=30)
+    judged = delivered.get(timeout=60)
     judging.stop()
     assert (judged.is_gap, judged.next_offset, judged.reloads) == (True, 6, [(stream, 1)])
 

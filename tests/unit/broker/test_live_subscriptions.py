@@ -217,7 +217,7 @@ def test_a_judgement_waits_for_the_frames_of_the_one_before(
     judging.deliver = delivered.put
     monkeypatch.setattr(listening, "find_pause_s", lambda _streams: 600.0)
     judging.on_folded(business, [folded_batch(1, 60)])
-    assert delivered.get(timeout=30).next_offset == 2
+    assert delivered.get(timeout=60).next_offset == 2
     for offset in (2, 3):
         judging.on_folded(business, [folded_batch(offset, 60)])
     with pytest.raises(Empty):

@@ -100,7 +100,7 @@ def test_it_wakes_a_real_loop() -> None:
                 bridge.post(done.set)
 
         await asyncio.to_thread(post)
-        await asyncio.wait_for(done.wait(), 20.0)
+        await asyncio.wait_for(done.wait(), 60.0)
         bridge.close()
         return heard
 

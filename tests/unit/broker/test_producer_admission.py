@@ -12,7 +12,7 @@ from venus.broker.replicas.gate import StandaloneGate
 from venus.broker.service.ingest import IngestService
 from venus.wire import broker_pb2
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class LeaderlessGate(StandaloneGate):

@@ -21,7 +21,7 @@ from venus.rpc.event_loop import LoopBridge
 from venus.wire import broker_pb2
 
 OWN = "leader:1"
-WAIT_S = 10.0
+WAIT_S = 60.0
 OLD_SITE = "x" * 129  # of a broker that did not check it
 
 

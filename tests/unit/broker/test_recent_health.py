@@ -29,7 +29,7 @@ class ScriptedHealth:
         return "", [str(number)]
 
     async def ask(self) -> str:
-        return (await asyncio.wait_for(self.recent.current(), 10))[1][0]
+        return (await asyncio.wait_for(self.recent.current(), 60))[1][0]
 
 
 def test_what_was_seen_lately_is_answered_without_a_look() -> None:

@@ -15,7 +15,7 @@ from venus.errors import Unavailable
 from venus.replication.position import LogChanged, TermCache
 from venus.replication.records import LiveBroker, Member
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 A, B = (LiveBroker(member=Member(broker=name, store="s"), address=f"{name}:1") for name in "ab")
 
 

@@ -31,7 +31,7 @@ def build_unsaved(limit: int = 8 * MIB, window: int = 4 * MIB) -> tuple[UnsavedB
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def run_bounded() -> None:
-        await asyncio.wait_for(test(), 30)
+        await asyncio.wait_for(test(), 60)
 
     asyncio.run(run_bounded())
 

@@ -145,7 +145,7 @@ def test_a_lost_broker_lets_the_process_ask_again(tmp_path: Path, monkeypatch: p
     found = brokers.follower(tmp_path).selector()
     brokers.answers["seed:1"] = answer(NICE)
     found.record_lost("lyon:1")
-    eventually(lambda: found.in_order("main") == ["nice:1"], timeout_s=10.0)
+    eventually(lambda: found.in_order("main") == ["nice:1"])
 
 
 def test_a_broker_that_two_sets_name_counts_once() -> None:

@@ -44,7 +44,7 @@ class Poller:
         time.sleep(0.002)  # a turn takes time, in which gRPC's thread continues: else it may be one event a turn anyhow
 
     def close(self) -> None:
-        self._thread.join(10)
+        self._thread.join(60)
         self.reads.close()
         self._writes.close()
 
@@ -53,7 +53,7 @@ async def _turn_count(poller: Poller) -> int:
     loop = asyncio.get_running_loop()
     loop.add_reader(poller.reads, poller._handle_events)
     poller.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while sum(poller.turns) < EVENTS:
             await asyncio.sleep(0.001)
     loop.remove_reader(poller.reads)

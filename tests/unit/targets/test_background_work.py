@@ -25,7 +25,7 @@ def test_a_piece_runs_beside_the_caller_and_is_waited_for(background_work: Backg
     go, order = threading.Event(), list[str]()
 
     def work() -> None:
-        go.wait(10)
+        go.wait(60)
         order.append("work")
 
     background_work.start(work)
