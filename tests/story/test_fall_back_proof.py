@@ -224,8 +224,10 @@ def test_switches_under_writers_and_kills(tmp_path: Path, servers: dict[str, Ser
         with WriteProbe(run.urls["old"], run.urls["new"]) as probe:
             for number in range(switches):
                 run.write(30, faults=1)
+                probe.wait_until_accepted(run.owner, 60)
                 run.switch(faults=True, eager=number % 2 == 1)
             run.write(30, faults=1)
+            probe.wait_until_accepted(run.owner, 60)
         assert probe.violations == 0
         assert min(probe.accepted.values()) > 100
         assert query(run.urls["new"], "SELECT count(*) FROM venus.load_job") == [(1,)]

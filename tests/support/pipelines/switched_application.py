@@ -18,6 +18,7 @@ from typing import Any
 import psycopg2
 
 from tests.support.databases.postgres import libpq
+from tests.support.waiting import eventually
 
 SCHEMA = """
 CREATE TABLE ledger (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, writer int NOT NULL, code text UNIQUE,
@@ -293,6 +294,11 @@ class WriteProbe:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+
+    def wait_until_accepted(self, name: str, count: int) -> None:
+        """Wait until this database alone has accepted so many writes more."""
+        enough = self.accepted[name] + count
+        eventually(lambda: self.accepted[name] >= enough, f"{name} to accept writes", timeout_s=120.0)
 
     def _run(self) -> None:
         while not self._stop.wait(0.002):

@@ -340,10 +340,11 @@ class SwitchProof:
     def run(self, switches: int, *, faults: bool) -> None:
         """Switch so many times, and raise AssertionError for what an application must never see."""
         with DoubleWriteProbe(self.pair) as probe:
-            for number in range(switches):
+            for number in range(switches + 1):
                 self._write(faults=faults)
-                self._switch(faults=faults, eager=number % 3 != 0)
-            self._write(faults=faults)
+                eventually(lambda: probe.accepted[self.owner], f"{self.owner} to accept writes", timeout_s=120.0)
+                if number < switches:
+                    self._switch(faults=faults, eager=number % 3 != 0)
         assert probe.violations == 0, "both accept writes"
         assert min(probe.accepted.values()) > 0
         assert self.pair.new("SELECT count(*) FROM venus.load_job") == [(1,)]
