@@ -209,13 +209,31 @@ def check_messages(shop: Shop, name: str) -> None:
     shop.server.drop_database(url)
 
 
+def stop_between_transactions(shop: Shop, name: str) -> bool:
+    """Stop a process; False if it has to continue first, because it would keep a lock on the file of SQLite."""
+    process = shop.pipeline.running[name]
+    process.send_signal(signal.SIGSTOP)
+    file = shop.pipeline.folder / "app.db"
+    if not file.exists():
+        return True
+    try:
+        with closing(sqlite3.connect(file, timeout=1, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+    except sqlite3.OperationalError:
+        process.send_signal(signal.SIGCONT)
+        return False
+    return True
+
+
 def test_a_removal_that_was_killed_is_named_and_finished(shop: Shop) -> None:
     pipeline, name = shop.pipeline, f"{shop.namespace}.busy"
     pipeline.stop("sync")
     pipeline.start("capture", "sync", "--capture-only")
     pipeline.start("apply", "sync", "--apply-only", "--target", "main")
     wait_until_healthy(shop)
-    pipeline.running["capture"].send_signal(signal.SIGSTOP)  # it is there and takes nothing
+    # it is there and takes nothing
+    pipeline.until(lambda: stop_between_transactions(shop, "capture"), "capture to stop without a lock", every_s=0.2)
     try:
         shop.run("UPDATE busy SET v = 'late' WHERE id = 1")
         pipeline.start("removal", "uninstall-triggers", "busy", "--wait", "60")
