@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request, sync_playwright
 
 from tests.support.programs import reject_missing
+from tests.support.waiting import TIMEOUT_S
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 _NOTHING = "about:blank"
@@ -70,6 +71,7 @@ def _free(browser: Browser) -> Page:
 def open_page(browser: Browser, url: str, *, width: int = 1280, dark: bool = False) -> Iterator[WatchedPage]:
     """Open a page, 900 pixels high."""
     page = _free(browser)
+    page.set_default_timeout(1000 * TIMEOUT_S)
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme="dark" if dark else "light")
     watched = WatchedPage(page)

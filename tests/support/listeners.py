@@ -85,7 +85,7 @@ class MailListener:
 
 
 def say_nothing(connection: socket.socket, over: threading.Event) -> None:
-    over.wait(60)
+    over.wait(300)
 
 
 def drip(connection: socket.socket, over: threading.Event) -> None:

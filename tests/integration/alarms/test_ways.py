@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import ssl
 import sys
-import time
 from collections.abc import Callable
 from email import message_from_string, policy
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from tests.support.brokers.certificates import Authority
 from tests.support.listeners import HttpListener, MailListener, drip, measure_s, run_hanging_server, say_nothing
+from tests.support.waiting import eventually
 from venus.alarms.alarm_state import Alarm, AlarmEvent, Message, Notification
 from venus.alarms.recipients import AlarmChannel, MailChannel, build_recipients
 from venus.config import AlarmsSettings
@@ -27,6 +27,8 @@ TEXT = "target eu: shop.bücher is RESYNC; `venus resync shop.bücher --target e
 ALARM = Alarm(business="main", rule="table_halted", subject="s", hop="target", text=TEXT, since_s=1e9)
 MESSAGE = Message("b1", [Notification(event=AlarmEvent.RAISED, alarm=ALARM, at_s=1e9)])
 Behaviour = Callable[[socket, Flag], None]
+#: What has a limit of one second takes less than this on any machine; without it the servers hang for longer.
+SOON_S = 60.0
 
 
 def way(**options: object) -> AlarmChannel:
@@ -101,7 +103,7 @@ def test_a_command_gets_the_document_and_none_of_our_secrets(tmp_path: Path, mon
 def test_a_webhook_that_hangs_is_let_go_in_time(behave: Behaviour) -> None:
     with run_hanging_server(behave) as address:
         sent = way(webhook=f"http://{address}/", timeout_s=1)
-        assert measure_s(lambda: failure(sent)) < 5
+        assert measure_s(lambda: failure(sent)) < SOON_S
         assert failure(sent) == f"http://{address}: no answer within 1 s"
 
 
@@ -109,21 +111,27 @@ def test_a_webhook_that_hangs_is_let_go_in_time(behave: Behaviour) -> None:
 def test_a_mail_server_that_hangs_is_let_go_in_time(security: str) -> None:
     with run_hanging_server(say_nothing) as address:
         sent = way(mail=["a@b.c"], mail_from="v@b.c", smtp=address, smtp_security=security, timeout_s=1)
-        assert measure_s(lambda: failure(sent)) < 5
+        assert measure_s(lambda: failure(sent)) < SOON_S
         assert failure(sent).startswith(f"{address}: ")
 
 
 def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    sent = way(command=f"sh -c 'sleep 30 & echo $! > {tmp_path}/pid; wait'", timeout_s=1)
+    sent, pid = way(command=f"sh -c 'sleep 600 & echo $! > {tmp_path}/pid; wait'", timeout_s=1), tmp_path / "pid"
 
-    assert measure_s(lambda: failure(sent)) < 10
+    def has_started() -> bool:
+        """Return whether the program got as far within its time."""
+        assert measure_s(lambda: failure(sent)) < SOON_S
+        return pid.exists() and bool(pid.read_text().strip())
 
-    child = int((tmp_path / "pid").read_text())
-    for _ in range(100):
-        if not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2]:
-            return
-        time.sleep(0.05)
-    pytest.fail("what the program started is still there")
+    eventually(has_started)
+    eventually(lambda: has_ended(int(pid.read_text())), "the end of what the program started")
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def test_what_goes_wrong_is_said_in_one_line() -> None:

@@ -30,9 +30,12 @@ def test_brokers_match_for_another_one_and_when_they_die_it_matches_itself(overl
     with AccessBroker(overlay.addresses[:1], brokers=8) as access:
         access.subscribe(TABLE, INTERESTS)
         access.wait_until_installed()
-        assert access.match(TABLE, CHANGES).pairs() == WANTED
-        assert access.overlay.remote.counters.changes_elsewhere > 0
 
+        def is_matched_elsewhere() -> bool:
+            assert access.match(TABLE, CHANGES).pairs() == WANTED
+            return access.overlay.remote.counters.changes_elsewhere > 0
+
+        eventually(is_matched_elsewhere)
         eventually(
             lambda: (
                 sum(status.pairs > 0 for status in overlay.statuses().values()) >= 2
@@ -47,7 +50,7 @@ def test_brokers_match_for_another_one_and_when_they_die_it_matches_itself(overl
         elsewhere = counters.changes_elsewhere
         # it matches the changes, or asks itself if it has noticed the deaths and taken the subspaces over
         assert access.match(TABLE, CHANGES).pairs() == WANTED
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
         assert counters.changes_elsewhere == elsewhere
 
 

@@ -16,6 +16,7 @@ from tests.support.brokers.servers import BUSINESS, commit, settings, traffic
 from tests.support.browsers import running
 from tests.support.engines.batches import half
 from venus.broker.service.process import RunningBroker, start_in_thread
+from venus.config import Settings
 from venus.rpc.address import BrokerAddress
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
@@ -64,13 +65,22 @@ def local_address(broker: RunningBroker) -> BrokerAddress:
     return address
 
 
+def refuse_nothing_late(chosen: Settings) -> Settings:
+    """Let half messages wait for the disk however long that takes; refused ones come again, which tests count."""
+    limits = chosen.broker.limits
+    if "slow_request_ms" in limits.model_fields_set:
+        return chosen
+    patient = limits.model_copy(update={"slow_request_ms": 0.0})
+    return chosen.model_copy(update={"broker": chosen.broker.model_copy(update={"limits": patient})})
+
+
 @pytest.fixture
 def start_broker(tmp_path: Path, transport: str) -> Iterator[StartBroker]:
     running: list[RunningBroker] = []
     fatal: list[BaseException] = []
 
     def start(**options: Any) -> RunningBroker:
-        chosen = settings(tmp_path / "data", **options)
+        chosen = refuse_nothing_late(settings(tmp_path / "data", **options))
         running.append(start_in_thread(chosen, on_fatal=fatal.append, in_process=transport == "in process"))
         running[-1].address = local_address(running[-1]) if transport == "local socket" else running[-1].address
         return running[-1]

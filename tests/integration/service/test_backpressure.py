@@ -22,6 +22,7 @@ from venus.errors import Overloaded, StoreFull, Unavailable, VenusError
 from venus.flow.precedence import SMALL_BYTES
 from venus.flow.write_queue import START_BYTES
 from venus.model import Verdict
+from venus.rpc import duplex
 from venus.rpc.channel import FRAME_BYTES
 from venus.rpc.producer import Producer
 from venus.wire import broker_pb2
@@ -133,7 +134,6 @@ def test_all_businesses_together_have_one_window_and_a_small_one_does_not_wait_f
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SlowDisk(monkeypatch)
-    # a slow machine does not refuse what has waited long
     broker = start_broker(buffer_bytes_max=32 << 20, limits=LimitsSettings(slow_request_ms=60_000))
     with ExitStack() as streams:
         senders = []
@@ -155,7 +155,7 @@ def test_all_businesses_together_have_one_window_and_a_small_one_does_not_wait_f
             assert sender.throttles == 0, "no sender was refused"
         braked = {b.business for b in traffic(broker.address).brakes if b.brake == "turn"}
     assert len(braked) == 7
-    assert (gauge(broker, "under way to the disk"), gauge(broker, "waiting for a turn")) == (0, 0)
+    eventually(lambda: (gauge(broker, "under way to the disk"), gauge(broker, "waiting for a turn")) == (0, 0))
 
 
 def test_decisions_do_not_wait_for_the_half_messages_that_come_with_them(
@@ -217,12 +217,13 @@ def test_close_leaves_no_thread_and_a_closed_producer_says_so(broker: RunningBro
     eventually(lambda: ours() <= before)
 
 
-def test_close_sends_what_is_queued(broker: RunningBroker) -> None:
+def test_close_sends_what_is_queued(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplex, "CLOSE_TIMEOUT_S", 60.0)
     with producer(broker) as sender:
         sender.connect(0, 0)
         for n in range(1, 101):
             sender.send_half(half(n))
-    assert len(business_status(broker.address).halves) == 100
+    eventually(lambda: len(business_status(broker.address).halves) == 100)
 
 
 def test_a_stopped_broker_is_said_by_every_call(start_broker: StartBroker) -> None:
@@ -254,6 +255,7 @@ def test_what_waits_for_small_frames_goes_at_once_when_the_stream_ends(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SlowDisk(monkeypatch)
+    monkeypatch.setattr(duplex, "CLOSE_TIMEOUT_S", 60.0)
     broker = start_broker()
     with producer(broker) as sender:
         sender.connect(0, 0)
@@ -266,5 +268,5 @@ def test_what_waits_for_small_frames_goes_at_once_when_the_stream_ends(
         closing.start()
         eventually(lambda: disk.numbers(BUSINESS) == [1, 2, 3])
         disk.release()
-        closing.join(30)
+        closing.join(60)
         assert not closing.is_alive()

@@ -62,7 +62,7 @@ def test_an_apply_continues_at_the_next_set_and_back_after_its_time_of_health(
     monkeypatch.setattr("venus.network.directory.LOOK_EVERY_S", 0.2)
 
     def insert(first: int) -> None:
-        with sqlite3.connect(tmp_path / "app.db") as app:
+        with sqlite3.connect(tmp_path / "app.db", timeout=60) as app:
             app.executemany("INSERT INTO item VALUES (?, ?)", [(n, f"item {n}") for n in range(first, first + 100)])
         app.close()
 
@@ -72,7 +72,7 @@ def test_an_apply_continues_at_the_next_set_and_back_after_its_time_of_health(
     made.start()
     insert(100)
     made.wait_until_caught_up()
-    assert shared_selector(reach).place == 0
+    made.until(lambda: shared_selector(reach).place == 0, "the nearest set")
     at_first = nearest.passed.copy()
 
     nearest.silence()

@@ -10,16 +10,19 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tests.support.brokers.servers import BUSINESS, business_status, commit, fill, settings, take
 from tests.support.engines.batches import half
 from tests.support.faults.not_leader import NotLeading
+from tests.support.ports import free_port
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.errors import NotLeader, SnapshotExpired, Unavailable
 from venus.model import Verdict
-from venus.rpc import broker_selection
+from venus.rpc import broker_selection, connection
 from venus.rpc.admin import AdminClient
+from venus.rpc.channel import open_channel
 from venus.rpc.connection import BrokerConnection
 from venus.rpc.producer import Producer
 from venus.rpc.snapshots import SnapshotClient
@@ -49,9 +52,13 @@ def follower(leader: RunningBroker, other: RunningBroker) -> Iterator[NotLeading
         yield front
 
 
+#: What does not wait for the end of such a time takes less than this on any machine.
+SOON_S = 60.0
+NEVER_S = 600.0
+
+
 def unused_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def test_a_producer_follows_to_the_leader_and_the_next_one_goes_there_at_once(
@@ -95,8 +102,8 @@ def test_a_stream_that_was_refused_takes_nothing_of_the_next_one(leader: Running
         producer.connect(0, 0)
         reader.open(0, 0)
 
-        assert pool.submit(producer.next_frame, 1).result(5.0) == (None, None, True)
-        assert pool.submit(reader.next_frame, 1).result(5.0) == (None, None, True)
+        assert pool.submit(producer.next_frame, 1).result(60.0) == (None, None, True)
+        assert pool.submit(reader.next_frame, 1).result(60.0) == (None, None, True)
         commit(producer, [half(1)])
         assert len(take(reader, 1)) == 1
 
@@ -159,21 +166,28 @@ def test_who_cannot_be_reached_is_passed_over_at_once(leader: RunningBroker) -> 
     reach = f"{unused_address()},{unused_address()},{leader.address}"
 
     started = time.monotonic()
+    BrokerConnection(reach, timeout_s=NEVER_S).close()
+    assert time.monotonic() - started < SOON_S
     fill(reach, 1, 1)
-    assert time.monotonic() - started < 4.0
     assert broker_selection.shared_selector(reach).in_order(BUSINESS)[0] == leader.address
 
 
-def test_who_says_nothing_costs_its_share_once(leader: RunningBroker) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        reach = f"127.0.0.1:{silent.getsockname()[1]},{leader.address}"
+def test_who_says_nothing_costs_its_share_once(leader: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    open_one = open_channel
 
-        started = time.monotonic()
+    def record(address: str, **options: float) -> grpc.Channel:
+        asked.append(str(address))
+        return open_one(address, **options)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        silent = f"127.0.0.1:{listener.getsockname()[1]}"
+        reach = f"{silent},{leader.address}"
+
+        BrokerConnection(reach).close()  # the other one is asked within the time for all
+        monkeypatch.setattr(connection, "open_channel", record)
         BrokerConnection(reach).close()
-        assert time.monotonic() - started < 5.0, "the other one is asked within the time for all"
-        started = time.monotonic()
-        BrokerConnection(reach).close()
-        assert time.monotonic() - started < 1.0
+        assert asked[0] == leader.address
 
 
 def test_when_no_broker_can_be_reached_all_are_named_in_bounded_time() -> None:
@@ -183,7 +197,7 @@ def test_when_no_broker_can_be_reached_all_are_named_in_bounded_time() -> None:
         started = time.monotonic()
         with pytest.raises(Unavailable) as caught:
             AdminClient(",".join(addresses))
-        assert time.monotonic() - started < 6.0
+        assert time.monotonic() - started < SOON_S
 
     refused, silence, refused_too = addresses
     assert str(caught.value) == (
@@ -199,9 +213,8 @@ def test_a_leader_that_is_not_known_yet_is_waited_for(leader: RunningBroker, fol
     with NotLeading(leader.address, follows="") as second:
         elected = threading.Timer(1.0, lambda: setattr(second, "follows", None))
         elected.start()
-        started = time.monotonic()
         fill(f"{follower.address},{second.address}", 1, 1)
-        assert 0.9 < time.monotonic() - started < 4.5
+        assert elected.finished.is_set()
         assert follower.refused > 1 < second.refused
         elected.join()
 
@@ -213,22 +226,25 @@ def test_brokers_that_name_each_other_are_left_in_bounded_time(leader: RunningBr
             started = time.monotonic()
             with pytest.raises(NotLeader) as caught:
                 producer.connect(0, 0)
-            assert time.monotonic() - started < 7.0
+            took_s = time.monotonic() - started
+            assert took_s < SOON_S
 
         assert str(caught.value) == (
             f"no broker leads after 5 s, asked {first.address}, {second.address}: this broker follows"
         )
-        assert first.refused + second.refused < 120, "it asks ten times a second, not as fast as it can"
+        assert first.refused + second.refused < 24 * took_s, "it asks ten times a second, not as fast as it can"
 
 
 def test_a_dead_leader_that_is_still_named_delays_no_client(leader: RunningBroker) -> None:
     """Followers name the old leader until they have elected a new one."""
     with NotLeading(leader.address, follows=unused_address()) as first:
         elected = threading.Timer(1.0, lambda: setattr(first, "follows", None))
+        started = time.monotonic()
         elected.start()
         fill(first.address, 1, 1)
         elected.join()
-        assert first.refused < 30, "it asks ten times a second, not as fast as it can"
+        took_s = time.monotonic() - started
+        assert first.refused < 30 * took_s, "it asks ten times a second, not as fast as it can"
     assert business_status(leader.address).next_offset == 1
 
 
@@ -243,7 +259,7 @@ def test_a_leader_lost_in_the_middle_is_left_for_the_one_that_is_named(
             commit(producer, [half(1)])
             leader.stop()
             with pytest.raises(Unavailable):
-                producer.wait_until_decided(2, 10.0)
+                producer.wait_until_decided(2)
         assert broker_selection.shared_selector(reach).in_order(BUSINESS)[0] == other.address
         fill(reach, 1, 1)
     assert business_status(other.address).next_offset == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -13,17 +12,13 @@ import pytest
 from tests.support.brokers.servers import settings
 from tests.support.faults.not_leader import NotLeading
 from tests.support.pipelines.end_to_end import EndToEnd
+from tests.support.ports import free_port
 from tests.support.processes import forked
 from venus.adapters.verify.findings import ComparisonVerdict
 from venus.broker.service.process import start_in_thread
 from venus.config import BrokerSettings
 
 pytestmark = pytest.mark.integration
-
-
-def unused_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture
@@ -37,7 +32,7 @@ def e2e(tmp_path: Path, database: str) -> Iterator[EndToEnd]:
     made = EndToEnd(tmp_path, f"sqlite:///{source}", database)
     other = start_in_thread(settings(tmp_path / "other"))
     with NotLeading(other.address, follows=made.broker.address) as follower:
-        broker = BrokerSettings(addresses=(unused_address(), follower.address, made.broker.address))
+        broker = BrokerSettings(addresses=(f"127.0.0.1:{free_port()}", follower.address, made.broker.address))
         made.settings = made.settings.model_copy(update={"broker": broker})
         try:
             yield made
@@ -51,7 +46,7 @@ def test_the_whole_way_goes_to_the_leader(e2e: EndToEnd, tmp_path: Path) -> None
     e2e.install()
     e2e.load()
     e2e.start()
-    with sqlite3.connect(tmp_path / "app.db") as app:
+    with sqlite3.connect(tmp_path / "app.db", timeout=60) as app:
         app.execute("UPDATE item SET name = 'new' WHERE id < 100")
         app.execute("DELETE FROM item WHERE id >= 400")
     app.close()
@@ -71,7 +66,7 @@ def test_a_command_goes_to_the_leader(e2e: EndToEnd, tmp_path: Path) -> None:
 
     def venus(*arguments: str) -> str:
         command = [sys.executable, "-m", "venus.cli", *arguments, "-c", str(config)]
-        done = forked.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = forked.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -66,18 +67,22 @@ def test_a_consumer_that_goes_while_it_is_attached_is_detached(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker.address, 1, 3)
-    entered, attach = threading.Event(), Subscriptions.attach
+    entered, has_left, attach = threading.Event(), threading.Event(), Subscriptions.attach
 
     def delay_answer(self: Subscriptions, *args: Any, **options: Any) -> int:
         entered.set()
-        time.sleep(2.0)
+        assert has_left.wait(60)
         return attach(self, *args, **options)
 
     monkeypatch.setattr(Subscriptions, "attach", delay_answer)
     monkeypatch.setattr("venus.rpc.duplex.CLOSE_TIMEOUT_S", 0.1)  # the call is cancelled, not ended
-    with subscriber(broker) as reader, pytest.raises(Unavailable):
-        reader.open(0, 0, timeout_s=0.2)
-    assert entered.is_set()
+    with ThreadPoolExecutor(1) as pool:
+        with subscriber(broker) as reader:
+            opening = pool.submit(reader.open, 0, 0)
+            assert entered.wait(60)
+        has_left.set()
+        with pytest.raises(Unavailable):
+            opening.result(60)
     eventually(lambda: any(c.group == "g" for c in business_status(broker.address).consumers))
     eventually(lambda: not consumer_status(broker).connected)
 
@@ -137,13 +142,14 @@ def test_acknowledgements_are_put_together_and_the_last_one_arrives(
     fill(broker.address, 1, 200)
     with subscriber(broker) as reader:
         reader.open(0, 0)
+        began = time.monotonic()
         reader.acknowledge(1)
         eventually(lambda: heard == [1])  # the first one does not wait
         for offset in range(2, 100):
             reader.acknowledge(offset)
             time.sleep(0.001)
         eventually(lambda: heard and heard[-1] == 99)
-        assert len(heard) <= 4  # far fewer than 99, even where the machine is slow
+        assert len(heard) <= 2 + (time.monotonic() - began) / 0.5
         reader.acknowledge(200)
     eventually(lambda: heard[-1] == 200)  # closing sends what waits
 

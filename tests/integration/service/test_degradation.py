@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -17,6 +18,7 @@ from venus.broker.service.traffic_watch import TrafficWatch
 from venus.broker.store.files import FreeSpace
 from venus.config import DegradeSettings
 from venus.errors import Overloaded
+from venus.flow.degradation import Degradation
 from venus.rpc import connection
 from venus.rpc.admin import AdminClient
 from venus.rpc.snapshots import SnapshotClient
@@ -40,10 +42,34 @@ def metrics(broker: RunningBroker) -> str:
     return get(broker, "/metrics")
 
 
+class DegradationClock:
+    """The clock by which a broker degrades its lanes: it stands still until a test moves it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._now_s, self._readings, step = 0.0, 0, Degradation.step
+
+        def step_by_this_clock(degradation: Degradation, readings: Mapping[str, float], _: float) -> list[str]:
+            said = step(degradation, readings, self._now_s)
+            self._readings += 1
+            return said
+
+        monkeypatch.setattr(Degradation, "step", step_by_this_clock)
+
+    def advance(self, seconds: float) -> None:
+        """Move it once the broker has read its machine as it is now, and wait for readings behind that."""
+        self._wait()
+        self._now_s += seconds
+        self._wait()
+
+    def _wait(self) -> None:
+        last = self._readings + 2
+        eventually(lambda: self._readings >= last, "readings")
+
+
 def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = {"bytes": 1 << 40}
+    free, clock = {"bytes": 1 << 40}, DegradationClock(monkeypatch)
     monkeypatch.setattr(FreeSpace, "read_free", lambda self: free["bytes"])
     broker = start_broker(
         free_bytes_min=MIB, degrade=DegradeSettings(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=2, restore_s=1)
@@ -54,17 +80,23 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
         assert degraded_lanes(broker) == []
         assert "venus_table_changes" in metrics(broker)
         free["bytes"] = MIB + MIB // 2  # writes are refused below 1 MiB, space is short below 2
-        eventually(lambda: degraded_lanes(broker) == [4])
+        clock.advance(1.9)
+        assert degraded_lanes(broker) == []
+        clock.advance(0.2)
+        assert degraded_lanes(broker) == [4]
         assert "venus_table_changes" not in metrics(broker), "details go first"
         with AdminClient(broker.address) as admin:
             (alarm,) = admin.status().alarms
         assert alarm.startswith("lane 4 (details) is degraded since 20")
         assert ": what must stay free is at 67 % of the free space, the limit is 50 % of the free space; " in alarm
         assert re.search(r"; free some space at /\S+; the lane recovers by itself well below the limit$", alarm)
-        eventually(lambda: degraded_lanes(broker) == [3, 4])
+        clock.advance(2.1)
+        assert degraded_lanes(broker) == [3, 4]
         with pytest.raises(Overloaded, match="no new snapshot"):
             snapshots.open(BUSINESS, holder="load")
-        eventually(lambda: degraded_lanes(broker) == [1, 2, 3, 4])
+        clock.advance(2.1)
+        clock.advance(2.1)
+        assert degraded_lanes(broker) == [1, 2, 3, 4]
         assert 'venus_lane_degraded{lane="halves"} 1.0' in metrics(broker)
         assert get(broker, "/health").startswith("degraded\nlane 4")
         time_commit(sender, 2)
@@ -73,7 +105,9 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
             reader.open(0, 0)
             assert len(take(reader, 2)) == 2
         free["bytes"] = 1 << 40
-        eventually(lambda: degraded_lanes(broker) == [])
+        for left in ([2, 3, 4], [3, 4], [4], []):
+            clock.advance(1.1)
+            assert degraded_lanes(broker) == left
         assert "venus_table_changes" in metrics(broker)
         with AdminClient(broker.address) as admin:
             assert list(admin.status().alarms) == []

@@ -207,7 +207,7 @@ def test_a_trickle_costs_the_consumer_a_few_frames_a_second(
         began, owed = time.monotonic(), 0
         for n in range(1, 31):
             commit(sender, [half(n)])
-            (increment,) = reader.increments(10.0)
+            (increment,) = reader.increments(60.0)
             owed += cost(increment)
             reader.acknowledge(increment.base_offset + increment.count)
             assert reader.increments(2 * STARVED_S) == []

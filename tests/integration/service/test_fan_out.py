@@ -123,7 +123,7 @@ def test_many_consumers_that_catch_up_share_encodings(broker: RunningBroker, mon
     encodings = EncodingCounter(monkeypatch)
     with ExitStack() as stack:
         first = stack.enter_context(BytesConsumer(broker.address, "first", gives_back=False, offset=60 * 2000))
-        assert first.opened.wait(30)  # with it each of the others is one of several
+        assert first.opened.wait(60)  # with it each of the others is one of several
         many = [stack.enter_context(BytesConsumer(broker.address, f"g{n}", credit_bytes=8 << 20)) for n in range(MANY)]
         eventually(lambda: all(each.position == 60 * 2000 for each in many))
     assert all(data(each.received) == [each.body for each in halves] for each in many)

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.integration
 
 
 def get(broker: RunningBroker, path: str) -> str:
-    with urlopen(f"http://{broker.http_address}{path}", timeout=30) as answer:
+    with urlopen(f"http://{broker.http_address}{path}", timeout=60) as answer:
         return str(answer.read().decode())
 
 
@@ -166,18 +166,17 @@ def test_a_look_that_takes_long_holds_up_no_probe_that_asks_often(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, look = threading.Event(), HealthCheck.check
-    monkeypatch.setattr(http, "FRESH_S", 60.0)
+    monkeypatch.setattr(http, "FRESH_S", 600.0)
     assert get(broker, "/health") == "ok\n"
 
     def wait_first(self: HealthCheck) -> tuple[str, list[str]]:
-        assert go.wait(60)
+        assert go.wait(300)
         return look(self)
 
     monkeypatch.setattr(HealthCheck, "check", wait_first)
-    began = time.monotonic()
     try:
         assert get(broker, "/health") == "ok\n"
-        assert time.monotonic() - began < 30
+        assert not go.is_set()
     finally:
         go.set()
 
@@ -195,21 +194,21 @@ def test_health_does_not_wait_behind_full_data(broker: RunningBroker, monkeypatc
 
     def wait_first(*_: object) -> broker_pb2.Snapshot:
         waiting.release()
-        go.wait(30)
+        go.wait(300)
         raise Unavailable("too late")
 
     monkeypatch.setattr(FullDataService, "open", wait_first)
     with ThreadPoolExecutor(8) as loaders, SnapshotClient(broker.address) as snapshots:
         asked = [loaders.submit(snapshots.open, BUSINESS) for _ in range(8)]
         for _ in range(THREADS[Lane.FULL_DATA]):
-            assert waiting.acquire(timeout=30)
+            assert waiting.acquire(timeout=60)
         try:
             began = time.monotonic()
             assert get(broker, "/health").startswith("ok")
             with Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader:
                 reader.open(0, 0)
                 take(reader, 3)
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 150
         finally:
             go.set()
         for each in asked:
@@ -223,8 +222,9 @@ def test_an_answer_has_the_time_and_no_thread_wakes_for_it_without_a_request(
     ticks: list[int] = []
     monkeypatch.setattr("uvicorn.Server.on_tick", lambda *_: ticks.append(1))
     for _ in range(2):
-        with urlopen(f"http://{broker.http_address}/health", timeout=30) as answer:
+        before = time.time()
+        with urlopen(f"http://{broker.http_address}/health", timeout=60) as answer:
             said = parsedate_to_datetime(answer.headers["date"]).timestamp()
-        assert abs(said - time.time()) < 5
+        assert before - 2 < said < time.time() + 2
         threading.Event().wait(1.1)  # another second without a request
     assert not ticks

@@ -47,6 +47,6 @@ def test_threads_of_an_idle_broker_and_of_its_clients_sleep(broker: RunningBroke
     with open_producer(broker) as sender, Subscriber(broker.address, BUSINESS, "test", credit_bytes=1 << 20) as reader:
         time_commit(sender, 1)
         reader.open(0, 0)
-        increment, *_ = reader.increments(10.0)
+        increment, *_ = reader.increments(60.0)
         reader.acknowledge(increment.base_offset + increment.count)
         eventually(is_idle)  # behind the work come upkeep, credit and acknowledgements

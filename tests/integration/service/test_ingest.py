@@ -90,7 +90,7 @@ def test_a_number_is_not_used_again_before_its_rollback_is_answered(
         sender.wait_until_persisted(1)
         monkeypatch.setattr(Producers, "decide", hold_answer)
         sender.decide(1, half(1).digest, Verdict.ROLLBACK)
-        assert arrived.wait(30)
+        assert arrived.wait(60)
         with pytest.raises(Overloaded):
             sender.send_half(half(1, payload="again"), timeout_s=0.1)
         monkeypatch.undo()
@@ -171,6 +171,7 @@ def test_without_a_producer_no_review_is_counted(start_broker: StartBroker) -> N
         sender.connect(0, 0)
         sender.send_half(half(1))
         sender.wait_until_persisted(1)
+    eventually(lambda: not business_status(broker.address).producer)  # a review may be on its way until then
     counted = business_status(broker.address).halves[0].reviews
     threading.Event().wait(1.0)
     assert [ref.reviews for ref in business_status(broker.address).halves] == [counted]
@@ -204,7 +205,7 @@ def test_a_half_message_that_crosses_an_operators_decision_fences_no_producer(
         sender.wait_until_persisted(1)
         operator = threading.Thread(target=admin.decide, args=(BUSINESS, 1, Verdict.COMMIT))
         operator.start()
-        assert decided.wait(30)
+        assert decided.wait(60)
         sender.send_half(half(2))
         with pytest.raises(Unavailable, match="an operator has decided"):
             sender.wait_until_persisted(2, 30)
@@ -250,8 +251,8 @@ def test_an_answer_that_is_not_waited_for_comes_by_itself(broker: RunningBroker)
         sender.send_half(half(1))
         sender.wait_until_persisted(1)
         sender.decide(1, half(1).digest, Verdict.COMMIT, can_wait=True)
-        assert sender.wait_until_decided(1, 10).next_offset == 1
+        assert sender.wait_until_decided(1).next_offset == 1
         sender.send_half(half(2))
         sender.wait_until_persisted(2)
         sender.decide(2, half(2).digest, Verdict.ROLLBACK, can_wait=True)
-        assert sender.wait_until_decided(2, 10).verdict == broker_pb2.ROLLBACK
+        assert sender.wait_until_decided(2).verdict == broker_pb2.ROLLBACK

@@ -36,7 +36,7 @@ class CapturedErrors:
 
     def wait_for_words(self, words: str, command: Future[int]) -> str:
         """Wait for words; return everything."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while words not in self.text():
             assert time.monotonic() < deadline, f"{words} is not said: {self._text}"
             assert not command.done(), f"it has ended with {command.result()}: {self._text}"

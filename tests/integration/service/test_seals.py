@@ -167,7 +167,7 @@ def test_an_older_client_learns_what_it_lacks(broker: RunningBroker, service: An
     fill(broker.address, 1, 1)
     with open_channel(broker.address) as channel:
         with pytest.raises(grpc.RpcError) as caught:
-            getattr(service(channel), method)(request_, timeout=10)
+            getattr(service(channel), method)(request_, timeout=60)
         error = from_rpc_error(caught.value)
     assert type(error) is ProtocolError  # which is never tried again
     assert str(error) == f"a request of {method} has no seal: its sender is an older VENUS, or none"
@@ -185,7 +185,7 @@ def test_an_older_client_of_a_stream_learns_what_it_lacks(broker: RunningBroker,
     with open_channel(broker.address) as channel:
         call: Any = channel.stream_stream(f"/venus.wire.{service}")
         with pytest.raises(grpc.RpcError) as caught:
-            list(call(iter([frame.SerializeToString()]), timeout=10))
+            list(call(iter([frame.SerializeToString()]), timeout=60))
     error = from_rpc_error(caught.value)
     assert type(error) is ProtocolError
     assert "has no seal: its sender is an older VENUS" in str(error)
@@ -196,7 +196,7 @@ def test_any_grpc_tool_may_ask_for_the_status(broker: RunningBroker) -> None:
     with open_channel(broker.address) as channel:
         stub = broker_pb2_grpc.AdminStub(channel)
         for request in (broker_pb2.StatusRequest(), broker_pb2.StatusRequest(business=BUSINESS)):
-            (found,) = stub.Status(request, timeout=10).businesses
+            (found,) = stub.Status(request, timeout=60).businesses
             assert found.next_offset == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from tests.support.waiting import eventually
 from venus.broker.service.traffic import BEHIND_EVERY_S
 from venus.broker.snapshot.step import MaterialiserStep
 from venus.config import LimitsSettings
+from venus.errors import Unavailable
+from venus.flow import admission
 from venus.model import Verdict
 from venus.rpc.admin import AdminClient
 from venus.rpc.producer import Producer
@@ -26,22 +29,30 @@ pytestmark = [pytest.mark.integration, each_transport]
 def test_a_business_over_its_rate_is_slowed_to_it_by_name_and_no_other(start_broker: StartBroker) -> None:
     broker = start_broker(limits=LimitsSettings(rows_per_s=200, burst_s=1))
     with open_producer(broker, name="flood:1") as flood, open_producer(broker, "other") as other:
-        began = time.monotonic()
-        for n in range(1, 61):
+        began, numbers = time.monotonic(), count(1)
+        for n in islice(numbers, 60):
             time_commit(flood, n, rows=10)  # each is a frame of its own
-        assert time_commit(other, 1) < 1, "it has a bucket of its own"
-        time_commit(flood, 61, rows=10)
+        time_commit(other, 1)
+        assert other.throttles == 0, "it has a bucket of its own"
+        newest = next(numbers)
+        time_commit(flood, newest, rows=10)
         took = time.monotonic() - began
         assert 1.1 * 200 * took >= 610 - 200 - 20, "200 at once, then 200 a second, 10 % more at most"
-        assert took < 10
-        found = find_limiter(broker, "rows")
-        assert found is not None
-        assert (found.who, found.on) == ("flood:1", True)
+
+        def read_limiter() -> broker_pb2.BrakeStatus | None:
+            nonlocal newest
+            newest = next(numbers)
+            time_commit(flood, newest, rows=10)
+            found = find_limiter(broker, "rows")
+            return found if found is not None and found.on else None
+
+        found = eventually(read_limiter)
+        assert found.who == "flood:1"
         assert found.times >= 1
         assert find_limiter(broker, "rows", "other") is None
     with AdminClient(broker.address) as admin:
         rows = {b.business: b.next_offset for b in admin.status().businesses}
-    assert rows == {BUSINESS: 610, "other": 1}
+    assert rows == {BUSINESS: 10 * newest, "other": 1}
 
 
 def test_a_producer_that_does_not_pause_is_refused_and_loses_nothing(
@@ -64,20 +75,21 @@ def test_a_producer_that_does_not_pause_is_refused_and_loses_nothing(
         assert sender.throttles >= 2
 
 
-def test_decisions_continue_while_half_messages_pause(start_broker: StartBroker) -> None:
-    broker = start_broker(limits=LimitsSettings(bytes_per_s=100_000, burst_s=0.01))
+def test_decisions_continue_while_half_messages_pause(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "PAUSE_MAX_S", 3600.0)
+    broker = start_broker(limits=LimitsSettings(bytes_per_s=100, burst_s=0.01))
     with open_producer(broker) as sender:
         first = half(1, payload="x" * 300_000)
         sender.send_half(first)
         sender.wait_until_persisted(1)
-        eventually(lambda: sender.throttles == 1)
+        eventually(lambda: sender.throttles >= 1)
         sender.send_half(half(2))
-        began = time.monotonic()
         sender.decide(1, first.digest, Verdict.COMMIT)
         assert sender.wait_until_decided(1).next_offset == 1
-        assert time.monotonic() - began < 1, "it has to pause for 3 s"
-        sender.wait_until_persisted(2)
-        assert time.monotonic() - began > 1.5
+        with pytest.raises(Unavailable, match="half message 2 is not acknowledged"):
+            sender.wait_until_persisted(2, 0.5)
 
 
 def test_full_data_that_is_behind_slows_its_producer_and_no_decision(
@@ -95,13 +107,16 @@ def test_full_data_that_is_behind_slows_its_producer_and_no_decision(
             time_commit(flood, n, payload="x" * 50_000)
         before = flood.throttles
         time.sleep(BEHIND_EVERY_S)  # how far the full data is behind is not summed for every frame
-        flood.send_half(half(6))
-        eventually(lambda: flood.throttles > before)
-        took = [time_commit(other, n) for n in range(1, 4)]
-        assert min(took) < 1, f"each of them was held for 2 s: {took}"
-        found = find_limiter(broker, "full data behind")
-        assert found is not None
-        assert found.on
+        numbers = count(6)
+
+        def is_slowed() -> bool:
+            flood.send_half(half(next(numbers)))
+            found = find_limiter(broker, "full data behind")
+            return flood.throttles > before and found is not None and found.on
+
+        eventually(is_slowed)
+        for n in range(1, 4):
+            time_commit(other, n)
         assert other.throttles == 0, "its own full data is hardly behind"
         go.set()
-        commit(flood, [half(7)])
+        commit(flood, [half(next(numbers))])

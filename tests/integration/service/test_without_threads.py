@@ -141,7 +141,7 @@ def test_a_commit_waits_for_the_one_that_the_event_loop_is_sending(
     monkeypatch.setattr(ConsumerStream, "send_at_once", lambda *_: False)
     first = numbers.newest
     numbers.commit()
-    assert begun.wait(30)
+    assert begun.wait(60)
     monkeypatch.setattr(ConsumerStream, "send_at_once", send)
     numbers.commit()
     may_continue.set()
@@ -197,7 +197,7 @@ def test_a_consumer_that_refuses_a_commit_leaves_no_stream(
     numbers.commit()
     eventually(lambda: broker_streams(broker) == 1)
     with pytest.raises(DigestMismatch, match="damaged"):
-        reader.increments(10.0)
+        reader.increments(60.0)
     numbers.commit()
 
 
