@@ -20,7 +20,7 @@ from tests.support.engines import engines, power
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.support.engines.power"])
-START_S = 60.0
+START_S = 180.0
 #: An engine that has begun again syncs so often at most before its first new batch is there to be lost.
 SYNCS_MAX = 60
 

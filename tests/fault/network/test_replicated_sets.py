@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -71,11 +70,9 @@ def test_another_broker_of_the_set_continues_pulling(tmp_path: Path, home: Runni
             producer.connect(0, 5)
             commit(producer, [half(n, rows=10) for n in range(6, 11)])
             cluster.brokers[first].kill()
-            began = time.monotonic()
             commit(producer, [half(n, rows=10) for n in range(11, 21)])
         second = eventually(lambda: leader_of(cluster))
         networks.has(cluster.brokers[second].address, 200)
-        assert time.monotonic() - began < 60.0
         cluster.start(first)
         wanted = read_all_increments(home.address, 50, 200)
         for broker in cluster.brokers.values():

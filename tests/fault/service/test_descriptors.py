@@ -39,15 +39,15 @@ def connections(address: str, count: int, first: bytes) -> Iterator[list[socket.
     with ExitStack() as stack:
         made = []
         for _ in range(count):
-            made.append(stack.enter_context(socket.create_connection((host, int(port)), timeout=10)))
+            made.append(stack.enter_context(socket.create_connection((host, int(port)), timeout=60)))
             made[-1].sendall(first)
         yield made
 
 
 def check_serving(broker: BrokerProcess) -> None:
-    with urlopen(f"http://{broker.http_address}/health", timeout=10) as answer:
+    with urlopen(f"http://{broker.http_address}/health", timeout=60) as answer:
         assert answer.status == 200
-    with AdminClient(broker.address, timeout_s=10) as admin:
+    with AdminClient(broker.address, timeout_s=60) as admin:
         assert [found.business for found in admin.status().businesses] == [BUSINESS]
 
 
@@ -60,9 +60,9 @@ def test_half_open_http_connections_take_nothing_from_the_others(broker: BrokerP
     fill(broker.address, 1, 1)
     before = descriptors(broker)
     with connections(broker.http_address, 400, first) as half_open:
-        eventually(lambda: descriptors(broker) <= before + CONNECTIONS_MAX + 10, timeout_s=5)
+        eventually(lambda: descriptors(broker) <= before + CONNECTIONS_MAX + 10)
         check_serving(broker)
-        end = time.monotonic() + HEAD_S + 5
+        end = time.monotonic() + HEAD_S + 60
         while descriptors(broker) > before + 10 and time.monotonic() < end:
             for each in half_open[-CONNECTIONS_MAX:]:  # a byte now and then buys no time
                 try:
@@ -85,7 +85,7 @@ def test_a_client_that_does_not_take_its_answers_is_let_go(broker: BrokerProcess
                 each.send(pipelined)
             except BlockingIOError:
                 continue
-        eventually(lambda: descriptors(broker) <= before + 5, timeout_s=ANSWER_S + HEAD_S + 20)
+        eventually(lambda: descriptors(broker) <= before + 5, timeout_s=ANSWER_S + HEAD_S + 60)
         check_serving(broker)
 
 

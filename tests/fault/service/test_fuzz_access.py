@@ -32,7 +32,7 @@ from venus.security.roles import CALLS
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
-CALL_TIMEOUT_S = 5.0
+CALL_TIMEOUT_S = 60.0
 DOORS = 200
 
 
@@ -161,7 +161,8 @@ def client_hello() -> bytes:
 
 def send_bytes(address: str, data: bytes) -> None:
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as plain:
+    with socket.create_connection((host, int(port)), timeout=60) as plain:
+        plain.settimeout(5)
         try:
             plain.sendall(data)
             plain.shutdown(socket.SHUT_WR)

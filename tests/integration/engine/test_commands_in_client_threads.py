@@ -18,7 +18,10 @@ from venus.broker.pipeline.upkeep import MAINTAIN_EVERY_S
 from venus.errors import StorageError, Unavailable
 
 #: Long enough for a thread that need not wait, and after which a command ends by itself.
-SOON_S, END_S = 0.2, 10.0
+SOON_S, END_S = 0.2, 120.0
+
+
+RESTS_S = 3600.0
 
 
 class BlockingCommand:
@@ -42,7 +45,9 @@ def clock() -> Clock:
 @pytest.fixture
 def engine(tmp_path: Path, clock: Clock) -> Iterator[Core]:
     made = engines.make(tmp_path, clock)
-    wait_for_rest(made)
+    made.commits._rest_s = lambda: RESTS_S  # its periodic work does not wake the commit thread
+    made.commits.advance()
+    eventually(lambda: made.commits._is_at_rest and made.commits._rests_until > clock.now_s + RESTS_S / 2)
     yield made
     made.stop()
 

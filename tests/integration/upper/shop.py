@@ -26,7 +26,9 @@ class Shop:
 
     def __init__(self, url: str, *, seed: int = 1, create: bool = True) -> None:
         self.url = url
-        self.engine = sa.create_engine(url, poolclass=NullPool)
+        # capture may hold SQLite's lock for as long as a slow disk takes
+        patience = {"timeout": 60} if url.startswith("sqlite") else {}
+        self.engine = sa.create_engine(url, poolclass=NullPool, connect_args=patience)
         self._random = random.Random(seed)
         self._next = 1000
         self._run([sa.text(statement) for statement in _CREATE] if create else [])

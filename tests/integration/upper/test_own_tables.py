@@ -192,7 +192,7 @@ def test_an_adapter_that_takes_over_meanwhile_is_given_way(postgres: LimitedSour
     waiting.thread.start()
     eventually(lambda: find_alarms(broker))
     with running(chosen, take_over=True):
-        waiting.thread.join(30)
+        waiting.thread.join(60)
         assert [type(error) for error in waiting.errors] == [Fenced]
         postgres.administer(f"GRANT SELECT, UPDATE ON venus.checkpoint TO {USER}")
         postgres.shop.write_alike()

@@ -201,7 +201,7 @@ def test_a_second_adapter_is_refused_unless_it_asks_to_take_over(shop: Shop, bro
     started = time.monotonic()
     with pytest.raises(Held, match=r"business main is held by .*:\d+, connected since 20.* UTC, last heard from"):
         run_capture(chosen, threading.Event())
-    assert time.monotonic() - started < 10, "the one at work speaks with every heartbeat"
+    assert time.monotonic() - started < 25, "the one at work speaks with every heartbeat"
     shop.write()
     _until_equal(shop, broker)
     assert not old.errors
@@ -224,15 +224,14 @@ def test_an_idle_source_is_always_fresh_by_its_heartbeat(shop: Shop, broker: Run
 
 
 def test_a_stop_is_honoured_at_once(shop: Shop, broker: RunningBroker) -> None:
-    chosen = _settings(shop, broker, poll_max_ms=20_000, poll_min_ms=20_000)
+    chosen = _settings(shop, broker, poll_max_ms=600_000, poll_min_ms=600_000)
     shop.fill(5)
     shop.install(chosen)
     with running(chosen) as adapter:
         _until_equal(shop, broker)
-        started = time.monotonic()
         adapter.stop.set()
         adapter.thread.join(60)
-        assert time.monotonic() - started < 5
+        assert not adapter.thread.is_alive()
     assert not business_status(broker.address).halves
 
 

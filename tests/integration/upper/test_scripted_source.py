@@ -13,6 +13,7 @@ from tests.support.brokers.ledger import read_ledger
 from tests.support.brokers.servers import business_status, settings
 from tests.support.databases.scripted_database import ScriptedDatabase
 from tests.support.databases.scripted_source import Script, ScriptedSource
+from tests.support.waiting import eventually
 from tests.unit.upper.runs import Deed
 from venus.adapters.upper.capture import CaptureDependencies, run_capture, run_capture_fill
 from venus.adapters.upper.periodic import CaptureReport
@@ -136,9 +137,9 @@ def test_the_older_of_two_running_adapters_is_fenced(broker: RunningBroker) -> N
 
     thread = threading.Thread(target=run_old_adapter)
     thread.start()
-    assert running.wait(30)
+    assert running.wait(60)
     _capture(broker, database, take_over=True)
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
     assert len(errors) == 1
     database.put(T1, "c0", "by the new one")
@@ -165,11 +166,7 @@ def test_a_slow_local_transaction_is_reviewed_and_answered_on_the_live_stream(br
 
 
 def _wait_until_reviewed(broker: RunningBroker) -> None:
-    for _ in range(3000):
-        if business_status(broker.address).counters["reviews_sent"]:
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("no review came")
+    eventually(lambda: business_status(broker.address).counters["reviews_sent"], "a review", every_s=0.01)
 
 
 def test_another_broker_than_the_one_that_has_the_history_is_refused(broker: RunningBroker, tmp_path: Path) -> None:

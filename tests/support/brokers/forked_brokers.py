@@ -23,7 +23,7 @@ from venus.broker.service.process import Addresses, serve
 from venus.config import Settings
 from venus.errors import Unavailable, VenusError
 
-START_S = 60.0
+START_S = 120.0
 STOP_S = 60.0
 SUPERVISED_S = 120.0
 Preparation = Callable[[], None]

@@ -39,6 +39,7 @@ class Proxy:
         self.bytes_per_s = 0.0  # of each direction; 0 = as fast as it goes
         self.passed = dict.fromkeys(Direction, 0)
         self.flipped = 0
+        self.accepted = 0
         self._spawn(self._accept)
 
     # -- what it can do ------------------------------------------------------------------------------------------
@@ -104,6 +105,7 @@ class Proxy:
         while not self._closed:
             try:
                 client, _ = self._listener.accept()
+                self.accepted += 1
             except OSError:
                 return
             try:
