@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(60
 
 ROWS = 20_000
 #: Small chunks make the read last for longer than all kills before it; small limits let it overlap.
-SLOW = {"VENUS_CAPTURE__FILL_CHUNK_ROWS": "2", "VENUS_APPLY__OVERLAP_ROWS_MIN": "100"}
+SLOW = {"VENUS_CAPTURE__FILL_CHUNK_ROWS": "1", "VENUS_APPLY__OVERLAP_ROWS_MIN": "100"}
 
 
 @dataclass
@@ -234,7 +234,7 @@ def test_everything_is_killed_in_turn(place: LoadedPipeline) -> None:
     pipeline.start("sync", "sync", "--target", "main")
     pipeline.wait_until_caught_up("main")
     assert place.rows_at_target() == place.rows()
-    assert not pipeline.status()["problems"]
+    pipeline.until(lambda: not pipeline.status()["problems"], "no problem", every_s=0.2)
     indexes = f"SELECT count(*) FROM pg_indexes WHERE schemaname || '.' || tablename = '{place.copy}'"
     assert query(pipeline.targets["main"], indexes) == [(2,)]
 
