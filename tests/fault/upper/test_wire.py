@@ -65,12 +65,12 @@ def _run(chosen: Settings, database: ScriptedDatabase, hook: Hook, said: Callabl
     run_capture(chosen, stop, report=said, outside=outside)
 
 
-def _settings(address: str, business: str) -> Settings:
+def _settings(address: str, business: str, *, cut_timeout_s: float = 60.0) -> Settings:
     return Settings.model_validate(
         {
             "business": {"name": business},
             "broker": {"address": address, "data_dir": Path("unused")},
-            "capture": CaptureSettings(batch_rows_max=3, heartbeat_s=3600, cut_timeout_s=0.5),
+            "capture": CaptureSettings(batch_rows_max=3, heartbeat_s=3600, cut_timeout_s=cut_timeout_s),
         }
     )
 
@@ -105,7 +105,7 @@ def _disturb_at(broker: RunningBroker, at: int, disturb: Callable[[Proxy], None]
             if report.last_error:
                 proxy.resume()
 
-        _run(_settings(proxy.address, business), database, hook, on_report)
+        _run(_settings(proxy.address, business, cut_timeout_s=0.5), database, hook, on_report)
     assert passed > at
     _run(_settings(broker.address, business), database, lambda step: None, lambda report: None)
     with _ONE_LOOKS:

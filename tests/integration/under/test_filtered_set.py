@@ -6,12 +6,14 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.brokers import networks
+from tests.support.brokers.broker_clusters import CAREFREE
 from tests.support.brokers.feed import (
     INT,
     Change,
@@ -51,8 +53,9 @@ Start = Callable[..., RunningBroker]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
+    """Start sets whose alarms are of what they mirror alone."""
     with networks.starting(tmp_path) as start:
-        yield start
+        yield partial(start, **CAREFREE)
 
 
 def is_in_eu(row: Row) -> bool:

@@ -42,6 +42,12 @@ pytestmark = pytest.mark.integration
 LONG = "x" * 1000
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what is written ahead until the test decides, however long that takes."""
+    monkeypatch.setattr(apply_loop, "DECISION_WAIT_S", 120.0)
+
+
 class UndecidedBroker(RealBroker):
     """A broker whose producer leaves cuts undecided on demand."""
 
@@ -204,11 +210,11 @@ def test_what_locks_or_alters_a_table_waits_for_the_decision(
 def test_a_silent_producer_does_not_hold_locks_at_the_target(
     database: str, real: UndecidedBroker, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply_loop, "DECISION_WAIT_S", 0.2)
     settings = load(real, feed, database, items())
     with following(settings, "a"):
         half_cut(real, feed, large(0, 1500, "late"))
         wait_for_writing(database)
+        monkeypatch.setattr(apply_loop, "DECISION_WAIT_S", 0.2)
         eventually(lambda: not writing(database), "the giving up")
         query(database, "UPDATE shop.items SET amount = amount WHERE id = 1")  # no transaction holds it
         real.decide(Verdict.COMMIT)
