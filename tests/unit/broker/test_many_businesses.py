@@ -90,7 +90,7 @@ def _scavenger(floors: _Floors, clock: list[float]) -> Scavenger:
 
 
 def test_tables_with_tombstones_are_not_all_looked_at_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scavenger, "_keep", lambda *_args, **_options: None)
+    monkeypatch.setattr(Scavenger, "_store_record", lambda *_args, **_options: None)
     floors, clock = _Floors(), [0.0]
     found, one = _scavenger(floors, clock), business(1)
     for table_id in range(3000):
@@ -105,7 +105,7 @@ def test_tables_with_tombstones_are_not_all_looked_at_in_each_round(monkeypatch:
 
 
 def test_each_table_whose_tombstones_may_go_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scavenger, "_keep", lambda *_args, **_options: None)
+    monkeypatch.setattr(Scavenger, "_store_record", lambda *_args, **_options: None)
     floors, clock = _Floors(), [0.0]
     found, one, other = _scavenger(floors, clock), business(1), business(2)
     for table_id in range(20):

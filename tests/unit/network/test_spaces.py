@@ -108,7 +108,8 @@ def test_a_subspace_with_many_changes_is_cut_although_it_has_few_interests() -> 
     assert max((one.work for one in known), default=0.0) <= HOT * sum(after) / len(after)
     assert max(after) < max(before) / 50
     assert len(space.subspaces) < 4 * len(paths)
-    assert find_pairs(space, events) == set(brute(interests, events))
+    some = events.select(np.arange(0, events.count, 20))  # each costs thousands of comparisons
+    assert find_pairs(space, some) == set(brute(interests, some))
     space.cut_busy()
     assert len(space.subspaces) == len(after), "nothing is cut without need"
     space.forget_changes(0.999)
