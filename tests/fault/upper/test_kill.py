@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from tests.fault.upper.watched import Hook, watched_producer, watched_source
 from tests.integration.upper.shop import Shop
 from tests.support.brokers.ledger import read_ledger
 from tests.support.brokers.servers import BrokerProcess, business_status, settings
+from tests.support.ports import free_port
 from venus.adapters.dialects.registry import open_source
 from venus.adapters.upper.capture import CaptureDependencies, connect_producer, run_capture
 from venus.adapters.upper.periodic import CaptureReport
@@ -126,11 +125,6 @@ def _capture(
     return reports[-1]
 
 
-def _free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        return int(listener.getsockname()[1])
-
-
 @pytest.mark.parametrize(
     ("step", "time"),
     [
@@ -144,7 +138,7 @@ def _free_port() -> int:
 def test_a_broker_killed_around_half_and_commit_has_every_batch_once_when_it_is_back(
     tmp_path: Path, step: str, time: int
 ) -> None:
-    chosen = settings(tmp_path / "broker", listen=f"127.0.0.1:{_free_port()}", http="")
+    chosen = settings(tmp_path / "broker", listen=f"127.0.0.1:{free_port()}", http="")
     brokers = [BrokerProcess(chosen)]
     shop = Shop.sqlite(tmp_path)
     capture = _settings(shop, brokers[0].address)
@@ -161,7 +155,7 @@ def test_a_broker_killed_around_half_and_commit_has_every_batch_once_when_it_is_
 
     try:
         report = _capture(capture, hook, lambda r: len(brokers) > 1 and r.state == "capturing" and r.cuts > 4)
-        assert report.connections == 2
+        assert report.connections >= 2
         assert run_until_killed(capture)[0]
         shop.assert_equal(read_ledger(brokers[-1].address))
         found = business_status(brokers[-1].address)
@@ -198,7 +192,7 @@ def test_a_source_connection_that_the_server_ends_during_a_cut_is_opened_again(
 
     report = _capture(chosen, hook, lambda r: r.state == "capturing" and r.cuts > 4)
     assert killed == 1
-    assert report.connections == 2
+    assert report.connections >= 2
     assert run_until_killed(chosen)[0]
     shop.assert_equal(read_ledger(broker.address))
 

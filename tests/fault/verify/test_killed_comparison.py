@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(30
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.fault.verify.test_killed_comparison"])
-LIFE_S = 60
+LIFE_S = 120
 #: Steps of a comparison: after a portion of keys is in the log, before and after the fill is declared complete.
 STEPS = ("after a portion", "before the end", "after the end")
 LOST = 1

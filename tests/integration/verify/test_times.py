@@ -98,7 +98,7 @@ def damage_and_repair(e2e: EndToEnd, table: str, keys: int) -> None:
     ((gone,),) = e2e.at_target(f"DELETE FROM {table} WHERE ctid = (SELECT min(ctid) FROM {table}) RETURNING k::text")
     result = e2e.verify(tables=("*.moment",))
     assert len(result.differences) == keys, gone
-    assert run_repair(e2e.settings, "main", result, wait_s=20.0).repaired == keys
+    assert run_repair(e2e.settings, "main", result, wait_s=120.0).repaired == keys
     check_same(e2e)
 
 
