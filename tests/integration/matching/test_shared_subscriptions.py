@@ -126,10 +126,12 @@ def write_until_matched_elsewhere(rows: ChangingRows, address: str) -> None:
     eventually(is_matched_elsewhere, lambda: f"changes matched elsewhere; before: {before}; now: {overlay_of(address)}")
 
 
-def subscribe_elsewhere(connection: Connection, broker: RealBroker) -> ChangingRows:
-    """Subscribe to a table that others match: its name and their ports decide whether this broker is responsible."""
-    feed = Feed(broker)
-    for number in range(1, TABLES_MAX + 1):
+def subscribe_elsewhere(connection: Connection, broker: RealBroker, feed: Feed, first: int = 1) -> ChangingRows:
+    """Subscribe to a table that others match: its name and the order of joining decide whether this broker does.
+
+    `first` is the number of the first table that is tried.
+    """
+    for number in range(first, first + TABLES_MAX):
         rows = ChangingRows(broker, feed, number)
         rows.subscribe(connection)
         eventually(partial(is_installed, broker.address), "installed subspaces")
@@ -153,8 +155,9 @@ def is_empty(address: str) -> bool:
 def test_subscribers_get_exactly_their_rows_while_the_brokers_that_match_are_killed(tmp_path: Path) -> None:
     with BrokerOverlay(tmp_path, 3, brokers=8) as others:
         broker = SharingBroker(tmp_path / "own", others.addresses)
+        feed = Feed(broker)
         with connect(broker.address, client="test") as connection:
-            rows = subscribe_elsewhere(connection, broker)
+            rows = subscribe_elsewhere(connection, broker, feed)
             write_until_matched_elsewhere(rows, broker.address)
             rows.check()
             others.kill(3)
@@ -177,13 +180,19 @@ def test_brokers_of_a_cluster_find_each_other_in_etcd_and_share_matching(
             return all(overlay_of(one.address).neighbours == 2 for one in cluster.brokers.values() if one.alive)
 
         eventually(know_each_other, "an overlay of three brokers", every_s=0.1)
+        feed = Feed(broker)
         with connect(broker.address, client="test") as connection:
-            rows = subscribe_elsewhere(connection, broker)
+            rows = subscribe_elsewhere(connection, broker, feed)
             write_until_matched_elsewhere(rows, broker.address)
             cluster.brokers[other].kill()
             rows.write(20)
             rows.check()
             cluster.start(other)
             eventually(know_each_other, "an overlay of three brokers again", every_s=0.1)
+            # a broker that joins takes any empty part of the overlay, so the table may be at this broker from now on
+            rows.check()
+            rows.unsubscribe()
+            eventually(partial(is_empty, broker.address), "an overlay without this table")
+            rows = subscribe_elsewhere(connection, broker, feed, first=TABLES_MAX + 1)
             write_until_matched_elsewhere(rows, broker.address)
             rows.check()
