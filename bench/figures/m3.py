@@ -65,7 +65,7 @@ class PoweredSets:
         """Pull the plug of a set; return how many bytes its disk had not kept."""
         self.brokers[name].send(signal.SIGKILL)
         self.brokers[name].kill()
-        return power.cut(self._folder / name, self._note(name), chance, power.all_of_it)
+        return power.cut(self._folder / name, self._note(name), chance, power.lose_unsynced_bytes)
 
     def _note(self, name: str) -> Path:
         return self._folder / f"{name}.note"

@@ -1,4 +1,4 @@
-"""Runs the cases of `venus prove` (`cases` is a link to them) once for each dialect."""
+"""Runs the cases of `venus prove` (the folder `cases` is a link to them) once for each dialect."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tests.conformance.places import MariaPlace, Place, PostgresPlace, SqlitePla
 from tests.support.oracle.standin import StandIn
 
 PLACES = ("postgresql", "sqlite", "mariadb", "oracle-standin")
-#: These need a real Oracle: tests/oracle runs them.
+#: These cases need a real Oracle: tests/oracle runs them.
 collect_ignore = ["cases/oracle"]
 
 
-#: What adds little to the stand-in of an Oracle, whose dictionary is slow: left to `make test-all`.
+#: Cases that test little more on the Oracle stand-in, whose dictionary is slow: only `make test-all` runs them.
 _SLOW = re.compile(
     r"10 MB|large_transaction|names_of_tables.*-(?!select|Mixed Case|co:lon)"
     r"|nothing_is_seen.*-(0|60)|another_process_finds|had_missed_changes|has_paused|several_tables|(fill|sweep)_that_halts"
 )
-#: More of the same on every dialect, a quarter of the CPU: left to `make test-full`.
+#: Cases that repeat others on every dialect and take a quarter of the CPU time: only `make test-full` runs them.
 _FULL = re.compile(r"10 MB|names_of_tables.*-(?!select|Mixed Case|co:lon)|cut_off_is_finished_by_the_next.*-(?!2\])")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what repeats another test, and what is slow on one dialect only."""
+    """Mark cases that repeat another one as `full`, and cases that are slow on the stand-in alone as `slow`."""
     for item in items:
         if _FULL.search(item.name.replace("oracle-standin", "")):
             item.add_marker(pytest.mark.full)

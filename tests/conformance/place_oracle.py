@@ -1,8 +1,8 @@
-"""The Oracle dialect on MariaDB in Oracle mode as a place of the suite: a stand-in, not an Oracle.
+"""Runs the suite for the Oracle dialect on MariaDB in Oracle mode: a stand-in, not an Oracle.
 
-What this vouches for, and what it cannot, is said in tests/support/oracle/standin.py. Two things that an Oracle does
-by itself are done here: the DDL trigger's notes are written for it, and what needs triggers that fire on cascades is
-left to a real Oracle (`make test-oracle`, `venus prove`).
+tests/support/oracle/standin.py says what this proves and what it cannot. Two things that an Oracle does by itself are
+done here or left out: the test writes the notes of the DDL trigger, and cases that need triggers to fire on cascades
+run on a real Oracle only (`make test-oracle`, `venus prove`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DDL = re.compile(r'(TRUNCATE|ALTER|DROP) TABLE "?(\w+)')
 class StandInPlace(OracleScratch):
     """The schema APP on a server in Oracle mode."""
 
-    fires_on_cascade = False  # InnoDB's triggers do not
+    fires_on_cascade = False  # InnoDB's triggers do not fire on cascades
     namespace = SCHEMA
 
     def __init__(self, standin: StandIn) -> None:
@@ -70,13 +70,13 @@ class StandInPlace(OracleScratch):
 
 
 class StandInApplication(DriverApplication):
-    """An application; after its DDL it writes what the DDL trigger would."""
+    """An application; after each DDL statement it writes the note that the DDL trigger would write."""
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         if '""' in sql:
             raise NameNotPossible("Oracle cannot have such a name")
         try:
-            # the driver of an Oracle binds what is empty as NULL; MariaDB's as an empty binary string
+            # the driver of an Oracle binds an empty value as NULL; MariaDB's driver binds it as an empty binary string
             found = super().execute(quote_names(sql), *(None if v == b"" else v for v in values))
         except pymysql.Error as error:
             if error.args[0] == ER.INVALID_CHARACTER_STRING:

@@ -1,4 +1,4 @@
-"""Where a dialect is tried by the tests: the places of `venus prove` on the servers of the tests.
+"""Databases for the conformance suite: the places of `venus prove` on the servers of the tests.
 
 A new dialect passes the suite (`cases`, which `venus prove` ships) by adding a place here and its name to `PLACES` in
 conftest.py.

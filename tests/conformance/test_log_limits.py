@@ -1,4 +1,4 @@
-"""A log that has reached its limit takes no more, the application continues, and the table comes back."""
+"""A log that has reached its limit records nothing more; the application continues, and the table is filled again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from venus.config import Settings
 from venus.errors import ConfigError
 
 ROWS_MAX, BYTES_MAX = 10, 16_384
-#: More changes than a log takes; a log in PostgreSQL is measured in pages.
+#: More changes than a log may hold; PostgreSQL measures a log in pages.
 MANY = {"postgresql": 900}
 
 
@@ -63,7 +63,7 @@ def states(source: Source) -> dict[str, tuple[str, str]]:
     return {t.schema.name: (t.state, t.reason) for t in source.registry.read_registered_tables()}
 
 
-def test_a_log_at_its_limit_takes_no_more_and_its_table_comes_back(
+def test_a_log_at_its_limit_records_nothing_and_its_table_is_filled_again(
     place: Place, app: Application, limited_source: Source
 ) -> None:
     follower = Follower(limited_source)
@@ -86,7 +86,7 @@ def test_a_log_at_its_limit_takes_no_more_and_its_table_comes_back(
     assert states(limited_source)["shelf"] == ("ACTIVE", "")
     assert len(follower.rows("shelf")) == 3
 
-    if isinstance(place, PostgresPlace):  # what autovacuum does
+    if isinstance(place, PostgresPlace):  # as autovacuum does
         with closing(psycopg2.connect(libpq(place.url))) as session:
             session.autocommit = True
             session.cursor().execute("VACUUM venus.l_00002")
@@ -100,7 +100,7 @@ def test_a_log_at_its_limit_takes_no_more_and_its_table_comes_back(
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-def test_a_log_takes_no_more_while_venus_is_away(app: Application, limited_source: Source) -> None:
+def test_a_log_is_limited_while_venus_is_away(app: Application, limited_source: Source) -> None:
     follower = Follower(limited_source)
     follower.drain()
     insert(app, "item", range(ROWS_MAX))
@@ -124,7 +124,7 @@ def test_a_log_takes_no_more_while_venus_is_away(app: Application, limited_sourc
 
 @pytest.fixture
 def scheduler(place: MariaPlace) -> Iterator[None]:
-    """Let the server run events, as many servers do."""
+    """Enable the server's event scheduler, which many servers have on."""
     place.server.execute("SET GLOBAL event_scheduler = ON")
     yield
     place.server.execute("SET GLOBAL event_scheduler = OFF")
@@ -165,7 +165,7 @@ def test_an_event_limits_the_logs_while_venus_is_away(
 
 
 @pytest.mark.parametrize("place", ["mariadb"], indirect=True)
-def test_a_server_without_the_scheduler_is_named(place: MariaPlace, limited_source: Source) -> None:
+def test_a_server_without_the_event_scheduler_is_named(place: MariaPlace, limited_source: Source) -> None:
     said = [f.remedy for f in limited_source.installer.check(["*"], []) if "only while capture runs" in f.message]
     assert said == ["SET GLOBAL event_scheduler = ON; then `venus install-triggers`"]
     without = place.open()

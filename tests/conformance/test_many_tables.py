@@ -1,7 +1,7 @@
 """A comparison of dictionary and registry takes no more statements for a thousand tables than for a few.
 
-A round trip takes milliseconds, and capture has one thread. With statements for each table, a thousand tables
-would be compared for seconds, and then rarely (adapters/upper/periodic.py).
+A round trip takes milliseconds, and capture has one thread. With statements for each table, a comparison of a thousand
+tables would take seconds and would run rarely (adapters/upper/periodic.py).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from venus.adapters.dialects.postgresql.connection import PostgresConnection
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-#: What one comparison may take, and one that finds something to store.
+#: Most statements of a comparison that finds nothing, and of one that stores a finding.
 STATEMENTS_MAX, STORED_MAX = 30, 80
 
 
 @dataclass(slots=True)
 class StatementCounter:
-    """The statements that a source has executed."""
+    """Counter of the statements that a source has executed."""
 
     count: int = 0
 
@@ -43,7 +43,7 @@ class StatementCounter:
         monkeypatch.setattr(owner, name, count_call)
 
     def count_statements(self, act: Callable[[], object]) -> int:
-        """Return how many statements it takes."""
+        """Return how many statements a call executes."""
         before = self.count
         act()
         return self.count - before
@@ -65,12 +65,12 @@ def source(place: Place) -> Iterator[Source]:
 
 @pytest.fixture
 def counter(place: Place, source: Source, monkeypatch: pytest.MonkeyPatch) -> StatementCounter:
-    """Count the statements of the source, by its driver."""
+    """Count the statements of the source, in its driver."""
     made = StatementCounter()
     if isinstance(place, SqlitePlace):
 
         def on_statement(text: str) -> None:
-            made.count += not text.startswith("--")  # the statements of triggers
+            made.count += not text.startswith("--")  # a call that runs triggers reports their statements as well
 
         for connection in (source.capture._reader, source.capture._writer):  # type: ignore[attr-defined]
             connection.set_trace_callback(on_statement)
@@ -83,14 +83,14 @@ def counter(place: Place, source: Source, monkeypatch: pytest.MonkeyPatch) -> St
 
 
 def compare(source: Source) -> None:
-    """Do what capture does every few seconds."""
+    """Compare dictionary and registry, as capture does every few seconds."""
     source.capture.refresh_schemas()
     source.registry.read_registry_fingerprint()
     source.capture.find_blocking_locks()
     source.dictionary.find_uncaptured_tables(["*"], [])
 
 
-#: The stand-in's dictionary reads all tables for each trigger that is installed: a second and more for each table.
+#: The stand-in's dictionary reads all tables for each installed trigger: this takes over a second for each table.
 MANY = pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(2700)])
 
 
@@ -108,9 +108,9 @@ def test_a_comparison_takes_few_statements(
         app.execute(f"INSERT INTO t{n} (id, name) VALUES (1, 'one')")
     app.commit()
 
-    if place.dialect in ("postgresql", "sqlite"):  # the others store or read something of each table at first
+    if place.dialect in ("postgresql", "sqlite"):  # at first the others store or read something for each table
         assert counter.count_statements(lambda: compare(source)) <= STORED_MAX
-    # times in a dictionary are whole seconds: until they have passed, everything is compared each time
+    # a dictionary has times in whole seconds: until the second is over, each comparison compares everything
     eventually(lambda: counter.count_statements(lambda: compare(source)) <= STATEMENTS_MAX, timeout_s=120)
     assert counter.count_statements(lambda: compare(source)) <= STATEMENTS_MAX
     backlog = source.capture.read_backlog()

@@ -1,4 +1,4 @@
-"""What `venus assess` reads of every source: the server, its code, triggers of the application, the largest value."""
+"""The survey that `venus assess` makes of every source: server, code, triggers of the application, largest value."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def assess(place: Place, *, count_rows: bool = False) -> tuple[Survey, TableSize
 
 
 @pytest.mark.parametrize("count_rows", [False, True], ids=["sampled", "counted"])
-def test_the_server_and_what_runs_at_each_change_are_named(place: Place, *, count_rows: bool) -> None:
+def test_the_survey_names_the_server_and_the_code_that_runs_at_each_change(place: Place, *, count_rows: bool) -> None:
     t = place.types
     with closing(place.connect()) as app:
         app.execute(f"CREATE TABLE t (id {t['int']} NOT NULL PRIMARY KEY, v {t['text']})")
@@ -45,7 +45,7 @@ def test_the_server_and_what_runs_at_each_change_are_named(place: Place, *, coun
     found, size = assess(place, count_rows=count_rows)
 
     assert size.largest_bytes == LARGEST
-    (attached,) = size.attached  # without VENUS's own
+    (attached,) = size.attached  # without VENUS's own triggers
     assert attached.startswith("trigger theirs")
     facts = {fact.what: fact.value for fact in found.facts}
     assert facts["character set"].replace("-", "").upper().startswith(("UTF8", "AL32UTF8"))

@@ -1,4 +1,4 @@
-"""A forked command is to its caller what a new interpreter is."""
+"""A forked command behaves to its caller as one in a new interpreter does."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def command(*words: str) -> list[str]:
 
 
 def start_waiting_process(folder: Path) -> subprocess.Popen[str]:
-    """Start one that waits, and return when it does."""
+    """Start a command that waits; return it when it is waiting."""
     process = forked.popen(command("waits"), cwd=folder, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
 
 
-def test_everything_is_as_with_a_new_interpreter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_command_behaves_as_one_in_a_new_interpreter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "TAKEN"} | {"GIVEN": "that"}
     environ["PYTHONPATH"] = str(folder / "more")
 
@@ -109,12 +109,12 @@ def test_signals_and_their_codes(folder: Path, number: signal.Signals) -> None:
     assert process.poll() == -number
 
 
-def test_what_takes_too_long_is_killed(folder: Path) -> None:
+def test_a_command_that_takes_too_long_is_killed(folder: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         forked.run(command("waits"), cwd=folder, timeout=0.5)
 
 
-def test_many_are_distinguished(folder: Path) -> None:
+def test_many_concurrent_commands_are_kept_apart(folder: Path) -> None:
     started = [start_waiting_process(folder) for _ in range(5)]
     for process in reversed(started[1:]):
         process.kill()
@@ -130,7 +130,7 @@ def test_many_are_distinguished(folder: Path) -> None:
     ("environ", "new"),
     [({"LANG": "other"}, True), ({"PYTHONUTF8": "1"}, True), ({"PYTHONUNBUFFERED": "1"}, False), ({"X": "1"}, False)],
 )
-def test_what_counts_at_the_start_of_an_interpreter_needs_a_new_one(
+def test_options_read_at_the_start_of_an_interpreter_need_a_new_one(
     folder: Path, environ: dict[str, str], new: bool
 ) -> None:
     with forked.popen(command("waits"), cwd=folder, env=os.environ | environ, stdout=subprocess.DEVNULL) as process:
@@ -139,7 +139,7 @@ def test_what_counts_at_the_start_of_an_interpreter_needs_a_new_one(
 
 
 @pytest.mark.parametrize(("new", "own"), [("", False), ("1", True)])
-def test_what_a_fork_starts_is_a_fork_of_the_same_server(folder: Path, new: str, own: bool) -> None:
+def test_a_fork_starts_its_own_commands_at_the_same_server(folder: Path, new: str, own: bool) -> None:
     process = forked.popen(
         command("starts", "sync"),
         cwd=folder,

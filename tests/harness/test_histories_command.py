@@ -1,4 +1,4 @@
-"""The command that runs histories by the thousand says how many failed, and which."""
+"""The command that runs random histories by the thousand says how many failed, and which."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_every_kind_runs(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith(f"{kind}: 3 histories, 0 failed, ")
 
 
-def test_what_fails_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_histories_are_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def run(number: int) -> None:
         assert number % 3, f"history {number}: other rows"
 
@@ -35,7 +35,7 @@ def test_what_fails_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: py
         (["sets", "3", "2"], "there is no history from 3 to 2"),
     ],
 )
-def test_a_typo_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_typo_is_reported_in_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(arguments) == 2
     said = capsys.readouterr().err
     assert said.startswith(says)

@@ -1,4 +1,4 @@
-"""What the tests start ends with the process that has started it, also when that is killed."""
+"""Processes that tests start end with the test process, also when that is killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 START_S = 120.0
 END_S = 20.0
 
-#: One test that starts what the tests start: daemons, sessions of their own, children of children.
+#: A test that starts everything tests start: daemons, sessions of their own, children of children.
 _SUITE = """
 import time
 from pathlib import Path
@@ -90,10 +90,10 @@ def test_no_two_runs_share_a_folder(suite: Path, tmp_path: Path, options: tuple[
     ],
     ids=["run", "worker", "spark"],
 )
-def test_nothing_is_left_over_by_a_kill(
+def test_no_process_is_left_over_by_a_kill(
     suite: Path, test: str, options: tuple[str, ...], killed: str, servers: set[str]
 ) -> None:
-    sign = f"TEST_OF_LIFETIMES={suite}"  # a mark of this test's own: the mechanism must not be asked about itself
+    sign = f"TEST_OF_LIFETIMES={suite}"  # a mark of this test's own, because the mechanism must not check itself
     own = {"PYTHONPATH": str(ROOT), "TEST_OF_LIFETIMES": str(suite), "PYTEST_DEBUG_TEMPROOT": str(suite)}
     environ = os.environ | own
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, f"test_it.py::{test}"]
@@ -106,7 +106,7 @@ def test_nothing_is_left_over_by_a_kill(
         assert started, "it does not start"
         assert run.poll() is None, (suite / "said").read_text()
         running = {psutil.Process(pid) for pid in find_marked(sign)} - {psutil.Process(run.pid)}
-        # PostgreSQL writes titles over the environment of the children of its postmaster
+        # a PostgreSQL child overwrites its environment with its process title
         running |= {child for process in running for child in process.children(recursive=True)}
         assert servers <= {process.name().rstrip("3.1") for process in running}
         victim = psutil.Process(run.pid)
@@ -116,7 +116,7 @@ def test_nothing_is_left_over_by_a_kill(
 
         _, left = psutil.wait_procs(running, timeout=END_S)
         assert not [process for process in left if process.is_running()]
-        run.wait(END_S)  # with a worker less it comes to its end
+        run.wait(END_S)  # with one worker less the run ends
         assert wait_for(lambda: not find_marked(sign), END_S)
     finally:
         for pid in find_marked(sign):

@@ -1,4 +1,4 @@
-"""Files that share a session of Spark go to one worker of the test run, all others each for itself."""
+"""Test files that share a session of Spark run in one worker of the test run; all others are spread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def scheduler() -> OneSession:
     return made
 
 
-def test_who_shares_the_session_shares_a_worker(scheduler: OneSession) -> None:
+def test_files_that_share_a_session_run_in_one_worker(scheduler: OneSession) -> None:
     sharing = ["tests/integration/spark/test_runner.py", "tests/integration/spark_source/test_source.py"]
     assert {scheduler._split_scope(f"{file}::test_a[b]") for file in sharing} == {SESSION}
     own = "tests/integration/spark/test_launch.py"

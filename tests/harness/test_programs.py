@@ -1,4 +1,4 @@
-"""A missing program: its tests are skipped and the end of the run says how to install it, or they fail."""
+"""A missing program: tests that need it are skipped and the end of the run says how to install it, or they fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pytest --second-try`: what passes only alone is FLAKY, and neither counts nor exit status hide anything."""
+"""`pytest --second-try`: a test that passes only alone is FLAKY; counts and exit status hide no failure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.support.second_try import KNOWN, TRIED_MAX
 
 ROOT = Path(__file__).parents[2]
 
-#: Only the plugin, and quickly.
+#: Options that load only the plugin, and repeat quickly.
 _BARE = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-#: A suite whose tests know how often they were called.
+#: A suite whose tests know how often each was called.
 _SUITE = """
 import os, pathlib
 import pytest
@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What the closing line counts, as a reader of many suites takes it apart."""
+        """Return the counts of the closing line as a program that reads many runs parses them."""
         found = re.fullmatch(r"=+ (.*) in [\d.]+s(?: \(.*\))? =+", self.text.splitlines()[-1])
         assert found is not None, self.text
         return {word: int(number) for number, word in (part.split() for part in found[1].split(", "))}
@@ -103,7 +103,7 @@ def test_a_flaky_test_that_is_not_known_fails_the_run(suite: Run) -> None:
     assert said.text.splitlines()[-2] == f"1 flaky and not in {KNOWN}: the run fails"
 
 
-def test_more_failures_than_luck_explains_are_not_tried_again(suite: Run) -> None:
+def test_too_many_failures_for_flakiness_are_not_repeated(suite: Run) -> None:
     said = suite("".join(_FLAKY.format(f"n{n}") for n in range(TRIED_MAX + 1)))
 
     assert said.code == 1
@@ -141,7 +141,7 @@ def test_a_fixture_that_fails_once_makes_its_test_flaky(suite: Run, text: str) -
     ],
     ids=["skipped", "ended", "not-found"],
 )
-def test_what_did_not_run_the_second_time_has_not_passed(suite: Run, text: str) -> None:
+def test_a_test_that_did_not_run_the_second_time_has_not_passed(suite: Run, text: str) -> None:
     said = suite(text)
 
     assert said.code == 1
@@ -170,9 +170,7 @@ def test_a_worker_that_dies_is_a_failure_until_its_test_passes(suite: Run) -> No
     ],
     ids=["collection", "interrupt", "internal", "usage", "no-tests", "cut-short"],
 )
-def test_a_run_that_was_no_run_keeps_its_exit_status(
-    suite: Run, text: str, options: tuple[str, ...], code: int
-) -> None:
+def test_a_run_without_tests_keeps_its_exit_status(suite: Run, text: str, options: tuple[str, ...], code: int) -> None:
     said = suite(text, options=("--second-try", *options))
 
     assert said.code == code

@@ -1,4 +1,4 @@
-"""The command that replays histories of the simulations says what it takes, and names a typo in one line."""
+"""The command that replays histories of the simulations lists its options, and names a typo in one line."""
 
 from __future__ import annotations
 

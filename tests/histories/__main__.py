@@ -18,7 +18,7 @@ from difflib import get_close_matches
 
 from tests.support.predicates import matching, predicate_histories, row_filter_histories, subscription_histories
 
-#: As many as a history of the suite has.
+#: As many changes as a history of the test suite has.
 STEPS = 20
 
 
@@ -37,7 +37,7 @@ SHOWN_MAX = 20
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what is asked for; return the exit code: 1 if a history has failed, 2 for what cannot be run."""
+    """Run the requested histories; return the exit code: 1 if one has failed, 2 for invalid arguments."""
     if {"-h", "--help"} & set(arguments):
         sys.stdout.write(f"{__doc__}\n")
         return 0

@@ -1,4 +1,4 @@
-"""`python -m bench.all` that is ended leaves no server running."""
+"""`python -m bench.all` leaves no server running when it is ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[2]
-#: A figure that is measured until the command is ended.
+#: A figure whose measurement lasts until the command is ended.
 ENDLESS = """
 import sys, threading
 from pathlib import Path
@@ -37,7 +37,7 @@ sys.exit(all.main())
 
 
 def is_at_work(process: psutil.Process) -> bool:
-    """Whether a process runs; one that was not waited for by its parent has ended as well."""
+    """Return whether a process runs; a zombie that its parent has not waited for counts as ended."""
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 

@@ -1,4 +1,4 @@
-"""The demo's PostgreSQL starts in the shells of newcomers: a poor PATH, no home, a foreign locale, blanks in paths."""
+"""The demo's PostgreSQL starts in newcomers' shells: a short PATH, no home, a foreign locale, blanks in paths."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ def no_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return sbin
 
 
-def test_useradd_is_found_outside_path(no_user: Path) -> None:
+def test_useradd_is_found_outside_the_path(no_user: Path) -> None:
     create_system_user((str(no_user),))
     assert pwd.getpwnam("pgserver")
 
 
-def test_a_machine_without_useradd_says_so(tmp_path: Path, no_user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_useradd_is_reported(tmp_path: Path, no_user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError) as caught:
         create_system_user((str(tmp_path),))
@@ -108,13 +108,13 @@ def test_a_machine_without_useradd_says_so(tmp_path: Path, no_user: Path, monkey
     assert caught.value.hint == "run `venus demo` as another user than root"
 
 
-def test_a_user_that_cannot_be_added_is_one_line(no_user: Path) -> None:
+def test_a_user_that_cannot_be_added_is_reported_in_one_line(no_user: Path) -> None:
     (no_user / "useradd").write_text("#!/bin/sh\necho 'useradd: cannot open /etc/passwd' >&2\nexit 1\n")
     with pytest.raises(ConfigError, match=r"cannot be created: useradd: cannot open /etc/passwd$"):
         create_system_user((str(no_user),))
 
 
-def test_a_socket_has_a_short_path(folder: Path) -> None:
+def test_the_socket_has_a_short_path(folder: Path) -> None:
     assert socket_folder(folder) == folder
     other = socket_folder(folder / ("x" * 100))
     try:

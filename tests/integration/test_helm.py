@@ -1,4 +1,4 @@
-"""The Helm chart, rendered by Helm's own library and held against Kubernetes' schemas; the Dockerfile, linted."""
+"""The Helm chart, rendered by Helm's own library and checked against Kubernetes' schemas; the Dockerfile, linted."""
 
 from __future__ import annotations
 
@@ -60,24 +60,24 @@ def test_every_manifest_is_valid(values: Mapping[str, Any], version: str) -> Non
     assert kinds >= {"StatefulSet", "Deployment", "Service", "ConfigMap", "NetworkPolicy"}
     for document in documents:
         if document["apiVersion"].startswith("sparkoperator"):
-            continue  # a resource of Spark's operator: Kubernetes itself has no schema of it
+            continue  # a resource of Spark's operator, for which Kubernetes itself has no schema
         kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_a_manifest_that_is_wrong_is_found() -> None:
+def test_an_invalid_manifest_is_found() -> None:
     (stateful,) = documents_of_kind(render(EXAMPLE), "StatefulSet")
     stateful["spec"]["replica"] = 3
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(stateful, VERSIONS[1], strict=True)
 
 
-def test_helm_finds_nothing_to_complain_of() -> None:
+def test_helm_lint_finds_nothing() -> None:
     found = lint(CHART, values=EXAMPLE, strict=True)
     complaints = [m for m in found.get("messages", ()) if "icon is recommended" not in str(m)]
     assert complaints == []
 
 
-def test_three_brokers_are_spread_and_kept_a_majority() -> None:
+def test_three_brokers_are_spread_and_a_majority_is_kept() -> None:
     documents = render(EXAMPLE)
     (stateful,) = documents_of_kind(documents, "StatefulSet")
     (budget,) = documents_of_kind(documents, "PodDisruptionBudget")
@@ -94,7 +94,7 @@ def test_three_brokers_are_spread_and_kept_a_majority() -> None:
     assert {(probe["path"], probe["scheme"]) for probe in probes} == {("/health", "HTTPS")}
 
 
-def test_selectors_of_everything_choose_one_kind_of_pod() -> None:
+def test_every_selector_matches_one_kind_of_pod() -> None:
     documents = render(EXAMPLE)
     chosen = [d["spec"]["selector"]["matchLabels"] for d in documents if d["kind"] in ("StatefulSet", "Deployment")]
     for selector in chosen:
@@ -103,7 +103,7 @@ def test_selectors_of_everything_choose_one_kind_of_pod() -> None:
     assert sum(service["spec"]["selector"].items() <= pod["metadata"]["labels"].items() for pod in pods(documents)) == 1
 
 
-def test_secrets_are_by_reference_only() -> None:
+def test_secrets_appear_by_reference_only() -> None:
     text = json.dumps(render(EXAMPLE))
     assert documents_of_kind(render(EXAMPLE), "Secret") == []
     assert not re.search(r"(postgresql|oracle|mysql)[+a-z]*://", text)
@@ -114,7 +114,7 @@ def test_secrets_are_by_reference_only() -> None:
                     assert "secretKeyRef" in variable["valueFrom"]
 
 
-def test_every_container_is_locked_down() -> None:
+def test_every_container_has_minimal_rights() -> None:
     for pod in pods(render(EXAMPLE)):
         assert pod["spec"]["automountServiceAccountToken"] is False
         for container in containers(pod):
@@ -126,7 +126,7 @@ def test_every_container_is_locked_down() -> None:
 
 
 @pytest.mark.parametrize("values", [EXAMPLE, ALONE], ids=["example", "alone"])
-def test_the_configuration_is_one_that_venus_takes(
+def test_venus_accepts_the_configuration(
     values: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documents = render(values)
@@ -150,14 +150,14 @@ def test_the_configuration_is_one_that_venus_takes(
     assert names == {target["name"] for target in values.get("targets", [{"name": "main"}])}
 
 
-def test_every_file_that_is_named_is_mounted() -> None:
+def test_every_named_file_is_mounted() -> None:
     for pod in pods(render(EXAMPLE)):
         volumes = {volume["name"] for volume in pod["spec"]["volumes"]} | {"data"}
         for container in containers(pod):
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
 
 
-def test_the_commands_exist() -> None:
+def test_the_commands_of_the_chart_exist() -> None:
     for pod in pods(render(EXAMPLE)):
         arguments = pod["spec"]["containers"][0]["args"]
         bare = [word for word in arguments if word not in ("-c", "/etc/venus/venus.toml")]
@@ -177,12 +177,12 @@ def test_the_commands_exist() -> None:
         (EXAMPLE | {"targets": [{"name": "eu", "secretName": "s"}]}, "targets: eu has no tlsSecretName"),
     ],
 )
-def test_values_that_cannot_be_are_refused_with_the_way_out(values: Mapping[str, Any], says: str) -> None:
+def test_impossible_values_are_refused_with_the_remedy(values: Mapping[str, Any], says: str) -> None:
     with pytest.raises(HelmError, match=re.escape(says)):
         render(values)
 
 
-def test_the_network_policy_admits_only_what_must_connect() -> None:
+def test_the_network_policy_admits_only_needed_connections() -> None:
     broker, adapters = documents_of_kind(render(EXAMPLE), "NetworkPolicy")
     ports = {frozenset(port["port"] for port in rule["ports"]) for rule in broker["spec"]["ingress"]}
     assert ports == {frozenset({"grpc", "http"}), frozenset({"http"})}
@@ -198,7 +198,7 @@ def test_the_spark_application_is_complete() -> None:
     assert "VENUS_TARGETS__MAIN__URL" in names
 
 
-def test_the_dockerfile_is_clean() -> None:
+def test_the_dockerfile_has_no_lint_findings() -> None:
     tool = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
     if tool is None:
         pytest.skip("no hadolint for this machine")

@@ -1,4 +1,4 @@
-"""`venus init`, as a newcomer tries it: right, with typing errors, without a server, with a wrong database."""
+"""`venus init` as a newcomer uses it: correctly, with typing errors, without a server, with a wrong database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_writes_a_file_that_works_and_says_what_is_next(
+def test_init_writes_a_working_file_and_prints_the_next_step(
     folder: Path, database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = with_password(database)
@@ -51,7 +51,7 @@ def test_it_writes_a_file_that_works_and_says_what_is_next(
     assert run(["check"]) == 3, "the table without a key blocks"
 
 
-def test_a_mariadb_and_a_lake_are_found(
+def test_init_detects_a_mariadb_source_and_a_lake(
     folder: Path, mariadb_database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["init", mariadb_database, f"parquet:///{folder}/lake", "-c", "first.toml"]) == 0
@@ -62,7 +62,7 @@ def test_a_mariadb_and_a_lake_are_found(
     assert not (folder / "lake").exists(), "it changes nothing"
 
 
-def test_a_file_that_is_there_stays_as_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_file_is_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "venus.toml").write_text("# mine\n")
     assert run(["init", SHOP, "parquet:///lake"]) == 2
     assert capsys.readouterr().err.splitlines()[0] == "venus: venus.toml exists, and is not overwritten"
@@ -70,7 +70,7 @@ def test_a_file_that_is_there_stays_as_it_is(folder: Path, capsys: pytest.Captur
 
 
 def refusal(capsys: pytest.CaptureFixture[str], source: str, target: str, code: int) -> str:
-    """Return the one line, and see that nothing was written."""
+    """Return the one-line error; check that nothing was written."""
     assert run(["init", source, target]) == code
     said = capsys.readouterr().err
     assert sum(line.startswith("venus: ") for line in said.splitlines()) == 1
@@ -82,7 +82,9 @@ def refusal(capsys: pytest.CaptureFixture[str], source: str, target: str, code: 
     return said
 
 
-def test_what_is_wrong_is_one_line(database: str, mariadb_database: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_reported_in_one_line(
+    database: str, mariadb_database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (port,) = free_ports(1)
     missing = make_url(with_password(database)).set(database="not_there").render_as_string(hide_password=False)
     assert "no such file" in refusal(capsys, "sqlite:///shpo.db", database, 2)
@@ -96,5 +98,5 @@ def test_what_is_wrong_is_one_line(database: str, mariadb_database: str, capsys:
     assert "not_there" in refusal(capsys, wrong, database, 2)
 
 
-def test_secrets_in_the_query_are_left_out_too() -> None:
+def test_secrets_in_the_query_of_a_url_are_left_out_too() -> None:
     assert without_password("postgresql://u@h/d?sslmode=require&sslpassword=x") == "postgresql://u@h/d?sslmode=require"

@@ -1,4 +1,4 @@
-"""The pages that commands write, in a real browser: in the dark and in light, on a phone and on a screen."""
+"""The HTML reports of commands in a real browser: in dark and light mode, on a phone and on a screen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.browsers import find_low_contrasts, is_wider_than_screen, open_page, running
+from tests.support.browsers import find_low_contrasts, is_wider_than_screen, open_page, run_browser
 from tests.unit.assess.test_report import assess_survey
 from venus.adapters.assess import html as assess_page
 from venus.adapters.verify import findings
@@ -32,7 +32,7 @@ LONG = "a_name_without_any_place_to_break_it_" * 6
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with running() as found:
+    with run_browser() as found:
         yield found
 
 
@@ -78,7 +78,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_a_report_can_be_read_everywhere(browser: Browser, tmp_path: Path, name: str, dark: bool) -> None:
+def test_a_report_is_readable_in_every_mode_and_size(browser: Browser, tmp_path: Path, name: str, dark: bool) -> None:
     file = tmp_path / "report.html"
     file.write_text(PAGES[name](), encoding="utf-8")
     for width in (360, 1280):

@@ -1,4 +1,4 @@
-"""Signals that stop a long-running process cleanly."""
+"""Signals stop a long-running process cleanly."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def start(at_first: str, patience_s: float) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
+def test_a_signal_stops_the_process_in_order(number: signal.Signals) -> None:
     process = start("SIG_DFL", 300)
     process.send_signal(number)
     assert process.communicate(timeout=120)[0] == "in order\n"
     assert process.returncode == 0
 
 
-def test_a_terminal_that_is_closed_may_say_so_twice() -> None:
+def test_a_closed_terminal_may_send_its_signal_twice() -> None:
     process = start("SIG_DFL", 300)
     assert process.stdout is not None
     process.send_signal(signal.SIGHUP)
@@ -65,7 +65,7 @@ def test_a_terminal_that_is_closed_may_say_so_twice() -> None:
     assert process.returncode == 0
 
 
-def test_a_second_signal_ends_it_at_once() -> None:
+def test_a_second_signal_stops_the_process_at_once() -> None:
     process = start("SIG_DFL", 300)
     assert process.stdout is not None
     process.send_signal(signal.SIGTERM)
@@ -74,13 +74,13 @@ def test_a_second_signal_ends_it_at_once() -> None:
     assert process.wait(120) == 128 + signal.SIGTERM
 
 
-def test_with_nohup_it_continues() -> None:
+def test_a_process_under_nohup_continues() -> None:
     process = start("SIG_IGN", 0.5)
     process.send_signal(signal.SIGHUP)
     assert process.communicate(timeout=120)[0] == "continues\n"
 
 
-def test_a_broker_ends_in_order_when_its_terminal_is_closed(tmp_path: Path) -> None:
+def test_a_broker_stops_in_order_when_its_terminal_is_closed(tmp_path: Path) -> None:
     chosen = settings(tmp_path / "data").model_dump_json()
     broker = subprocess.Popen([sys.executable, "-u", "-c", BROKER, chosen], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert broker.stdout is not None

@@ -1,4 +1,4 @@
-"""Spans of cuts at a real OTLP collector; what they cost while tracing is off; a collector that hangs."""
+"""Spans of cuts at a real OTLP collector; their cost while tracing is off; a collector that hangs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stage(name: str, cut: int = 17, **facts: int | str) -> tracing.CutStage:
     )
 
 
-def test_processes_that_know_nothing_of_each_other_make_one_trace(collector: tuple[str, Collected]) -> None:
+def test_separate_processes_contribute_to_one_trace(collector: tuple[str, Collected]) -> None:
     endpoint, taken = collector
     for role, said in (
         ("capture", [stage("captured", rows=5)]),
@@ -91,7 +91,7 @@ def test_every_process_samples_the_same_cuts() -> None:
 
 
 def test_a_collector_that_hangs_delays_nothing() -> None:
-    """More cuts than the queue holds, in a fraction of the time that one request to the collector may take."""
+    """More cuts than the queue holds come in a fraction of the time that one request to the collector may take."""
     with run_hanging_server(drip) as address:
         spans = tracing.start_tracing(f"http://{address}", 1, "x")
         assert spans is not None
@@ -107,7 +107,7 @@ def test_a_collector_that_hangs_delays_nothing() -> None:
             tracing.remove_listener(spans)
 
 
-def test_it_costs_next_to_nothing_when_it_is_off(caplog: pytest.LogCaptureFixture) -> None:
+def test_tracing_costs_next_to_nothing_when_it_is_off(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger=tracing.logger.name)  # as in a process without -v
     assert not tracing.has_listener()
     each_s = min(timeit.repeat(tracing.has_listener, number=10_000, repeat=50)) / 10_000

@@ -1,6 +1,6 @@
-"""A real Oracle for the cases of `venus prove`: the schema of VENUS_ORACLE_URL, else Oracle Free in a container.
+"""A real Oracle for the cases of `venus prove`: the schema of VENUS_ORACLE_URL, or Oracle Free in a container.
 
-`make test-oracle` fails with one line if there is neither. Among other tests these are skipped instead.
+Without either, `make test-oracle` fails with one line. In other test runs these tests are skipped.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from venus.adapters.dialects.oracle.proving import OracleScratch
 
 IMAGE = "gvenzl/oracle-free:slim-faststart"
 PASSWORD = "venus_Test1"
-#: The URL of an empty schema; all of its objects are dropped after each test.
+#: Fixture with the URL of an empty schema, all of whose objects are dropped after each test.
 VARIABLE = "VENUS_ORACLE_URL"
 ABSENT = f"no Oracle: set {VARIABLE} to the URL of an empty schema, or start Docker, which runs Oracle Free"
 
 
-def _is_there() -> bool:
+def _is_available() -> bool:
     if os.environ.get(VARIABLE):
         return True
     docker = shutil.which("docker")
@@ -31,11 +31,11 @@ def _is_there() -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is here before pytest selects by marks. Raises UsageError if it was asked for and cannot be run."""
+    """Mark the tests of this folder. Raises UsageError if they were requested and cannot run."""
     here = [item for item in items if Path(__file__).parent in item.path.parents]
     wanted = config.option.markexpr
-    absent = "not oracle" not in wanted and here and not _is_there()
-    if absent and "oracle" in wanted:  # green without an Oracle would be a lie
+    absent = "not oracle" not in wanted and here and not _is_available()
+    if absent and "oracle" in wanted:  # a green run without an Oracle would be wrong
         raise pytest.UsageError(ABSENT)
     for item in here:
         item.add_marker(pytest.mark.oracle)
@@ -67,7 +67,7 @@ def oracle_url() -> Iterator[str]:
 
 @pytest.fixture
 def place(oracle_url: str) -> Iterator[OracleScratch]:
-    """Empty the schema, which must not have an object that is not from these tests."""
+    """Empty the schema, which must contain only objects of these tests."""
     scratch = OracleScratch(oracle_url)
     found = scratch.list_objects()
     assert not found, f"{scratch.name} is not empty: {found[:10]}"

@@ -1,4 +1,4 @@
-"""Replay one history of the protocol by its seed, word for word, or run many from FIRST to the one before LAST."""
+"""Replay one history of the protocol exactly by its seed, or run all seeds from FIRST up to but not including LAST."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from tests.simulation.world import World
 
 
 class History(Protocol):
-    """Simulated history, which is determined by its seed."""
+    """Simulated history; its seed determines every step."""
 
     loop: Loop
     slowest_s: float
 
     def run(self) -> None:
-        """Run it. Raises Violation."""
+        """Run the history. Raises Violation."""
 
 
 Kind = Callable[..., History]
 
 
-def _say(line: object) -> None:
+def _print(line: object) -> None:
     sys.stdout.write(f"{line}\n")
 
 
 def _replay(world: Kind, seed: int) -> int:
     try:
-        world(seed, _say).run()
+        world(seed, _print).run()
     except Violation as violation:
-        _say(violation)
+        _print(violation)
         return 1
     return 0
 
 
-def _all(kind: Kind, first: int, last: int) -> int:
+def _run_range(kind: Kind, first: int, last: int) -> int:
     counts: Counter[str] = Counter()
     seeds: Counter[str] = Counter()
     found: dict[str, list[int]] = {}
@@ -60,12 +60,12 @@ def _all(kind: Kind, first: int, last: int) -> int:
         steps += world.loop.steps
         slowest = max(slowest, world.slowest_s)
     for name, count in sorted(counts.items()):
-        _say(f"{count:8d} in {seeds[name]:6d} seeds  {name}")
+        _print(f"{count:8d} in {seeds[name]:6d} seeds  {name}")
     for name, failing in found.items():
-        _say(f"{len(failing)} x {name}: {failing[:10]}")
+        _print(f"{len(failing)} x {name}: {failing[:10]}")
     seeds_run = last - first
     pace = (time.process_time() - began) / seeds_run * 1000
-    _say(f"{pace:.1f} ms of CPU and {steps / seeds_run:.0f} steps a seed; the slowest fail-over took {slowest:.2f} s")
+    _print(f"{pace:.1f} ms of CPU and {steps / seeds_run:.0f} steps a seed; the slowest fail-over took {slowest:.2f} s")
     return int(bool(found))
 
 
@@ -85,7 +85,7 @@ def main(kind: Kind, says: str | None, arguments: Sequence[str] | None = None) -
         return _replay(kind, asked.first)
     if asked.last <= asked.first:
         parser.error(f"there is no seed from {asked.first} to below {asked.last}")
-    return _all(kind, asked.first, asked.last)
+    return _run_range(kind, asked.first, asked.last)
 
 
 if __name__ == "__main__":

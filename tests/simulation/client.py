@@ -1,4 +1,4 @@
-"""How a broker asks the coordinator: one call after the other in each lane, each with a time limit."""
+"""A broker's calls to the coordinator: in each lane one call after the other, each with a time limit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.simulation.network import GOOD_CALLS, BadCalls, Network
 TIMEOUT_S = 1.0
 
 Work = Callable[[], Any]
-#: What was returned; whether anything was (False = it may have happened); when the call was sent.
+#: Callback with the result, whether an answer came (False = the call may have happened), and the time of the call.
 Done = Callable[[Any, bool, float], None]
 
 
 class Lane:
-    """Calls that wait for each other. A late answer is not heard; the call has happened all the same."""
+    """Sequential calls to the coordinator. A late answer is dropped, although the call has happened."""
 
     def __init__(self, name: str, kind: str, loop: Loop, network: Network, coordinator: SimulatedCoordinator) -> None:
         self.name, self.kind = name, kind
@@ -29,14 +29,14 @@ class Lane:
         self._open = True
 
     def close(self) -> None:
-        """Hear nothing more: the process has ended."""
+        """Drop all later answers, because the process has ended."""
         self._open = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def call(self, work: Work, done: Done, kind: str = "") -> None:
-        """Have `work` done by the coordinator; calls of another kind may be bad in another way."""
+        """Call `work` at the coordinator; the network may treat each kind of call differently."""
         self._waiting.append((work, done, kind or self.kind))
         if len(self._waiting) == 1:
             self._begin()

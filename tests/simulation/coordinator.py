@@ -1,4 +1,4 @@
-"""A coordinator in memory: compare-and-swap and leases. It is asked by messages that may be late, or lost."""
+"""A coordinator in memory: compare-and-swap and leases. Calls to it and its answers may be late or lost."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ LEASE_S = 3.0
 
 
 class SimulatedCoordinator:
-    """What it stores is the truth, `record` above all; `watchers` may learn that something has changed."""
+    """The coordinator; `record` is the business's record, and `watchers` are notified of changes."""
 
     record: Leadership
 
     def __init__(self, loop: Loop) -> None:
         self.away = False
         self.watchers: list[Callable[[], None]] = []
-        #: Called with the record that was replaced, and the time as of which its writer knew the living.
+        #: Callback with the replaced record, and the time of the list of living brokers that its writer used.
         self.stored: Callable[[Leadership, float], None] = lambda _before, _knew: None
         self._loop = loop
         self._leases: dict[str, tuple[LiveBroker, float]] = {}
         self._since: dict[str, float] = {}
 
     def lives_since(self, member: Member) -> float:
-        """Return since when the lease of a member has held without a break; infinity = it does not."""
+        """Return the start of a member's uninterrupted lease; infinity if it has none."""
         return self._since[member.broker] if self.lease_of(member) > self._loop.now else float("inf")
 
     def lease_of(self, member: Member) -> float:
-        """Return until when the lease of a member holds."""
+        """Return the end of a member's lease."""
         broker, until = self._leases.get(member.broker, (None, float("-inf")))
         return until if broker is not None and broker.member == member else float("-inf")
 
@@ -93,7 +93,7 @@ class SimulatedCoordinator:
 
 
 def describe(record: Any) -> str:
-    """Return a record as one line, the same in each run."""
+    """Return a record as one line that is the same in each run."""
     inside, last = (",".join(map(str, sorted(members))) for members in (record.in_sync, record.last_in_sync))
     unclean = f" unclean {record.unclean_terms}" if record.unclean_terms else ""
     return f"v{record.version} term {record.term} leader {record.leader} in sync {inside} last {last}{unclean}"

@@ -1,4 +1,4 @@
-"""The protocol in a business that is new, with the product's record and requests for another leader."""
+"""The protocol in a new business, with the product's record and requests for another leader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from venus.replication.records import Leadership, LiveBroker, Policy
 
 
 class _HandingOverHost(Host):
-    """A broker that hands over its leadership on request, by the product's code."""
+    """A broker that hands over its leadership on request with the product's code."""
 
     world: CreatedWorld
 
@@ -47,18 +47,18 @@ class _HandingOverHost(Host):
 
 
 class _ForgottenJudge(Judge):
-    """Judge that also checks that no entry of the forgotten business comes back."""
+    """Judge that also checks that no entry of the forgotten business reappears."""
 
-    def leads(self, host: Host, term: int) -> None:
-        super().leads(host, term)
+    def on_lead(self, host: Host, term: int) -> None:
+        super().on_lead(host, term)
         if any(value < 0 for _, value in (*host.disk.content.applied, *host.disk.content.entries)):
             raise Violation("no entry of a forgotten business comes back", f"{host.me} leads with one")
 
 
 class CreatedWorld(World):
-    """The protocol in a new business, with the product's record, and the hand-over to the leader that it requests.
+    """The protocol in a new business, with the product's record and the hand-over to the leader that it requests.
 
-    In half of the histories under consistency a replica still has the data of a forgotten business of this name.
+    In half of the histories under consistency a replica still has the data of a forgotten business of the same name.
     """
 
     host_class = _HandingOverHost
@@ -66,7 +66,7 @@ class CreatedWorld(World):
     policies = (Policy.CONSISTENCY, Policy.AVAILABILITY)
 
     def first_record(self, names: str) -> Leadership:
-        """Return the record as broker a makes it; the scheduler prefers a or b."""
+        """Return the record as broker a creates it; the scheduler prefers a or b as leader."""
         leader = self.loop.random.choice("ab")
         live = [
             LiveBroker(member=host.me, address=host.name, priority=host.name != leader) for host in self.hosts.values()

@@ -1,6 +1,6 @@
-"""Histories that go straight to where chance hardly ever comes: one seed in ten plays one of these scripts.
+"""Directed histories for situations that random ones hardly ever reach: one seed in ten plays one of these scripts.
 
-A script is a generator: it yields seconds to wait, or what must become true before it continues.
+A script is a generator: it yields a number of seconds to wait, or a condition to wait for.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 Script = Iterator[float | Callable[[], bool]]
 LOOK_EVERY_S = 0.005
-#: A script that waits for longer than this ends.
+#: A script whose condition takes longer than this ends.
 GIVES_UP_S = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectedRun:
-    """A script, and the world that it wants."""
+    """A script, and the parameters of its world."""
 
     play: Callable[[World], Script]
     policy: Policy = Policy.CONSISTENCY
@@ -36,7 +36,7 @@ class DirectedRun:
 
 
 def play(world: World, directed: DirectedRun) -> None:
-    """Let a script happen."""
+    """Run a script step by step."""
     script = directed.play(world)
     name = directed.play.__name__.strip("_").replace("_", " ")
 
@@ -61,11 +61,11 @@ def play(world: World, directed: DirectedRun) -> None:
     advance(None, world.loop.now)
 
 
-# -- what scripts have in common -----------------------------------------------------------------------------------
+# -- steps that scripts share ------------------------------------------------------------------------------------------
 
 
 def cast(world: World) -> Generator[float | Callable[[], bool], None, list[Host]]:
-    """Wait until all are in sync; return the brokers, the leader first."""
+    """Wait until all brokers are in sync; return them, the leader first."""
     yield lambda: world.leader is not None and len(world.coordinator.record.in_sync) == len(world.hosts)
     leader = world.leader
     assert leader is not None
@@ -81,7 +81,7 @@ def _leads(host: Host) -> Callable[[], bool]:
 
 
 def lines(hosts: Iterable[Host], others: Iterable[Host] = ()) -> set[tuple[str, str]]:
-    """Return the lines between brokers and others, or the coordinator, in both directions."""
+    """Return the links between brokers and others, or the coordinator, in both directions."""
     pairs = {(a.name, b.name) for a in hosts for b in others if a is not b} or {(a.name, "@") for a in hosts}
     return pairs | {(b, a) for a, b in pairs}
 
@@ -100,7 +100,7 @@ def _who_elects(*hosts: Host) -> Host:
 
 
 class _EventTap:
-    """Keeps answers on their way from one broker to another: copies of them, or instead of letting them through."""
+    """Records replies from one broker to another; it copies them, or holds them back."""
 
     def __init__(self, source: Host, target: Host, wanted: Callable[[m.Answer], bool], *, holds: bool = False) -> None:
         self.kept: list[m.FetchReply] = []
@@ -120,14 +120,14 @@ class _EventTap:
         network.send = tap  # type: ignore[method-assign, assignment]
 
     def let_go(self) -> None:
-        """Deliver the first that was kept."""
+        """Deliver the first recorded reply."""
         self._holds = False
         self._target.take(self.kept[0])
 
 
 def _tail(world: World, a: Host, b: Host, c: Host) -> Script:
-    """Let b have entries of the leader a that c does not have, and c lead; b does not hear of it yet."""
-    b.draining, b.registered = True, False  # so that c is chosen
+    """Give b entries of the leader a that c lacks, and let c lead without b noticing."""
+    b.draining, b.registered = True, False  # so that c is elected
     yield 1.2
     world.network.cut |= {(a.name, c.name)}
     yield lambda: b.disk.durable_end > c.disk.content.end
@@ -138,11 +138,11 @@ def _tail(world: World, a: Host, b: Host, c: Host) -> Script:
 
 
 def _tail_and_a_slow_log(world: World) -> Generator[float | Callable[[], bool], None, Host]:
-    """Let b be about to take its tail back when it is chosen itself; return who else has that tail."""
+    """Let b be elected just before it truncates its tail; return the broker that has the same tail."""
     a, b, c = yield from cast(world)
     yield from _tail(world, a, b, c)
     b.disk.lag_s = 2.5
-    b.log.order(("trim", 1))  # its log is busy
+    b.log.order(("trim", 1))  # so that its log is busy
     yield 0.02
     world.network.cut.clear()
     yield lambda: b.replica.position.ordered > b.replica.position.done
@@ -157,7 +157,7 @@ def _tail_and_a_slow_log(world: World) -> Generator[float | Callable[[], bool], 
 
 
 def _fewer_are_enough(world: World) -> Script:
-    """Let the minimum become one while a leader's log is about to take entries of the last leader back."""
+    """Lower the minimum to one while a leader's log is about to truncate entries of the last leader."""
     yield from _tail_and_a_slow_log(world)
     record = world.coordinator.record
     world.coordinator.swap(record, replace(record, min_in_sync=1, last_in_sync=frozenset()))
@@ -165,7 +165,7 @@ def _fewer_are_enough(world: World) -> Script:
 
 
 def _same_tail(world: World) -> Script:
-    """Let a follower ask that has the same entries which its leader is about to take back."""
+    """Let a follower fetch that has the same entries that its leader is about to truncate."""
     a = yield from _tail_and_a_slow_log(world)
     a.start()
     a.read()
@@ -179,7 +179,7 @@ def _answer_of_an_older_term(world: World) -> Script:
     """Let entries that were sent in an older term arrive when the same broker leads again."""
     a, b, c = yield from cast(world)
     world.frame = 1
-    behind: list[int] = []  # where b stood when c began to be left behind
+    behind: list[int] = []  # end of b's log when c began to lag
 
     def is_second_answer(answer: m.Answer) -> bool:
         return bool(behind) and isinstance(answer, m.Entries) and bool(answer.entries) and answer.first > behind[0]
@@ -209,7 +209,7 @@ def _answer_of_an_older_term(world: World) -> Script:
 
 
 def _late_diverge(world: World) -> Script:
-    """Let the word that logs diverge come again, once they do not."""
+    """Deliver the message that logs diverge a second time, when they no longer do."""
     a, b, c = yield from cast(world)
     tap = _EventTap(c, b, lambda answer: isinstance(answer, m.LogsDiverge))
     yield from _tail(world, a, b, c)
@@ -221,7 +221,7 @@ def _late_diverge(world: World) -> Script:
 
 
 def _late_trimmed(world: World) -> Script:
-    """Let the word that the leader's log begins later come again, once it does not matter any more."""
+    """Deliver the message that the leader's log begins later a second time, when it no longer matters."""
     a, b, c = yield from cast(world)
     tap = _EventTap(a, b, lambda answer: isinstance(answer, m.LogTrimmed))
     world.network.cut |= lines([b], [a])
@@ -238,7 +238,7 @@ def _late_trimmed(world: World) -> Script:
 
 
 def _high_unheard(world: World) -> Script:
-    """Let a new leader not know how much is safe, and a follower that lacks some of it be as far as it knows."""
+    """Let a leader be elected that does not know the high watermark, with a follower that has only what it knows."""
     a, b, c = yield from cast(world)
     c.stopping = True
     world.coordinator.leave(c.me)
@@ -261,7 +261,7 @@ def _high_unheard(world: World) -> Script:
 
 
 def _one_comes_back(world: World) -> Script:
-    """Let one who has everything come back while the others, who have not, elect without it."""
+    """Let a complete broker return while the others, which are incomplete, elect without it."""
     a, b, *rest = yield from cast(world)
     world.network.cut |= lines(rest, world.hosts.values())
     yield _in_sync(world, a, b)
@@ -269,13 +269,13 @@ def _one_comes_back(world: World) -> Script:
     _kill(b)
     yield _elects(*rest)
     b.start()
-    b.draining = True  # so that it lets others begin elections
+    b.draining = True  # so that it leaves elections to others
     b.lease_again()
     yield 1.0
 
 
 def _living_unheard(world: World) -> Script:
-    """Let a broker hear that the leader has its lease again by the record alone."""
+    """Let a broker learn only from the record that the leader has its lease again."""
     a, *rest = yield from cast(world)
     world.network.cut |= lines(rest, world.hosts.values())
     yield _in_sync(world, a)
@@ -290,7 +290,7 @@ def _living_unheard(world: World) -> Script:
 
 
 def _swap_across_leases(world: World) -> Script:
-    """Let the answer to a swap come when the lease under which it was asked for has ended, and the next one begun."""
+    """Let the answer to a swap arrive after the lease of its request has ended and the next one has begun."""
     a, b, c, *rest = yield from cast(world)
     network, coordinator = world.network, world.coordinator
     network.cut |= lines([c, *rest], world.hosts.values())
@@ -326,5 +326,5 @@ SCRIPTS = (
 
 
 def script_of(seed: int) -> DirectedRun | None:
-    """Return the script of a seed; nine in ten have none."""
+    """Return the script of a seed; nine seeds in ten have none."""
     return SCRIPTS[seed // 10 % len(SCRIPTS)] if seed % 10 == 9 else None

@@ -1,6 +1,6 @@
-"""Scripts of a leader that reaches the coordinator and clients, and not its followers: writes continue nevertheless.
+"""Scripts of a leader that reaches the coordinator and clients, but not its followers: writes must continue.
 
-Each says what has to be true while the cut lasts, because everything is well again behind it.
+Each script checks its condition during the cut, because everything works again afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.simulation.host import Host
     from tests.simulation.world import World
 
-#: A write is acknowledged so soon behind a cut, with the patience below.
+#: Longest time until a write is acknowledged after a cut, with the patience below.
 WRITES_WITHIN_S = 4.0
 WRITES_CONTINUE = "writes continue while a leader reaches none of its followers"
 NO_BOUNCE = "a leader that resigned leaves the next term to others"
@@ -26,7 +26,7 @@ _PATIENCE = ReplicationTimes(lag_s=10.0, idle_s=0.2, fetch_s=0.3, silence_s=1.0)
 
 
 def _writes_continue(world: World, invariant: str = WRITES_CONTINUE) -> Script:
-    """Wait until something is acknowledged that was written after now."""
+    """Wait until a value written after now is acknowledged."""
     newest, until = world.newest_value, world.loop.now + WRITES_WITHIN_S
 
     def is_written() -> bool:
@@ -38,7 +38,7 @@ def _writes_continue(world: World, invariant: str = WRITES_CONTINUE) -> Script:
 
 
 def _stays_away(world: World, resigned: Host) -> Script:
-    """Fail if the one that has resigned leads again while the others can."""
+    """Fail if the leader that has resigned leads again while the others can."""
     term = world.coordinator.record.term
 
     def leads_again() -> bool:
@@ -54,7 +54,7 @@ def _stays_away(world: World, resigned: Host) -> Script:
 
 
 def _reaches_none(world: World) -> Script:
-    """Cut the lines between the leader and all of its followers."""
+    """Cut the links between the leader and all of its followers."""
     a, *rest = yield from cast(world)
     world.network.cut |= lines([a], rest)
     yield from _writes_continue(world)
@@ -62,7 +62,7 @@ def _reaches_none(world: World) -> Script:
 
 
 def _is_not_heard(world: World) -> Script:
-    """Let the followers hear nothing of the leader, which hears them."""
+    """Drop everything from the leader to its followers, but not the other direction."""
     a, *rest = yield from cast(world)
     world.network.cut |= {(a.name, host.name) for host in rest}
     yield from _writes_continue(world)
@@ -70,7 +70,7 @@ def _is_not_heard(world: World) -> Script:
 
 
 def _streams_hang(world: World) -> Script:
-    """Let ballots pass, which have connections of their own, while fetches and their answers get lost."""
+    """Let ballots pass, which have connections of their own, while fetches and their replies are lost."""
     a, *_ = yield from cast(world)
     send = world.network.send
 
@@ -87,14 +87,14 @@ def _streams_hang(world: World) -> Script:
 
 
 def _one_is_cut_off(world: World) -> Script:
-    """Cut one follower from the leader: the other is enough."""
+    """Cut one follower from the leader: the other one suffices."""
     a, b, *_ = yield from cast(world)
     world.network.cut |= lines([a], [b])
     yield from _writes_continue(world, "one follower that is cut off does not delay writes")
 
 
 def _all_apart(world: World) -> Script:
-    """Cut every broker from every other: nothing can be acknowledged under any leader."""
+    """Cut every broker from every other: no leader can have anything acknowledged."""
     hosts = yield from cast(world)
     world.network.cut |= lines(hosts, hosts)
     term = world.coordinator.record.term
@@ -113,5 +113,5 @@ SCRIPTS = (
 
 
 def script_of(seed: int) -> DirectedRun | None:
-    """Return the script of a seed; one in a hundred has one of these."""
+    """Return the script of a seed; one seed in a hundred has one of these."""
     return SCRIPTS[seed // 100 % len(SCRIPTS)] if seed % 100 == 98 else None

@@ -1,4 +1,4 @@
-"""A disk: what was written is there after a crash, what was synced is there after a power loss."""
+"""A disk: a crash keeps everything written, a power loss keeps everything synced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Change = tuple[Any, ...]
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the entry as it is shipped."""
+    """Return the entry in its shipped form."""
     return b"%d:%d" % entry
 
 
@@ -25,7 +25,7 @@ def decode(data: bytes) -> Entry:
 
 @dataclass(slots=True)
 class Content:
-    """A log, and the state that was made of it: the entries themselves, in the order in which they were applied."""
+    """A log, and its state machine: the applied entries in order."""
 
     start: int = 1
     entries: list[Entry] = field(default_factory=list)
@@ -63,18 +63,18 @@ class Content:
 
 
 class Disk:
-    """What the process sees, and what a power loss leaves."""
+    """The writes that the process sees, and those that survive a power loss."""
 
     def __init__(self, store: str) -> None:
         self.store = store
         self.content = Content()
         self.durable_end = 1
-        self.lag_s = 0.0  # how long a sync takes beyond the usual
+        self.lag_s = 0.0  # additional duration of a sync in seconds
         self._saved = Content()
         self.unsynced: list[Change] = []
 
     def has(self, index: int, entry: Entry) -> bool:
-        """Whether an entry would be there after a power loss."""
+        """Return whether an entry would survive a power loss."""
         content = self.content
         if index >= self.durable_end:
             return False
@@ -89,7 +89,7 @@ class Disk:
             self.durable_end = min(self.durable_end, self.content.end)
 
     def sync(self, changes: int) -> None:
-        """Have the first `changes` of the unsynced ones on disk."""
+        """Mark the first `changes` unsynced changes as synced."""
         saved = self._saved
         for change in self.unsynced[:changes]:
             saved.change(change)
@@ -98,7 +98,7 @@ class Disk:
         self.durable_end = min([saved.end, self.content.end, *cuts])
 
     def lose_power(self, random: Random) -> str:
-        """Forget what was not synced, but for a part of it that happened to be written; return what was lost."""
+        """Drop unsynced changes, except some that happened to reach the disk; describe the loss in words."""
         kept = random.choice((0, random.randint(0, len(self.unsynced))))
         lost = "nothing" if kept == len(self.unsynced) else "a part" if kept else "everything unsynced"
         for change in self.unsynced[:kept]:
@@ -109,5 +109,5 @@ class Disk:
         return lost
 
     def crash(self) -> None:
-        """End the process, not the machine: the operating system writes what is left."""
+        """End the process, not the machine: the operating system writes the remaining changes."""
         self.sync(len(self.unsynced))

@@ -1,4 +1,4 @@
-"""What goes wrong, when and for how long: planned from the seed before it begins."""
+"""Faults, their times and durations: all are planned from the seed before the history begins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def plan(world: World, until: float) -> None:
-    """Let faults of some kinds happen until a time; each history has its own mix."""
+    """Plan faults of some kinds until a time; each history has its own mix."""
     random = world.loop.random
     kinds = random.sample(world.faults, random.randint(2, len(world.faults)))
     pause = random.choice((0.3, 0.8, 2.0))
@@ -37,7 +37,7 @@ def _happen(world: World, fault: Callable[[World, float], None], until: float) -
 
 
 def at_the_worst_moment(world: World, host: Host) -> None:
-    """Let something happen to a leader that has just begun, or whose change of the record is under way."""
+    """Cause a fault at a leader that has just begun, or that is changing the record."""
     random = world.loop.random
     if world.loop.now >= world.cruel_until or random.random() >= world.cruelty:
         return
@@ -60,7 +60,7 @@ def _silence(world: World, host: Host, _: int, seconds: float) -> None:
 
 
 def _trim_leaders(world: World, *_: object) -> None:
-    """Let each leader, also a deposed one, forget its log: a follower that is behind has to be installed."""
+    """Let each leader, including deposed ones, trim its log, so that a lagging follower must be installed."""
     for host in world.hosts.values():
         if host.up and host.replica.leads:
             host.log.order(("trim", len(host.disk.content.applied) + 1))
@@ -72,7 +72,7 @@ def _pause_one(world: World, host: Host, life: int, seconds: float) -> None:
 
 
 def heal(world: World) -> None:
-    """End everything that is wrong."""
+    """End all faults."""
     world.network.heal()
     world.coordinator.away = False
     for host in world.hosts.values():
@@ -120,7 +120,7 @@ def _power_loss(world: World, seconds: float) -> None:
 
 
 def _lose_store(world: World, seconds: float) -> None:
-    """Lose a disk, or find a flipped bit: the broker comes back empty, as another member."""
+    """Lose a disk, or find a flipped bit: the broker restarts empty, as another member."""
     host, record = some(world), world.coordinator.record
     others = {other.me for other in world.hosts.values() if other is not host}
     if not host.up or (record.policy is Policy.CONSISTENCY and not record.candidates & others):
@@ -137,7 +137,7 @@ def _pause(world: World, seconds: float) -> None:
 
 
 def _partition(world: World, seconds: float) -> None:
-    """Let some brokers, the coordinator perhaps among them, not hear the others, or not be heard."""
+    """Partition the network: some brokers, perhaps with the coordinator, do not hear the others, or are not heard."""
     random = world.loop.random
     places = [*world.hosts, "@"]
     side = set(random.sample(places, random.randint(1, len(places) - 1)))
@@ -148,7 +148,7 @@ def _partition(world: World, seconds: float) -> None:
 
 
 def _cut_one(world: World, seconds: float) -> None:
-    """Cut one line of a broker, more often the one to the coordinator."""
+    """Cut one link of a broker, usually the one to the coordinator."""
     random = world.loop.random
     host = some(world).name
     other = random.choice([name for name in [*world.hosts, "@", "@"] if name != host])
@@ -156,7 +156,7 @@ def _cut_one(world: World, seconds: float) -> None:
 
 
 def cut(world: World, lines: set[tuple[str, str]], seconds: float) -> None:
-    """Let nothing pass through some lines for a while."""
+    """Cut some links for a while."""
     seconds = min(seconds, world.cruel_until - world.loop.now)
     if seconds <= 0:
         return
@@ -187,7 +187,7 @@ def _coordinator_away(world: World, seconds: float) -> None:
 
 
 def _slow_coordinator(world: World, seconds: float) -> None:
-    """Let answers of the coordinator come late, often too late to be heard."""
+    """Delay the coordinator's answers, often beyond their time limit."""
     network = world.network
     network.coordinator_jitter_s = world.loop.random.choice((0.2, 1.0, 2.5))
 
@@ -230,7 +230,7 @@ def _hand_over(world: World, _: float) -> None:
 
 
 def _rolling_restart(world: World, _: float) -> None:
-    """Let each broker hand over, leave and come back, one after the other."""
+    """Let each broker hand over, stop and restart, one after the other."""
 
     def stop(names: list[str]) -> None:
         if not names:
@@ -258,7 +258,7 @@ def _rolling_restart(world: World, _: float) -> None:
 
 
 def _change_replicas(world: World, _: float) -> None:
-    """Let an operator add a replica, or remove one."""
+    """Add or remove a replica, as an operator does."""
     record, random = world.coordinator.record, world.loop.random
     inside = list(record.replicas)
     spare = [name for name in world.hosts if name not in inside]
@@ -273,19 +273,19 @@ def _change_replicas(world: World, _: float) -> None:
 
 
 def _change_minimum(world: World, _: float) -> None:
-    """Let an operator change how many replicas must have what is acknowledged."""
+    """Change how many replicas a write needs, as an operator does."""
     record = world.coordinator.record
     wanted = world.loop.random.randint(1, len(record.replicas))
     last = record.last_in_sync
     if wanted < record.min_in_sync and len(record.in_sync) >= wanted:
-        last = frozenset()  # they are not asked any more
+        last = frozenset()  # removed replicas do not count any more
     if wanted != record.min_in_sync:
         world.loop.counts["minimum changed"] += 1
         world.coordinator.swap(record, replace(record, min_in_sync=wanted, last_in_sync=last))
 
 
 def _churn(world: World, _: float) -> None:
-    """Let a follower give its lease up and get another one: it leaves the in-sync set and joins it again."""
+    """Let a follower's lease end and begin again: it leaves the in-sync set and joins it again."""
     if world.loop.now >= world.cruel_until:
         return
     host = world.loop.random.choice(list(world.hosts.values()))
@@ -298,7 +298,7 @@ def _churn(world: World, _: float) -> None:
 
 
 def _lapse(world: World, _: float) -> None:
-    """Cut a leader from the coordinator for about as long as its lease lasts."""
+    """Cut a leader from the coordinator for about the length of its lease."""
     leader = world.leader
     if leader is not None:
         seconds = min(LEASE_S + 0.8 * world.loop.random.random(), max(0.0, world.cruel_until - world.loop.now))
@@ -306,7 +306,7 @@ def _lapse(world: World, _: float) -> None:
 
 
 def _lapse_unheard(world: World, seconds: float) -> None:
-    """Let the lease of a leader end and begin again, while the coordinator's answers to the others get lost."""
+    """Let the lease of a leader end and begin again while the coordinator's answers to other brokers are lost."""
     others = {(name, "records"): BadCalls(unheard=0.5) for name in world.hosts if world.hosts[name] is not world.leader}
     _lapse(world, seconds)
     _bad_calls(world, others, LEASE_S + 3.0)
@@ -324,7 +324,7 @@ def _lapse_in_a_swap(world: World, _: float) -> None:
 
 
 def _one_by_one(world: World, seconds: float) -> None:
-    """Let the followers fall behind one after the other, and the leader continue as long as it may."""
+    """Let the followers lag one after the other, while the leader continues as long as it may."""
     leader, random = world.leader, world.loop.random
     if leader is None:
         return
@@ -338,7 +338,7 @@ def _one_by_one(world: World, seconds: float) -> None:
 
 
 def _blink(world: World, _: float) -> None:
-    """Let the only one who has everything die, and come back while the others begin to do without it."""
+    """Let the only complete broker crash, and return while the others begin to continue without it."""
     leader = world.leader
     if leader is None or world.policy is Policy.CONSISTENCY:
         return
@@ -373,7 +373,7 @@ def _bad_calls(world: World, calls: dict[tuple[str, str], BadCalls], seconds: fl
 
 
 def _doubles(world: World, seconds: float) -> None:
-    """Let messages arrive a second time, some after the next election."""
+    """Deliver messages twice, some of them after the next election."""
     network = world.network
     network.doubling, network.late_s = 0.3, world.loop.random.choice((0.5, 3.0, 8.0))
 

@@ -1,4 +1,4 @@
-"""One broker: a process that gives events to its replica and carries out what it wants."""
+"""One broker: a process that passes events to its replica and executes the replica's effects."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Host(Process):
         self.stores = 1
         self.stopping = False
         self.draining = False
-        self.acknowledges_in: int | None = None  # the term in which this process takes proposals
+        self.acknowledges_in: int | None = None  # the term in which this process accepts proposals
         self.pending: dict[int, tuple[int, int]] = {}  # index -> entry that waits for the high watermark
         self.installing: Member | None = None
-        self.living_at = float("-inf")  # as of when this process knows who lives
-        self.deaf = False  # to who lives
+        self.living_at = float("-inf")  # time of this process's list of living brokers
+        self.deaf = False  # to the list of living brokers
         world.coordinator.watchers.append(self._something_changed)
 
     @property
@@ -90,7 +90,7 @@ class Host(Process):
         lane.call(work, lambda result, answered, sent: self.run(life, done, (result, answered, sent)), kind)
 
     def lease_again(self) -> None:
-        """Have another connection to the coordinator for the lease, which had ended."""
+        """Acquire a new lease over another connection to the coordinator after the old one has ended."""
         self.leases.close()
         self.leases = Lane(self.name, "leases", self.loop, self.world.network, self.world.coordinator)
         self.registered = False
@@ -122,21 +122,23 @@ class Host(Process):
             self.soon(self.world.network.delay(), self.read)
 
     def read(self) -> None:
-        """Read the record, then who lives."""
+        """Read the record, then the living brokers."""
         if len(self.records) > 1:
-            return  # one that waits will do
+            return  # one waiting call suffices
         coordinator = self.world.coordinator
 
         def on_record(record: Leadership, answered: bool, _: float) -> None:
             if answered:
                 self.ask(
-                    self.records, living, lambda live, heard, _: both(record, live if heard and not self.deaf else None)
+                    self.records,
+                    read_living,
+                    lambda live, heard, _: on_both_read(record, live if heard and not self.deaf else None),
                 )
 
-        def living() -> Any:
+        def read_living() -> Any:
             return coordinator.brokers(), self.loop.now
 
-        def both(record: Leadership, live: Any) -> None:
+        def on_both_read(record: Leadership, live: Any) -> None:
             self.step(m.RecordRead(leadership=record))
             if live is not None:
                 brokers, self.living_at = live
@@ -164,7 +166,7 @@ class Host(Process):
     # -- the replica -----------------------------------------------------------------------------------------------
 
     def step(self, event: m.Event) -> None:
-        """Give the replica an event, judge what it has become, do what it wants."""
+        """Pass an event to the replica, check its new state, execute its effects."""
         states.notice(self, event)
         effects = self.replica.step(event, self.loop.now)
         if self.loop.traces and (effects or not isinstance(event, m.Tick | LogChanged)):
@@ -195,7 +197,7 @@ class Host(Process):
         self.world.network.send(self.name, to.broker, target.take, event)
 
     def take(self, event: m.Event) -> None:
-        """Take a message, once this process runs; whether it feels healthy is a matter of luck."""
+        """Handle a message, if this process runs; chance decides whether it considers itself healthy."""
         if self.up:
             if type(event) is m.BallotRequest:
                 self.replica.healthy = self.loop.random.random() < 0.7
@@ -221,10 +223,10 @@ class Host(Process):
         self.log.order(("truncate", effect.order, effect.end))
 
     def _advance(self, effect: m.Advance) -> None:
-        self.world.judge.advances(self, effect.high)
+        self.world.judge.on_advance(self, effect.high)
 
     def _lead(self, effect: m.Lead) -> None:
-        self.world.judge.leads(self, effect.term)
+        self.world.judge.on_lead(self, effect.term)
         faults.at_the_worst_moment(self.world, self)
         self.acknowledges_in = effect.term
         self.log.order(("lead", effect.term))
@@ -260,7 +262,7 @@ _DOES: dict[type, Callable[[Host, Any], None]] = {
 
 
 def describe_message(message: Any) -> str:
-    """Return a message as one line, the same in each run (the order in which a set is printed is not)."""
+    """Return a message as one line that is the same in each run (the order of a printed set is not)."""
     fields = []
     for name in message.__dataclass_fields__:
         value = getattr(message, name)

@@ -1,4 +1,4 @@
-"""What must hold after every step, and what must be there at the end."""
+"""Invariants that must hold after every step, and those at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Violation(Exception):
-    """An invariant does not hold; `invariant` is its name."""
+    """A broken invariant, with its name."""
 
     def __init__(self, invariant: str, text: str) -> None:
         super().__init__(f"{invariant}: {text}")
@@ -21,19 +21,19 @@ class Violation(Exception):
 
 
 class Judge:
-    """Sees every step of every replica.
+    """Checks every step of every replica.
 
-    An era ends with an unclean election: from then on what the new leader does not have may be lost, and is reported.
-    `safe` has, for each era, what was at or below any high watermark.
+    An era ends with an unclean election: entries that the new leader lacks may be lost, and are reported. `safe` has,
+    for each era, the entries at or below any high watermark.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._counts = world.loop.counts
         self.safe: list[dict[int, Entry]] = [{}]
-        self.acknowledged: dict[int, int] = {}  # value -> index, but for what an unclean election reported
+        self.acknowledged: dict[int, int] = {}  # value -> index, without those reported as lost
         self._newest_safe = 0  # the newest index of this era
-        self._least = 0  # so many members had it at the least, unless an operator has wanted fewer since
+        self._least = 0  # least number of members that had it, unless an operator has lowered the minimum since
         self._high: dict[str, int] = {}
         self._acknowledges: dict[int, tuple[str, int]] = {}  # term -> the process
         self._newest: dict[str, tuple[int, int, int]] = {}  # life, term, version
@@ -43,14 +43,14 @@ class Judge:
     def on_start(self, host: Host) -> None:
         self._high[host.name] = len(host.disk.content.applied)
 
-    def reinstalls(self, host: Host) -> None:
+    def on_reinstall(self, host: Host) -> None:
         self._high[host.name] = 0
         record = self._world.coordinator.record
         if record.policy is Policy.CONSISTENCY and host.me in record.candidates:
             raise Violation("each broker that may lead has every safe entry", f"{host.me} begins to install")
 
     def on_record(self, before: Leadership, knew: float) -> None:
-        """Judge a record that the coordinator has just stored, by a broker that knew who lived at a time."""
+        """Check a record just stored at the coordinator; `knew` is the time of its writer's list of living brokers."""
         coordinator, record = self._world.coordinator, self._world.coordinator.record
         self._may_lead()
         self._least = min(self._least, record.min_in_sync)
@@ -69,7 +69,7 @@ class Judge:
                     raise Violation("nothing is acknowledged after an unclean election", f"{host.me} still would")
 
     def _may_lead(self) -> None:
-        """Each broker that may lead next has everything that is safe on disk."""
+        """Check that each broker that may lead next has all safe entries on disk."""
         world, record = self._world, self._world.coordinator.record
         newest = self._newest_safe
         if len(record.unclean_terms) != len(self.safe) - 1 or not newest:
@@ -103,7 +103,7 @@ class Judge:
                 raise Violation("terms and versions never fall", f"{host.me} from {before_that} to {newest}")
             self._newest[host.name] = newest
 
-    def advances(self, host: Host, high: int) -> None:
+    def on_advance(self, host: Host, high: int) -> None:
         content = host.disk.content
         before = len(content.applied)
         if high >= host.disk.durable_end:
@@ -131,7 +131,7 @@ class Judge:
             return
         self._newest_safe = high
         if host.acknowledges_in is not None and host.replica.known is not None:
-            # an operator may have wanted fewer, which this leader does not know yet
+            # an operator may have lowered the minimum, which this leader does not know yet
             self._least = min(host.replica.known.min_in_sync, self._world.coordinator.record.min_in_sync)
         self._may_lead()
 
@@ -142,7 +142,7 @@ class Judge:
         process = (host.name, host.life)
         if self._acknowledges.setdefault(host.acknowledges_in, process) != process:
             raise Violation("one process acknowledges in a term", f"{host.me} in term {host.acknowledges_in}")
-        # a leader that was replaced and chosen again without hearing of it answers for what it proposed before, too
+        # a leader that was replaced and elected again without noticing also acknowledges its earlier proposals
         if entry[0] > host.acknowledges_in or host.disk.content.entries[index - host.disk.content.start] != entry:
             raise Violation("what is acknowledged is in the log", f"{host.me}: {entry} at {index}")
         if known.policy is Policy.AVAILABILITY:
@@ -154,7 +154,7 @@ class Judge:
             self._counts["acknowledged while another record was current"] += 1
         self.acknowledged[entry[1]] = index
 
-    def truncates(self, host: Host, end: int) -> None:
+    def on_truncate(self, host: Host, end: int) -> None:
         if end <= len(host.disk.content.applied):
             raise Violation("no applied entry is reverted", f"{host.me} cuts at {end}")
         record = self._world.coordinator.record
@@ -162,8 +162,8 @@ class Judge:
         if same_era and end <= self._newest_safe and host.me in record.candidates:
             raise Violation("each broker that may lead has every safe entry", f"{host.me} cuts at {end}")
 
-    def leads(self, host: Host, term: int) -> None:
-        """Note who begins to lead: with the first leader of an era, it is known what may be lost."""
+    def on_lead(self, host: Host, term: int) -> None:
+        """Record a new leader: the first leader of an era determines which entries may be lost."""
         known = host.replica.known
         assert known is not None
         self._counts["leader began"] += 1
@@ -191,7 +191,7 @@ class Judge:
     # -- at the end ------------------------------------------------------------------------------------------------
 
     def has_converged(self) -> bool:
-        """Whether one leads, all others follow, and all have everything."""
+        """Return whether one broker leads, all others follow, and all have everything."""
         world, record = self._world, self._world.coordinator.record
         if record.leader is None or len(record.in_sync) != len(record.replicas):
             return False
@@ -208,7 +208,7 @@ class Judge:
         return True
 
     def check_final_state(self) -> None:
-        """Judge what each broker has once all have converged."""
+        """Check the data of each broker once all have converged."""
         world, record = self._world, self._world.coordinator.record
         assert record.leader is not None
         leader = world.hosts[record.leader.broker].disk.content

@@ -1,7 +1,7 @@
-"""Many businesses on brokers at several sites: which broker leads which business, and where the replicas are.
+"""Many businesses on brokers at several sites: which broker leads each business, and where its replicas are.
 
-Logs are left out: a member of the in-sync set is complete, one outside it becomes complete after a while. Everything
-else is the product's: placement, elections, balance, over records that each broker reads late.
+Logs are left out: a member of the in-sync set is complete, and another replica becomes complete after a while. The rest
+is the product's code: placement, elections and balance, over records that each broker reads late.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from venus.replication.records import Ballot, Leadership, LiveBroker, Member
 
 READ_S = 1.0
 LEASE_S = 2.0
-#: The age of what a broker acts on: less than this.
+#: Longest age of the records on which a broker acts.
 LATE_S = LEASE_S + READ_S + 0.5
 FAULTS_S = 60.0
 BUSINESSES = 12
@@ -29,7 +29,7 @@ CONVERGED_S = 600.0
 
 
 class Broker:
-    """A process that reads the records every second, acts on what it has read, and may be late."""
+    """A broker process that reads the records every second and acts on them, perhaps late."""
 
     def __init__(self, world: LeaderWorld, name: str, site: str, after_s: float = 0.0) -> None:
         self.world, self.name, self.site, self.store, self.life = world, name, site, 1, 0
@@ -52,14 +52,14 @@ class Broker:
 
     def start(self) -> None:
         self.up, self.life = True, self.life + 1
-        self.whole_at: dict[str, float] = {}  # when its replica has caught up
+        self.whole_at: dict[str, float] = {}  # time at which its replica has caught up
         self.sites: dict[str, str] = {}
-        self.awaited: dict[tuple[str, int], float] = {}  # since when a leader is requested, by business and term
+        self.awaited: dict[tuple[str, int], float] = {}  # time since which a leader is requested, by business and term
         self.rebalancer = Rebalancer(self.name, UNEVEN_S)
         self.world.loop.after(self.world.loop.random.random(), self._read, self.life)
 
     def start_first(self) -> None:
-        """Start as a new broker, unless it was started meanwhile."""
+        """Start as a new broker, unless it has been started meanwhile."""
         if not self.up:
             self.start()
 
@@ -83,7 +83,7 @@ class Broker:
         ranks = plan_elections(records.values(), live)
         for business, known in records.items():
             if known.leader == self.me:
-                self._lead(known, view)
+                self._lead_business(known, view)
             elif known.leader not in live and self.name in known.replicas:
                 self._elect(known, live, ranks[business])
         found = self.rebalancer.next_record(records, view, self.world.loop.now)
@@ -117,7 +117,7 @@ class Broker:
         if after is not None and self.world.swap(known, replace(after, successor="")):
             self.world.judge_election(known, after, ballots)
 
-    def _lead(self, known: Leadership, view: ClusterView) -> None:
+    def _lead_business(self, known: Leadership, view: ClusterView) -> None:
         after = self.world.wanted.next_record(known, view)
         if after is None and known.successor:
             after = self._hand_over(known, view)
@@ -127,7 +127,7 @@ class Broker:
             self.world.swap(known, after)
 
     def _hand_over(self, known: Leadership, view: ClusterView) -> Leadership | None:
-        """Return the record with the requested leader, or without the request; None = that broker catches up."""
+        """Return the record with the requested leader, or without the request; None while that broker catches up."""
         able = [member for member in known.in_sync & view.live.keys() if member.broker == known.successor]
         since = self.awaited.setdefault((known.business, known.term), self.world.loop.now)
         late = self.draining or self.world.loop.now - since > AWAIT_SUCCESSOR_S
@@ -142,7 +142,7 @@ class Broker:
         return replace(known, term=known.term + 1, leader=able[0], successor="")
 
     def _leave(self, known: Leadership, view: ClusterView) -> Leadership | None:
-        """Return the record with another leader if this broker drains or has no replica any more."""
+        """Return the record with another leader, if this broker drains or no longer has a replica."""
         able = [
             member
             for member in known.in_sync & view.live.keys()
@@ -167,7 +167,7 @@ class Broker:
 
 
 class LeaderWorld:
-    """Brokers, records and faults; one history from a seed."""
+    """Brokers, records and faults of one history, which its seed determines."""
 
     def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
         self.loop = Loop(seed, say)
@@ -176,9 +176,9 @@ class LeaderWorld:
         self.records: dict[str, Leadership] = {}
         self.live: dict[Member, LiveBroker] = {}
         self.creates, self.failing = random.choice((0.1, 0.4)), random.choice((0.0, 0.2))
-        #: A business whose hand-over for balance always fails, or a broker that can hand over none.
+        #: A business whose hand-over for balance always fails, or a broker whose hand-overs all fail.
         self.immovable = {3: "x0", 7: "a"}.get(seed % 8, "")
-        #: How long a hand-over takes; in most histories it is over at the next look.
+        #: Duration of a hand-over; in most histories it has ended before the next look.
         self.hand_over_s = 6.0 if seed % 10 == 5 else 0.0
         names = "abcdefgh"[: random.choice((3, 3, 4, 6, 8))]
         sites = random.choice((("",), ("east", "west"), ("east", "west", "north"), ("east", "west", "")))
@@ -186,11 +186,11 @@ class LeaderWorld:
         self.wanted = ReplicaPlacement(replicas=random.choice((2, 3, 3)), min_in_sync=minimum)
         self._moved_at = self._even_at = 0.0
         self._even_since: float | None = None
-        self._missing_since: dict[str, float] = {}  # by what is missing
-        self._asked: dict[str, tuple[int, str, int, float]] = {}  # the newest hand-over: term, broker, its life, time
+        self._missing_since: dict[str, float] = {}  # by missing part
+        self._asked: dict[str, tuple[int, str, int, float]] = {}  # the last hand-over: term, broker, process life, time
         late = (
             names[-1] if seed % 4 == 2 and len(names) > self.wanted.replicas else ""
-        )  # it comes when all have replicas
+        )  # joins when every business has all replicas
         self.brokers = {
             name: Broker(self, name, random.choice(sites), FAULTS_S / 2 if name == late else 0.0) for name in names
         }
@@ -201,13 +201,13 @@ class LeaderWorld:
         return broker if broker.me == member else None
 
     def expire(self, member: Member) -> None:
-        """End a lease, unless the broker is back."""
+        """End a broker's lease, unless it has restarted."""
         broker = self.find(member)
         if broker is None or not broker.up:
             self.live.pop(member, None)
 
     def swap(self, before: Leadership, after: Leadership) -> bool:
-        """Replace a record if it is current."""
+        """Replace a record, if it is still the current one."""
         current = self.records[before.business]
         if current.version != before.version:
             return False
@@ -216,10 +216,10 @@ class LeaderWorld:
         self.records[before.business] = replace(after, version=current.version + 1)
         return True
 
-    # -- what must hold --------------------------------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------------------------------
 
     def judge_new(self, record: Leadership, view: ClusterView) -> None:
-        """Raise if a draining broker gets something new while another one can have it."""
+        """Raise if a draining broker gets a new business or replica while another broker can have it."""
         assert record.leader is not None
         self.counts["new business"] += 1
         leader = view.by_name.get(record.successor or record.leader.broker)
@@ -227,7 +227,7 @@ class LeaderWorld:
             raise Violation("a draining broker gets nothing new", f"{record.business}: {leader}")
 
     def judge_election(self, before: Leadership, after: Leadership, ballots: dict[Member, Ballot]) -> None:
-        """Raise unless the leader is complete, and healthy if another candidate is."""
+        """Raise unless the new leader is complete, and healthy if any candidate is."""
         assert after.leader is not None
         self.counts["election"] += 1
         if after.leader not in before.candidates:
@@ -248,7 +248,7 @@ class LeaderWorld:
             raise Violation("the leader's replica stays", after.business)
 
     def judge_move(self, by: str, business: str) -> None:
-        """Raise unless a broker hands over its own business, while the cluster is whole, after the last hand-over."""
+        """Raise unless a broker hands over its own business, while no part is missing, after the last hand-over."""
         self.counts["hand-over for balance"] += 1
         known, now = self.records[business], self.loop.now
         if known.leader is not None and known.leader.broker != by and now - self._moved_at > READ_S:
@@ -258,13 +258,13 @@ class LeaderWorld:
         others = [
             other
             for other, one in self.records.items()
-            if one.successor and other != business and other in self._asked  # not one that is new
+            if one.successor and other != business and other in self._asked  # a new business does not count
         ]
         if others and now - self._moved_at > LATE_S:
             raise Violation("one hand-over at a time", f"{business} and {others}")
         if now - self._even_at < UNEVEN_S - LATE_S:
             raise Violation("a short imbalance is left alone", business)
-        life = self.brokers[by].life  # a process that starts again has forgotten what failed
+        life = self.brokers[by].life  # a restarted process has forgotten which hand-overs failed
         term, asker, asker_life, at = self._asked.get(business, (0, "", 0, 0.0))
         if (term, asker, asker_life) == (known.term, by, life) and now - at < AGAIN_S:
             raise Violation("a hand-over that failed is not repeated at once", business)
@@ -272,21 +272,21 @@ class LeaderWorld:
         self._moved_at = now
 
     def judge_replica_move(self, after: Leadership) -> None:
-        """Raise unless a replica moves alone, while the cluster is whole."""
+        """Raise unless one replica moves at a time, while no part is missing."""
         self.counts["replica moved for balance"] += 1
         if missing := self._find_lasting_faults():
             raise Violation("no replica moves for balance while another one is missing or moves", str(missing))
 
     def _find_lasting_faults(self) -> list[str]:
-        """Return what is missing for so long that every broker has read it.
+        """Return the parts that have been missing for so long that every broker has read it.
 
-        One cause all the time: a broker may read the end of one before the beginning of the next.
+        Each part counts separately: a broker may read the end of one fault before the beginning of the next.
         """
         now = self.loop.now
         return [what for what in self._find_missing() if now - self._missing_since.get(what, now) > LATE_S]
 
     def _find_missing(self) -> set[str]:
-        """Return the degraded lanes, missing leaders and missing replicas."""
+        """Return the missing brokers, leaders and replicas."""
         alive = {broker.me for broker in self.brokers.values() if broker.up} & self.live.keys()
         found = {f"a lane of {broker.name}" for broker in self.brokers.values() if broker.degraded and broker.up}
         for known in self.records.values():
@@ -298,23 +298,23 @@ class LeaderWorld:
         return found
 
     def _look(self) -> None:
-        """Note what is missing, and when the cluster was balanced."""
+        """Record the missing parts, and the time at which the cluster was balanced."""
         since, now = self._missing_since, self.loop.now
         self._missing_since = {what: since.get(what, now) for what in self._find_missing()}
         if plan_moves(self.records.values(), self.live):
             self._even_since = None
         else:
             self._even_since = now if self._even_since is None else self._even_since
-            if now - self._even_since >= LATE_S:  # so long that every broker has read it
+            if now - self._even_since >= LATE_S:  # for so long that every broker has read it
                 self._even_at = now
         self.loop.after(0.2, self._look)
 
     # -- a history -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Let things go wrong for a while, then heal and judge."""
+        """Run faults for a while, then end them and check the result."""
         self.loop.at(0.0, self._look)
-        self.loop.at(5.0, self._go_wrong)
+        self.loop.at(5.0, self._cause_fault)
         self.loop.run_until(FAULTS_S)
         for broker in self.brokers.values():
             broker.draining = broker.degraded = broker.sick = False
@@ -329,7 +329,7 @@ class LeaderWorld:
             self._lose_one()
 
     def _lose_one(self) -> None:
-        """Kill a broker while all is well: what it leads spreads, because every broker has a replica."""
+        """Kill a broker while no part is missing: its businesses spread, because every broker has a replica."""
         for move in plan_moves(self.records.values(), self.live):  # as `venus cluster balance` does
             known = self.records[move.business]
             self.swap(known, replace(known, term=known.term + 1, leader=self.brokers[move.target].me))
@@ -343,7 +343,7 @@ class LeaderWorld:
         if max(counts) - min(counts) > 2:
             raise Violation("the businesses of a dead broker spread over the survivors", str(counts))
 
-    def _go_wrong(self) -> None:
+    def _cause_fault(self) -> None:
         if self.loop.now >= FAULTS_S:
             return
         random, broker = self.loop.random, self.loop.random.choice(list(self.brokers.values()))
@@ -359,7 +359,7 @@ class LeaderWorld:
         elif what == "sicken":
             broker.sick = not broker.sick
         self.counts[f"fault: {what}"] += 1
-        self.loop.after(random.expovariate(1 / 6.0), self._go_wrong)
+        self.loop.after(random.expovariate(1 / 6.0), self._cause_fault)
 
     def _return(self, broker: Broker, empty: bool) -> None:
         if not broker.up:
@@ -385,7 +385,7 @@ class LeaderWorld:
         )
 
     def is_immovable(self, known: Leadership) -> bool:
-        """Whether each requested hand-over of a business fails."""
+        """Return whether every requested hand-over of a business fails."""
         return self.immovable in (known.business, known.leader.broker if known.leader is not None else "")
 
     def _possible_moves(self) -> list[Move]:
@@ -396,13 +396,13 @@ class LeaderWorld:
         )
 
     def _is_a_broker_unused(self) -> bool:
-        """Whether a broker has far fewer replicas than the others, where no site is in the way."""
+        """Return whether a broker has far fewer replicas than the others, although sites allow more."""
         counts = Counter(name for known in self.records.values() for name in known.replicas)
         alone = len({broker.site for broker in self.brokers.values()}) == 1
         return alone and any(counts[name] * UNEVEN * len(self.brokers) < counts.total() for name in self.brokers)
 
     def _crowded_businesses(self) -> list[str]:
-        """Return the businesses with two replicas at a site while another site has a broker."""
+        """Return the businesses with two replicas at one site while another site has a broker without one."""
         view = ClusterView(self.live.values(), sites={name: broker.site for name, broker in self.brokers.items()})
         sites = {view.site_of(name) for name in self.brokers}
         return [

@@ -1,7 +1,7 @@
 """Writer of a simulated broker's log. Like the commit thread it writes a group, syncs it, then takes the next.
 
-The replica hears where the log stands when a group is written, and again when it is on disk. What comes meanwhile
-waits, so an order of a leader may be carried out long after another one leads.
+The replica is notified when a group is written, and again when it is synced. Orders that arrive meanwhile wait, so a
+leader's order may be executed long after another broker leads.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 
 class LogQueue:
-    """The log of one process."""
+    """The log of one broker process."""
 
     def __init__(self, host: Host) -> None:
         self._host, self._disk, self._loop = host, host.disk, host.loop
         self._orders: list[tuple[Any, ...]] = []
         self._done = 0
-        self._busy = False  # a group is about to be written, or to be on disk
+        self._busy = False  # a group is about to be written or synced
         self._telling = False
 
     def order(self, order: tuple[Any, ...]) -> None:
-        """Have something done to the log, after what was ordered before."""
+        """Queue an order for the log, after all earlier ones."""
         self._orders.append(order)
         self._schedule_work()
 
     def notify(self) -> None:
-        """Say what the log is now."""
+        """Notify the replica of the log's current bounds."""
         if not self._telling:
             self._telling = True
             self._host.soon(0.001, self._tell)
 
     def now(self) -> LogChanged:
-        """Return what the log is."""
+        """Return the log's current bounds."""
         content = self._disk.content
         return LogChanged(
             start=content.start,
@@ -93,7 +93,7 @@ class LogQueue:
         content = self._disk.content
         if end < content.end:
             self._loop.counts["log truncated"] += 1
-            self._host.world.judge.truncates(self._host, end)
+            self._host.world.judge.on_truncate(self._host, end)
             self._disk.change(("truncate", end))
 
     def _propose(self, term: int, value: int) -> None:

@@ -1,4 +1,4 @@
-"""Virtual time: what is to happen, in order. The same seed gives the same history, byte for byte."""
+"""Virtual time with a queue of callbacks. The same seed gives the same history, byte for byte."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 class Loop:
-    """Event loop of virtual time. A callback takes no time, and every callback is scheduled by `at`."""
+    """Event loop in virtual time. A callback takes no time, and every callback is scheduled by `at`."""
 
     def __init__(self, seed: int, say: Callable[[str], None] | None = None) -> None:
         self.now = 0.0
         self.random = Random(seed)
-        self.counts: Counter[str] = Counter()  # rare states, by name
+        self.counts: Counter[str] = Counter()  # counts of rare states, by name
         self.steps = 0
         self._say = say
         self._due: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -23,25 +23,25 @@ class Loop:
 
     @property
     def traces(self) -> bool:
-        """Whether the history has a reader."""
+        """Return whether the history is printed."""
         return self._say is not None
 
     def say(self, text: str) -> None:
-        """Add a line to the history."""
+        """Add a line to the printed history."""
         if self._say is not None:
             self._say(f"{self.now:9.4f} {text}")
 
     def at(self, time: float, what: Callable[..., None], *arguments: Any) -> None:
-        """Do something at a time; what is due at the same time happens in the order of the calls."""
+        """Schedule a callback at a time; callbacks for the same time run in the order in which they were scheduled."""
         self._number += 1
         heapq.heappush(self._due, (time, self._number, what, arguments))
 
     def after(self, delay: float, what: Callable[..., None], *arguments: Any) -> None:
-        """Do something after a while."""
+        """Schedule a callback after a number of seconds."""
         self.at(self.now + delay, what, *arguments)
 
     def run_until(self, time: float, done: Callable[[], bool] | None = None) -> bool:
-        """Let things happen until `time`, or until `done`; return whether it is done."""
+        """Run callbacks until `time`, or until `done`; return whether it is done."""
         due = self._due
         while due and due[0][0] <= time:
             self.now, _, what, arguments = heapq.heappop(due)

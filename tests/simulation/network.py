@@ -1,4 +1,4 @@
-"""The network between brokers: late, lost, doubled, out of order, cut in one direction or in both."""
+"""The network between brokers: messages arrive late, never, twice or out of order; links are cut, also one way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation.loop import Loop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadCalls:
-    """How often a request is lost, and an answer, and how much later answers come at the most."""
+    """Probabilities that a request or its answer is lost, and the longest delay of a late answer."""
 
     lost: float = 0.0
     unheard: float = 0.0
@@ -22,7 +22,7 @@ GOOD_CALLS = BadCalls()
 
 
 class Network:
-    """`cut` holds (from, to) pairs of names through which nothing passes; the coordinator is "@"."""
+    """The network; `cut` has the (from, to) pairs of names that are cut off, in which "@" is the coordinator."""
 
     def __init__(self, loop: Loop) -> None:
         self.cut: set[tuple[str, str]] = set()
@@ -30,34 +30,34 @@ class Network:
         self.doubling = 0.0
         self.delay_s = 0.002
         self.jitter_s = 0.0
-        self.late_s = 0.01  # how late the second of two may be
+        self.late_s = 0.01  # longest delay of a duplicate
         self.coordinator_jitter_s = 0.0
-        self.bad_calls: dict[tuple[str, str], BadCalls] = {}  # by broker, and kind of call to the coordinator
+        self.bad_calls: dict[tuple[str, str], BadCalls] = {}  # by broker and kind of call to the coordinator
         self._loop = loop
 
     def heal(self) -> None:
-        """Let everything pass, quickly."""
-        vars(self).pop("send", None)  # what a script that gave up holds back
+        """End all faults of the network."""
+        vars(self).pop("send", None)  # restores links that an abandoned script has tapped
         self.cut.clear()
         self.bad_calls.clear()
         self.loss = self.doubling = self.jitter_s = self.coordinator_jitter_s = 0.0
 
     def delay(self) -> float:
-        """Return how long a message takes; now and then much longer than the others."""
+        """Return the delay of a message; a few take far longer than the others."""
         random = self._loop.random.random
         late = self.jitter_s * random() ** 4 if self.jitter_s else 0.0
         return self.delay_s * (0.5 + random()) + late
 
     def coordinator_delay(self) -> float:
-        """Return how long a request to the coordinator takes, or its answer."""
+        """Return the delay of a request to the coordinator, or of its answer."""
         return self.delay() + self.coordinator_jitter_s * self._loop.random.random() ** 2
 
     def passes(self, source: str, target: str) -> bool:
-        """Whether a message that is sent now arrives."""
+        """Return whether a message that is sent now arrives."""
         return (source, target) not in self.cut and not (self.loss and self._loop.random.random() < self.loss)
 
     def send(self, source: str, target: str, deliver: Callable[..., None], *arguments: Any) -> None:
-        """Send a message, perhaps twice, perhaps in vain."""
+        """Send a message; it may arrive twice or never."""
         if not self.passes(source, target):
             return
         self._loop.after(self.delay(), deliver, *arguments)

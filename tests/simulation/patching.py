@@ -1,4 +1,4 @@
-"""The product's code with one rule taken out: a piece of a function's text replaced by another."""
+"""The product's code without one of its rules: a piece of a function's text is replaced."""
 
 from __future__ import annotations
 import __future__
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceEdit:
-    """`old` stands once in the function `where`; `new` replaces it.
+    """Replaces the single occurrence of `old` in the function `where` by `new`.
 
     `where` is MODULE.CLASS.FUNCTION of venus.replication, or venus.PATH.TO.MODULE:CLASS.FUNCTION.
 
@@ -29,7 +29,7 @@ class SourceEdit:
 
 @contextmanager
 def apply_edits(edits: tuple[SourceEdit, ...]) -> Iterator[None]:
-    """Have the edits in force. Raises AssertionError if the code is not what an edit expects."""
+    """Apply the edits within the block. Raises AssertionError if the code differs from what an edit expects."""
     with ExitStack() as undo:
         for edit in edits:
             function = function_of(edit.where)
@@ -39,7 +39,7 @@ def apply_edits(edits: tuple[SourceEdit, ...]) -> Iterator[None]:
 
 
 def function_of(where: str) -> FunctionType:
-    """Return the function that an edit names."""
+    """Return the function that an edit changes."""
     module, *path = where.split(".")
     if module == "venus":
         *folders, module = where.split(":")[0].split(".")

@@ -1,4 +1,4 @@
-"""A process in simulated time: what it does regularly or later ends with it, and waits while it is paused."""
+"""A process in simulated time: its scheduled calls end with it, and wait while it is paused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.simulation.loop import Loop
 
 
 class Process:
-    """What a host runs; `life` counts its processes, so that nothing of an earlier one continues in a later one."""
+    """Base of a host; `life` counts its processes, so that no call of an earlier one runs in a later one."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
@@ -29,7 +29,7 @@ class Process:
         self.up = False
 
     def every(self, seconds: float, what: Callable[[], None]) -> None:
-        """Do something regularly in this process."""
+        """Repeat a call regularly in this process."""
 
         def run_and_repeat() -> None:
             what()
@@ -38,11 +38,11 @@ class Process:
         self.soon(seconds * self.loop.random.random(), run_and_repeat)
 
     def soon(self, delay: float, what: Callable[..., None], *arguments: Any) -> None:
-        """Do something in this process, unless it has ended by then."""
+        """Schedule a call in this process, unless it has ended by then."""
         self.loop.after(delay, self.run, self.life, what, arguments)
 
     def run(self, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        """Do something in a process, if it still runs, once it is not paused any more."""
+        """Run a call in a process, if it still runs, and as soon as it is not paused."""
         if life != self.life:
             return
         if self.loop.now < self.paused_until:

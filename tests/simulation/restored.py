@@ -1,7 +1,7 @@
 """Histories in which data directories are restored from backups; they are separate, so other seeds keep their meaning.
 
-A store that comes back older than it was is another member (venus/broker/replicas/store_identity.py), with a log that
-begins like the others', and may end with what others have taken back since.
+A store that returns older than it was is another member (venus/broker/replicas/store_identity.py). Its log begins like
+the others', and may end with entries that the others have truncated since.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ AWAY_S = 1.0
 
 
 class Backups:
-    """Backups of the disks of a world, as they are with the power off, and what becomes of them."""
+    """Takes and restores backups of a world's disks, as they are with the power off."""
 
     def __init__(self, world: Any) -> None:
         self._world, self._kept = world, dict[str, Any]()
         world.loop.at(1.0, self._operate)
 
     def _operate(self) -> None:
-        """Let an operator take a backup, or put one back, until everything becomes whole again."""
+        """Take or restore a backup, as an operator does, from time to time until all faults end."""
         world, random = self._world, self._world.loop.random
         if world.loop.now < world.cruel_until:
             host = random.choice(list(world.hosts.values()))
@@ -64,7 +64,7 @@ class Backups:
 
 
 class RestoringWorld(World):
-    """The protocol alone."""
+    """The log protocol with restored backups."""
 
     set_back_is_another = True
 
@@ -74,7 +74,7 @@ class RestoringWorld(World):
 
 
 class RestoringBrokers(BrokerWorld):
-    """Whole brokers."""
+    """Whole brokers with restored backups."""
 
     set_back_is_another = True
 

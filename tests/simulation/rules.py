@@ -1,4 +1,4 @@
-"""Each rule of the protocol, and the edit that takes it out. `seed` is a history that shows what happens then."""
+"""Each rule of the protocol, and the edit that removes it from the code; `seed` is a history that breaks without it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.simulation.patching import SourceEdit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule; `invariant` is what breaks without it in the history of `seed`."""
+    """A rule; without it `invariant` breaks in the history of `seed`."""
 
     text: str
     edits: tuple[SourceEdit, ...]

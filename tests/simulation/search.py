@@ -1,4 +1,4 @@
-"""Find the first history that shows that a rule is missing: `python -m tests.simulation.search [WORDS OF THE RULE]`."""
+"""Find the first history that breaks without a rule: `python -m tests.simulation.search [WORDS OF THE RULE]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.world import World
 
 
 def first_violation(rule: Rule, seeds: range) -> tuple[int, str] | None:
-    """Return the first seed in which something breaks without the rule, and what does; None = nothing does."""
+    """Return the first seed whose history breaks without the rule, and the broken invariant; None if none breaks."""
     with apply_edits(rule.edits):
         for seed in seeds:
             broken = violation(seed)

@@ -1,4 +1,4 @@
-"""Rare states, counted: a simulation that never gets there proves nothing about them."""
+"""Counts of rare states: a simulation that never reaches a state proves nothing about it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from venus.replication.records import Leadership, Policy
 if TYPE_CHECKING:
     from tests.simulation.host import Host
 
-#: Each is reached at least 100 times in 10,000 histories.
+#: Histories reach each of them at least 100 times in 10,000.
 RARE = (
     "acknowledged while another record was current",
     "an answer came that was not to the latest fetch",
@@ -42,7 +42,7 @@ RARE = (
 
 
 def notice(host: Host, event: Event) -> None:
-    """Count what an event means to a replica that has not taken it yet."""
+    """Count the rare states that an event means for a replica that has not handled it yet."""
     replica, counts = host.replica, host.loop.counts
     leading = replica.leading
     match event:
@@ -71,7 +71,7 @@ def _name_states(host: Host, record: Leadership) -> None:
 
 
 def count_swap(host: Host, before: Leadership, after: Leadership, stored: Leadership | None) -> None:
-    """Count what an answer of the coordinator means."""
+    """Count the rare states that an answer of the coordinator means."""
     counts = host.loop.counts
     if stored is None:
         counts["swap that was refused"] += 1

@@ -1,4 +1,4 @@
-"""Placement, elections and balance of many businesses, and each of their rules taken out once."""
+"""Placement, elections and balance of many businesses; without any one of their rules a history breaks."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ RULES = (
         invariant="a replica is taken away once all others are in sync",
     ),
 )
-#: In histories of a new business.
+#: Rules in histories of a new business.
 CREATED = (
     _rule(
         "Only the broker that creates a business is known to have no data of an earlier one",
@@ -202,7 +202,7 @@ def histories(kind: World, seeds: range) -> Counter[str]:
     return counts
 
 
-def test_leaders_and_replicas_stay_where_they_should() -> None:
+def test_leaders_and_replicas_are_placed_by_the_rules() -> None:
     counts = histories(LeaderWorld, range(12))
     assert {name: counts[name] for name in REACHED if not counts[name]} == {}
 

@@ -1,4 +1,4 @@
-"""Operators' requests in histories of whole brokers: they are carried out, and every invariant still holds."""
+"""Operators' requests in histories of whole brokers are executed, and every invariant still holds."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.brokers.operator_requests import WishingWorld
+from tests.simulation.brokers.operator_requests import OperatedWorld
 
 
 def histories(seeds: range) -> Counter[str]:
     counts: Counter[str] = Counter()
     for seed in seeds:
-        world = WishingWorld(seed)
+        world = OperatedWorld(seed)
         try:
             world.run()
         except Exception as error:
@@ -26,8 +26,8 @@ def histories(seeds: range) -> Counter[str]:
 WISHES = ("led by the requested broker", "a leader was not to be had", "a replica has left", "a replica has come")
 
 
-def test_requests_are_carried_out_and_lose_nothing() -> None:
-    counts = histories(range(20, 35))  # which reach each of them
+def test_requests_are_executed_and_lose_nothing() -> None:
+    counts = histories(range(20, 35))  # these seeds reach each outcome
 
     assert {name: counts[name] for name in WISHES if not counts[name]} == {}
 

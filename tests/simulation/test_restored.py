@@ -1,4 +1,4 @@
-"""Backups of data directories that are put back: nothing is lost, because such a broker is another member."""
+"""Restored backups of data directories lose nothing, because a broker with an old store is another member."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_five_hundred_histories_with_backups_hold() -> None:
     assert histories(RestoringBrokers, range(500))[RESTORED] > 500
 
 
-def test_a_store_that_was_set_back_and_counts_as_before_loses_what_was_acknowledged(
+def test_a_restored_store_that_counts_as_the_same_member_loses_acknowledged_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(RestoringWorld, "set_back_is_another", False)
@@ -49,5 +49,5 @@ def test_a_store_that_was_set_back_and_counts_as_before_loses_what_was_acknowled
     assert found.value.invariant == "each broker that may lead has every safe entry"
 
 
-#: A history that shows what happens then.
+#: Seed of a history that shows the loss.
 WITHOUT_THE_RULE = 1

@@ -1,4 +1,4 @@
-"""Each rule of the protocol taken out once: the simulation shows what breaks without it."""
+"""Each rule of the protocol is removed once: the simulation shows which invariant breaks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_without_a_rule_an_invariant_breaks(rule: Rule) -> None:
         assert violation(rule.seed) == rule.invariant
 
 
-def test_an_edit_is_taken_back() -> None:
+def test_an_edit_is_reverted() -> None:
     (edit,) = RULES[0].edits
     before = function_of(edit.where).__code__
     with apply_edits(RULES[0].edits):

@@ -1,4 +1,4 @@
-"""Many short histories full of faults; after each step the invariants hold (docs/explanation/replication.md).
+"""Many short histories with many faults; after each step the invariants hold (docs/explanation/replication.md).
 
 A seed that fails is replayed exactly by `python -m tests.simulation SEED`.
 """
@@ -45,8 +45,8 @@ def test_three_hundred_histories_hold_and_reach_every_rare_state() -> None:
 
 
 @pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 5000), marks=pytest.mark.slow)])
-def test_histories_hold_while_followers_fetch_ahead(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their replies are too small for that otherwise."""
+def test_histories_hold_while_followers_prefetch(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replies must be larger for that than in the other histories."""
     kept = Counter[str]()
     take_reply = following.Following._on_reply_ahead
 

@@ -18,7 +18,7 @@ from tests.simulation.tiers.rules import RULES
 from tests.simulation.tiers.states import RARE
 from tests.simulation.tiers.world import TierWorld
 
-#: What shows only when nothing moves for a minute costs 10 s of CPU.
+#: Check at the end of a history that needs a minute without activity, which costs 10 s of CPU.
 _SLOW = {"A changed filter refills the mirror": pytest.mark.slow}
 
 
@@ -43,8 +43,8 @@ def test_histories_of_sets_in_tiers_hold() -> None:
     assert counts["pulling ended: OffsetDiverged"] > 0
 
 
-def test_a_restored_home_may_commit_again_what_a_set_has_and_continue() -> None:
-    """The set has the last batch of the lost history, which is the first of the new one, in a newer epoch."""
+def test_a_restored_home_may_commit_the_same_batch_as_a_set_and_continue() -> None:
+    """The set has the last batch of the lost history, which is also the first of the new one, in a newer epoch."""
     histories([7310010])
 
 

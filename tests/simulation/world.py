@@ -1,4 +1,4 @@
-"""Brokers, a network, a coordinator and clients; one history from a seed."""
+"""Brokers, a network, a coordinator and clients; the seed determines the history."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from venus.replication import messages as m
 from venus.replication.position import ReplicationTimes
 from venus.replication.records import Leadership, Policy
 
-#: From the moment at which everything is whole.
+#: Limits of the recovery, from the end of all faults.
 LEADER_WITHIN_S = 5.0
 CONVERGED_WITHIN_S = 40.0
 
 
 class World:
-    """Everything that there is in one history."""
+    """The complete state of one history."""
 
     host_class: type[Host] = Host
     judge_class: type[Judge] = Judge
@@ -33,7 +33,7 @@ class World:
         self.policy = random.choice(self.policies)
         self.script = self.script_of(seed)
         count = random.choice((3, 3, 3, 3, 5))
-        spare = random.random() < 0.2  # a broker that has no replica at first
+        spare = random.random() < 0.2  # whether a broker has no replica at first
         self.patience = ReplicationTimes(
             lag_s=random.choice((0.3, 0.6, 1.5, 10.0)),
             idle_s=random.choice((0.2, 0.5)),
@@ -43,9 +43,9 @@ class World:
             silence_s=(0.6, 1.5, 5.0)[seed % 3],
         )
         self.tick_s = random.choice((0.1, 0.2))
-        self.frame = random.choice((1, 3, 30))  # entries in an answer, at most
+        self.frame = random.choice((1, 3, 30))  # maximum number of entries in a reply
         self.rate = random.choice((0.3, 1.0, 3.0))
-        self.cruelty = random.choice((0.0, 0.2, 0.5))  # how often something happens at the worst moment
+        self.cruelty = random.choice((0.0, 0.2, 0.5))  # probability of a fault at the worst moment
         self.cruel_until = 0.0
         minimum = count // 2 + 1 if self.policy is Policy.CONSISTENCY else random.choice((1, 1, 2))
         if self.script is not None:
@@ -56,17 +56,17 @@ class World:
         self.coordinator = SimulatedCoordinator(self.loop)
         self.judge = self.judge_class(self)
         self.coordinator.stored = self.judge.on_record
-        self.slowest_s = 0.0  # how long a fail-over of the whole cluster took
+        self.slowest_s = 0.0  # longest duration of a failover of the whole cluster
         self._value = 0
         names = "abcdef"[: count + spare]
         self.hosts = {name: self.host_class(self, name, priority) for priority, name in enumerate(names)}
         self.min_in_sync = minimum
         self.coordinator.record = self.first_record(names[:count])
-        for host in self.hosts.values():  # broker a has created the record
+        for host in self.hosts.values():  # whether broker a has created the record
             host.start(begins=host.name == "a" and self.coordinator.record.leader == host.me)
 
     def first_record(self, names: str) -> Leadership:
-        """Return the record with which a history begins; `names` have a replica."""
+        """Return the record with which a history begins; the brokers in `names` have a replica."""
         first = self.hosts["a"].me
         return Leadership(
             business="shop",
@@ -82,7 +82,7 @@ class World:
     # -- clients and operators -------------------------------------------------------------------------------------
 
     def propose(self, host: Host) -> None:
-        """Let clients write to a broker that takes it."""
+        """Let clients write to a broker that accepts it."""
         if host.acknowledges_in is None or host.replica.refusal(self.loop.now):
             return
         for _ in range(int(self.rate * 2 * self.loop.random.random() + 0.5)):
@@ -94,13 +94,13 @@ class World:
         host.log.order(("propose", host.acknowledges_in, self._value))
 
     def install(self, host: Host, effect: m.Reinstall) -> None:
-        """Begin again with the leader's state; tried until it is done or another leader is named."""
+        """Install the leader's state; retry until it succeeds or another leader is named."""
         self.loop.counts["reinstalled after diverging" if "other entries" in effect.reason else "reinstalled"] += 1
         host.installing = effect.leader
         if host.disk.content.whole:
             host.disk.change(("wipe",))
             host.disk.crash()
-        self.judge.reinstalls(host)
+        self.judge.on_reinstall(host)
         host.log.notify()
         host.soon(0.05 + 0.5 * self.loop.random.random(), self._finish_install, host, effect)
 
@@ -117,21 +117,21 @@ class World:
         host.disk.change(("install", start, source.terms.truncate(start).trim(start), source.applied))
         host.disk.crash()
         host.installing = None
-        self.judge.reinstalls(host)
+        self.judge.on_reinstall(host)
         host.step(m.CopyInstalled(log=host.log.now()))
 
     def script_of(self, seed: int) -> directed.DirectedRun | None:
-        """Return what this seed plays instead of chance, if anything."""
+        """Return the script of this seed, if it has one."""
         return directed.script_of(seed) or directed_cuts.script_of(seed)
 
     @property
     def newest_value(self) -> int:
-        """The value that a client wrote last."""
+        """Return the value that a client wrote last."""
         return self._value
 
     @property
     def leader(self) -> Host | None:
-        """The broker that leads by the coordinator's word, if it does."""
+        """Return the broker that leads according to the coordinator, if it really does."""
         record = self.coordinator.record
         if record.leader is None:
             return None
@@ -142,7 +142,7 @@ class World:
     # -- a history -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Let faults happen, end them, wait until all have everything, kill the leader, wait again; judge it."""
+        """Run faults, end them, wait until all have everything, kill the leader, wait again, and check the result."""
         self.loop.run_until(2.0)
         end = 2.0 + (self.loop.random.choice((6.0, 12.0)) if self.script is None else 20.0)
         self.cruel_until = end
@@ -164,7 +164,7 @@ class World:
         self.judge.check_final_state()
 
     def dead(self) -> bool:
-        """Whether the disks of all who had everything are lost: rightly, no broker leads under consistency."""
+        """Return whether every complete broker has lost its disk: then no broker may lead under consistency."""
         record = self.coordinator.record
         stores = {host.me for host in self.hosts.values()}
         return self.policy is Policy.CONSISTENCY and not record.candidates & stores
@@ -187,7 +187,7 @@ class World:
             raise Violation("all replicas are complete within 40 s", describe(self.coordinator.record))
 
     def _fail_over(self) -> None:
-        self.loop.run_until(self.loop.now + 3.0)  # what was sent before has arrived, a late refresh of a lease as well
+        self.loop.run_until(self.loop.now + 3.0)  # everything sent before has arrived, also a late refresh of a lease
         self._wait_until_converged()
         if len(self.coordinator.record.replicas) < 2:
             return  # operators have left one replica, so no other broker can lead

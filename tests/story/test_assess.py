@@ -1,7 +1,7 @@
-"""The forecast of `venus assess` held against what then happens (scenario 78).
+"""The forecast of `venus assess` is compared with what then happens (scenario 78).
 
-Rows must be exact and the broker's disk bounded. Time has a tolerance: the forecast is for an idle machine, and this
-one may be anything but. How much else it does is measured by a piece of work in processor and in elapsed time; the
+Rows must be exact, and the forecast of the broker's disk is an upper limit. Time has a tolerance, because the forecast
+is for an idle machine. A piece of work, measured in processor and in elapsed time, shows how busy the machine is; the
 tolerance is a factor of TIME_FACTOR beyond that.
 """
 
@@ -22,9 +22,9 @@ from venus.cli.demo.story import largest_folder_bytes
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-#: Forecast and happened, either way, beyond what the machine's other work explains.
+#: Factor between forecast and duration, either way, beyond the machine's other load.
 TIME_FACTOR = 1.5
-#: The forecast of the disk is a bound: rows compress, and what is loaded leaves the log.
+#: The forecast of the disk is an upper limit: rows compress, and loaded rows leave the log.
 DISK_FACTOR = 8.0
 
 
@@ -39,8 +39,8 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
 
 
 @pytest.mark.slow
-def test_the_forecast_is_what_then_happens(pipeline: Pipeline) -> None:
-    pipeline.new_interpreters = True  # what has to be imported is part of the forecast
+def test_the_forecast_is_right(pipeline: Pipeline) -> None:
+    pipeline.new_interpreters = True  # the forecast includes the import of modules
     rows = build_shop(pipeline.folder / "shop.db", customers=10_000, products=500, orders=40_000)
     stood_at = (pipeline.folder / "shop.db").stat().st_mtime_ns
     found = pipeline.ask("assess", "--html", "assessment.html")
@@ -66,7 +66,7 @@ def test_the_forecast_is_what_then_happens(pipeline: Pipeline) -> None:
     assert disk <= bound <= disk * DISK_FACTOR, (disk, bound)
 
 
-def test_what_is_refused_has_a_way_out_that_works(pipeline: Pipeline) -> None:
+def test_each_refusal_has_a_remedy_that_works(pipeline: Pipeline) -> None:
     build_shop(pipeline.folder / "shop.db", customers=50, products=20, orders=80)
     with closing(sqlite3.connect(pipeline.folder / "shop.db")) as connection:
         connection.execute("CREATE TABLE bare (a INTEGER)")
@@ -84,7 +84,7 @@ def test_what_is_refused_has_a_way_out_that_works(pipeline: Pipeline) -> None:
     pipeline.ask("install-triggers")
 
 
-def test_mistakes_are_one_line(pipeline: Pipeline) -> None:
+def test_wrong_arguments_are_reported_in_one_line(pipeline: Pipeline) -> None:
     assert "no such file" in pipeline.venus("assess", code=2).err.splitlines()[0]
     build_shop(pipeline.folder / "shop.db", customers=5, products=5, orders=5)
     unwritable = pipeline.venus("assess", "--html", "nowhere/a.html", code=2).err

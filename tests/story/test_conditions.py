@@ -1,7 +1,7 @@
-"""What does not follow is seen everywhere: status, metrics, health, page; and so is that it follows again.
+"""A part that does not follow is visible everywhere: status, metrics, health, page; so is its recovery.
 
-One broker, one `venus sync`, a SQLite source; the broker's own words are compared with those of `venus status`, which
-asks the databases.
+One broker, one `venus sync`, a SQLite source; the broker's words are compared with those of `venus status`, which reads
+the databases.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tests.support.pipelines.pipeline import Pipeline, with_password
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-#: Not UTF-8: SQLite keeps it as TEXT, and VENUS cannot carry it.
+#: A text that is not UTF-8: SQLite keeps it as TEXT, and VENUS cannot carry it.
 UNFIT = "INSERT INTO unfit VALUES (2, CAST(x'ff' AS TEXT))"
 
 
 class WatchedPipeline(RunningPipeline):
-    """The pipeline, and a browser where there is one."""
+    """The pipeline, and a browser if one is installed."""
 
     browser: Browser | None = None
 
@@ -43,7 +43,7 @@ def browser() -> Iterator[Browser | None]:
     if not any(map(shutil.which, browsers.NAMES)):
         yield None
         return
-    with browsers.running() as found:
+    with browsers.run_browser() as found:
         yield found
 
 
@@ -87,7 +87,7 @@ def metric(running: WatchedPipeline, name: str) -> float:
 
 
 def page(running: WatchedPipeline) -> str:
-    """Return what a browser makes of the page; without one, what the page is made of."""
+    """Return the text of the page in a browser, or its HTML without one."""
     if running.browser is None:
         return get(running, "/status.json")[1]
     with browsers.open_page(running.browser, f"http://127.0.0.1:{running.pipeline.ports[1]}/") as seen:
@@ -124,12 +124,12 @@ def check_no_place(running: WatchedPipeline, gauge: str) -> None:
 
 def check_each_place_is_quiet(running: WatchedPipeline, gauge: str) -> None:
     assert get(running, "/alarms") == (200, "none\n")
-    assert metric(running, gauge) in (0, -1)  # not every state is always there
+    assert metric(running, gauge) in (0, -1)  # some states exist only sometimes
     assert metric(running, 'venus_alarms{business="main"}') == 0
     assert 'role="alert"' not in page(running)
 
 
-def test_a_table_halted_at_the_source(running: WatchedPipeline) -> None:
+def test_a_table_halted_at_the_source_is_reported_everywhere(running: WatchedPipeline) -> None:
     gauge = 'venus_tables_not_following{business="main",place="source",state="HALTED"}'
     running.write(UNFIT, "INSERT INTO steady VALUES (1, 'continues')")
     running.wait_for_rows("main", "steady", [(1, "continues")])
@@ -141,7 +141,7 @@ def test_a_table_halted_at_the_source(running: WatchedPipeline) -> None:
     check_no_place(running, gauge)
 
 
-def test_a_table_halted_at_the_target(running: WatchedPipeline) -> None:
+def test_a_table_halted_at_the_target_is_reported_everywhere(running: WatchedPipeline) -> None:
     gauge = 'venus_tables_not_following{business="main",place="main/main",state="HALTED"}'
     running.run_at("main", "ALTER TABLE strict ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
     running.write("INSERT INTO strict VALUES (2, 'bad')")
@@ -184,7 +184,9 @@ def test_a_table_halted_at_the_target(running: WatchedPipeline) -> None:
         ),
     ],
 )
-def test_what_an_operator_has_paused(running: WatchedPipeline, what: list[str], sentence: str, gauge: str) -> None:
+def test_an_operators_pause_is_reported_everywhere(
+    running: WatchedPipeline, what: list[str], sentence: str, gauge: str
+) -> None:
     running.pipeline.venus("pause", *what)
     check_all_places(running, sentence, gauge)
 
@@ -192,7 +194,7 @@ def test_what_an_operator_has_paused(running: WatchedPipeline, what: list[str], 
     check_no_place(running, gauge)
 
 
-def test_a_table_that_has_missed_changes(running: WatchedPipeline) -> None:
+def test_a_table_that_has_missed_changes_is_reported_everywhere(running: WatchedPipeline) -> None:
     gauge = 'venus_tables_not_following{business="main",place="source",state="RESYNC"}'
     trigger = triggers_of(running, "missed")[0]
     running.write(f'DROP TRIGGER "{trigger}"')
@@ -204,7 +206,7 @@ def test_a_table_that_has_missed_changes(running: WatchedPipeline) -> None:
     check_no_place(running, gauge)
 
 
-def test_what_an_adapter_said_before_it_went_away_is_dated(running: WatchedPipeline) -> None:
+def test_the_last_report_of_an_adapter_that_left_is_dated(running: WatchedPipeline) -> None:
     away = 'venus_report_unknown_seconds{business="main",place="main/main"}'
     running.pipeline.venus("pause", "steady", "--target", "main")
     running.pipeline.until(lambda: "main.steady is PAUSED" in get(running, "/alarms")[1], "the pause", every_s=0.2)
@@ -226,7 +228,7 @@ def triggers_of(running: WatchedPipeline, table: str) -> list[str]:
         return [name for (name,) in found]
 
 
-def test_a_table_that_was_made_after_the_installation(running: WatchedPipeline) -> None:
+def test_a_table_that_was_created_after_the_installation_is_reported_everywhere(running: WatchedPipeline) -> None:
     gauge = 'venus_tables_not_following{business="main",place="source",state="NOT_CAPTURED"}'
     pipeline = running.pipeline
     assert metric(running, gauge) == 0
@@ -251,7 +253,7 @@ def test_a_table_that_was_made_after_the_installation(running: WatchedPipeline) 
     assert pipeline.ask("verify", "--target", "main")["not_compared"] == []
 
 
-def test_a_table_that_cannot_be_captured(running: WatchedPipeline) -> None:
+def test_a_table_that_cannot_be_captured_is_reported_everywhere(running: WatchedPipeline) -> None:
     gauge = 'venus_tables_not_following{business="main",place="source",state="NOT_CAPTURED"}'
     running.write("CREATE TABLE keyless (a INTEGER)")
 
@@ -268,7 +270,7 @@ def test_a_table_that_cannot_be_captured(running: WatchedPipeline) -> None:
 _NEITHER = "the switch from @source to main is not finished, and neither accepts writes"
 _ONLY_MAIN = "the switch to main is not finished: `venus cutover --target main --fall-back` completes it; only main"
 _COMPLETE = ["--fall-back", "--quiet", "0.2"]
-#: The step at which a switch is interrupted, the command with the loops, who reports it, the report, and its end.
+#: The step at which a switch is interrupted, the command that runs meanwhile, the reporter, the report, and its end.
 SWITCHES = [
     ("stop", "sync", "main/main", _NEITHER, _COMPLETE),
     ("open", "run", "main/main", _NEITHER, ["--undo"]),
@@ -278,7 +280,7 @@ SWITCHES = [
 
 
 @pytest.mark.parametrize(("step", "command", "place", "sentence", "ends"), SWITCHES)
-def test_a_switch_that_was_interrupted(
+def test_an_interrupted_switch_is_reported_everywhere(
     browser: Browser | None,
     tmp_path: Path,
     postgres_server: Server,

@@ -1,6 +1,6 @@
-"""The last day of a migration, as an operator goes through it: refused, rehearsed, done, taken back (scenario 41).
+"""The last day of a migration as an operator experiences it: refused, rehearsed, done, undone (scenario 41).
 
-What differs from source to source is in tests/integration/cutover/test_sources.py.
+tests/integration/cutover/test_sources.py tests the differences between sources.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def target(postgres_server: Server) -> Iterator[str]:
 
 
 def start(folder: Path, source: str, target: str) -> Pipeline:
-    """Bring a source to a target, and leave `venus sync` running."""
+    """Bring a source to a target, and keep `venus sync` running."""
     pipeline = Pipeline(folder=folder, source=source, targets={"main": with_password(target)})
     pipeline.configure()
     pipeline.ask("install-triggers")
@@ -63,7 +63,7 @@ def query(url: str, text: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-def test_from_sqlite_with_everything_that_can_be_in_the_way(tmp_path: Path, target: str) -> None:
+def test_a_cutover_from_sqlite_with_every_obstacle(tmp_path: Path, target: str) -> None:
     file = tmp_path / "shop.db"
     with closing(sqlite3.connect(file, isolation_level=None, timeout=60)) as app:
         app.execute("PRAGMA foreign_keys = on")
@@ -83,7 +83,7 @@ def test_from_sqlite_with_everything_that_can_be_in_the_way(tmp_path: Path, targ
 
 
 def check_refusal(pipeline: Pipeline, target: str) -> None:
-    """See that what is in the way is listed with the command that mends it, and that nothing has happened."""
+    """Check that each obstacle is listed with the command that removes it, and that nothing has changed."""
     settings = load(pipeline.folder / "venus.toml")
     pause(settings, "main", ["orders"])
     said = pipeline.venus("cutover", "--target", "main", *QUIET, code=3).err
@@ -98,7 +98,7 @@ def check_refusal(pipeline: Pipeline, target: str) -> None:
     def try_cutover() -> bool:
         nonlocal said
         said = pipeline.venus("cutover", "--target", "main", *QUIET, code=3).err
-        # the broker hears of it a moment later, and the apply opens its stream again meanwhile
+        # the broker learns of it a moment later, and apply reopens its stream meanwhile
         return "PAUSED" not in said and "no process applies them" not in said
 
     pipeline.until(try_cutover, "the broker to hear that the table continues")
@@ -109,7 +109,7 @@ def check_refusal(pipeline: Pipeline, target: str) -> None:
 
 
 def cut_over(pipeline: Pipeline, target: str) -> None:
-    """Rehearse the cut-over, do it, write as the application, and repeat it: the repetition does nothing."""
+    """Rehearse the cut-over, execute it, write as the application, and repeat it: the repetition changes nothing."""
     rehearsal = pipeline.ask("cutover", "--target", "main", "--rehearse", *QUIET)
     assert (rehearsal["blocks"], rehearsal["certificate"]["equal"]) == ([], True)
     found = pipeline.ask("cutover", "--target", "main", *QUIET)["certificate"]
@@ -118,7 +118,7 @@ def cut_over(pipeline: Pipeline, target: str) -> None:
     assert json.loads((pipeline.folder / "cutover-main.json").read_text()) == found
     assert "main.orders" in (pipeline.folder / "cutover-main.txt").read_text()
 
-    # numbers behind what the source has handed out, checks and unique keys in force
+    # numbers continue after those that the source has assigned, checks and unique keys are enforced
     assert query(target, "INSERT INTO customer (name) VALUES ('new') RETURNING id") == [(5,)]
     with pytest.raises(psycopg2.errors.CheckViolation):
         query(target, "INSERT INTO customer (name, credit) VALUES ('x', -1)")
@@ -134,7 +134,7 @@ def cut_over(pipeline: Pipeline, target: str) -> None:
 
 
 def read_cutover_status(pipeline: Pipeline) -> Any:
-    """Return what the broker knows of the cut-over, and its alarms."""
+    """Return the broker's state of the cut-over, and its alarms."""
     with urlopen(f"http://127.0.0.1:{pipeline.ports[1]}/status.json", timeout=30) as answer:
         status = json.load(answer)
     (consumer,) = status["businesses"][0]["consumers"]
@@ -142,7 +142,7 @@ def read_cutover_status(pipeline: Pipeline) -> Any:
 
 
 def check_late_writes_back(pipeline: Pipeline, target: str) -> None:
-    """Check that the target is called cut over and late writes are reported; then take the way back."""
+    """Check that the target counts as cut over and late writes are reported; then undo the cut-over."""
     pipeline.until(lambda: read_cutover_status(pipeline)[0], "the broker to hear of the cut-over")
     assert read_cutover_status(pipeline)[1] == []
     pipeline.until(lambda: any("1 change of" in p for p in pipeline.status()["problems"]), "the late write to be seen")
@@ -156,5 +156,5 @@ def check_late_writes_back(pipeline: Pipeline, target: str) -> None:
     pipeline.ask("cutover", "--target", "main", "--undo")
     pipeline.wait_until_caught_up("main")
     assert query(target, "SELECT count(*) FROM orders") == [(3,)]
-    pipeline.ask("verify")  # the last comparison was made before the way back, and found a difference
+    pipeline.ask("verify")  # the last comparison ran before the undo, and found a difference
     pipeline.until(lambda: read_cutover_status(pipeline) == ("", []), "nothing to be left to do")

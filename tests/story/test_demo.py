@@ -1,4 +1,4 @@
-"""The demo, as a newcomer starts it, and what its comparison is worth (features 4, scenario 42)."""
+"""The demo as a newcomer starts it, and the reliability of its comparison (features 4, scenario 42)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from tests.story.test_demo_ended import belonging
+from tests.story.test_demo_ended import find_processes
 from tests.support.databases.postgres import libpq
 from tests.support.pipelines.pipeline import slowdown_by_others
 from tests.support.processes import forked
@@ -24,7 +24,7 @@ from venus.cli.demo.shop import build_shop, compare_shop
 
 pytestmark = [pytest.mark.integration, pytest.mark.quick, pytest.mark.timeout(700)]
 
-#: On a machine that does nothing else; beside other work it may take as many times longer as a computation does.
+#: On an otherwise idle machine; a busy one may take longer by the factor that a computation takes.
 DEMO_S = 180.0
 FAIL_OVER_S = 10.0
 
@@ -41,7 +41,7 @@ CREATE TABLE order_lines (order_id bigint, line_no bigint, sku varchar(20), quan
 
 @pytest.mark.parametrize("engine", ["processes", pytest.param("Spark", marks=[pytest.mark.slow, pytest.mark.spark])])
 def test_the_demo_proves_what_it_says(tmp_path: Path, engine: str) -> None:
-    """With Spark, or on a machine without Java and without a new interpreter for each command."""
+    """With Spark, or on a machine without Java; also without a new interpreter for each command."""
     folder = tmp_path / "demo"
     command = [sys.executable, "-m", "venus.cli", "demo", "--orders", "300", "--folder", str(folder)]
     java = {} if engine == "Spark" else {"VENUS_SPARK__JAVA_HOME": str(tmp_path / "nowhere")}
@@ -64,7 +64,7 @@ def test_the_demo_proves_what_it_says(tmp_path: Path, engine: str) -> None:
     assert found["figures"]["all legs compared"].endswith(": same")
     assert found["figures"]["transactions of the shop"] > 100
     assert not folder.exists(), "it cleans up after itself"
-    eventually(lambda: not belonging(folder), "its processes to end")
+    eventually(lambda: not find_processes(folder), "its processes to end")
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_the_demo_with_three_brokers_proves_what_it_says(tmp_path: Path) -> None
     assert found["figures"]["changes in the window of the unclean election"] > 0
     assert found["figures"]["rows repaired after the unclean election"] > 0
     assert not folder.exists(), "it cleans up after itself"
-    eventually(lambda: not belonging(folder), "its processes to end")
+    eventually(lambda: not find_processes(folder), "its processes to end")
 
 
 def test_the_demo_has_one_broker_or_three(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,8 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-def belonging(folder: Path) -> list[psutil.Process]:
-    """Return the processes that work in the demo's folder."""
+def find_processes(folder: Path) -> list[psutil.Process]:
+    """Return the processes whose working folder is the demo's."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -26,13 +26,13 @@ def belonging(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def test_sigterm_takes_the_servers_along(tmp_path: Path) -> None:
+def test_sigterm_ends_the_servers_too(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     demo = subprocess.Popen(
         [sys.executable, "-m", "venus.cli", "demo", "--folder", str(folder)], stdout=subprocess.PIPE, text=True
     )
     end = time.monotonic() + 120
-    while len(belonging(folder)) < 3:  # itself, PostgreSQL, venus run
+    while len(find_processes(folder)) < 3:  # the demo itself, PostgreSQL, venus run
         assert demo.poll() is None
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -40,7 +40,7 @@ def test_sigterm_takes_the_servers_along(tmp_path: Path) -> None:
     demo.communicate(timeout=60)
     assert demo.returncode == 128 + signal.SIGTERM
     end = time.monotonic() + 60
-    while left := belonging(folder):
+    while left := find_processes(folder):
         assert time.monotonic() < end, left
         time.sleep(0.1)
     assert not folder.exists()

@@ -1,4 +1,4 @@
-"""`venus.pipeline` in a Python program: check, install, migrate, run, stop and verify without a process of its own."""
+"""`venus.pipeline` in a Python program: check, install, migrate, run, stop and verify within its process."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def shop(open_shop: Callable[[str], Shop]) -> Shop:
     return open_shop("shop")
 
 
-def test_a_pipeline_in_pytest_from_check_to_stop(shop: Shop, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_pipeline_inside_pytest_from_check_to_stop(shop: Shop, capfd: pytest.CaptureFixture[str]) -> None:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     umask, frozen = os.umask(0o022), gc.get_freeze_count()
     events: list[PipelineEvent] = []
@@ -111,7 +111,7 @@ def test_a_pipeline_in_pytest_from_check_to_stop(shop: Shop, capfd: pytest.Captu
     finally:
         os.umask(umask)
     assert {number: signal.getsignal(number) for number in handlers} == handlers
-    assert gc.get_freeze_count() <= frozen  # frozen objects may be freed, none is added
+    assert gc.get_freeze_count() <= frozen  # frozen objects may be freed, but none is added
     assert {event.loop for event in events} == {"capture", "main"}
     assert "".join(capfd.readouterr()) == ""
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("venus-loop")]
@@ -135,10 +135,10 @@ def test_two_pipelines_run_in_one_process_and_stop_from_another_thread(open_shop
         pipeline.stop()
         thread.join(60)
         assert not thread.is_alive()
-        pipeline.run(for_s=0)  # and may run again
+        pipeline.run(for_s=0)  # and may be run again
 
 
-def test_errors_are_those_of_venus_errors_without_passwords(shop: Shop) -> None:
+def test_errors_are_venus_errors_without_passwords(shop: Shop) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         Pipeline.from_toml(shop.folder / "absent.toml")
     with pytest.raises(NotInstalled):

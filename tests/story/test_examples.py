@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/python.md as they stand there, with a real source, target and broker."""
+"""The examples of docs/how-to/python.md run unchanged, with a real source, target and broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 @pytest.fixture
 def shop(tmp_path: Path, postgres_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Make a source with one order and a configuration, and work in their folder."""
+    """Make a source with one order and a configuration, and change into their folder."""
     url = postgres_server.create_database()
     monkeypatch.chdir(tmp_path)
     with closing(sqlite3.connect("shop.db", timeout=60)) as source, source:
@@ -56,7 +56,7 @@ def load_example(name: str) -> Any:
     return module
 
 
-def test_the_example_for_pytest_passes(shop: Path) -> None:
+def test_the_example_for_pytest_works(shop: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(shop)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
@@ -71,7 +71,7 @@ def test_the_example_for_pytest_passes(shop: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-def test_the_tasks_for_airflow_run_one_after_the_other(shop: Path) -> None:
+def test_the_tasks_for_airflow_run_in_order(shop: Path) -> None:
     tasks = load_example("airflow_tasks")
     assert tasks.check() == ["main.orders"]
     assert tasks.load() == 1

@@ -1,4 +1,4 @@
-"""A cut-over that is taken back with the writes kept, as an operator goes through it (scenarios 88 to 92, 115)."""
+"""A cut-over that is undone without losing new writes, as an operator does it (scenarios 88 to 92, 115)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Pair:
         )
 
     def start(self, schema: str = _SHOP, *, in_one_process: bool = False) -> None:
-        """Load the new database, and leave `venus sync` running, or `venus run`."""
+        """Load the new database, and keep `venus sync` running, or `venus run`."""
         query(self.old, schema)
         self.pipeline.configure()
         self.pipeline.ask("install-triggers")
@@ -116,7 +116,7 @@ def pair(tmp_path: Path, postgres_server: Server) -> Iterator[Pair]:
 
 
 @pytest.mark.parametrize("command", ["sync", "run"])
-def test_there_and_back(pair: Pair, command: str) -> None:
+def test_a_switch_to_the_new_database_and_back(pair: Pair, command: str) -> None:
     pair.start(in_one_process=command == "run")
     pipeline = pair.pipeline
     rehearsal = pipeline.ask("cutover", "--target", "main", "--fall-back", "--rehearse", *QUIET)
@@ -148,11 +148,11 @@ def test_there_and_back(pair: Pair, command: str) -> None:
 
 
 def cut_over(pair: Pair) -> Any:
-    """Make the new database the application's."""
+    """Switch the application to the new database."""
     return pair.pipeline.ask("cutover", "--target", "main", "--fall-back", *QUIET)["certificate"]
 
 
-def test_what_cannot_come_back_is_named_before_and_quarantined_after(pair: Pair) -> None:
+def test_rows_that_cannot_come_back_are_reported_before_and_quarantined_after(pair: Pair) -> None:
     pair.start(
         _SHOP
         + "CREATE TABLE made (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED);"
@@ -186,7 +186,7 @@ def name_of(url: str) -> str:
 
 
 def copy_database(server: Server, url: str) -> str:
-    """Copy a database to which nothing is connected; return the copy's name."""
+    """Copy a database without open sessions; return the copy's name."""
     copy = f"copy_of_{name_of(url)}"
     server.execute(f"CREATE DATABASE {copy} TEMPLATE {name_of(url)}")
     return copy
@@ -237,13 +237,13 @@ def test_without_the_guard_a_restored_database_overwrites_the_old_one(pair: Pair
 
 
 def committed_changes(pair: Pair) -> dict[str, int]:
-    """Return how many changes of each table the broker has committed, ever."""
+    """Return how many changes of each table the broker has ever committed."""
     found = read_broker(load(pair.pipeline.folder / "venus.toml")).committed_changes
     tables = query(pair.old, "SELECT name, table_id FROM venus.captured_table WHERE namespace = 'public'")
     return {name: found.get(number, 0) for name, number in tables}
 
 
-def test_how_the_new_database_differs_at_the_switch_is_no_change_that_the_old_one_follows(pair: Pair) -> None:
+def test_differences_at_the_switch_are_not_sent_to_the_old_database(pair: Pair) -> None:
     pair.start()
     query(pair.new, "ALTER TABLE orders ALTER what SET DEFAULT 'new'")
     cut_over(pair)
@@ -254,7 +254,7 @@ def test_how_the_new_database_differs_at_the_switch_is_no_change_that_the_old_on
     assert own == [("orders", "nextval('orders_no_seq'::regclass)")]
 
 
-def test_a_row_arrives_once_and_nothing_comes_back(pair: Pair) -> None:
+def test_a_row_arrives_once_and_is_not_sent_back(pair: Pair) -> None:
     pair.start()
     cut_over(pair)
     before = committed_changes(pair)
@@ -294,14 +294,14 @@ def _torture_rows(first: int) -> str:
     return ";".join(f"INSERT INTO torture (id, {name}) VALUES ({first + n}, {x})" for n, (name, x) in enumerate(values))
 
 
-def test_a_type_that_cannot_travel_is_refused_before_the_cut_over(pair: Pair) -> None:
+def test_a_type_that_cannot_be_carried_back_is_refused_before_the_cut_over(pair: Pair) -> None:
     query(pair.old, _SHOP + "CREATE TABLE named (id int PRIMARY KEY, what regclass);")
     pair.pipeline.configure()
     said = pair.pipeline.venus("install-triggers", code=3)
     assert "regclass means something only inside its own database" in said.out + said.err
 
 
-def test_what_only_the_new_database_has_is_counted_before(pair: Pair) -> None:
+def test_rows_that_only_the_new_database_has_are_counted_before(pair: Pair) -> None:
     pair.start()
     pipeline = pair.pipeline
     query(
@@ -339,7 +339,7 @@ def test_what_only_the_new_database_has_is_counted_before(pair: Pair) -> None:
     assert "check orders_no_check is missing" in said
 
 
-def test_the_assessment_says_what_forbids_a_fall_back(pair: Pair) -> None:
+def test_the_assessment_lists_the_obstacles_to_a_fall_back(pair: Pair) -> None:
     clerk = f"clerk_{name_of(pair.old)}"
     query(pair.old, _SHOP)
     pair.pipeline.configure()
@@ -356,7 +356,7 @@ def test_the_assessment_says_what_forbids_a_fall_back(pair: Pair) -> None:
     assert f"GRANT SET ON PARAMETER session_replication_role TO {clerk}" in obstacles
 
 
-def test_an_old_database_that_is_away_stays_closed(pair: Pair, postgres_server: Server) -> None:
+def test_an_old_database_that_is_away_stays_closed_to_writes(pair: Pair, postgres_server: Server) -> None:
     pair.start()
     cut_over(pair)
     name = name_of(pair.old)

@@ -1,4 +1,4 @@
-"""A switch between PostgreSQL databases that is killed at a step, or that locks of other sessions hold there."""
+"""A switch between PostgreSQL databases that is killed at a step, or that other sessions' locks delay there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.pipelines.switched_pair import BACK, FORWARD, QUIET
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-#: A transaction that may write delays the command before its first step, so this lock is of another mode.
+#: A transaction that may write would delay the command before its first step, so this lock has another mode.
 _READ = "LOCK TABLE orders IN SHARE UPDATE EXCLUSIVE MODE"
 _WRITE = "LOCK TABLE orders IN ROW EXCLUSIVE MODE"
 #: Not the checkpoint: that would stop capture between half message and commit, and the command waits for its decision.
@@ -38,7 +38,7 @@ STEPS = {
 
 
 def choose_steps(*quick: str) -> list[Any]:
-    """Return all steps as parameters; only these are not slow."""
+    """Return all steps as parameters; those not listed are marked slow."""
     return [step if step in quick else pytest.param(step, marks=pytest.mark.slow) for step in STEPS]
 
 
@@ -56,7 +56,7 @@ def state_of(pair: Pair, name: str) -> str | None:
 
 
 def read_states(pair: Pair) -> tuple[str | None, str | None]:
-    """Return the states of the old and the new database."""
+    """Return the states in the records of the old and the new database."""
     return state_of(pair, "old"), state_of(pair, "new")
 
 
@@ -90,13 +90,13 @@ class Holder:
 
 @contextmanager
 def hold_step(pair: Pair, held: HeldStep) -> Iterator[tuple[Holder, int]]:
-    """Start the command, and hold it at this step within the block; yield where the command's log begins."""
+    """Start the command, and block it at this step within the block; yield the position at which its log begins."""
     with closing(Holder(getattr(pair, held.database))) as holder:
         yield holder, held.start(pair.pipeline, holder.hold, lambda name: state_of(pair, name))
 
 
 def interrupt(pair: Pair, step: str) -> None:
-    """Kill the command while a lock holds it at this step."""
+    """Kill the command while a lock blocks it at this step."""
     held = STEPS[step]
     with hold_step(pair, held) as (holder, _):
         pair.pipeline.until(
@@ -107,14 +107,14 @@ def interrupt(pair: Pair, step: str) -> None:
 
 
 def start(pair: Pair, held: HeldStep) -> None:
-    """Bring the pair to where the command begins."""
+    """Prepare the pair up to the start of the command."""
     pair.start()
     if held.command == BACK:
         cut_over(pair)
 
 
 def check_switched(pair: Pair, held: HeldStep) -> None:
-    """Check that the other database accepts writes, and that they arrive."""
+    """Check that the other database accepts writes, and that they arrive in the first one."""
     assert pair.writable() == [held.owner]
     query(getattr(pair, held.owner), "INSERT INTO customer (name) VALUES ('carl')")
     pair.until_equal()
@@ -159,7 +159,7 @@ def test_a_lock_that_is_held_for_longer_than_its_time_limit_delays_each_step(pai
 
 @pytest.mark.parametrize("step", ["open", pytest.param("back-open", marks=pytest.mark.slow)])
 def test_a_step_that_the_server_ends_because_of_a_deadlock_is_repeated(pair: Pair, step: str) -> None:
-    """The command holds the lock of the switch, and gets that of the table only after the holder has got the former."""
+    """The command gets the lock of the table only after the lock of the switch, which the holder waits for."""
     held, pipeline = STEPS[step], pair.pipeline
     start(pair, held)
     with hold_step(pair, held) as (holder, begin), waiting_for_switch(holder) as thread:
@@ -172,13 +172,13 @@ def test_a_step_that_the_server_ends_because_of_a_deadlock_is_repeated(pair: Pai
     check_switched(pair, held)
 
 
-#: As adapters/targets/postgresql/side.sql locks it. The session that holds it never looks for deadlocks itself.
+#: Locks in the order of adapters/targets/postgresql/side.sql. This session itself never looks for deadlocks.
 _SWITCH_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('venus switch', 7654))"
 
 
 @contextmanager
 def waiting_for_switch(holder: Holder) -> Iterator[threading.Thread]:
-    """Let a session wait for the lock of the running switch in a thread, until it is ended within the block."""
+    """Let a session wait in a thread for the lock of the running switch; end it at the end of the block."""
 
     def wait() -> None:
         with suppress(psycopg2.Error):

@@ -1,6 +1,6 @@
-"""Switches in a row from MariaDB, SQLite and the stand-in for Oracle under a writer, with kill -9: no row is lost.
+"""Repeated switches from MariaDB, SQLite and the Oracle stand-in under a writer, with kill -9: no row is lost.
 
-What is killed: the processes of VENUS, the switching command, and each database. Without a rule the run fails.
+The test kills the processes of VENUS, the switching command, and each database. Without one of the rules the run fails.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600)]
 
 @contextmanager
 def open_sqlite(folder: Path) -> Iterator[SwitchedPair]:
-    """Make a pair with a PostgreSQL server of its own, which can be killed."""
+    """Make a pair with its own PostgreSQL server, which the test can kill."""
     home = new_folder("pg-")
     with running_server(home / "data") as server:
         pair = SqlitePair(folder, server)
@@ -36,7 +36,7 @@ def open_sqlite(folder: Path) -> Iterator[SwitchedPair]:
 
 @contextmanager
 def open_maria(folder: Path) -> Iterator[SwitchedPair]:
-    """Make a pair with servers of its own, which can be killed."""
+    """Make a pair with its own servers, which the test can kill."""
     home = new_folder("pg-")
     with ExitStack() as stack:
         maria = stack.enter_context(running_mariadb())
@@ -51,7 +51,7 @@ def open_maria(folder: Path) -> Iterator[SwitchedPair]:
 
 @contextmanager
 def open_oracle(folder: Path) -> Iterator[SwitchedPair]:
-    """Make a pair with a stand-in for Oracle, and a PostgreSQL server of its own, which can be killed."""
+    """Make a pair with an Oracle stand-in and its own PostgreSQL server, which the test can kill."""
     home = new_folder("pg-")
     with ExitStack() as stack:
         server = stack.enter_context(running_mariadb(ORACLE_MODE))
@@ -83,12 +83,12 @@ _SQLITE_SIDE = "venus.adapters.targets.sqlite.cutover.side:SqliteSide"
 _SQLITE_CUTOVER = "venus.adapters.targets.sqlite.cutover.cutover_session:SqliteCutover"
 _NUMBERED_CUTOVER = "venus.adapters.targets.relational.cutover_session:NumberedFollowerCutover"
 _ORACLE_SIDE = "venus.adapters.targets.oracle.cutover.side:OracleSide"
-#: The owner is closed for all kinds in the same place.
+#: The edit that leaves the owner open, which is the same for all kinds.
 _CLOSING = (SourceEdit(where=f"{_SWITCH}.close_owner", old=_CLOSED, new=_CLOSED.replace("self._schemas", "[]")),)
 
 
 def start_late(sql: str) -> tuple[SourceEdit, ...]:
-    """Return the edit by which the first changes after the cut are not captured in the old database."""
+    """Return an edit that loses the first changes after the cut in the old database."""
     return (
         SourceEdit(
             where=f"{_SWITCH}._follow",
@@ -103,7 +103,7 @@ def start_late(sql: str) -> tuple[SourceEdit, ...]:
     )
 
 
-#: By kind and rule: the code without it, and what the run reports then.
+#: For each kind and rule: the edit that removes the rule, and the failure that the run then reports.
 RULES: dict[tuple[str, str], tuple[tuple[SourceEdit, ...], str]] = {
     ("sqlite", "changes of VENUS are not captured"): (
         (

@@ -1,4 +1,4 @@
-"""From MariaDB to PostgreSQL and back with the writes kept, as an operator goes through it (scenario 93)."""
+"""From MariaDB to PostgreSQL and back without losing new writes, as an operator does it (scenario 93)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def pair(
         found.close()
 
 
-def test_there_and_back(pair: ShopPair) -> None:
+def test_a_switch_to_postgresql_and_back(pair: ShopPair) -> None:
     pair.start(_SHOP)
     pipeline = pair.pipeline
     assert pipeline.ask(*FORWARD, "--rehearse", *QUIET)["blocks"] == []
@@ -83,7 +83,7 @@ def test_there_and_back(pair: ShopPair) -> None:
     pair.new("DELETE FROM customer WHERE name = 'bob'")
     with closing(pair.connect_new()) as connection:
         connection.autocommit = False
-        connection.cursor().execute("INSERT INTO customer (name) VALUES ('rolled back')")  # draws number 4
+        connection.cursor().execute("INSERT INTO customer (name) VALUES ('rolled back')")  # draws the number 4
     pair.until_equal()
     assert pair.count_logged() == 0
     assert pipeline.ask("verify")["verdict"] == "same"
@@ -114,7 +114,7 @@ def test_a_kill_at_each_step_is_completed_by_the_same_command(pair: ShopPair, st
     pair.until_equal()
 
 
-#: Sessions of a switch wait for locks for a second, so that a test need not hold one for long.
+#: Sessions of a switch wait one second for locks, so that the test need not hold a lock for long.
 _SHORT_WAITS = (
     SourceEdit(
         where="venus.adapters.targets.mysql.cutover.side:MysqlSide._limit_lock_waits",
@@ -148,7 +148,7 @@ def test_a_lock_that_is_held_for_longer_than_its_time_limit_delays_each_step(pai
     pair.until_equal()
 
 
-def test_a_lock_that_is_never_released_ends_the_switch_with_a_way_out(pair: ShopPair) -> None:
+def test_a_lock_that_is_never_released_ends_the_switch_with_a_remedy(pair: ShopPair) -> None:
     pipeline = pair.pipeline
     pipeline.edit_processes(_SHORT_WAITS)
     pipeline.source += "?venus_lock_timeout_s=1"
@@ -166,7 +166,7 @@ def test_a_lock_that_is_never_released_ends_the_switch_with_a_way_out(pair: Shop
     assert pair.writable() == ["old"]
 
 
-def test_a_transaction_with_an_older_snapshot_cannot_write_after_the_close(pair: ShopPair) -> None:
+def test_a_transaction_with_an_older_snapshot_cannot_write_after_the_closing(pair: ShopPair) -> None:
     pair.start(_SHOP)
     pair.switch(*FORWARD)
     pair.switch(*BACK)
@@ -179,7 +179,7 @@ def test_a_transaction_with_an_older_snapshot_cannot_write_after_the_close(pair:
             cursor.execute("UPDATE orders SET what = 'late' WHERE no = 1")
 
 
-def test_triggers_of_the_application_are_named_and_may_be_adapted(pair: ShopPair) -> None:
+def test_triggers_of_the_application_are_named_and_may_be_changed(pair: ShopPair) -> None:
     pair.start(
         _SHOP
         + "CREATE TABLE audited (what varchar(20), id int AUTO_INCREMENT PRIMARY KEY);"
@@ -208,7 +208,7 @@ CREATE TABLE orders (no int PRIMARY KEY, what varchar(12));
 INSERT INTO label VALUES ('A', 'small', 'abcd', '100:00:00');
 INSERT INTO orders VALUES (1, 'probe');
 """
-#: Rows that MariaDB would store with other values, or in the place of another row.
+#: Rows that MariaDB would store with other values, or in place of another row.
 _UNLIKE = (
     "('a', 'small', 'abcd', '0')",
     "('b', 'small', 'ab', '0')",
@@ -216,7 +216,7 @@ _UNLIKE = (
 )
 
 
-def test_a_value_that_the_old_database_would_change_waits_in_quarantine(pair: ShopPair) -> None:
+def test_a_value_that_the_old_database_would_alter_is_quarantined(pair: ShopPair) -> None:
     pair.start(_TEXTS)
     pipeline = pair.pipeline
     pair.switch(*FORWARD)
@@ -252,7 +252,7 @@ def test_every_type_comes_back_byte_for_byte(pair: ShopPair) -> None:
             pair.server.execute(f"INSERT INTO torture (id, {name}) VALUES ({next(numbers)}, {sql})", pair.database)
     pair.start("")
     pair.switch(*FORWARD)
-    before = dump(pair)  # the first write there gives each row another key, so it comes back as a whole
+    before = dump(pair)  # the first write gives each row another key, so that the whole row is sent back
     pair.new("UPDATE torture SET id = id + 1000000")
     pair.pipeline.until(lambda: len(pair.old("SELECT 1 FROM torture WHERE id > 1000000")) == len(before), "all rows")
     assert [(i - 1_000_000, *row) for i, *row in dump(pair)] == before

@@ -1,4 +1,4 @@
-"""From Oracle to PostgreSQL and back with the writes kept, as an operator goes through it.
+"""From Oracle to PostgreSQL and back without losing new writes, as an operator does it.
 
 The old database is the stand-in (tests/support/oracle/standin.py), not an Oracle.
 """
@@ -71,7 +71,7 @@ class ShopPair(OraclePair):
 
 
 def to_plain(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return rows without the blanks of a CHAR, which MariaDB's driver drops."""
+    """Return rows without the trailing blanks of CHAR, which MariaDB's driver drops."""
     return [
         tuple(bytes(v) if isinstance(v, memoryview) else v.rstrip() if isinstance(v, str) else v for v in row)
         for row in rows
@@ -89,7 +89,7 @@ def pair(tmp_path: Path, postgres_server: Server) -> Iterator[ShopPair]:
             sys.modules.pop("cx_Oracle", None)
 
 
-def test_there_and_back(pair: ShopPair) -> None:
+def test_a_switch_to_postgresql_and_back(pair: ShopPair) -> None:
     pair.start(_SHOP)
     pipeline = pair.pipeline
     rehearsal = pipeline.ask(*FORWARD, "--rehearse", *QUIET)
@@ -109,7 +109,7 @@ def test_there_and_back(pair: ShopPair) -> None:
     pair.new("UPDATE customer SET \"Nick\" = 'Ann' WHERE id = 1")
     with closing(pair.connect_new()) as connection:
         connection.autocommit = False
-        connection.cursor().execute("INSERT INTO customer (name) VALUES ('rolled back')")  # draws number 4
+        connection.cursor().execute("INSERT INTO customer (name) VALUES ('rolled back')")  # draws the number 4
     pair.until_equal()
     assert pair.new("SELECT nextval('invoice_seq') FROM generate_series(1, 3)")[-1] == (9,)
     assert pair.count_logged() == 0
@@ -139,7 +139,7 @@ def test_there_and_back(pair: ShopPair) -> None:
     assert pair.read_triggers() == []
 
 
-def test_new_columns_follow_and_other_names_halt_their_table(pair: ShopPair) -> None:
+def test_new_columns_follow_and_renamed_ones_halt_their_table(pair: ShopPair) -> None:
     pair.start(_SHOP)
     pipeline = pair.pipeline
     pair.switch(*FORWARD)
@@ -163,7 +163,7 @@ def test_new_columns_follow_and_other_names_halt_their_table(pair: ShopPair) -> 
     assert pair.writable() == ["new"]
 
 
-def test_sequences_that_would_get_one_name_refuse_the_rehearsal(pair: ShopPair) -> None:
+def test_sequences_with_the_same_new_name_refuse_the_rehearsal(pair: ShopPair) -> None:
     twice = 'CREATE SEQUENCE "invoice_seq" START WITH 9 INCREMENT BY 1 MINVALUE 1 NOCYCLE NOCACHE;'
     pair.start(_SHOP + twice)
     said = pair.pipeline.venus(*FORWARD, "--rehearse", *QUIET, code=3).err
@@ -193,7 +193,7 @@ def test_an_interrupted_switch_is_undone(pair: ShopPair) -> None:
 
 
 _AUDITED = "CREATE TABLE AUDITED (ID NUMBER(9) PRIMARY KEY, PLACE VARCHAR2(12));"
-#: MariaDB cannot disable a trigger, so this one reads what VENUS has disabled.
+#: MariaDB cannot disable a trigger, so this one checks whether VENUS has disabled it.
 _AUDIT_OLD = f"""CREATE TRIGGER AUDIT_ORDERS AFTER INSERT ON ORDERS FOR EACH ROW BEGIN
   IF NOT EXISTS (SELECT 1 FROM {DICTIONARY}.DISABLED WHERE NAME = 'AUDIT_ORDERS') THEN
     INSERT INTO AUDITED VALUES (:NEW.ID * 2, 'old');
@@ -205,7 +205,7 @@ CREATE TRIGGER audit AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION audit(
 
 
 class AuditedOrders:
-    """Orders of which each database's own trigger notes those that the application has written there."""
+    """Table of orders in which each database's own trigger logs the application's writes."""
 
     def __init__(self, pair: ShopPair) -> None:
         self._pair = pair
@@ -215,7 +215,7 @@ class AuditedOrders:
             connection.cursor().execute(_AUDIT_NEW)
 
     def write(self, owner: str, what: str) -> None:
-        """Write an order, and wait until both databases have noted it once, where it was written."""
+        """Write an order, and wait until both databases have it and only the one that was written to has logged it."""
         write = self._pair.new if owner == "new" else self._pair.old
         write(f"INSERT INTO ORDERS (customer, what) VALUES (1, '{what}')")
         self._noted.append(owner)
@@ -227,7 +227,7 @@ class AuditedOrders:
         return [place for (place,) in (self._pair.new if name == "new" else self._pair.old)(query)]
 
 
-def test_triggers_of_the_application_fire_for_its_own_writes_only(pair: ShopPair) -> None:
+def test_triggers_of_the_application_fire_only_for_its_own_writes(pair: ShopPair) -> None:
     pair.start(_SHOP + _AUDITED)
     orders, pipeline = AuditedOrders(pair), pair.pipeline
     orders.write("old", "before")
@@ -257,10 +257,10 @@ def test_a_trigger_of_another_user_refuses_the_rehearsal(pair: ShopPair) -> None
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
-def test_a_second_target_knows_its_tables_by_the_names_of_each_owner(
+def test_a_second_target_finds_its_tables_by_the_names_of_each_owner(
     pair: ShopPair, postgres_server: Server, kind: str
 ) -> None:
-    """Its records keep the names of its load, and in SQLite those are the only ones."""
+    """Its records keep the names of its load, which in SQLite are the only names."""
     pipeline, file = pair.pipeline, pair.pipeline.folder / "copy.db"
     pipeline.targets["copy"] = (
         with_password(postgres_server.create_database()) if kind != "sqlite" else f"sqlite:///{file}"

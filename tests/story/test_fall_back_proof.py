@@ -1,8 +1,8 @@
-"""Switches in a row under writers, with kill -9 of every process and of both databases: no row is lost or doubled.
+"""Repeated switches under writers, with kill -9 of every process and of both databases: no row is lost or doubled.
 
-Each database is a PostgreSQL server of its own, so each can crash alone. The application's writers know what was
-acknowledged (tests/support/pipelines/switched_application.py). In the middle of each phase and at each switch, all rows
-of both databases are compared with that, and a probe looks all the time whether both accept a write.
+Each database is a PostgreSQL server of its own, so each can crash alone. The writers of the application record every
+acknowledged write (tests/support/pipelines/switched_application.py). In the middle of each phase and at each switch,
+all rows of both databases are compared with that record, and a probe repeatedly checks whether both accept a write.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600)]
 
 QUIET = ("--quiet", "0.2", "--wait", "60")
-#: Attempts of one switch, each with a fault.
+#: Maximum attempts of one switch; most have a fault.
 ATTEMPTS_MAX = 12
-#: What is killed: processes of VENUS, a database, or the command that switches.
+#: Victims of kill -9: processes of VENUS, a database, or the switching command.
 VICTIMS = ("broker", "sync", "child", "old", "new")
 
 
@@ -49,7 +49,7 @@ class SwitchRun:
         self.owner, self.follower = "old", "new"
         self.killed: list[str] = []
         old, new = (with_password(self.urls[name]) for name in ("old", "new"))
-        # triggers of VENUS then fire in its own sessions too, and have to recognise them
+        # VENUS's own triggers then fire in its sessions too, and must recognise them
         self.pipeline = Pipeline(folder=folder, source=f"{old}&venus_always=true", targets={"main": new})
         if edits:
             self.pipeline.edit_processes(edits)
@@ -64,10 +64,10 @@ class SwitchRun:
         pipeline.ask("migrate", "--target", "main")
         pipeline.start("sync", "sync")
 
-    # -- what is checked -------------------------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------------------------
 
     def check_equal(self, where: str) -> None:
-        """Check that both databases have what was acknowledged, and that the follower has logged nothing."""
+        """Check that both databases have every acknowledged write, and that the follower's logs are empty."""
         assert self.application.errors == [], where
         wanted = self.application.rows
         for name, url in self.urls.items():
@@ -79,7 +79,7 @@ class SwitchRun:
         assert self.log_rows(self.follower) == 0, f"{where}: {self.follower} has logged changes of VENUS"
 
     def log_rows(self, name: str) -> int:
-        """Count the rows of the log tables in a database; the heartbeat's may have one of its time as the owner."""
+        """Count the log rows of the application's tables; the heartbeat's log may still have one from its ownership."""
         url = self.urls[name]
         if query(url, "SELECT to_regclass('venus.captured_table') IS NULL") == [(True,)]:
             return 0
@@ -93,14 +93,14 @@ class SwitchRun:
         def is_level() -> bool:
             return hash_rows(read_rows(self.urls[self.follower])) == wanted
 
-        with suppress(AssertionError):  # `check_equal` says what is different
+        with suppress(AssertionError):  # `check_equal` reports the differences
             eventually(is_level, timeout_s=120.0, every_s=0.2)
         self.check_equal(f"{where}\n{self.pipeline.tail()}")
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
     def kill(self, victim: str) -> None:
-        """Kill -9, and start again."""
+        """Kill with SIGKILL, and start again."""
         self.killed.append(victim)
         pipeline = self.pipeline
         if victim in self.servers:
@@ -118,7 +118,7 @@ class SwitchRun:
                     child.kill()
 
     def _children(self) -> list[psutil.Process]:
-        """Return the loops that `venus sync` has started; it starts one that was killed again."""
+        """Return the child processes of `venus sync`, which restarts a killed one."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -129,7 +129,7 @@ class SwitchRun:
     # -- phases ----------------------------------------------------------------------------------------------------
 
     def write(self, count: int, *, faults: int) -> None:
-        """Write to the owner with faults meanwhile, and compare all rows in the middle and at the end."""
+        """Write to the owner under faults; compare all rows in the middle and at the end."""
         for part in ("in the middle of a phase", "at the end of a phase"):
             with self.application.write_in_background(self.urls[self.owner]):
                 for _ in range(faults + 1):
@@ -144,7 +144,7 @@ class SwitchRun:
         eventually(lambda: self.application.writes >= enough or self.application.errors, timeout_s=120.0)
 
     def switch(self, *, faults: bool, eager: bool = False) -> None:
-        """Switch, with a fault in most attempts; `eager`: the application tries the new owner all the time."""
+        """Switch, with a fault in most attempts; with `eager` the application tries the new owner all the time."""
         command = ("fallback",) if self.owner == "new" else ("cutover", "--target", "main", "--fall-back")
         before = self.application.writes
         with ExitStack() as stack:
@@ -166,7 +166,7 @@ class SwitchRun:
         assert self.writable() == [self.owner], f"{self.writable()} accept writes, not {self.owner} alone"
 
     def _attempt(self, command: tuple[str, ...], *, fault: bool) -> bool:
-        """Run the command once, with a fault at a random moment; return whether it has switched."""
+        """Run the command once, with a fault at a random moment; return whether the switch is complete."""
         pipeline = self.pipeline
         pipeline.start("switch", *command, *QUIET)
         process = pipeline.running["switch"]
@@ -185,7 +185,7 @@ class SwitchRun:
 
     @property
     def _has_begun(self) -> bool:
-        """Whether a switch was ever begun: the new database has a record."""
+        """Return whether any switch was begun: then the new database has a record."""
         url = self.urls["new"]
         return query(url, "SELECT to_regclass('venus.side') IS NOT NULL") == [(True,)] and bool(
             query(url, "SELECT FROM venus.side")
@@ -241,7 +241,7 @@ _SWITCH = "venus.adapters.cutover.switch:Switch"
 _CLOSED = "self._record(self.owner, SideState.CLOSED, self._number), self._schemas"
 _CLOSED_BEFORE = "self._record(self.follower, SideState.FOLLOWING, 0), self._schemas"
 
-#: The rule, the code without it, and what the run reports then.
+#: Each rule, the edit that removes it, and the failure that the run then reports.
 RULES = {
     "changes of VENUS are not captured": (
         (
@@ -293,7 +293,7 @@ RULES = {
 
 
 def switch_twice(run: SwitchRun) -> None:
-    """Switch there and back without faults, and raise AssertionError for what an application must never see."""
+    """Switch there and back without faults; raise AssertionError for anything that an application must never see."""
     run.start()
     with WriteProbe(run.urls["old"], run.urls["new"]) as probe:
         for eager in (False, True):

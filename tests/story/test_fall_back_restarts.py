@@ -1,4 +1,4 @@
-"""Loops of `venus sync` that die at a switch: those that are started again run in the direction of the others."""
+"""Loops of `venus sync` that die during a switch run in the new direction when they are restarted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.databases.postgres import Server
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-#: A loop dies where it would notice that changes flow the other way.
+#: A loop dies where it would notice that changes flow in the other direction.
 _DIES = SourceEdit(
     where="venus.cli.sync_direction:DirectionGuard._read",
     old="raise DirectionChanged(_TURNED)",
@@ -25,8 +25,8 @@ def has_logged(pair: Pair, line: str) -> bool:
     return line in pair.pipeline.log.read_text()
 
 
-def test_a_capture_that_dies_at_a_switch_turns_with_the_others(tmp_path: Path, postgres_server: Server) -> None:
-    """Started again, it would capture the new owner, and the targets would wait for the old one for ever."""
+def test_a_capture_that_dies_at_a_switch_restarts_in_its_direction(tmp_path: Path, postgres_server: Server) -> None:
+    """Otherwise it would capture the new owner while the targets waited for the old one for ever."""
     with open_pair(tmp_path, postgres_server) as pair:
         pair.pipeline.edit_processes([_DIES])
         pair.start()

@@ -1,4 +1,4 @@
-"""From SQLite to PostgreSQL and back with the writes kept, as an operator goes through it (scenario 93)."""
+"""From SQLite to PostgreSQL and back without losing new writes, as an operator does it (scenario 93)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _QUERIES = ("SELECT id, name, credit, note FROM customer ORDER BY 1", "SELECT * 
 
 
 def to_plain(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return rows in which equal values of both databases are equal."""
+    """Return rows in which equal values of both databases are equal in Python."""
     return [tuple(_to_plain(value) for value in row) for row in rows]
 
 
@@ -75,7 +75,7 @@ def pair(tmp_path: Path, postgres_server: Server) -> Iterator[SqlitePair]:
         found.close()
 
 
-def test_there_and_back(pair: SqlitePair) -> None:
+def test_a_switch_to_postgresql_and_back(pair: SqlitePair) -> None:
     pair.start(_SHOP)
     pipeline = pair.pipeline
     assert pipeline.ask(*FORWARD, "--rehearse", *QUIET)["blocks"] == []
@@ -88,7 +88,7 @@ def test_there_and_back(pair: SqlitePair) -> None:
     pair.new("DELETE FROM customer WHERE name = 'bob'")
     with closing(pair.connect_new()) as connection:
         connection.autocommit = False
-        connection.cursor().execute("INSERT INTO customer (name) VALUES ('rolled back')")  # draws number 4
+        connection.cursor().execute("INSERT INTO customer (name) VALUES ('rolled back')")  # draws the number 4
     until_equal(pair)
     assert pair.old("SELECT since FROM customer ORDER BY 1 DESC LIMIT 1") == [("2026-05-06T07:08:09.250Z",)]
     assert pair.count_logged() == 0
@@ -155,14 +155,14 @@ def test_a_file_that_is_locked_for_longer_than_the_limit_delays_a_step(pair: Sql
 
 
 def read_page(pipeline: Pipeline, path: str) -> str:
-    """Return what the broker answers over HTTP."""
+    """Return the broker's answer to an HTTP request."""
     with closing(HTTPConnection("127.0.0.1", pipeline.ports[1], timeout=30)) as connection:
         connection.request("GET", f"/{path}")
         return connection.getresponse().read().decode()
 
 
 def read_health(pipeline: Pipeline) -> str:
-    """Return what the broker's health says."""
+    """Return the broker's answer to /health."""
     return read_page(pipeline, "health")
 
 
@@ -186,7 +186,7 @@ def test_every_type_comes_back_byte_for_byte_or_is_refused(pair: SqlitePair) -> 
     assert pair.writable() == ["old", "new"]
     pair.old("UPDATE torture SET c_datetime = replace(c_datetime, 'T', ' ')")
     before = dump(pair)
-    pair.switch(*FORWARD)  # the first write there gives each row another key, so it comes back as a whole
+    pair.switch(*FORWARD)  # the first write gives each row another key, so that the whole row is sent back
     pair.new("UPDATE torture SET id = id + 1000000")
     pair.new("UPDATE spelled SET id = id + 1000000")
     pair.pipeline.until(lambda: len(pair.old("SELECT 1 FROM torture WHERE id > 1000000")) == len(before), "all rows")
@@ -198,7 +198,7 @@ def test_every_type_comes_back_byte_for_byte_or_is_refused(pair: SqlitePair) -> 
     assert pair.switch(*BACK)["equal"]
 
 
-#: Values of types of which SQLite has no own, as applications spell them.
+#: Values of types that SQLite lacks, as applications spell them.
 _TYPES = """
 CREATE TABLE probe (n INTEGER PRIMARY KEY);
 INSERT INTO probe VALUES (1);
@@ -213,7 +213,7 @@ _SPELLED = [
 ]
 
 
-def test_what_the_old_file_would_change_waits_and_new_columns_follow(pair: SqlitePair) -> None:
+def test_values_that_the_old_file_would_alter_wait_and_new_columns_follow(pair: SqlitePair) -> None:
     pair.start(_SHOP)
     pipeline = pair.pipeline
     pair.switch(*FORWARD)
@@ -231,7 +231,7 @@ def test_what_the_old_file_would_change_waits_and_new_columns_follow(pair: Sqlit
     assert pipeline.venus(*BACK, *QUIET, code=3).err.count("quarantine")
     pair.new("UPDATE customer SET since = '2026-01-01' WHERE name = 'never'")
     pipeline.until(lambda: len(waiting_sessions()) == 2, "the next change of the row to wait behind it", every_s=0.5)
-    with closing(pair.connect_old()) as connection:  # damage that only the owner of the file can do
+    with closing(pair.connect_old()) as connection:  # damage that only the owner of the file can cause
         connection.execute(f"DROP TRIGGER venus_reject_u_{number_of(pair, 'customer'):05}")
         connection.execute("UPDATE customer SET name = 'damaged' WHERE id = 1")
     assert pipeline.ask("verify", code=1)["verdict"] == "different"
@@ -246,7 +246,7 @@ def test_what_the_old_file_would_change_waits_and_new_columns_follow(pair: Sqlit
 
 
 def number_of(pair: SqlitePair, table: str) -> int:
-    """Return the number of a captured table."""
+    """Return the id of a captured table."""
     return int(pair.old(f"SELECT table_id FROM venus_captured_table WHERE name = '{table}'")[0][0])
 
 
@@ -263,7 +263,7 @@ def test_triggers_of_the_application_are_named(pair: SqlitePair) -> None:
     assert pair.writable() == ["new"]
 
 
-def test_a_snapshot_from_before_the_close_cannot_write(pair: SqlitePair) -> None:
+def test_a_snapshot_from_before_the_closing_cannot_write(pair: SqlitePair) -> None:
     pair.start(_SHOP)
     with closing(pair.connect_old()) as late:
         late.execute("BEGIN")

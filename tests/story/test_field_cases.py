@@ -1,7 +1,7 @@
-"""Inputs of public bug reports (field_cases/*.sql): each one live, change by change, and as one cut.
+"""Cases from public bug reports (field_cases/*.sql): each is run live, change by change, and as one cut.
 
-At the end a table is equal to the source, compared row by row by the test itself; or it is named with what to do, and
-equal after that was done.
+In the end each table equals the source, compared row by row by the test itself; or VENUS names it with a remedy, and it
+is equal once that is applied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from venus.errors import Refused
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-#: What a table is named with that is not equal by itself. Every other table has to be equal.
+#: Tables that need a remedy, and the reason with which VENUS names them. All other tables must be equal.
 SWAPPED = r"venus_i_\d+, .*: run `venus install-triggers`"
 NAMED: dict[str, dict[str, str]] = {
     "03": {"price": SWAPPED},
@@ -35,36 +35,36 @@ NAMED: dict[str, dict[str, str]] = {
         "acct_shadow": "the table is gone: dropped or renamed",
     },
 }
-#: Tables that the changes make; they are captured by the next `venus install-triggers`.
+#: Tables that the changes create; the next `venus install-triggers` captures them.
 NEW = {"05": {"reading_q2"}}
-#: What a target must have before a source's tables can be made there.
+#: Objects that a target needs before the source's tables can be created there.
 TARGET_FIRST = {"01": 3}
 CASES = [f"{number:02}" for number in range(1, 12)]
 
 
 class FieldRun:
-    """A case on its way from a source to a PostgreSQL target."""
+    """A case with its source and a PostgreSQL target."""
 
     def __init__(self, name: str, source: FieldSource, e2e: EndToEnd) -> None:
         self.case, self.source, self.e2e = read_case(name), source, e2e
         self.named, self.new = NAMED.get(name, {}), NEW.get(name, set())
 
     def begin(self) -> None:
-        """Install, load and start, with everything at the target."""
+        """Install, load and start; wait until the target has everything."""
         self.e2e.install()
         self.e2e.load()
         self.e2e.start()
         self.e2e.wait_until_caught_up()
 
     def reasons(self) -> dict[str, str]:
-        """Return why tables are not active, at the source or at the target, by their names."""
+        """Return the reasons why tables are not active at the source or at the target, by table."""
         with closing(open_source(self.e2e.settings)) as opened:
             at_source = [(t.schema.name, t.state, t.reason) for t in opened.registry.read_registered_tables()]
         at_target = [(t.name, t.state, t.reason) for t in read_progress(self.e2e.settings, "main").tables]
         return {name: reason for name, state, reason in (*at_target, *at_source) if state != "ACTIVE"}
 
     def change(self, *, live: bool) -> None:
-        """Make the changes; between those that are `live`, capture and apply continue with what there is."""
+        """Make the changes; after each `live` one, capture and apply work on what has arrived."""
         in_transaction = False
         for text in self.case.changes:
             self.source.run(text)
@@ -73,7 +73,7 @@ class FieldRun:
                 self.e2e.until(lambda: self.e2e._level() or self.reasons(), f"the target behind {text}")
 
     def different(self) -> dict[str, str]:
-        """Return the tables that are not equal to the source, with what is only on one side."""
+        """Return the tables that differ from the source, with the rows that only one side has."""
         found = {}
         for namespace, name in self.source.tables():
             if name in self.new:
@@ -89,13 +89,13 @@ class FieldRun:
         return found
 
     def is_as_expected(self) -> bool:
-        """Say whether exactly the tables are named that have to be, and all others are equal."""
+        """Return whether exactly the expected tables are named, and all others are equal."""
         reasons = self.reasons()
         words = {name: re.search(said, reasons.get(name, "")) is not None for name, said in self.named.items()}
         return all(words.values()) and set(reasons) == set(self.named) and set(self.different()) <= set(self.named)
 
-    def follow_the_way_out(self) -> None:
-        """Run `venus install-triggers`, then `venus resync` of each table that is named and still there."""
+    def apply_remedies(self) -> None:
+        """Run `venus install-triggers`, then `venus resync` for each named table that still exists."""
         self.e2e.install()
         with closing(open_source(self.e2e.settings)) as opened:
             there = set(opened.dictionary.read_table_names())
@@ -123,7 +123,7 @@ def field_run(request: pytest.FixtureRequest, case: str, tmp_path: Path, second_
 
 @pytest.mark.parametrize("live", [True, False], ids=["live", "one-cut"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_case_from_the_field(case: str, live: bool, field_run: FieldRun) -> None:
+def test_a_case_from_the_field_is_carried_or_named_with_a_remedy(case: str, live: bool, field_run: FieldRun) -> None:
     field_run.begin()
     assert field_run.different() == {}
     if not live:
@@ -136,12 +136,12 @@ def test_a_case_from_the_field(case: str, live: bool, field_run: FieldRun) -> No
     except AssertionError:
         raise AssertionError(f"{field_run.reasons()}, different: {field_run.different()}") from None
     if field_run.named:
-        field_run.follow_the_way_out()
+        field_run.apply_remedies()
         gone = {name for name, why in field_run.named.items() if "is gone" in why}
         field_run.e2e.until(lambda: not field_run.different() and set(field_run.reasons()) == gone, "the way out")
 
 
-#: The rows of case 12 that fit no type, as its changes leave them.
+#: The rows of case 12 whose values fit no type after its changes.
 CORRECTED = [
     ("1", "short", "2026-01-01 10:00:00", "true", "1.5", "text", "9223372036854775807"),
     ("2", "fine", "2026-01-02 11:00:00", "false", "12.5", "x", "2"),
@@ -153,7 +153,7 @@ JOB = "SELECT id::text, title, at::text, done::text, amount::text, anything, big
 UNTYPED, TYPED = "anything,", "anything TEXT,"
 
 
-def test_a_column_without_a_type_and_values_of_no_type_are_refused_before_the_load(
+def test_a_column_without_a_type_and_values_that_fit_none_are_refused_before_the_load(
     tmp_path: Path, second_database: str
 ) -> None:
     case = read_case("12")

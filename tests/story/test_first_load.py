@@ -1,6 +1,6 @@
-"""A first load beside the read of the source, under writers, while everything is killed in turn (scenarios 86, 87).
+"""A first load during the first read of the source, under writers; every process is killed in turn (scenarios 86, 87).
 
-The command is stopped (SIGSTOP) for each look, so that the read cannot end meanwhile. Oracle is the stand-in.
+Before each look the command is stopped (SIGSTOP), so that the read cannot end meanwhile. Oracle is the stand-in.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from venus.config import load
 pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(600)]
 
 ROWS = 20_000
-#: Small chunks make the read last for longer than all kills before it; small limits let it overlap.
+#: Small chunks make the read last longer than all kills before its end; small limits let the load overlap it.
 SLOW = {"VENUS_CAPTURE__FILL_CHUNK_ROWS": "1", "VENUS_APPLY__OVERLAP_ROWS_MIN": "100"}
 
 
 @dataclass
 class LoadedPipeline:
-    """A pipeline whose source has the table item (id, v), and how to write to it."""
+    """A pipeline whose source has the table item (id, v), and functions that write to it."""
 
     pipeline: Pipeline
     connect: Callable[[], Any]
     table: str
-    #: The table's name at the target.
+    #: Name of the table at the target.
     copy: str
 
     def run(self, *statements: str) -> None:
@@ -68,7 +68,7 @@ class LoadedPipeline:
 
     @contextmanager
     def write_steadily(self) -> Iterator[None]:
-        """Let a writer work while the block runs."""
+        """Write in a thread within the block."""
         stop, random_ = threading.Event(), random.Random(1)
 
         def write() -> None:
@@ -77,7 +77,7 @@ class LoadedPipeline:
                 statements = [f"DELETE FROM {self.table} WHERE id = {key}"]
                 if number % 3:
                     statements.append(f"INSERT INTO {self.table} VALUES ({key}, 'new {number}')")
-                with suppress(sqlite3.OperationalError, pymysql.OperationalError):  # capture has the file, or a lock
+                with suppress(sqlite3.OperationalError, pymysql.OperationalError):  # capture holds a lock
                     self.run(*statements)
 
         thread = threading.Thread(target=write)
@@ -157,7 +157,7 @@ class Migration:
         self.pid = self._pipeline.running["migrate"].pid
 
     def position(self) -> int:
-        """Return the applied offset; -1 = none."""
+        """Return the applied offset; -1 if there is none."""
         found = query(self._pipeline.targets["main"], "SELECT to_regclass('venus.applied') IS NOT NULL")
         rows = query(self._pipeline.targets["main"], 'SELECT "offset" FROM venus.applied') if found[0][0] else []
         return int(rows[0][0]) if rows else -1
@@ -165,7 +165,7 @@ class Migration:
     def worker(self) -> int:
         """Return the process that loads, 0 without one."""
         for child in psutil.Process(self.pid).children(recursive=True):
-            with suppress(psutil.Error):  # it has just ended
+            with suppress(psutil.Error):  # the process has just ended
                 if "spawn_main" in " ".join(child.cmdline()):
                     return child.pid
         return 0
@@ -176,18 +176,18 @@ class Migration:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Stop the command, but not the process that loads, while the source is still being read."""
-        # a broker that has just started learns it with the next report of capture
+        """Stop the command, but not its worker, while the source is still being read."""
+        # a broker that has just started learns this with capture's next report
         self._pipeline.until(lambda: read_broker(self._settings).fills, "capture to report its read")
         os.kill(self.pid, signal.SIGSTOP)
-        # the broker knows it; a stopped reader of SQLite may hold a lock on the file
+        # the broker knows that the read continues; a stopped reader of SQLite might hold a lock on the file
         assert read_broker(self._settings).fills, "the read has ended too early"
         yield
-        with suppress(ProcessLookupError):  # it was killed
+        with suppress(ProcessLookupError):  # the command was killed
             os.kill(self.pid, signal.SIGCONT)
 
     def wait_for_progress(self) -> None:
-        """Wait until the target has applied more."""
+        """Wait until the target has applied more changes."""
         before = self.position()
         self._pipeline.until(lambda: self.position() > before, "the load to continue")
 
@@ -196,7 +196,7 @@ class Migration:
         return self.position() >= read_broker(self._settings).next_offset
 
 
-def test_everything_is_killed_in_turn(place: LoadedPipeline) -> None:
+def test_a_load_survives_kills_of_every_process(place: LoadedPipeline) -> None:
     pipeline = place.pipeline
     pipeline.ask("install-triggers")
     pipeline.start_broker()
@@ -240,9 +240,9 @@ def test_everything_is_killed_in_turn(place: LoadedPipeline) -> None:
 
 
 @pytest.mark.parametrize("place", [sqlite_place], ids=["sqlite_place"], indirect=True)
-def test_everything_in_one_process(place: LoadedPipeline) -> None:
+def test_a_load_in_one_process_overlaps_the_read(place: LoadedPipeline) -> None:
     pipeline = place.pipeline
-    pipeline.environ["VENUS_CAPTURE__FILL_CHUNK_ROWS"] = "20"  # it is read to its end
+    pipeline.environ["VENUS_CAPTURE__FILL_CHUNK_ROWS"] = "20"  # the source is read to the end
     pipeline.ask("install-triggers")
     with place.write_steadily():
         pipeline.start("run", "run")

@@ -1,4 +1,4 @@
-"""The commands of docs/tutorial/first-pipeline.md in their order, as they are written; SQLite to PostgreSQL."""
+"""The commands of docs/tutorial/first-pipeline.md in order and unchanged; SQLite to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
     postgres_server.drop_database(url)
 
 
-def test_the_tutorial_goes_as_it_is_written(pipeline: Pipeline) -> None:
+def test_the_commands_of_the_tutorial_work(pipeline: Pipeline) -> None:
     pipeline.environ = {
         "VENUS_TARGETS__MAIN__URL": pipeline.targets["main"],
         "VENUS_BROKER__LISTEN": f"127.0.0.1:{pipeline.ports[0]}",
@@ -71,7 +71,7 @@ def write_configuration(pipeline: Pipeline, lines: list[str]) -> None:
 
 
 def run(pipeline: Pipeline, line: str) -> None:
-    """Run a line; `&` means what it means in a shell."""
+    """Run a line; `&` means the same as in a shell."""
     words = line.removeprefix("$ venus ").split()
     if words[-1] != "&":
         pipeline.venus(*words)

@@ -1,7 +1,7 @@
-"""The commands of docs/tutorial/first-week.md in their order and as they are written, on the stand-in for Oracle.
+"""The commands of docs/tutorial/first-week.md in order and unchanged, on the stand-in for Oracle.
 
-`sqlplus` is a reader of its manual (tests/support/oracle/sqlplus.py), everything else is the program.
-Addresses come from the environment; `&` and `>` mean what they mean in a shell.
+`sqlplus` is a program of the tests that follows the manual (tests/support/oracle/sqlplus.py); all other commands are
+real. Addresses come from the environment; `&` and `>` mean the same as in a shell.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def pipeline(
         yield made
 
 
-def test_the_week_goes_as_it_is_written(
+def test_the_commands_of_the_first_week_work(
     pipeline: Pipeline, application: Any, mariadb_oracle_server: MariaServer
 ) -> None:
     untouched = catalogue(mariadb_oracle_server, SCHEMA)
@@ -98,7 +98,7 @@ def test_the_week_goes_as_it_is_written(
 
 
 def run(pipeline: Pipeline, command: str) -> None:
-    """Run one line as a shell would."""
+    """Run one line as a shell does."""
     words = command.split()
     assert words.pop(0) == "venus", command
     if words[-1] == "&":
@@ -115,7 +115,7 @@ def run(pipeline: Pipeline, command: str) -> None:
 
 
 def run_sqlplus(pipeline: Pipeline, command: str, server: MariaServer) -> None:
-    """Run a script as the DBA would."""
+    """Run a script as a DBA does."""
     script = read((pipeline.folder / command.rpartition("@")[2]).read_text())
     with closing(StandIn(server).connect()) as session:
         for statement in script.statements:

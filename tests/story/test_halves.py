@@ -1,4 +1,4 @@
-"""Half messages whose producer will not come back: they stay, they are shown, an operator decides (scenario 31)."""
+"""Half messages whose producer does not return: they stay and are shown until an operator decides (scenario 31)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
     made.close()
 
 
-def test_an_operator_commits_and_rolls_back_in_the_producers_place(pipeline: Pipeline) -> None:
+def test_an_operator_commits_and_rolls_back_in_place_of_the_producer(pipeline: Pipeline) -> None:
     found = pipeline.ask("half", "list", code=(0, 1))["halves"]
     assert [h["batch_no"] for h in found] == [1, 2, 3]
     assert all(h["rows"] == 10 and h["bytes"] > 0 and h["age_s"] >= 0 for h in found)
@@ -48,7 +48,7 @@ def test_an_operator_commits_and_rolls_back_in_the_producers_place(pipeline: Pip
     assert pipeline.venus("half", "list").out == "no undecided half message\n"
 
 
-def test_half_messages_survive_the_broker(pipeline: Pipeline) -> None:
+def test_half_messages_survive_a_restart_of_the_broker(pipeline: Pipeline) -> None:
     pipeline.kill("broker")
     assert "is `venus run` or `venus broker` running?" in pipeline.venus("half", "list", code=75).err
 

@@ -1,7 +1,7 @@
-"""docker/Dockerfile, every step carried out in a Debian root instead of an engine, and then the image's own command.
+"""docker/Dockerfile: every step runs in a Debian root without a container engine, then the image's own command.
 
-What stands in for `python:3.11-slim-bookworm` is the same Debian with its own Python 3.11, made by debootstrap. Needs
-root, debootstrap and package mirrors, so it is slow and needs all of them.
+In place of `python:3.11-slim-bookworm` the test uses the same Debian with its own Python 3.11, made by debootstrap. It
+needs root, debootstrap and package mirrors, so it is slow and is skipped where one is missing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from venus import __version__
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).parents[2]
-#: Where a Debian root is kept between runs; debootstrap takes minutes.
+#: Folder in which a Debian root is kept between runs, because debootstrap takes minutes.
 KEPT = os.environ.get("VENUS_TEST_DEBIAN_ROOT", "")
 PIP = {name: value for name, value in os.environ.items() if name.startswith("PIP_") and "FIND_LINKS" not in name}
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: A target that is away: the others run all the same.
+#: A target that is away: all other parts still run.
 ENDS = {
     "VENUS_SOURCE__URL": "sqlite:////var/lib/venus/shop.db",
     "VENUS_TARGETS__MAIN__URL": "postgresql://venus@127.0.0.1:1/nowhere",
@@ -38,7 +38,7 @@ ENVIRON = {"PATH": PATH, "HOME": "/tmp", "PIP_BREAK_SYSTEM_PACKAGES": "1", **PIP
 
 
 def mirror() -> str:
-    """Return where this machine gets Debian's packages from."""
+    """Return the mirror from which this machine gets Debian's packages."""
     said = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)"], capture_output=True, text=True, check=True
     )
@@ -47,7 +47,7 @@ def mirror() -> str:
 
 @pytest.fixture(scope="module")
 def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a Debian 12 with Python 3.11 and pip, or take the one that is kept."""
+    """Make a Debian 12 with Python 3.11 and pip, or use the one that was kept."""
     if KEPT and (Path(KEPT) / "usr/bin/python3").exists():
         return Path(KEPT)
     debootstrap = shutil.which("debootstrap", path=PATH)
@@ -69,7 +69,7 @@ def image(debian: Path, tmp_path: Path) -> Iterator[Stage]:
         assert name == "python:3.11-slim-bookworm"
         root = tmp_path / f"root{len(mounted)}"
         subprocess.run(["cp", "-ax", "--reflink=auto", str(debian), str(root)], check=True)
-        for program in ("python", "pip"):  # as the image has them
+        for program in ("python", "pip"):  # as in the official image
             (root / "usr/local/bin" / program).symlink_to(f"/usr/bin/{program}3")
         shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
         authorities = "etc/ssl/certs/ca-certificates.crt"
@@ -111,7 +111,7 @@ def start(image: Stage, http: int, grpc: int) -> Iterator[subprocess.Popen[str]]
 MAKE_A_SHOP = "import sqlite3; sqlite3.connect('shop.db').execute('CREATE TABLE t (id INTEGER PRIMARY KEY)')"
 
 
-def test_the_image_is_built_and_runs_everything_as_its_own_user(image: Stage) -> None:
+def test_the_image_is_built_and_runs_every_command_as_its_own_user(image: Stage) -> None:
     assert f"venus {__version__}" in " ".join(image.run(["venus", "version"], ENVIRON).split())
     assert image.run(["python", "-c", "import oracledb; print('there')"], ENVIRON) == "there\n"
     assert not (image.root / "wheels").exists()

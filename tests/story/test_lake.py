@@ -1,4 +1,4 @@
-"""A folder of Parquet files as a target, as an operator has it: the same commands, and nothing but files."""
+"""A folder of Parquet files as a target, as an operator uses it: the same commands, and only files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write(pipeline: Pipeline, statement: str) -> None:
 
 
 def current(pipeline: Pipeline) -> dict[int, str]:
-    """Read the newest copy, again where it was renewed twice meanwhile: only the one before is kept."""
+    """Read the newest state; retry if it was replaced twice meanwhile, because only one older state is kept."""
     while True:
         try:
             found = pq.read_table((pipeline.folder / "lake" / "current" / "main.t").resolve())
@@ -46,7 +46,7 @@ def current(pipeline: Pipeline) -> dict[int, str]:
             return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
 
 
-#: What a folder cannot do, what is said then, and the exit code.
+#: Commands that a folder does not support, their error, and the exit code.
 NOT_HERE = [
     (("migrate", "--target", "lake", "--ddl-only"), "is a folder of Parquet files: there is no DDL to print", 2),
     (("pause", "t", "--target", "lake"), "has not been loaded yet", 3),

@@ -1,4 +1,4 @@
-"""A row with a large object changes elsewhere: the object stays and is not carried again (scenario 18)."""
+"""A row with a large object changes in another column: the object stays and is not carried again (scenario 18)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Run = Callable[..., None]
 
 @pytest.fixture(params=["postgresql", "sqlite"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Run]:
-    """Make a source with one empty table; return its URL and what runs a statement there."""
+    """Make a source with one empty table; return its URL and a function that executes a statement there."""
     url = request.getfixturevalue("database") if request.param == "postgresql" else f"sqlite:///{tmp_path / 'app.db'}"
 
     def run(statement: str, *values: Any) -> None:
@@ -55,7 +55,7 @@ def run_through_proxy(e2e: EndToEnd, proxy: Proxy) -> None:
 
 
 def has_arrived(e2e: EndToEnd, status: str) -> bool:
-    """Whether the row's change has arrived."""
+    """Return whether the row's change has arrived."""
     return e2e.at_target("SELECT status FROM document") == [(status,)]
 
 
@@ -78,7 +78,7 @@ def test_an_unchanged_object_is_not_carried_again(
             e2e.wait_until_caught_up()
             ((at_target,),) = e2e.at_target("SELECT content FROM document")
             assert sha256(at_target).digest() == sha256(content).digest()
-            # a new connection, which a busy SQLite file may bring about, carries the object once more
+            # after a reconnection, which a busy SQLite file may cause, the object is carried once more
             cheap += sum(proxy.passed.values()) - before < WIRE_BYTES_MAX
             if cheap == 2:
                 break

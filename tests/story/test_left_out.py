@@ -1,4 +1,4 @@
-"""A cut-over does not go through without a table that is not captured, unless it is left out by name."""
+"""A cut-over is refused while a table is not captured, unless it is excluded by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUIET = ("--quiet", "0.5", "--wait", "120")
 BLOCK = "main.later matches the patterns and is not captured: venus install-triggers; to go without it: --leave-out"
 
 
-def test_a_cut_over_names_what_it_would_leave_behind(tmp_path: Path, postgres_server: Server) -> None:
+def test_a_cut_over_names_the_tables_that_are_not_captured(tmp_path: Path, postgres_server: Server) -> None:
     with (
         sqlite_pipeline(tmp_path, postgres_server) as pipeline,
         closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None, timeout=60)) as app,

@@ -1,4 +1,4 @@
-"""`venus listen` and venus.client beside a pipeline: an engineer at a shell, and a program of ten lines."""
+"""`venus listen` and venus.client beside a pipeline: used from a shell, and in a program of ten lines."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def execute(pipeline: Pipeline, *statements: str) -> None:
 
 
 def lines(pipeline: Pipeline) -> list[dict[str, Any]]:
-    """Return the changes that were printed into the log."""
+    """Return the changes that were printed to the log."""
     return [json.loads(line) for line in pipeline.log.read_text().splitlines() if line.startswith('{"operation"')]
 
 
 EU = "region = 'EU' and amount >= 100"
 
 
-def test_an_engineer_listens_at_a_shell_and_continues_later(pipeline: Pipeline) -> None:
+def test_venus_listen_prints_changes_and_continues_later(pipeline: Pipeline) -> None:
     pipeline.start("listen", "listen", "orders", EU)
     pipeline.until(lambda: lines(pipeline), "the first row")
     execute(pipeline, "UPDATE orders SET amount = 300 WHERE id = 2", "UPDATE orders SET region = 'US' WHERE id = 1")
@@ -72,13 +72,13 @@ def test_an_engineer_listens_at_a_shell_and_continues_later(pipeline: Pipeline) 
     pipeline.kill("again")
 
 
-def test_a_predicate_that_cannot_be_judged_is_refused_with_its_place(pipeline: Pipeline) -> None:
+def test_a_predicate_that_cannot_be_evaluated_is_refused_with_its_position(pipeline: Pipeline) -> None:
     answer = pipeline.venus("listen", "orders", "amount * 2 > 5", code=2)
     assert "character" in answer.err
     assert "did you mean main.orders" in pipeline.venus("listen", "main.ordres", code=3).err
 
 
-def test_ten_lines_of_python_have_snapshot_changes_and_position(pipeline: Pipeline) -> None:
+def test_ten_lines_of_python_get_snapshot_changes_and_position(pipeline: Pipeline) -> None:
     with connect(pipeline.broker) as broker:
         (rows,) = broker.snapshot("orders", where="region = 'EU'")
         assert rows.column("id").to_pylist() == [1, 3]
@@ -87,7 +87,7 @@ def test_ten_lines_of_python_have_snapshot_changes_and_position(pipeline: Pipeli
                 batch.acknowledge()
                 break
         execute(pipeline, "UPDATE orders SET amount = 51 WHERE id = 3")
-    with connect(pipeline.broker) as broker:  # a new process: the broker has kept the position
+    with connect(pipeline.broker) as broker:  # a new process, for which the broker has kept the position
         batch = next(batch for batch in broker.changes("orders", where="region = 'EU'", group="mailer") if len(batch))
         assert batch.to_arrow().select(["id", "amount", "_operation"]).to_pylist() == [
             {"id": 3, "amount": 51, "_operation": "update"}

@@ -1,4 +1,4 @@
-"""A source or target that is there, and not as it must be: one that refuses this URL, or has nothing yet."""
+"""A source or target that answers but is not usable: it refuses this URL, or has nothing installed yet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RIGHT = "the right one"
 
 @pytest.fixture
 def server_with_password(postgres_server: Server) -> Iterator[Server]:
-    """Have the server ask one role for its password."""
+    """Make the server require a password from one role."""
     file = Path(postgres_server.pg.pgdata) / "pg_hba.conf"
     text = file.read_text()
     postgres_server.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD '{RIGHT}'")
@@ -46,7 +46,7 @@ def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
 
 
 def refusal(pipeline: Pipeline, *command: str, environ: dict[str, str] | None = None) -> tuple[str, str]:
-    """Return the line and the hint."""
+    """Return the error line and its hint."""
     line, hint = pipeline.venus(*command, code=2, environ=environ).err.splitlines()
     assert PASSWORD not in line
     return line, hint.strip()
@@ -58,7 +58,7 @@ def line_of(pipeline: Pipeline, url: str) -> int:
 
 
 @pytest.mark.parametrize("place", ["source", "target"])
-def test_a_wrong_password_at_postgresql(
+def test_a_wrong_password_at_postgresql_is_named(
     pipeline: Pipeline, server_with_password: Server, database: str, place: str
 ) -> None:
     url = server_with_password.url(str(sqlalchemy.make_url(database).database), ROLE, PASSWORD)
@@ -82,7 +82,7 @@ def test_a_wrong_password_at_postgresql(
     ("user", "database", "says"),
     [(ROLE, "", "Access denied for user"), ("root", "no_such_one", "Unknown database 'no_such_one'")],
 )
-def test_a_wrong_password_or_database_at_mariadb(
+def test_a_wrong_password_or_database_at_mariadb_is_named(
     pipeline: Pipeline, mariadb_server: MariaServer, mariadb_database: str, user: str, database: str, says: str
 ) -> None:
     mariadb_server.execute(f"CREATE USER {ROLE}@'%' IDENTIFIED BY '{RIGHT}'")
@@ -102,7 +102,7 @@ def test_a_wrong_password_or_database_at_mariadb(
 
 
 @pytest.mark.parametrize("fixture", ["database", "mariadb_database", ""])
-def test_a_source_where_nothing_is_installed_yet_was_reached(
+def test_a_source_without_an_installation_counts_as_reached(
     pipeline: Pipeline, request: pytest.FixtureRequest, tmp_path: Path, fixture: str
 ) -> None:
     if fixture:

@@ -1,4 +1,4 @@
-"""Logs for machines: every line is an object, and one cut can be followed through all processes by its id."""
+"""Logs for machines: every line is a JSON object, and one cut can be traced through all processes by its id."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
 
 
 def lines(pipeline: Pipeline) -> list[dict[str, Any]]:
-    """Return the log: what is no object is what the commands themselves say on stdout."""
+    """Return the objects of the log; other lines are the commands' own output on stdout."""
     found = [line for line in pipeline.log.read_text().splitlines() if line.startswith("{")]
     return [line for line in map(json.loads, found) if "level" in line]
 
 
 def spans_of_cut(spans: Collected, cut: str) -> Collected:
-    """Return the spans of a cut."""
+    """Return the log lines of a cut's spans."""
     return [(role, span) for role, span in list(spans) if any(a.value.string_value == cut for a in span.attributes)]
 
 
@@ -47,7 +47,7 @@ def write(pipeline: Pipeline, *statements: str) -> None:
             connection.execute(statement)
 
 
-def test_a_cut_is_followed_from_the_source_to_the_target(pipeline: Pipeline) -> None:
+def test_a_cut_is_traced_from_the_source_to_the_target(pipeline: Pipeline) -> None:
     with run_collector() as (endpoint, spans):
         with (pipeline.folder / "venus.toml").open("a") as file:
             file.write(f'[tracing]\nendpoint = "{endpoint}"\nsample = 1\n')
@@ -63,7 +63,7 @@ def follow(pipeline: Pipeline, spans: Collected) -> None:
     pipeline.start("sync", *JSON_LOG, "sync")
     write(pipeline, *(f"INSERT INTO t VALUES ({n}, 'row {n} of the secret kind')" for n in range(321)))
 
-    def captured_lines() -> list[dict[str, Any]]:  # a heartbeat may be in the same cut
+    def captured_lines() -> list[dict[str, Any]]:  # the cut may also contain a heartbeat
         return [line for line in lines(pipeline) if line.get("stage") == "captured" and line["rows"] >= 321]
 
     pipeline.until(captured_lines, "the cut", every_s=0.2)
@@ -87,7 +87,7 @@ def follow(pipeline: Pipeline, spans: Collected) -> None:
     assert len({span.trace_id for _, span in traced}) == 1
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in way)
     (times,) = (t for t in stages.read(pipeline.log) if t["captured.ended"] == captured_lines()[0]["ended_us"])
-    # what was sent may have arrived before its sender looks at the clock
+    # a change may have arrived before its sender reads the clock
     in_order = [times[name] for _, name in stages.STAGES if name != "captured.sent"]
     assert in_order == sorted(in_order)
     said = pipeline.log.read_text()
@@ -95,7 +95,7 @@ def follow(pipeline: Pipeline, spans: Collected) -> None:
     assert PASSWORD not in said
 
 
-def test_an_error_is_an_object_too(pipeline: Pipeline) -> None:
+def test_an_error_is_a_json_object_too(pipeline: Pipeline) -> None:
     done = pipeline.venus("--log-format", "json", "sync", "--target", "missing", code=2)
 
     (line,) = done.err.splitlines()
@@ -105,7 +105,7 @@ def test_an_error_is_an_object_too(pipeline: Pipeline) -> None:
     assert found["hint"] == "Known: main."
 
 
-def test_a_format_that_does_not_exist_is_refused(pipeline: Pipeline) -> None:
+def test_an_unknown_format_is_refused(pipeline: Pipeline) -> None:
     for arguments in (
         ("--log-format", "xml", "sync"),
         ("sync", "--log-format", "xml"),

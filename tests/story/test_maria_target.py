@@ -14,7 +14,7 @@ from tests.support.pipelines.target_story import open_story
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
-def test_postgresql_to_mariadb(
+def test_postgresql_to_mariadb_works(
     mariadb_server: MariaServer, mariadb_database: str, tmp_path: Path, postgres_server: Server
 ) -> None:
     database = mariadb_database.rpartition("/")[2]

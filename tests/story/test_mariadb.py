@@ -1,7 +1,7 @@
 """The user's path from MariaDB to PostgreSQL, with the commands as subprocesses.
 
-The hardest values of every type, cascades, writers at work all the while, a killed broker and a killed sync; at the
-end not one value differs.
+The hardest values of every type, cascades, continuous writers, a killed broker and a killed sync; in the end all values
+are equal.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def insert_torture(cursor: Any, first: int) -> dict[int, tuple[str, str | bytes 
     return expected
 
 
-def test_the_users_path(mariadb_server: MariaServer, mariadb_database: str, pipeline: Pipeline) -> None:
+def test_the_users_path_from_mariadb(mariadb_server: MariaServer, mariadb_database: str, pipeline: Pipeline) -> None:
     name = str(sqlalchemy.make_url(mariadb_database).database)
     app = mariadb_server.connect(name, autocommit=True)
     cursor = app.cursor()
@@ -81,7 +81,7 @@ def test_the_users_path(mariadb_server: MariaServer, mariadb_database: str, pipe
         assert pipeline.ask("migrate", "--target", "main")["rows"] > 100
         pipeline.start("sync", "sync", "--target", "main")
         expected |= insert_torture(cursor, 1001)
-        threading.Event().wait(1.5)  # let people work
+        threading.Event().wait(1.5)  # time for the users to write
         pipeline.kill("broker")
         pipeline.start_broker()
         pipeline.kill("sync")
@@ -107,7 +107,7 @@ def test_the_users_path(mariadb_server: MariaServer, mariadb_database: str, pipe
 
 
 def check_torture(target: Any, expected: dict[int, tuple[str, str | bytes | None]]) -> None:
-    """Check every value as PostgreSQL writes it."""
+    """Check every value in PostgreSQL's text form."""
     cursor = target.cursor()
     found: dict[int, tuple[str, str | bytes | None]] = {}
     for number, (column, canonical) in expected.items():

@@ -1,7 +1,6 @@
-"""Text of masked and dropped columns appears in no place that must not have it, from the first load to a bundle.
+"""Text of masked and dropped columns appears nowhere but where it is allowed, from the first load to a support bundle.
 
-It is in the source and at the home. It may be neither at the target nor at a set below the border, nor in anything that
-a process or a command says.
+The source and the home have it. The target, a set below the border, and all output of processes and commands must not.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from venus.masking.syntax import ColumnRule
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(900)]
 
 PLANTED = "qzPlantedTextXq"
-#: In the key, which the border leaves as it is.
+#: Text in the key, which the border leaves unmasked.
 CODE = "qzPlantedCodeXq"
 RULES = """\
 "people.code" = "hmac"
@@ -114,7 +113,7 @@ def start(pipeline: Pipeline) -> str:
 
 
 def change(pipeline: Pipeline) -> None:
-    """Insert, update and delete; alter the table; have a row refused; resync."""
+    """Insert, update and delete; alter the table; cause a refused row; resync."""
     write(
         pipeline,
         "INSERT INTO people VALUES ('#new', '@new', '@', 1), ('#gone', NULL, '@', 2)",
@@ -140,7 +139,7 @@ def change(pipeline: Pipeline) -> None:
 
 
 def compare(pipeline: Pipeline) -> None:
-    """Damage rows of the target; find that, also by Spark, and repair."""
+    """Damage rows of the target; find the damage, also by Spark, and repair it."""
     code = mask_by_hand(ColumnRule(mask="hmac"), "text", f"{CODE}9")
     query(
         pipeline.targets["main"],
@@ -190,7 +189,7 @@ def files_with(folder: Path, text: str = PLANTED) -> list[str]:
     return [str(path) for path in sorted(folder.rglob("*")) if path.is_file() and text.encode() in path.read_bytes()]
 
 
-def test_a_planted_text_is_nowhere_behind_the_masks(pipeline: Pipeline) -> None:
+def test_a_planted_text_appears_nowhere_after_masking(pipeline: Pipeline) -> None:
     below = start(pipeline)
     change(pipeline)
     compare(pipeline)
@@ -211,8 +210,8 @@ def test_a_planted_text_is_nowhere_behind_the_masks(pipeline: Pipeline) -> None:
     assert {name for name, text in said.items() for planted in (PLANTED, CODE) if planted in text} == set()
     assert files_with(pipeline.folder / "events", "SparkListenerApplicationStart")
     assert files_with(pipeline.folder / "events") + files_with(pipeline.folder / "events", CODE) == []
-    assert files_with(pipeline.folder / "lower", CODE)  # the key is there, and could be found
+    assert files_with(pipeline.folder / "lower", CODE)  # the key is there, so that the search can succeed
     assert files_with(pipeline.folder / "lower") == []
-    # what is looked for is there to be found; most files of a broker are compressed, test_border.py reads its rows
+    # the text is there to be found; most broker files are compressed, and test_border.py reads their rows
     with closing(sqlite3.connect(pipeline.folder / "app.db")) as source:
         assert PLANTED in str(source.execute("SELECT mail, note, phone FROM people").fetchall())

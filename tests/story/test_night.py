@@ -1,6 +1,6 @@
-"""docs/how-to/night.md row by row: the trouble is made, status says what the page says, and its commands end it.
+"""docs/how-to/night.md row by row: the test causes the problem, status shows the page's text, its commands end it.
 
-The commands are taken from the page as they stand there; SQLite to an embedded PostgreSQL.
+The commands are read from the page; SQLite to an embedded PostgreSQL.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "night.md").read_text()
 
 
 def rows() -> list[tuple[str, list[list[str]]]]:
-    """Return what status says, and the commands to type without the program's name, of each row that has commands."""
+    """Return each row's status text and its `venus` commands, for the rows that have commands."""
     cells = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| ")][1:]
     typed = [(says, re.findall(r"`venus ([^`]+)`", what)) for says, what, _ in cells]
     return [(says, [code.split() for code in found]) for says, found in typed if found]
 
 
 def row(words: str) -> list[list[str]]:
-    """Return the commands of the row with these words."""
+    """Return the commands of the row with this text."""
     (found,) = [commands for says, commands in rows() if words in says]
     return found
 
 
 class Night:
-    """What the person on call does."""
+    """The actions of the person on call."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.shown: set[tuple[str, ...]] = set()
 
     def write(self, *statements: str) -> None:
-        """Be the application."""
+        """Execute statements as the application."""
         with closing(sqlite3.connect(self.pipeline.folder / "app.db", timeout=30)) as connection, connection:
             for statement in statements:
                 connection.execute(statement)
 
     def wait_for_alarm(self, sentence: str) -> None:
-        """Wait until `venus status` says so."""
+        """Wait until `venus status` shows this text."""
         self.pipeline.until(
             lambda: sentence in " ".join(self.pipeline.venus("status", code=(0, 1)).out.split()), sentence, every_s=0.5
         )
@@ -66,14 +66,14 @@ class Night:
 
         self.pipeline.until(is_well, f"{sentence} to be over", every_s=0.2)
 
-    def types(self, words: list[str], code: int | tuple[int, ...] = 0, **meant: str) -> str:
-        """Type a command of the page, with the names that are meant."""
+    def run_command(self, words: list[str], code: int | tuple[int, ...] = 0, **meant: str) -> str:
+        """Run a command of the page, with real names in place of its placeholders."""
         spelled = [meant.get(word, word) for word in words]
         self.shown.add(tuple(words))
         return self.pipeline.venus(*spelled, code=code).out
 
     def start_service(self, words: list[str]) -> None:
-        """Start the service of a command."""
+        """Start the service that a command runs."""
         self.shown.add(tuple(words))
         self.pipeline.start(words[0], *words)
 
@@ -93,7 +93,7 @@ def night(tmp_path: Path, postgres_server: Server) -> Iterator[Night]:
     pipeline.start_broker()
     for name in urls:
         pipeline.venus("migrate", "--target", name)
-    pipeline.targets.pop("gone")  # it will never come back
+    pipeline.targets.pop("gone")  # a target that never comes back
     pipeline.configure()
     pipeline.start("sync", "sync")
     try:
@@ -104,12 +104,12 @@ def night(tmp_path: Path, postgres_server: Server) -> Iterator[Night]:
             postgres_server.drop_database(url)
 
 
-def test_every_row_of_the_page(night: Night) -> None:
+def test_every_row_of_the_page_works(night: Night) -> None:
     pipeline, target = night.pipeline, night.pipeline.targets["main"]
     night.wait_until_well("UNHEALTHY")
     (forget,) = row("too little free space")
     assert "main/gone" in pipeline.venus("status", "--json", code=(0, 1)).out
-    night.types(forget, NAME="gone")
+    night.run_command(forget, NAME="gone")
     assert "main/gone" not in pipeline.venus("status", "--json", code=(0, 1)).out
 
     pipeline.kill("sync")
@@ -131,9 +131,9 @@ def test_every_row_of_the_page(night: Night) -> None:
     night.write("INSERT INTO orders VALUES (3, 'longer than the constraint lets it be')")
     night.wait_for_alarm("orders is HALTED")
     listed, retry = row("`TABLE is HALTED` at a target")
-    assert "short" in night.types(listed, code=1)
+    assert "short" in night.run_command(listed, code=1)
     query(target, "ALTER TABLE orders DROP CONSTRAINT short")
-    night.types(retry)
+    night.run_command(retry)
     night.wait_until_well("HALTED")
 
     with closing(sqlite3.connect(pipeline.folder / "app.db", timeout=60)) as connection, connection:
@@ -144,9 +144,9 @@ def test_every_row_of_the_page(night: Night) -> None:
         connection.execute(f'DROP TRIGGER "{trigger}"')
         connection.execute("INSERT INTO orders VALUES (4, 'seen by none')")
     install, resync = row("`TABLE is RESYNC`")
-    assert "orders" in night.types(install)
+    assert "orders" in night.run_command(install)
     night.wait_for_alarm("orders is RESYNC")
-    night.types(resync, TABLE="main.orders")
+    night.run_command(resync, TABLE="main.orders")
     night.wait_until_well("RESYNC")
     pipeline.until(lambda: query(target, "SELECT v FROM orders WHERE id = 4") == [("seen by none",)], "row 4")
 
@@ -162,40 +162,42 @@ def test_every_row_of_the_page(night: Night) -> None:
 
 
 def finish_a_removal(night: Night, install: list[str]) -> None:
-    """Do what a removal does that is killed then, and what the page says."""
+    """Leave a state as after a killed removal, then follow the page."""
     with closing(open_source(load(night.pipeline.folder / "venus.toml"))) as source:
         source.installer.release(
             [t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == "orders"]
         )
     night.wait_for_alarm("orders is RELEASING")
     (finish,) = row("`TABLE is RELEASING`")
-    night.types(finish, TABLE="main.orders")
+    night.run_command(finish, TABLE="main.orders")
     night.wait_for_alarm("main.orders is not captured any more")
-    night.types(install)
+    night.run_command(install)
     night.wait_until_well("RELEASING")
 
 
-def test_what_must_not_be_done_is_found_and_mended_and_the_way_out_leaves_the_application_alone(night: Night) -> None:
+def test_forbidden_actions_are_noticed_and_repaired_without_affecting_the_application(
+    night: Night,
+) -> None:
     verify, repair, uninstall = ["verify"], ["verify", "--repair"], ["uninstall-triggers"]
     for words in (verify, repair, uninstall):
         assert f"`venus {' '.join(words)}`" in PAGE
     night.wait_until_well("UNHEALTHY")
     query(night.pipeline.targets["main"], "UPDATE orders SET v = 'by hand'")
-    night.types(verify, code=1)
-    night.types(repair, code=(0, 1))
+    night.run_command(verify, code=1)
+    night.run_command(repair, code=(0, 1))
     night.pipeline.until(
         lambda: query(night.pipeline.targets["main"], "SELECT v FROM orders") == [("one",)], "the repair", every_s=0.5
     )
-    night.types(verify)
+    night.run_command(verify)
 
     assert night.pipeline.stop("sync") == 0
-    night.types(uninstall)
+    night.run_command(uninstall)
     night.write("INSERT INTO orders VALUES (2, 'the application continues')")
     with closing(sqlite3.connect(night.pipeline.folder / "app.db")) as connection:
         assert connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'venus%'").fetchall() == []
 
 
-def test_no_row_of_the_page_is_left_out() -> None:
+def test_every_row_of_the_page_is_tested() -> None:
     asked = re.findall(r'row\("([^"]+)"\)', Path(__file__).read_text())
 
     assert len(rows()) >= 6

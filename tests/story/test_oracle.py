@@ -1,7 +1,7 @@
-"""From the installation at an Oracle dialect to its removal, by the real commands (scenarios 1 to 6, 41).
+"""From the installation to the removal with the Oracle dialect, by the real commands (scenarios 1 to 6, 41).
 
-The database is the stand-in (tests/support/oracle/standin.py), not an Oracle: everything is as in production but the
-driver, and what a real Oracle does is vouched for by nothing here.
+The database is the stand-in (tests/support/oracle/standin.py), not an Oracle: everything but the driver is as in
+production, but this proves nothing about the behaviour of a real Oracle.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TABLES = (
     "INSERT INTO \"TOKEN\" VALUES (X'000102030405060708090a0b0c0d0e0f', 'old')",
     """INSERT INTO "STUDENT" VALUES (1, 'Ann', 1, x'00ff', NULL), (2, 'Bob', 0, NULL, REPEAT('größe 🙂', 100000))""",
     """INSERT INTO "ENROLL" VALUES (1, 'Math', 9.5, '2026-11-20 08:30:00'), (2, 'Math', NULL, NULL)""",
-    # what an Oracle's dictionary says of a sequence and of a column that is numbered by it
+    # rows of an Oracle's dictionary about a sequence, and about a column that is numbered by it
     "INSERT INTO DICTIONARY.ALL_SEQUENCES VALUES ('APP', 'STUDENT_SEQ', 120, 1, 1, 999999999, 'N'),"
     " ('APP', 'TICKETS', 105, 5, 1, 999999999, 'N')",
     "INSERT INTO DICTIONARY.ALL_TAB_IDENTITY_COLS VALUES ('APP', 'STUDENT', 'ID', 'BY DEFAULT', 'STUDENT_SEQ')",
@@ -53,7 +53,7 @@ def insert_torture(cursor: Any, first: int) -> None:
 
 @pytest.fixture
 def application(mariadb_oracle_server: MariaServer) -> Iterator[Any]:
-    """Make a school, and open a session that commits by itself."""
+    """Make a school, and open an autocommit session."""
     StandIn(mariadb_oracle_server).prepare()
     with closing(mariadb_oracle_server.connect(SCHEMA, autocommit=True)) as connection:
         cursor = connection.cursor()
@@ -77,9 +77,7 @@ def pipeline(
         yield made
 
 
-def test_a_type_that_means_nothing_is_refused_in_one_line(
-    pipeline: Pipeline, mariadb_oracle_server: MariaServer
-) -> None:
+def test_an_unknown_type_is_refused_in_one_line(pipeline: Pipeline, mariadb_oracle_server: MariaServer) -> None:
     untouched = catalogue(mariadb_oracle_server, SCHEMA)
     for asked, said in (
         ("ACTIVE=boolean", "venus: --type-map ACTIVE: write TABLE.COLUMN, or a type such as VARCHAR2 or RAW(16)"),
@@ -90,7 +88,7 @@ def test_a_type_that_means_nothing_is_refused_in_one_line(
     assert catalogue(mariadb_oracle_server, SCHEMA) == untouched
 
 
-def test_an_operator_goes_all_the_way_to_the_cut_over(
+def test_an_operator_completes_every_step_up_to_the_cut_over(
     pipeline: Pipeline, application: Any, mariadb_oracle_server: MariaServer
 ) -> None:
     untouched = catalogue(mariadb_oracle_server, SCHEMA)
@@ -134,7 +132,7 @@ def test_an_operator_goes_all_the_way_to_the_cut_over(
 
 
 def cut_over(pipeline: Pipeline, application: Any, target: str) -> None:
-    """See what is in the way, rehearse, do it, and write as the application does from then on."""
+    """List the obstacles, rehearse, cut over, and write as the application does afterwards."""
     query(target, "UPDATE app.enroll SET grade = 1 WHERE student_id = 2")
     said = pipeline.venus("cutover", "--target", "main", *QUIET, code=3).err
     assert "APP.ENROLL is not the same everywhere" in said

@@ -36,7 +36,7 @@ def story(tmp_path: Path, postgres_server: Server, oracle_target: StandIn) -> It
 
 @contextmanager
 def keep_writing(source: str) -> Iterator[None]:
-    """Change a row of each table in one transaction after another."""
+    """Change a row of each table in successive transactions."""
     ended = threading.Event()
 
     def write() -> None:
@@ -57,7 +57,7 @@ def keep_writing(source: str) -> Iterator[None]:
         writer.join()
 
 
-def test_postgresql_to_oracle(story: TargetStory) -> None:
+def test_postgresql_to_oracle_works(story: TargetStory) -> None:
     def count_written() -> int:
         return len(story.at_target("SELECT id FROM PIECE WHERE note LIKE 'written %'"))
 

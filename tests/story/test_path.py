@@ -1,8 +1,8 @@
 """The user's path, with the commands as subprocesses: every step that can be repeated is run twice.
 
 check -> install -> migrate under load -> sync -> status -> kill the broker -> a second target with the source gone ->
-everything again -> uninstall (features 4: scenarios 1, 2, 4, 6, 20, 22, 36, 37). With SQLite it is a slow
-test: the demo takes nearly the same path.
+all steps again -> uninstall (features 4: scenarios 1, 2, 4, 6, 20, 22, 36, 37). With SQLite it is marked slow, because
+the demo takes nearly the same path.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def migrate_under_load(shop: Shop, pipeline: Pipeline) -> None:
 
 def sync_and_watch(shop: Shop, pipeline: Pipeline) -> None:
     pipeline.start("sync", "sync", "--target", "main")
-    stay_busy()
+    let_users_work()
     shop.close_doors()
     pipeline.wait_until_caught_up("main")
     assert shop.differences(pipeline.targets["main"]) == []
@@ -116,13 +116,13 @@ def sync_and_watch(shop: Shop, pipeline: Pipeline) -> None:
 
 def crash_and_recover(shop: Shop, pipeline: Pipeline) -> None:
     shop.open_doors()
-    stay_busy(0.7)
+    let_users_work(0.7)
     pipeline.kill("broker")
-    stay_busy(0.7)
+    let_users_work(0.7)
     pipeline.start_broker()
-    stay_busy(0.7)
+    let_users_work(0.7)
     pipeline.kill("sync")
-    stay_busy(0.7)
+    let_users_work(0.7)
     shop.close_doors()
     pipeline.start("sync", "sync", "--target", "main")
     pipeline.wait_until_caught_up("main")
@@ -139,7 +139,7 @@ def second_target_without_the_source(shop: Shop, pipeline: Pipeline) -> None:
     shop.come_back()
     pipeline.start("sync", "sync")
     shop.open_doors()
-    stay_busy()
+    let_users_work()
     shop.close_doors()
     pipeline.wait_until_caught_up("main", "second")
     assert shop.differences(pipeline.targets["main"]) == []
@@ -159,8 +159,8 @@ def uninstall(shop: Shop, pipeline: Pipeline, untouched: str) -> None:
     engine.dispose()
 
 
-def stay_busy(seconds: float = 1.5) -> None:
-    """Let people use the shop; there is no condition to wait for, only time to pass."""
+def let_users_work(seconds: float = 1.5) -> None:
+    """Let users work for a while; no condition exists to wait for."""
     threading.Event().wait(seconds)
 
 

@@ -1,4 +1,4 @@
-"""Before anything runs: check, dry run, install, uninstall, and what is refused (features 4: scenarios 1 to 6, 16)."""
+"""Before anything runs: check, dry run, install, uninstall, and their refusals (features 4: scenarios 1 to 6, 16)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def pipeline(tmp_path: Path, database: str) -> Iterator[Pipeline]:
-    """Make a SQLite source with two tables, and a target; nothing runs."""
+    """Make a SQLite source with two tables, and a target; no process runs."""
     made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={"main": with_password(database)})
     made.configure()
     run_at_source(made, "CREATE TABLE orders (id INTEGER PRIMARY KEY, v TEXT)")
@@ -53,7 +53,7 @@ def test_names_that_a_target_cannot_have_are_reported_before_anything_is_done(pi
     assert found_line.startswith(f"main.{long}: the name {long} is too long and becomes a_name_that")
 
 
-def test_a_reader_without_rights_gets_the_grants_and_nothing_is_touched(
+def test_a_user_without_privileges_gets_the_grants_and_nothing_is_changed(
     tmp_path: Path, postgres_server: Server, database: str
 ) -> None:
     with closing(psycopg2.connect(libpq(database))) as connection:
@@ -105,7 +105,7 @@ def test_a_url_that_the_target_rejects_is_named_by_line(pipeline: Pipeline, data
     assert PASSWORD not in refused.err
 
 
-def test_a_table_that_is_not_there_is_named_with_the_nearest(pipeline: Pipeline) -> None:
+def test_a_missing_table_is_reported_with_the_nearest_name(pipeline: Pipeline) -> None:
     refused = pipeline.venus("check", code=2, environ={"VENUS_SOURCE__TABLES": "ordrs"})
 
     assert refused.err.splitlines() == [
@@ -126,7 +126,7 @@ def test_a_broken_configuration_is_one_line_with_file_line_and_key(pipeline: Pip
     assert f"venus.toml:{len(text.splitlines()) + 1}: not TOML" in pipeline.venus("status", code=2).err
 
 
-def test_a_trigger_dropped_by_hand_is_made_again_alone_and_its_table_marked(pipeline: Pipeline) -> None:
+def test_a_trigger_dropped_by_hand_is_recreated_alone_and_its_table_marked(pipeline: Pipeline) -> None:
     assert pipeline.ask("install-triggers")["created"]
     installed = catalogue(pipeline)
     (dropped,) = [row for row in installed if "'trigger'" in row and "venus_u_" in row and "'orders'" in row]
@@ -149,7 +149,7 @@ def test_a_trigger_dropped_by_hand_is_made_again_alone_and_its_table_marked(pipe
     assert "active, filling 0 of about" in " ".join(pipeline.venus("status", code=1).out.split())
 
 
-def test_a_table_that_was_dropped_keeps_no_other_from_being_read_again(pipeline: Pipeline) -> None:
+def test_a_dropped_table_does_not_block_a_new_fill_of_another(pipeline: Pipeline) -> None:
     pipeline.ask("install-triggers")
     run_at_source(pipeline, "DROP TABLE lines")
 
@@ -162,7 +162,7 @@ def test_a_table_that_was_dropped_keeps_no_other_from_being_read_again(pipeline:
     assert pipeline.ask("resync", "--all")["resync"] == ["main.orders"]
 
 
-def test_tables_that_are_refused_are_named_and_the_others_installed(pipeline: Pipeline) -> None:
+def test_refused_tables_are_named_and_the_others_installed(pipeline: Pipeline) -> None:
     run_at_source(
         pipeline,
         "CREATE TABLE loose (a TEXT, b TEXT)",
@@ -191,7 +191,7 @@ def test_tables_that_are_refused_are_named_and_the_others_installed(pipeline: Pi
     pipeline.venus("install-triggers", environ={"VENUS_SOURCE__EXCLUDE": "loose,nul[*]"})
 
 
-def test_nothing_is_installed_where_every_table_is_refused(pipeline: Pipeline) -> None:
+def test_nothing_is_installed_if_every_table_is_refused(pipeline: Pipeline) -> None:
     run_at_source(pipeline, "CREATE TABLE loose (a TEXT, b TEXT)")
     before = catalogue(pipeline)
 
@@ -202,7 +202,7 @@ def test_nothing_is_installed_where_every_table_is_refused(pipeline: Pipeline) -
     assert catalogue(pipeline) == before
 
 
-def test_a_source_file_that_is_not_there_is_not_made(pipeline: Pipeline) -> None:
+def test_a_missing_source_file_is_not_created(pipeline: Pipeline) -> None:
     (pipeline.folder / "app.db").unlink()
 
     for command in ("check", "install-triggers", "uninstall-triggers"):
@@ -210,7 +210,7 @@ def test_a_source_file_that_is_not_there_is_not_made(pipeline: Pipeline) -> None
     assert not (pipeline.folder / "app.db").exists()
 
 
-def test_migrating_before_installing_or_without_a_broker_says_what_to_do(pipeline: Pipeline) -> None:
+def test_migrating_before_installing_or_without_a_broker_names_the_remedy(pipeline: Pipeline) -> None:
     refused = pipeline.venus("migrate", "--target", "main", code=2)
     assert "install-triggers" in refused.err
     pipeline.venus("install-triggers")
@@ -218,7 +218,7 @@ def test_migrating_before_installing_or_without_a_broker_says_what_to_do(pipelin
     assert "venus broker" in refused.err
 
 
-def test_a_table_that_is_left_out_later_is_named_because_it_is_captured_all_the_same(pipeline: Pipeline) -> None:
+def test_a_table_that_is_excluded_later_is_named_because_it_is_still_captured(pipeline: Pipeline) -> None:
     pipeline.venus("install-triggers")
     assert "although" not in pipeline.venus("check").out
     pipeline.source_options = 'exclude = ["lines"]'

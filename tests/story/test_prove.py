@@ -1,4 +1,4 @@
-"""`venus prove` on each kind of server (scenario 96): what it shows, what it refuses, and what it leaves."""
+"""`venus prove` on each kind of server (scenario 96): its report, its refusals, and the removal of its objects."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from venus.config import Settings
 pytestmark = pytest.mark.integration
 
 QUICK = ("--minutes", "0.03", "--rows", "2000", "--cases", "swap or truncate_empties or hardest_values or rolled_back")
-#: A user and a database that no report may name.
+#: A user and a database whose names must not appear in a report.
 USER, DATABASE, PASSWORD = "quentin_u", "ledger_db", "hidden-42"
 
 
 @dataclass(slots=True)
 class Prover:
-    """The command in a folder of its own."""
+    """Runs the command in a folder of its own."""
 
     folder: Path
 
@@ -71,7 +71,7 @@ def prover(tmp_path: Path) -> Prover:
 
 @pytest.fixture
 def scratch(postgres_server: Server) -> Iterator[str]:
-    """Make a scratch database as the script of the command does."""
+    """Make a scratch database with the script that the command prints."""
     postgres_server.execute(f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'")
     postgres_server.execute(f"CREATE DATABASE {DATABASE} OWNER {USER} TEMPLATE template0")
     url = postgres_server.url(DATABASE, USER, PASSWORD)
@@ -94,7 +94,7 @@ def failures(document: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def require_proof(prover: Prover, outcome: tuple[int, str, str], *secrets: str) -> dict[str, Any]:
-    """Require a run without failures whose report names nothing; return the report."""
+    """Check a run without failures whose report names no user or database; return the report."""
     document = prover.report()
     assert failures(document) == []
     assert outcome[0] == 0, outcome
@@ -109,7 +109,7 @@ def require_proof(prover: Prover, outcome: tuple[int, str, str], *secrets: str) 
     return document
 
 
-def test_postgresql_is_proved_and_left_as_it_was(prover: Prover, scratch: str) -> None:
+def test_postgresql_passes_and_is_left_unchanged(prover: Prover, scratch: str) -> None:
     outcome = prover.run(scratch, *QUICK)
     document = require_proof(prover, outcome, USER, DATABASE)
     parsed = [c for s in document["sections"] if s["title"] == STATEMENTS for c in s["cases"]]
@@ -119,21 +119,21 @@ def test_postgresql_is_proved_and_left_as_it_was(prover: Prover, scratch: str) -
     assert prover.report()["left_out"] == ["most cases", "writers", "cost of triggers"]
 
 
-def test_mariadb_is_proved_and_left_as_it_was(
+def test_mariadb_passes_and_is_left_unchanged(
     prover: Prover, mariadb_server: MariaServer, mariadb_exact_database: str
 ) -> None:
     require_proof(prover, prover.run(mariadb_exact_database, *QUICK))
     assert scratch_of(mariadb_exact_database).list_objects() == []
 
 
-def test_sqlite_is_proved_and_left_as_it_was(prover: Prover) -> None:
+def test_sqlite_passes_and_is_left_unchanged(prover: Prover) -> None:
     url = f"sqlite:///{prover.folder / 'ledger.db'}"
     (prover.folder / "ledger.db").touch()
     require_proof(prover, prover.run(url, *QUICK), "ledger")
     assert scratch_of(url).list_objects() == []
 
 
-def test_the_stand_in_for_oracle_reaches_every_part(prover: Prover, mariadb_oracle_server: MariaServer) -> None:
+def test_the_oracle_stand_in_runs_every_part(prover: Prover, mariadb_oracle_server: MariaServer) -> None:
     """It has no DBMS_SQL and no EXPLAIN PLAN: these parts fail by name, the others run, and the report is written."""
     standin = StandIn(mariadb_oracle_server)
     standin.prepare()
@@ -147,10 +147,10 @@ def test_the_stand_in_for_oracle_reaches_every_part(prover: Prover, mariadb_orac
     assert place.list_objects() == []
 
 
-# -- what it refuses ---------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------------------------
 
 
-def test_a_database_with_a_table_is_refused_and_the_script_printed(prover: Prover, scratch: str) -> None:
+def test_a_database_with_a_table_is_refused_and_the_script_is_printed(prover: Prover, scratch: str) -> None:
     with closing(psycopg2.connect(libpq(scratch))) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE public.ledger (id int PRIMARY KEY)")
         connection.commit()
@@ -185,7 +185,7 @@ def test_a_wrong_url_is_named_in_one_line(prover: Prover, url: str, code: int, s
     assert len(err.strip().splitlines()) <= 2
 
 
-def test_a_user_without_rights_is_refused_before_anything_is_made(
+def test_a_user_without_privileges_is_refused_before_anything_is_created(
     prover: Prover, scratch: str, postgres_server: Server
 ) -> None:
     postgres_server.execute(f"ALTER DATABASE {DATABASE} OWNER TO postgres")
@@ -211,7 +211,7 @@ def test_a_wrong_option_is_named(prover: Prover, option: tuple[str, str], said: 
     assert said in err
 
 
-# -- what it leaves ----------------------------------------------------------------------------------------------
+# -- removal ---------------------------------------------------------------------------------------------------------
 
 
 def wait_for_tables(url: str) -> None:
@@ -228,7 +228,7 @@ def test_ctrl_c_leaves_nothing(prover: Prover, scratch: str) -> None:
     assert scratch_of(scratch).list_objects() == []
 
 
-def test_a_killed_run_is_named_by_the_next_with_a_removal_that_works(prover: Prover, scratch: str) -> None:
+def test_a_killed_run_is_reported_by_the_next_with_a_removal_that_works(prover: Prover, scratch: str) -> None:
     with prover.start(scratch, "--minutes", "5") as process:
         wait_for_tables(scratch)
         code, _, err = prover.run(scratch, *QUICK)
@@ -255,11 +255,11 @@ def sessions(url: str) -> list[Any]:
         return cursor.fetchall()
 
 
-# -- what it notices ---------------------------------------------------------------------------------------------
+# -- failures that it notices ----------------------------------------------------------------------------------------
 
 
 class NoTriggerScratch(PostgresScratch):
-    """Database in which triggers do not fire for the application: changes are not captured."""
+    """Database in which triggers do not fire for the application, so that changes are not captured."""
 
     def connect(self) -> Application:
         app = super().connect()
@@ -298,7 +298,7 @@ class UncleanScratch(SqliteScratch):
             do(app, "CREATE TABLE IF NOT EXISTS left_over (id INTEGER PRIMARY KEY)")
 
 
-def test_what_stays_behind_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_that_stay_behind_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "s.db").touch()
     scratch = UncleanScratch(f"sqlite:///{tmp_path}/s.db")

@@ -1,4 +1,4 @@
-"""The commands of the README, in their order and as they are written; only addresses come from the environment."""
+"""The commands of the README in order and unchanged; only addresses come from the environment."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def blocks(kind: str, heading: str) -> list[str]:
 
 
 def first_screen(kind: str) -> list[str]:
-    """Return the code blocks in front of the first heading."""
+    """Return the code blocks before the first heading."""
     return re.findall(rf"```{kind}\n(.*?)```", README.partition("\n## ")[0], re.DOTALL)
 
 
 def commands(heading: str) -> list[str]:
-    """Return the command lines of a section, without prompt and remark; "" = the first screen."""
+    """Return the command lines of a section, without prompts and comments; "" = the first screen."""
     found = blocks("console", heading) if heading else first_screen("console")
     lines = [line for block in found for line in block.splitlines()]
     return [line.removeprefix("$ ").partition("#")[0].strip() for line in lines]
@@ -85,12 +85,12 @@ def test_the_recording_shows_the_first_screen() -> None:
     assert any(line.startswith("-- the change was there after") for line in shown)
 
 
-def test_the_commands_of_the_readme_work_in_their_order(pipeline: Pipeline) -> None:
+def test_the_commands_of_the_readme_work_in_order(pipeline: Pipeline) -> None:
     file = pipeline.folder / "venus.toml"
     follow(pipeline, "Keep your own database equal")
     wait_equal(pipeline, "main", "public")
 
-    # not earlier: the `venus sync` that runs would take it for one of its targets
+    # not earlier, because the running `venus sync` would take it as one of its targets
     pipeline.environ["VENUS_TARGETS__SECOND__URL"] = pipeline.targets["second"]
     file.write_text(file.read_text() + blocks("toml", "A second target")[0])
     follow(pipeline, "A second target")
@@ -102,7 +102,7 @@ def test_the_commands_of_the_readme_work_in_their_order(pipeline: Pipeline) -> N
 
 
 def set_predicate(pipeline: Pipeline) -> None:
-    """Give the second target the predicate of the README: it is taken over while the source is off."""
+    """Give the second target the predicate of the README; it is applied while the source is off."""
     file = pipeline.folder / "venus.toml"
     whole, predicate = blocks("toml", "A second target")
     file.write_text(file.read_text().replace(whole, predicate))
@@ -123,13 +123,13 @@ def set_predicate(pipeline: Pipeline) -> None:
 
 
 def follow(pipeline: Pipeline, heading: str) -> None:
-    """Run the commands of a section; `&` means what it means in a shell."""
+    """Run the commands of a section; `&` means the same as in a shell."""
     for command in commands(heading):
         assert command.startswith("venus "), command
         words = command.removeprefix("venus ").split()
         if words[0] == "init":
             write_first_configuration(pipeline, words)
-        elif words[-1] == "&" or words[0] == "run":  # the README shows what follows in another window
+        elif words[-1] == "&" or words[0] == "run":  # the README shows the next commands in another window
             pipeline.start(words[0], *(word for word in words if word != "&"))
             if words[0] == "broker":
                 pipeline.until_said("broker listens on", "the broker")
@@ -138,7 +138,7 @@ def follow(pipeline: Pipeline, heading: str) -> None:
 
 
 def write_first_configuration(pipeline: Pipeline, words: list[str]) -> None:
-    """Run `venus init` with the test's own target, and continue with the file on README's first screen."""
+    """Run `venus init` with the test's own target, and continue with the file on the README's first screen."""
     file, shown = pipeline.folder / "venus.toml", first_screen("toml")[0]
     file.unlink(missing_ok=True)
     pipeline.venus(words[0], words[1], pipeline.targets["main"])
@@ -149,14 +149,14 @@ def write_first_configuration(pipeline: Pipeline, words: list[str]) -> None:
 
 
 def wait_equal(pipeline: Pipeline, target: str, schema: str) -> None:
-    """Wait until the target is equal; the source is at rest."""
+    """Wait until the target equals the source, which no session writes to."""
     shop = pipeline.folder / "shop.db"
     pipeline.until(
         lambda: not compare_shop(shop, pipeline.targets[target], schema=schema).different, f"{target} to be equal"
     )
 
 
-def test_the_script_is_on_the_path_of_the_environment() -> None:
+def test_the_venus_script_is_on_the_path_of_the_environment() -> None:
     venus = shutil.which("venus", path=str(Path(sys.executable).parent))
     assert venus is not None
 

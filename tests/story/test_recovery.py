@@ -1,4 +1,4 @@
-"""The steps of docs/how-to/restore.md, when the broker's data are lost or old: they work, nothing else is lost."""
+"""The steps of docs/how-to/restore.md for lost or old broker data: they work, and no other data is lost."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_a_broker_that_lost_its_data_is_refused_and_filled_again(pipeline: Pipel
     assert pipeline.stop("sync") == 0
 
 
-def test_a_broker_that_was_put_back_to_a_backup_is_refused_and_filled_again(pipeline: Pipeline) -> None:
-    """Its full data has rows that are gone since, and its queue will give offsets once more that the target has."""
+def test_a_broker_restored_from_a_backup_is_refused_and_filled_again(pipeline: Pipeline) -> None:
+    """Its full data has rows that were deleted since, and its queue would assign offsets again that the target has."""
     write(pipeline, "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)", "INSERT INTO t VALUES (1, 'old'), (2, 'old')")
     pipeline.venus("install-triggers")
     pipeline.start_broker()
@@ -99,7 +99,7 @@ def test_a_broker_that_was_put_back_to_a_backup_is_refused_and_filled_again(pipe
 
     pipeline.venus("uninstall-triggers")
     pipeline.venus("install-triggers")
-    refused = pipeline.venus("migrate", "--target", "main", code=3)  # it has read the source once more
+    refused = pipeline.venus("migrate", "--target", "main", code=3)  # capture has read the source again
     assert "`venus resync --all --target main`, then `venus sync`" in refused.err
     pipeline.venus("resync", "--all", "--target", "main")
     pipeline.start("sync", "sync")
@@ -110,10 +110,10 @@ def test_a_broker_that_was_put_back_to_a_backup_is_refused_and_filled_again(pipe
 
 
 @pytest.mark.parametrize("queue", ["kept", "gone"])
-def test_a_target_that_was_put_back_to_a_backup_continues_by_itself(
+def test_a_target_restored_from_a_backup_continues_by_itself(
     queue: str, pipeline: Pipeline, postgres_server: Server
 ) -> None:
-    """Or a replica that lacks the last commits has taken over: its offset went back with its rows."""
+    """The same holds after a failover to a replica that lacks the last commits: its offset went back with its rows."""
     name = sqlalchemy.make_url(pipeline.targets["main"]).database
     if queue == "gone":
         pipeline.environ["VENUS_BROKER__RETAIN_BYTES"] = "0"

@@ -1,7 +1,6 @@
-"""The walk of docs/how-to/regions.md: every file and every command, as it is written there.
+"""The walk through docs/how-to/regions.md: every file and every command, unchanged.
 
-Only addresses are others: ports that are free, and databases of this test. `&` and `%N` mean what they mean in
-a shell.
+Only addresses differ: free ports, and databases of this test. `&` and `%N` mean the same as in a shell.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = 
 
 
 class DocumentShell:
-    """Shell that runs the commands of the document in a folder of its own."""
+    """Shell that runs the document's commands in a folder of its own."""
 
     def __init__(self, folder: Path, targets: dict[str, str]) -> None:
         self.pipeline = Pipeline(folder=folder, source="", targets=targets)
@@ -46,11 +45,11 @@ class DocumentShell:
         build_shop(folder / "shop.db", customers=100, products=50, orders=300)
 
     def _replace_ports(self, text: str) -> str:
-        """Return it with ports that are free."""
+        """Return a text with free ports in place of the document's."""
         return re.sub(r"(127\.0\.0\.1):(\d+)", lambda m: f"{m[1]}:{self._ports[m[2]]}", text)
 
-    def type(self, command: str) -> Answer | None:
-        """Do what one line says."""
+    def run_line(self, command: str) -> Answer | None:
+        """Execute one line."""
         words = self._replace_ports(command).split()
         if words[0] == "kill":
             self.pipeline.kill(self._jobs[int(words[-1].removeprefix("%")) - 1])
@@ -69,7 +68,7 @@ class DocumentShell:
         return self.pipeline.venus(*words, code=code)
 
     def insert_customer(self, number: int) -> None:
-        """Be the application at head office, which has a new customer."""
+        """Insert a customer at head office, as the application does."""
         row = (number, "new", f"{number}@example.com", "2026-11-22 10:00:00")
         with closing(sqlite3.connect(self.pipeline.folder / "shop.db", timeout=30)) as shop, shop:
             shop.execute("INSERT INTO customers (id, name, email, created_at) VALUES (?, ?, ?, ?)", row)
@@ -94,7 +93,7 @@ def lines(block: str) -> list[str]:
 
 
 def stable_lines(lines: list[str]) -> list[str]:
-    """Return a drawing without what differs from run to run."""
+    """Return a drawing without the parts that differ from run to run."""
     return [re.sub(r"(?<=main)  .*|127\.0\.0\.1:\d+| · load \d+%", "", line).rstrip() for line in lines]
 
 
@@ -106,18 +105,18 @@ def equal(walk: DocumentShell, target: str, tables: set[str]) -> bool:
     )
 
 
-def test_the_walk_goes_as_it_is_written(walk: DocumentShell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_walk_work(walk: DocumentShell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     until = walk.pipeline.until
     started, topology, targets, lost, back = (lines(block) for block in CONSOLES)
     assert (len(FILES), len(started), len(targets)) == (5, 7, 5)
     for command in started:
-        walk.type(command)
+        walk.run_line(command)
 
     drawn: list[str] = []
 
     def is_level() -> bool:
-        found = walk.type(topology[0])
+        found = walk.run_line(topology[0])
         assert found is not None
         drawn[:] = found.out.splitlines()
         return found.code == 0 and sum("level," in line for line in drawn) == 4
@@ -126,30 +125,30 @@ def test_the_walk_goes_as_it_is_written(walk: DocumentShell, monkeypatch: pytest
     assert stable_lines(drawn) == stable_lines(CONSOLES[1].splitlines()[1:])
 
     for command in targets[:-1]:
-        said = walk.type(command)
+        said = walk.run_line(command)
         labelled = "customers, order_lines, orders" if "eu" in command else "products"
         assert said is None or f"the broker set here mirrors {labelled} only" in said.out
     assert {name for (name,) in query(walk.pipeline.targets["eu"], TABLES)} == SALES
     assert {name for (name,) in query(walk.pipeline.targets["asia"], TABLES)} == {"products"}
     walk.insert_customer(9001)
     until(lambda: equal(walk, "eu", SALES), "the target of eu", every_s=0.2)
-    until(lambda: (walk.type(targets[-1]) or Answer(1, "", "")).code == 0, "a healthy status", every_s=0.5)
+    until(lambda: (walk.run_line(targets[-1]) or Answer(1, "", "")).code == 0, "a healthy status", every_s=0.5)
 
-    walk.type(lost[0])
+    walk.run_line(lost[0])
     walk.insert_customer(9002)
     until(lambda: equal(walk, "eu", SALES), "the target to continue at us")
-    until(lambda: "hq -> tandem -> us" in (walk.type(lost[1]) or Answer(1, "", "")).out, "the path", every_s=0.5)
-    drawn_now = walk.type(lost[2])
+    until(lambda: "hq -> tandem -> us" in (walk.run_line(lost[1]) or Answer(1, "", "")).out, "the path", every_s=0.5)
+    drawn_now = walk.run_line(lost[2])
     assert drawn_now is not None
     assert drawn_now.code == 1
     assert "no answer" in drawn_now.out
 
-    walk.type(back[0])
+    walk.run_line(back[0])
     walk.insert_customer(9003)
-    until(lambda: (walk.type(back[1]) or Answer(1, "", "")).code == 0, "eu to be back", every_s=0.5)
+    until(lambda: (walk.run_line(back[1]) or Answer(1, "", "")).code == 0, "eu to be back", every_s=0.5)
     until(lambda: equal(walk, "eu", SALES), "the target of eu")
     until(lambda: equal(walk, "asia", {"products"}), "the target of asia")
-    verified = walk.type(back[2])
+    verified = walk.run_line(back[2])
     assert verified is not None
     assert "the broker set here mirrors customers, order_lines, orders only" in verified.out + verified.err
 

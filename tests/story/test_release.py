@@ -1,6 +1,6 @@
-"""A DBA wants VENUS off one busy table at three in the morning, and has it back in the morning.
+"""A DBA removes VENUS from one busy table at night, and adds the table again in the morning.
 
-The application writes all the while, `venus sync` runs, and the other tables must not notice.
+The application writes all the time, `venus sync` runs, and the other tables must not be affected.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Shop:
     server: Server
 
     def run(self, *statements: str) -> Rows:
-        """Run statements in a transaction each."""
+        """Run statements, each in a transaction of its own."""
         with closing(self.connect()) as connection:
             cursor = connection.cursor()
             for statement in statements:
@@ -55,22 +55,22 @@ class Shop:
         return rows
 
     def run_at_target(self, query: str, target: str = "main") -> Rows:
-        """Ask a target."""
+        """Query a target."""
         with closing(psycopg2.connect(libpq(self.pipeline.targets[target]))) as connection:
             cursor = connection.cursor()
-            there = self.namespace if self.namespace != "main" else "public"  # what SQLite calls it means nothing there
+            there = self.namespace if self.namespace != "main" else "public"  # SQLite's own schema name
             cursor.execute(f'SET search_path = "{there}"')
             cursor.execute(query)
             return list(cursor.fetchall())
 
     def equal(self, table: str, target: str = "main") -> bool:
-        """Say whether a table is the same at both ends."""
+        """Return whether a table is the same at both ends."""
         query = f"SELECT * FROM {table} ORDER BY 1"
         return [tuple(r) for r in self.run(query)] == [tuple(r) for r in self.run_at_target(query, target)]
 
     @contextmanager
     def write_meanwhile(self) -> Iterator[None]:
-        """Write to both tables all the while."""
+        """Write to both tables within the block."""
         stop, failed = threading.Event(), []
 
         def write() -> None:
@@ -141,7 +141,7 @@ def states(shop: Shop) -> dict[str, str]:
     return {t["name"].rpartition(".")[2]: t["state"] for t in shop.pipeline.status()["source"]["tables"]}
 
 
-def test_one_busy_table_leaves_capture_and_comes_back(shop: Shop) -> None:
+def test_one_busy_table_leaves_capture_and_returns(shop: Shop) -> None:
     pipeline, name = shop.pipeline, f"{shop.namespace}.busy"
     wait_until_healthy(shop)
     refused = pipeline.venus("uninstall-triggers", "bsuy", code=2)
@@ -176,14 +176,14 @@ def test_one_busy_table_leaves_capture_and_comes_back(shop: Shop) -> None:
 
 
 def check_messages(shop: Shop, name: str) -> None:
-    """Look whether every command says that the table is not captured."""
+    """Check that every command reports that the table is not captured."""
     pipeline = shop.pipeline
     sentence = f"{name} is not captured any more (taken out of capture at "
     pipeline.until_ok()
     status = pipeline.venus("status", code=(0, 1)).out
     assert sentence in " ".join(status.split())
     assert "1 table not captured" in " ".join(status.split())
-    # without the source's URL, the broker tells; capture reports to it at its next comparison
+    # without the source's URL the broker answers, to which capture reports at its next comparison
     kept = (pipeline.folder / "venus.toml").read_text()
     (pipeline.folder / "venus.toml").write_text(kept.replace(f'url = "{pipeline.source}"', "", 1))
     try:
@@ -251,7 +251,7 @@ def test_a_removal_that_was_killed_is_named_and_finished(shop: Shop) -> None:
     assert states(shop) == {"busy": "RELEASED", "line": "ACTIVE"}
 
 
-def test_what_is_not_captured_is_left_out_and_named(shop: Shop) -> None:
+def test_an_uncaptured_table_is_left_out_and_named(shop: Shop) -> None:
     pipeline, name = shop.pipeline, f"{shop.namespace}.busy"
     wait_until_healthy(shop)
     pipeline.stop("sync")

@@ -1,7 +1,7 @@
-"""`venus run`: one configuration, one command, the rows (scenario 82); and back to processes of their own.
+"""`venus run`: one configuration, one command, all rows (scenario 82); and a change back to separate processes.
 
-Refused without triggers -> `--install` -> load under writers -> following -> killed and started again under writers ->
-a second target -> separate broker and sync on the same data -> `venus run` again -> Ctrl-C.
+Refused without triggers -> `--install` -> load under writers -> following -> killed and restarted under writers -> a
+second target -> separate broker and sync on the same data -> `venus run` again -> Ctrl-C.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def add_a_target(shop: Shop, pipeline: Pipeline, url: str) -> None:
     assert "main: loading" not in last_run(pipeline), "a loaded target is not loaded again"
 
 
-def test_what_is_in_the_way_is_one_line_with_the_way_out(tmp_path: Path, postgres_server: Server) -> None:
-    """In a folder with a space, without a home, in a German environment."""
+def test_each_obstacle_is_reported_in_one_line_with_the_remedy(tmp_path: Path, postgres_server: Server) -> None:
+    """Run in a folder with a space, without a home, in a German environment."""
     folder = tmp_path / "a folder"
     folder.mkdir()
     shop = SqliteShop(folder)
@@ -165,7 +165,7 @@ def start(pipeline: Pipeline) -> None:
 
 
 def last_run(pipeline: Pipeline) -> str:
-    """Return what the newest `venus run` has written."""
+    """Return the log of the newest `venus run`."""
     return pipeline.log.read_text().rpartition("$ venus run")[2]
 
 
@@ -188,7 +188,7 @@ def compare_rows(shop: Shop, pipeline: Pipeline, *targets: str) -> None:
 
 
 def interrupt(pipeline: Pipeline) -> int:
-    """Press Ctrl-C, which reaches the whole group of processes; return the exit code."""
+    """Send SIGINT to the whole process group, as Ctrl-C does; return the exit code."""
     process: subprocess.Popen[bytes] = pipeline.running.pop("run")
     os.killpg(process.pid, signal.SIGINT)
     code = process.wait(TIMEOUT_S)
@@ -197,5 +197,5 @@ def interrupt(pipeline: Pipeline) -> int:
 
 
 def let_users_work(seconds: float) -> None:
-    """Let people use the shop; there is no condition to wait for, only time to pass."""
+    """Let users work for a while; no condition exists to wait for."""
     threading.Event().wait(seconds)

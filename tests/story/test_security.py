@@ -1,4 +1,4 @@
-"""A security officer looks at a whole pipeline with TLS: planted secrets are nowhere, every user has one role only."""
+"""A security review of a pipeline with TLS: planted secrets appear nowhere, and every user has only one role."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from venus.rpc.address import ClientCredentials
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-#: Each as it is, and as it stands in a URL.
+#: Each secret as it is, and as it is encoded in a URL.
 SOURCE_PASSWORD, SOURCE_QUOTED = "Plan7ed/Source@Secret", "Plan7ed%2FSource%40Secret"
 TARGET_PASSWORD, TARGET_QUOTED = "Plan7ed Target:Secret", "Plan7ed%20Target%3ASecret"
 SPARK_SECRET = "Plan7edSparkSecret"
@@ -40,7 +40,7 @@ ROWS = 500
 
 
 class ProcessList:
-    """Looks through the arguments of every process, all the time."""
+    """Repeatedly searches the arguments of every process for secrets."""
 
     def __init__(self, secrets: list[bytes]) -> None:
         self._secrets = secrets
@@ -51,7 +51,7 @@ class ProcessList:
         self._thread.start()
 
     def _look(self) -> None:
-        while not self._stop.wait(0.05):  # a command lives for longer
+        while not self._stop.wait(0.05):  # every command lives longer than this
             self.looks += 1
             for path in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
@@ -67,7 +67,7 @@ class ProcessList:
 
 
 class SecuredPipeline(Pipeline):
-    """A pipeline with TLS, and secrets that stand in no file of its folder."""
+    """A pipeline with TLS, whose secrets are in no file of its folder."""
 
     secrets: tuple[str, ...] = ()
     token: str = ""
@@ -80,17 +80,17 @@ class SecuredPipeline(Pipeline):
         return get(f"127.0.0.1:{self.ports[1]}", path, proof)
 
     def config_of(self, name: str) -> tuple[str, str]:
-        """Write a configuration for a person or process; return the words that name it."""
+        """Write a configuration for a person or process; return the options that select it."""
         text = (self.folder / "base.toml").read_text() + SECURITY.format(certs=self.folder / "certs", name=name)
         (self.folder / f"{name}.toml").write_text(text)
         return "-c", f"{name}.toml"
 
     def where_secrets_are(self) -> list[str]:
-        """Return every file of the folder that holds one of the secrets."""
+        """Return every file of the folder that contains one of the secrets."""
         return [
             f"{path.relative_to(self.folder)}: {secret}"
             for path in self.folder.rglob("*")
-            if path.is_file() and path.suffix != ".toml"  # where the user has written one of them
+            if path.is_file() and path.suffix != ".toml"  # the user has written one secret into these files
             for content in [path.read_bytes()]
             for secret in self.secrets
             if secret.encode() in content
@@ -143,8 +143,8 @@ def write(url: str, statement: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.spark])])
-def test_planted_secrets_are_nowhere(pipeline: SecuredPipeline, engine: str) -> None:
-    """What Spark's own log of events says is in tests/story/test_spark.py as well."""
+def test_planted_secrets_appear_nowhere(pipeline: SecuredPipeline, engine: str) -> None:
+    """tests/story/test_spark.py tests Spark's own event log."""
     pipeline.new_interpreters = engine == "spark"
     write(pipeline.source, "CREATE TABLE items (id int PRIMARY KEY, label text)")
     write(pipeline.source, f"INSERT INTO items SELECT n, 'label ' || n FROM generate_series(1, {ROWS}) n")
@@ -174,7 +174,7 @@ def test_planted_secrets_are_nowhere(pipeline: SecuredPipeline, engine: str) -> 
 
 
 def run_everything(pipeline: SecuredPipeline, engine: str) -> None:
-    """Do what users do."""
+    """Run every command that a user runs."""
     pipeline.venus("check", code=(0, 1))
     pipeline.venus("install-triggers")
     pipeline.venus("config")
@@ -187,11 +187,11 @@ def run_everything(pipeline: SecuredPipeline, engine: str) -> None:
     pipeline.venus("cutover", "--target", "main", "--rehearse", code=(0, 1, 3))
     pipeline.venus("pause", "--target", "main")
     pipeline.venus("resume", "--target", "main")
-    pipeline.venus("forget", "--target", "second", "--yes", *pipeline.config_of("ann"), code=3)  # it is connected
+    pipeline.venus("forget", "--target", "second", "--yes", *pipeline.config_of("ann"), code=3)  # the loop is connected
 
 
 def run_failures(pipeline: SecuredPipeline) -> None:
-    """Let everything go wrong that quotes URLs in its messages."""
+    """Cause every failure whose message quotes a URL."""
     nowhere = {"VENUS_SOURCE__URL": "postgresql://postgres@127.0.0.1:1/gone"}
     pipeline.venus("check", code=75, environ=nowhere)
     pipeline.venus("-v", "install-triggers", code=75, environ=nowhere)
@@ -209,7 +209,7 @@ def run_failures(pipeline: SecuredPipeline) -> None:
     pipeline.stop("sync")
 
 
-def test_each_user_has_one_role_only(pipeline: SecuredPipeline) -> None:
+def test_each_user_has_only_one_role(pipeline: SecuredPipeline) -> None:
     ended = pipeline.venus("forget", "--business", "main", "--yes", code=3)
     assert "sync may not use Status: role operator or viewer is missing" in ended.err
 
@@ -230,7 +230,7 @@ def test_each_user_has_one_role_only(pipeline: SecuredPipeline) -> None:
     }
 
 
-def test_what_a_broker_refuses_to_start_with(pipeline: SecuredPipeline) -> None:
+def test_insecure_configurations_keep_a_broker_from_starting(pipeline: SecuredPipeline) -> None:
     open_to_all = {"VENUS_BROKER__LISTEN": "0.0.0.0:0", "VENUS_BROKER__ADDRESS": "", "VENUS_BROKER__DATA_DIR": "other"}
     ended = pipeline.venus("broker", "-c", "base.toml", code=2, environ=open_to_all)
 

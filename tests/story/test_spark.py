@@ -1,4 +1,4 @@
-"""Loading by Spark as a user does it: nothing set up, the source out of reach, nothing of the JVM to be seen."""
+"""Loading by Spark as a user runs it: without preparation, with an unreachable source, without output of the JVM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPARK = """
 "spark.eventLog.compress" = false
 "spark.eventLog.dir" = "{events}"
 """
-#: The source's machine is gone.
+#: A URL of a machine that does not exist.
 AWAY = {"VENUS_SOURCE__URL": "postgresql://venus@127.0.0.1:1/gone"}
 EVERYTHING = "SELECT array_agg(i::text ORDER BY id) FROM items i"
 
@@ -68,14 +68,14 @@ def test_a_target_is_loaded_by_spark_while_the_source_is_away(pipeline: Pipeline
     assert "SparkListenerTaskEnd" in events
     for secret in (PASSWORD, QUOTED):
         assert secret not in events
-    assert not list((pipeline.folder / "state").rglob("*.log"))  # a session that went well leaves no log
+    assert not list((pipeline.folder / "state").rglob("*.log"))  # a session without errors leaves no log
 
     again = pipeline.ask("migrate", "--target", "second", "--engine", "spark")
-    assert again["already_loaded"]  # said at once, without starting Spark
+    assert again["already_loaded"]  # reported at once, without starting Spark
 
 
 @pytest.mark.slow
-def test_a_load_is_submitted(pipeline: Pipeline) -> None:
+def test_a_load_is_submitted_to_a_cluster(pipeline: Pipeline) -> None:
     submit = ("spark", "submit", "--master", "local[2]", "--")
     answer = pipeline.venus(*submit, "migrate", "--target", "second", "--json", environ=AWAY)
 
@@ -90,7 +90,7 @@ def test_a_load_is_submitted(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.slow
-def test_the_check_says_what_spark_is_made_of(pipeline: Pipeline) -> None:
+def test_the_check_reports_the_parts_of_spark(pipeline: Pipeline) -> None:
     found = pipeline.ask("spark", "check")
 
     assert found["master"] == "local[2,4]"

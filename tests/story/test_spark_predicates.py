@@ -47,7 +47,7 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
         yield made
     finally:
         for log in (tmp_path / "state").rglob("spark-*.log"):
-            log.unlink()  # a session that is stopped in the middle leaves its log
+            log.unlink()  # a session that is stopped leaves its log
         made.close()
         postgres_server.drop_database(url)
 
@@ -101,7 +101,7 @@ def is_settled(pipeline: Pipeline) -> bool:
 
 
 def move_rows(pipeline: Pipeline, seed: int) -> None:
-    """Move many rows into the range and out of it, change keys, and delete."""
+    """Move many rows into and out of the range, change keys, and delete rows."""
     write(
         pipeline,
         f"UPDATE orders SET region = CASE region WHEN 'EU' THEN 'US' ELSE 'EU' END WHERE id % 3 = {seed % 3}",
@@ -113,7 +113,7 @@ def move_rows(pipeline: Pipeline, seed: int) -> None:
     write(pipeline, f"UPDATE orders SET amount = 120 WHERE id % 29 = {seed}")
 
 
-def test_spark_obeys_predicates(pipeline: Pipeline) -> None:
+def test_spark_applies_predicates(pipeline: Pipeline) -> None:
     pipeline.venus("install-triggers")
     pipeline.start_broker()
     loaded = pipeline.ask("migrate", "--target", "main", "--engine", "spark")

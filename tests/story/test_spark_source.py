@@ -1,7 +1,7 @@
-"""The examples of docs/how-to/spark-jobs.md, run as they stand there, against a pipeline at work (marker: spark).
+"""The examples of docs/how-to/spark-jobs.md, run unchanged against a working pipeline (marker: spark).
 
-Spark finds the format by itself: the folder that is put into PYTHONPATH has `pyspark_venus.py` and nothing else, as a
-wheel has it in site-packages. The quick form reads them: tests/unit/spark/test_examples.py.
+Spark finds the data source by itself: the folder in PYTHONPATH has only `pyspark_venus.py`, as site-packages has it
+from a wheel. tests/unit/spark/test_examples.py checks the examples without running them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
-    """Run capture and a lake: no database server is needed to try any of this."""
+    """Run capture and a lake: the examples need no database server."""
     made = Pipeline(
         folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={"lake": f"parquet://{tmp_path}/lake"}
     )
@@ -50,13 +50,13 @@ def write(pipeline: Pipeline, statement: str) -> None:
 
 
 def examples() -> list[str]:
-    """Return the Python of the document."""
+    """Return the Python examples of the document."""
     return re.findall(
         r"^```python\n(.*?)^```", (ROOT / "docs/how-to/spark-jobs.md").read_text(), re.MULTILINE | re.DOTALL
     )
 
 
-def test_the_examples_of_the_document_run_as_they_stand_there(pipeline: Pipeline) -> None:
+def test_the_examples_of_the_document_run_unchanged(pipeline: Pipeline) -> None:
     found = pipeline.folder / "site"
     found.mkdir()
     (found / "pyspark_venus.py").symlink_to(ROOT / "pyspark_venus.py")

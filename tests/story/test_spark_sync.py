@@ -1,6 +1,7 @@
-"""`venus sync --engine spark` as an operator runs it: its driver is killed repeatedly, nothing is lost or doubled.
+"""`venus sync --engine spark` as an operator runs it: its driver is killed repeatedly, no change is lost or doubled.
 
-Spark's checkpoint goes with every kill: a driver makes a new one. What is applied is decided by the target's offset.
+Spark's checkpoint is lost with every kill, and each driver creates another. The target's offset alone decides what was
+applied.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(2400),
     pytest.mark.usefixtures("executors_leave_nothing"),
 ]
-#: A driver needs a minute to start on a machine that does other things as well.
+#: A driver needs a minute to start on a busy machine.
 WAIT_S = 500.0
 
 
@@ -36,9 +37,9 @@ def pipeline(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Se
     url = postgres_server.create_database()
     made = Pipeline(folder=tmp_path, source=f"sqlite:///{tmp_path}/app.db", targets={"main": with_password(url)})
     made.environ = {"VENUS_SPARK__STAGE_ROWS_MIN": "50", "VENUS_SPARK__BATCH_ROWS_MAX": "2000"}
-    made.environ["TEST_NEW_INTERPRETERS"] = "1"  # the loops: the one with the driver is known by its words in /proc
+    made.environ["TEST_NEW_INTERPRETERS"] = "1"  # the loops; the one with the driver is found by its arguments in /proc
     made.configure()
-    if request.param:  # executors of a cluster start elsewhere
+    if request.param:  # executors of a cluster start in another folder
         made.environ |= {"VENUS_SPARK__MASTER": request.param, "PYTHONPATH": str(Path(__file__).parents[2])}
         with (tmp_path / "venus.toml").open("a") as file:
             file.write('[spark.conf]\n"spark.driver.memory" = "512m"\n"spark.executor.memory" = "512m"\n')
@@ -65,9 +66,9 @@ def write(pipeline: Pipeline, *statements: str) -> None:
 
 
 def driver(pipeline: Pipeline) -> psutil.Process | None:
-    """Return the process that has the driver, if it is up."""
+    """Return the driver's process, if it runs."""
     for child in psutil.Process(pipeline.running["sync"].pid).children():
-        with suppress(psutil.Error):  # killed a moment ago
+        with suppress(psutil.Error):  # the process was killed a moment ago
             if "--apply-only" in child.cmdline():
                 return child
     return None
@@ -80,7 +81,7 @@ def rows(path: str) -> list[tuple[int, str]]:
         return cursor.fetchall()
 
 
-def test_a_driver_that_is_killed_again_and_again_applies_everything_once(pipeline: Pipeline) -> None:
+def test_a_repeatedly_killed_driver_applies_every_change_once(pipeline: Pipeline) -> None:
     counted = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)"
     for round_no in range(3):
         write(pipeline, f"{counted} INSERT OR REPLACE INTO t SELECT i, '{round_no} ' || i FROM n")
@@ -88,7 +89,7 @@ def test_a_driver_that_is_killed_again_and_again_applies_everything_once(pipelin
         eventually(partial(has_moved, pipeline, round_no), "some of it", timeout_s=WAIT_S)
         found = driver(pipeline)
         if found is not None:
-            note(found, pipeline)
+            record_application(found, pipeline)
             found.kill()
     with closing(sqlite3.connect(pipeline.folder / "app.db")) as connection:
         expected = connection.execute("SELECT id, v FROM t ORDER BY id").fetchall()
@@ -96,16 +97,16 @@ def test_a_driver_that_is_killed_again_and_again_applies_everything_once(pipelin
     pipeline.wait_until_caught_up("main")
     eventually(
         lambda: driver(pipeline) is not None, "a driver", timeout_s=WAIT_S
-    )  # the last one may have died with nothing left
+    )  # the last driver may have died with nothing left to apply
     found = driver(pipeline)
     assert found is not None
-    note(found, pipeline)
+    record_application(found, pipeline)
     assert rows(pipeline.targets["main"]) == expected
     assert pipeline.status()["targets"][0]["unaccounted_rows"] == 0
 
 
-def note(process: psutil.Process, pipeline: Pipeline) -> None:
-    """Note the application of a driver that is going to be killed, once it has executors: they say its name."""
+def record_application(process: psutil.Process, pipeline: Pipeline) -> None:
+    """Record the Spark application of a driver that will be killed, once its executors show its name."""
 
     def note_name() -> bool:
         for child in process.children(recursive=True) if process.is_running() else ():
@@ -120,5 +121,5 @@ def note(process: psutil.Process, pipeline: Pipeline) -> None:
 
 
 def has_moved(pipeline: Pipeline, round_no: int) -> bool:
-    """Whether something of this round is at the target, or the driver is at work on it."""
+    """Return whether a change of this round is at the target, or the driver is working on it."""
     return any(value.startswith(f"{round_no} ") for _, value in rows(pipeline.targets["main"])[:50])

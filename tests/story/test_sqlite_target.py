@@ -19,12 +19,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def run_at_file(file: Path, statement: str) -> list[tuple[Any, ...]]:
-    """Run a statement as another program does."""
+    """Execute a statement as another program does."""
     with closing(sqlite3.connect(file, isolation_level=None, timeout=30)) as connection:
         return connection.execute(statement).fetchall()
 
 
-def test_postgresql_to_sqlite(tmp_path: Path, postgres_server: Server) -> None:
+def test_postgresql_to_sqlite_works(tmp_path: Path, postgres_server: Server) -> None:
     file = tmp_path / "copy.db"
     with open_story(tmp_path, postgres_server, f"sqlite:///{file}", partial(run_at_file, file)) as story:
         assert ") STRICT;" in story.load()
@@ -35,7 +35,7 @@ def test_postgresql_to_sqlite(tmp_path: Path, postgres_server: Server) -> None:
         story.end()
 
 
-def test_sqlite_to_sqlite(tmp_path: Path) -> None:
+def test_sqlite_to_sqlite_works(tmp_path: Path) -> None:
     source = tmp_path / "source.db"
     values = [(name, sql) for name, c in SQLITE_COLUMNS.items() for sql, _ in c.values]
     made = Pipeline(folder=tmp_path, source=f"sqlite:///{source}", targets={"edge": f"sqlite:///{tmp_path}/copy.db"})

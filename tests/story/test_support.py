@@ -1,4 +1,4 @@
-"""`venus support` of a pipeline in trouble: secrets and values of rows are planted, and are nowhere in the bundle."""
+"""`venus support` of a failing pipeline: planted secrets and row values appear nowhere in the bundle."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_bundle_has_everything_but_rows_and_secrets(pipeline: Pipeline) -> Non
     assert '"stage": "committed"' in found["logs/0-said.log"]
 
 
-def test_what_is_down_is_named_and_the_rest_is_there(pipeline: Pipeline) -> None:
+def test_parts_that_are_down_are_named_and_the_rest_is_included(pipeline: Pipeline) -> None:
     done = pipeline.ask("support", "-o", "dead.tar.gz")
 
     assert set(done["missing"]) == {"broker.json", "metrics.txt"}

@@ -1,6 +1,6 @@
-"""`venus sync` as a supervisor: its loops fail, die and end one by one, and it ends none of the others with them.
+"""`venus sync` as a supervisor: its loops fail, die and end one by one, and it ends no other loop with them.
 
-One pipeline for the file: a SQLite source, a target that works and one whose server was never there.
+One pipeline for the file: a SQLite source, a working target, and one whose server never existed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) 
     url = postgres_server.create_database()
     targets = {"main": with_password(url), "broken": "postgresql://venus:none@127.0.0.1:1/nowhere"}
     made = Pipeline(folder=folder, source=f"sqlite:///{folder}/app.db", targets=targets)
-    made.environ["TEST_NEW_INTERPRETERS"] = "1"  # the loops: each is a child of its own, and its words are in /proc
+    made.environ["TEST_NEW_INTERPRETERS"] = "1"  # the loops: each is a child process with its arguments in /proc
     made.configure()
     try:
         write(made, "CREATE TABLE t (id INTEGER PRIMARY KEY)")
@@ -49,7 +49,7 @@ def write(pipeline: Pipeline, statement: str) -> None:
 
 
 def check_arrival(pipeline: Pipeline, number: int) -> None:
-    """Write a row and wait until it is at the target."""
+    """Write a row and wait until the target has it."""
     write(pipeline, f"INSERT INTO t VALUES ({number})")
 
     def there() -> bool:
@@ -62,7 +62,7 @@ def check_arrival(pipeline: Pipeline, number: int) -> None:
 
 
 def loops(pipeline: Pipeline) -> dict[str, psutil.Process]:
-    """Return the child processes of `venus sync` by what they do."""
+    """Return the child processes of `venus sync` by their task."""
     found = {}
     for child in psutil.Process(pipeline.running["sync"].pid).children():
         with suppress(psutil.Error):  # it has just ended
@@ -73,12 +73,12 @@ def loops(pipeline: Pipeline) -> dict[str, psutil.Process]:
 
 
 def events(pipeline: Pipeline, loop: str) -> list[dict[str, object]]:
-    """Return what was said of a loop: one JSON object per line."""
+    """Return the events of a loop: one JSON object per line."""
     lines = [json.loads(line) for line in pipeline.log.read_text().splitlines() if line.startswith('{"loop"')]
     return [line for line in lines if line["loop"] == loop]
 
 
-def test_a_target_that_is_not_there_does_not_stop_the_other(pipeline: Pipeline) -> None:
+def test_a_missing_target_does_not_stop_the_other(pipeline: Pipeline) -> None:
     check_arrival(pipeline, 1)
 
     pipeline.until(lambda: "cannot be reached" in str(events(pipeline, "broken")), "word of the broken target")
@@ -117,7 +117,7 @@ def test_a_second_instance_is_refused_in_one_line_while_the_first_lives(
     check_arrival(pipeline, 20 + len(options))
 
 
-def test_one_that_takes_over_ends_the_first_with_an_error(pipeline: Pipeline) -> None:
+def test_a_process_that_takes_over_ends_the_first_with_an_error(pipeline: Pipeline) -> None:
     pipeline.start("rival", "sync", "--capture-only", "--take-over")
 
     assert pipeline.running.pop("sync").wait(240) == 3
@@ -134,7 +134,7 @@ def check_later_arrival(pipeline: Pipeline, rival: str) -> None:
 
 
 @pytest.mark.parametrize("options", [("--json",), ()])
-def test_a_reader_that_goes_away_ends_it_without_a_traceback(pipeline: Pipeline, options: tuple[str, ...]) -> None:
+def test_a_closed_output_pipe_ends_it_without_a_traceback(pipeline: Pipeline, options: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "venus.cli", "sync", "--apply-only", "--target", "broken", *options]
     process = forked.popen(
         command, cwd=pipeline.folder, env=pipeline._environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE

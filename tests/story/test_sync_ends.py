@@ -1,4 +1,4 @@
-"""`venus sync` ends with one line when waiting cannot help, for each source and target; else it waits quietly."""
+"""`venus sync` ends with one line if waiting cannot help, for each source and target; otherwise it waits quietly."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Start = Callable[..., Pipeline]
 
 
 def missing_database_url(url: str) -> str:
-    """Return the URL of a database that is not there, at the same server."""
+    """Return the URL of a missing database at the same server."""
     return make_url(url).set(database="not_there").render_as_string(hide_password=False)
 
 
 @pytest.fixture
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return an empty source of the kind that the test names."""
+    """Return an empty source of the kind that the test selects."""
     kind = request.param
     if kind == "sqlite":
         with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
@@ -48,7 +48,7 @@ def start(tmp_path: Path, second_database: str) -> Iterator[Start]:
     yield pipeline
     for one in made:
         one.targets = {}
-        one.configure()  # what is not there has no counters
+        one.configure()  # a missing database has no counters
         one.close()
 
 
@@ -56,7 +56,7 @@ KINDS = pytest.mark.parametrize("source", ["sqlite", "postgresql", "mariadb"], i
 
 
 @KINDS
-def test_a_source_that_is_not_there_ends_it(source: str, start: Start) -> None:
+def test_a_missing_source_ends_it(source: str, start: Start) -> None:
     missing = (
         missing_database_url(source) if not source.startswith("sqlite") else source.replace("app.db", "not_there.db")
     )
@@ -66,14 +66,14 @@ def test_a_source_that_is_not_there_ends_it(source: str, start: Start) -> None:
 
 
 @KINDS
-def test_a_source_without_triggers_ends_it(source: str, start: Start) -> None:
+def test_a_source_without_triggers_ends_sync(source: str, start: Start) -> None:
     said = start(source).venus("sync", code=3).err.splitlines()
     assert [line for line in said if line.startswith("venus: ")] == [said[-2]]
     assert "installed" in said[-2]
     assert "`venus install-triggers`" in said[-1]
 
 
-def test_a_target_that_is_not_there_ends_it(start: Start, second_database: str, tmp_path: Path) -> None:
+def test_a_missing_target_ends_it(start: Start, second_database: str, tmp_path: Path) -> None:
     made = start(f"sqlite:///{tmp_path}/app.db", missing_database_url(second_database), broker=False)
     said = made.venus("sync", "--apply-only", code=2).err.splitlines()
     assert said[-2].startswith("venus: venus.toml:")
@@ -81,14 +81,14 @@ def test_a_target_that_is_not_there_ends_it(start: Start, second_database: str, 
     assert len([line for line in said if "not_there" in line]) == 1
 
 
-def test_a_login_that_is_refused_ends_it(start: Start, second_database: str, tmp_path: Path) -> None:
+def test_a_refused_login_ends_it(start: Start, second_database: str, tmp_path: Path) -> None:
     url = make_url(second_database).set(username="stranger").render_as_string(hide_password=False)
     said = start(f"sqlite:///{tmp_path}/app.db", url, broker=False).venus("sync", "--apply-only", code=2).err
     assert 'role "stranger" does not exist' in said
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "parquet"])
-def test_a_target_that_was_never_loaded_ends_it_alone(
+def test_a_target_that_was_never_loaded_ends_its_loop_alone(
     kind: str, start: Start, second_database: str, tmp_path: Path
 ) -> None:
     target = second_database if kind == "postgresql" else f"parquet:///{tmp_path}/lake"
@@ -97,7 +97,7 @@ def test_a_target_that_was_never_loaded_ends_it_alone(
 
 
 @pytest.mark.parametrize("source", ["sqlite"], indirect=True)
-def test_beside_capture_it_waits_quietly_until_it_is_loaded(source: str, start: Start) -> None:
+def test_an_unloaded_target_beside_capture_waits_quietly_until_it_is_loaded(source: str, start: Start) -> None:
     made = start(source)
     made.venus("install-triggers")
     made.start("sync", "sync")
@@ -109,8 +109,8 @@ def test_beside_capture_it_waits_quietly_until_it_is_loaded(source: str, start: 
     assert made.stop("sync") == 0
 
 
-def test_a_server_that_is_down_is_waited_for_in_one_line(start: Start, tmp_path: Path) -> None:
-    """The circuit opens meanwhile, and the target is asked five times and more."""
+def test_a_server_that_is_down_is_waited_for_with_one_line(start: Start, tmp_path: Path) -> None:
+    """The circuit breaker opens meanwhile, and the target is tried five times or more."""
     (port,) = free_ports(1)
     made = start(f"sqlite:///{tmp_path}/app.db", f"postgresql://postgres@127.0.0.1:{port}/shop", broker=False)
     made.start("sync", "sync", "--apply-only", "--json")

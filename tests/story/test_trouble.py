@@ -1,7 +1,8 @@
-"""A pipeline that runs, and what an operator meets (features 4: scenarios 23 to 25, 30, 32, 33, 36).
+"""A running pipeline and the problems that an operator meets (features 4: scenarios 23 to 25, 30, 32, 33, 36).
 
-One broker, one `venus sync` with two targets, one SQLite source for the whole file; each test has a table of its own,
-made beforehand because taking one up costs seconds, and leaves the pipeline healthy. Nothing is restarted in between.
+One broker, one `venus sync` with two targets, and one SQLite source for the whole file. Each test has a table of its
+own, created beforehand because its capture takes seconds, and leaves the pipeline healthy. Nothing is restarted in
+between.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ OWN_TABLES = ("strict", "skipped", "paused", "waits", "spoilt", "away", "present
 
 
 class RunningPipeline:
-    """The pipeline with its source and targets at hand."""
+    """The pipeline with access to its source and targets."""
 
     def __init__(self, pipeline: Pipeline, server: Server) -> None:
         self.pipeline = pipeline
@@ -31,13 +32,13 @@ class RunningPipeline:
         self.sync = pipeline.running["sync"].pid if "sync" in pipeline.running else 0
 
     def write(self, *statements: str) -> None:
-        """Run statements at the source, each a transaction."""
+        """Run statements at the source, each in a transaction of its own."""
         with closing(sqlite3.connect(self.pipeline.folder / "app.db", timeout=30, isolation_level=None)) as connection:
             for statement in statements:
                 connection.execute(statement)
 
     def run_at(self, target: str, statement: str) -> list[tuple[Any, ...]]:
-        """Run a statement at a target, as another program than VENUS would."""
+        """Run a statement at a target, as another program would."""
         with closing(psycopg2.connect(libpq(self.pipeline.targets[target]))) as connection:
             connection.autocommit = True
             cursor = connection.cursor()
@@ -59,13 +60,13 @@ class RunningPipeline:
         """Create a table with one row."""
         self.write(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, v TEXT)", f"INSERT INTO {name} VALUES (1, 'one')")
 
-    def use(self, name: str) -> None:
-        """See that a test's table is everywhere as it was made."""
+    def wait_for_table(self, name: str) -> None:
+        """Wait until both targets have a test's table as it was created."""
         for target in self.pipeline.targets:
             self.wait_for_rows(target, name, [(1, "one")])
 
     def wait_until_healthy(self) -> None:
-        """Wait until nothing is wrong."""
+        """Wait until the pipeline is healthy."""
         self.pipeline.until(lambda: self.pipeline.status()["healthy"], "a healthy pipeline", every_s=0.2)
 
 
@@ -100,7 +101,7 @@ def test_a_new_table_joins_a_running_pipeline(running: RunningPipeline) -> None:
 
     running.create_table("joined")
     running.pipeline.venus("install-triggers")
-    running.use("joined")
+    running.wait_for_table("joined")
     running.write("UPDATE joined SET v = 'uno'", "INSERT INTO joined VALUES (2, NULL)")
 
     running.wait_for_rows("main", "joined", [(1, "uno"), (2, None)])
@@ -109,7 +110,7 @@ def test_a_new_table_joins_a_running_pipeline(running: RunningPipeline) -> None:
 
 
 def test_a_refused_row_halts_its_table_and_no_other(running: RunningPipeline) -> None:
-    running.use("strict")
+    running.wait_for_table("strict")
     running.run_at("main", "ALTER TABLE strict ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
     running.write("INSERT INTO strict VALUES (2, 'bad')", "INSERT INTO steady VALUES (1, 'continues')")
 
@@ -131,8 +132,8 @@ def test_a_refused_row_halts_its_table_and_no_other(running: RunningPipeline) ->
     assert running.pipeline.ask("quarantine", "list")["quarantine"]["main"] == []
 
 
-def test_a_refused_row_is_skipped_for_a_reason_only(running: RunningPipeline) -> None:
-    running.use("skipped")
+def test_a_refused_row_is_skipped_only_with_a_reason(running: RunningPipeline) -> None:
+    running.wait_for_table("skipped")
     running.run_at("main", "ALTER TABLE skipped ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
     running.write("INSERT INTO skipped VALUES (2, 'bad')", "INSERT INTO skipped VALUES (3, 'good')")
     running.wait_for_rows("other", "skipped", [(1, "one"), (2, "bad"), (3, "good")])
@@ -152,7 +153,7 @@ def test_a_refused_row_is_skipped_for_a_reason_only(running: RunningPipeline) ->
 
 
 def test_a_paused_table_waits_and_continues_in_order(running: RunningPipeline) -> None:
-    running.use("paused")
+    running.wait_for_table("paused")
     running.pipeline.venus("pause", "paused", "--target", "main")
     running.write(
         "UPDATE paused SET v = 'two'", "UPDATE paused SET v = 'three'", "INSERT INTO paused VALUES (2, 'new')"
@@ -171,7 +172,7 @@ def test_a_paused_table_waits_and_continues_in_order(running: RunningPipeline) -
 
 
 def test_a_paused_target_and_a_paused_source_wait(running: RunningPipeline) -> None:
-    running.use("waits")
+    running.wait_for_table("waits")
     running.pipeline.venus("pause", "--target", "other")
     running.write("UPDATE waits SET v = 'two'")
     running.wait_for_rows("main", "waits", [(1, "two")])
@@ -192,8 +193,8 @@ def test_a_paused_target_and_a_paused_source_wait(running: RunningPipeline) -> N
     running.wait_until_healthy()
 
 
-def test_a_table_is_made_right_again_from_the_broker_and_from_the_source(running: RunningPipeline) -> None:
-    running.use("spoilt")
+def test_a_table_is_repaired_from_the_broker_and_from_the_source(running: RunningPipeline) -> None:
+    running.wait_for_table("spoilt")
     rows = [(1, "one"), (2, "two")]
     running.write("INSERT INTO spoilt VALUES (2, 'two')")
     running.wait_for_rows("main", "spoilt", rows)
@@ -203,7 +204,7 @@ def test_a_table_is_made_right_again_from_the_broker_and_from_the_source(running
         running.run_at("main", "DELETE FROM spoilt WHERE id = 2")
         running.run_at("main", "INSERT INTO spoilt VALUES (9, 'ghost')")
         running.pipeline.venus(*command)
-        if "--target" not in command:  # what the source never had, it cannot say to be gone
+        if "--target" not in command:  # the source cannot report a row as deleted that it never had
             running.pipeline.until(
                 lambda: running.run_at("main", "SELECT 1 FROM spoilt WHERE id = 2"), "row 2", every_s=0.2
             )
@@ -212,8 +213,8 @@ def test_a_table_is_made_right_again_from_the_broker_and_from_the_source(running
     running.wait_until_healthy()
 
 
-def test_a_target_that_is_away_stops_neither_the_source_nor_the_other_target(running: RunningPipeline) -> None:
-    running.use("away")
+def test_a_target_that_is_away_affects_neither_the_source_nor_the_other_target(running: RunningPipeline) -> None:
+    running.wait_for_table("away")
     name = libpq(running.pipeline.targets["main"]).partition("?")[0].rpartition("/")[2]
     running.server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
     running.server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
@@ -241,7 +242,7 @@ def test_a_target_that_is_away_stops_neither_the_source_nor_the_other_target(run
 
 
 def test_existing_rows_and_other_columns_are_refused(running: RunningPipeline, postgres_server: Server) -> None:
-    running.use("present")
+    running.wait_for_table("present")
     url = postgres_server.create_database()
     running.pipeline.targets["third"] = url
     try:
@@ -266,7 +267,7 @@ def test_existing_rows_and_other_columns_are_refused(running: RunningPipeline, p
         postgres_server.drop_database(url)
 
 
-def test_status_says_which_hop_is_late(running: RunningPipeline) -> None:
+def test_status_names_the_part_that_lags(running: RunningPipeline) -> None:
     running.wait_until_healthy()
     running.pipeline.until(lambda: running.pipeline.status()["lag"]["source_to_broker_s"] < 20, "a heartbeat")
     assert running.pipeline.status()["lag"]["end_to_end_s"].keys() == {"main", "other"}

@@ -1,4 +1,4 @@
-"""A target that cannot have the tables says so before a row is read, and every other target is asked as well."""
+"""A target that cannot hold the tables reports that before a row is read, and every other target is checked as well."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rows_read(database: str) -> int:
     return int(query(database, "SELECT coalesce(sum(fill_rows), 0) FROM venus.captured_table")[0][0])
 
 
-def test_types_that_a_target_lacks_are_named_before_a_row_is_read(
+def test_types_that_a_target_lacks_are_reported_before_a_row_is_read(
     pipeline: Pipeline, database: str, second_database: str
 ) -> None:
     found = blocking_findings(pipeline)
@@ -65,7 +65,7 @@ def test_types_that_a_target_lacks_are_named_before_a_row_is_read(
     assert query(second_database, "SELECT at::text, how_far::text FROM found") == [("[1,2,3]", "[1,5)")]
 
 
-def test_a_table_of_a_missing_type_that_the_stream_brings_halts_alone(
+def test_a_new_table_with_an_unsupported_type_halts_alone(
     pipeline: Pipeline, database: str, second_database: str
 ) -> None:
     pipeline.source_options = 'exclude = ["found"]'
@@ -89,7 +89,7 @@ def test_a_table_of_a_missing_type_that_the_stream_brings_halts_alone(
     assert "public.found.at is of type public.vector(3), which target main does not have" in reason
 
 
-def test_a_target_that_is_down_or_wrong_hides_no_finding_of_the_others(
+def test_a_target_that_is_down_or_wrong_hides_no_finding_about_the_others(
     pipeline: Pipeline, database: str, second_database: str
 ) -> None:
     query(second_database, "CREATE SCHEMA other; CREATE TABLE plain (id text PRIMARY KEY); CREATE EXTENSION vector")

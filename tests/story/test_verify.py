@@ -1,4 +1,4 @@
-"""`venus verify` as an operator meets it: exit codes, reports, repair, a source that is away (scenarios 38 to 40)."""
+"""`venus verify` as an operator uses it: exit codes, reports, repair, a source that is away (scenarios 38 to 40)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
 
 
 def run_here(pipeline: Pipeline, *arguments: str, code: int = 0) -> Answer:
-    """Run a command in this process, where it needs not be started; what it says is looked through as well."""
+    """Run a command in this process if it need not be a new one; its output is searched for secrets as well."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.chdir(pipeline.folder), redirect_stdout(out), redirect_stderr(err):
         ended = run(list(arguments))
@@ -50,7 +50,7 @@ def run_here(pipeline: Pipeline, *arguments: str, code: int = 0) -> Answer:
 
 
 def compare(pipeline: Pipeline, *arguments: str, code: int = 0) -> Any:
-    """Return a comparison's document."""
+    """Return the JSON document of a comparison."""
     return run_here(pipeline, "verify", *arguments, "--json", code=code).json
 
 
@@ -85,8 +85,8 @@ def test_an_operator_verifies_and_repairs(pipeline: Pipeline) -> None:
     assert re.search(r"^main\.orders +active +\d+ +~[\d,]+ +~[\d,]+ ", status, re.MULTILINE), status
     assert compare(pipeline, "--table", "orders", "--table", "cust*")["verdict"] == "same"
     check_misspelt_options(pipeline)
-    damage_is_found_and_mended(pipeline)
-    undecided_without_a_target(pipeline)
+    check_damage_is_found_and_repaired(pipeline)
+    check_undecided_without_a_target(pipeline)
     compare_without_source(pipeline)
     pipeline.stop("broker")
     assert "venus: " in run_here(pipeline, "verify", code=2).err
@@ -107,7 +107,7 @@ def check_misspelt_options(pipeline: Pipeline) -> None:
         assert len(complaint.splitlines()) <= 3, complaint
 
 
-def damage_is_found_and_mended(pipeline: Pipeline) -> None:
+def check_damage_is_found_and_repaired(pipeline: Pipeline) -> None:
     run_at_target(
         pipeline,
         "DELETE FROM orders WHERE id = 7",
@@ -162,7 +162,7 @@ def check_reports(folder: Path) -> None:
     assert pq.read_table(folder / "findings" / "tables.parquet").num_rows == 4
 
 
-def undecided_without_a_target(pipeline: Pipeline) -> None:
+def check_undecided_without_a_target(pipeline: Pipeline) -> None:
     pipeline.stop("sync")
     run_at_source(pipeline, "UPDATE orders SET status = 'held' WHERE id = 9")
 
@@ -176,7 +176,7 @@ def undecided_without_a_target(pipeline: Pipeline) -> None:
 
 
 def compare_without_source(pipeline: Pipeline) -> None:
-    """Compare with the broker: the change that only the source has is no fault."""
+    """Compare with the broker: a change that only the source has is no fault."""
     (pipeline.folder / "shop.db").rename(pipeline.folder / "away.db")
 
     said = run_here(pipeline, "verify")

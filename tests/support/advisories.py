@@ -1,6 +1,7 @@
-"""Known vulnerabilities of what is installed, where the package index answers; `make check` runs it.
+"""Known vulnerabilities of the installed packages, as the package index reports them; `make check` runs it.
 
-An index that does not know advisories, or cannot be reached, is no failure: that is said, and how many were looked up.
+An index without advisories, or one that cannot be reached, is no failure: the output says so, and how many packages
+were looked up.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ TIMEOUT_S = 180.0
 
 
 def main() -> int:
-    """Print one line, or one for each vulnerability; return 1 if there is any."""
+    """Print one line for each vulnerability, or one line in total; return 1 if any was found."""
     if find_spec("pip_audit") is None:
         print("vulnerabilities were not looked up: pip-audit is not installed (make dev)")  # noqa: T201
         return 0

@@ -1,4 +1,4 @@
-"""A real browser: Debian's Chromium, driven by Playwright's own driver, which a wheel brings."""
+"""A real browser: Debian's Chromium, driven by Playwright's driver from its wheel."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ _NOTHING = "about:blank"
 
 @dataclass
 class WatchedPage:
-    """A page with everything that it complained of and asked for."""
+    """A page with its errors and all its requests."""
 
     page: Page
     complaints: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
-    def note(self, message: ConsoleMessage) -> None:
-        """Keep what the browser's console says."""
+    def on_console(self, message: ConsoleMessage) -> None:
+        """Record an error or warning in the browser's console."""
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)
 
-    def fail(self, error: Error) -> None:
-        """Keep what its scripts did not catch."""
+    def on_error(self, error: Error) -> None:
+        """Record an uncaught error of the page's scripts."""
         self.complaints.append(str(error))
 
-    def ask(self, request: Request) -> None:
-        """Keep what was asked for."""
+    def on_request(self, request: Request) -> None:
+        """Record a request."""
         self.asked.append(request.url)
 
     def alarms(self) -> list[str]:
-        """Return the texts of the alarms that are shown."""
+        """Return the texts of the visible alarms."""
         return self.page.locator(".alarms .text").all_inner_texts()
 
 
 def executable() -> str:
-    """Return the browser."""
+    """Return the path of the browser."""
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
         reject_missing("Chromium")
@@ -51,8 +51,8 @@ def executable() -> str:
 
 
 @contextmanager
-def running() -> Iterator[Browser]:
-    """Start a browser: a second or two, so one for all tests of a file."""
+def run_browser() -> Iterator[Browser]:
+    """Start a browser, which takes a second or two, so that all tests of a file share one."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=executable(), args=["--no-sandbox"])
         try:
@@ -62,7 +62,7 @@ def running() -> Iterator[Browser]:
 
 
 def _free(browser: Browser) -> Page:
-    """Return an unused page: a new one costs half a second, most of it for a process of its own."""
+    """Return an unused page; a new one takes half a second, mostly for a process of its own."""
     pages = [page for context in browser.contexts for page in context.pages]
     return next((page for page in pages if page.url == _NOTHING), None) or browser.new_page()
 
@@ -75,22 +75,22 @@ def open_page(browser: Browser, url: str, *, width: int = 1280, dark: bool = Fal
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme="dark" if dark else "light")
     watched = WatchedPage(page)
-    page.on("console", watched.note)
-    page.on("pageerror", watched.fail)
-    page.on("request", watched.ask)
+    page.on("console", watched.on_console)
+    page.on("pageerror", watched.on_error)
+    page.on("request", watched.on_request)
     try:
         page.goto(url)
         page.wait_for_selector("main > *")
         yield watched
     finally:
         page.unroute_all(behavior="ignoreErrors")
-        page.remove_listener("console", watched.note)
-        page.remove_listener("pageerror", watched.fail)
-        page.remove_listener("request", watched.ask)
+        page.remove_listener("console", watched.on_console)
+        page.remove_listener("pageerror", watched.on_error)
+        page.remove_listener("request", watched.on_request)
         page.goto(_NOTHING)
 
 
-#: Texts with less contrast than WCAG AA asks for (4.5 to 1); colours that let others through are mixed with these.
+#: Texts with less contrast than WCAG AA requires (4.5 to 1); translucent colours are blended with these.
 _LOW_CONTRASTS = """() => {
   const parse = text => { const found = text.match(/[\\d.]+/g).map(Number); return found.length < 4 ? [...found, 1] : found; };
   const mix = (top, below) => [0, 1, 2].map(i => top[i] * top[3] + below[i] * (1 - top[3]));
@@ -112,11 +112,11 @@ _LOW_CONTRASTS = """() => {
 
 
 def find_low_contrasts(page: Page) -> list[str]:
-    """Return the elements whose texts have too little contrast."""
+    """Return the elements whose text has too little contrast."""
     found: list[str] = page.evaluate(_LOW_CONTRASTS)
     return found
 
 
 def is_wider_than_screen(page: Page) -> bool:
-    """Return whether a reader has to move the page sideways."""
+    """Return whether a reader must scroll the page sideways."""
     return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))

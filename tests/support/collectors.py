@@ -1,4 +1,4 @@
-"""A collector of traces that speaks OTLP over HTTP."""
+"""A collector of traces over OTLP/HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Collected = list[tuple[str, Any]]
 
 @contextmanager
 def run_collector() -> Iterator[tuple[str, Collected]]:
-    """Give the address of a collector, and (instance, span) of all that comes."""
+    """Run a collector; yield its address, and the list of received (instance, span) pairs."""
     taken: Collected = []
 
     class Handler(BaseHTTPRequestHandler):

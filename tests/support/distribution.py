@@ -1,7 +1,7 @@
-"""Builds what is released: the sdist from a clean copy of the tree, and the wheel from that sdist.
+"""Builds the release: the sdist from a clean copy of the tree, and the wheel from that sdist.
 
-python -m tests.support.distribution FOLDER. A build folder that was left in the tree would ship stale files, and a
-wheel built from the tree would show nothing about the sdist. Needs no network: setuptools is installed.
+python -m tests.support.distribution FOLDER. An old build folder in the tree would ship stale files, and a wheel built
+from the tree would prove nothing about the sdist. It needs no network, because setuptools is installed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BUILD = "import sys; from setuptools import build_meta; build_meta.{}(sys.argv[
 
 
 def copy_tree(to: Path) -> None:
-    """Copy the files of the repository, with what is not committed yet and without what git ignores."""
+    """Copy the files of the repository, including uncommitted ones, but not those that git ignores."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in filter(None, names):
@@ -25,12 +25,12 @@ def copy_tree(to: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_symlink():
             target.symlink_to(source.readlink())
-        elif source.exists():  # and is not removed without a commit
+        elif source.exists():  # kept until a commit removes it
             target.write_bytes(source.read_bytes())
 
 
 def build(folder: Path) -> tuple[Path, Path]:
-    """Build sdist and wheel into a folder; return them."""
+    """Build sdist and wheel into a folder; return their paths."""
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:

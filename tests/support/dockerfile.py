@@ -1,7 +1,7 @@
-"""Carries out the steps of a Dockerfile in a folder that holds a root file system: no engine, no layers, no cache.
+"""Executes the steps of a Dockerfile in a folder with a root file system: without an engine, layers or a cache.
 
-It knows the instructions that docker/Dockerfile uses and refuses any other one by name, so that nothing of the file is
-passed over. The base image is whatever the caller has put into the folder.
+It knows the instructions of docker/Dockerfile and refuses any other one by name, so that no part of the file is
+skipped. The base image is the content that the caller has put into the folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: Of the image, not of its files.
+#: Instructions that change the image's settings, not its files.
 _SAID_ONLY = ("EXPOSE", "STOPSIGNAL", "VOLUME", "ENTRYPOINT", "CMD")
 CARRIED_OUT = frozenset(("ARG", "FROM", "RUN", "WORKDIR", "USER", "COPY", *_SAID_ONLY))
 STEP_TIMEOUT_S = 900.0
@@ -23,7 +23,7 @@ STEP_TIMEOUT_S = 900.0
 
 @dataclass(slots=True)
 class Stage:
-    """A root file system, and the settings that the instructions have made so far."""
+    """A root file system, and the settings of the instructions so far."""
 
     root: Path
     arguments: dict[str, str]
@@ -32,7 +32,7 @@ class Stage:
     said: dict[str, str] = field(default_factory=dict)
 
     def run(self, command: list[str], environ: dict[str, str], timeout_s: float = STEP_TIMEOUT_S) -> str:
-        """Run a command as the stage's user in its folder; return what it says. Raises AssertionError."""
+        """Run a command as the stage's user in its folder; return its output. Raises AssertionError."""
         inside = ["chroot", f"--userspec={self.user}:{self.user}", str(self.root), "/usr/bin/env", "-C", self.folder]
         done = subprocess.run(
             [*inside, *command],
@@ -47,12 +47,12 @@ class Stage:
 
     @property
     def commands(self) -> list[str]:
-        """What the image runs."""
+        """Return the commands that the image runs."""
         return [*json.loads(self.said["ENTRYPOINT"]), *json.loads(self.said["CMD"])]
 
 
 def instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each instruction and what follows it."""
+    """Yield each instruction and its arguments."""
     lines = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ").splitlines()
     for line in filter(str.strip, lines):
         word, _, rest = line.strip().partition(" ")
@@ -62,7 +62,7 @@ def instructions(text: str) -> Iterator[tuple[str, str]]:
 def build(
     dockerfile: Path, context: Path, base: Callable[[str], Path], environ: dict[str, str], **arguments: str
 ) -> Stage:
-    """Carry out every step; `base` gives a root file system of its own for an image's name. Returns the last stage."""
+    """Execute every step; `base` returns a root file system for an image's name. Return the last stage."""
     stages: dict[str, Stage] = {}
     known: dict[str, str] = {}
     stage: Stage | None = None
@@ -109,7 +109,7 @@ def _copy(stage: Stage, words: list[str], stages: dict[str, Stage], context: Pat
 
 
 def _find_ignored(context: Path) -> Callable[[str, list[str]], set[str]]:
-    """Return what docker/Dockerfile.dockerignore leaves out: names at the top, and `**/name` anywhere."""
+    """Return the patterns of docker/Dockerfile.dockerignore: names at the top, and `**/name` anywhere."""
     patterns = (context / "docker" / "Dockerfile.dockerignore").read_text().split()
     anywhere = {pattern.removeprefix("**/") for pattern in patterns if pattern.startswith("**/")}
     top = shutil.ignore_patterns(*(pattern for pattern in patterns if not pattern.startswith("**/")))

@@ -1,4 +1,4 @@
-"""The commands that documents tell people to type, as they stand there."""
+"""The commands in documents, exactly as a user would type them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 import shlex
 from pathlib import Path
 
-#: A line of a console block, or code in the text, that begins with the program.
+#: A line of a console block, or inline code, that begins with the program's name.
 _BLOCKS = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _TYPED = ("", "console", "bash", "sh")
 _INLINE = re.compile(r"`(venus [^`\n]+(?:\n[^`\n]+)?)`")
-#: What a shell takes for itself, behind a command.
+#: Shell syntax after a command.
 _SHELL = re.compile(r"""^((?:[^"']|"[^"]*"|'[^']*')*?)\s+(?:#|>|<|\||&&|&).*$""")
 
 
 def find_commands(document: str) -> list[str]:
-    """Return every `venus ...` of a document: lines of blocks first, then what stands in the text."""
+    """Return every `venus ...` of a document: lines of code blocks first, then inline code."""
     lines = [
         line.strip().removeprefix("$ ").removeprefix("! ")
         for language, block in _BLOCKS.findall(document)
@@ -28,7 +28,7 @@ def find_commands(document: str) -> list[str]:
 
 
 def alternatives(command: str) -> list[list[str]]:
-    """Return the argument lists that a command line with `a|b`, `[optional]` and `...` stands for."""
+    """Return all argument lists of a command line with `a|b`, `[optional]` and `...`."""
     whole = command.replace("...", " ").replace("…", " ")
     spelled = [re.sub(r"\[[^\]]*\]", " ", whole), re.sub(r"[\[\]]", " ", whole)] if "[" in whole else [whole]
     found: list[list[str]] = []
@@ -42,5 +42,5 @@ def alternatives(command: str) -> list[list[str]]:
 
 
 def read(path: Path) -> list[str]:
-    """Return what a file tells people to type, each line once."""
+    """Return the commands of a file, each line once."""
     return list(dict.fromkeys(find_commands(path.read_text())))

@@ -1,4 +1,4 @@
-"""The environment in which the tests were started, without what VENUS would read of it."""
+"""The environment in which the tests were started, without VENUS's variables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import pytest
 
 @pytest.fixture
 def no_venus_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take every option out of it."""
+    """Remove every option of VENUS from the environment."""
     for name in [n for n in os.environ if n.upper().startswith("VENUS_")]:
         monkeypatch.delenv(name)

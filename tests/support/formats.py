@@ -1,11 +1,11 @@
-"""Writes down what a version stores, so that later versions can be shown to open it: one archive for each kind of set.
+"""Writes the stored data of a version, to prove that later versions open it: one archive for each kind of set.
 
 python -m tests.support.formats FOLDER [TREE]; TREE is another checkout, whose commands do the work. The script uses
-nothing of a version but its commands, its options and the names of its tables at a source, which are its interface. So
-one script serves every version.
+only a version's commands, options and table names at a source, which are its interface. So one script serves every
+version.
 
 Each archive ends in the middle of a cut: the half message is on the brokers' disks, the source has committed the batch,
-and no broker heard of it. One half message before it was rolled back.
+and no broker has the decision. One earlier half message was rolled back.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BUSINESS = "main"
 CLUSTER = "formats"
 ARCHIVES = ("standalone", "cluster")
 
-#: {number} and {bytes} are the types of the database. Both ends can read every value as it is.
+#: {number} and {bytes} are types of the database. Both ends can read every value unchanged.
 TABLES = (
     "CREATE TABLE customers (id INTEGER NOT NULL PRIMARY KEY, name VARCHAR(40), balance DECIMAL(12, 2), photo {bytes},"
     " note TEXT)",
@@ -93,7 +93,7 @@ class Source:
         self.url = url
 
     def connect(self) -> Any:
-        """Open a connection in which every statement is a transaction, until one says BEGIN."""
+        """Open an autocommit connection."""
         if self.url.startswith("sqlite"):
             return sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=30, isolation_level=None)
         connection = psycopg2.connect(libpq(self.url))
@@ -123,7 +123,7 @@ class Source:
 
     @contextmanager
     def batches_locked(self) -> Iterator[None]:
-        """Let no local transaction of a capture end while the block runs."""
+        """Let no local transaction of a capture commit within the block."""
         sqlite = self.url.startswith("sqlite")
         with closing(self.connect()) as connection:
             connection.cursor().execute("BEGIN IMMEDIATE" if sqlite else "BEGIN")
@@ -133,7 +133,7 @@ class Source:
             connection.cursor().execute("ROLLBACK")
 
     def is_waited_for(self) -> bool:
-        """Whether a local transaction waits for `batches_locked`; SQLite does not say so."""
+        """Return whether a local transaction waits for `batches_locked`; SQLite does not show that."""
         if self.url.startswith("sqlite"):
             return True
         return bool(self.run("SELECT count(*) FROM pg_locks WHERE NOT granted")[0][0])
@@ -154,26 +154,26 @@ class Commands:
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def run(self, *arguments: str, codes: Sequence[int] = (0,)) -> str:
-        """Run a command to its end; return what it prints."""
+        """Run a command to its end; return its output."""
         done = subprocess.run(self._command(arguments), capture_output=True, text=True, check=False, **self._place())
         if done.returncode not in codes:
             raise SystemExit(f"venus {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}")
         return str(done.stdout)
 
     def start(self, name: str, *arguments: str) -> None:
-        """Start a command that continues."""
+        """Start a command that runs in the background."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(self._command(arguments), stdout=log, stderr=log, **self._place())
 
     def kill(self, *names: str) -> None:
-        """SIGKILL, all of them before the first has ended."""
+        """Kill processes with SIGKILL, all of them before the first has ended."""
         for name in names:
             self.running[name].kill()
         for name in names:
             self.running.pop(name).wait()
 
     def status(self) -> Any:
-        """Return what `venus status` knows."""
+        """Return the document of `venus status`."""
         return json.loads(self.run("status", "--json", codes=(0, 1)))
 
     def until(self, condition: Callable[[], object], what: str) -> None:
@@ -190,7 +190,7 @@ class Commands:
         self.until(lambda: is_caught_up(self.status()), "the targets to catch up")
 
     def close(self) -> None:
-        """End what runs."""
+        """Stop all running processes."""
         self.kill(*self.running)
 
     def _command(self, arguments: Sequence[str]) -> list[str]:
@@ -202,7 +202,7 @@ class Commands:
 
 
 def is_caught_up(status: Any) -> bool:
-    """Whether nothing is on its way from the source to any target."""
+    """Return whether no change is in flight from the source to any target."""
     broker = status["broker"]
     if status["source"]["error"] or broker["error"] or broker["halves"]:
         return False
@@ -232,7 +232,7 @@ def follow(commands: Commands, source: Source, targets: Sequence[str]) -> None:
 
 
 def stop_in_the_middle(commands: Commands, source: Source, brokers: Sequence[str]) -> dict[str, Any]:
-    """End everything between a source's commit and the broker's; return where the broker was."""
+    """Stop everything between the source's commit and the broker's; return the broker's address."""
     before = source.last_batch()
     with hold_half_on_disk(commands, source, *UNDECIDED) as broker:
         commands.kill(*brokers)
@@ -243,7 +243,7 @@ def stop_in_the_middle(commands: Commands, source: Source, brokers: Sequence[str
 
 @contextmanager
 def hold_half_on_disk(commands: Commands, source: Source, *changes: str) -> Iterator[BusinessStatus]:
-    """Commit changes, and run the block while the broker has their half message and the source has no batch of it."""
+    """Commit changes, and run the block while the broker has their half message but the source has not committed it."""
     capture = commands.running["capture"]
     capture.send_signal(signal.SIGSTOP)
     source.run(*changes)
@@ -259,17 +259,17 @@ def hold_half_on_disk(commands: Commands, source: Source, *changes: str) -> Iter
         yield found[0]
 
 
-# -- what is kept --------------------------------------------------------------------------------------------------
+# -- the archives ----------------------------------------------------------------------------------------------------
 
 
 def dump(server: Server, url: str, file: Path) -> None:
-    """Write a database down as SQL."""
+    """Write a database as SQL."""
     command = [str(server.bin / "pg_dump"), "--no-owner", "--file", str(file), libpq(url)]
     subprocess.run(command, check=True)
 
 
 def records(etcd: EtcdCluster) -> list[dict[str, Any]]:
-    """Return etcd's keys and values, both as base64, without those of a lease."""
+    """Return etcd's keys and values in base64, without those of a lease."""
     command = [require_binary("etcdctl"), f"--endpoints={etcd.addresses[0]}", "get", "--prefix", "/", "-w", "json"]
     said = subprocess.run(command, capture_output=True, check=True, env=os.environ | {"ETCDCTL_API": "3"}).stdout
     return [{"key": kv["key"], "value": kv["value"]} for kv in json.loads(said)["kvs"] if not kv.get("lease")]
@@ -290,13 +290,13 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def configuration(source: str, targets: dict[str, str], **options: str) -> str:
-    """Return a configuration; `options` are those of the broker."""
+    """Return a configuration; `options` are those of [broker]."""
     named = "".join(f'[targets.{name}]\nurl = "{url}"\n' for name, url in targets.items())
     return f'[source]\nurl = "{source}"\n{named}' + OPTIONS.format(**({"reach": ""} | options))
 
 
 def write_standalone(folder: Path, tree: Path, server: Server, archive: Path) -> None:
-    """SQLite, one broker, a PostgreSQL target and a lake."""
+    """Write the archive of SQLite, one broker, a PostgreSQL target and a lake."""
     source, target = Source(f"sqlite:///{folder}/app.db"), server.create_database()
     port = free_port()
     commands = Commands(folder, tree, [f"127.0.0.1:{port}"])
@@ -314,12 +314,12 @@ def write_standalone(folder: Path, tree: Path, server: Server, archive: Path) ->
 
 
 def write_cluster(folder: Path, tree: Path, server: Server, archive: Path) -> None:
-    """PostgreSQL, three brokers with an etcd, a PostgreSQL target."""
+    """Write the archive of PostgreSQL, three brokers with an etcd, and a PostgreSQL target."""
     source, target = Source(server.create_database()), server.create_database()
     ports = {member: free_port() for member in MEMBERS}
     commands = Commands(folder, tree, [f"127.0.0.1:{port}" for port in ports.values()])
     with running_etcd() as etcd:
-        patient = f"{source.url}&venus_lock_timeout_s=600"  # longer than batches are locked here
+        patient = f"{source.url}&venus_lock_timeout_s=600"  # longer than the lock on batches is held
         write_members(folder, ports, patient, {"main": target}, etcd.addresses)
         try:
             for member in MEMBERS:
@@ -337,7 +337,7 @@ def write_cluster(folder: Path, tree: Path, server: Server, archive: Path) -> No
 def write_members(
     folder: Path, ports: dict[str, int], source: str, targets: dict[str, str], etcd: Sequence[str]
 ) -> None:
-    """Write a configuration for each member, and one for everything else."""
+    """Write a configuration for each member, and one for all other processes."""
     reach = f"addresses = {json.dumps([f'127.0.0.1:{port}' for port in ports.values()])}"
     for member, port in ports.items():
         own = configuration(source, targets, port=str(port), data=member)
@@ -347,7 +347,7 @@ def write_members(
 
 
 def main(out: Path, tree: Path) -> None:
-    """Write both archives, but none that is there already."""
+    """Write both archives, unless they exist."""
     out.mkdir(parents=True, exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="formats-"))
     with contextlib.ExitStack() as stack:

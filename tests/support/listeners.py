@@ -1,4 +1,4 @@
-"""Servers that take alarms: a real HTTP one, a real SMTP one, and ones that hang in every way that there is."""
+"""Servers that receive alarms: a real HTTP server, a real SMTP server, and servers that hang in every possible way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.ports import free_port
 
 
 class HttpListener:
-    """Keeps what it was sent; `status` is what it answers."""
+    """Keeps received requests; `status` is the status of its answers."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.taken: list[dict[str, Any]] = []
@@ -53,12 +53,12 @@ class HttpListener:
         self._thread.join()
 
     def events(self) -> list[tuple[str, str]]:
-        """Return event and rule of everything that came."""
+        """Return event and rule of every received message."""
         return [(alarm["event"], alarm["rule"]) for document in list(self.taken) for alarm in document["alarms"]]
 
 
 class MailListener:
-    """An SMTP server on the loopback."""
+    """An SMTP server on the loopback interface."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[list[str], str]] = []
@@ -72,7 +72,7 @@ class MailListener:
 
     @property
     def address(self) -> str:
-        """HOST:PORT."""
+        """Return HOST:PORT."""
         return f"127.0.0.1:{self._port}"
 
     def __enter__(self) -> MailListener:
@@ -89,7 +89,7 @@ def say_nothing(connection: socket.socket, over: threading.Event) -> None:
 
 
 def drip(connection: socket.socket, over: threading.Event) -> None:
-    """Send a byte now and then: each one restarts a time-out."""
+    """Send single bytes with pauses: each byte restarts a time-out."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
     while not over.wait(0.2):
         connection.sendall(b"x")
@@ -97,7 +97,7 @@ def drip(connection: socket.socket, over: threading.Event) -> None:
 
 @contextmanager
 def run_hanging_server(behave: Callable[[socket.socket, threading.Event], None]) -> Iterator[str]:
-    """Give the address of a server that accepts and then behaves like this."""
+    """Run a server that accepts connections and then runs `behaviour`; yield its address."""
     over = threading.Event()
     threads: list[threading.Thread] = []
 

@@ -1,4 +1,4 @@
-"""People and their orders at a target whose columns are masked, dropped and renamed, and what it must have."""
+"""People and orders at a target whose columns are masked, dropped and renamed, and the expected rows."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def person(rng: random.Random, n: int) -> tuple[Any, ...]:
 
 
 def begin(feed: Feed, database: str, key_file: Path, **options: Any) -> Settings:
-    """Load 60 people with an order each."""
+    """Load a target with 60 people and an order each."""
     settings = write_people(feed, database, key_file, **options)
     full_sync(settings, "a")
     return settings
 
 
 def write_people(feed: Feed, database: str, key_file: Path, **options: Any) -> Settings:
-    """Let the broker have 60 people with an order each."""
+    """Write 60 people with an order each to the broker."""
     rng = random.Random(1)
     feed.describe(PEOPLE, ORDERS)
     feed.cut(*(put(f"plain{n}", *person(rng, n)) for n in range(60)))
@@ -75,20 +75,20 @@ def write_people(feed: Feed, database: str, key_file: Path, **options: Any) -> S
 
 
 def write(feed: Feed, cuts: int, seed: int) -> None:
-    """Write cuts with updates, deletions, new keys and one emptied table."""
+    """Write cuts with updates, deletions, changed keys and one emptied table."""
     rng = random.Random(seed)
     for n in range(cuts):
         keys = [f"plain{rng.randint(0, 90)}" for _ in range(6)]
         feed.cut(*(put(1000 * seed + 10 * n + i, key, "plain0", table=2) for i, key in enumerate(keys)))
         feed.cut(*(deletion(key) if rng.random() < 0.3 else put(key, *person(rng, 1000 * seed + n)) for key in keys))
         old, new = f"plain{rng.randint(0, 90)}", f"plain{100 * seed + n}"
-        feed.cut(deletion(old), put(new, *person(rng, 7000 * seed + n)))  # another key
+        feed.cut(deletion(old), put(new, *person(rng, 7000 * seed + n)))  # the update changes the key
         if n == cuts // 2:
             feed.truncate(2, *(put(k, f"plain{k}", None, table=2) for k in range(10)))
 
 
 def expected_rows(feed: Feed, schema: TableSchema, rules: dict[str, Any], secret: bytes = SECRET) -> dict[Any, Any]:
-    """Return the rows that the target must have, by plain Python."""
+    """Return the rows that the target must have, computed in plain Python."""
     width = len(schema.key)
     found = [(c, rule_of(schema.name, c.name, rules)) for c in schema.wire_columns]
     rows = {}
@@ -108,7 +108,7 @@ def rule_of(table_name: str, name: str, rules: dict[str, Any]) -> ColumnRule:
 
 
 def at_target(database: str, settings: Settings, schema: TableSchema) -> dict[Any, Any]:
-    """Return the rows of a table at the target by its own names."""
+    """Return the rows of a table at the target under its own column names."""
     columns = TargetColumns(settings, "a")
     described = [PEOPLE if schema.table_id != 1 else schema, ORDERS if schema.table_id != 2 else schema]
     projected = next(s for s in columns.project_all(described) if s.table_id == schema.table_id)

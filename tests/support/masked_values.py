@@ -1,4 +1,4 @@
-"""What a rule makes of one value, by plain Python: the yardstick of the functions over whole columns."""
+"""The masked form of a single value, in plain Python, with which the functions on whole columns are compared."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ports for the servers of tests, apart from those that the system hands out.
+"""Ports for the servers of tests, outside the range that the system assigns.
 
-Clients continue to dial a broker that is gone. If the system gives its port to another program, such as a process of
-Spark, they reach that instead, and it fails with a traceback.
+Clients still dial a broker that has ended. If the system assigned its port to another program, such as a process of
+Spark, they would reach that one, and it would fail with a traceback.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import itertools
 import os
 import socket
 
-#: Each worker has a region of its own: what one of them still dials belongs to no other.
+#: Each worker has a range of its own, so that clients of one never dial the servers of another.
 _FIRST, _REGIONS, _SIZE = 10_000, 8, 2_500
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _REGIONS
-#: Other runs on this machine begin elsewhere.
+#: Other runs on this machine start at another port.
 _numbers = itertools.count(int.from_bytes(os.urandom(4), "big"))
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface without a listener, another one each time."""
+    """Return a loopback port without a listener, a different one each time."""
     for number in _numbers:
         port = _FIRST + _worker * _SIZE + number % _SIZE
         with socket.socket() as probe:
@@ -31,5 +31,5 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return several."""
+    """Return several such ports."""
     return [free_port() for _ in range(count)]

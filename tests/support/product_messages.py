@@ -1,4 +1,4 @@
-"""Every text that the product can print, and whether a message that a document quotes is one of them."""
+"""All texts that the product can print, and the check that a message quoted in a document is one of them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("venus", "adapters", "spark", "migrations")
-#: Names and figures of a quoted message, as words in capitals, digits and three dots.
+#: Names and figures in a quoted message: words in capitals, digits and three dots.
 _PLACEHOLDER = re.compile(r"\b[A-Z][A-Z_]*\b|\.\.\.|\b\d[\d,.]*\b")
-#: Words that agree with a number, which the product chooses.
+#: Words whose number the product chooses.
 _AGREEING = re.compile(r"\b(?:is|are|changes?|rows?|replicas?|leases?|refers?)\b")
-#: A fragment that is shorter says too little.
+#: A shorter fragment says too little.
 _FRAGMENT_CHARS_MIN = 9
 
 
 @cache
 def product_texts() -> str:
-    """Return all literal texts of the product, one a line; a line break in place of each formatted value."""
+    """Return all literal texts of the product, one a line, with a line break in place of each formatted value."""
     found: set[str] = set()
     for folder in PRODUCT:
         for path in (ROOT / folder).rglob("*.py"):

@@ -1,6 +1,6 @@
-"""Programs that no wheel brings: a developer's run skips the tests that need a missing one, CI fails.
+"""Programs that no wheel contains: a developer's run skips the tests that need a missing one, CI fails.
 
-The end of a run names each missing program, the number of tests that it kept from running, and how to install it.
+The end of a run lists each missing program, the number of tests skipped because of it, and how to install it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import NoReturn
 
 import pytest
 
-#: `.ci/run` sets it to `required`: a missing program is an error then.
+#: `.ci/run` sets it to `required`: then a missing program is an error.
 SETTING = "TEST_PROGRAMS"
-#: By what the tests call it: Debian's package.
+#: Debian's package for each program.
 PACKAGES = {
     "MariaDB": "mariadb-server",
     "Chromium": "chromium",
@@ -26,7 +26,7 @@ _MISSING = "missing on this machine: "
 
 
 def reject_missing(program: str) -> NoReturn:
-    """End a test that needs this program: fail if all programs are required, else skip."""
+    """End a test that needs this program: fail if all programs are required, otherwise skip."""
     reason = f"{_MISSING}{program} ({_INSTALL} {PACKAGES[program]})"
     if os.environ.get(SETTING) == "required":
         pytest.fail(f"{reason}; {SETTING}=required does not allow to skip the test", pytrace=False)
@@ -43,9 +43,9 @@ def count_missing(reasons: Iterable[str]) -> Counter[str]:
     return counts
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest's own summary, so that this stands behind it
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # wraps pytest's own summary, so that this comes after it
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> object:
-    """Say what was skipped because a program is missing, and how to install all of them."""
+    """Print the skipped tests with their missing programs, and how to install all of them."""
     yield
     skipped = terminalreporter.stats.get("skipped", [])
     counts = count_missing(str(r.longrepr[2]) for r in skipped if isinstance(r.longrepr, tuple))

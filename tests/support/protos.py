@@ -1,7 +1,7 @@
-"""Generate venus/wire from protos/; with --check, only say whether it is up to date.
+"""Generate venus/wire from protos/; with --check, only report whether it is up to date.
 
-The folder inside protos/ equals the Python package: that makes the imports of the generated code right
-without any rewriting.
+The folder structure in protos/ equals the Python package, so that the imports in the generated code are right without
+rewriting.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def generate(out: Path) -> None:
 
 
 def stale() -> list[str]:
-    """Return the generated files that differ from what protos/ gives now."""
+    """Return the generated files that differ from the current output of protos/."""
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         fresh = sorted((Path(folder) / "venus/wire").iterdir())

@@ -1,7 +1,7 @@
-"""docs/recording.svg: the terminal of a real run of `venus run`; `python -m tests.support.recording` writes it again.
+"""docs/recording.svg: the terminal of a real run of `venus run`; `python -m tests.support.recording` recreates it.
 
-The commands run as they are shown. Addresses of PostgreSQL and broker come from the environment; the picture has the
-usual ones. The times are those of the run.
+The commands run as shown. Addresses of PostgreSQL and broker come from the environment; the picture shows the usual
+ones. The times are those of the run.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ INSERT INTO orders VALUES (1, 'new', 9.90), (2, 'paid', 120.00), (3, 'new', 42.5
 """
 QUERY = "select id, status, total from orders order by id"
 CHANGE = "update orders set status = 'sent' where id = 1"
-#: Pixels of a line and of the width, seconds between two lines that appear.
+#: Height of a line and width in pixels, seconds between two lines that appear.
 LINE, WIDTH, STEP_S = 20, 860, 0.7
-#: A longer line is cut.
+#: Longer lines are cut off.
 COLUMNS = 96
 COLOURS = {"command": "#e6edf3", "output": "#8b949e", "good": "#3fb950"}
 
@@ -56,7 +56,7 @@ class TerminalLine:
 
 
 def draw(lines: Sequence[TerminalLine]) -> str:
-    """Return the lines as an SVG in which they appear one after the other."""
+    """Return an SVG in which the lines appear one after the other."""
     height = LINE * len(lines) + 40
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">\n'
@@ -89,7 +89,7 @@ def format_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Itera
 
 @contextmanager
 def running_venus(folder: Path, target: str) -> Iterator[Callable[[], str]]:
-    """Run `venus run --install`; yields a function that returns what it has written."""
+    """Run `venus run --install`; yield a function that returns its output."""
     ports = find_free_ports(2)
     environ = os.environ | {
         "VENUS_TARGETS__MAIN__URL": target,
@@ -116,8 +116,8 @@ def running_venus(folder: Path, target: str) -> Iterator[Callable[[], str]]:
 
 
 def read_screen(screen: int, shown: bytearray) -> None:
-    """Collect what is written to a terminal until its last writer has closed it."""
-    with suppress(OSError):  # EIO is the end of a terminal
+    """Collect a terminal's output until its last writer has closed it."""
+    with suppress(OSError):  # EIO marks the end of a terminal
         while piece := os.read(screen, 65536):
             shown.extend(piece)
 

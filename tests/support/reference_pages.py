@@ -1,6 +1,6 @@
 """The pages of docs/reference that are generated from the code when the site is built (`make docs`).
 
-MkDocs loads this module as a hook (mkdocs.yml) and calls its `on_...` functions. Tests read the same pages from
+MkDocs loads this module as a hook (mkdocs.yml) and calls its `on_...` functions. Tests get the same pages from
 `pages()`.
 """
 
@@ -40,13 +40,13 @@ from venus.wire import broker_pb2
 ROOT = Path(__file__).parents[2]
 PROTOS = ROOT / "protos" / "venus" / "wire"
 HELP_COLUMNS = "100"
-#: How much the words of a page count in a search, by its folder.
+#: Weight of a page's words in a search, by folder.
 SEARCH_BOOST = {"troubleshooting": 20, "how-to": 2, "reference": 0.5, "explanation": 0.5}
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the generated pages to those of the folder."""
-    from mkdocs.structure.files import File  # only MkDocs itself comes here
+    from mkdocs.structure.files import File  # only MkDocs itself calls this
 
     for name, text in pages().items():
         files.append(File.generated(config, f"reference/{name}", content=text))
@@ -54,14 +54,14 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Rank a page of troubleshooting first in a search: people in trouble type the words of a message."""
+    """Rank pages of troubleshooting first in a search, because users type the words of a message."""
     folder = page.file.src_uri.partition("/")[0]
     page.meta["search"] = {"boost": SEARCH_BOOST.get(folder, 1)}
     return markdown
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Refuse a page that would load anything from elsewhere when it is read."""
+    """Refuse a page that would load anything from another server."""
     if found := re.search(
         r"<(?:script|img|iframe)[^>]+src=\"?https?://[^\s\">]+|<link[^>]+href=\"?https?://[^>]+", output
     ):
@@ -71,7 +71,7 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 
 @cache
 def pages() -> dict[str, str]:
-    """Return every generated page by its name in docs/reference."""
+    """Return every generated page by its file name in docs/reference."""
     return {
         "commands.md": commands_page(),
         "options.md": options_page((ROOT / "venus.example.toml").read_text()),
@@ -100,7 +100,7 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def target_types_page(product: str, rules: Iterable[Any]) -> str:
-    """Return the page of the types of a kind of target."""
+    """Return the page of the types of one kind of target."""
     article = "an" if product == "Oracle" else "a"
     return f"# Types at {article} {product} target\n\n" + table(
         ("value", "column", ""), ((rule.source, rule.declared, rule.note) for rule in rules)
@@ -108,7 +108,7 @@ def target_types_page(product: str, rules: Iterable[Any]) -> str:
 
 
 def command_names() -> Iterator[tuple[str, ...]]:
-    """Yield the words of every visible command, the groups before their commands."""
+    """Yield the words of every visible command, each group before its commands."""
 
     def walk(command: Any, context: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         yield words
@@ -166,13 +166,13 @@ def options_page(example: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape what Markdown would take for markup, outside of code."""
+    """Escape Markdown markup outside of code."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(p if p.startswith("`") else re.sub(r"([*_<\[\]{}])", r"\\\1", p) for p in parts)
 
 
 def full_status() -> broker_pb2.BrokerStatus:
-    """Return a status in which every part is there once, so that every metric has a sample."""
+    """Return a status with every part once, so that every metric has a sample."""
     status = broker_pb2.BrokerStatus()
     business = status.businesses.add(business="main")
     business.mirror.SetInParent()
@@ -272,7 +272,7 @@ def spark_options_page(code: str) -> str:
 
 
 def exit_codes_page() -> str:
-    """Return the page of the exit codes with the errors behind them."""
+    """Return the page of the exit codes with their errors."""
     meanings = re.findall(r"(\d+) ([^,.]+)", (errors.__doc__ or "").partition("Exit codes: ")[2].replace("\n", " "))
     classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.VenusError)]
     rows = [("`0`", "the command has done what it was asked for", "")]
@@ -323,7 +323,7 @@ def _describe_object(name: str, found: Any) -> str:
 
 
 def _signature(name: str, found: Any) -> str:
-    """Return a signature as code. Of classes that functions return, the name alone: programs do not make them."""
+    """Return a signature as code. For a class that only functions return, it is the name alone."""
     if inspect.isclass(found) and not (is_dataclass(found) or name == "Pipeline"):
         return f"class {name}"
     parts, signature = [], inspect.signature(found)
@@ -360,7 +360,7 @@ def threats_page(threats: Iterable[dict[str, str]]) -> str:
 
 
 def proofs() -> list[dict[str, Any]]:
-    """Return the reports of `venus prove` that have come in, as it wrote them."""
+    """Return the received reports of `venus prove`, unchanged."""
     return [json.loads(file.read_text(encoding="utf-8")) for file in sorted((ROOT / "tests" / "proofs").glob("*.json"))]
 
 

@@ -1,8 +1,8 @@
-"""`--second-try`: what failed beside other tests runs once more alone; a test that passes then is called FLAKY.
+"""`--second-try`: failed tests run once more alone; a test that passes then is called FLAKY.
 
-The second try is a serial pytest of its own, after the workers have ended. It tells a flaky test from a defect, and it
-does not save the run: a flaky test counts as failed unless tests/known_flaky.txt names it. Each one is printed last
-with its first failure, so the counts of the closing line and the exit status always say the same.
+The second try is a serial pytest of its own, after the workers have ended. It distinguishes a flaky test from a defect,
+but a flaky test still counts as failed unless tests/known_flaky.txt names it. Each flaky test is printed last with its
+first failure, so the counts of the closing line and the exit status always agree.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-#: Flaky tests that do not fail the run: a line each, the date of its entry and the id of the test.
+#: Flaky tests that do not fail the run: one a line, the date of its entry and the id of the test.
 KNOWN = "tests/known_flaky.txt"
-#: More failures than this are no matter of luck: none of them is tried again.
+#: More failures than this are not flaky: none of them is tried again.
 TRIED_MAX = 20
 
 _BAD = ("failed", "error")
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Outcome:
-    """The side of the second session: a line a phase, so that what it did not come to is not taken for passed."""
+    """Plugin of the second session: it writes a line for each phase, so that a test without lines has not passed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -52,19 +52,19 @@ class Outcome:
 
 
 def parse_known(text: str) -> dict[str, date]:
-    """Return the date of each entry by the id of its test; `#` begins a remark."""
+    """Return the date of each entry by the id of its test; `#` begins a comment."""
     entries = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
     return {nodeid: date.fromisoformat(day) for day, nodeid in entries}
 
 
 def has_passed(outcomes: set[str]) -> bool:
-    """Return whether a test ran and nothing in it failed or was skipped."""
+    """Return whether a test ran and no phase of it failed or was skipped."""
     return outcomes == {"setup passed", "call passed", "teardown passed"}
 
 
 @dataclass(slots=True)
 class SecondTry:
-    """The side of the session that may be spread over workers; not in the workers."""
+    """Plugin of the first session's controller, not of its workers."""
 
     config: pytest.Config
     flaky: dict[str, list[pytest.TestReport]] = field(default_factory=dict)
@@ -79,15 +79,15 @@ class SecondTry:
         file = self.config.rootpath / KNOWN
         return parse_known(file.read_text(encoding="utf-8")) if file.exists() else {}
 
-    @pytest.hookimpl(trylast=True)  # behind xdist, which ends its workers, and the fixtures of this session
+    @pytest.hookimpl(trylast=True)  # after xdist, which ends its workers, and the fixtures of this session
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Try again what failed. An interrupted, broken or cut-short session stays what it is."""
+        """Repeat the failed tests. An interrupted, broken or shortened session keeps its result."""
         if session.exitstatus != pytest.ExitCode.TESTS_FAILED or session.shouldfail or session.shouldstop:
             return
         reports = [report for bad in _BAD for report in self._terminal.stats.get(bad, [])]
         first: dict[str, list[pytest.TestReport]] = {}
         for report in reports:
-            if isinstance(report, pytest.TestReport):  # not a module that cannot be imported
+            if isinstance(report, pytest.TestReport):  # not for a module that cannot be imported
                 first.setdefault(report.nodeid, []).append(report)
         if len(first) > TRIED_MAX:
             self._terminal.write_sep("=", f"{len(first)} tests failed, more than {TRIED_MAX}: none is tried again")
@@ -99,7 +99,7 @@ class SecondTry:
         self._count(session, reports)
 
     def _try(self, nodeids: Sequence[str]) -> Outcomes:
-        """Run these tests in a pytest of their own, show what it says, and return what became of each phase."""
+        """Run these tests in a pytest of their own, print its output, and return the outcome of each phase."""
         self._terminal.write_line("")
         self._terminal.write_sep("=", f"second try, alone: {len(nodeids)} that failed")
         with tempfile.TemporaryDirectory() as folder:
@@ -137,7 +137,7 @@ class SecondTry:
         return outcomes
 
     def _count(self, session: pytest.Session, reports: Sequence[pytest.CollectReport | pytest.TestReport]) -> None:
-        """Make the closing line and the exit status say what the second try has shown."""
+        """Let the closing line and the exit status show the result of the second try."""
         if not self.flaky:
             return
         stats = self._terminal.stats
@@ -149,7 +149,7 @@ class SecondTry:
             left = [report for report in stats.pop(bad, []) if report.nodeid not in known]
             if left:
                 stats[bad] = left
-        # A test whose fixtures failed behind it is among the passed already.
+        # A test whose fixtures failed after it counts as passed already.
         counted = {report.nodeid for report in stats.get("passed", [])}
         stats.setdefault("passed", []).extend(self.flaky[nodeid][0] for nodeid in known if nodeid not in counted)
         forgiven = sum(report.nodeid in known for report in reports)
@@ -157,7 +157,7 @@ class SecondTry:
         if session.testsfailed == 0:
             session.exitstatus = pytest.ExitCode.OK
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest's own summary, so that this comes last
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # wraps pytest's own summary, so that this comes last
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
         """Print the flaky tests with their first failures, then by name."""
         yield

@@ -1,7 +1,7 @@
 """Levels of the suite: which tests `make test`, `.ci/run`, `make test-all` and `make test-nightly` run.
 
 A test has the level of its folder. A marker on the file, the test or a parameter overrides that; the highest one
-counts. Without `--level`, pytest runs whatever it is given.
+counts. Without `--level`, pytest runs all tests that it is given.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-#: From `make test` to `make test-nightly`; each name is a marker too.
+#: From `make test` to `make test-nightly`; each name is also a marker.
 LEVELS = ("quick", "full", "slow", "nightly")
-#: By folder of tests/. `oracle` needs a real database and has no level; tests of the harness need not run on each push.
+#: Level of each folder in tests/. `oracle` needs a real database and has no level; tests of the harness need not run on
+#: each push.
 FOLDERS = {
     "unit": "quick",
     "conformance": "quick",
@@ -26,7 +27,7 @@ FOLDERS = {
     "fault": "full",
     "harness": "slow",
 }
-#: Files go to the workers in this order: those that take minutes first, so that short ones fill the gaps at the end.
+#: Order of files for the workers: those that take minutes first, so that short ones fill the gaps at the end.
 ORDER = ("story", "fault", "conformance", "integration", "harness", "simulation", "unit")
 
 _QUICK_MARK = re.compile(r"\bmark\.quick\b")
@@ -69,7 +70,7 @@ def _folder(path: Path, config: pytest.Config) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files unread that have no test of the quick level: `make test` would import all of them on each worker."""
+    """Skip files without tests of the quick level, because `make test` would import all of them in each worker."""
     if config.getoption("level") != ("quick",) or not collection_path.name.startswith("test_"):
         return None
     if FOLDERS.get(_folder(collection_path, config)) in (None, "quick") or _has_quick_tests(collection_path):
@@ -79,7 +80,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(trylast=True)  # after the markers that conftest files add
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of other levels, and those that need a real Oracle; put the long ones first."""
+    """Deselect tests of other levels and those that need a real Oracle; put long ones first."""
     levels = config.getoption("level")
     if levels is None:
         return

@@ -1,4 +1,4 @@
-"""The one way in which tests wait: for a condition, not for a time."""
+"""The one way in which tests wait: for a condition, not for an amount of time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: Long enough for a busy machine: a test that fails waits this long, no other.
+#: Long enough for a busy machine: only a failing test waits this long.
 TIMEOUT_S = 60.0
 EVERY_S = 0.005
 
@@ -18,7 +18,7 @@ def eventually(
     timeout_s: float = TIMEOUT_S,
     every_s: float = EVERY_S,
 ) -> Any:
-    """Wait until the condition is true and return its value; fail after the timeout, and say `what` was waited for."""
+    """Wait until the condition is true and return its value; fail after the timeout with `what` in the message."""
     end = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() >= end:

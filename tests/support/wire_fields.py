@@ -1,7 +1,7 @@
-"""What each field on the wire and in the store is: its message, name, number and type.
+"""All fields on the wire and in the store: message, name, number and type of each.
 
-Brokers and adapters of two versions talk to each other while a system is upgraded, and a broker reads what an older
-one has stored. So a field keeps its number and its type forever; one that goes leaves its number `reserved`.
+Brokers and adapters of two versions communicate during an upgrade, and a broker reads data that an older one has
+stored. So a field keeps its number and its type forever; a removed field leaves its number `reserved`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from venus.wire import broker_pb2, change_pb2, mirror_pb2, replica_pb2
 
 FILES = (broker_pb2, change_pb2, mirror_pb2, replica_pb2)
-#: One line each; only ever added to, by `python -m tests.support.wire_fields`.
+#: The list of fields, one a line; `python -m tests.support.wire_fields` only adds to it.
 KNOWN = Path(__file__).with_suffix(".txt")
 
 _TYPES = {
@@ -24,7 +24,7 @@ _TYPES = {
 
 
 def current() -> list[str]:
-    """Return a line for each field, enum value and call there is now."""
+    """Return a line for each current field, enum value and call."""
     lines: list[str] = []
     for file in FILES:
         for message in file.DESCRIPTOR.message_types_by_name.values():
@@ -37,7 +37,7 @@ def current() -> list[str]:
 
 
 def known_lines() -> list[str]:
-    """Return the lines that were noted."""
+    """Return the recorded lines."""
     return KNOWN.read_text().splitlines()
 
 

@@ -1,4 +1,4 @@
-"""What one piece of a cut has freed serves the next one: its pages are not faulted in again."""
+"""Memory freed by one piece of a cut is used for the next one: its pages are not faulted in again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ print(faults(0))
 
 
 def faults(_: int) -> int:
-    """Count the pages that ten pieces of four arrays of 12 MB fault in, behind three others."""
+    """Count the page faults of ten pieces of four 12 MB arrays, after three others."""
     for _ in range(3):
         _piece()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -43,16 +43,16 @@ def _measure(how: str) -> int:
     return int(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout)
 
 
-def test_pages_that_were_freed_are_used_again() -> None:
+def test_freed_pages_are_used_again() -> None:
     assert _measure("kept") < 100
-    assert _measure("as usual") > 1000  # or the setting is not needed any more
+    assert _measure("as usual") > 1000  # or the setting is no longer needed
 
 
-def test_a_worker_keeps_them() -> None:
+def test_a_worker_reuses_pages() -> None:
     assert max(LocalRunner(2).run(faults, [1, 2])) < 100
 
 
-def test_a_loop_of_sync_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_of_sync_reuses_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop() -> None:
         raise RuntimeError("kept")
 

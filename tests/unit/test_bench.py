@@ -1,4 +1,4 @@
-"""What a figure calls met, the page of all of them, and what a writer does when a leader is lost."""
+"""How figures are judged, the page of all figures, and a bench writer that loses its leader."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from venus.errors import NotLeader
 from venus.wire import broker_pb2
 
 
-def test_a_load_that_degrades_nothing_is_no_overload() -> None:
+def test_a_load_that_degrades_no_lane_is_no_overload() -> None:
     assert not gives_up_details_first([])
     assert not gives_up_details_first([()])
     assert gives_up_details_first([(), (4,), (4, 3)])
     assert not gives_up_details_first([(4,), (3,)])
 
 
-def test_what_is_started_for_the_clients_does_not_run_on_the_cores_of_the_broker() -> None:
+def test_client_processes_do_not_run_on_the_brokers_cores() -> None:
     before = os.sched_getaffinity(0)
     own, theirs = split_cores()
     assert own | theirs == before
@@ -52,7 +52,7 @@ def test_every_lane_may_slow_down_twice_as_much_as_the_echo_server() -> None:
 
 
 class SlowSource:
-    """A source whose broker takes a batch in so many seconds, and the event that ends it after ten."""
+    """A source whose broker takes this many seconds for a batch, and the event that ends it after ten seconds."""
 
     def __init__(self, batch_s: float) -> None:
         self._batch_s = batch_s
@@ -77,7 +77,7 @@ class SlowSource:
 
 
 @pytest.mark.parametrize(("batch_s", "times"), [(0.1, 2.0), (0.01, 1.0)])
-def test_a_flood_offers_what_its_pace_says_whatever_is_taken(
+def test_a_flood_keeps_its_pace_whatever_is_accepted(
     batch_s: float, times: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source: Any = SlowSource(batch_s)
@@ -85,7 +85,7 @@ def test_a_flood_offers_what_its_pace_says_whatever_is_taken(
     assert keep_pace(source, 20.0 * BATCH_ROWS, source) == pytest.approx(times, rel=0.02)
 
 
-def test_rows_are_lost_if_a_batch_is_undecided_or_not_whole() -> None:
+def test_an_undecided_or_incomplete_batch_counts_as_lost_rows() -> None:
     def count_lost(offset: int, halves: int = 0) -> int:
         flood = broker_pb2.BusinessStatus(business="flood0", next_offset=offset, halves=[broker_pb2.HalfRef()] * halves)
         trickle = broker_pb2.BusinessStatus(business="trickle", next_offset=7)
@@ -98,7 +98,7 @@ def test_rows_are_lost_if_a_batch_is_undecided_or_not_whole() -> None:
     assert count_lost(3 * BATCH_ROWS, halves=1) == 1
 
 
-def test_a_peer_that_is_not_there_makes_its_line_missed_and_says_why() -> None:
+def test_a_missing_competitor_makes_its_line_missed_with_the_reason() -> None:
     assert times_peer("rows", 200.0, 100.0, 2.0, said="Kafka").met
     assert not times_peer("rows", 199.0, 100.0, 2.0, said="Kafka").met
     alone = times_peer("rows", 200.0, None, 2.0, said="no java")
@@ -110,7 +110,7 @@ def _part(name: str, ours: str) -> str:
     return page.section(figure, [FigureResult(what="rows|s", ours=ours, goal="1", met=False)], "today, 2 cores")
 
 
-def test_the_page_keeps_what_was_not_measured_again_in_the_order_of_the_table() -> None:
+def test_the_page_keeps_unmeasured_figures_in_the_order_of_the_table() -> None:
     order = ["M1", "M2", "T1"]
     first = page.merge_sections("", {"T1": _part("T1", "old"), "M1": _part("M1", "old")}, order)
     again = page.merge_sections(first, {"M1": _part("M1", "new"), "M2": _part("M2", "new")}, order)
@@ -122,7 +122,7 @@ def test_the_page_keeps_what_was_not_measured_again_in_the_order_of_the_table() 
     assert page.merge_sections(again, {}, order) == again
 
 
-def test_what_triggers_cost_is_what_the_application_uses_more_than_for_an_uncaptured_table() -> None:
+def test_the_cost_of_triggers_is_compared_with_an_uncaptured_table() -> None:
     def run(application_s: float) -> MeasuredRun:
         parts = {part: Usage(cpu_s=0.1, switches=10) for part in PARTS}
         used = parts | {"application": Usage(cpu_s=application_s, switches=30)}
@@ -134,7 +134,7 @@ def test_what_triggers_cost_is_what_the_application_uses_more_than_for_an_uncapt
     assert all(found[part] == pytest.approx((1.0, 0.1, 0.1)) for part in PARTS)
 
 
-def test_a_peer_without_its_jars_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_competitor_without_its_jars_names_the_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VENUS_BENCH_JARS", str(tmp_path))
     assert "python -m bench.peers.jars kafka" in jars.missing("kafka")
     (tmp_path / "kafka").mkdir()
@@ -144,7 +144,7 @@ def test_a_peer_without_its_jars_says_how_to_get_them(monkeypatch: pytest.Monkey
 
 
 class Log:
-    """What brokers have: rows of each batch that is on disk, and how many of them are committed."""
+    """The brokers' state: rows of each durable batch, and how many of them are committed."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []

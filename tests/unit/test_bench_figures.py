@@ -1,4 +1,4 @@
-"""What the figures of the network are computed from, and that each figure is described."""
+"""The computation of the network figures, and a description of each figure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ README = ROOT / "bench" / "README.md"
 DAY_S = 24 * 3600
 
 
-def test_each_figure_has_an_id_of_its_own_and_a_line_in_the_readme() -> None:
+def test_each_figure_has_a_unique_id_and_a_line_in_the_readme() -> None:
     ids = [figure.id for figure in importlib.import_module("bench.figures.catalogue").FIGURES]
     described = re.findall(r"^\| ([A-Z]\d) \| ", README.read_text(), re.MULTILINE)
 
@@ -36,7 +36,7 @@ def test_each_figure_has_an_id_of_its_own_and_a_line_in_the_readme() -> None:
     assert {"M1", "M3", "M5", "T6", "T7"} <= set(described)
 
 
-def test_the_numbers_of_the_readme_are_the_measured_ones_rounded() -> None:
+def test_the_numbers_of_the_readme_are_the_rounded_measured_ones() -> None:
     page = (ROOT / "bench" / "FIGURES.md").read_text()
     sections = {part.split(":")[0]: part for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]}
     claims = re.findall(r"^\| .* \(([A-Z]\d)\) \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
@@ -52,14 +52,14 @@ def test_the_numbers_of_the_readme_are_the_measured_ones_rounded() -> None:
 
 
 def _is_rounding(number: str, measured: str) -> bool:
-    """Return whether a number is another one, rounded to its own significant digits."""
+    """Return whether a number equals another one, rounded to its own significant digits."""
     plain, exact = number.replace(",", ""), float(measured.replace(",", ""))
     digits = len(plain.replace(".", "").strip("0"))
     return float(plain) == float(f"{exact:.{max(1, digits)}g}")
 
 
 @pytest.mark.parametrize(("now", "at"), [(0.1, 0.2), (0.2, 0.2), (0.21, 0.6), (5.0, 6.2), (14.0, 25.4)])
-def test_what_was_lost_is_sent_again_at_doubling_intervals(now: float, at: float) -> None:
+def test_a_lost_packet_is_resent_at_doubling_intervals(now: float, at: float) -> None:
     assert cables.sent_again_at(0.0, 0.2, now) == pytest.approx(at)
 
 
@@ -70,7 +70,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     await writer.wait_closed()
 
 
-def test_nothing_passes_a_cable_that_is_out_and_nothing_is_lost() -> None:
+def test_a_disconnected_cable_delivers_nothing_and_loses_nothing() -> None:
     async def work() -> tuple[bool, bytes, float, bytes, int]:
         server = await asyncio.start_server(_echo, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
@@ -114,7 +114,7 @@ def increment(first: int, rows: int) -> broker_pb2.Increment:
     return broker_pb2.Increment(base_offset=first - 1, count=rows, body=make_half(1, first, rows).body)
 
 
-def test_a_watcher_counts_rows_that_come_twice_and_rows_that_never_come() -> None:
+def test_a_watcher_counts_doubled_and_missing_rows() -> None:
     watcher = watchers._Watcher("x", "nowhere", 0, 0.0, counts=True)
     for first, rows in ((1, 3), (4, 2), (4, 2), (9, 1)):
         watcher._take(increment(first, rows))
@@ -124,7 +124,7 @@ def test_a_watcher_counts_rows_that_come_twice_and_rows_that_never_come() -> Non
     assert list(numbers(increment(7, 3).body)) == [7, 8, 9]
 
 
-def test_a_frame_that_another_subscriber_has_read_is_compared_and_a_damaged_one_is_found() -> None:
+def test_a_shared_frame_is_compared_and_a_damaged_one_is_found() -> None:
     frames = FrameCache()
     content = seal(broker_pb2.DeliveryFrame(increments=[increment(1, 3), increment(4, 2)]))
     found = frames.read(content)
@@ -139,13 +139,13 @@ def test_a_frame_that_another_subscriber_has_read_is_compared_and_a_damaged_one_
         frames.read(seal(broker_pb2.DeliveryFrame(increments=[increment(1, 3), increment(5, 2)])))
 
 
-def test_a_consumer_that_has_not_everything_has_lost_the_rest() -> None:
+def test_a_consumer_without_all_rows_has_lost_the_rest() -> None:
     lost, doubled = m3.finding("home", WatchedRows(position=8, row=8, doubled=1), 10, 20, "")
 
     assert (lost.met, lost.ours, doubled.met, doubled.ours) == (False, "2", False, "1")
 
 
-def test_a_mixed_batch_has_its_part_in_the_labelled_table() -> None:
+def test_a_mixed_batch_has_its_share_in_the_labelled_table() -> None:
     body = change_pb2.BatchBody.FromString(m5.make_mixed_half(1, 1, 1000).body)
 
     counts = {table.table_id: table.count for table in body.tables}
@@ -155,7 +155,7 @@ def test_a_mixed_batch_has_its_part_in_the_labelled_table() -> None:
     assert m5.share(2, 3) == pytest.approx(0.3, abs=0.001)
 
 
-def test_a_site_is_normal_after_the_last_change_that_comes_late() -> None:
+def test_a_site_is_normal_after_its_last_late_change() -> None:
     one = t6.Outage(out_at=100.0, back_at=110.0, served=(1,), states=("cut off",))
     sent = {1: 99.0, 2: 105.0, 3: 111.0, 4: 111.9, 5: 113.0}
     seen = {"a": WatchedRows(position=5, row=5, ends=[1, 2, 3, 4, 5], times=[99.1, 111.5, 112.0, 112.1, 113.1])}
@@ -165,7 +165,7 @@ def test_a_site_is_normal_after_the_last_change_that_comes_late() -> None:
     assert t6.seconds_until_connected(one, {**seen, "b": WatchedRows(position=0, row=0)}, 200.0) == pytest.approx(90.0)
 
 
-def test_who_is_known_never_takes_the_full_data_again_and_a_stranger_does() -> None:
+def test_a_known_replica_never_takes_the_full_data_again_and_a_new_one_does() -> None:
     known = simulate_week(1, partial(KnownReaders, retain_bytes=10_000_000, ttl_s=7 * DAY_S), seconds=DAY_S)
     forgotten = simulate_week(1, partial(KnownReaders, retain_bytes=10_000_000, ttl_s=60.0), seconds=DAY_S)
     fixed = simulate_week(1, partial(FixedRetention, retain_bytes=10_000_000), seconds=DAY_S)

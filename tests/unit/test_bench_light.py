@@ -1,4 +1,4 @@
-"""The light client of the benchmarks: frames and messages split anywhere, windows, and that no failure is quiet."""
+"""The light client of the benchmarks: frames and messages split anywhere, windows, and visible failures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def content(first: int, rows: int, end: int | None = None) -> bytes:
 
 
 def feed_data(messages: FrameReader, data: bytes, at: int) -> list[FrameContent]:
-    """Feed in two pieces, of a buffer that is overwritten, as that of the connections is."""
+    """Feed data in two pieces from a buffer that is then overwritten, as the connections do."""
     found: list[FrameContent] = []
     buffer = bytearray(len(data))
     for piece in (data[:at], data[at:]):
@@ -52,7 +52,7 @@ def feed_data(messages: FrameReader, data: bytes, at: int) -> list[FrameContent]
 
 
 def cut(*pieces: bytes) -> tuple[bytes, list[tuple[Any, ...]]]:
-    """Return all that DATA frames held, in order, and the other frames."""
+    """Return the content of DATA frames in order, and the other frames."""
     held, others = bytearray(), list[tuple[Any, ...]]()
     splitter = Splitter(lambda _, piece: held.extend(piece), lambda *frame: others.append(frame))
     for piece in pieces:
@@ -60,7 +60,7 @@ def cut(*pieces: bytes) -> tuple[bytes, list[tuple[Any, ...]]]:
     return bytes(held), others
 
 
-def test_frames_are_cut_wherever_they_are_split() -> None:
+def test_frames_are_parsed_wherever_they_are_split() -> None:
     data = (
         framing.settings({Setting.INITIAL_WINDOW_SIZE: 77})
         + framing.frame(FrameKind.DATA, 3, b"abc")
@@ -84,7 +84,7 @@ def test_frames_are_cut_wherever_they_are_split() -> None:
     assert cut(*(data[at : at + 1] for at in range(len(data)))) == whole
 
 
-def test_a_long_frame_says_its_length_and_a_padded_one_is_refused() -> None:
+def test_the_length_of_a_long_frame_is_read_and_a_padded_one_is_refused() -> None:
     held, _ = cut(framing.frame(FrameKind.DATA, 1, b"x" * 70_000))
 
     assert held == b"x" * 70_000
@@ -96,7 +96,7 @@ def test_a_long_frame_says_its_length_and_a_padded_one_is_refused() -> None:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_messages_are_read_wherever_they_are_split(is_known: bool) -> None:
+def test_messages_are_parsed_wherever_they_are_split(is_known: bool) -> None:
     contents = [content(0, 2), content(2, 2), content(4, 1, 7)]
     data = b"".join(map(framing.message, contents))
     for at in range(len(data) + 1):
@@ -109,8 +109,8 @@ def test_messages_are_read_wherever_they_are_split(is_known: bool) -> None:
         assert not known or all(f is k for f, k in zip(found, known, strict=True)), "it was compared, not read again"
 
 
-def test_a_message_that_continues_unlike_any_other_is_put_together() -> None:
-    one, other = content(0, 2, 9), content(0, 2, 9)  # captured at other microseconds
+def test_a_message_that_continues_in_another_frame_is_joined() -> None:
+    one, other = content(0, 2, 9), content(0, 2, 9)  # captured at different microseconds
     assert one != other
     assert len(one) == len(other)
     for at in range(len(other) + len(framing.message(b""))):
@@ -133,7 +133,7 @@ def test_a_damaged_message_is_refused(is_known: bool) -> None:
             feed_data(FrameReader(frames), framing.message(bytes(damaged)), 50)
 
 
-def test_what_is_no_message_is_refused() -> None:
+def test_bytes_that_are_no_message_are_refused() -> None:
     with pytest.raises(ProtocolError):
         feed_data(FrameReader(FrameCache()), framing.message(b""), 5)
     with pytest.raises(ConnectionError, match="compressed"):
@@ -147,7 +147,7 @@ def test_what_is_no_message_is_refused() -> None:
 
 @dataclass(slots=True)
 class Broker:
-    """The other end of one connection: what it receives."""
+    """The other end of one connection, which keeps the received bytes."""
 
     socket: socket.socket
 
@@ -155,7 +155,7 @@ class Broker:
         self.socket.sendall(data)
 
     def receive_frames(self) -> list[tuple[Any, ...]]:
-        """Return the frames that came, DATA among them, but for the head of a connection."""
+        """Return the received frames, including DATA, without the start of the connection."""
         heard = self.socket.recv(1 << 20)
         found: list[tuple[Any, ...]] = []
         splitter = Splitter(
@@ -176,7 +176,7 @@ class Line:
     taken: list[FrameContent]
 
     def come(self, *frames: bytes) -> None:
-        """Let the broker say something and read it."""
+        """Let the broker send bytes, and read them."""
         data = b"".join(frames)
         self.broker.say(data)
         eventually(lambda: is_there(self.connection.socket, len(data)))
@@ -185,7 +185,7 @@ class Line:
 
 
 def is_there(line: socket.socket, nbytes: int) -> bool:
-    """Whether so many bytes can be read."""
+    """Return whether this many bytes can be read."""
     try:
         return len(line.recv(1 << 16, socket.MSG_PEEK)) >= nbytes
     except BlockingIOError:
@@ -225,7 +225,7 @@ def test_a_connection_begins_with_its_windows_and_the_call(line: Line) -> None:
     assert b"/venus.wire.Delivery/Subscribe" in call[3]
 
 
-def test_what_is_asked_is_answered_and_unknown_frames_are_ignored(line: Line) -> None:
+def test_requests_are_answered_and_unknown_frames_ignored(line: Line) -> None:
     line.broker.receive_frames()
     ping = framing.frame(FrameKind.PING, payload=b"12345678")
     ack = framing.frame(FrameKind.PING, payload=b"abcdefgh", flags=ACK)
@@ -237,7 +237,7 @@ def test_what_is_asked_is_answered_and_unknown_frames_are_ignored(line: Line) ->
     assert line.broker.receive_frames() == [(FrameKind.SETTINGS, ACK, 0, b""), (FrameKind.PING, ACK, 0, b"12345678")]
 
 
-def test_windows_are_given_back_when_half_is_used(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_are_returned_when_half_is_used(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     line.broker.receive_frames()
     monkeypatch.setattr(light_connection, "STREAM_BYTES", 1000)
     monkeypatch.setattr(light_connection, "CONNECTION_BYTES", 2000)
@@ -252,7 +252,7 @@ def test_windows_are_given_back_when_half_is_used(line: Line, monkeypatch: pytes
     ]
 
 
-def test_the_windows_of_the_broker_are_kept(line: Line) -> None:
+def test_the_windows_of_the_broker_are_respected(line: Line) -> None:
     send, stream, much = line.connection.send, line.stream, bytes(60_000)
 
     assert send(stream, much)
@@ -282,13 +282,13 @@ def test_the_windows_of_the_broker_are_kept(line: Line) -> None:
         (framing.frame(FrameKind.DATA, 3, b"abc"), "never opened"),
     ],
 )
-def test_whatever_ends_a_stream_is_a_failure(line: Line, frame: bytes, why: str) -> None:
+def test_every_end_of_a_stream_is_a_failure(line: Line, frame: bytes, why: str) -> None:
     line.come(framing.frame(FrameKind.HEADERS, 1, b"\x88", END_HEADERS))  # the response has begun
     with pytest.raises(ConnectionError, match=why):
         line.come(frame)
 
 
-def test_a_connection_that_is_closed_is_a_failure(line: Line) -> None:
+def test_a_closed_connection_is_a_failure(line: Line) -> None:
     line.broker.receive_frames()
     line.broker.socket.close()
     eventually(lambda: is_there(line.connection.socket, 0))
@@ -303,7 +303,7 @@ def test_a_connection_that_is_closed_is_a_failure(line: Line) -> None:
     ("say_every_s", "credit_bytes"),
     [pytest.param(0.02, 1 << 20, id="after a while"), pytest.param(60.0, 400, id="when half is taken")],
 )
-def test_credit_is_given_back_and_nothing_is_taken_twice(
+def test_credit_is_returned_and_no_increment_is_counted_twice(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch, say_every_s: float, credit_bytes: int
 ) -> None:
     monkeypatch.setattr(watching, "SAY_EVERY_S", say_every_s)

@@ -1,4 +1,4 @@
-"""Where the time of a transaction goes, from the log of three processes."""
+"""The stages of a transaction's duration, from the log of three processes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def log(folder: Path, *cuts: tuple[int, int]) -> Path:
     return path
 
 
-def test_stages_are_from_the_end_of_the_one_before(tmp_path: Path) -> None:
+def test_each_stage_is_measured_from_the_end_of_the_previous_one(tmp_path: Path) -> None:
     cuts = read(log(tmp_path, (1, START_US), (2, START_US + 5000)))
 
-    # the first is in the first cut; the second was committed at the target behind it, so it was in the second
+    # the first is in the first cut; the second was committed at the target after it, so it was in the second cut
     found = of_transactions(cuts, [(START_US / 1e6, START_US / 1e6 + 0.011), (START_US / 1e6, START_US / 1e6 + 0.016)])
 
     first, *others = found.values()
@@ -37,7 +37,7 @@ def test_stages_are_from_the_end_of_the_one_before(tmp_path: Path) -> None:
     assert all([round(ms, 3) for ms in times] == [1.0, 1.0] for times in others)
 
 
-def test_a_cut_that_is_not_followed_to_its_end_is_left_out(tmp_path: Path) -> None:
+def test_an_incomplete_cut_is_left_out(tmp_path: Path) -> None:
     path = log(tmp_path, (1, START_US))
     lines = path.read_text().splitlines()
     path.write_text("\n".join(line for line in lines if "applied" not in line))

@@ -1,4 +1,4 @@
-"""The subscribers of the benchmarks: a window that waits for credit gets it, and a failure is reported."""
+"""The subscribers of the benchmarks return credit to a waiting window, and report a failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from venus.wire import broker_pb2
 
 
 class Call:
-    """A stream that keeps what is written."""
+    """A stream that keeps the written frames."""
 
     def __init__(self) -> None:
         self.frames: list[broker_pb2.ConsumerFrame] = []
@@ -22,7 +22,7 @@ class Call:
         self.frames.append(frame)
 
 
-def test_credit_is_given_back_without_another_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credit_is_returned_without_another_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscribers, "SAY_EVERY_S", 0.02)
 
     async def credit_frames() -> list[broker_pb2.ConsumerFrame]:
@@ -40,7 +40,7 @@ def test_credit_is_given_back_without_another_frame(monkeypatch: pytest.MonkeyPa
     assert (frame.credit_bytes, frame.acknowledge) == (5000, 70)
 
 
-def test_a_subscriber_that_ends_says_why() -> None:
+def test_a_subscriber_that_ends_reports_the_reason() -> None:
     ours, theirs = subscribers.spawn.Pipe()
 
     async def fail() -> None:

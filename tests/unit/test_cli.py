@@ -31,7 +31,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def commands() -> list[str]:
-    """Return every command, with those of groups as two words."""
+    """Return every command; those of groups have two words."""
     names = [command.name or "" for command in app.registered_commands]
     for group in app.registered_groups:
         assert group.typer_instance is not None
@@ -63,10 +63,10 @@ def configure(tmp_path: Path, extra: str = "") -> None:
         "prove --source sqlite:///s.db --report no/a",
     ],
 )
-def test_a_report_that_cannot_be_written_is_named_before_anything_is_read(
+def test_an_unwritable_report_is_named_before_anything_is_read(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configure(tmp_path)  # no server answers there
+    configure(tmp_path)  # no server answers at this address
     (tmp_path / "s.db").touch()
     (tmp_path / "folder").mkdir()
     *_, option, file = command.split()
@@ -84,7 +84,7 @@ def test_a_predicate_is_checked_before_a_broker_is_asked(tmp_path: Path, capsys:
     assert capsys.readouterr().err.startswith("venus: character 9: the text ends where a constant was expected\n")
 
 
-def test_a_database_in_which_nothing_is_captured_has_not_moved(
+def test_a_database_without_captured_tables_counts_as_unmoved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "venus.toml").write_text('[source]\nurl = "sqlite:///s.db"\n')
@@ -96,7 +96,7 @@ def test_a_database_in_which_nothing_is_captured_has_not_moved(
     )
 
 
-def test_a_target_that_cannot_be_cut_over_names_one_that_can(
+def test_a_target_that_cannot_be_cut_over_is_refused_with_one_that_can(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "venus.toml").write_text('[targets.main]\nurl = "sqlite:///t.db"\n')
@@ -115,7 +115,7 @@ def test_every_command_has_help_and_the_common_options(command: str, capsys: pyt
     assert len(shown.splitlines()) >= 8
 
 
-def test_a_fall_back_without_its_databases_names_the_option_of_one(
+def test_a_fall_back_without_its_databases_names_the_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure(tmp_path)
@@ -144,7 +144,7 @@ def test_help_groups_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         (["half", "commit", "x"], "Invalid value for 'BATCH'"),
     ],
 )
-def test_a_wrong_call_is_one_line_a_hint_and_code_2(
+def test_a_wrong_command_line_is_one_line_a_hint_and_code_2(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
@@ -175,7 +175,7 @@ def test_a_wrong_call_is_one_line_a_hint_and_code_2(
         (["demo", "--folder", "."], 2, "is not empty"),
     ],
 )
-def test_what_cannot_be_reached_or_makes_no_sense_is_one_line(
+def test_an_unreachable_or_impossible_part_is_reported_in_one_line(
     arguments: list[str], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure(tmp_path)
@@ -188,7 +188,7 @@ def test_what_cannot_be_reached_or_makes_no_sense_is_one_line(
     assert SECRET not in written.out + written.err
 
 
-def test_a_bundle_is_written_beside_a_defect(
+def test_a_bundle_is_written_despite_a_defect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure(tmp_path)
@@ -228,7 +228,7 @@ def test_json_errors_are_one_document(tmp_path: Path, capsys: pytest.CaptureFixt
     assert error["message"]
 
 
-def test_options_go_before_or_behind_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_may_come_before_or_after_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     configure(tmp_path)
     (tmp_path / "venus.toml").rename(tmp_path / "other.toml")
 
@@ -241,7 +241,9 @@ def test_options_go_before_or_behind_the_command(tmp_path: Path, capsys: pytest.
     assert before["source"]["url"] == "postgresql://u:***@127.0.0.1:1/d"
 
 
-def test_a_defect_is_one_line_and_a_report_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_defect_is_reported_in_one_line_with_a_file_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     invocation = Invocation()
     invocation.redactor.learn(Settings(source={"url": f"postgresql://u:{SECRET}@h/d"}))  # type: ignore[arg-type]
     try:
@@ -266,7 +268,7 @@ def test_errors_have_their_exit_codes(error: BaseException, code: int) -> None:
     assert explain(error, Invocation())[2] == code
 
 
-def test_what_is_interrupted_says_so(
+def test_an_interrupted_command_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -280,7 +282,7 @@ def test_what_is_interrupted_says_so(
     assert capsys.readouterr().err == "venus: interrupted\n"
 
 
-def test_passwords_are_struck_out_in_every_spelling() -> None:
+def test_passwords_are_masked_in_every_spelling() -> None:
     redact = Redactor()
     redact.learn(
         Settings(
@@ -300,7 +302,7 @@ def test_figures_are_readable() -> None:
     assert [format_duration(s) for s in (0.44, 12, 200, 9000, 400_000)] == ["0.4 s", "12 s", "3.3 min", "2.5 h", "5 d"]
 
 
-def test_what_a_command_or_a_child_of_it_writes_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_files_of_a_command_and_its_children_are_for_their_owner_only(tmp_path: Path) -> None:
     script = (
         "import os, venus.cli, venus.cli.app as app\n"
         "app.run = lambda _: os.system('mkdir folder && touch folder/file')\n"
@@ -316,7 +318,7 @@ def test_what_a_command_or_a_child_of_it_writes_is_for_its_owner_only(tmp_path: 
 @pytest.mark.parametrize(
     "words", [["assess", "--html"], ["cluster", "move", "main", "--leader"], ["status", "--every"]]
 )
-def test_an_option_without_its_value_leads_to_its_own_command_s_help(
+def test_an_option_without_its_value_points_to_its_own_commands_help(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(words) == 2
@@ -324,7 +326,7 @@ def test_an_option_without_its_value_leads_to_its_own_command_s_help(
     assert capsys.readouterr().err.endswith(f"See `venus {command} --help`.\n")
 
 
-def test_an_empty_topology_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_topology_is_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "venus.toml").write_text('[broker]\naddress = "127.0.0.1:1"\n[targets.main]\nurl = "sqlite://"\n')
     assert run(["cluster", "topology", "-c", str(tmp_path / "venus.toml")]) == 75
     said = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A command line without any server and a configuration that is missing, wrong or unusual: one line names the place."""
+"""The command line with a missing, wrong or unusual configuration, without any server: one line names the place."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_only_target_needs_no_name_and_one_of_several_does(
     ]
 
 
-def test_a_file_from_windows_is_read_and_its_lines_are_found(
+def test_a_file_from_windows_is_read_and_its_line_numbers_are_right(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure(tmp_path)
@@ -47,7 +47,7 @@ def test_a_file_from_windows_is_read_and_its_lines_are_found(
 
 
 @pytest.mark.parametrize("command", ["check", "install-triggers", "pause"])
-def test_a_file_that_is_not_there_is_a_mistake_in_the_configuration(
+def test_a_missing_file_is_a_configuration_error(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure(tmp_path)
@@ -95,7 +95,7 @@ def test_a_file_that_is_not_there_is_a_mistake_in_the_configuration(
         ),
     ],
 )
-def test_a_url_that_is_none_is_named_by_its_line_or_variable(
+def test_an_invalid_url_is_named_by_its_line_or_variable(
     option: str,
     url: str,
     command: str,
@@ -120,7 +120,7 @@ def test_a_url_that_is_none_is_named_by_its_line_or_variable(
 
     (tmp_path / "venus.toml").write_text(text)
     variable = f"VENUS_{option.upper().replace('.', '__')}"
-    if url and "\\u0000" not in url:  # one that is empty has a sentence of its own, and no variable holds a NUL
+    if url and "\\u0000" not in url:  # an empty one has a message of its own, and no variable can contain a NUL
         monkeypatch.setenv(variable, url)
         assert run(command.split()) == 2
         assert capsys.readouterr().err.startswith(f"venus: environment: {variable}: {says}")
@@ -140,7 +140,7 @@ def test_the_configuration_is_printed_with_passwords_masked(tmp_path: Path, caps
 def test_a_broker_may_be_configured_by_the_environment_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in a container: it needs neither a source nor a target."""
+    """As in a container: the broker needs neither a source nor a target."""
     monkeypatch.chdir(tmp_path)
     assert run(["broker", "--check"]) == 2
     assert "venus.toml: no such file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Tables on narrow and on wide terminals: nothing is wider than the terminal, no name is broken."""
+"""Tables on narrow and wide terminals: no line is wider than the terminal, and no name is broken."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def show(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("width", [30, 40, 60, 72, 80, 200])
-def test_a_table_keeps_to_the_terminal_and_its_names_whole(
+def test_a_table_fits_the_terminal_with_unbroken_names(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = show(width, monkeypatch, capsys)
@@ -36,7 +36,7 @@ def test_a_table_keeps_to_the_terminal_and_its_names_whole(
     assert any(line.startswith("main.order_lines") for line in lines)
 
 
-def test_a_narrow_terminal_gets_one_value_below_the_other(
+def test_a_narrow_terminal_shows_one_value_below_the_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = show(40, monkeypatch, capsys)
@@ -51,7 +51,7 @@ def test_a_narrow_terminal_gets_one_value_below_the_other(
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_status_keeps_to_the_terminal(
+def test_status_fits_the_terminal(
     width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure(tmp_path)
@@ -64,7 +64,7 @@ def test_status_keeps_to_the_terminal(
 
 
 @pytest.mark.parametrize("width", [30, 60, 200])
-def test_what_looks_like_markup_is_shown(
+def test_text_that_looks_like_markup_is_shown(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))

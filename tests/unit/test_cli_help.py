@@ -1,4 +1,4 @@
-"""What help looks like and costs: every word of it, in every width, without the libraries of the work itself."""
+"""Help output and its cost: every word, at every width, without the libraries that only commands need."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from tests.unit.test_cli import commands
 from venus.cli.app import run
 
-#: What a command that only shows help or refuses a typing error has no use for; each takes 20 ms to 200 ms to import.
+#: Libraries that help and typing errors do not need; each takes 20 ms to 200 ms to import.
 HEAVY = {"alembic", "google", "grpc", "numpy", "pyarrow", "rich", "rocksdict", "sqlalchemy", "sqlglot"}
-#: Typer reads options with it, but shows the help of `venus` without.
+#: Typer parses options with it, but shows the help of `venus` without it.
 PYDANTIC = {"pydantic", "pydantic_settings"}
 
 
@@ -21,7 +21,7 @@ PYDANTIC = {"pydantic", "pydantic_settings"}
     ("arguments", "spared"),
     [(["--help"], HEAVY | PYDANTIC), (["stats"], HEAVY), (["status", "--help"], HEAVY)],
 )
-def test_help_and_typing_errors_need_none_of_the_heavy_libraries(arguments: list[str], spared: set[str]) -> None:
+def test_help_and_typing_errors_import_no_heavy_library(arguments: list[str], spared: set[str]) -> None:
     code = (
         "import sys\n"
         "from venus.cli.app import run\n"
@@ -36,7 +36,7 @@ def test_help_and_typing_errors_need_none_of_the_heavy_libraries(arguments: list
     assert imported & spared == set()
 
 
-def test_status_waits_for_no_library_that_only_an_installation_needs(tmp_path: Path) -> None:
+def test_status_imports_no_library_of_an_installation(tmp_path: Path) -> None:
     (tmp_path / "venus.toml").write_text(
         '[source]\nurl = "sqlite:///none.db"\n[broker]\naddress = "127.0.0.1:1"\n'
         '[targets.main]\nurl = "postgresql://stranger@127.0.0.1:1/none"\n'
@@ -52,7 +52,7 @@ def test_status_waits_for_no_library_that_only_an_installation_needs(tmp_path: P
     assert imported & {f"{own}.apply_session", f"{own}.full_sync", "venus.adapters.upper.capture"} == set()
 
 
-def test_an_installation_waits_for_no_highlighter_of_code() -> None:
+def test_an_installation_imports_no_code_highlighter() -> None:
     code = "import sys\nfrom venus.migrations import run\nrun._alembic()\nprint(*sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -64,7 +64,7 @@ def test_an_installation_waits_for_no_highlighter_of_code() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("command", ["", *commands()])
-def test_help_keeps_to_the_width_of_the_terminal(
+def test_help_fits_the_width_of_the_terminal(
     command: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -77,7 +77,7 @@ def test_help_keeps_to_the_width_of_the_terminal(
 
 
 @pytest.mark.parametrize("command", ["", "cluster", "half", "quarantine", "spark"])
-def test_no_summary_of_a_command_is_cut(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_summary_of_a_command_is_truncated(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*command.split(), "--help"]) == 0
 
     assert [line for line in capsys.readouterr().out.splitlines()[1:] if "..." in line] == []
@@ -89,7 +89,7 @@ def test_help_shows_the_names_of_sections(capsys: pytest.CaptureFixture[str]) ->
     assert "[broker] data_dir" in capsys.readouterr().out
 
 
-def test_a_typing_error_does_not_lead_to_an_option_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_typing_error_does_not_suggest_an_option_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sync", "--with-parents"]) == 2
     assert "--with-parent " not in capsys.readouterr().err.replace("--with-parents", "")
 
@@ -97,7 +97,7 @@ def test_a_typing_error_does_not_lead_to_an_option_for_machines(capsys: pytest.C
     assert "--capture-only" in capsys.readouterr().err
 
 
-def test_a_command_of_commands_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_group_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["half"]) == 2
 
     written = capsys.readouterr()

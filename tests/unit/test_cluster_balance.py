@@ -1,4 +1,4 @@
-"""`venus cluster balance`: its time bounds all hand-overs together, and what has moved is shown."""
+"""`venus cluster balance`: one time limit for all hand-overs together, and output of every move."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def member(name: str) -> Member:
 
 
 class Cluster:
-    """Two brokers, of which one leads everything; a hand-over takes a while."""
+    """Two brokers, one of which leads everything; a hand-over takes a while."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -58,7 +58,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize(("wait", "moved"), [(0.0, 0), (30.0, 1), (600.0, 2)])
-def test_no_hand_over_begins_after_the_time(
+def test_no_hand_over_begins_after_the_time_limit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wait: float, moved: int
 ) -> None:
     cluster = Cluster()

@@ -1,4 +1,4 @@
-"""The collector of garbage leaves a start alone, and works as usual behind it."""
+"""Garbage collection does not run during a start, and works as usual afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from venus.cli.invocation import Invocation
 from venus.cli.supervisor import EventWriter
 from venus.config import Settings
 
-# Runs in a process of its own: each is about what a whole interpreter does.
+# Each test runs in a process of its own, because it concerns the whole interpreter.
 STARTING = """
 import gc, json, os, sys
 from venus.cli import main
@@ -72,31 +72,31 @@ def _run_code(code: str) -> Any:
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-def test_nothing_is_collected_while_a_command_starts_and_numpy_starts_no_thread() -> None:
+def test_nothing_is_collected_during_a_commands_start_and_numpy_starts_no_thread() -> None:
     collections, threads = _run_code(STARTING)
     assert collections == []
-    assert len(threads) == 1  # but for Arrow's own
+    assert len(threads) == 1  # except Arrow's own
 
 
-def test_the_first_collection_makes_it_usual_again() -> None:
+def test_the_first_collection_restores_the_usual_settings() -> None:
     assert _run_code(BEHIND) == [200_000, True, 0]
 
 
-def test_what_runs_on_is_settled() -> None:
+def test_a_long_running_command_freezes_its_start() -> None:
     assert _run_code(SETTLED) == [True, 0, True]
 
 
-def test_a_worker_is_settled_when_it_begins() -> None:
+def test_a_worker_freezes_its_start() -> None:
     assert _run_code(WORKING) == [[True, 700], [True, 700]]
 
 
-def test_a_loop_of_sync_is_settled_by_its_first_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_of_sync_freezes_its_start_at_the_first_report(monkeypatch: pytest.MonkeyPatch) -> None:
     settled: list[int] = []
     reports: list[object] = []
     first, second = SimpleNamespace(error="", rows=1), SimpleNamespace(error="", rows=2)
 
     def capture(*_: object, report: Callable[[object], None], **__: object) -> None:
-        settled.append(0)  # not before it runs
+        settled.append(0)  # not before the loop runs
         report(first)
         report(second)
 

@@ -1,4 +1,4 @@
-"""What a wrong configuration says: one line that names the file, the line, the key and the way out."""
+"""The error about a wrong configuration: one line names the file, the line, the key and the remedy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refusal(file: Path | None) -> str:
     return str(caught.value)
 
 
-def test_the_environment_beats_the_file_and_leaves_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_the_file_option_by_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, '[broker]\ndata_dir = "/a"\nreview_after_s = 2\n[source]\nurl = "sqlite:///x.db"\n')
     monkeypatch.setenv("VENUS_BROKER__DATA_DIR", "/b")
     monkeypatch.setenv("VENUS_SOURCE__TABLES", "orders, app.*")
@@ -43,7 +43,7 @@ def test_the_environment_beats_the_file_and_leaves_the_rest(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("name", ["main", "Main", "site-b"])
-def test_the_environment_reaches_a_target_however_the_file_spells_it(
+def test_a_variable_matches_a_target_however_the_file_spells_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write(tmp_path, f'[targets.{name}]\nurl = "postgresql://a"\nschema = "s"\n')
@@ -56,7 +56,7 @@ def test_the_environment_reaches_a_target_however_the_file_spells_it(
     assert settings.targets[name].schema_ == "s"
 
 
-def test_a_target_may_be_made_by_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_may_be_defined_by_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VENUS_TARGETS__B__URL", "postgresql://b")
 
     assert load(None).targets["b"].url.get_secret_value() == "postgresql://b"
@@ -200,7 +200,7 @@ def test_a_wrong_option_is_named_with_its_line(text: str, line: int, says: str, 
         ('address = "a:1"\nfurther = "c:1, d:1; e:1"\n', "a:1;c:1,d:1;e:1"),
     ],
 )
-def test_where_the_broker_is_found(text: str, reach: str, tmp_path: Path) -> None:
+def test_the_brokers_address_is_found(text: str, reach: str, tmp_path: Path) -> None:
     assert load(write(tmp_path, f"[broker]\n{text}")).broker.reach == reach
 
 
@@ -213,7 +213,7 @@ def test_a_cluster_of_three_needs_two_of_them(tmp_path: Path) -> None:
     assert load(None).cluster.name == ""
 
 
-def test_one_broker_has_a_place_in_the_network_without_etcd(tmp_path: Path) -> None:
+def test_a_single_broker_may_be_in_a_network_without_etcd(tmp_path: Path) -> None:
     text = f'[labels]\nEU = ["orders", "business:crm"]\n{ACCESS}level = 2\nsite = "paris"\nlabels = ["EU"]\n'
     found = load(write(tmp_path, text))
 
@@ -223,12 +223,12 @@ def test_one_broker_has_a_place_in_the_network_without_etcd(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("site", ["x" * 129, " paris", "paris "])
 def test_a_site_is_a_name(tmp_path: Path, site: str) -> None:
-    """Clients refused every answer of a broker with another site."""
+    """Otherwise clients would refuse every answer of a broker with another value."""
     with pytest.raises(ConfigError, match=r"site must have 1 to 128 printable characters, no space outside"):
         load(write(tmp_path, f'{CLUSTER}set = "a"\nsite = "{site}"\n'))
 
 
-def test_a_replicated_set_has_a_place_too(tmp_path: Path) -> None:
+def test_a_replicated_set_may_be_in_a_network_too(tmp_path: Path) -> None:
     found = load(write(tmp_path, CLUSTER + 'tier = "tandem"\nlevel = 1\nupstream = ["10.0.1.1:7400"]\n')).cluster
 
     assert (found.set_name, found.tier, found.is_mirror) == ("shop", "tandem", True)
@@ -276,13 +276,13 @@ def test_bad_toml_is_named_with_its_line(text: str, line: int, tmp_path: Path) -
         ("[broker]\nlisten = 'a:1' http = 'a:2'\n", 2, "put each option on a line of its own"),
     ],
 )
-def test_bad_toml_is_said_in_the_words_of_the_file(text: str, line: int, says: str, tmp_path: Path) -> None:
+def test_bad_toml_is_reported_in_the_words_of_the_file(text: str, line: int, says: str, tmp_path: Path) -> None:
     file = write(tmp_path, text)
 
     assert refusal(file).startswith(f"{file}:{line}: not TOML: {says}")
 
 
-def test_a_missing_file_is_named_with_the_way_out(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file") as caught:
         load(tmp_path / "none.toml")
 
@@ -297,9 +297,7 @@ def test_a_file_that_is_not_text_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "directory" in refusal(tmp_path)
 
 
-def test_a_file_that_one_may_not_read_is_named_with_who_may_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_file_is_named_with_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied")
 
@@ -327,7 +325,7 @@ def test_a_wrong_variable_is_named(variable: str, value: str, says: str, monkeyp
     assert says in refusal(None)
 
 
-def test_several_mistakes_are_one_line_that_counts_them(tmp_path: Path) -> None:
+def test_several_mistakes_are_one_line_with_their_number(tmp_path: Path) -> None:
     assert refusal(write(tmp_path, "[broker]\nlistn = 1\nhtpt = 2\n")).endswith("(and 1 more)")
 
 
@@ -350,7 +348,7 @@ def test_the_settings_never_print_a_secret() -> None:
     assert effective_settings(settings)["source"]["url"] == "postgresql://u:***@h/d"
 
 
-def test_a_source_or_target_that_is_not_there_is_named() -> None:
+def test_a_missing_source_or_target_is_named() -> None:
     settings = Settings(targets={"berlin": {"url": "postgresql://h/d"}})  # type: ignore[dict-item]
 
     with pytest.raises(ConfigError, match="no source"):
@@ -362,7 +360,7 @@ def test_a_source_or_target_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize("option", ["source.url", "targets.Site-b.url"])
-def test_a_variable_that_is_set_to_nothing_is_to_blame_and_not_the_file(
+def test_a_variable_set_to_nothing_is_named_and_not_the_file(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variable = f"VENUS_{option.upper().replace('.', '__').replace('-', '_')}"
@@ -393,7 +391,7 @@ def test_a_misspelt_option_of_a_nested_section_is_named(tmp_path: Path) -> None:
         load(file)
 
 
-def test_the_environment_reaches_a_recipient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_may_configure_a_recipient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, '[alarms.to.Night-Shift]\nwebhook = "http://a"\ntimeout_s = 3\n')
     monkeypatch.setenv("VENUS_ALARMS__TO__NIGHT_SHIFT__WEBHOOK", "http://planted")
 

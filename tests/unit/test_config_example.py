@@ -12,7 +12,7 @@ from venus.cli.app import run
 from venus.config import Settings, load, options
 
 ROOT = Path(__file__).parents[2]
-#: Sections in sections.
+#: Sections inside other sections.
 NESTED = ("source.columns", "broker.limits", "broker.degrade", "broker.health")
 
 
@@ -39,7 +39,7 @@ def test_the_example_has_every_option_with_its_default_and_nothing_else() -> Non
         "source.url",
         "targets.NAME.url",
         "alarms.to.NAME.command",
-    }  # these have no default: the example shows one
+    }  # these have no default, so the file shows an example
 
     assert written.keys() == defaults.keys()
     assert {p: v for p, v in written.items() if p not in examples} == {
@@ -61,7 +61,7 @@ def test_the_example_loads() -> None:
 
 
 @pytest.mark.usefixtures("no_venus_environment")
-def test_the_example_is_printed_wherever_venus_is_installed(
+def test_the_example_is_printed_by_every_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -69,7 +69,7 @@ def test_the_example_is_printed_wherever_venus_is_installed(
     assert capsys.readouterr().out == (ROOT / "venus.example.toml").read_text()
 
 
-def test_all_mistakes_are_said_at_once(
+def test_all_mistakes_are_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("VENUS_BROKER__LISTN", "x")

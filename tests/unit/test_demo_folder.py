@@ -1,4 +1,4 @@
-"""The demo removes its folder although a dying server writes into it, or says what is left."""
+"""The demo removes its folder although a dying server writes into it, or names the rest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write_meanwhile(monkeypatch: pytest.MonkeyPatch, folder: Path, times: int) -> None:
-    """Let another process write one more file into the folder just before it is removed, so many times."""
+    """Let another process write one more file into the folder just before each of this many removals."""
     os_rmdir, left = os.rmdir, [times]
 
     def rmdir(path: Any, **options: Any) -> None:
@@ -36,22 +36,22 @@ def write_meanwhile(monkeypatch: pytest.MonkeyPatch, folder: Path, times: int) -
     monkeypatch.setattr(os, "rmdir", rmdir)
 
 
-def test_a_server_that_writes_once_more_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_removed_although_a_server_writes_once_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_meanwhile(monkeypatch, folder, times=2)
     assert remove_folder(folder) == ""
     assert not folder.exists()
 
 
-def test_what_cannot_be_removed_is_named_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_removed_is_named_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_meanwhile(monkeypatch, folder, times=1_000)
     said = remove_folder(folder, timeout_s=0.2)
     assert said == f"1 file is left in {folder} ({os.strerror(errno.ENOTEMPTY)}); remove it yourself: rm -r {folder}"
 
 
-def test_the_demo_does_not_claim_to_have_cleaned_up(
+def test_the_demo_does_not_claim_a_clean_up_that_failed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its answer follows the removal."""
+    """It prints its answer after the removal."""
     from venus.cli.app import run
 
     class Notice:
@@ -76,6 +76,6 @@ def test_the_demo_does_not_claim_to_have_cleaned_up(
     assert printed.err.splitlines()[-1] == "2 files are left"
 
 
-def test_a_folder_that_cannot_be_made_is_named(folder: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"--folder .*LOG: File exists"):
         command.working_folder(folder / "data" / "LOG")

@@ -1,6 +1,6 @@
-"""The compose files and the Dockerfile against what they speak of: commands, options, ports, services, the package.
+"""The compose files and the Dockerfile name only existing commands, options, ports, services and files.
 
-Docker itself is not here. The steps of the Dockerfile are carried out by story/test_image.py.
+No Docker is needed. story/test_image.py executes the steps of the Dockerfile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
 
 
 def compose(names: list[str]) -> dict[str, Any]:
-    """Return the services, later files over earlier ones as `docker compose -f A -f B` lays them."""
+    """Return the services; later files override earlier ones, as with `docker compose -f A -f B`."""
     services: dict[str, Any] = {}
     for name in names:
         for service, found in yaml.safe_load((ROOT / "docker" / name).read_text())["services"].items():
@@ -43,7 +43,7 @@ def _override(below: Any, above: Any) -> Any:
 
 
 @pytest.mark.parametrize("names", FILES.values(), ids=FILES)
-def test_every_service_that_is_waited_for_is_there_and_says_when_it_is_healthy(names: list[str]) -> None:
+def test_every_service_that_is_waited_for_exists_and_has_a_health_check(names: list[str]) -> None:
     services = compose(names)
     waited_for = {other for service in services.values() for other in service.get("depends_on", {})}
 
@@ -52,7 +52,7 @@ def test_every_service_that_is_waited_for_is_there_and_says_when_it_is_healthy(n
 
 
 @pytest.mark.parametrize("names", FILES.values(), ids=FILES)
-def test_the_environment_is_a_configuration(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_a_valid_configuration(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     service = compose(names)["venus"]
     for option, value in service["environment"].items():
         monkeypatch.setenv(option, value)
@@ -65,7 +65,7 @@ def test_the_environment_is_a_configuration(names: list[str], monkeypatch: pytes
     require_one_process(settings)
 
 
-def test_the_commands_in_the_remarks_exist() -> None:
+def test_the_commands_in_the_comments_exist() -> None:
     text = "".join((ROOT / "docker" / name).read_text() for name in FILES["oracle"])
     named = re.findall(r"run --rm venus ([a-z-]+)", text)
 
@@ -73,7 +73,7 @@ def test_the_commands_in_the_remarks_exist() -> None:
     assert set(named) <= set(commands())
 
 
-def test_the_image_has_what_it_starts_and_listens_where_the_playground_asks() -> None:
+def test_the_image_has_the_commands_and_ports_of_the_playground() -> None:
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
     ports = {port.rpartition(":")[2] for port in compose(FILES["plain"])["venus"]["ports"]}
@@ -88,8 +88,8 @@ def test_the_image_has_what_it_starts_and_listens_where_the_playground_asks() ->
 
 
 @pytest.mark.full
-def test_the_oracle_suite_is_not_green_without_an_oracle(tmp_path: Path) -> None:
-    """As `make test-oracle` runs it, where there is no Docker."""
+def test_the_oracle_suite_fails_without_an_oracle(tmp_path: Path) -> None:
+    """Run as by `make test-oracle`, without Docker."""
     (recipe,) = re.findall(r"pytest (-m oracle \S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *recipe.split()],
@@ -107,8 +107,8 @@ def test_the_oracle_suite_is_not_green_without_an_oracle(tmp_path: Path) -> None
     ]
 
 
-def test_every_instruction_of_the_dockerfile_is_one_that_is_carried_out() -> None:
-    """So that the slow test of the image passes over nothing."""
+def test_every_instruction_of_the_dockerfile_is_supported_by_the_image_test() -> None:
+    """Otherwise the slow test of the image would skip some."""
     words = [word for word, _ in instructions(DOCKERFILE)]
 
     assert set(words) <= CARRIED_OUT

@@ -1,4 +1,4 @@
-"""The documents name what exists: commands, options, files, links; and words that are not ours stay out."""
+"""The documents name only existing commands, options, files and links, and quote only messages of the product."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from venus.config import load, options
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-#: Instructions for people; explanation is for readers of the code.
+#: Instructions for users; explanation is for readers of the code.
 PAGES = [path for path in DOCUMENTS if path.parent.name in ("tutorial", "how-to", "troubleshooting", "reference")]
 GUIDES = "".join(path.read_text() for path in (ROOT / "README.md", *PAGES))
 TROUBLESHOOTING = sorted((ROOT / "docs" / "troubleshooting").glob("*.md"))
@@ -33,13 +33,13 @@ FOREIGN = {
     "mvcc: database space exceeded": "etcd",
     "Corruption": "RocksDB",
 }
-#: Headings about what no message says in more than a word.
+#: Headings about messages with more than one word in common.
 UNQUOTED = {
     "A load says `waits` and a reason",
     "A business that is a mistake, or long gone",
     'A session "venus capture" is active all the time',
 }
-#: Options in the URL of a source, which look like metrics.
+#: Options in the URL of a source, whose names look like metrics.
 URL_OPTIONS = {"venus_schemas", "venus_rac", "venus_triggers", "venus_watch", "venus_always", "venus_zero_dates"}
 
 
@@ -70,7 +70,7 @@ def test_every_option_of_a_command_in_the_documents_exists() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_have_an_existing_target(document: Path) -> None:
     links = [link for link in re.findall(r"\]\(([^)#]+)", document.read_text()) if "://" not in link]
 
     generated = {
@@ -80,13 +80,13 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert [link for link, place in places.items() if not place.exists() and place not in generated] == []
 
 
-#: A file of Python, named with or without its folders; not a part of a pattern or of a longer name.
+#: A Python file, named with or without its folders; not a part of a pattern or of a longer name.
 _FILE = re.compile(r"(?<![\w.\"'/*{}<>-])(?:[\w-]+/)*[a-z_0-9]+\.py\b")
 PRODUCT = ("venus", "adapters", "spark", "migrations")
 
 
 def missing_files(text: str, there: set[str]) -> list[str]:
-    """Return the files of Python that a text names and the repository does not have."""
+    """Return the Python files that a text names and the repository does not have."""
     return [name for name in _FILE.findall(text) if not any(f"/{path}".endswith(f"/{name}") for path in there)]
 
 
@@ -96,7 +96,7 @@ def test_missing_files_are_found() -> None:
     assert missing_files(text, {"venus/broker/queue/reader.py"}) == ["lag.py"]
 
 
-def test_files_of_python_that_are_named_exist() -> None:
+def test_named_python_files_exist() -> None:
     folders = (*PRODUCT, "tests", "bench", "docker")
     python = [path for folder in folders for path in (ROOT / folder).rglob("*.py")] + list(ROOT.glob("*.py"))
     there = {str(path.relative_to(ROOT)) for path in python}
@@ -117,7 +117,7 @@ def test_every_example_configuration_loads(tmp_path: Path, monkeypatch: pytest.M
         load(file)
 
 
-def test_metrics_and_options_that_are_named_exist() -> None:
+def test_named_metrics_and_options_exist() -> None:
     files = (venus.broker.service.metrics.__file__, venus.broker.service.traffic_status.__file__)
     source = "".join(Path(file).read_text() for file in files)
     metrics = set(re.findall(r'"(venus_[a-z_]+)"', source)) | URL_OPTIONS | {"venus_table_changes_total"}
@@ -134,7 +134,7 @@ def test_metrics_and_options_that_are_named_exist() -> None:
     )
 
 
-def test_make_targets_that_are_named_exist() -> None:
+def test_named_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {
         name
@@ -178,14 +178,14 @@ def test_headings_of_troubleshooting_quote_messages_of_the_product(page: Path) -
     assert {message: gone for message in messages if (gone := missing_fragments(message))} == {}
 
 
-def test_a_message_that_the_product_does_not_have_is_found() -> None:
+def test_a_heading_that_quotes_no_message_of_the_product_is_found() -> None:
     assert missing_fragments("TABLE is HALTED (the key has moved from (...) to (...))") == ["the key has moved from"]
     assert missing_fragments("TABLE is DORMANT") == ["DORMANT"]
     assert missing_fragments("N changes below its offset are unaccounted for") == []
 
 
-def test_documents_that_the_product_names_exist() -> None:
-    """A hint that leads nowhere is worse than none."""
+def test_documents_named_in_messages_exist() -> None:
+    """A hint with a missing document is worse than none."""
     texts = [path for folder in PRODUCT for kind in ("*.py", "*.sql") for path in (ROOT / folder).rglob(kind)]
     texts += [ROOT / "venus.example.toml", *(ROOT / "docker").rglob("*.yaml"), *(ROOT / "docs").rglob("*.yaml")]
     there = {f"docs/reference/{name}" for name in pages()}
@@ -226,7 +226,7 @@ def test_every_piece_of_evidence_for_oracle_names_tests_that_exist() -> None:
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 
-#: All Markdown of the repository together: what says something twice, or explains one module, does not belong there.
+#: Size of all Markdown of the repository: repetitions and explanations of one module do not belong there.
 MARKDOWN_BYTES_MAX = 250_000
 
 

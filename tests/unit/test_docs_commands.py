@@ -1,7 +1,7 @@
-"""Every `venus ...` of the documents is a line that the program takes: commands, options, their values, arguments.
+"""The program accepts every `venus ...` line of the documents: commands, options, their values, arguments.
 
-What can be run is run by stories: test_readme.py, test_first_week.py, test_night.py. Here each line is parsed by the
-program's own parser, which is what `--help` is made of, so that a renamed option or a lost argument is found.
+Stories execute the commands that can run: test_readme.py, test_first_week.py, test_night.py. Here the program's own
+parser parses each line, so that a renamed option or a lost argument is found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DOCUMENTS = sorted(
 
 
 def refusal(line: str) -> str:
-    """Return why the program does not take a line; empty = it does."""
+    """Return the reason why the program refuses a line; empty if it accepts it."""
     for words in documents.alternatives(line):
         try:
             parse(get_command(app), words[1:])
@@ -42,22 +42,22 @@ def refusal(line: str) -> str:
 
 
 def parse(program: Any, words: list[str]) -> None:
-    """Parse as the program does, without running anything. Raises what it raises."""
+    """Parse as the program does, without executing anything. Raises its errors."""
     command: Any = program
     context = command.make_context("venus", words)
     while isinstance(command, TyperGroup):
         rest = [*context._protected_args, *context.args]
         if not rest:
-            return  # a group, spoken of as a whole
+            return  # a command group, named as a whole
         name, found, rest = command.resolve_command(context, rest)
         if not rest:
-            return  # a command, spoken of without its arguments
+            return  # a command, named without its arguments
         command = found
         context = command.make_context(name, rest, parent=context)
 
 
-def test_the_grants_for_the_dba_are_those_that_the_program_knows() -> None:
-    """Oracle's own statements: no stand-in takes them, so they are held against what `venus check` prints."""
+def test_the_grants_in_the_documents_are_those_of_the_program() -> None:
+    """Oracle's own statements: no stand-in accepts them, so they are compared with the output of `venus check`."""
     blocks = re.findall(
         r"^```sql\n(.*?)^```", (ROOT / "docs/reference/oracle-dba.md").read_text(), re.DOTALL | re.MULTILINE
     )
@@ -72,12 +72,12 @@ def test_the_grants_for_the_dba_are_those_that_the_program_knows() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_command_line_is_taken(document: Path) -> None:
+def test_every_command_line_is_accepted(document: Path) -> None:
     assert [why for line in documents.read(document) if (why := refusal(line))] == []
 
 
 @pytest.mark.parametrize("unit", sorted((ROOT / "docs/systemd").glob("*.service")), ids=lambda path: path.name)
-def test_the_services_start_what_the_program_takes(unit: Path) -> None:
+def test_the_service_files_start_accepted_command_lines(unit: Path) -> None:
     (line,) = re.findall(r"^ExecStart=/opt/venus/bin/(venus .+)$", unit.read_text(), re.MULTILINE)
 
     assert refusal(line) == ""
@@ -94,5 +94,5 @@ def test_the_services_start_what_the_program_takes(unit: Path) -> None:
         ("venus half commit|rolback 3", "No such command 'rolback'"),
     ],
 )
-def test_a_line_that_the_program_does_not_take_is_found(line: str, why: str) -> None:
+def test_a_refused_command_line_is_found(line: str, why: str) -> None:
     assert why in refusal(line)

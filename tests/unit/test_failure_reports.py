@@ -1,4 +1,4 @@
-"""What an unexpected failure leaves behind: a file each, and not for ever."""
+"""Files of unexpected failures: one for each, and only a limited number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from venus.cli.invocation import Invocation
 INVOCATION = cast(Invocation, SimpleNamespace(redactor=lambda text: text))
 
 
-def test_only_the_newest_files_of_failures_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_failure_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     other = tmp_path / "venus" / "notes.log"
     other.parent.mkdir()
@@ -30,7 +30,7 @@ def test_only_the_newest_files_of_failures_are_kept(tmp_path: Path, monkeypatch:
     assert other.exists()
 
 
-def test_nothing_is_removed_from_a_folder_that_others_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_of_other_programs_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(blocked))
@@ -43,8 +43,8 @@ def test_nothing_is_removed_from_a_folder_that_others_use(tmp_path: Path, monkey
     assert len(list(tmp_path.glob("failure-*.log"))) == 31
 
 
-def test_a_user_without_a_name_and_a_home_gets_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that runs with a user id of its own: Python does not know a home then."""
+def test_a_user_without_a_name_and_a_home_gets_a_failure_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with a user id of its own: Python finds no home then."""
 
     def fail_to_find_home() -> Path:
         raise RuntimeError("Could not determine home directory.")

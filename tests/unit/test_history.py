@@ -1,4 +1,4 @@
-"""Ring buffer of the charts: bounded; gaps are shown as unknown."""
+"""Ring buffer of the charts: limited in size; gaps are shown as unknown."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_rates_are_rows_per_second() -> None:
     assert shown.series["main", "main/eu", "out_per_s"] == [None, 20.0, 20.0, 20.0]
 
 
-def test_what_was_not_measured_is_not_shown_as_zero() -> None:
+def test_an_unmeasured_value_is_not_shown_as_zero() -> None:
     ring = FigureHistory()
     ring.add_point(status(500), 1, 1000.0)
-    ring.add_point(status(0), 1, 1010.0)  # a store that is new
-    ring.add_point(status(100), 1, 2000.0)  # the machine slept
+    ring.add_point(status(0), 1, 1010.0)  # a new store
+    ring.add_point(status(100), 1, 2000.0)  # the machine was suspended
     ring.add_point(broker_pb2.BrokerStatus(), 1, 2010.0)  # the business was forgotten
 
     assert ("main", "", "in_per_s") not in ring.chart_data().series
@@ -58,7 +58,7 @@ def test_points_are_not_closer_than_the_step() -> None:
     assert ring.add_point(status(1), 1, 1010.0)
 
 
-def test_the_ring_is_bounded_and_shows_the_newest() -> None:
+def test_the_ring_is_limited_and_has_the_newest_points() -> None:
     ring = FigureHistory()
     for step in range(POINTS + 100):
         late = step == POINTS + 50
@@ -73,7 +73,7 @@ def test_the_ring_is_bounded_and_shows_the_newest() -> None:
     assert max(value or 0 for value in shown.series["main", "main/eu", "lag_s"]) == pytest.approx(77, abs=0.01)
 
 
-def test_series_are_bounded_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_series_is_limited_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SERIES_MAX", 8)
     ring = FigureHistory()
     for number in range(5):
@@ -86,7 +86,7 @@ def test_series_are_bounded_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPa
     assert SERIES_MAX * POINTS * 4 < 5_000_000
 
 
-def test_moments_follow_the_last_minutes() -> None:
+def test_times_follow_the_last_minutes() -> None:
     chance, found, values = random.Random(3), MovingMoments(), list[tuple[float, float]]()
     now = 0.0
     for _ in range(500):
@@ -101,7 +101,7 @@ def test_moments_follow_the_last_minutes() -> None:
     assert MovingMoments().variance == 0.0
 
 
-def test_a_clock_that_was_set_back_makes_no_moment_negative() -> None:
+def test_a_clock_that_was_set_back_makes_no_time_negative() -> None:
     found = MovingMoments()
     for now in (1000.0, 10.0, 20.0):
         found.add(4.0, now)

@@ -1,4 +1,4 @@
-"""What `install-triggers` and its opposite print: a line for each table, whatever was executed for it."""
+"""Output of `install-triggers` and `uninstall-triggers`: one line for each table, whatever was executed for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from venus.adapters.dialects.contract import InstallStep
 from venus.cli.install import format_per_table
 
 
-def test_each_table_has_one_line_and_nothing_is_named_twice() -> None:
+def test_each_table_has_one_line_and_no_object_is_named_twice() -> None:
     made = [
         InstallStep(table=table, what=what, sql="")
         for table, what in [("", "VENUS's own tables")] * 3

@@ -19,7 +19,7 @@ from venus.process.system import loops_cpu_s
 
 
 class WatchedSupervisor:
-    """A supervisor whose events are kept."""
+    """A supervisor that records its events."""
 
     def __init__(self, *loops: LoopThread, stop: threading.Event | None = None) -> None:
         self.stop = stop or threading.Event()
@@ -40,7 +40,7 @@ def explain(error: BaseException) -> tuple[str, str, int]:
 
 
 def until_stop(stop: threading.Event) -> Callable[[Emit], None]:
-    """Return a body that works until the stop."""
+    """Return a loop body that works until the stop."""
 
     def body(emit: Emit) -> None:
         emit({"event": "running"})
@@ -92,7 +92,7 @@ def test_the_end_of_capture_stops_the_targets_and_gives_the_exit_code() -> None:
     assert watched.events_of("main", "stopped")
 
 
-def test_a_target_that_ended_finally_stays_down_and_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_ended_finally_stays_down_and_is_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_threads, "REMIND_S", 0.05)
     stop = threading.Event()
 
@@ -114,10 +114,10 @@ def test_a_target_that_ended_finally_stays_down_and_is_repeated(monkeypatch: pyt
     assert watched.events_of("capture", "stopped"), "it continued until the stop"
 
 
-def test_a_signal_stops_and_a_second_one_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_signal_stops_and_a_second_one_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers: dict[int, Any] = {}
     monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.setdefault(number, handler))
-    monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_DFL)  # also below nohup
+    monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_DFL)  # also under nohup
     watched, ended = WatchedSupervisor(), list[int]()
     signalled = threading.Event()
     watched.supervisor.stop_on_signals(ended.append, signalled)
@@ -148,11 +148,11 @@ def test_a_switch_ends_every_loop() -> None:
 
 
 @pytest.mark.parametrize("error", [ConfigError("x"), Diverged("x"), Fenced("x")])
-def test_what_a_restart_cannot_help_is_not_restarted(error: VenusError) -> None:
+def test_an_error_that_a_restart_cannot_help_causes_none(error: VenusError) -> None:
     assert restart_delay_s(error.exit_code, type(error).__name__, 0) is None
 
 
-def test_restarts_come_at_growing_intervals_and_a_refused_loop_waits() -> None:
+def test_restarts_have_growing_intervals_and_a_refused_loop_waits() -> None:
     delays = [restart_delay_s(12, "SourceError", n) for n in range(20)]
     assert delays == sorted(delays, key=lambda delay: delay or 0.0)
     assert delays[-1] == RESTART_MAX_S
@@ -191,12 +191,12 @@ def test_a_load_ends_between_two_tasks_when_the_process_stops() -> None:
         ({"event": "stopped"}, ""),
     ],
 )
-def test_a_step_is_one_line(found: dict[str, Any], line: str) -> None:
+def test_a_step_is_logged_in_one_line(found: dict[str, Any], line: str) -> None:
     assert format_step(found) == line
 
 
-def test_the_broker_does_not_count_the_loops_as_its_own_work() -> None:
-    """Otherwise a long load in `venus run` would degrade a lane of the broker that has nothing to do."""
+def test_the_broker_does_not_count_loops_as_its_own_work() -> None:
+    """Otherwise a long load in `venus run` would degrade a lane of the idle broker."""
     stop, worked = threading.Event(), threading.Event()
 
     def work(emit: Emit) -> None:
@@ -217,8 +217,8 @@ def test_the_broker_does_not_count_the_loops_as_its_own_work() -> None:
     running.join(60)
 
 
-def test_a_report_that_repeats_itself_wakes_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise an idle `venus run` would wake twice a second to say nothing."""
+def test_a_repeated_report_wakes_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an idle `venus run` would wake twice a second to report nothing."""
     same, other = CaptureReport(state="capturing", cuts=7), CaptureReport(state="capturing", cuts=8)
 
     def body(emit: Emit) -> None:

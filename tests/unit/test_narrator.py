@@ -1,4 +1,4 @@
-"""What `venus sync` says to people: changes at once, counters rarely; and to machines everything."""
+"""What `venus sync` prints for people (changes at once, counters rarely), and for machines (everything)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from venus.cli.supervisor import EventWriter, format_event
 CAPTURING = {"event": "report", "state": "capturing", "rows": 5, "last_error": "", "fills": ()}
 
 
-def test_counters_alone_are_no_news(capsys: pytest.CaptureFixture[str]) -> None:
+def test_counters_alone_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     narrator = EventWriter(Invocation())
 
     for rows in range(5):
@@ -30,7 +30,7 @@ def test_counters_alone_are_no_news(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_machines_get_every_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_machines_get_every_report_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     narrator = EventWriter(Invocation(json=True))
 
     for rows in range(3):
@@ -40,7 +40,7 @@ def test_machines_get_every_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert [(line["loop"], line["rows"]) for line in lines] == [("capture", 0), ("capture", 1), ("capture", 2)]
 
 
-def test_fills_that_have_ended_are_passed_on_once_and_those_that_continue_always(
+def test_ended_fills_are_reported_once_and_continuing_ones_always(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     narrator = EventWriter(Invocation(json=True))
@@ -62,11 +62,11 @@ def test_fills_that_have_ended_are_passed_on_once_and_those_that_continue_always
         ("half-open", "offset 7, the target is tried"),
     ],
 )
-def test_a_circuit_is_said_in_words_and_only_while_it_is_not_closed(circuit: str, said: str) -> None:
+def test_a_circuit_breaker_is_described_in_words_unless_it_is_closed(circuit: str, said: str) -> None:
     assert format_event({"event": "report", "offset": 7, "circuit": circuit}) == said
 
 
-def test_held_tables_and_fills_are_said() -> None:
+def test_held_tables_and_fills_are_printed() -> None:
     found = {
         "event": "report",
         "offset": 7,
@@ -77,11 +77,11 @@ def test_held_tables_and_fills_are_said() -> None:
     assert format_event(found) == "offset 7, main.orders halted, main.t 1,000 of about 5,000"
 
 
-def test_an_error_that_is_history_is_not_repeated() -> None:
+def test_a_past_error_is_not_repeated() -> None:
     assert "gone" not in format_event(CAPTURING | {"last_error": "gone"})
 
 
-def test_a_loop_that_ended_says_why() -> None:
+def test_the_reason_of_an_ended_loop_is_printed() -> None:
     assert format_event({"event": "restarts", "in_s": 2.0, "code": -9, "error": ""}) == (
         "starts again in 2 s: it ended with code -9"
     )
@@ -95,10 +95,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_trouble_is_said_when_it_begins_and_once_a_minute(
+def test_a_problem_is_printed_at_its_start_and_once_a_minute(
     capsys: pytest.CaptureFixture[str], clock: list[float]
 ) -> None:
-    """A loop that waits, and one that is started again and again, for two minutes and a half."""
+    """A loop waits, and another one is restarted repeatedly, for two minutes and a half."""
     narrator = EventWriter(Invocation())
     for second in range(0, 150, 5):
         clock[0] = 1000.0 + second
@@ -121,7 +121,7 @@ def test_trouble_is_said_when_it_begins_and_once_a_minute(
     assert len([line for line in said if line.startswith("pg")]) == 3
 
 
-def test_the_end_of_trouble_is_said_at_once(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
+def test_the_end_of_a_problem_is_printed_at_once(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
     narrator = EventWriter(Invocation())
     narrator.on_event("main", {"event": "waiting", "error": "down", "retry_in_s": 5.0})
     narrator.on_event("main", {"event": "report", "offset": 7, "error": ""})

@@ -1,4 +1,4 @@
-"""When a load begins beside the first read of the source, and where it ends."""
+"""When a load begins during the first read of the source, and where it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fill(rows: int, estimate: int = 0, *, done: bool = False) -> FillState:
     ("fills", "is_due"),
     [
         ([], False),
-        ([fill(0, 5_000)], False),  # the broker has nothing yet
+        ([fill(0, 5_000)], False),  # the broker has no such business yet
         ([fill(1, 5_000)], True),
         ([fill(1, 500), fill(1, 500)], False),
         ([fill(1, 600), fill(0, 600)], True),
@@ -38,14 +38,14 @@ def test_a_load_overlaps_a_read_of_many_rows(fills: list[FillState], is_due: boo
     assert is_overlap_due(fills, 1_000) is is_due
 
 
-def test_the_end_is_known_once_the_last_batch_is_decided() -> None:
+def test_the_end_is_known_after_the_last_batch_is_decided() -> None:
     business = BusinessStatus(last_batch=6, next_offset=60)
     assert decided_end(business, 7) is None
     assert decided_end(business, 6) == 60
 
 
 class Overlap(OverlappedLoad):
-    """A load whose processes end with what a test says, and whose pauses take no time."""
+    """A load whose processes end as a test says, and whose pauses take no time."""
 
     def __init__(self, *outcomes: LoadReport | VenusError | None, closes: bool = False) -> None:
         self.lines: list[str] = []
@@ -65,7 +65,7 @@ class Overlap(OverlappedLoad):
         return self._outcomes.pop(0)
 
 
-def test_a_target_that_stays_away_is_reported_once_and_tried_less_and_less_often() -> None:
+def test_a_target_that_stays_away_is_reported_once_and_retried_ever_more_rarely() -> None:
     away, other = DatabaseUnavailable("no connection"), DatabaseUnavailable("it is starting up")
     overlap = Overlap(*[away] * 7, other, LoadReport(target="a", offset=1, rows={}))
 
@@ -78,7 +78,7 @@ def test_a_target_that_stays_away_is_reported_once_and_tried_less_and_less_often
     assert overlap.pauses == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
-def test_a_process_that_ends_with_its_parent_is_not_lost(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_that_ends_with_its_parent_does_not_count_as_lost(caplog: pytest.LogCaptureFixture) -> None:
     overlap = Overlap(None, closes=True)
 
     overlap._supervise()
@@ -87,7 +87,7 @@ def test_a_process_that_ends_with_its_parent_is_not_lost(caplog: pytest.LogCaptu
     assert not overlap.pauses
 
 
-def test_a_load_whose_processes_are_lost_ends_with_where_to_look() -> None:
+def test_a_load_whose_processes_are_lost_ends_and_names_the_log() -> None:
     overlap = Overlap(*[None] * 4)
 
     overlap._supervise()

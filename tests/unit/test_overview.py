@@ -1,4 +1,4 @@
-"""What `venus status` calls unhealthy, and which hop it names (features 4, scenario 36)."""
+"""States that `venus status` calls unhealthy, and the part that it names (features 4, scenario 36)."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def with_table(state: str, reason: str = "") -> TargetView:
     return replace(TARGET, tables=(replace(TARGET.tables[0], state=state, reason=reason),))
 
 
-def test_a_reason_that_names_the_way_out_stands_alone() -> None:
+def test_a_reason_with_a_remedy_gets_no_further_hint() -> None:
     reason = "its changes are gone; `venus resync main.orders --target a` makes it equal to the full data"
     (problem,) = replace(HEALTHY, targets=(with_table("HALTED", reason),)).problems
 
     assert problem.endswith(f"main.orders is HALTED ({reason})")
 
 
-def test_what_held_tables_keep_is_in_the_target_s_row() -> None:
+def test_the_backlog_of_held_tables_is_in_the_targets_row() -> None:
     held = replace(HEALTHY, broker=replace(BROKER, consumers=(replace(CONSUMER, held_bytes=3 << 30),)))
 
     assert str(build_target_row(held, TARGET)[-1]).endswith("kept for held tables")
     assert "held" not in str(build_target_row(HEALTHY, TARGET)[-1])
 
 
-def test_when_the_store_was_last_read_as_a_whole_is_shown() -> None:
+def test_the_time_of_the_last_full_scrub_is_shown() -> None:
     line = "the broker last read its whole store 12 s ago: no damage"
     assert line in format_overview(replace(HEALTHY, broker=replace(BROKER, scrub_age_s=12.0)))
 
@@ -73,7 +73,7 @@ def test_rare_comparisons_of_the_dictionary_and_long_logs_are_shown() -> None:
     assert not [part for part in format_overview(HEALTHY) if "whole store" in str(part)]
 
 
-def test_a_target_that_a_new_store_does_not_know_is_a_problem() -> None:
+def test_a_target_unknown_to_a_new_store_is_a_problem() -> None:
     forgotten = replace(HEALTHY, broker=replace(BROKER, consumers=(), next_offset=9))
     (problem,) = forgotten.problems
     assert problem.startswith("broker -> target a: the broker does not know this target and keeps nothing for it")
@@ -91,13 +91,13 @@ def test_a_table_that_is_not_captured_is_a_problem() -> None:
     assert log.startswith("source: main.log matches the patterns and cannot be captured: has no usable key; `venus ")
 
 
-def test_who_keeps_a_snapshot_is_shown() -> None:
+def test_the_holder_of_a_snapshot_is_shown() -> None:
     lease = LeaseView(holder="load of main/a", offset=1200, left_s=3000)
     line = "a snapshot at offset 1,200 is kept for load of main/a, for another 50 min if it is not read"
     assert line in format_overview(replace(HEALTHY, broker=replace(BROKER, leases=(lease,))))
 
 
-def test_a_source_that_is_not_configured_here_is_no_problem_while_the_broker_knows_the_business() -> None:
+def test_a_source_missing_in_this_configuration_is_no_problem_while_the_broker_knows_the_business() -> None:
     elsewhere = replace(HEALTHY, source=SourceView(asked=False))
     assert elsewhere.problems == ()
     assert "not asked" in str(source_position(elsewhere.source))
@@ -175,12 +175,12 @@ def test_a_healthy_pipeline_has_no_problem() -> None:
         ),
     ],
 )
-def test_each_trouble_is_named_with_its_hop(found: Overview, says: str) -> None:
+def test_each_problem_is_named_with_its_part(found: Overview, says: str) -> None:
     assert not found.is_healthy
     assert any(says in problem for problem in found.problems), found.problems
 
 
-def test_an_unfinished_switch_is_the_only_problem_of_what_waits_for_it() -> None:
+def test_an_unfinished_switch_is_the_only_problem_of_the_parts_that_wait_for_it() -> None:
     waits = replace(HEALTHY, broker=replace(BROKER, producer=""), targets=(replace(TARGET, loaded=False),))
     switching = FallBackView(problem="the switch to main is not finished", waiting="a")
     assert len(waits.problems) == 2
@@ -194,7 +194,7 @@ def test_an_idle_source_is_healthy_within_a_few_heartbeats() -> None:
     assert not replace(HEALTHY, broker=replace(BROKER, captured_age_s=26.0)).is_healthy
 
 
-def test_capture_is_judged_by_the_clock_of_the_broker() -> None:
+def test_capture_is_judged_by_the_brokers_clock() -> None:
     """The source's may be hours ahead, or behind."""
     works = replace(BROKER, captured_age_s=7200.0, committed_age_s=1.0, ship_s=7199.0)
     (problem,) = replace(HEALTHY, broker=works).problems
@@ -207,7 +207,7 @@ def test_capture_is_judged_by_the_clock_of_the_broker() -> None:
     assert replace(HEALTHY, broker=replace(works, captured_age_s=20.0, ship_s=19.0)).is_healthy
 
 
-def test_a_table_that_the_source_does_not_know_any_more_is_named() -> None:
+def test_a_table_that_the_source_no_longer_knows_is_named() -> None:
     later = replace(TARGET.tables[0], table_id=3, name="main.later")
     found = replace(HEALTHY, targets=(replace(TARGET, tables=(*TARGET.tables, later)),))
     (said,) = found.release_notices
@@ -227,7 +227,7 @@ def test_a_paused_target_is_not_reported_twice() -> None:
     assert len(replace(HEALTHY, broker=broker, targets=(replace(TARGET, paused=True),)).problems) == 1
 
 
-def test_a_target_that_was_cut_over_is_asked_for_late_writes_only() -> None:
+def test_a_target_that_was_cut_over_is_checked_for_late_writes_only() -> None:
     own = replace(TARGET, cut_over="2026-11-21 17:00:00 UTC", paused=True, committed_at_cut={2: 5})
     quiet = replace(HEALTHY, targets=(own,), broker=replace(BROKER, committed_changes={2: 5}))
     late = replace(quiet, broker=replace(quiet.broker, committed_changes={2: 8}))
@@ -240,13 +240,13 @@ def test_a_target_that_was_cut_over_is_asked_for_late_writes_only() -> None:
     )
 
 
-def test_an_error_that_names_a_part_of_the_configuration_keeps_its_name() -> None:
+def test_an_error_about_a_part_of_the_configuration_keeps_its_name() -> None:
     wrong = TargetView(name="a", group="main/a", error="targets.a.url: mysql is not a target that VENUS knows")
 
     assert "target a: targets.a.url: mysql is not" in str(replace(HEALTHY, targets=(wrong,)).problems)
 
 
-def test_which_rows_a_table_gets_is_shown_with_how_a_change_of_that_goes() -> None:
+def test_a_tables_predicate_is_shown_with_the_progress_of_its_change() -> None:
     def lines(**table: object) -> list[str]:
         changed = replace(TARGET.tables[0], **table)  # type: ignore[arg-type]
         found = replace(HEALTHY, targets=(replace(TARGET, tables=(changed,)),))
@@ -275,7 +275,7 @@ def test_which_rows_a_table_gets_is_shown_with_how_a_change_of_that_goes() -> No
     ]
 
 
-def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
+def test_a_mirror_that_is_cut_off_does_not_claim_to_be_up_to_date() -> None:
     view = MirrorView(
         path=("home", "eu"),
         state="cut off",
@@ -306,7 +306,7 @@ def test_a_mirror_that_is_cut_off_does_not_claim_to_have_everything() -> None:
     )
 
 
-def test_a_set_that_pulls_from_here_is_shown_and_missed_as_a_set() -> None:
+def test_a_set_that_pulls_from_here_is_listed_and_missed_as_a_set() -> None:
     lyon = replace(CONSUMER, group="mirror/lyon", acknowledged=990)
     below = replace(HEALTHY, broker=replace(BROKER, consumers=(CONSUMER, lyon)))
     assert below.is_healthy

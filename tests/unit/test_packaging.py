@@ -1,4 +1,4 @@
-"""What is shipped: the package list in setup.cfg is written by hand, and one source tree gives one import name.
+"""Shipped files: the package list in setup.cfg is written by hand, and one source tree has one import name.
 
 Sdist and wheel are built once, offline. The wheel is installed beside this environment's libraries in a fresh virtual
 environment.
@@ -21,9 +21,9 @@ from venus import __version__
 
 ROOT = Path(__file__).parents[2]
 HOMES = {"venus": "venus", "adapters": "venus.adapters", "spark": "venus.spark", "migrations": "venus.migrations"}
-#: Spark looks for top-level modules of this name by itself.
+#: Spark loads top-level modules with this name pattern by itself.
 SPARK_FINDS = "pyspark_venus.py"
-#: The example of the configuration, which stands beside README.
+#: The example configuration, which is beside the README.
 EXAMPLE = "venus/config/venus.example.toml"
 LINKS = {"venus/adapters": "../adapters", "venus/spark": "../spark", "venus/migrations": "../migrations"}
 
@@ -35,7 +35,7 @@ def read_setup() -> ConfigParser:
 
 
 def own_files() -> set[str]:
-    """Every file that belongs into the wheel, as the wheel names it. rglob does not follow the links."""
+    """Return the files that belong into the wheel, under their names in it. rglob does not follow the links."""
     return {EXAMPLE} | {
         "/".join([*package.split("."), *path.relative_to(ROOT / home).parts])
         for home, package in HOMES.items()
@@ -51,7 +51,7 @@ def run(*command: str | Path, cwd: Path, **environ: str) -> subprocess.Completed
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel by way of the sdist, as a release is built."""
+    """Build the wheel from the sdist, as a release is built."""
     return build(tmp_path_factory.mktemp("wheel"))[1]
 
 
@@ -82,7 +82,7 @@ def test_every_package_is_shipped() -> None:
     assert listed == found
 
 
-def test_the_links_say_the_same_as_setup_cfg() -> None:
+def test_the_links_equal_setup_cfg() -> None:
     mapping = dict(re.findall(r"^(\S+) = (\S+)$", read_setup()["options"]["package_dir"], re.MULTILINE))
 
     assert mapping == {package: home for home, package in HOMES.items()}
@@ -105,13 +105,13 @@ def test_a_second_copy_of_the_classes_cannot_be_imported(home: str) -> None:
     assert f"import venus.{home}, not {home}" in refused.stderr
 
 
-def test_the_version_stands_in_one_place(wheel: Path) -> None:
+def test_the_version_is_in_one_place(wheel: Path) -> None:
     assert read_setup()["metadata"]["version"] == "attr: venus.__version__"
     assert wheel.name == f"venus_cdc-{__version__}-py3-none-any.whl"
 
 
 @pytest.mark.full
-def test_the_installed_wheel_gives_the_command(environment: Path) -> None:
+def test_the_installed_wheel_has_the_command(environment: Path) -> None:
     shown = run(environment / "venv" / "bin" / "venus", "--help", cwd=environment)
 
     assert shown.returncode == 0, shown.stderr
@@ -136,7 +136,7 @@ def test_the_installed_wheel_has_what_the_demo_needs(environment: Path) -> None:
 
 
 def test_every_pip_finds_every_extra(wheel: Path) -> None:
-    """Setuptools writes cx-oracle for cx_oracle, which the pip of Python 3.11 does not take for the same: exit 0."""
+    """Setuptools writes cx-oracle for cx_oracle, which the pip of Python 3.11 does not find: it exits with 0."""
     metadata = next(name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("METADATA"))
     lines = zipfile.ZipFile(wheel).read(metadata).decode().splitlines()
 

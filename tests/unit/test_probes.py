@@ -1,4 +1,4 @@
-"""What `venus status` asks, and in which order answers may be believed."""
+"""The queries of `venus status`, and the order in which their answers may be combined."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def broker(offset: int) -> BrokerView:
     return replace(BROKER, next_offset=offset, consumers=(replace(CONSUMER, acknowledged=81),))
 
 
-def test_a_target_that_was_asked_later_than_the_broker_is_not_ahead_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_was_read_after_the_broker_is_not_reported_as_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     assert look(monkeypatch, broker(81), broker(83)) == ()
     assert look(monkeypatch, broker(82)) == ()
 
 
-def test_a_broker_that_has_lost_its_data_still_is_behind_when_it_is_asked_once_more(
+def test_a_broker_that_lost_its_data_is_behind_in_a_second_reading_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (problem,) = look(monkeypatch, broker(81), broker(81))
@@ -44,8 +44,8 @@ def test_a_broker_that_has_lost_its_data_still_is_behind_when_it_is_asked_once_m
 
 
 @pytest.mark.parametrize("ahead_us", [-7_200_000_000, 7_200_000_000])
-def test_ages_are_those_of_the_broker_s_clock(ahead_us: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of the operator's machine may be hours off."""
+def test_ages_are_computed_with_the_brokers_clock(ahead_us: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the operator's machine may be off by hours."""
     now_us = time.time_ns() // 1000 + ahead_us
     status = broker_pb2.BrokerStatus(now_us=now_us)
     status.businesses.add(
@@ -65,7 +65,7 @@ def test_ages_are_those_of_the_broker_s_clock(ahead_us: int, monkeypatch: pytest
     assert found.halves[0].age_s == 6.0
 
 
-def test_what_the_broker_has_measured_itself_comes_before_a_difference_of_moments() -> None:
+def test_the_brokers_own_measurement_takes_precedence_over_a_difference_of_times() -> None:
     status = broker_pb2.BrokerStatus(now_us=10**15)
     entry = status.businesses.add(
         business="main",
@@ -85,10 +85,8 @@ def test_what_the_broker_has_measured_itself_comes_before_a_difference_of_moment
 
 @pytest.mark.parametrize("clock_us", [-300_000_000, 0, 300_000_000])
 @pytest.mark.parametrize(("behind_s", "quiet_s"), [(0.0, 0.5), (40.0, 0.5), (0.0, 90.0)])
-def test_the_lag_from_end_to_end_is_that_of_no_clock_that_is_wrong(
-    behind_s: float, quiet_s: float, clock_us: int
-) -> None:
-    """The source's clock was five minutes off, or the target's: that was shown as lag, or hid it."""
+def test_the_end_to_end_lag_does_not_depend_on_wrong_clocks(behind_s: float, quiet_s: float, clock_us: int) -> None:
+    """The source's clock was off by five minutes, or the target's: this was shown as lag, or hid it."""
     captured_us = 1_800_000_000_000_000 + clock_us
     target = replace(TARGET, heartbeat_at_us=captured_us - int(behind_s * 1e6), heartbeat_age_s=300.0)
     reported = replace(BROKER, captured_at_us=captured_us, committed_age_s=quiet_s)
@@ -96,17 +94,17 @@ def test_the_lag_from_end_to_end_is_that_of_no_clock_that_is_wrong(
     assert probes.with_lag(target, reported).heartbeat_age_s == behind_s + quiet_s
     assert probes.with_lag(target, BrokerView(error="away")) == target
     assert probes.with_lag(replace(target, heartbeat_at_us=0), reported).heartbeat_age_s == 300.0
-    ahead = replace(target, heartbeat_at_us=captured_us + 2_000_000)  # it came after the broker was asked
+    ahead = replace(target, heartbeat_at_us=captured_us + 2_000_000)  # it arrived after the broker was read
     assert probes.with_lag(ahead, reported).heartbeat_age_s == quiet_s
 
 
-def test_many_consumers_of_which_a_target_is_not_named_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_left_out_of_many_consumers_is_not_reported_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     known = replace(broker(82), consumers=(replace(CONSUMER, group="main/other"),), consumers_total=2000)
     assert look(monkeypatch, known) == ()
     (problem,) = look(monkeypatch, replace(known, consumers_total=1))
     assert "the broker does not know this target" in problem
 
 
-def test_a_broker_that_is_away_is_not_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_broker_is_not_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     (problem,) = look(monkeypatch, BrokerView(error="broker b cannot be reached"))
     assert problem == "broker: b cannot be reached"

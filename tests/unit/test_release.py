@@ -1,4 +1,4 @@
-"""How long a table that leaves capture is waited for, and how that is said: pure but for a fake of the source."""
+"""How long the command waits for a table that leaves capture, and its output: pure except for a fake source."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table(state: str, reason: str = "") -> RegisteredTable:
 
 @dataclass
 class Log:
-    """A source with one table, in whose log so many changes are left at each look; it stays at the last number."""
+    """A source with one table, whose log has these numbers of changes, one for each look; the last number stays."""
 
     left: list[int]
     state: str = "RELEASING"
@@ -78,18 +78,18 @@ def test_a_log_is_waited_for_until_it_is_empty() -> None:
         (Log([3], names=[]), {"wait_s": 3600.0}),  # it was dropped
     ],
 )
-def test_what_will_not_be_taken_is_not_waited_for(log: Log, arguments: dict[str, Any]) -> None:
+def test_a_log_that_capture_will_not_read_is_not_waited_for(log: Log, arguments: dict[str, Any]) -> None:
     assert wait(log, **arguments)[0] == 3
 
 
-def test_a_table_that_halts_on_its_way_out_continues_that_way() -> None:
+def test_a_table_that_halts_while_it_leaves_continues_to_leave() -> None:
     reason = halt_reason(table("RELEASING", "x"), "row a=1: it is too large")
     assert reason.startswith("cannot be carried: row a=1: it is too large")
     assert state_before_halt(table("PAUSED", reason))[0] == "RELEASING"
     assert state_before_halt(table("PAUSED", halt_reason(table("ACTIVE"), "no")))[0] == "ACTIVE"
 
 
-def test_a_released_table_is_said_and_is_no_problem() -> None:
+def test_a_released_table_is_listed_and_is_no_problem() -> None:
     found = AdapterCondition.of(
         [
             TableCondition(table_id=7, name="shop.orders", state="RELEASED", reason="at three"),

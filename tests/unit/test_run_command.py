@@ -1,4 +1,4 @@
-"""What `venus run` does before it starts: it refuses a configuration, and lists, installs or asks for triggers."""
+"""`venus run` before it starts: it refuses a configuration, and lists, installs or asks for triggers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_TRIGGERS = "venus: source: no triggers are installed\n"
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a database with a table, configured; the broker and the loops are left out."""
+    """Return a configured database with a table; the broker and the loops are left out."""
     file = tmp_path / "app.db"
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
@@ -42,7 +42,7 @@ def triggers(file: Path) -> int:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, reply: bool) -> list[str]:
-    """Let a person at a terminal give this answer; return what is asked."""
+    """Answer as a user at a terminal; return the questions."""
     asked: list[str] = []
 
     def confirm(text: str, **_: Any) -> bool:
@@ -54,7 +54,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, reply: bool) -> list[str]:
     return asked
 
 
-def test_without_triggers_it_is_refused_with_the_way_out(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_triggers_it_is_refused_with_the_remedy(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["run"]) == 3
     said = capsys.readouterr().err
     assert said.startswith(NO_TRIGGERS)
@@ -62,7 +62,7 @@ def test_without_triggers_it_is_refused_with_the_way_out(source: Path, capsys: p
     assert triggers(source) == 0
 
 
-def test_install_lists_and_installs_and_is_recorded(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_install_lists_and_installs_and_is_audited(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["run", "--install"]) == 0
     said = capsys.readouterr().err
     assert "+ main.orders: " in said
@@ -87,7 +87,7 @@ def test_on_a_terminal_it_lists_and_asks(
     assert (triggers(source) > 0) is reply
 
 
-def test_a_source_that_does_not_exist_ends_it(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_source_ends_it(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source.unlink()
     assert run(["run"]) == 2
     assert "app.db" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Hints are whole sentences; what is to be typed stays as it is."""
+"""Hints are whole sentences; commands in them are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads under way and the last comparison in `venus status`; where a database is, without its password."""
+"""Loads in progress and the last comparison in `venus status`, and database addresses without passwords."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPARED = LastComparison(ended_at_us=1_000_000, verdict="same", leg="ends", tab
         ),
     ],
 )
-def test_a_comparison_is_said_with_its_age_and_verdict(compared: LastComparison, shown: str) -> None:
+def test_a_comparison_is_shown_with_its_age_and_verdict(compared: LastComparison, shown: str) -> None:
     assert format_comparison(compared, 61_000_000) == shown
 
 
@@ -37,7 +37,7 @@ def test_each_target_that_follows_has_its_last_comparison() -> None:
     assert line.startswith(f"target {target.name}: last verified ")
 
 
-def test_a_load_says_rows_and_the_time_that_is_left() -> None:
+def test_a_load_shows_rows_and_the_time_left() -> None:
     fill = TableFillFigures(table_id=1, name="shop.item", rows=500, rows_expected=400)
     leases = (
         LeaseView(holder="shop/main", offset=1, left_s=9.0, rows_read=250, rows_expected=1_000, reading_s=10.0),

@@ -1,4 +1,4 @@
-"""Very many tables in `venus status`: those that need a look are listed, the others counted."""
+"""Very many tables in `venus status`: tables with problems are listed, the others counted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANY = 10_000
 
 
 def overview(count: int, *, broken: int = 0) -> Overview:
-    """Return what is seen of so many tables, the last `broken` of which halt at the target."""
+    """Return a view of this many tables, the last `broken` of which have halted at the target."""
     numbers = range(1, count + 1)
     halting = range(count - broken + 1, count + 1)
     source = tuple(SourceTableView(table_id=n, name=f"shop.t{n}", state="ACTIVE") for n in numbers)
@@ -34,7 +34,7 @@ def overview(count: int, *, broken: int = 0) -> Overview:
 
 
 def lines(found: Overview) -> list[str]:
-    """Return what a terminal shows."""
+    """Return the lines on a terminal."""
     console = Console(file=StringIO(), width=160)
     for part in format_tables(found):
         console.print(part)
@@ -42,11 +42,11 @@ def lines(found: Overview) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def test_as_many_tables_as_can_be_looked_through_are_all_listed() -> None:
+def test_a_readable_number_of_tables_is_listed_completely() -> None:
     assert sum("shop.t" in line for line in lines(overview(ALL_SHOWN_MAX))) == ALL_SHOWN_MAX
 
 
-def test_of_many_tables_those_that_halt_are_listed_and_the_rest_counted() -> None:
+def test_of_many_tables_the_halted_ones_are_listed_and_the_rest_counted() -> None:
     found = lines(overview(MANY, broken=3))
 
     assert [line.split()[0] for line in found if "shop.t" in line] == ["shop.t9998", "shop.t9999", "shop.t10000"]
@@ -63,7 +63,7 @@ def test_of_many_tables_those_that_halt_are_listed_and_the_rest_counted() -> Non
         SourceTableView(table_id=999_999, name="shop.odd", state="ACTIVE"),  # not at the target
     ],
 )
-def test_whatever_differs_from_the_others_is_listed(odd: SourceTableView) -> None:
+def test_a_table_that_differs_from_the_others_is_listed(odd: SourceTableView) -> None:
     many = overview(MANY)
     tables = (*many.source.tables[:6], odd, *many.source.tables[7:])
 
@@ -82,7 +82,7 @@ def test_a_table_with_rows_in_quarantine_is_listed() -> None:
     assert [line.split()[0] for line in found if "shop." in line] == ["shop.t1"]
 
 
-def test_if_all_of_them_halt_the_list_ends_somewhere_and_says_so() -> None:
+def test_a_list_of_very_many_halted_tables_is_cut_off_and_says_so() -> None:
     found = lines(overview(MANY, broken=MANY))
 
     assert sum("shop.t" in line for line in found) == LISTED_MAX
@@ -98,7 +98,7 @@ def test_without_its_source_the_tables_of_the_targets_are_shown() -> None:
     assert [line.split()[0] for line in found if "shop." in line] == ["shop.t10000"]
 
 
-def test_rows_on_both_sides_are_shown_as_estimates_and_only_if_asked_for() -> None:
+def test_row_counts_are_shown_as_estimates_and_only_on_request() -> None:
     found = overview(2)
     name = found.targets[0].name
     tables = (replace(found.source.tables[0], rows_about=3_000_000), found.source.tables[1])

@@ -1,4 +1,4 @@
-"""What `venus status` says of a broker's traffic: nothing while all is well, names and figures when a client waits."""
+"""A broker's traffic in `venus status`: nothing while it is healthy, names and figures when a client waits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BUSY = broker_pb2.TrafficStatus(
 )
 
 
-def test_what_is_held_back_is_named_with_the_brake() -> None:
+def test_a_throttled_client_is_named_with_the_limiter() -> None:
     view = broker_view(status(BUSY), "main", "b:7400", NOW).traffic
 
     assert format_traffic(view) == [
@@ -56,7 +56,7 @@ def test_what_is_held_back_is_named_with_the_brake() -> None:
     ]
 
 
-def test_nothing_is_held_back_for_a_business_whose_targets_were_all_cut_over() -> None:
+def test_no_client_is_shown_as_throttled_if_all_targets_were_cut_over() -> None:
     view = broker_view(status(BUSY), "main", "b:7400", NOW).traffic
 
     assert format_traffic(view, follows=False) == [
@@ -65,7 +65,7 @@ def test_nothing_is_held_back_for_a_business_whose_targets_were_all_cut_over() -
     ]
 
 
-def test_large_work_that_makes_way_for_small_commits_is_for_machines_only() -> None:
+def test_large_work_that_pauses_for_small_commits_is_shown_to_machines_only() -> None:
     makes_way = broker_pb2.BrakeStatus(brake="small commits", who="large work", times=1, since_us=AGO, on=True)
     view = broker_view(status(broker_pb2.TrafficStatus(brakes=[makes_way])), "main", "b:7400", NOW).traffic
 
@@ -73,7 +73,7 @@ def test_large_work_that_makes_way_for_small_commits_is_for_machines_only() -> N
     assert [brake.brake for brake in view.brakes] == ["small commits"]
 
 
-def test_machines_get_everything_of_the_business_and_of_the_broker() -> None:
+def test_machines_get_all_traffic_of_the_business_and_the_broker() -> None:
     view = broker_view(status(BUSY), "main", "b:7400", NOW)
     found = json.loads(json.dumps(document(replace(HEALTHY, broker=replace(BROKER, traffic=view.traffic)))))["broker"]
 
@@ -85,14 +85,14 @@ def test_machines_get_everything_of_the_business_and_of_the_broker() -> None:
     assert unknown.facts
 
 
-def test_quiet_traffic_says_nothing() -> None:
+def test_quiet_traffic_is_not_shown() -> None:
     assert format_traffic(TrafficView()) == []
     assert format_traffic(broker_view(broker_pb2.BrokerStatus(), "main", "b:7400", NOW).traffic) == []
     busy = replace(HEALTHY, broker=replace(BROKER, traffic=broker_view(status(BUSY), "main", "", NOW).traffic))
     assert len(format_overview(busy)) > len(format_overview(HEALTHY))
 
 
-def test_what_is_kept_for_unknown_readers_is_shown_with_its_inputs() -> None:
+def test_the_bytes_kept_for_unknown_readers_are_shown_with_their_inputs() -> None:
     retention = broker_pb2.RetentionStatus(
         bytes=120 << 20, bytes_per_s=3 << 20, mean_absence_ms=40_000, absences=12, raised_ago_ms=90_000
     )

@@ -1,6 +1,6 @@
-"""What import contracts do not say by themselves: who must be in one, that no package's parts go in a circle.
+"""Rules beyond the import contracts: which modules need one, and no circles among a package's parts.
 
-And that no function or file is longer than can be read at once.
+In addition, no function or file is longer than can be read at once.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _CLAIM = re.compile(
     r"(?:\bPure\b|[,;] (?:and )?pure\b)(?! but|, but| bookkeeping)|\bwithout any I/O\b|\bas pure functions\b"
 )
 
-#: What a function has under so many lines of, in these folders; tests tell stories that are longer.
+#: Longest function body in these folders, in lines; tests may be longer.
 BODY_LINES = 40
-#: The most lines of a file there, and in tests/.
+#: Longest file in these folders and in tests/, in lines.
 FILE_LINES = 450
 CODE = ("venus", "adapters", "spark", "migrations", "bench")
 
-#: Circles of siblings that are known: the list may only get shorter.
+#: Known circles of siblings: the list may only get shorter.
 KNOWN_CIRCLES: dict[str, AbstractSet[str]] = {}
 
 
@@ -45,7 +45,7 @@ def modules() -> Iterator[tuple[str, str]]:
                 yield name, ast.get_docstring(ast.parse(file.read_text())) or ""
 
 
-def test_what_says_that_it_is_pure_is_held_to_it() -> None:
+def test_modules_that_claim_to_be_pure_have_a_contract() -> None:
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
     held = [name for contract in _CONTRACTS for name in config[contract]["source_modules"].split()]
@@ -74,10 +74,10 @@ def test_circles_are_found() -> None:
 
 @pytest.fixture(scope="module")
 def graph() -> grimp.ImportGraph:
-    return grimp.build_graph("venus", cache_dir=None)  # it has been seen to show imports that were gone
+    return grimp.build_graph("venus", cache_dir=None)  # it once showed imports that no longer existed
 
 
-def test_the_parts_of_a_package_do_not_go_in_a_circle(graph: grimp.ImportGraph) -> None:
+def test_the_parts_of_a_package_form_no_circle(graph: grimp.ImportGraph) -> None:
     found: dict[str, AbstractSet[str]] = {}
     for package in sorted(m for m in graph.modules if graph.find_children(m)):
         parts = graph.find_children(package)
@@ -93,14 +93,14 @@ def test_the_parts_of_a_package_do_not_go_in_a_circle(graph: grimp.ImportGraph) 
 
 
 def bodies(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Return each function with the lines of its body: a signature is as long as its options are many."""
+    """Return each function with the lines of its body; a signature may be as long as its options are many."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
             yield node.name, node.end_lineno - body[0].lineno + 1 if body and node.end_lineno else 0
 
 
-def test_the_lines_of_a_body_are_counted() -> None:
+def test_the_lines_of_a_body_are_counted_correctly() -> None:
     text = """
 class A:
     def f(
@@ -123,7 +123,7 @@ def nothing():
     assert dict(bodies(ast.parse(text))) == {"f": 2, "g": 3, "h": 1, "nothing": 0}
 
 
-def test_a_function_can_be_read_at_once() -> None:
+def test_every_function_is_short_enough() -> None:
     files = [f for folder in CODE for f in sorted((ROOT / folder).rglob("*.py")) if "wire" not in f.parts]
     assert len(files) > 400
     long = {
@@ -136,7 +136,7 @@ def test_a_function_can_be_read_at_once() -> None:
     assert long == {}, "cut them where they become easier to read"
 
 
-def test_a_file_is_one_concept() -> None:
+def test_every_file_is_short_enough() -> None:
     files = {
         file.resolve()
         for folder in (*CODE, "tests")
@@ -150,7 +150,7 @@ def test_a_file_is_one_concept() -> None:
 
 
 def imports_in_strings() -> Iterator[tuple[str, str, str]]:
-    """Yield the file, module and name of each import of VENUS in a program that stands in a string of a test."""
+    """Yield the file, module and name of each import of VENUS in a program inside a string of a test."""
     for file in sorted(file for folder in ("tests", "bench") for file in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or "import" not in node.value:
@@ -159,7 +159,7 @@ def imports_in_strings() -> Iterator[tuple[str, str, str]]:
                 yield from ((str(file.relative_to(ROOT)), module, name.strip()) for name in names.split(","))
 
 
-def test_programs_in_strings_import_what_exists() -> None:
+def test_programs_in_strings_import_existing_names() -> None:
     found = list(imports_in_strings())
     missing = [
         f"{file}: {module}.{name}"

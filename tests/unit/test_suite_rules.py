@@ -14,7 +14,7 @@ from tests.support.second_try import KNOWN, parse_known
 from tests.support.selection import FOLDERS, ORDER, level_of, parse_levels
 
 ROOT = Path(__file__).parents[2]
-#: Lines of tests/known_flaky.txt. Lower it whenever a line goes; it never rises.
+#: Number of lines in tests/known_flaky.txt. Lower it when a line is removed; it never rises.
 KNOWN_FLAKY = 0
 
 
@@ -35,7 +35,7 @@ def test_a_marker_overrides_the_level_of_the_folder(folder: str, marks: list[str
     assert level_of(folder, marks) == level
 
 
-def test_a_level_that_does_not_exist_is_rejected() -> None:
+def test_an_unknown_level_is_rejected() -> None:
     assert parse_levels("quick,full") == ("quick", "full")
     with pytest.raises(ArgumentTypeError, match="no level is named 'fast'"):
         parse_levels("quick,fast")
@@ -64,7 +64,7 @@ def test_missing_programs_are_counted_from_the_reasons_of_skips() -> None:
     assert counts == {"MariaDB": 2}
 
 
-def test_the_flaky_tests_that_are_known_exist_and_only_become_fewer() -> None:
+def test_known_flaky_tests_exist_and_become_fewer() -> None:
     known = parse_known((ROOT / KNOWN).read_text(encoding="utf-8"))
 
     assert len(known) <= KNOWN_FLAKY

@@ -1,4 +1,4 @@
-"""What the loops of a service say while its output is not taken: counters are dropped, all else is kept."""
+"""Output of a service's loops while nothing reads it: counters are dropped, everything else is kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from venus.cli.supervisor import LINES_MAX, LoopProcess, Supervisor, format_event
 
 
-def test_reports_do_not_pile_up_while_the_output_of_a_service_is_not_taken() -> None:
+def test_reports_do_not_accumulate_while_the_output_is_not_read() -> None:
     events: list[dict[str, Any]] = []
     loop = LoopProcess(name="shop", command=())
     supervisor = Supervisor([loop], threading.Event(), lambda _name, said: events.append(said))
@@ -26,6 +26,6 @@ def test_reports_do_not_pile_up_while_the_output_of_a_service_is_not_taken() -> 
     assert loop.error == {"kind": "Fenced", "message": "gone"}
 
 
-def test_a_process_id_is_no_quantity() -> None:
+def test_a_process_id_is_not_a_counter() -> None:
     assert format_event({"event": "started", "pid": 22999}) == "started, pid 22999"
     assert format_event({"event": "report", "state": "capturing", "rows": 22999}) == "capturing, rows 22,999"

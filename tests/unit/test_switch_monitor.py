@@ -50,11 +50,11 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[SwitchRecords]:
 
 
 def reports(monitor: SwitchMonitor) -> list[str]:
-    """Return what capture and two targets report."""
+    """Return the reports of capture and two targets."""
     return [monitor.describe(name) for name in (None, "main", "other")]
 
 
-def test_the_follower_reports_it_until_there_is_an_owner_and_then_capture_does(place: SwitchRecords) -> None:
+def test_the_follower_reports_a_switch_until_there_is_an_owner_and_then_capture_does(place: SwitchRecords) -> None:
     monitor = place.start()
     eventually(lambda: reports(monitor) == ["", ADVICE, ""])
     place.owner = "main"
@@ -62,7 +62,7 @@ def test_the_follower_reports_it_until_there_is_an_owner_and_then_capture_does(p
     assert set(place.threads) == {"venus-switch"}
 
 
-def test_it_is_reported_while_a_database_is_away(place: SwitchRecords) -> None:
+def test_the_switch_is_reported_while_a_database_is_away(place: SwitchRecords) -> None:
     monitor = place.start()
     eventually(lambda: reports(monitor) == ["", ADVICE, ""])
     place.is_away = True

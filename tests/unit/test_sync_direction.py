@@ -1,4 +1,4 @@
-"""What a capture does that loses its place to a switch, or finds it taken (`venus cutover --fall-back`)."""
+"""A capture that is fenced by a switch, or starts during one (`venus cutover --fall-back`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from venus.errors import Fenced, Held, VenusError
 
 
 class SwitchState:
-    """The records of two databases, as far as a guard reads them while nothing is sealed."""
+    """The records of two databases, as a guard reads them while no switch is sealed."""
 
     def __init__(self, *, is_switching: bool) -> None:
         self.is_switching = is_switching
@@ -22,7 +22,7 @@ class SwitchState:
 
 @pytest.fixture
 def run_capture(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Run a capture that fails once, while the records are in this state; return how often it has begun."""
+    """Run a capture that fails once while the records have this state; return how often it has started."""
     monkeypatch.setattr(sync_direction, "FENCED_S", 0.0)
 
     def run(error: VenusError, state: SwitchState | None) -> int:
@@ -42,13 +42,13 @@ def run_capture(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     return run
 
 
-def test_a_capture_that_a_switch_fences_begins_again_until_the_direction_changes(run_capture: Any) -> None:
+def test_a_capture_that_a_switch_fences_restarts_until_the_direction_changes(run_capture: Any) -> None:
     assert run_capture(Fenced("taken over"), SwitchState(is_switching=False)) == 2
     with pytest.raises(Fenced):
         run_capture(Fenced("taken over"), None)
 
 
-def test_a_capture_that_starts_while_the_command_is_the_producer_waits_for_its_end(run_capture: Any) -> None:
+def test_a_capture_that_starts_during_a_switch_waits_for_its_end(run_capture: Any) -> None:
     assert run_capture(Held("held by the command"), SwitchState(is_switching=True)) == 2
     for state in (SwitchState(is_switching=False), None):
         with pytest.raises(Held):

@@ -1,4 +1,4 @@
-"""What `venus sync` waits for, and what ends it."""
+"""The errors that `venus sync` waits for, and those that end it."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ WAIT, RARELY, END = RetryPolicy.WAIT, RetryPolicy.RARELY, RetryPolicy.END
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.name,
 )
-def test_the_table(error: Exception, before: RetryPolicy, afterwards: RetryPolicy) -> None:
+def test_each_error_waits_or_ends_the_loop(error: Exception, before: RetryPolicy, afterwards: RetryPolicy) -> None:
     assert find_retry_policy(error, has_worked=False) is before
     assert find_retry_policy(error, has_worked=True) is afterwards
     assert should_retry(error, has_worked=False) is (before is WAIT)
 
 
 def rounds(error: VenusError, *, supervised: bool, has_worked: bool = False) -> list[dict[str, Any]]:
-    """Run a loop that fails twice and is stopped then; return what was said."""
+    """Run a loop that fails twice and is then stopped; return its output."""
     stop, said = threading.Event(), list[dict[str, Any]]()
 
     def body() -> None:
@@ -72,7 +72,7 @@ def rounds(error: VenusError, *, supervised: bool, has_worked: bool = False) -> 
     return said
 
 
-def test_a_target_that_is_not_loaded_is_waited_for_beside_others_only() -> None:
+def test_an_unloaded_target_is_waited_for_only_beside_other_loops() -> None:
     error = Refused("target main has not been loaded yet", hint="venus migrate")
     with pytest.raises(Refused):
         rounds(error, supervised=False)

@@ -1,4 +1,4 @@
-"""What `venus migrate` says that it waits for: what holds up its own work, once, and that it is over."""
+"""The waits that `venus migrate` reports: what delays its own work, once, and the end of the wait."""
 
 from __future__ import annotations
 
@@ -34,13 +34,11 @@ Judge = Callable[[BrokerView], list[str]]
         (watched_fill_obstacles, (FULL,), [FULL]),
     ],
 )
-def test_what_holds_up_the_work_is_reported_and_nothing_else(
-    judge: Judge, alarms: tuple[str, ...], said: list[str]
-) -> None:
+def test_only_a_delay_of_its_own_work_is_reported(judge: Judge, alarms: tuple[str, ...], said: list[str]) -> None:
     assert judge(replace(BROKER, alarms=alarms)) == [f"broker: {alarm}" for alarm in said]
 
 
-def test_a_fill_of_another_process_is_waited_for_with_what_it_reports() -> None:
+def test_a_fill_of_another_process_is_waited_for_with_its_reports() -> None:
     assert watched_fill_obstacles(BROKER) == []
     assert watched_fill_obstacles(replace(BROKER, reported={"": (LOCKED,), "main/a": ("x",)})) == [LOCKED]
     (said,) = watched_fill_obstacles(replace(BROKER, producer=""))
@@ -49,11 +47,11 @@ def test_a_fill_of_another_process_is_waited_for_with_what_it_reports() -> None:
 
 
 @pytest.mark.parametrize("judge", [fill_obstacles, load_obstacles, watched_fill_obstacles])
-def test_a_broker_that_is_away_is_all_that_is_known(judge: Judge) -> None:
+def test_an_absent_broker_is_the_only_thing_reported(judge: Judge) -> None:
     assert judge(BrokerView(error="broker b:1 cannot be reached")) == ["broker: b:1 cannot be reached"]
 
 
-def test_a_wait_is_said_once_now_and_then_and_when_it_is_over() -> None:
+def test_a_wait_is_reported_once_then_periodically_and_at_its_end() -> None:
     now, said = [0.0], list[str]()
     waits = WaitReporter(said.append, lambda: now[0])
 
@@ -70,8 +68,8 @@ def test_a_wait_is_said_once_now_and_then_and_when_it_is_over() -> None:
     assert said[2:] == [f"waits: broker: {FULL}", "continues: nothing holds it up any more"]
 
 
-def test_a_fill_is_not_waited_for_where_only_an_operator_can_continue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table that has missed changes before it was ever read was waited for without an end."""
+def test_a_fill_that_only_an_operator_can_continue_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command waited endlessly for a table that had missed changes before its first read."""
 
     def table(name: str, state: str, *, is_read: bool) -> SimpleNamespace:
         fill = SimpleNamespace(rows_done=7, rows_estimate=9)

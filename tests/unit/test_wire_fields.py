@@ -1,4 +1,4 @@
-"""Two versions of VENUS understand each other while a system is upgraded: no field changes its number or type."""
+"""Two versions of VENUS can communicate during an upgrade: no field changes its number or type."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from tests.support import wire_fields
 
 
-def test_no_field_enum_value_or_call_has_changed_or_gone() -> None:
+def test_no_field_enum_value_or_call_has_changed_or_vanished() -> None:
     gone = set(wire_fields.known_lines()) - set(wire_fields.current())
     assert not gone, "an older broker or adapter still sends these; keep them, or leave their number reserved"
 
 
-def test_what_is_new_is_noted() -> None:
+def test_new_fields_are_recorded() -> None:
     new = set(wire_fields.current()) - set(wire_fields.known_lines())
     assert not new, "python -m tests.support.wire_fields notes them forever"
 
@@ -26,4 +26,4 @@ def test_a_field_with_another_number_is_found(number: str, tmp_path: Path, monke
     monkeypatch.setattr(wire_fields, "KNOWN", tmp_path / "known")
     wire_fields.KNOWN.write_text(line.replace(" 1 ", f" {number} ") + "\n")
     with pytest.raises(AssertionError, match=rf"batch_no {number} uint64"):
-        test_no_field_enum_value_or_call_has_changed_or_gone()
+        test_no_field_enum_value_or_call_has_changed_or_vanished()

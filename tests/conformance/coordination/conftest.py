@@ -41,7 +41,7 @@ class Cluster:
 
 @pytest.fixture(params=["memory", "etcd"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Make an unused cluster."""
+    """Make a cluster with an unused name."""
     if request.param == "memory":
         found = Cluster(MemoryCluster(time.monotonic), None)
     else:
@@ -54,5 +54,5 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture
 def coordinator(cluster: Cluster) -> AnyCoordinator:
-    """Connect once."""
+    """Connect one coordinator to the cluster."""
     return cluster.coordinator()

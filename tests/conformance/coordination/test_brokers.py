@@ -1,4 +1,4 @@
-"""Which brokers live: leases, one broker for each id, watches."""
+"""Registration of brokers: leases, one living broker for each id, watches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def broker(name: str = "b1", store: str = "s1", address: str = "127.0.0.1:7400",
     return replace(found, **fields)  # type: ignore[arg-type]
 
 
-def test_who_registers_is_seen_with_all_it_says(cluster: Cluster) -> None:
+def test_a_registered_broker_is_listed_with_all_its_fields(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
     first = broker(site="north", priority=-2, version="0.2.0")
     second = broker("b2", "s2", "[::1]:7400")
@@ -88,7 +88,7 @@ def test_a_lease_that_is_not_refreshed_ends_after_its_time(cluster: Cluster) -> 
     assert one.refresh()
 
 
-def test_who_leaves_is_gone_at_once(cluster: Cluster) -> None:
+def test_a_broker_that_leaves_is_gone_at_once(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
     one.register(broker())
 
@@ -100,7 +100,7 @@ def test_who_leaves_is_gone_at_once(cluster: Cluster) -> None:
     assert other.brokers() != ()
 
 
-def test_what_never_registered_is_not_refreshed(coordinator: AnyCoordinator) -> None:
+def test_a_broker_that_never_registered_is_not_refreshed(coordinator: AnyCoordinator) -> None:
     assert not coordinator.refresh()
     coordinator.leave()
 
@@ -146,7 +146,7 @@ def test_of_eight_brokers_with_one_id_one_lives(cluster: Cluster) -> None:
     assert cluster.coordinator().brokers() == tuple(won)
 
 
-def test_a_broker_that_was_started_again_takes_its_own_place(cluster: Cluster) -> None:
+def test_a_restarted_broker_takes_its_own_registration_again(cluster: Cluster) -> None:
     before, after = cluster.coordinator(), cluster.coordinator()
     before.register(broker())
 
@@ -159,25 +159,25 @@ def test_a_broker_that_was_started_again_takes_its_own_place(cluster: Cluster) -
     assert after.refresh()
 
 
-def test_a_watch_tells_of_brokers_and_businesses(cluster: Cluster) -> None:
+def test_a_watch_reports_changes_of_brokers_and_businesses(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
     notified = threading.Event()
     one.watch(notified.set)
     assert notified.wait(LATE_S), "what happened before the watch was not seen"
 
-    def tells_of(change: object) -> None:
+    def check_reported(change: object) -> None:
         time.sleep(0.2)
         notified.clear()
         assert callable(change)
         change()
         assert notified.wait(LATE_S)
 
-    tells_of(lambda: other.register(broker()))
-    tells_of(lambda: create_business(other))
-    tells_of(lambda: other.leave())
+    check_reported(lambda: other.register(broker()))
+    check_reported(lambda: create_business(other))
+    check_reported(lambda: other.leave())
     stored = other.read("main")
     assert stored is not None
-    tells_of(lambda: other.swap(stored, leadership(term=5)))
+    check_reported(lambda: other.swap(stored, leadership(term=5)))
 
     one.close()
     time.sleep(0.2)
@@ -214,7 +214,7 @@ def test_a_data_directory_of_another_cluster_is_refused_and_nothing_is_touched(
     assert (tmp_path / CLUSTER_FILE).read_text() == '{"format":1,"id":"of-another-one"}'
 
 
-def test_eight_that_join_at_once_are_in_one_cluster(cluster: Cluster, tmp_path: Path) -> None:
+def test_eight_brokers_that_join_at_once_are_in_one_cluster(cluster: Cluster, tmp_path: Path) -> None:
     together = threading.Barrier(8)
 
     def join_one(number: int) -> str:
@@ -228,7 +228,7 @@ def test_eight_that_join_at_once_are_in_one_cluster(cluster: Cluster, tmp_path: 
         assert len(set(pool.map(join_one, range(8)))) == 1
 
 
-def test_a_broker_stays_marked_as_draining_whether_it_lives_or_not(cluster: Cluster) -> None:
+def test_a_broker_stays_marked_as_draining_while_it_is_down(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
     other.drain("b1", draining=True)
     other.drain("b1", draining=True)
@@ -241,7 +241,7 @@ def test_a_broker_stays_marked_as_draining_whether_it_lives_or_not(cluster: Clus
     assert one.draining_brokers() == frozenset()
 
 
-def test_how_new_a_store_is_never_falls(cluster: Cluster) -> None:
+def test_the_newest_write_of_a_store_never_decreases(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
     assert other.newest_write("s1") == 0
     for sequence, newest in ((7, 7), (5, 7), (7, 7), (9, 9)):
@@ -251,8 +251,8 @@ def test_how_new_a_store_is_never_falls(cluster: Cluster) -> None:
     assert (one.newest_write("s1"), one.newest_write("s2")) == (9, 1)
 
 
-def test_the_age_of_a_store_is_no_event(cluster: Cluster) -> None:
-    """Every broker notes it every few seconds, and a broker that hears news reads everything."""
+def test_saving_the_newest_write_of_a_store_notifies_no_watch(cluster: Cluster) -> None:
+    """Every broker saves it every few seconds, and a broker that is notified reads the whole cluster state again."""
     one, other, heard = cluster.coordinator(), cluster.coordinator(), list[int]()
     other.watch(lambda: heard.append(1))
     eventually(lambda: heard)
@@ -264,8 +264,8 @@ def test_the_age_of_a_store_is_no_event(cluster: Cluster) -> None:
     assert len(heard) == before + 1
 
 
-def test_a_copy_of_a_broker_that_runs_ends_the_one_that_was_there(cluster: Cluster) -> None:
-    """Both took the place from each other, every second, and led in the same term: one member with two logs."""
+def test_a_copy_of_a_running_broker_fences_the_older_process(cluster: Cluster) -> None:
+    """Without the fence both would register in turn each second and lead in the same term: one member with two logs."""
     before, after = cluster.coordinator(), cluster.coordinator()
     known = create_business(before)
     before.register(broker())
@@ -304,7 +304,7 @@ def test_a_broker_whose_lease_has_ended_is_itself_when_it_registers_again(cluste
     assert one.brokers() == other.brokers() == (broker(version="newest"),)
 
 
-def test_what_is_no_broker_changes_records_all_the_same(cluster: Cluster) -> None:
+def test_a_client_that_is_no_broker_may_change_records(cluster: Cluster) -> None:
     operator = cluster.coordinator()
     known = create_business(operator)
     cluster.coordinator().register(broker())

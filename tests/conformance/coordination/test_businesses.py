@@ -1,4 +1,4 @@
-"""Leaderships: stored once, changed by compare-and-swap alone."""
+"""Leadership records: each is created once and changed by compare-and-swap only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def create_business(coordinator: AnyCoordinator, business: str = "main") -> Lead
     return stored
 
 
-def test_what_was_stored_is_read_with_its_version(cluster: Cluster) -> None:
+def test_a_stored_record_is_read_with_its_version(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
 
     assert one.read("main") is None
@@ -49,7 +49,7 @@ def test_what_was_stored_is_read_with_its_version(cluster: Cluster) -> None:
         assert found.version == stored.version
 
 
-def test_what_operators_want_is_stored_as_well(cluster: Cluster) -> None:
+def test_operator_requests_are_stored_as_well(cluster: Cluster) -> None:
     one, other = cluster.coordinator(), cluster.coordinator()
     wanted = leadership(successor="b", leaving=("a",), replicas_wanted=3)
     assert one.create(wanted) == wanted
@@ -80,7 +80,7 @@ def test_a_swap_needs_the_current_version(cluster: Cluster) -> None:
     assert one.swap(first, replace(first, term=4)) is None, "equal in every field is not the same version"
 
 
-def test_a_removed_business_is_gone_and_its_old_version_is_worth_nothing(coordinator: AnyCoordinator) -> None:
+def test_a_removed_business_is_gone_and_its_old_version_is_invalid(coordinator: AnyCoordinator) -> None:
     first = create_business(coordinator)
     second = coordinator.swap(first, replace(first, term=2))
     assert second is not None
@@ -100,8 +100,8 @@ def test_a_removed_business_is_gone_and_its_old_version_is_worth_nothing(coordin
     assert coordinator.swap(second, replace(second, term=3)) is None
 
 
-def test_a_removal_that_came_too_late_has_forgotten_nothing(coordinator: AnyCoordinator) -> None:
-    """A broker that hears this removes its data as soon as the record cannot be read."""
+def test_a_removal_that_came_too_late_removes_nothing(coordinator: AnyCoordinator) -> None:
+    """A broker removes its data as soon as it is notified and cannot read the record."""
     first = create_business(coordinator)
     changed = coordinator.swap(first, replace(first, min_in_sync=2))
     assert changed is not None
@@ -131,7 +131,7 @@ def test_a_thousand_businesses_are_listed(cluster: Cluster) -> None:
     assert [found.business for found in cluster.coordinator().leaderships()] == names
 
 
-def test_of_eight_that_swap_one_wins_each_time(cluster: Cluster) -> None:
+def test_of_eight_concurrent_swaps_one_wins_each_time(cluster: Cluster) -> None:
     """Every term is won exactly once, so eight writers that each count up 25 times reach 200."""
     started = create_business(cluster.coordinator())
 

@@ -28,7 +28,7 @@ PLACES = ("postgresql", "parquet", "mariadb", "sqlite", ORACLE)
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> TargetPlace:
-    """Make an empty target."""
+    """Make an empty target of one kind."""
     if request.param == "parquet":
         return ParquetPlace(tmp_path / "lake")
     if request.param == "mariadb":
@@ -42,11 +42,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> TargetPlace:
 
 @pytest.fixture
 def stage(place: TargetPlace, broker: FakeDelivery, feed: Feed) -> Stage:
-    """Put a target behind a broker that tests can steer."""
+    """Put the target behind a fake broker that the test controls."""
     return Stage.at(place, broker.address, feed)
 
 
 @pytest.fixture
 def real_stage(place: TargetPlace, real: RealBroker) -> Stage:
-    """Put a target behind a broker with a store."""
+    """Put the target behind a real broker."""
     return Stage.at(place, real.address, Feed(real))

@@ -1,4 +1,4 @@
-"""Where a kind of target is tried: what the suite needs besides the contract, to make one, look into it and hurt it.
+"""Targets for the conformance suite: how to create one, read its rows and damage it, beyond the contract of targets.
 
 A new kind passes the suite by adding a `TargetPlace` here and its name to `PLACES` in conftest.py.
 """
@@ -29,7 +29,7 @@ class KilledRun(Protocol):
     """Run of the loop in a process that kills itself around its n-th durable step."""
 
     def __call__(self, step: int, moment: str, goal: int) -> bool:
-        """Follow up to an offset; return whether it was killed on the way."""
+        """Follow up to an offset; return whether the process was killed on the way."""
         ...
 
 
@@ -37,17 +37,17 @@ class TargetPlace(Protocol):
     """An empty target of one kind."""
 
     name: str
-    #: Steps of the loop around which it is killed, and whether before or after them.
+    #: Steps of the loop around which the process is killed, and whether before or after each step.
     kills: tuple[tuple[int, str], ...]
-    #: The code by which it refuses a value that another row has in a unique column; empty if it has no such columns.
+    #: Error code of the target for a value that another row has in a unique column; empty if it has no unique columns.
     duplicate: str
-    #: The shortest text that a key may have.
+    #: Shortest length that a text key may have.
     shortest_key: str
 
     def settings(self, broker: str) -> Settings: ...
 
     def unreachable(self, broker: str) -> Settings:
-        """Return a configuration of the same kind that leads to something that cannot be read."""
+        """Return settings of the same kind for a target that cannot be reached or read."""
         ...
 
     def rows(self, settings: Settings, schema: TableSchema) -> dict[Key, Row]:
@@ -55,18 +55,18 @@ class TargetPlace(Protocol):
         ...
 
     def damage(self, settings: Settings, schema: TableSchema) -> None:
-        """Take a table's rows away behind VENUS's back."""
+        """Remove a table's rows without VENUS."""
         ...
 
     @contextmanager
     def victim(self, broker: str) -> Iterator[KilledRun]: ...
 
     def refuse(self, schema: TableSchema, label: str) -> None:
-        """Make the target refuse rows with this label; asked only where it `quarantines`."""
+        """Make the target refuse rows with this label; called only where it `quarantines`."""
         ...
 
     def accept(self, schema: TableSchema) -> None:
-        """Take that back."""
+        """Let the target accept such rows again."""
         ...
 
 
@@ -90,7 +90,7 @@ class PostgresPlace:
         return rows_at(settings.targets[self.name].url.get_secret_value(), schema)
 
     def damage(self, settings: Settings, schema: TableSchema) -> None:
-        away = "SET session_replication_role = replica; "  # foreign keys would notice
+        away = "SET session_replication_role = replica; "  # foreign keys would reject the deletion
         query(self.url, f'{away}DELETE FROM "{schema.namespace}"."{schema.name}"')
 
     @contextmanager
@@ -111,7 +111,7 @@ class ParquetPlace:
 
     root: Path
     name: str = "lake"
-    #: Around the writing of files, the manifest's renaming, and within the first refresh.
+    #: Steps around the writing of files and the renaming of the manifest, and within the first refresh.
     kills: tuple[tuple[int, str], ...] = ((1, "after"), (3, "after"), (4, "after"), (5, "before"), (5, "after"))
     duplicate: str = ""
     shortest_key: str = ""
@@ -132,7 +132,7 @@ class ParquetPlace:
         layout = ParquetFolder(settings, self.name).layout
         for path in layout.current(f"{schema.namespace}.{schema.name}").glob("*.parquet"):
             empty = pq.read_table(path, partitioning=None).slice(0, 0)
-            path.unlink()  # a file may be linked into two states
+            path.unlink()  # two states may link to one file
             pq.write_table(empty, path)
 
     @contextmanager
@@ -149,7 +149,7 @@ class ParquetPlace:
 
 @dataclass(slots=True)
 class MariaTargetPlace:
-    """A database of a MariaDB server."""
+    """A MariaDB database."""
 
     server: MariaServer
     url: str
@@ -176,7 +176,7 @@ class MariaTargetPlace:
         return {tuple(r[:width]): tuple(r[width:]) for r in found}
 
     def damage(self, settings: Settings, schema: TableSchema) -> None:
-        # foreign keys would notice
+        # foreign keys would reject the deletion
         self.server.execute(f"SET STATEMENT foreign_key_checks = 0 FOR DELETE FROM `{schema.name}`", self.database)
 
     @contextmanager
@@ -194,7 +194,7 @@ class MariaTargetPlace:
 
 @dataclass(slots=True)
 class SqlitePlace:
-    """A file."""
+    """A SQLite file."""
 
     file: Path
     name: str = "s"
@@ -214,7 +214,7 @@ class SqlitePlace:
         return settings_for(broker, {self.name: f"sqlite:///{self.file.parent}/none/copy.db"})
 
     def query(self, text: str) -> list[tuple[Any, ...]]:
-        """Run a statement as another program does."""
+        """Execute a statement without VENUS, as another program does."""
         with closing(sqlite3.connect(self.file, isolation_level=None, timeout=30)) as connection:
             return connection.execute(text).fetchall()
 
@@ -232,7 +232,7 @@ class SqlitePlace:
             yield lambda step, moment, goal: victim.run("apply", step, moment, goal)
 
     def refuse(self, schema: TableSchema, label: str) -> None:
-        # a trigger of the application; SQLite adds no constraint to a table
+        # a trigger of the application, because SQLite cannot add a constraint to a table
         for event in ("INSERT", "UPDATE"):
             when = f"BEFORE {event} ON {schema.name} WHEN NEW.label = '{label}'"
             self.query(f"CREATE TRIGGER refuses_{event} {when} BEGIN SELECT RAISE(ABORT, 'refuses'); END")
@@ -254,7 +254,7 @@ class OracleTargetPlace:
     name: str = "o"
     kills: tuple[tuple[int, str], ...] = ((1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before"))
     duplicate: str = "ORA-00001"
-    shortest_key: str = "x"  # an Oracle stores NULL for an empty one
+    shortest_key: str = "x"  # an Oracle stores NULL for an empty text
 
     @property
     def url(self) -> str:
@@ -268,7 +268,7 @@ class OracleTargetPlace:
         return settings_for(broker, {self.name: "oracle+cx_oracle://stranger@127.0.0.1:1/?service_name=SCHOOL"})
 
     def query(self, text: str) -> list[tuple[Any, ...]]:
-        """Run a statement as another program does."""
+        """Execute a statement without VENUS, as another program does."""
         return self.standin.server.execute(text, SCHEMA)
 
     def rows(self, settings: Settings, schema: TableSchema) -> dict[Key, Row]:

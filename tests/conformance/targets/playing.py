@@ -1,4 +1,4 @@
-"""What every test of the suite does with a target: load it, let it follow, and compare it with what was written."""
+"""What every test of the suite does with a target: load it, follow the queue, and compare it with the rows written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from venus.config import Settings, TargetSettings
 
 @dataclass(slots=True)
 class Stage:
-    """A target, what is written to its broker, and how to look into it."""
+    """A target under test, the feed of its broker, and access to its rows."""
 
     place: TargetPlace
     feed: Feed
@@ -41,11 +41,11 @@ class Stage:
         return Stage(self.place, self.feed, settings, open_target(settings, name))
 
     def follow_in_thread(self) -> AbstractContextManager[list[FollowReport]]:
-        """Run the loop; what it raises is raised here."""
+        """Run the apply loop in a thread; raise its errors in the test."""
         return run_loop(self.target.follow)
 
     def wait_until_applied(self, offset: int) -> None:
-        """Wait until everything below an offset is applied."""
+        """Wait until every change below an offset is applied."""
         eventually(lambda: self.target.read_view().offset >= offset, f"offset {offset}")
 
     def follow_to_end(self) -> None:
@@ -54,10 +54,10 @@ class Stage:
             self.wait_until_applied(self.feed.broker.next_offset)
 
     def table(self, name: str) -> TargetTable:
-        """Return what the target says of a table."""
+        """Return the target's view of a table."""
         return next(t for t in self.target.read_view().tables if t.name == name)
 
     def compare_tables(self) -> None:
-        """Compare every table with what was written."""
+        """Compare every table of the target with the rows written to the broker."""
         for number, schema in self.feed.schemas.items():
             assert self.place.rows(self.settings, schema) == self.feed.model[number], schema.name

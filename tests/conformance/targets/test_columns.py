@@ -61,7 +61,7 @@ def start(stage: Stage) -> None:
     stage.target.load()
 
 
-def test_masked_rows_arrive_and_their_deletions_meet_them(stage: Stage, tmp_path: Path) -> None:
+def test_masked_rows_arrive_and_later_deletions_find_them(stage: Stage, tmp_path: Path) -> None:
     stage = mask_columns(stage, tmp_path)
     start(stage)
     assert stage.place.rows(stage.settings, target_schema(stage)) == expected_rows(stage.feed)
@@ -69,7 +69,7 @@ def test_masked_rows_arrive_and_their_deletions_meet_them(stage: Stage, tmp_path
         stage.feed.cut(
             put("plain1", None, None, None, None), deletion("plain2"), put("new", "plain", "note", 1, "\u00e4\u4e2dx")
         )
-        stage.feed.cut(deletion("plain3"), put("plain333", "plain3@x", None, 3, "plain"))  # another key
+        stage.feed.cut(deletion("plain3"), put("plain333", "plain3@x", None, 3, "plain"))  # the update changes the key
         stage.feed.cut(put("plain2", "again", None, 1, ""), deletion("new"), put("plain4", "x", "y", 2, "z"))
         stage.wait_until_applied(stage.feed.broker.next_offset)
     assert stage.place.rows(stage.settings, target_schema(stage)) == expected_rows(stage.feed)
@@ -101,7 +101,7 @@ def test_a_changed_rule_is_followed_or_refused(real_stage: Stage, tmp_path: Path
     rows = {key: (mail, visits, None) for key, (mail, visits, _) in expected_rows(stage.feed).items()}
     assert changed.place.rows(changed.settings, target_schema(changed)) == rows
     assert changed.target.read_view().unaccounted_rows == 0
-    assert changed.target.resync("shop.people").table == "shop.people"  # and again, with the names that it has now
+    assert changed.target.resync("shop.people").table == "shop.people"  # and once more, with the column names of now
     with changed.follow_in_thread():
         eventually(lambda: changed.table("shop.people").state == "ACTIVE", "the second resync")
         stage.feed.cut(put("plain7", "x", "y", 2, "z"), deletion("plain8"))
@@ -110,7 +110,7 @@ def test_a_changed_rule_is_followed_or_refused(real_stage: Stage, tmp_path: Path
 
 
 def has_followed(stage: Stage) -> bool:
-    """Return whether the table has the columns of its rules, and follows."""
+    """Return whether the table has the columns that its rules give it, and has applied everything."""
     view = stage.table("shop.people")
     return view.state == "ACTIVE" and "tag (null)" in view.columns
 
@@ -120,7 +120,7 @@ LATE = table(2, "late", column(1, "id"), column(2, "mail"), column(3, "visits", 
 EVERYWHERE = {name: rule for name, rule in RULES.items() if name != "people.visits"} | {"*.visits": {"constant": 7}}
 
 
-def test_a_new_table_that_the_rules_do_not_fit_halts_alone(real_stage: Stage, tmp_path: Path) -> None:
+def test_a_new_table_that_contradicts_the_rules_halts_alone(real_stage: Stage, tmp_path: Path) -> None:
     stage = mask_columns(real_stage, tmp_path, columns=EVERYWHERE)
     start(stage)
     with stage.follow_in_thread():
@@ -128,7 +128,7 @@ def test_a_new_table_that_the_rules_do_not_fit_halts_alone(real_stage: Stage, tm
         stage.feed.cut(put("plain1", "plain", "2001-02-03", table=2), put("plain2", "x", "y", 2, "z"))
         stage.feed.cut(put("plain2", "plain", "2001-02-04", table=2), deletion("plain3"))
         stage.wait_until_applied(stage.feed.broker.next_offset)
-    for again in (False, True):  # a restart changes nothing
+    for again in (False, True):  # still the same after a restart
         with stage.follow_in_thread():
             stage.feed.cut(put("plain4", "x", "y", 2, "z"), put("plain3", None, f"2001-02-0{5 + again}", table=2))
             stage.wait_until_applied(stage.feed.broker.next_offset)
@@ -153,7 +153,7 @@ def test_a_new_table_that_the_rules_do_not_fit_halts_alone(real_stage: Stage, tm
     assert fitting.target.read_view().unaccounted_rows == 0
 
 
-#: The same people later: two columns have other names, one is gone, and one that a rule of every table names is new.
+#: The same people later: two columns are renamed, one is dropped, and a new one matches a rule for every table.
 LATER = replace(
     PEOPLE,
     version=2,
@@ -237,7 +237,7 @@ def test_status_names_the_columns_and_the_key_but_no_value(stage: Stage, tmp_pat
     assert (condition.columns, condition.state) == (shown, "ACTIVE")
 
 
-def test_what_a_kind_cannot_do_is_refused(stage: Stage, tmp_path: Path) -> None:
+def test_column_rules_that_a_kind_cannot_apply_are_refused(stage: Stage, tmp_path: Path) -> None:
     if stage.target.capabilities.pauses_tables:
         assert mask_columns(stage, tmp_path, new_columns="halt").target.capabilities.masks
     else:
@@ -245,7 +245,7 @@ def test_what_a_kind_cannot_do_is_refused(stage: Stage, tmp_path: Path) -> None:
             mask_columns(stage, tmp_path, new_columns="halt")
 
 
-def test_a_rule_that_does_not_fit_is_found_by_the_check(stage: Stage, tmp_path: Path) -> None:
+def test_a_rule_that_matches_no_table_is_found_by_the_check(stage: Stage, tmp_path: Path) -> None:
     stage = mask_columns(stage, tmp_path, columns={"people.visits": "hmac"})
     (found,) = [f for f in stage.target.check([PEOPLE]) if f.blocks]
     assert "columns.people.visits: shop.people.visits is neither text, uuid nor binary" in found.message

@@ -1,4 +1,4 @@
-"""What a cut-over asks of a target: the same for every kind that can be cut over; any other says that it cannot."""
+"""The contract that a cut-over needs of a target: the same for every kind that can be cut over; other kinds refuse."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def load(stage: Stage) -> Stage:
     return stage
 
 
-def cannot(stage: Stage) -> bool:
-    """Whether this kind cannot be cut over; then it says so, in one line, before any database is asked."""
+def cannot_be_cut_over(stage: Stage) -> bool:
+    """Return whether this kind cannot be cut over; if so, check that it refuses in one line and opens no database."""
     target = stage.target
     if target.capabilities.cuts_over:
         return False
@@ -54,7 +54,7 @@ def cannot(stage: Stage) -> bool:
 
 
 def hash_of(target: CutoverTarget, schema: TableSchema) -> TableHash:
-    """Read a table at the target."""
+    """Return the hash of a table's rows at the target."""
     found = TableHash()
     with target.open_snapshot():
         target.read_rows(schema.table_id, found.add)
@@ -62,7 +62,7 @@ def hash_of(target: CutoverTarget, schema: TableSchema) -> TableHash:
 
 
 def model_hash(stage: Stage, schema: TableSchema) -> TableHash:
-    """Return the same of what was written to the broker."""
+    """Return the hash of the same table's rows as they were written to the broker."""
     found = TableHash()
     rows = stage.feed.model[schema.table_id]
     written = section(schema, [Change(schema.table_id, key, row) for key, row in rows.items()])
@@ -70,12 +70,12 @@ def model_hash(stage: Stage, schema: TableSchema) -> TableHash:
     return found
 
 
-def find_nothing_wrong(*_: object) -> None:
-    """Find nothing wrong."""
+def accept_everything(*_: object) -> None:
+    """Accept everything: a check before the mark that raises nothing."""
 
 
 def test_a_target_that_was_never_loaded_is_refused(stage: Stage) -> None:
-    if cannot(stage):
+    if cannot_be_cut_over(stage):
         return
     with stage.target.open_cutover() as target:
         assert target.read_mark() is None
@@ -85,7 +85,7 @@ def test_a_target_that_was_never_loaded_is_refused(stage: Stage) -> None:
 
 
 def test_rows_are_read_as_they_were_written(stage: Stage) -> None:
-    if cannot(stage):
+    if cannot_be_cut_over(stage):
         return
     load(stage)
     with stage.target.open_cutover() as target:
@@ -98,7 +98,7 @@ def test_rows_are_read_as_they_were_written(stage: Stage) -> None:
 
 
 def test_one_reading_is_one_snapshot(stage: Stage) -> None:
-    if cannot(stage):
+    if cannot_be_cut_over(stage):
         return
     load(stage)
     with stage.target.open_cutover() as target:
@@ -113,7 +113,7 @@ def test_one_reading_is_one_snapshot(stage: Stage) -> None:
 
 
 def test_rows_are_converted_to_what_the_target_stores(stage: Stage) -> None:
-    if cannot(stage):
+    if cannot_be_cut_over(stage):
         return
     load(stage)
     written = section(items(), [put(1, "label 1", "+001"), put(2, "label 2", "2")])
@@ -138,7 +138,7 @@ def _total(*rows: Any) -> int:
 
 
 def test_references_are_checked_row_by_row(stage: Stage) -> None:
-    if cannot(stage):
+    if cannot_be_cut_over(stage):
         return
     load(stage)
     with stage.target.open_cutover() as target:
@@ -153,7 +153,7 @@ def test_references_are_checked_row_by_row(stage: Stage) -> None:
 
 
 def test_counters_continue_behind_the_rows_and_behind_the_source_and_may_be_set_again(stage: Stage) -> None:
-    if cannot(stage):
+    if cannot_be_cut_over(stage):
         return
     load(stage)
     drawn = Numbering(namespace="shop", table="numbered", column="id", next_value=90)
@@ -168,8 +168,8 @@ def test_counters_continue_behind_the_rows_and_behind_the_source_and_may_be_set_
     assert again == by_source
 
 
-def test_a_mark_that_is_refused_changes_nothing(stage: Stage, broker: FakeDelivery) -> None:
-    if cannot(stage):
+def test_a_refused_mark_changes_nothing(stage: Stage, broker: FakeDelivery) -> None:
+    if cannot_be_cut_over(stage):
         return
     load(stage)
 
@@ -186,8 +186,8 @@ def test_a_mark_that_is_refused_changes_nothing(stage: Stage, broker: FakeDelive
     stage.compare_tables()
 
 
-def test_the_check_before_the_mark_sees_what_was_applied_until_then(stage: Stage) -> None:
-    if cannot(stage):
+def test_the_check_before_the_mark_sees_all_that_was_applied(stage: Stage) -> None:
+    if cannot_be_cut_over(stage):
         return
     load(stage)
     seen: dict[str, int] = {}
@@ -200,14 +200,14 @@ def test_the_check_before_the_mark_sees_what_was_applied_until_then(stage: Stage
     assert seen == {"shop.items": 2, "shop.others": 0, "shop.numbered": 0}
 
 
-def test_behind_the_mark_venus_writes_nothing_until_it_is_taken_back(stage: Stage, broker: FakeDelivery) -> None:
-    if cannot(stage):
+def test_venus_writes_nothing_after_the_mark_until_it_is_removed(stage: Stage, broker: FakeDelivery) -> None:
+    if cannot_be_cut_over(stage):
         return
     load(stage)
     with stage.target.open_cutover() as target:
         target.prepare()
         target.read_tables()
-        target.put_mark(FOUND, find_nothing_wrong)
+        target.put_mark(FOUND, accept_everything)
         killed = target.read_mark()
         assert target.enforce((), []) == []
         assert target.enforce((), []) == [], "a killed process does it again"
@@ -247,8 +247,8 @@ def _refusal(command: Any) -> str:
     return str(refused.value)
 
 
-def test_a_new_version_is_what_is_compared(stage: Stage) -> None:
-    if cannot(stage):
+def test_a_comparison_uses_the_new_version_of_a_table(stage: Stage) -> None:
+    if cannot_be_cut_over(stage):
         return
     load(stage)
     wider = replace(items(), version=2, columns=(*items().columns, column(4, "extra")))

@@ -1,4 +1,4 @@
-"""A load at a cut, increments behind it, whole cuts only, and what is acknowledged: the same for every target."""
+"""Following the queue: load at a cut, increments after it, whole cuts only, acknowledgements; for every target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from venus.errors import Refused
 
 pytestmark = pytest.mark.integration
 
-#: What a text must survive.
+#: Texts that must arrive unchanged.
 HARD = "tab\t, newline\n, backslash \\N, quote ', \u00e4\u20ac\U0001f600"
 
 
@@ -69,7 +69,7 @@ def test_every_kind_of_change_arrives(stage: Stage) -> None:
     with stage.follow_in_thread():
         feed.cut(put(1, "updated", 1), deletion(2), put(20, None, None), put(3, HARD, 3))
         feed.cut(put(4, "x" * 3_000_000, 4), put(20, "not NULL any more", 5))
-        feed.cut(deletion(5), put(55, "label 5", 5))  # another key
+        feed.cut(deletion(5), put(55, "label 5", 5))  # the update changes the key
         feed.truncate(2, put(7, "after", 7, table=2))
         hard, shortest = ("1", HARD), ("1", stage.place.shortest_key)
         feed.cut(replace(put(1, "v", table=3), key=hard), replace(put(1, None, table=3), key=shortest))
@@ -78,7 +78,7 @@ def test_every_kind_of_change_arrives(stage: Stage) -> None:
     stage.compare_tables()
 
 
-def test_random_histories_come_out_as_written(stage: Stage) -> None:
+def test_random_histories_leave_the_rows_that_were_written(stage: Stage) -> None:
     feed, rng = stage.feed, random.Random(11)
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(i, f"label {i}", i) for i in range(40)))
@@ -94,7 +94,7 @@ def test_random_histories_come_out_as_written(stage: Stage) -> None:
     stage.compare_tables()
 
 
-def test_tables_change_their_columns_and_new_ones_come(stage: Stage) -> None:
+def test_tables_change_their_columns_and_new_tables_appear(stage: Stage) -> None:
     feed, first = stage.feed, items()
     feed.describe(first)
     feed.cut(put(1, "a", 1), put(2, "b", 2))
@@ -125,7 +125,7 @@ def test_a_cut_is_applied_whole_or_not_at_all(stage: Stage, broker: FakeDelivery
         eventually(lambda: len(reports) >= 3, "reports")
         held = stage.target.read_view().offset
         acknowledged = max(broker.acknowledged.values())
-    halfway = stage.place.rows(stage.settings, items())  # after a stop in the middle of a cut, too
+    halfway = stage.place.rows(stage.settings, items())  # also after a stop in the middle of a cut
     broker.release()
     stage.follow_to_end()
 

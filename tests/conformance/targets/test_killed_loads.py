@@ -24,22 +24,22 @@ from venus.model import TableSchema
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
-#: What runs every statement of a kind of target.
+#: The method of each kind of target that executes every statement.
 SESSIONS = ((TargetSession, "run"), (MysqlSession, "run"), (SqliteSession, "_run"), (OracleTargetSession, "_run"))
 KINDS = ("postgresql", "mariadb", "sqlite", ORACLE)
-#: A load is killed at every so many statements: where a load takes long, at fewer.
+#: The load is killed before every n-th statement; n is larger where a load takes longer.
 STEPS = {"PostgresPlace": 4, "MariaTargetPlace": 13, "SqlitePlace": 2, "OracleTargetPlace": 17}
 STATEMENTS_MAX = 1000
 AGAIN = "its load begins again: "
 
 
 class ProcessKilled(BaseException):
-    """The end of a process."""
+    """Stands for the end of a process."""
 
 
 @contextmanager
 def kill_before(statement: int) -> Iterator[None]:
-    """End the load in front of one of its statements."""
+    """Interrupt the load before the statement with this number."""
     numbers = itertools.count(1)
 
     def count(run: Callable[..., object]) -> Callable[..., object]:
@@ -57,19 +57,19 @@ def kill_before(statement: int) -> Iterator[None]:
 
 
 def lose_snapshots(broker: FakeDelivery) -> None:
-    """Lose what a power cut at the broker loses."""
+    """Lose the open snapshots, as a power cut at the broker does."""
     broker.pinned.clear()
 
 
 def lose_history(broker: FakeDelivery) -> None:
-    """Let the broker be one that never had these changes, with the same rows."""
+    """Give the broker another history with the same rows."""
     broker.pinned.clear()
     broker.increments.clear()
     broker.epoch += 1
 
 
 def keep_everything(broker: FakeDelivery) -> None:
-    """Let the broker be as before."""
+    """Change nothing at the broker."""
 
 
 def start_stage(stage: Stage) -> None:
@@ -79,7 +79,7 @@ def start_stage(stage: Stage) -> None:
 
 
 def load_beside_read(stage: Stage, notes: list[str]) -> LoadReport:
-    """Load while the source is being read: a change arrives after the snapshot."""
+    """Load while the source is still being read: a change arrives after the snapshot."""
     ends = iter([None, None])
 
     def end() -> int | None:
@@ -112,7 +112,7 @@ def collect_note(found: LoadProgress, notes: list[str]) -> None:
     ],
     ids=["behind", "behind-lost", "beside-lost", "beside-other-history"],
 )
-def test_a_load_that_is_killed_before_any_statement_ends(
+def test_a_load_that_is_killed_before_any_statement_is_completed_by_the_next_run(
     stage: Stage,
     broker: FakeDelivery,
     load: Callable[[Stage, list[str]], LoadReport],
@@ -141,8 +141,8 @@ def test_a_load_that_is_killed_before_any_statement_ends(
     stage.compare_tables()
 
 
-def change_table(stage: Stage, broker: FakeDelivery, schema: TableSchema) -> None:
-    """Let the source give the table another version, in which it is read again."""
+def change_table_version(stage: Stage, broker: FakeDelivery, schema: TableSchema) -> None:
+    """Give the table another version at the source, with which it is read again."""
     broker.rows[1].clear()
     stage.feed.model[1].clear()
     stage.feed.describe(schema)
@@ -163,7 +163,7 @@ def test_a_load_that_begins_again_follows_the_newest_version(
     with pytest.raises(ProcessKilled), kill_before_end():
         stage.target.load()
     lose_snapshots(broker)
-    change_table(stage, broker, schema)
+    change_table_version(stage, broker, schema)
     notes: list[str] = []
 
     load_from_broker(stage, notes)
@@ -174,16 +174,16 @@ def test_a_load_that_begins_again_follows_the_newest_version(
 
 @contextmanager
 def kill_before_end() -> Iterator[None]:
-    """End a load behind its last row, key, index and foreign key."""
+    """End a load after its last row, key, index and foreign key."""
     with patch("venus.adapters.targets.relational.full_sync._Load._register", side_effect=ProcessKilled):
         yield
 
 
 @pytest.mark.parametrize("place", ["mariadb", "sqlite", ORACLE], indirect=True)
-def test_the_way_out_of_a_changed_key_works(stage: Stage, broker: FakeDelivery) -> None:
+def test_the_remedy_for_a_changed_key_works(stage: Stage, broker: FakeDelivery) -> None:
     start_stage(stage)
     stage.target.load()
-    change_table(stage, broker, REKEYED)
+    change_table_version(stage, broker, REKEYED)
     stage.follow_to_end()
     state = stage.table("shop.items")
     assert state.state == "HALTED"

@@ -1,4 +1,4 @@
-"""What operators ask of a target: look, pause, resume, resync, check; and what a kind of target cannot do says so."""
+"""Operators' commands at a target: view, pause, resume, resync, check; a kind that lacks one refuses it in words."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def test_look_says_what_is_true_before_and_after(stage: Stage, broker: FakeDeliv
     assert after.group == f"main/{stage.place.name}"
 
 
-def test_what_cannot_be_read_is_in_the_view_and_in_the_check(place: TargetPlace, broker: FakeDelivery) -> None:
+def test_an_unreadable_target_is_reported_in_the_view_and_by_the_check(
+    place: TargetPlace, broker: FakeDelivery
+) -> None:
     target = open_target(place.unreachable(broker.address), place.name)
 
     seen, found = target.read_view(), target.check([items()])
@@ -78,7 +80,7 @@ def test_what_cannot_be_read_is_in_the_view_and_in_the_check(place: TargetPlace,
     assert [f.message for f in found if f.where == f"target {place.name}" and seen.error in f.message]
 
 
-def test_check_says_that_a_target_can_have_the_tables(stage: Stage) -> None:
+def test_check_reports_that_a_target_can_hold_the_tables(stage: Stage) -> None:
     found = stage.target.check([items()])
 
     assert found
@@ -102,7 +104,7 @@ def test_a_target_is_paused_and_continues_with_nothing_lost(stage: Stage, broker
         stage.feed.cut(put(1, "while paused", 1))
         time.sleep(1.0)
         paused = stage.target.read_view()
-    with stage.follow_in_thread():  # a new process keeps to it
+    with stage.follow_in_thread():  # a new process stays paused
         time.sleep(1.0)
         restarted = stage.target.read_view()
         resumed = stage.target.resume(None)
@@ -158,7 +160,7 @@ def test_a_resync_makes_a_table_equal_to_the_full_data(name: str, stage: Stage, 
 
 
 def test_a_resync_keeps_what_has_changed_meanwhile(stage: Stage, broker: FakeDelivery) -> None:
-    """The rows of the snapshot arrive after changes behind its cut, which are newer."""
+    """The rows of the snapshot arrive after newer changes, which came after its cut."""
     if not stage.target.capabilities.verifies:
         return
     load(stage)
@@ -205,7 +207,7 @@ def test_every_table_is_resynced_at_once(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "resync"])
-def test_a_table_that_is_not_there_is_refused_by_name(command: str, stage: Stage) -> None:
+def test_a_missing_table_is_refused_by_name(command: str, stage: Stage) -> None:
     target = load(stage).target
     arguments = ("shop.item", "a test") if command == "pause" else ("shop.item",)
 
@@ -253,7 +255,7 @@ def test_a_table_that_halts_does_not_stop_the_others(stage: Stage, broker: FakeD
 
 
 def capability_errors(stage: Stage) -> dict[str, object]:
-    """Return what fails where a capability is missing, by capability."""
+    """Return the error of each operation for which the target lacks the capability, by capability."""
     target = stage.target
     return {
         "pauses_tables": lambda: target.pause("items", ""),
@@ -264,7 +266,7 @@ def capability_errors(stage: Stage) -> dict[str, object]:
     }
 
 
-def test_what_a_target_cannot_do_it_says(stage: Stage) -> None:
+def test_a_target_refuses_in_words_what_it_cannot_do(stage: Stage) -> None:
     asked = capability_errors(load(stage))
     for capability in CAPABILITIES:
         if getattr(stage.target.capabilities, capability):
@@ -278,7 +280,7 @@ def test_what_a_target_cannot_do_it_says(stage: Stage) -> None:
                 asked[capability]()  # type: ignore[operator]
 
 
-def test_ddl_is_printed_where_there_is_some(stage: Stage) -> None:
+def test_ddl_is_printed_by_targets_that_have_ddl(stage: Stage) -> None:
     if stage.target.capabilities.prints_ddl:
         found = stage.target.build_ddl([items()], [], [])
         assert any("CREATE TABLE" in statement for statement in found.statements)
@@ -300,7 +302,7 @@ def test_the_kind_of_a_target_is_its_scheme() -> None:
         ("postgresql:secret", "targets.a.url is not a database URL"),
     ],
 )
-def test_a_url_that_means_no_target_is_refused_and_not_repeated(url: str, says: str) -> None:
+def test_a_url_of_no_kind_of_target_is_refused_and_not_repeated(url: str, says: str) -> None:
     settings = Settings(targets={"a": TargetSettings.model_validate({"url": url})})
 
     with pytest.raises(ConfigError) as refused:
@@ -340,8 +342,8 @@ def test_a_command_between_changes_leaves_apply_connected(
 # -- verification ------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_is_found_by_the_form_of_its_key(stage: Stage) -> None:
-    """A comparison asks for 1.5 and ab; a target may store 1.50 and blanks behind ab."""
+def test_a_row_is_found_by_its_key_as_the_target_stores_it(stage: Stage) -> None:
+    """A comparison asks for the keys 1.5 and ab; a target may store 1.50, and ab with trailing blanks."""
     if not stage.target.capabilities.verifies:
         return
     code, amount = LogicalType(kind=Kind.CHAR, length=5), LogicalType(kind=Kind.DECIMAL)
@@ -355,13 +357,13 @@ def test_a_row_is_found_by_the_form_of_its_key(stage: Stage) -> None:
         reader.begin(subject)
         found = [section.record_ids for section in reader.find_rows(subject, key_forms(columns, priced))]
         reader.end()
-    read = [keys_to_columns(ids, Layout.of(priced)) for ids in found]  # an Oracle has no number with zeros at its end
+    read = [keys_to_columns(ids, Layout.of(priced)) for ids in found]  # an Oracle stores numbers without trailing zeros
     forms = [form for part in read for form in key_forms(part, priced)]
     assert sorted(forms) == sorted(key_forms(columns, priced))
     assert {code for part in read for code in part[0]} == {"ab   ", "     "}
 
 
-def test_a_comparison_reads_rows_and_position_of_one_moment(stage: Stage) -> None:
+def test_a_comparison_reads_rows_and_position_in_one_snapshot(stage: Stage) -> None:
     if not stage.target.capabilities.verifies:
         return
     load(stage)

@@ -1,4 +1,4 @@
-"""Predicates of single tables: the same at every kind of target that can have some."""
+"""Predicates of single tables: the same at every kind of target that supports them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from venus.errors import ConfigError
 pytestmark = pytest.mark.integration
 
 
-def test_a_second_table_of_a_name_with_a_predicate_halts_alone(real_stage: Stage) -> None:
+def test_a_second_table_of_the_same_name_halts_alone_if_it_has_a_predicate(real_stage: Stage) -> None:
     where = {"items": "label = 'EU'"}
     if "/lake" in str(real_stage.settings.targets[real_stage.place.name].url.get_secret_value()):
         with pytest.raises(ConfigError, match="it gets every row"):
@@ -24,7 +24,7 @@ def test_a_second_table_of_a_name_with_a_predicate_halts_alone(real_stage: Stage
     stage.feed.cut(put(1, "EU", 1), put(2, "US", 1))
     stage.target.load()
     stage.feed.describe(replace(items(2, "items"), namespace="hr"))
-    for key in (10, 20):  # a restart changes nothing
+    for key in (10, 20):  # still the same after a restart
         with stage.follow_in_thread():
             stage.feed.cut(put(key, "EU", 1), put(key + 1, "US", 1), put(key, "EU", 1, table=2))
             stage.wait_until_applied(stage.feed.broker.next_offset)

@@ -1,4 +1,4 @@
-"""A target whose place in the queue is gone continues from the full data, and readers keep their rows until then."""
+"""A target whose queue position is gone continues from the full data; readers keep the old rows until then."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 
 def watch_full_data(broker: FakeDelivery, look: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Record what readers see each time that a part of the full data is asked for."""
+    """Record the rows that readers see each time the target requests a part of the full data."""
     seen: list[object] = []
     find = FakeDelivery._find_pinned
 
@@ -31,22 +31,22 @@ def watch_full_data(broker: FakeDelivery, look: Callable[[], object], monkeypatc
 
 
 def lose_history(stage: Stage, broker: FakeDelivery) -> None:
-    """Let the broker be an emptier one, which never had the last changes."""
+    """Let the broker be one that never had the last changes."""
     broker.increments.clear()
     broker.epoch += 1
     broker.rows[1].pop(next(iter(broker.rows[1])))
     stage.feed.model[1].pop(("1",))
 
 
-def load(stage: Stage) -> dict[Key, Row]:
+def load_target(stage: Stage) -> dict[Key, Row]:
     stage.feed.describe(items(), items(2, "others"))
     stage.feed.cut(*(put(i, "a", i) for i in range(1, 5)), put(1, "other", 1, table=2))
     stage.target.load()
     return dict(stage.feed.model[1])
 
 
-def trim(stage: Stage, broker: FakeDelivery) -> None:
-    """Change and delete rows, and make a table, in changes that the queue then no longer has."""
+def trim_changes(stage: Stage, broker: FakeDelivery) -> None:
+    """Change and delete rows and create a table, in increments that the queue then no longer has."""
     stage.feed.cut(put(1, "changed", 10), deletion(2), put(9, "new", 9))
     stage.feed.describe(items(3, "late"))
     stage.feed.cut(put(1, "late", 1, table=3))
@@ -61,8 +61,8 @@ def is_whole(stage: Stage) -> bool:
 def test_a_target_whose_increments_are_gone_continues_by_itself(
     stage: Stage, broker: FakeDelivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = load(stage)
-    trim(stage, broker)
+    before = load_target(stage)
+    trim_changes(stage, broker)
     seen = watch_full_data(broker, lambda: stage.place.rows(stage.settings, items()), monkeypatch)
     with stage.follow_in_thread():
         eventually(lambda: is_whole(stage), "the target to be equal")
@@ -76,11 +76,11 @@ def test_a_target_whose_increments_are_gone_continues_by_itself(
     assert stage.target.read_view().unaccounted_rows == 0
 
 
-def test_what_comes_while_it_is_made_equal_is_not_lost(
+def test_changes_that_arrive_during_the_new_load_are_not_lost(
     stage: Stage, broker: FakeDelivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load(stage)
-    trim(stage, broker)
+    load_target(stage)
+    trim_changes(stage, broker)
     changes = [(put(1, "meanwhile", 11), deletion(9)), (put(12, "meanwhile", 12),), (put(2, "back", 2),)]
     watch_full_data(broker, lambda: stage.feed.cut(*changes.pop(0)) if changes else None, monkeypatch)
     with stage.follow_in_thread():
@@ -91,7 +91,7 @@ def test_what_comes_while_it_is_made_equal_is_not_lost(
 
 
 def test_another_history_is_followed_when_an_operator_asks_for_it(stage: Stage, broker: FakeDelivery) -> None:
-    load(stage)
+    load_target(stage)
     offset = stage.target.read_view().offset
     lose_history(stage, broker)
     with pytest.raises(OffsetDiverged, match=f"target {stage.target.name}: ") as refused:
@@ -109,21 +109,21 @@ def test_another_history_is_followed_when_an_operator_asks_for_it(stage: Stage, 
     assert stage.target.read_view().unaccounted_rows == 0
 
 
-def test_one_table_does_not_stand_for_all(stage: Stage, broker: FakeDelivery) -> None:
-    load(stage)
+def test_one_table_is_not_replaced_by_all(stage: Stage, broker: FakeDelivery) -> None:
+    load_target(stage)
     lose_history(stage, broker)
     stage.target.resync("items")
     with pytest.raises(OffsetDiverged):
         stage.target.follow(threading.Event())
 
 
-def test_a_new_load_shows_no_empty_table_unless_that_is_accepted(
+def test_a_new_load_shows_no_empty_table_unless_the_operator_accepts_it(
     stage: Stage, broker: FakeDelivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = load(stage)
+    before = load_target(stage)
     lose_history(stage, broker)
     seen = watch_full_data(broker, lambda: stage.place.rows(stage.settings, items()), monkeypatch)
-    if stage.target.capabilities.quarantines:  # its tables are emptied and filled in place
+    if stage.target.capabilities.quarantines:  # with that consent its tables are emptied and filled in place
         with pytest.raises(Refused, match="would show empty tables until it is done") as refused:
             stage.target.load()
         assert f"`venus resync --all --target {stage.target.name}`" in refused.value.hint

@@ -1,4 +1,4 @@
-"""Values of a unique column: rows that exchange them, and a row whose value another row still has."""
+"""Unique columns: rows that exchange their values, and a row whose value another row still has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.brokers.feed import deletion, items, put, unique_label
 pytestmark = pytest.mark.integration
 
 
-def test_values_that_change_places_lose_no_row(stage: Stage) -> None:
+def test_rows_that_exchange_their_unique_values_are_all_kept(stage: Stage) -> None:
     stage.feed.describe(unique_label(items()))
     stage.feed.cut(put(1, "a", 1), put(2, "b", 2), put(3, "c", 3))
     stage.target.load()
@@ -22,8 +22,8 @@ def test_values_that_change_places_lose_no_row(stage: Stage) -> None:
     stage.compare_tables()
 
 
-def test_a_value_that_another_row_has_waits_and_hits_no_other_row(stage: Stage) -> None:
-    """An upsert that looked for the label would replace or change row 2."""
+def test_a_row_whose_unique_value_is_taken_waits_and_changes_no_other_row(stage: Stage) -> None:
+    """An upsert that matched rows by the label would replace or change row 2."""
     if not stage.place.duplicate:
         return
     stage.feed.describe(unique_label(items()), items(2, "others"))

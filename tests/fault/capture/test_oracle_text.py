@@ -1,7 +1,7 @@
-"""Writers against the poller, with Oracle's trigger text on MariaDB in Oracle mode: nothing is lost, money stays whole.
+"""Writers against the poller, with Oracle's trigger text on MariaDB in Oracle mode: every change is captured, once.
 
-The sequence is cached and not ordered, as on a RAC, and the naive reader (`SEQ > last`) reads the same changes: it must
-miss some, or the workload would prove nothing.
+The sequence is cached and unordered, as on a RAC. A naive reader (`SEQ > last`) reads the same changes and must miss
+some; otherwise the workload would prove nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def transfer_step(cursor: Any, rng: random.Random) -> None:
 
 
 def log_items(cursor: Any) -> None:
-    """Log the numbers of a table's changes for the naive reader."""
+    """Return the numbers of a table's log entries for the naive reader."""
     cursor.execute("CREATE TABLE N_LOG (SEQ BIGINT AUTO_INCREMENT PRIMARY KEY, K INT NOT NULL)")
     for event, row in (("INSERT", "NEW"), ("DELETE", "OLD"), ("UPDATE", "NEW")):
         old = "INSERT INTO N_LOG (K) VALUES (:OLD.ID);" if event == "UPDATE" else ""
@@ -89,7 +89,7 @@ def test_no_change_of_six_writers_is_lost(seconds: float, standin: StandIn) -> N
 
 
 @pytest.mark.parametrize("seconds", SECONDS)
-def test_money_that_moves_between_tables_is_never_half_way_in_a_cut(seconds: float, standin: StandIn) -> None:
+def test_a_cut_never_shows_half_of_a_transfer_between_tables(seconds: float, standin: StandIn) -> None:
     with (
         closing(standin.server.connect(SCHEMA, autocommit=True)) as connection,
         closing(OracleSource(standin)) as source,
@@ -115,7 +115,7 @@ def test_money_that_moves_between_tables_is_never_half_way_in_a_cut(seconds: flo
 
 
 def test_the_full_data_at_the_broker_equals_the_source(standin: StandIn, tmp_path: Path) -> None:
-    """The whole path to the broker: the upper adapter as it is, only the driver is the stand-in's."""
+    """The whole path to the broker with the real upper adapter; only the driver is the stand-in's."""
     with closing(standin.server.connect(SCHEMA, autocommit=True)) as connection:
         cursor = connection.cursor()
         cursor.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "V" VARCHAR2(40) NOT NULL)')

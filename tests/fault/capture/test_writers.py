@@ -1,7 +1,7 @@
-"""Eight writers against the poller: nothing is lost, every cut is consistent, and the naive way misses some.
+"""Eight writers against the poller: no change is lost, every cut is consistent, and a naive poller misses changes.
 
-The naive poller (`number > last`) reads the same changes of the same run. It must miss some: otherwise the workload
-would prove nothing about the poller that must not.
+The naive poller (`number > last`) reads the same changes in the same run. It must miss some; otherwise the workload
+would prove nothing about the real poller.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_no_change_of_eight_writers_is_lost(
 
 
 @pytest.mark.parametrize("seconds", DURATIONS)
-def test_money_that_moves_between_tables_is_never_half_way_in_a_cut(
+def test_a_cut_never_shows_half_of_a_transfer_between_tables(
     seconds: float, database: str, application: psycopg2.extensions.connection
 ) -> None:
     cursor = application.cursor()

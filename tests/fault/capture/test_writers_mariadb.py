@@ -1,4 +1,4 @@
-"""Eight writers against the poller on MariaDB: nothing is lost, every cut is consistent, the naive way misses some."""
+"""Eight writers against the poller on MariaDB: no change is lost, cuts are consistent, a naive poller misses some."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_no_change_of_eight_writers_is_lost(
 
 
 @pytest.mark.parametrize("seconds", DURATIONS)
-def test_money_that_moves_between_tables_is_never_half_way_in_a_cut(
+def test_a_cut_never_shows_half_of_a_transfer_between_tables(
     seconds: float, mariadb_server: MariaServer, mariadb_database: str, session: Any
 ) -> None:
     for table in ("giro", "savings"):

@@ -1,4 +1,4 @@
-"""etcd of three members loses one, its leader, its majority: writers continue, or stop and continue, as documented.
+"""An etcd of three members loses one, its leader, its majority: writers continue, or stop and continue, as documented.
 
 While brokers live, nothing that is acknowledged passes through etcd, so writers do not notice that it has no majority.
 Only a change of the leader or of the in-sync set needs it (docs/explanation/replication.md).
@@ -51,13 +51,13 @@ def cluster(tmp_path: Path, members: EtcdCluster) -> Iterator[BrokerCluster]:
 
 
 def wait_until_written(steady: SteadyWriter, writes: int) -> None:
-    """Wait for so many further writes."""
+    """Wait for this many further writes."""
     wanted = len(steady.took_s) + writes
     eventually(lambda: steady.failure is not None or len(steady.took_s) >= wanted)
 
 
 def write_past_leases(steady: SteadyWriter, cluster: BrokerCluster, left: list[str]) -> None:
-    """Write for longer than the leases last; all brokers are still registered then, and so are their leases."""
+    """Write for longer than the leases last; check that all brokers and their leases are still registered."""
     end = time.monotonic() + AWAY_S
     while time.monotonic() < end:
         wait_until_written(steady, 5)
@@ -71,7 +71,7 @@ def follower(etcd: EtcdCluster) -> EtcdNode:
 
 
 def compare(cluster: BrokerCluster, writer: Writer) -> None:
-    """Every acknowledged batch is at every broker, once, and in its place."""
+    """Check that every broker has each acknowledged batch once and in order."""
     eventually(lambda: cluster.in_sync() == set("abc"))
     found = cluster.contents(writer.acknowledged * ROWS)
     assert [found[name] for name in "abc"] == [bodies(writer.acknowledged, ROWS)] * 3
@@ -89,7 +89,7 @@ def test_writers_do_not_notice_that_etcd_loses_members(cluster: BrokerCluster, m
             write_past_leases(steady, cluster, [node.address for node in members.nodes if node is not victim])
             victim.start()
             members.wait()
-        paused = members.leader()  # it keeps its connections, and says nothing on them
+        paused = members.leader()  # the paused member keeps its connections, and sends nothing on them
         paused.pause()
         write_past_leases(steady, cluster, [node.address for node in members.nodes if node is not paused])
         paused.resume()

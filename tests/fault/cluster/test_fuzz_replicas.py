@@ -1,4 +1,4 @@
-"""What no broker would send to another one: the Replica service outlives it, and the cluster continues."""
+"""Random calls of the Replica service, which no broker would make: the broker survives them, the cluster continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METHODS = list(replica_pb2.DESCRIPTOR.services_by_name["Replica"].methods)
 
 
 def frames(chance: random.Random, method: Any, greeting: replica_pb2.Greeting) -> list[bytes]:
-    """Return what one call sends; mostly it greets as a member does, so that what follows is looked at."""
+    """Return the frames of one call; most calls begin with a valid greeting, so that the broker reads the rest."""
     found = []
     for n in range(chance.choice((1, 2, 5)) if method.client_streaming else 1):
         message: Any = extreme(chance, method.input_type)
@@ -43,7 +43,7 @@ def frames(chance: random.Random, method: Any, greeting: replica_pb2.Greeting) -
 
 
 def greeting_of(cluster: BrokerCluster, sender: str, receiver: str) -> replica_pb2.Greeting:
-    """Return how one broker greets another."""
+    """Return the greeting by which one broker opens a connection to another."""
     with contextlib.closing(EtcdCoordinator(cluster.etcd.addresses, cluster.name, timeout_s=60.0)) as coordinator:
         members = {live.member.broker: live.member for live in coordinator.brokers()}
         return replica_pb2.Greeting(
@@ -54,7 +54,7 @@ def greeting_of(cluster: BrokerCluster, sender: str, receiver: str) -> replica_p
 
 
 def send_random_calls(folder: Path, etcd: EtcdCluster, calls: int, seed: int) -> None:
-    """Send so many calls of each method to the leader and to a follower; the cluster then takes a batch everywhere."""
+    """Send this many random calls of each method to the leader and to a follower; all brokers then take a batch."""
     with BrokerCluster(folder, etcd) as cluster:
         leader, producer, _ = cluster.connect_producer()
         with producer:
@@ -81,11 +81,11 @@ def send_random_calls(folder: Path, etcd: EtcdCluster, calls: int, seed: int) ->
 
 
 @pytest.mark.timeout(600)
-def test_brokers_outlive_what_no_broker_would_send(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_brokers_survive_random_calls(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     send_random_calls(tmp_path, etcd_server, 60, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_brokers_outlive_ten_thousand_frames(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_brokers_survive_ten_thousand_random_calls(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     send_random_calls(tmp_path, etcd_server, 10_000 // (2 * len(METHODS)), seed=2)

@@ -1,7 +1,7 @@
-"""Lines between three real brokers that delay, lose and end what they carry: nothing is lost, nothing is doubled.
+"""Connections between three real brokers are slow, lossy and cut: no batch is lost, none is stored twice.
 
-The relays in front of the brokers are the network (tests/support/faults/links.py). A lost packet is what TCP makes of
-it: a pause in which nothing behind it arrives. The leader is killed meanwhile, with whatever was on its way.
+The relays in front of the brokers are the network (tests/support/faults/links.py). A lost packet is simulated as TCP
+shows it: a pause in which nothing behind it arrives. The leader is killed meanwhile, with all that it was sending.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 
 @pytest.mark.timeout(300)
-def test_a_leader_dies_behind_poor_lines(tmp_path: Path, etcd: EtcdCluster, postgres_server: Server) -> None:
+def test_a_leader_is_killed_behind_poor_lines(tmp_path: Path, etcd: EtcdCluster, postgres_server: Server) -> None:
     with fault_cluster(tmp_path, etcd, postgres_server) as cluster:
         run_fault(cluster, disturb_lines, 1, QUICK)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_leaders_die_behind_poor_lines_again_and_again(
+def test_leaders_are_killed_behind_poor_lines_again_and_again(
     tmp_path: Path, etcd: EtcdCluster, postgres_server: Server
 ) -> None:
     with fault_cluster(tmp_path, etcd, postgres_server) as cluster:

@@ -1,7 +1,7 @@
-"""The power goes at one of three brokers, at two, at all, while rows are inserted, updated, deleted (VENUS 4.4).
+"""A power cut at one of three brokers, at two, or at all, while rows are inserted, updated, deleted (VENUS 4.4).
 
-Every byte behind the last fsync is dropped, or some of them (tests/support/engines/power.py says how).
-What was acknowledged is there afterwards, once, on every broker.
+All or some of the bytes after the last fsync are dropped (tests/support/engines/power.py says how). Afterwards every
+broker has each acknowledged batch once.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tests.support.engines import power
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 CUTS = 25
-#: A few cuts may all come where nothing is unsynced: then so many times as many are made.
+#: All of a few cuts may come when nothing is unsynced: then up to this many times as many cuts are made.
 MORE = 4
 _CLUSTERS = 4
-#: One phase is enough for every day.
+#: The daily run needs one phase.
 _FEW = [[pytest.mark.timeout(900)], *([pytest.mark.timeout(900), pytest.mark.slow],) * (len(power.PHASES) - 1)]
 _NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 
 def victims(number: int, leader: str, chance: random.Random) -> list[str]:
-    """Return whose power goes: alternately the leader's, a follower's, that of two, and of all at once."""
+    """Return the brokers whose power is cut: alternately the leader, a follower, two brokers, and all of them."""
     others = [name for name in NAMES if name != leader]
     return [[leader], [chance.choice(others)], [leader, chance.choice(others)], [*NAMES]][number % 4]
 

@@ -1,8 +1,8 @@
 """Real processes: writers, capture, three brokers, three etcd nodes, apply, a target; faults one after the other.
 
-After each run source, every replica's full data and the target are equal row by row, every acknowledged batch is on
-every replica, and nothing was written twice. A run is repeated by its number: its fault and all that is drawn for it
-come from that; when processes do what stays the machine's affair.
+After each run, source, target and every replica's full data are equal row by row, every acknowledged batch is on every
+replica, and nothing was written twice. A run's number seeds its fault and all random choices, so a run can be repeated;
+the timing of the processes still depends on the machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tests.support.faults.cluster_faults import FAULTS, QUICK, SLOW, FaultDurati
 from tests.support.faults.fault_cluster import fault_cluster
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
-#: Of one cluster.
+#: The processes of one cluster.
 RUNS = 10
 
 
 def choose_runs() -> list[object]:
-    """Return the runs of each test; FAULT_RUN has the numbers of those to repeat, like 6,6,6."""
+    """Return the runs of each test; FAULT_RUN lists the numbers of runs to repeat, like 6,6,6."""
     if "FAULT_RUN" in os.environ:
         numbers = [int(number) for number in os.environ["FAULT_RUN"].split(",")]
         return [pytest.param(numbers, marks=pytest.mark.timeout(3600))]

@@ -1,7 +1,7 @@
-"""The faults of the cluster where everyone shows a certificate: brokers to each other, to etcd, capture, apply.
+"""The faults of the cluster with client certificates everywhere: brokers, etcd, capture and apply.
 
-What must hold is the same as without TLS (test_runs.py). Besides, no connection that is made again after a fault may do
-without: a broker, an etcd and a client without a certificate are refused before and after.
+The guarantees are the same as without TLS (test_runs.py). In addition, a connection that is opened again after a fault
+needs a certificate too: a broker, an etcd and a client without one are refused before and after.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALL = (
     cluster_faults.pause_leader,
     cluster_faults.cut_one_way,
     cluster_faults.isolate_leader,
-    cluster_faults.frame_flipped,
+    cluster_faults.flip_frame_bits,
     cluster_faults.kill_etcd_leader,
     cluster_faults.restart_one_by_one,
     cluster_faults.disturb_lines,
@@ -48,7 +48,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def secured_etcd(authority: Authority) -> Iterator[EtcdCluster]:
-    """Start three nodes that ask for certificates."""
+    """Start three etcd nodes that require client certificates."""
     folder = authority.folder
     login = Login(ca=authority.ca, certificate=str(folder / "member.crt"), key=str(folder / "member.key"))
     with running_etcd(3, authority=folder, login=login) as cluster:
@@ -68,7 +68,7 @@ def wait_for_writes(
 def check_strangers_refused(cluster: FaultCluster) -> None:
     for name in NAMES:
         with pytest.raises(VenusError):
-            business_status(cluster.brokers[name].address)  # the same address as text alone, without credentials
+            business_status(cluster.brokers[name].address)  # the same address as plain text, without credentials
 
 
 @pytest.mark.timeout(300)
@@ -80,7 +80,7 @@ def test_a_killed_leader(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_every_kind_of_kill_and_cut(
+def test_every_kind_of_kill_and_cut_line(
     tmp_path: Path, secured_etcd: EtcdCluster, postgres_server: Server, authority: Authority
 ) -> None:
     wait_for_writes(tmp_path, secured_etcd, postgres_server, authority, ALL[1:])

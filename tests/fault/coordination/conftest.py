@@ -15,14 +15,14 @@ Connect = Callable[..., EtcdCoordinator]
 
 @pytest.fixture(scope="module")
 def three_nodes() -> Iterator[EtcdCluster]:
-    """Start them once for a module."""
+    """Start three etcd nodes once for a module."""
     with running_etcd(3) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def etcd(three_nodes: EtcdCluster) -> Iterator[EtcdCluster]:
-    """Give all three, and restart those that are down afterwards."""
+    """Return the three nodes, and restart those that are down afterwards."""
     yield three_nodes
     for node in three_nodes.nodes:
         if node.alive:

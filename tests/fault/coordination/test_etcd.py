@@ -1,4 +1,4 @@
-"""etcd loses its leader, its majority, its answers; addresses are wrong. Nothing is decided twice, no call is long."""
+"""etcd loses its leader, its majority, its answers; addresses are wrong. No swap is decided twice, no call hangs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.fault
 
 
 def swap_until_answered(coordinator: EtcdCoordinator) -> Leadership | None:
-    """Read as a broker would: again after each refusal."""
+    """Try a swap until it is answered, and read again after each refusal, as a broker does."""
 
     def read() -> Leadership | None:
         try:
@@ -39,7 +39,7 @@ def swap_until_answered(coordinator: EtcdCoordinator) -> Leadership | None:
 
 
 def test_every_swap_is_exact_while_leaders_of_etcd_are_killed(etcd: EtcdCluster, connect: Connect) -> None:
-    """Each term is won once: by the writer with a positive answer, or perhaps by one without any answer."""
+    """One writer wins each term: the one with a positive answer, or perhaps one that got no answer."""
     create_business(connect())
     stop = threading.Event()
 
@@ -76,7 +76,7 @@ def test_every_swap_is_exact_while_leaders_of_etcd_are_killed(etcd: EtcdCluster,
     assert set(won) <= set(range(2, last.term + 1))
 
 
-def test_etcd_away_for_seconds_is_survived_and_the_lease_says_the_truth(etcd: EtcdCluster, connect: Connect) -> None:
+def test_a_lease_is_reported_correctly_while_etcd_is_away_for_seconds(etcd: EtcdCluster, connect: Connect) -> None:
     own = connect()
     own.register(broker())
     stored = create_business(own)
@@ -107,7 +107,7 @@ def test_etcd_away_for_seconds_is_survived_and_the_lease_says_the_truth(etcd: Et
     assert connect().brokers() == (broker(),)
 
 
-def test_without_the_majority_nothing_is_answered_from_one_member(etcd: EtcdCluster, connect: Connect) -> None:
+def test_without_a_majority_no_call_is_answered_from_one_member(etcd: EtcdCluster, connect: Connect) -> None:
     own = connect()
     create_business(own)
     lasting, *others = etcd.nodes
@@ -121,7 +121,7 @@ def test_without_the_majority_nothing_is_answered_from_one_member(etcd: EtcdClus
     assert time.monotonic() - began < 30.0
 
 
-def test_a_list_in_which_some_answer_nothing_works_and_soon_costs_no_time(etcd: EtcdCluster, connect: Connect) -> None:
+def test_addresses_that_do_not_answer_are_soon_passed_over(etcd: EtcdCluster, connect: Connect) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -129,7 +129,7 @@ def test_a_list_in_which_some_answer_nothing_works_and_soon_costs_no_time(etcd: 
         own = connect(["127.0.0.1:1", deaf, "no-such-host.invalid:2379", *etcd.addresses])
 
         create_business(own)
-        etcd.nodes[0].pause()  # it has connections, and says nothing on them
+        etcd.nodes[0].pause()  # the paused member has connections, and sends nothing on them
         assert own.read("main") is not None
         attempt, asked = own._client._attempt, list[object]()
 
@@ -143,7 +143,7 @@ def test_a_list_in_which_some_answer_nothing_works_and_soon_costs_no_time(etcd: 
         assert len(asked) < 60, "the address that answered last is asked first, else each read takes five attempts"
 
 
-def test_addresses_that_all_answer_nothing_are_named_in_one_line(connect: Connect) -> None:
+def test_addresses_of_which_none_answers_are_named_in_one_line(connect: Connect) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -181,7 +181,7 @@ def test_a_watch_continues_at_another_member(etcd: EtcdCluster, connect: Connect
     etcd.nodes[0].kill()
     assert notified.wait(60), "what was missed in between is not known, so it asks to read again"
 
-    def tells() -> bool:
+    def is_notified() -> bool:
         notified.clear()
         try:
             stored = other.read("main") or other.create(leadership())
@@ -191,7 +191,7 @@ def test_a_watch_continues_at_another_member(etcd: EtcdCluster, connect: Connect
             return False
         return notified.wait(2)
 
-    eventually(tells)
+    eventually(is_notified)
 
 
 def test_clusters_do_not_see_each_other(etcd: EtcdCluster, connect: Connect) -> None:
@@ -207,7 +207,7 @@ def test_clusters_do_not_see_each_other(etcd: EtcdCluster, connect: Connect) -> 
 # -- answers that are lost -------------------------------------------------------------------------------------------
 
 
-def test_a_swap_whose_answer_was_lost_knows_itself_when_it_is_tried_again(etcd: EtcdCluster, connect: Connect) -> None:
+def test_a_swap_whose_answer_was_lost_is_recognised_when_it_is_repeated(etcd: EtcdCluster, connect: Connect) -> None:
     with LostAnswers(etcd.addresses[0]) as front:
         own = connect([front.address, etcd.addresses[1]])
         stored = create_business(own)
@@ -225,14 +225,14 @@ def test_a_swap_whose_answer_was_lost_knows_itself_when_it_is_tried_again(etcd: 
 
 
 def test_a_swap_that_was_overwritten_before_it_was_confirmed_is_unknown(etcd: EtcdCluster, connect: Connect) -> None:
-    """The first attempt may have succeeded and been replaced since: neither done nor refused may be said."""
+    """The first attempt may have succeeded and been replaced since: it must be reported as neither done nor refused."""
     with LostAnswers(etcd.addresses[0]) as front:
         own, other = connect([front.address]), connect()
         stored = create_business(own)
         front.lose = 1
         inner = own._client._attempt
 
-        def overwritten_meanwhile(*arguments: object) -> object:
+        def overwrite_before_confirmation(*arguments: object) -> object:
             try:
                 return inner(*arguments)  # type: ignore[arg-type]
             except Exception:
@@ -241,7 +241,7 @@ def test_a_swap_that_was_overwritten_before_it_was_confirmed_is_unknown(etcd: Et
                 assert other.swap(found, replace(found, term=found.term + 10)) is not None
                 raise
 
-        own._client._attempt = overwritten_meanwhile  # type: ignore[method-assign, assignment]
+        own._client._attempt = overwrite_before_confirmation  # type: ignore[method-assign, assignment]
 
         with pytest.raises(Unavailable, match="may have been changed"):
             own.swap(stored, replace(stored, term=2))
@@ -249,7 +249,7 @@ def test_a_swap_that_was_overwritten_before_it_was_confirmed_is_unknown(etcd: Et
         assert other.read("main") == replace(stored, term=12)
 
 
-def test_a_removal_that_heard_nothing_of_the_term_it_stored_continues(etcd: EtcdCluster, connect: Connect) -> None:
+def test_a_removal_continues_when_the_answer_about_its_term_was_lost(etcd: EtcdCluster, connect: Connect) -> None:
     with LostAnswers(etcd.addresses[0]) as front:
         own = connect([front.address])
         stored = create_business(own)
@@ -265,7 +265,7 @@ def test_a_removal_whose_answer_was_lost_is_unknown(etcd: EtcdCluster, connect: 
     with LostAnswers(etcd.addresses[0]) as front:
         own = connect([front.address])
         stored = create_business(own)
-        own._save_forgotten_term(stored)  # what is swapped next is the record itself
+        own._save_forgotten_term(stored)  # the next swap is that of the record itself
         front.lose = 1
 
         with pytest.raises(Unavailable, match="may have been changed"):
@@ -273,7 +273,7 @@ def test_a_removal_whose_answer_was_lost_is_unknown(etcd: EtcdCluster, connect: 
         assert own.read("main") is None
 
 
-def test_a_registration_whose_answer_was_lost_is_a_registration(etcd: EtcdCluster, connect: Connect) -> None:
+def test_a_registration_whose_answer_was_lost_is_valid(etcd: EtcdCluster, connect: Connect) -> None:
     with LostAnswers(etcd.addresses[0]) as front:
         own = connect([front.address, etcd.addresses[1]])
         own.brokers()

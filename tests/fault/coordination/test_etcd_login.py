@@ -1,4 +1,4 @@
-"""etcd with TLS, client certificates, users and passwords: which logins succeed, and how the others are refused."""
+"""etcd with TLS, client certificates, users and passwords: which logins succeed, and how others are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PASSWORD = "s3cret-of-etcd"
 
 @pytest.fixture(scope="module")
 def login(tmp_path_factory: pytest.TempPathFactory) -> Login:
-    """Issue what etcd and a broker need, as `venus certs` does."""
+    """Issue the certificates of etcd and a broker, as `venus certs` does."""
     authority = Authority(tmp_path_factory.mktemp("etcd") / "certs")
     authority.issue("etcd", hosts=HOSTS)
     authority.issue("member", "broker")
@@ -40,7 +40,7 @@ def login(tmp_path_factory: pytest.TempPathFactory) -> Login:
 
 @pytest.fixture(scope="module")
 def etcd(login: Login) -> Iterator[EtcdCluster]:
-    """Start an etcd that asks for certificates."""
+    """Start an etcd that requires client certificates."""
     with running_etcd(authority=Path(login.ca).parent, login=login) as cluster:
         yield cluster
 
@@ -50,7 +50,7 @@ def identity(etcd: EtcdCluster, login: Login, *, timeout_s: float = 60.0) -> str
         return coordinator.identity(create=True)
 
 
-def test_a_certificate_lets_in_and_nothing_else_does(etcd: EtcdCluster, login: Login) -> None:
+def test_only_a_certificate_of_the_authority_is_let_in(etcd: EtcdCluster, login: Login) -> None:
     assert identity(etcd, login)
     with pytest.raises(Unavailable) as caught:
         identity(etcd, NO_LOGIN, timeout_s=3.0)
@@ -71,8 +71,8 @@ def test_brokers_agree_over_tls(etcd: EtcdCluster, login: Login, tmp_path: Path)
         assert writer.acknowledged == 4
 
 
-def test_half_a_renewal_costs_no_connection(etcd: EtcdCluster, login: Login, tmp_path: Path) -> None:
-    """A lease would end between the two files, and with it what the broker leads."""
+def test_a_half_finished_renewal_ends_no_connection(etcd: EtcdCluster, login: Login, tmp_path: Path) -> None:
+    """If the time between the two files cost the connection, the broker's lease and its leaderships would end."""
     authority = Path(login.ca).parent
     issue_certificate(authority, "renewed", datetime.now(UTC), roles=("broker",))
     certificate, key = tmp_path / "own.crt", tmp_path / "own.key"
@@ -91,12 +91,12 @@ def test_half_a_renewal_costs_no_connection(etcd: EtcdCluster, login: Login, tmp
         key.chmod(0o600)
         assert coordinator.identity(create=False) == known
     with pytest.raises(ConfigError, match="no such file"):
-        identity(etcd, replace(own, key=str(tmp_path / "none.key")))  # without any key it is refused
+        identity(etcd, replace(own, key=str(tmp_path / "none.key")))  # without any key file the connection is refused
 
 
-def test_a_user_proves_himself_and_again_when_his_token_ends(login: Login) -> None:
+def test_a_user_logs_in_again_when_the_token_expires(login: Login) -> None:
     with running_etcd(authority=Path(login.ca).parent, login=login) as etcd:
-        have_users(etcd, login)
+        require_login(etcd, login)
 
         user = replace(login, user="venus", password=SecretStr(PASSWORD))
         with pytest.raises(Refused, match="does not accept user venus") as caught:
@@ -108,12 +108,12 @@ def test_a_user_proves_himself_and_again_when_his_token_ends(login: Login) -> No
             known = coordinator.identity(create=True)
             assert known
             etcd.nodes[0].kill()
-            etcd.nodes[0].start()  # its tokens are gone
+            etcd.nodes[0].start()  # the restarted etcd no longer knows its tokens
             assert coordinator.identity(create=False) == known
 
 
 def signing_keys(folder: Path) -> list[str]:
-    """Return the options by which etcd signs its tokens: such a one is of the users and roles that there were."""
+    """Return the options by which etcd signs its tokens: a signed token names the revision of users and roles."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     plain = serialization.NoEncryption()
     private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, plain)
@@ -125,10 +125,10 @@ def signing_keys(folder: Path) -> list[str]:
 
 
 def test_a_signed_token_is_replaced_when_users_were_changed(login: Login, tmp_path: Path) -> None:
-    """It was shown until the broker was started again, and its lease ended."""
+    """The client presented the old token until the broker was restarted, and the broker's lease ended."""
     signed = signing_keys(tmp_path)
     with running_etcd(authority=Path(login.ca).parent, login=login, options=signed) as etcd:
-        have_users(etcd, login)
+        require_login(etcd, login)
         user = replace(login, user="venus", password=SecretStr(PASSWORD))
         with closing(EtcdCoordinator(etcd.addresses, etcd.new_name(), timeout_s=60.0, login=user)) as coordinator:
             known = coordinator.identity(create=True)
@@ -136,8 +136,8 @@ def test_a_signed_token_is_replaced_when_users_were_changed(login: Login, tmp_pa
             assert coordinator.identity(create=False) == known
 
 
-def have_users(etcd: EtcdCluster, login: Login) -> None:
-    """Have the user venus, who may use the keys of VENUS, and require every client to log in."""
+def require_login(etcd: EtcdCluster, login: Login) -> None:
+    """Create the user venus with access to the keys of VENUS, and require every client to log in."""
     administer(etcd, login, "user", "add", f"root:{PASSWORD}")
     administer(etcd, login, "user", "grant-role", "root", "root")
     administer(etcd, login, "user", "add", f"venus:{PASSWORD}")

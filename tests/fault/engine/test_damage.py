@@ -1,4 +1,4 @@
-"""Damaged files and full disks: refused with a way out, never served, never half written."""
+"""Damaged files and full disks: the broker refuses with a remedy, serves no damaged data and writes no half message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 def commit_and_die(path: Path, batches: int) -> None:
-    """Commit batches and vanish, so that the log of the store is all there is."""
+    """Commit batches and stop without a shutdown, so that only the log of the store has them."""
     producer = Producer(engines.make(path))
     for number in range(batches):
         producer.commit(engines.rows(number * 10, 10, b"z" * 50))
@@ -43,7 +43,7 @@ def killed_store(path: Path, batches: int) -> Path:
 
 
 @pytest.mark.fault
-def test_a_flipped_byte_in_the_log_is_refused_with_a_way_out(tmp_path: Path) -> None:
+def test_a_flipped_byte_in_the_log_is_refused_with_a_remedy(tmp_path: Path) -> None:
     log = killed_store(tmp_path, 20)
     content = bytearray(log.read_bytes())
     content[len(content) // 2] ^= 0x01
@@ -57,7 +57,7 @@ def test_a_flipped_byte_in_the_log_is_refused_with_a_way_out(tmp_path: Path) -> 
 
 
 @pytest.mark.fault
-def test_a_torn_end_of_the_log_costs_nothing_that_was_answered(tmp_path: Path) -> None:
+def test_a_torn_end_of_the_log_loses_nothing_acknowledged(tmp_path: Path) -> None:
     log = killed_store(tmp_path, 20)
     with log.open("ab") as torn:
         torn.write(b"\x12\x34\x56\x78\x99")
@@ -69,7 +69,7 @@ def test_a_torn_end_of_the_log_costs_nothing_that_was_answered(tmp_path: Path) -
 
 
 def damage_body(path: Path, index: int) -> None:
-    """Flip a bit of a row in a stored body as memory does it: before the store seals its blocks."""
+    """Flip a bit of a row in a stored body before the store computes its checksums, as faulty memory does."""
     store = Store(path / "db")
     batch = store.batch()
     key = keys.log_key(1, index)
@@ -81,7 +81,7 @@ def damage_body(path: Path, index: int) -> None:
 
 
 @pytest.mark.fault
-def test_a_body_that_rotted_in_the_log_never_becomes_full_data(tmp_path: Path) -> None:
+def test_a_body_that_was_damaged_in_the_log_never_becomes_full_data(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     for number in range(3):
@@ -91,7 +91,7 @@ def test_a_body_that_rotted_in_the_log_never_becomes_full_data(tmp_path: Path) -
     prepared = [keys.log_index(key) for key, value in store.scan(keys.RLOG, b"", b"") if b"zz" in value]
     store.close()
     damage_body(tmp_path, prepared[1])
-    engines.make_full_data_from_start(tmp_path, met_before=False)  # the next broker reads every body from the log
+    engines.make_full_data_from_start(tmp_path, met_before=False)  # a restarted broker reads every body from the log
 
     errors = Errors()
     engine = engines.make(tmp_path, errors=errors)
@@ -120,7 +120,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.fault
-def test_half_messages_are_refused_before_the_disk_is_full_and_taken_again_later(small_disk: Path) -> None:
+def test_half_messages_are_refused_before_the_disk_is_full_and_accepted_later(small_disk: Path) -> None:
     errors = Errors()
     engine = engines.make(small_disk / "data", errors=errors, free_bytes_min=40 * MIB, retain_bytes=0)
     producer = Producer(engine)
@@ -138,7 +138,7 @@ def test_half_messages_are_refused_before_the_disk_is_full_and_taken_again_later
     assert any("MiB free" in alarm for alarm in engine.status().alarms)
 
     last = broker_pb2.Half(batch_no=message.batch_no - 1, digest=producer.last_digest)
-    producer.decide(last)  # what was accepted can still be decided
+    producer.decide(last)  # accepted half messages can still be decided
 
     subprocess.run(["mount", "-o", "remount,size=512m", str(small_disk)], check=True)
     producer.send(message)
@@ -150,9 +150,9 @@ def test_half_messages_are_refused_before_the_disk_is_full_and_taken_again_later
 
 
 @pytest.mark.fault
-def test_a_disk_that_is_really_full_stops_the_broker_and_keeps_what_was_answered(small_disk: Path) -> None:
+def test_a_full_disk_stops_the_broker_and_keeps_all_acknowledged_batches(small_disk: Path) -> None:
     errors = Errors()
-    # as with a quota: the file system promises more than it gives
+    # as with a quota: the file system promises more space than it has
     engine = engines.make(small_disk / "data", errors=errors, free_bytes=engines.Disk())
     producer = Producer(engine)
     answered = 0

@@ -1,4 +1,4 @@
-"""Every file of a data directory, damaged one byte at a time: what is served never changes by it."""
+"""Every file of a data directory is damaged one byte at a time: the served data never changes."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from tests.support.engines.damaged_store import KILLED, REFUSED, SAME, STOPPED
 from tests.support.processes.forks import ForkedModule
 
 MODULE = "tests.support.engines.damaged_store"
-#: The product tells a start-up that failed in one line; nothing else is written in these.
+#: Files that are never read: in them the product notes why a start-up failed, in one line.
 NOT_READ = ("LOG", "LOCK")
-#: Never read either, but large, and RocksDB keeps them with the data.
+#: Files that are not read either, but are large; RocksDB keeps them with the data.
 HARDLY_READ = "OPTIONS"
-#: Every byte takes some 70,000 starts of an engine; workers share them.
+#: A test of every byte takes some 70,000 starts of an engine, which the workers of a run share.
 PARTS = 8
-#: Damage: what, at which byte, which bit.
+#: Kind of damage, offset of the byte, number of the bit.
 Damage = tuple[str, int, int]
 
 
 @pytest.fixture(scope="module", params=[KILLED, STOPPED])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a data directory as a broker left it: killed, or stopped."""
+    """Make a data directory as a broker leaves it when it is killed, or stopped."""
     place = tmp_path_factory.mktemp(request.param)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else place) as memory:
-        path = Path(memory) / "data"  # each of many copies is synced several times
+        path = Path(memory) / "data"  # each of many copies is synced several times, which takes long
         subprocess.run([sys.executable, "-m", MODULE, "build", str(path), request.param], check=True, timeout=120)
         yield path
 
 
 @pytest.fixture(scope="module")
 def undamaged_output(store: Path) -> list[str]:
-    """Return what an undamaged one serves."""
+    """Return what the undamaged store serves."""
     command = [sys.executable, "-m", MODULE, "serve", str(store), str(store.parent)]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.split()
 
@@ -58,7 +58,7 @@ def record_starts(content: bytes) -> list[int]:
 
 
 def cuts(file: Path) -> list[Damage]:
-    """Cut a file at several places, at every record if it has records, and remove it."""
+    """Return cuts of a file at several places, at every record if it has records, and its removal."""
     content = file.read_bytes()
     places = {0, len(content) - 1}
     if file.name.startswith("MANIFEST") or file.suffix == ".log":
@@ -67,7 +67,7 @@ def cuts(file: Path) -> list[Damage]:
 
 
 def some_cuts(file: Path) -> list[Damage]:
-    """Choose among the cuts: at the start, near the end, where a torn tail would be, and one between."""
+    """Choose four cuts: at the start, near the end, where a torn tail would be, and one between."""
     *places, missing = cuts(file)
     between = random.Random(7).sample(places[1:-2], min(1, len(places[1:-2])))
     return [*places[:1], *between, *places[1:][-2:], missing]
@@ -89,7 +89,7 @@ def some_flips(file: Path) -> Iterator[Damage]:
 
 
 def find_changes(store: Path, wanted: list[str], damages: list[tuple[Path, Damage]]) -> list[tuple[str, Damage, int]]:
-    """Return which damages neither left what is served alone nor were refused in words."""
+    """Return the damages that changed the served data, or were refused without a message."""
     found: list[tuple[str, Damage, int]] = []
     scratch = store.parent / "scratch"
     scratch.mkdir(exist_ok=True)
@@ -104,7 +104,7 @@ def find_changes(store: Path, wanted: list[str], damages: list[tuple[Path, Damag
 
 @pytest.mark.fault
 @pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
-def test_some_damage_to_each_file_changes_nothing_that_is_served(
+def test_a_sample_of_damage_to_each_file_changes_no_served_data(
     store: Path, undamaged_output: list[str], step: int
 ) -> None:
     damages = []
@@ -122,7 +122,7 @@ def test_some_damage_to_each_file_changes_nothing_that_is_served(
 @pytest.mark.fault
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_damage_to_any_byte_of_any_file_changes_what_is_served(
+def test_no_damage_to_any_byte_of_any_file_changes_served_data(
     store: Path, undamaged_output: list[str], part: int
 ) -> None:
     damages = [(file, each) for file in files(store) for each in (*every_flip(file), *cuts(file))]

@@ -1,4 +1,4 @@
-"""kill -9 at every step of every write, in a process of its own: what was answered is there, nothing is there twice."""
+"""kill -9 at every step of every write in a process of its own: each acknowledged batch is kept, and stored once."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ PROCESSES.set_forkserver_preload(["tests.support.engines.engines"])
 
 
 def work(path: Path, diary: Path, batches: int, kill_at: int | None, is_fill: bool = False) -> None:
-    """Produce all batches, saying in the diary what was answered; what is undecided at the start is rolled back."""
+    """Produce all batches and note each acknowledged one in the diary; first roll back the batch left undecided."""
     log = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def say(*words: object) -> None:
+    def write_diary(*words: object) -> None:
         os.write(log, (" ".join(map(str, words)) + "\n").encode())
 
     engine = engines.make(path, on_write=killer(kill_at) if kill_at is not None else None)
     producer = engines.Producer(engine)
-    say("epoch", producer.epoch)
+    write_diary("epoch", producer.epoch)
     if is_fill:
         engines.begin_fill(engine)
     for ref in producer.ack.undecided[:1]:
-        say("rollback", ref.batch_no)
+        write_diary("rollback", ref.batch_no)
         producer.decide(broker_pb2.Half(batch_no=ref.batch_no, digest=ref.digest), Verdict.ROLLBACK)
     while producer.batch_no < batches:
-        produce(producer, say)
+        produce(producer, write_diary)
         if is_fill:
-            engines.wait_until_caught_up(engine)  # before a checkpoint is waited for: then rows become no files
+            engines.wait_until_caught_up(engine)  # so that rows become no files before the wait for a checkpoint
     engines.full_data(engine)
     if engines.has_files(engine):
-        say("files")
+        write_diary("files")
     engine.stop()
-    say("done")
+    write_diary("done")
 
 
 def killer(kill_at: int) -> Callable[[str], None]:
@@ -61,20 +61,20 @@ def killer(kill_at: int) -> Callable[[str], None]:
     return kill
 
 
-def produce(producer: engines.Producer, say: Callable[..., None]) -> None:
-    """Ship and commit the next batch; the second one of the first life is rolled back once."""
+def produce(producer: engines.Producer, write_diary: Callable[..., None]) -> None:
+    """Ship and commit the next batch; the first process rolls back its second batch once."""
     number, before = producer.batch_no + 1, producer.sequence
     changes = engines.rows(number * 100, ROWS, b"%d" % number)
     message = producer.next_half(changes)
     producer.send(message)
-    say("half", number)
+    write_diary("half", number)
     if number == 2 and producer.epoch == engines.FIRST_EPOCH:
-        say("rollback", number)
+        write_diary("rollback", number)
         producer.decide(message, Verdict.ROLLBACK)
         message = engines.half(number, before + 1, changes, cut_end=False)
         producer.send(message)
     producer.decide(message)
-    say("commit", number)
+    write_diary("commit", number)
 
 
 def run(path: Path, batches: int, kill_at: int | None, is_fill: bool = False) -> list[list[str]]:
@@ -110,7 +110,7 @@ def test_kill_9_at_any_step_of_any_write_loses_and_doubles_nothing(
 
 
 def inspect(path: Path, lines: list[list[str]]) -> None:
-    """Check a store against what its process had said before it was killed."""
+    """Check a store against the diary of the process that was killed."""
     engine = engines.make(path)
     try:
         state = engine.status(engines.BUSINESS)
@@ -118,7 +118,7 @@ def inspect(path: Path, lines: list[list[str]]) -> None:
         committed = max((int(line[1]) for line in lines if line[0] == "commit"), default=0)
         persisted = max((int(line[1]) for line in lines if line[0] == "half"), default=0)
         epochs = [int(line[1]) for line in lines if line[0] == "epoch"]
-        if found is None:  # a business begins with its first half message
+        if found is None:  # the first half message creates a business
             assert not persisted
             return
         halves = [ref.batch_no for ref in found.halves]

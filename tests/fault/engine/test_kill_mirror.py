@@ -1,4 +1,4 @@
-"""kill -9 of a mirror at every step of every write: it continues where it was, and ends equal to the home."""
+"""kill -9 of a mirror at every step of every write: the mirror continues where it was, and ends equal to the home."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from venus.broker.core import Core
 from venus.wire import broker_pb2, mirror_pb2
 
 BATCHES, ROWS = 4, 5
-#: The full data is taken a second time behind so many batches.
+#: Number of batches after which the mirror takes the full data a second time.
 AGAIN_AT = 2
 
 
@@ -30,7 +30,7 @@ class FullDataCopy:
 
 @dataclass(frozen=True)
 class Home:
-    """What a home has, as its mirror gets it."""
+    """The home's full data and increments, as its mirror receives them."""
 
     fulls: tuple[FullDataCopy, FullDataCopy]
     increments: tuple[bytes, ...]
@@ -38,7 +38,7 @@ class Home:
 
 
 def record_home(path: Path) -> Home:
-    """Let a home run, and keep what a mirror pulls from it."""
+    """Run a home, and record what a mirror pulls from it."""
     engine = engines.make(path)
     producer = engines.Producer(engine)
     producer.commit(engines.rows(0, 40))
@@ -77,27 +77,27 @@ def full(engine: Core) -> FullDataCopy:
 
 
 def work(path: Path, report: Path, kill_at: int | None) -> None:
-    """Do what a replicator does, from wherever the mirror is, and write down what it knows to be safe."""
+    """Replicate from the mirror's position on, as the replicator does, and note each position known to be durable."""
     home: Home = pickle.loads((path.parent / "home.pickle").read_bytes())
     engine = engines.make(path, on_write=killer(kill_at) if kill_at is not None else None)
     business = engine.mirrors.enter(engines.BUSINESS)
     mirror = business.committed.mirror
     if mirror is None or not mirror.end:
-        take_full(engine, home.fulls[1] if mirror is not None and mirror.reason else home.fulls[0])
+        take_full_data(engine, home.fulls[1] if mirror is not None and mirror.reason else home.fulls[0])
     for increment in map(broker_pb2.Increment.FromString, home.increments):
         reached = mirrored.take(engine, [increment])
         report.write_text(str(reached))
         mirror = business.committed.mirror
         assert mirror is not None
         if reached == 40 + AGAIN_AT * ROWS and mirror.offset == 40:
-            take_full(engine, home.fulls[1], reason="a test wants it")
+            take_full_data(engine, home.fulls[1], reason="a test wants it")
     eventually(lambda: business.is_filled)
     engines.full_data(engine)
     engine.stop()
     report.write_text("done")
 
 
-def take_full(engine: Core, found: FullDataCopy, reason: str = "") -> None:
+def take_full_data(engine: Core, found: FullDataCopy, reason: str = "") -> None:
     said = mirror_pb2.MirrorBegin.FromString(found.begin)
     said.reason = said.reason or reason
     business = mirrored.business_of(engine)
@@ -133,7 +133,7 @@ def test_kill_9_of_a_mirror_at_any_step_of_any_write(tmp_path: Path, step: int) 
 
 
 def inspect(path: Path, home: Home, safe: int) -> None:
-    """Compare what is served with the home's, and look for everything that was said to be safe."""
+    """Compare the served data with the home's, and check that every position noted as durable is there."""
     engine = engines.make(path)
     try:
         if not engine.catalogue.has_stored(engines.BUSINESS):

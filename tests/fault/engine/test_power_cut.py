@@ -1,8 +1,8 @@
-"""The power goes while rows are inserted, updated, deleted (VENUS 4.4; Minos 4.3): nothing is lost, nothing doubled.
+"""A power cut while rows are inserted, updated, deleted (VENUS 4.4; Minos 4.3): no batch is lost, none stored twice.
 
-Every byte behind the last fsync is dropped, or some of them. What stands in for the power cut: the process is killed,
-and its write-ahead logs are cut to what had been synced. The sectors of a disk that lies about its flushes are not
-shown by this.
+All or some of the bytes after the last fsync are dropped. The test simulates a power cut: it kills the process, and
+cuts its write-ahead logs to the length that was synced. It cannot show the sectors of a disk that lies about its
+flushes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.support.engines import engines, power
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.support.engines.power"])
 START_S = 180.0
-#: An engine that has begun again syncs so often at most before its first new batch is there to be lost.
+#: A restarted engine syncs at most this often before its first new batch.
 SYNCS_MAX = 60
 
 
 def run_until_power_loss(path: Path, phase: str, chance: random.Random, gone_at: int) -> list[list[str]]:
-    """Let an engine work for a moment, or until fsync `gone_at`; return what it has acknowledged."""
+    """Run an engine for a moment, or until fsync number `gone_at`; return the acknowledged batches."""
     diary, note = path.with_suffix(".diary"), path.with_suffix(".note")
     diary.unlink(missing_ok=True)
     process = PROCESSES.Process(target=power.work, args=(path, diary, note, phase, gone_at))
@@ -52,7 +52,7 @@ def run_after_first_commit(process: BaseProcess, diary: Path) -> None:
 
 
 def check(path: Path, acknowledged: list[list[str]], phase: str) -> None:
-    """Check a store against what was acknowledged, and against what was sent."""
+    """Check a store against the acknowledged batches and against the sent ones."""
     engine = engines.make(path, retain_bytes=1 << 30)
     try:
         found = engines.status(engine)
@@ -89,7 +89,7 @@ def test_a_power_cut_loses_and_doubles_nothing(tmp_path: Path, phase: str, cuts:
     for number in range(cuts):
         gone_at = chance.randint(1, SYNCS_MAX) if number % 2 else 0
         acknowledged += run_until_power_loss(path, phase, chance, gone_at)
-        loss = power.lose_some_bytes if number % 3 == 2 else power.all_of_it
+        loss = power.lose_some_bytes if number % 3 == 2 else power.lose_unsynced_bytes
         lost += power.cut(path, path.with_suffix(".note"), chance, loss)
         check(path, acknowledged, phase)
     print(f"power was cut {cuts} times")  # noqa: T201  # counted by bench.figures.v3

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 KEYS = 400
 HOUR_S = 3600.0
-#: A slow machine gets so much longer for the first pass of a life.
+#: Factor by which a slow machine may take longer for the first pass after a start.
 PASS_S_MAX = 60.0
 
 
@@ -46,7 +46,7 @@ def _restless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(upkeep, "MAINTAIN_EVERY_S", 0.0)
     monkeypatch.setattr(consumer_groups, "_PIECE_BYTES_MAX", 1 << 10)
     switch_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)  # the threads come between each other's steps
+    sys.setswitchinterval(1e-5)  # more switches between the threads' steps
     yield
     sys.setswitchinterval(switch_s)
 
@@ -57,8 +57,8 @@ def changes(chance: random.Random) -> list[tuple[bytes, bytes | None]]:
     return [(b"%08d" % n, None if chance.random() < 0.3 else chance.randbytes(chance.randrange(40))) for n in chosen]
 
 
-def work(producer: Producer, chance: random.Random, version: int) -> None:
-    """Commit one batch of a random table, at times behind a TRUNCATE or as the end of a sweep."""
+def commit_random_batch(producer: Producer, chance: random.Random, version: int) -> None:
+    """Commit one batch of a random table, sometimes after a TRUNCATE or as the end of a sweep."""
     options: dict[str, object] = {"table_id": chance.randrange(1, 5), "version": version}
     if chance.random() < 0.05:
         options["markers"] = [(ChangeKind.TRUNCATE, 0)]
@@ -67,14 +67,14 @@ def work(producer: Producer, chance: random.Random, version: int) -> None:
     producer.commit(changes(chance), **options)
 
 
-def life(path: Path, clock: Clock, errors: Errors, chance: random.Random, seconds: float) -> int:
-    """Run a broker for a while, and until the scrub has ended a pass; return how many passes it has seen."""
+def run_broker_until_scrubbed(path: Path, clock: Clock, errors: Errors, chance: random.Random, seconds: float) -> int:
+    """Run a broker until the scrub has completed a pass; return the number of passes."""
     engine: Core = engines.make(path, clock, errors, retain_bytes=4096)
     producer = Producer(engine, source_last_batch=0)
     passes, last = 0, 0
     began = time.monotonic()
     while time.monotonic() - began < (seconds if passes else seconds + PASS_S_MAX) and not errors.fatal:
-        work(producer, chance, 1 + int(clock.now_s) // 86_400 % 7)
+        commit_random_batch(producer, chance, 1 + int(clock.now_s) // 86_400 % 7)
         clock.now_s += chance.choice((0.001, 1.0, HOUR_S))
         if chance.random() < 0.02:
             engines.full_data(engine, table_id=1)
@@ -93,13 +93,13 @@ def test_a_scrub_beside_a_broker_at_work_finds_nothing(tmp_path: Path, seed: int
     chance, clock, errors = random.Random(seed), Clock(), Errors()
     passes = 0
     for _ in range(3):
-        passes += life(tmp_path, clock, errors, chance, seconds)
+        passes += run_broker_until_scrubbed(tmp_path, clock, errors, chance, seconds)
         assert errors.fatal == []
     assert passes >= 3
 
 
 def test_a_batch_committed_while_the_walk_ends_is_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The walk over the queue looks once more behind its end: what is there by then was committed meanwhile."""
+    """The walk over the queue reads once more beyond its end: batches found there were committed meanwhile."""
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     for n in range(3):
@@ -108,7 +108,7 @@ def test_a_batch_committed_while_the_walk_ends_is_no_finding(tmp_path: Path, mon
     look = Store._cursor
     committed: list[broker_pb2.Decided] = []
 
-    walking = threading.get_ident()  # the engine's own threads look into the store as well
+    walking = threading.get_ident()  # the engine's own threads read the store as well
 
     def commit_and_return(store: Store, family: str, *, fill_cache: bool) -> Any:
         if family == keys.QUEUE and threading.get_ident() == walking and not committed:

@@ -1,4 +1,4 @@
-"""kill -9 of the process that writes a lake, around every step that the disk remembers: nothing lost or doubled."""
+"""kill -9 of the process that writes a lake, around every durable step: no change is lost, none is applied twice."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 
 class LakeVictim(ForkedModule):
-    """Runs loads and loops that are killed."""
+    """A process that loads a lake and follows the queue until it kills itself."""
 
     def __init__(self, broker: FakeDelivery, root: Path) -> None:
         self._broker = broker
         super().__init__("tests.support.faults.killed_lake", broker.address, str(root))
 
     def run(self, *words: object) -> bool:
-        """Run up to what the broker has by now."""
+        """Run until every change that the broker has is applied."""
         return super().run(*words, self._broker.next_offset)
 
 
@@ -34,8 +34,8 @@ def check_complete(root: Path, ends: list[int]) -> None:
     assert offsets == list(range(ends[0], ends[0] + len(offsets)))
 
 
-#: Around the renaming of the manifest (files written, manifest written, renamed, files named), then within the first
-#: refresh; `slow` takes every step, on both sides.
+#: Steps around the renaming of the manifest (files written, manifest written, renamed, files named), then those within
+#: the first refresh; `slow` tests every step, before and after.
 FEW = [(1, "after"), (3, "after"), (4, "after"), (5, "before"), (5, "after"), (9, "after"), (13, "before")]
 ALL = [(step, moment) for step in range(1, 30) for moment in ("before", "after")]
 

@@ -1,6 +1,6 @@
 """kill -9 of `venus migrate` and `venus sync` into a lake while writers work, from a real source through a real broker.
 
-test_kill.py kills around each step that the disk remembers. Here nothing chooses the moment, and every part is real.
+test_kill.py kills around each durable step. Here the moment is random, and every component is real.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.pipelines.pipeline import Pipeline
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
-#: Of the first table, so that a load takes longer than a command needs to start.
+#: Rows of the first table, enough that a load takes longer than a command's start.
 BULK = 30_000
 
 
@@ -48,7 +48,7 @@ def pipeline(tmp_path: Path, postgres_server: Server) -> Iterator[Pipeline]:
 
 
 def kill_in_the_middle(pipeline: Pipeline, rng: random.Random, *command: str) -> bool:
-    """Start a command and kill it at some moment; say whether it was still at work."""
+    """Start a command and kill it at a random moment; return whether it was still at work."""
     pipeline.start("victim", *command)
     time.sleep(rng.uniform(0.3, 1.5))
     at_work = pipeline.running["victim"].poll() is None
@@ -57,7 +57,7 @@ def kill_in_the_middle(pipeline: Pipeline, rng: random.Random, *command: str) ->
 
 
 def rows_of(lake: Path) -> list[tuple[Any, ...]]:
-    """Return the newest state as a reader has it that knows nothing of VENUS."""
+    """Return the newest state as a reader without VENUS sees it."""
     found = pq.read_table(lake / "current" / "public.item").to_pydict()
     return sorted(zip(found["id"], found["v"], strict=True))
 
@@ -70,7 +70,7 @@ def check(pipeline: Pipeline) -> None:
         try:
             return rows_of(lake) == wanted
         except FileNotFoundError:
-            return False  # the state is being exchanged
+            return False  # the loop is exchanging the state
 
     pipeline.until(is_equal, "the lake to be equal")
     history = lakes.history(lake, "public.item")
@@ -81,7 +81,7 @@ def check(pipeline: Pipeline) -> None:
     assert not list(lake.rglob("*.tmp"))
 
 
-def run(pipeline: Pipeline, *, loads: int, follows: int, seed: int) -> None:
+def kill_commands(pipeline: Pipeline, *, loads: int, follows: int, seed: int) -> None:
     rng = random.Random(seed)
     with writers(pipeline.source, change_item, count=2, seed=seed) as counts:
         loading = [kill_in_the_middle(pipeline, rng, "migrate", "--target", "lake") for _ in range(loads)]
@@ -99,10 +99,10 @@ def run(pipeline: Pipeline, *, loads: int, follows: int, seed: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_loads_and_syncs_are_killed_under_writers(pipeline: Pipeline) -> None:
-    run(pipeline, loads=2, follows=4, seed=1)
+    kill_commands(pipeline, loads=2, follows=4, seed=1)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_a_hundred_kills(pipeline: Pipeline) -> None:
-    run(pipeline, loads=20, follows=80, seed=2)
+    kill_commands(pipeline, loads=20, follows=80, seed=2)

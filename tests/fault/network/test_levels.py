@@ -1,7 +1,7 @@
 """Core, tandem and access, two sets of each, under writers: kill -9 and cut lines at every level, whole sets gone.
 
-What must hold: every target equals the source row by row and has applied each version once, every set has the bytes of
-the home at its offsets, and none has taken the full data again.
+Afterwards every target equals the source row by row and has applied each version once, every set has the bytes of the
+home at its offsets, and no set has taken the full data again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_a_kill_and_a_cut_at_every_level(levels: BrokerLevels) -> None:
         _damage_every_level(levels, random.Random(5), each=1)
         _lose_an_access_set(levels)
         levels.start("east")
-    _judge(levels)
+    _check_everything(levels)
 
 
 @pytest.mark.nightly
@@ -72,16 +72,16 @@ def test_twenty_kills_and_twenty_cuts_at_every_level(levels: BrokerLevels) -> No
     for target, url in levels.targets.items():
         lines.append(hops.format_times(f"source to target {target}", [1000 * float(s) for (s,) in query(url, TOOK)]))
     sys.stdout.write("\n".join(["", f"{'':<24} {'p50':>8} {'p99':>8} {'max':>8}", *lines, *took.values(), ""]))
-    _judge(levels)
+    _check_everything(levels)
 
 
-# -- harm --------------------------------------------------------------------------------------------------------------
+# -- faults ------------------------------------------------------------------------------------------------------------
 
 
 def _damage_every_level(levels: BrokerLevels, rng: random.Random, *, each: int) -> dict[int, list[float]]:
-    """Kill and cut so often at each level, in random order.
+    """Kill brokers and cut lines this often at each level, in random order.
 
-    Return for each level how long it took, in seconds from the harm on, until both targets had what was written then.
+    Return for each level the seconds from each fault until both targets had all rows written until then.
     """
     plan = [(level, kind) for level in range(len(LEVELS)) for kind in ("kill", "cut") for _ in range(each)]
     rng.shuffle(plan)
@@ -110,14 +110,14 @@ def _cut(levels: BrokerLevels, rng: random.Random, name: str) -> None:
 
 
 def _lose_an_access_set(levels: BrokerLevels) -> None:
-    """Target a continues at the other access set."""
+    """Kill the access set of target a, which continues at the other one."""
     levels.brokers["east"].kill()
     levels.level()
     assert _reads_at(levels, "a", "west")
 
 
 def _lose_both_tandem_sets(levels: BrokerLevels) -> None:
-    """Let the access sets serve what they have; they continue below the tandem set that comes back first."""
+    """Kill both tandem sets: the access sets serve what they have, and continue below the first one that restarts."""
     for name in LEVELS[1]:
         levels.brokers[name].kill()
     for name in LEVELS[2]:
@@ -130,7 +130,7 @@ def _lose_both_tandem_sets(levels: BrokerLevels) -> None:
 
 
 def _lose_the_home_for_a_while(levels: BrokerLevels) -> None:
-    """Capture waits; a mirror is no home."""
+    """Kill the home for a while: capture waits, because a mirror takes no writes."""
     levels.brokers["hq"].kill()
     networks.wait_for_state(levels.at["second"], "cut off")
     end = business_status(levels.at["second"]).next_offset
@@ -152,7 +152,7 @@ def _reads_at(levels: BrokerLevels, target: str, name: str) -> bool:
 
 
 def _hops(levels: BrokerLevels, seconds: float) -> list[str]:
-    """Measure while nothing is wrong, when each set pulls from the nearest above."""
+    """Measure the delay of each hop without faults, when each set pulls from the nearest set above."""
     with hops.reading(levels.at) as readers:
         time.sleep(seconds)
         levels.level()
@@ -163,10 +163,10 @@ def _hops(levels: BrokerLevels, seconds: float) -> list[str]:
     return found
 
 
-# -- what must hold ----------------------------------------------------------------------------------------------------
+# -- what must hold afterwards -----------------------------------------------------------------------------------------
 
 
-def _judge(levels: BrokerLevels) -> None:
+def _check_everything(levels: BrokerLevels) -> None:
     levels.level()
     for target, url in levels.targets.items():
         assert levels.rows(url) == levels.rows(levels.source), target
@@ -183,7 +183,7 @@ def _judge(levels: BrokerLevels) -> None:
 
 
 def _queue(address: str, first: int, end: int) -> list[tuple[int, int, bytes]]:
-    """Return offsets, epochs and bytes of what can be read at a set; heartbeats continue behind the end."""
+    """Return offsets, epochs and bytes of the set's readable queue up to `end`; heartbeats continue after it."""
     with Subscriber(address, BUSINESS, "look", credit_bytes=8 << 20, transient=True) as subscriber:
         subscriber.open(first, 0)
         return [(i.base_offset, i.epoch, i.body) for i in take(subscriber, end) if i.base_offset < end]

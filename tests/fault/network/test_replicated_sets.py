@@ -1,4 +1,4 @@
-"""Sets of three brokers: the leader of each business pulls, and another one continues where it was."""
+"""Sets of three brokers: the leader of each business pulls, and after a failover the new leader continues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def leader_of(cluster: BrokerCluster) -> str:
 
 
 def find_settled_broker(cluster: BrokerCluster) -> str:
-    """Return the broker that pulls, once all others know that; until then another one may be chosen."""
+    """Return the broker that pulls, once all others agree on it; until then another one may be elected."""
     found = {name: networks.mirror_of(broker.address) for name, broker in cluster.brokers.items()}
     states = {name: mirror.state for name, mirror in found.items() if mirror is not None}
     pulling = [name for name, state in states.items() if state == "following"]
@@ -76,7 +76,7 @@ def test_another_broker_of_the_set_continues_pulling(tmp_path: Path, home: Runni
         cluster.start(first)
         wanted = read_all_increments(home.address, 50, 200)
         for broker in cluster.brokers.values():
-            eventually(partial(has_all, broker.address, 200))
+            eventually(partial(has_all_increments, broker.address, 200))
             assert read_all_increments(broker.address, 50, 200) == wanted
         assert second != first
         assert [c.group for c in business_status(home.address).consumers] == ["mirror/eu"]
@@ -84,7 +84,7 @@ def test_another_broker_of_the_set_continues_pulling(tmp_path: Path, home: Runni
             assert list(admin.status().network.path) == ["home", "eu"]
 
 
-def has_all(address: str, offset: int) -> bool:
+def has_all_increments(address: str, offset: int) -> bool:
     try:
         return business_status(address).next_offset >= offset
     except (StopIteration, VenusError):

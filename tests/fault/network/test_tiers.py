@@ -1,7 +1,7 @@
-"""Core, tandem and two access sets as processes, with a target below: each is killed and each line cut.
+"""Core, tandem and two access sets as processes, with a target below: each process is killed, each line cut.
 
-What must hold afterwards: the target equals the model row by row, has applied every change once, and every set has the
-bytes of the home at the offsets of the home.
+Afterwards the target equals the model row by row and has applied every change once, and every set has the bytes of the
+home at the offsets of the home.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROUNDS = 8
 
 
 class Sets:
-    """Every set below the home, each behind a line that can be cut."""
+    """The sets below the home, each behind a connection that can be cut."""
 
     def __init__(self, folder: Path, home: str) -> None:
         self._folder = folder
@@ -83,7 +83,7 @@ def bytes_at(address: str, first: int, end: int) -> list[tuple[int, int, bytes]]
         return [(i.base_offset, i.epoch, i.body) for i in take(subscriber, end)]
 
 
-def test_a_target_below_three_levels_survives_everything(
+def test_a_target_below_three_levels_survives_every_kill_and_cut(
     database: str, tmp_path: Path, home: KillableBroker, sets: Sets
 ) -> None:
     rng = random.Random(11)
@@ -106,7 +106,7 @@ def test_a_target_below_three_levels_survives_everything(
     with following(settings, "a"):
         for round_ in range(ROUNDS):
             write(5)
-            _harm(rng, sets, home, round_, lambda: write(5))
+            _kill_or_cut(rng, sets, home, round_, lambda: write(5))
             write(5)
             eventually(lambda: applied_offset(database) == home.next_offset, timeout_s=120.0)
 
@@ -120,8 +120,8 @@ def test_a_target_below_three_levels_survives_everything(
         assert business_status(broker.address).log_start == 200, f"{name} took the full data again"
 
 
-def _harm(rng: random.Random, sets: Sets, home: KillableBroker, round_: int, write: object) -> None:
-    """Kill one process, or cut one line, while changes are written."""
+def _kill_or_cut(rng: random.Random, sets: Sets, home: KillableBroker, round_: int, write: object) -> None:
+    """Kill one process, or cut one connection, while changes are written."""
     assert callable(write)
     victims = ["north", "tandem", "south", "home"]
     name = victims[round_ % len(victims)]

@@ -1,4 +1,4 @@
-"""Idle and endless connections do not take the broker's file descriptors from other clients."""
+"""Idle and endless connections do not use up the broker's file descriptors for other clients."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_limit_of_descriptors_is_raised(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("first", [b"", HALF_REQUEST], ids=["silent", "half a request"])
-def test_half_open_http_connections_take_nothing_from_the_others(broker: BrokerProcess, first: bytes) -> None:
+def test_half_open_http_connections_do_not_block_other_clients(broker: BrokerProcess, first: bytes) -> None:
     fill(broker.address, 1, 1)
     before = descriptors(broker)
     with connections(broker.http_address, 400, first) as half_open:
@@ -64,7 +64,7 @@ def test_half_open_http_connections_take_nothing_from_the_others(broker: BrokerP
         check_serving(broker)
         end = time.monotonic() + HEAD_S + 60
         while descriptors(broker) > before + 10 and time.monotonic() < end:
-            for each in half_open[-CONNECTIONS_MAX:]:  # a byte now and then buys no time
+            for each in half_open[-CONNECTIONS_MAX:]:  # a single byte now and then does not extend the time limit
                 try:
                     each.sendall(b"x")
                 except OSError:
@@ -74,7 +74,7 @@ def test_half_open_http_connections_take_nothing_from_the_others(broker: BrokerP
         check_serving(broker)
 
 
-def test_a_client_that_does_not_take_its_answers_is_let_go(broker: BrokerProcess) -> None:
+def test_a_client_that_does_not_read_its_answers_is_disconnected(broker: BrokerProcess) -> None:
     fill(broker.address, 1, 1)
     before = descriptors(broker)
     pipelined = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n" * 400

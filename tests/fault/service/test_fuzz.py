@@ -1,6 +1,6 @@
 """Messages that no VENUS would send: mutated bytes, and whole messages with extreme numbers.
 
-The broker answers or ends the call, never dies, keeps its memory, and its business continues.
+The broker answers or ends the call, never crashes, uses no more memory, and its business continues.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from venus.wire import broker_pb2, change_pb2
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
-#: `make test-all` sends more, with seeds of its own.
+#: `make test-all` sends more, with other seeds.
 FRAMES_PER_METHOD = 50
 FRAMES_PER_SERVICE = 10_000
 GROWTH_BYTES_MAX = 150 << 20
@@ -57,7 +57,7 @@ def seal(content: bytes) -> bytes:
 
 
 def extreme(chance: random.Random, kind: Any, depth: int = 0) -> Message:
-    """Return a message of this kind, valid for protobuf and for nothing else."""
+    """Return a message of this type with extreme values, valid only for protobuf."""
     message: Any = GetMessageClass(kind)()
     for field in kind.fields:
         if field.name == "seal" or chance.random() < 0.3:
@@ -86,7 +86,7 @@ def value(chance: random.Random, field: FieldDescriptor) -> Any:
 
 
 def body(chance: random.Random) -> bytes:
-    """Return the body of a batch, extreme or mutated."""
+    """Return the body of a batch with extreme values, or mutated bytes."""
     if chance.random() < 0.5:
         return extreme(chance, change_pb2.BatchBody.DESCRIPTOR).SerializeToString()
     return mutate(chance, half(1, rows=3).body)
@@ -109,7 +109,7 @@ def mutate(chance: random.Random, data: bytes) -> bytes:
 
 
 def frames(chance: random.Random, method: Any) -> list[bytes]:
-    """Return what one call sends: a proper first frame as often as not, so that what follows is looked at."""
+    """Return the frames of one call; half of the calls begin with a valid frame, so that the broker reads the rest."""
     found = []
     if method.client_streaming and chance.random() < 0.7:
         first: Message = broker_pb2.ProducerFrame(init=broker_pb2.Init(business="fuzzed", producer="fuzz"))
@@ -133,7 +133,7 @@ def frames(chance: random.Random, method: Any) -> list[bytes]:
 
 
 def send(channel: grpc.Channel, method: Any, messages: list[bytes]) -> None:
-    """Make the call; whatever the answer is, it is one of the protocol's."""
+    """Make the call; check that the answer is one of the protocol's."""
     call: Any = channel.stream_stream(f"/{method.containing_service.full_name}/{method.name}")
     try:
         list(call(iter(messages), timeout=CALL_TIMEOUT_S))
@@ -151,20 +151,20 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_a_broker_outlives_what_no_client_would_send(broker: BrokerProcess, method: Any) -> None:
+def test_a_broker_survives_random_calls(broker: BrokerProcess, method: Any) -> None:
     send_random_calls(broker, [method], FRAMES_PER_METHOD, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("service", sorted({method.containing_service.name for method in METHODS}))
-def test_a_broker_outlives_ten_thousand_frames(broker: BrokerProcess, service: str) -> None:
+def test_a_broker_survives_ten_thousand_random_calls(broker: BrokerProcess, service: str) -> None:
     methods = [method for method in METHODS if method.containing_service.name == service]
     send_random_calls(broker, methods, FRAMES_PER_SERVICE // len(methods), seed=2)
 
 
 def send_random_calls(broker: BrokerProcess, methods: list[Any], calls: int, *, seed: int) -> None:
-    """Send so many calls of each method; afterwards the broker is there, has not grown, and its business continues."""
+    """Send this many random calls of each method; check that the broker runs, has not grown, serves its business."""
     halves = [half(n, rows=20) for n in range(1, 31)]
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
         sender.connect(0, 0)
@@ -181,10 +181,10 @@ def send_random_calls(broker: BrokerProcess, methods: list[Any], calls: int, *, 
 
 
 def check_service(broker: BrokerProcess, halves: list[broker_pb2.Half]) -> None:
-    """Let the business take, decide, hand out, load and show what comes next."""
+    """Check that the business takes a batch, decides it, delivers it, loads and shows the next one."""
     with Producer(broker.address, BUSINESS, "q", window_bytes_max=1 << 20) as sender:
         ack = sender.connect(0, 10)
-        if ack.undecided:  # of an operator, or of a fuzzed producer
+        if ack.undecided:  # an operator's decision, or a fuzzed producer's
             sender.decide(ack.undecided[0].batch_no, ack.undecided[0].digest, Verdict.ROLLBACK)
             sender.wait_until_decided(ack.undecided[0].batch_no)
         assert ack.last_batch == 10
@@ -199,11 +199,11 @@ def check_service(broker: BrokerProcess, halves: list[broker_pb2.Half]) -> None:
 
 
 def try_to_open(snapshots: SnapshotClient) -> broker_pb2.Snapshot | None:
-    """Open a snapshot that has everything; one that is younger than 30 s may be shared."""
+    """Open a snapshot that has every row; a snapshot younger than 30 s may be shared."""
     try:
         found: broker_pb2.Snapshot | None = snapshots.open(BUSINESS)
     except VenusError:
-        found = None  # too many leases of the fuzzed calls
+        found = None  # the fuzzed calls hold too many leases
     if found is not None and found.offset == 600:
         return found
     if found is not None:

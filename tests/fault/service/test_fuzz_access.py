@@ -1,6 +1,6 @@
-"""The same junk at a broker with TLS, from a client with roles for another business, and at its doors.
+"""The same random calls at a broker with TLS, from a client with roles for another business, and at its open ports.
 
-Nothing of it is admitted, nothing is created or changed, the broker keeps its memory and its counters are right.
+The broker admits none of them, creates and changes nothing, uses no more memory, and its counters are right.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def broker(tmp_path: Path, authority: Authority, token_line: tuple[str, str]) ->
 
 
 def check_untouched(broker: BrokerProcess, authority: Authority) -> None:
-    """Check that the business is as it was, and that there is no other one."""
+    """Check that the business is unchanged, and that no other one exists."""
     assert broker.process.poll() is None
     with AdminClient(authority.address(broker.address, "all", *EVERYTHING)) as admin:
         (business,) = admin.status().businesses
@@ -81,19 +81,19 @@ def call_error(channel: grpc.Channel, method: Any, messages: list[bytes], metada
     return None
 
 
-#: What brokers may ask of any business.
+#: Calls that brokers may make for any business.
 OF_BROKERS = {"StepDown"}
 
 
-def by_snapshot(method: Any) -> bool:
-    """Whether a call names a snapshot only: for one that is not there every client gets the same answer."""
+def names_only_a_snapshot(method: Any) -> bool:
+    """Return whether a call names only a snapshot: a missing snapshot gets every client the same answer."""
     return bool(CALLS[f"/{method.containing_service.full_name}/{method.name}"].snapshot)
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("calls", [FRAMES_PER_METHOD, pytest.param(20 * FRAMES_PER_METHOD, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_nothing_is_done_for_another_business(
+def test_no_call_is_admitted_for_another_business(
     broker: BrokerProcess, authority: Authority, method: Any, calls: int
 ) -> None:
     chance = random.Random(f"{method.name} {calls}")
@@ -104,19 +104,17 @@ def test_nothing_is_done_for_another_business(
         before = watch.peak_bytes
         for _ in range(calls):
             error = call_error(channel, method, frames(chance, method))
-            assert error is not None or by_snapshot(method), "answered"
+            assert error is not None or names_only_a_snapshot(method), "answered"
             assert "the broker failed" not in str(error)
             assert "\n" not in str(error)
             denied += isinstance(error, Denied)
         assert watch.peak_bytes - before < GROWTH_BYTES_MAX
-    assert denied > calls / 4 or by_snapshot(method)
+    assert denied > calls / 4 or names_only_a_snapshot(method)
     check_untouched(broker, authority)
 
 
 @pytest.mark.timeout(300)
-def test_no_mutation_of_a_token_opens_a_door(
-    broker: BrokerProcess, authority: Authority, token_line: tuple[str, str]
-) -> None:
+def test_no_mutated_token_is_admitted(broker: BrokerProcess, authority: Authority, token_line: tuple[str, str]) -> None:
     chance = random.Random("tokens")
     token, uncertified = token_line[0], ClientCredentials(ca=authority.ca)
     status = next(method for method in METHODS if method.name == "Status")
@@ -135,7 +133,7 @@ def test_no_mutation_of_a_token_opens_a_door(
 
 
 @pytest.mark.timeout(300)
-def test_junk_in_handshakes_is_survived(broker: BrokerProcess, authority: Authority) -> None:
+def test_a_broker_survives_junk_in_handshakes(broker: BrokerProcess, authority: Authority) -> None:
     chance = random.Random("handshakes")
     hello = client_hello()
     with RssWatch(broker) as watch:
@@ -150,7 +148,7 @@ def test_junk_in_handshakes_is_survived(broker: BrokerProcess, authority: Author
 
 
 def client_hello() -> bytes:
-    """Return the first bytes of a proper handshake."""
+    """Return the first bytes of a valid TLS handshake."""
     out = ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])

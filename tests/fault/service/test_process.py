@@ -1,4 +1,4 @@
-"""A broker process that is killed, overrun, or whose store says no."""
+"""A broker process that is killed or overloaded, or whose store reports an error."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ end_process(StorageError("the disk at geheim has gone"))
         assert said["message"].endswith("fatal: the disk at *** has gone")
 
 
-def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError, match=f"broker.listen {address} cannot be used"):

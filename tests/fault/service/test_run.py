@@ -1,8 +1,8 @@
 """`venus run` under faults while an application writes: every row arrives, none twice.
 
 Capture, broker and apply die together here: between a half message and its local transaction, between that and the
-decision, between the delivery and the target's commit. A run is repeated by its seed; when the processes do what stays
-the machine's affair.
+decision, between the delivery and the target's commit. A run is repeated by its seed; the timing of the processes still
+depends on the machine.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.support.pipelines.pipeline import Pipeline, with_password
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(900)]
 
-#: A start takes about a second: some faults come before everything is connected, most in the middle of the work.
+#: A start takes about a second: some faults come before all parts are connected, most while they work.
 ALIVE_MAX_S = 3.0
 FROZEN_S = 1.0
-#: By how much a file may grow before the disk is full.
+#: Bytes by which a file may grow before the disk is full.
 ROOM_BYTES = 64 << 10
-#: Power cuts may all come where nothing is unsynced: then up to so many times as many are made.
+#: All power cuts may come when nothing is unsynced: then up to this many times as many cuts are made.
 MORE = 4
 SESSIONS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
  WHERE datname = current_database() AND application_name LIKE 'venus %'"""
@@ -40,46 +40,46 @@ SESSIONS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 
 @dataclass
 class DisturbedRun:
-    """A `venus run` whose store notes what is synced, and what disturbs it."""
+    """A `venus run` under faults; its store notes the bytes that are synced."""
 
     pipeline: Pipeline
     draw: random.Random
-    #: Databases whose sessions of VENUS can be ended.
+    #: Databases in which the faults end the sessions of VENUS.
     databases: list[str]
     lost_bytes: int = 0
 
     @property
-    def note(self) -> Path:
+    def synced_note(self) -> Path:
         return self.pipeline.folder / "synced.note"
 
     def start(self) -> None:
-        """Start it, unless it has survived."""
+        """Start the process, unless it still runs."""
         if "run" not in self.pipeline.running:
-            self.pipeline.start("run", str(self.note), "run", module="tests.support.faults.noted_command")
+            self.pipeline.start("run", str(self.synced_note), "run", module="tests.support.faults.noted_command")
 
     def wait(self, most_s: float) -> None:
-        """Let everything work for a moment; there is no condition to wait for."""
+        """Wait for a random time of at most `most_s` seconds; no condition exists to wait for."""
         threading.Event().wait(self.draw.uniform(0.2, most_s))
 
     def follow(self) -> None:
-        """Wait until the newest start follows."""
+        """Wait until the newest process follows the queue."""
         start = "run &\n"
         self.pipeline.until(lambda: "main: following" in self.pipeline.log.read_text().rpartition(start)[2], "the end")
 
     # -- faults --------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """Kill -9."""
+        """Kill the process with SIGKILL."""
         self.pipeline.kill("run")
 
     def cut_power(self) -> None:
-        """Kill it, and drop all or some of the bytes behind the last fsync of its store."""
+        """Kill the process, and drop all or some of the bytes after the last fsync of its store."""
         self.pipeline.kill("run")
-        loss = power.lose_some_bytes if self.draw.random() < 0.3 else power.all_of_it
-        self.lost_bytes += power.cut(self.pipeline.folder / "data", self.note, self.draw, loss)
+        loss = power.lose_some_bytes if self.draw.random() < 0.3 else power.lose_unsynced_bytes
+        self.lost_bytes += power.cut(self.pipeline.folder / "data", self.synced_note, self.draw, loss)
 
     def freeze(self) -> None:
-        """Suspend the machine for a while."""
+        """Stop the process with SIGSTOP for a while, as a suspended machine would."""
         process = self.pipeline.running["run"]
         os.kill(process.pid, signal.SIGSTOP)
         threading.Event().wait(FROZEN_S)
@@ -92,20 +92,22 @@ class DisturbedRun:
                 cursor.execute(SESSIONS)
 
     def fill_disk(self) -> None:
-        """Let no file of the store grow any further for a while; a broker that ends for it is started again."""
+        """Let no file of the store grow for a while, as on a full disk; forget a process that ended because of it."""
         process = self.pipeline.running["run"]
         files = (self.pipeline.log, *(self.pipeline.folder / "data" / "db").glob("*"))
         limit_files(process.pid, max(map(file_size, files)) + ROOM_BYTES)
         self.wait(ALIVE_MAX_S)
         limit_files(process.pid, psutil.RLIM_INFINITY)
-        before = file_time(self.note)
-        # a write that has failed ends it within a moment; one that succeeds now shows that none has failed
-        self.pipeline.until(lambda: process.poll() is not None or file_time(self.note) > before, "a write, or the end")
+        before = file_time(self.synced_note)
+        # a failed write ends the process within a moment; a write that succeeds now shows that none has failed
+        self.pipeline.until(
+            lambda: process.poll() is not None or file_time(self.synced_note) > before, "a write, or the end"
+        )
         if process.poll() is not None:
             self.pipeline.running.pop("run")
 
-    def change_form(self) -> None:
-        """Stop it in order, let separate services work with the same data for a while, and kill their broker."""
+    def use_separate_services(self) -> None:
+        """Stop the process in order, run separate services with the same data for a while, then kill their broker."""
         ended = self.pipeline.stop("run")
         assert ended in (0, -signal.SIGTERM), "in order, or before it had begun"
         self.pipeline.start_broker()
@@ -116,7 +118,7 @@ class DisturbedRun:
 
 
 def limit_files(pid: int, nbytes: int) -> None:
-    """Limit the size of the files of a process, unless it has ended."""
+    """Limit the file size of a process, unless it has ended."""
     with suppress(psutil.NoSuchProcess):
         psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, (nbytes, psutil.RLIM_INFINITY))
 
@@ -140,7 +142,7 @@ FAULTS: dict[str, list[Callable[[DisturbedRun], None]]] = {
     "power cuts": [DisturbedRun.cut_power],
     "chaos": [
         DisturbedRun.end_sessions,
-        DisturbedRun.change_form,
+        DisturbedRun.use_separate_services,
         DisturbedRun.freeze,
         DisturbedRun.fill_disk,
         DisturbedRun.kill,
@@ -180,7 +182,7 @@ def pipeline(shop: Shop, tmp_path: Path, postgres_server: Server) -> Iterator[Pi
     + [pytest.param(name, 30, 2, marks=_SLOW, id=f"{name}-30") for name in FAULTS]
     + [pytest.param(name, 100, seed, marks=_NIGHTLY, id=f"{name}-100-{seed}") for name in FAULTS for seed in (3, 4)],
 )
-def test_faults_at_any_moment_lose_nothing_and_double_nothing(
+def test_faults_at_any_moment_lose_and_double_no_row(
     shop: Shop, pipeline: Pipeline, faults: str, count: int, seed: int
 ) -> None:
     urls = [pipeline.targets["main"], *([] if isinstance(shop, SqliteShop) else [shop.url])]

@@ -1,4 +1,4 @@
-"""What networks do: damaged bytes, cut and silent connections. Nothing is lost, doubled or stored damaged."""
+"""Network faults: damaged bytes, cut and silent connections. Nothing is lost, doubled or stored damaged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from venus.wire import broker_pb2
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 KEEPALIVE_S = 1.0
-#: A flipped length makes gRPC wait for bytes that never come: a test waits no longer than this for the answer.
+#: A flipped length makes gRPC wait for bytes that never come: a test waits at most this long for the answer.
 ANSWER_S = 5.0
 
 
@@ -54,7 +54,7 @@ def marked_half(batch_no: int) -> broker_pb2.Half:
 
 
 def commit_in_time(sender: Producer, message: broker_pb2.Half) -> int:
-    """Commit one batch; where its answer does not come, `Unavailable` soon and not after a minute."""
+    """Commit one batch; without an answer, expect `Unavailable` soon and not after a minute."""
     sender.send_half(message)
     sender.wait_until_persisted(message.batch_no, ANSWER_S)
     sender.decide(message.batch_no, message.digest, Verdict.COMMIT)
@@ -134,7 +134,7 @@ def test_a_flip_anywhere_in_a_stream_never_stores_other_bytes(broker: RunningBro
                         flips += 1
                         done = commit_in_time(sender, halves[done])
                 except Unavailable:
-                    continue  # the damage was in gRPC's own bytes, and ended the connection
+                    continue  # the flip hit gRPC's own bytes and ended the connection
                 except DigestMismatch:
                     continue
     assert proxy.flipped > 20
@@ -155,7 +155,7 @@ def test_a_flipped_length_holds_no_stream_for_long_and_stores_nothing(broker: Ru
     assert [message.body for message in fill(broker.address, 1, 1)] == read_bodies(broker, 1), "and nothing before it"
 
 
-def test_a_bit_flipped_on_the_way_to_a_consumer_is_counted_and_never_handed_out(broker: RunningBroker) -> None:
+def test_a_bit_flipped_on_the_way_to_a_consumer_is_counted_and_never_delivered(broker: RunningBroker) -> None:
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
         sender.connect(0, 0)
         halves = [marked_half(n) for n in range(1, 31)]
@@ -228,7 +228,7 @@ def test_a_silent_peer_is_noticed_on_both_sides(quick_broker: RunningBroker) -> 
         eventually(is_disconnected)
 
 
-def test_a_client_that_ends_its_direction_is_let_go(broker: RunningBroker) -> None:
+def test_a_client_that_ends_its_direction_is_disconnected(broker: RunningBroker) -> None:
     with (
         Proxy(broker.address) as proxy,
         Producer(proxy.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender,
@@ -241,7 +241,7 @@ def test_a_client_that_ends_its_direction_is_let_go(broker: RunningBroker) -> No
             sender.wait_until_persisted(2, timeout_s=30)
 
 
-def test_a_slow_line_only_slows(broker: RunningBroker) -> None:
+def test_a_slow_line_only_delays(broker: RunningBroker) -> None:
     before = threading.active_count()
     with Proxy(broker.address) as proxy:
         proxy.delay_s = 0.02
@@ -251,7 +251,7 @@ def test_a_slow_line_only_slows(broker: RunningBroker) -> None:
     assert threading.active_count() < before + 30
 
 
-def test_a_bit_flipped_in_a_squeezed_object_is_counted_and_resent(broker: RunningBroker) -> None:
+def test_a_bit_flipped_in_a_compressed_object_is_counted_and_resent(broker: RunningBroker) -> None:
     large = "".join(random.Random(1).choices("0123456789abcdef", k=3 << 20))
     halves = [half(n, payload=large) for n in range(1, 5)]
     with (

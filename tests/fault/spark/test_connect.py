@@ -1,4 +1,4 @@
-"""The same load through Spark Connect, with the same faults; the server is a process of its own."""
+"""The same load through Spark Connect, with the same faults; the Spark server is a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offset -1 by Spark, while its workers fail, die and meet themselves: always exactly the rows (scenarios 14, 21)."""
+"""Full load by Spark while its workers fail, die and run twice: the rows are always exact (scenarios 14, 21)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROWS = 8 * 3 * CHUNK_ROWS
 
 
 def fill(feed: Feed) -> None:
-    """Write the rows. A target has no key while it is loaded, so a row that is loaded twice would be seen there."""
+    """Write the rows into a queue. A target has no key during its load, so a row that is loaded twice would be seen."""
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(ROWS)))
 
@@ -52,9 +52,9 @@ def check(database: str, broker: FakeDelivery, feed: Feed) -> None:
 
 
 def load(master: str, broker: FakeDelivery, url: str, folder: Path, *faults: str) -> Any:
-    """Load in a process of its own; None if that was killed."""
+    """Load in a process of its own; return None if that was killed."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.spark.spark_load", master, broker.address, url]
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}  # executors of a cluster start elsewhere
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}  # executors of a cluster run in another folder
     done = subprocess.run(
         [*command, str(folder), *faults], capture_output=True, text=True, timeout=280, check=False, env=environ
     )
@@ -66,7 +66,7 @@ def load(master: str, broker: FakeDelivery, url: str, folder: Path, *faults: str
 
 
 @pytest.mark.slow
-def test_whatever_happens_to_a_worker_every_row_is_loaded_once(
+def test_each_row_is_loaded_once_whatever_happens_to_a_worker(
     spark_session: SparkSession, database: str, broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:
     fill(feed)
@@ -77,13 +77,13 @@ def test_whatever_happens_to_a_worker_every_row_is_loaded_once(
 
     assert (report.rows, report.resumed_splits) == ({"shop.items": ROWS}, 0)
     assert len(runner.results) == 10  # eight splits, two of them by two attempts each
-    assert sum(r.already for r in runner.results) == 3  # after the commit, and of each pair of rivals one
+    assert sum(r.already for r in runner.results) == 3  # the failures after the commit, and of each pair of rivals one
     assert len(list(tmp_path.iterdir())) == len(FAULTS)
     check(database, broker, feed)
 
 
 @pytest.mark.slow
-def test_the_workers_of_a_cluster_die(database: str, broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
+def test_the_workers_of_a_cluster_are_killed(database: str, broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
     fill(feed)
 
     report = load(CLUSTER, broker, database, tmp_path, *FAULTS)
@@ -94,7 +94,7 @@ def test_the_workers_of_a_cluster_die(database: str, broker: FakeDelivery, feed:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("master", ["local[2]", CLUSTER])
-def test_a_killed_driver_continues_where_it_was(
+def test_a_killed_driver_continues_at_its_position(
     master: str, database: str, broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:
     fill(feed)

@@ -1,7 +1,7 @@
-"""Streams on a cluster whose workers and executors die in the middle of a micro-batch: exactly the changes.
+"""Streams on a cluster whose workers and executors die within a micro-batch: each change arrives exactly once.
 
-One driver runs both of them side by side, `format("venus")` and the apply of `venus sync --engine spark`, because a
-cluster takes its time to start.
+One driver runs both streams side by side, `format("venus")` and the apply of `venus sync --engine spark`, because a
+cluster takes long to start.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[3]
 KEYS = range(300)
-#: A cluster starts its executors again after each death, which takes most of a minute beside other clusters.
+#: A cluster takes most of a minute to restart its executors after each death while other clusters run.
 WAIT_S = 480.0
-#: What happens to readers of the stream, and to tasks of the apply. No task may fail more than three times.
+#: Faults of stream readers and of apply tasks. No task may fail more than three times.
 CASES = [
     pytest.param(CLUSTER, ["executor killed"], ["worker killed after commit"], id="cluster", marks=pytest.mark.slow),
     pytest.param(
@@ -63,7 +63,7 @@ def broker(tmp_path: Path) -> Iterator[RealBroker]:
 @contextmanager
 def driver(master: str, folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.spark.spark_streams", master, str(folder)]
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}  # executors of a cluster start elsewhere
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}  # executors of a cluster run in another folder
     with (folder / "driver.log").open("wb") as log:
         process = subprocess.Popen([*command, *arguments], stdin=subprocess.PIPE, stdout=log, stderr=log, env=environ)
         try:
@@ -85,13 +85,13 @@ def live(feed: Feed, rng: random.Random, cuts: int) -> None:
 
 
 def stream_rows(folder: Path) -> list[dict[str, Any]]:
-    """Return what the query has been given, micro-batch by micro-batch."""
+    """Return the rows that the query has received, micro-batch by micro-batch."""
     files = sorted((folder / "batches").glob("[0-9]*.json"), key=lambda path: int(path.stem))
     return [row for file in files for row in json.loads(file.read_text())]
 
 
 def state_of(rows: list[dict[str, Any]]) -> dict[Any, Any]:
-    """Apply the changes of a stream."""
+    """Return the rows that result from the changes of a stream."""
     state: dict[Any, Any] = {}
     for row in sorted(rows, key=lambda r: r["_offset"]):
         if row["_deleted"]:

@@ -1,4 +1,4 @@
-"""kill -9 of the under adapter around each of its commits: nothing lost, nothing doubled (scenarios 21, 28)."""
+"""kill -9 of the under adapter around each of its commits: no change is lost or doubled (scenarios 21, 28)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_kill_around_each_commit_of_the_increments(
     with victim(broker, database, keyed_rows_max) as under:
         for step in range(1, 20):
             for moment in ("before", "after"):
-                for _ in range(6):  # more rows than one transaction takes
+                for _ in range(6):  # more rows than one transaction applies
                     keys = rng.sample(range(1, 80), 15)
                     feed.cut(*(deletion(k) if rng.random() < 0.3 else put(k, f"{rng.random()}", step) for k in keys))
                 kills += under.run("apply", step, moment, broker.next_offset)

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that goes down without a shutdown, being source and target: nothing lost or doubled."""
+"""A PostgreSQL server, source and target at once, crashes without a shutdown: no change is lost or doubled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server() -> Iterator[Server]:
 
 
 def crash(server: Server) -> None:
-    """End it at once, as `pg_ctl stop -m immediate` does, and start it again."""
+    """End the server at once, as `pg_ctl stop -m immediate` does, and start it again."""
     postmaster = psutil.Process(server.pg.get_postmaster_info().pid or 0)
     os.kill(postmaster.pid, signal.SIGQUIT)
     postmaster.wait(60)
@@ -42,7 +42,7 @@ def crash(server: Server) -> None:
 
 
 class Application:
-    """Writes at a source until it has to stop, and connects again whenever it has to."""
+    """Application that writes at a source until it is stopped, and reconnects after each lost connection."""
 
     def __init__(self, url: str) -> None:
         self._url, self._stop = url, threading.Event()
@@ -90,7 +90,7 @@ def e2e(server: Server, tmp_path: Path) -> Iterator[EndToEnd]:
 
 
 def repeat_until_success(command: Callable[[], object]) -> int:
-    """Run a command until it succeeds, as a user at a terminal would; return how often it had to be repeated."""
+    """Run a command until it succeeds, as a user at a terminal would; return how often it was repeated."""
     end, attempts = time.monotonic() + 120, 0
     while True:
         try:
@@ -124,7 +124,7 @@ def wait_until_equal(e2e: EndToEnd) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_goes_down_during_the_load_and_while_changes_are_applied(e2e: EndToEnd, server: Server) -> None:
+def test_a_server_crashes_during_the_load_and_while_changes_are_applied(e2e: EndToEnd, server: Server) -> None:
     application = Application(e2e.source)
     loading = threading.Thread(target=lambda: repeat_until_success(e2e.load))
     loading.start()
@@ -141,7 +141,7 @@ def test_a_server_that_goes_down_during_the_load_and_while_changes_are_applied(e
     wait_until_equal(e2e)
 
 
-def test_a_server_that_goes_down_during_a_resync(e2e: EndToEnd, server: Server) -> None:
+def test_a_server_crashes_during_a_resync(e2e: EndToEnd, server: Server) -> None:
     e2e.load()
     e2e.start()
     application = Application(e2e.source)

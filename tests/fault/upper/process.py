@@ -1,7 +1,7 @@
 """An upper adapter in a process of its own that kills itself at the n-th step of the protocol.
 
-The steps are counted in wrappers around the two ends (watched.py); the product has no hook. Processes are forked from
-a server that has everything imported, so that one costs milliseconds and dies as the real one does: by SIGKILL.
+Wrappers around source and producer count the steps (watched.py); the product has no hook. The processes are forked from
+a server that has imported everything, so a fork takes milliseconds, and it dies by SIGKILL as the real process does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from venus.adapters.upper.ingest import IngestClient
 from venus.config import Settings
 from venus.errors import VenusError
 
-#: Around each of these a step is counted: what is durable at the source or at the broker, before and after it.
+#: A step is counted before and after each of these calls, which make something durable at the source or at the broker.
 STEPS = {
     "raise_epoch",
     "write_heartbeat",
@@ -53,9 +53,9 @@ _context.set_forkserver_preload(
 
 
 def run_until_killed(settings: Settings, step: int = NEVER) -> tuple[bool, str]:
-    """Capture until nothing is left, or until the process kills itself at a step; say whether it ended, and where."""
+    """Capture until nothing is left, or until the process kills itself; return whether it ended, and at which step."""
     receiver, sender = _context.Pipe(duplex=False)
-    process = _context.Process(target=_main, args=(settings.model_dump_json(), _secret(settings), step, sender))
+    process = _context.Process(target=_main, args=(settings.model_dump_json(), _source_url(settings), step, sender))
     process.start()
     sender.close()
     process.join(TIMEOUT_S)
@@ -72,10 +72,10 @@ def run_until_killed(settings: Settings, step: int = NEVER) -> tuple[bool, str]:
     return ended, at
 
 
-def run_and_weigh(settings: Settings) -> int:
+def run_and_measure_memory(settings: Settings) -> int:
     """Capture until nothing is left; return the peak of the process' resident memory in bytes."""
     receiver, sender = _context.Pipe(duplex=False)
-    process = _context.Process(target=_weigh, args=(settings.model_dump_json(), _secret(settings), sender))
+    process = _context.Process(target=_measure_memory, args=(settings.model_dump_json(), _source_url(settings), sender))
     process.start()
     sender.close()
     peak = int(receiver.recv())
@@ -83,12 +83,12 @@ def run_and_weigh(settings: Settings) -> int:
     return peak
 
 
-def _weigh(settings_json: str, url: str, said: Any) -> None:
+def _measure_memory(settings_json: str, url: str, said: Any) -> None:
     _run(_settings_of(settings_json, url), lambda step: None)
     said.send(peak_bytes())
 
 
-def _secret(settings: Settings) -> str:
+def _source_url(settings: Settings) -> str:
     return settings.source.url.get_secret_value()
 
 
@@ -123,18 +123,18 @@ def _main(settings_json: str, url: str, kill_at: int, steps: Any) -> None:
 
 
 class Zombie:
-    """An adapter that freezes at a step, as a machine that is suspended, until it is thawed."""
+    """An adapter process that freezes at a step, as on a suspended machine, until it is thawed."""
 
     def __init__(self, settings: Settings, step: str) -> None:
         self._receiver, sender = _context.Pipe(duplex=False)
         self._process = _context.Process(
-            target=_freeze, args=(settings.model_dump_json(), _secret(settings), step, sender)
+            target=_freeze, args=(settings.model_dump_json(), _source_url(settings), step, sender)
         )
         self._process.start()
         sender.close()
 
     def wait_frozen(self) -> None:
-        """Return when it is at the step."""
+        """Wait until the process is frozen at the step."""
         assert self._receiver.poll(TIMEOUT_S)
         assert self._receiver.recv() == "frozen"
         assert self._process.pid is not None
@@ -142,12 +142,12 @@ class Zombie:
         eventually(lambda: process.status() == psutil.STATUS_STOPPED)
 
     def thaw(self) -> None:
-        """Let it continue."""
+        """Let the process continue."""
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGCONT)
 
     def error(self) -> str:
-        """Return the class of the error that it ended with."""
+        """Return the class of the error with which the process ended."""
         assert self._receiver.poll(TIMEOUT_S)
         said: str = self._receiver.recv()
         return said

@@ -1,4 +1,4 @@
-"""kill -9 of the upper adapter at every step, and of the broker between half, commit and its answer."""
+"""kill -9 of the upper adapter at every step, and of the broker between a half message, its commit and the answer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_kill_at_every_step_loses_and_doubles_nothing(shop: Shop, broker: Brok
         ended, at = run_until_killed(chosen, n)
         killed.append(at)
         n += 1
-        # the next life, undisturbed, leaves everything equal
+        # the next process, without faults, leaves source and broker equal
         assert run_until_killed(chosen)[0]
         ledger = read_ledger(broker.address)
         shop.assert_equal(ledger)
@@ -91,7 +91,7 @@ def test_a_kill_at_every_step_of_a_cut_that_halts_its_table_shows_no_half_of_it(
         ended, at = run_until_killed(chosen, n)
         killed.append(at)
         assert not lines(order), f"half a transaction after a kill at {at}"
-        # the next life halts it as well, and carries everything else
+        # the next process halts the table as well, and captures all others
         assert run_until_killed(chosen)[0]
         ledger = read_ledger(broker.address)
         assert not lines(order)
@@ -109,7 +109,7 @@ def test_a_kill_at_every_step_of_a_cut_that_halts_its_table_shows_no_half_of_it(
 def _capture(
     chosen: Settings, hook: Hook, until: Callable[[CaptureReport], bool], *, take_over: bool = False
 ) -> CaptureReport:
-    """Capture in this thread until the report says so."""
+    """Capture in this thread until `on_report` stops it."""
     stop, reports = threading.Event(), list[CaptureReport]()
 
     def on_report(report: CaptureReport) -> None:
@@ -160,7 +160,7 @@ def test_a_broker_killed_around_half_and_commit_has_every_batch_once_when_it_is_
         shop.assert_equal(read_ledger(brokers[-1].address))
         found = business_status(brokers[-1].address)
         assert not found.halves
-        if step == "cut.commit.after":  # on disk, and not decided when the broker died
+        if step == "cut.commit.after":  # the half message is on disk, and was undecided when the broker was killed
             assert found.counters["reviews_sent"] >= 1
     finally:
         brokers[-1].kill()
@@ -214,7 +214,8 @@ def test_an_adapter_frozen_before_its_local_transaction_is_fenced_when_it_thaws(
         thawed = threading.Event()
 
         def hook(step: str) -> None:
-            # on PostgreSQL the frozen transaction still holds the log rows: it must end before they can be read
+            # on PostgreSQL the frozen transaction still holds the log rows, which the next adapter can read only when
+            # it has ended
             if step == "source.raise_epoch.after" and not thawed.is_set():
                 old.thaw()
                 thawed.set()
@@ -228,7 +229,7 @@ def test_an_adapter_frozen_before_its_local_transaction_is_fenced_when_it_thaws(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
-def test_an_adapter_that_stays_frozen_makes_room_within_the_documented_time(shop: Shop, broker: BrokerProcess) -> None:
+def test_an_adapter_that_stays_frozen_is_replaced_within_the_documented_time(shop: Shop, broker: BrokerProcess) -> None:
     chosen = _settings(shop, broker.address)
     shop.install(chosen)
     assert run_until_killed(chosen)[0]

@@ -1,4 +1,4 @@
-"""The connection to the broker is cut, or falls silent, at each step of the protocol."""
+"""The connection to the broker is cut, or goes silent, at each step of the protocol."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 T = 2
 AT_ONCE = 8
-#: The broker has a limit of snapshots that are open at the same time.
+#: The broker limits how many snapshots are open at the same time.
 _ONE_LOOKS = threading.Lock()
-#: A business of its own for each run: the broker is one for all.
+#: Each run has its own business, because all runs share one broker.
 _RUNS = count()
 
 
@@ -49,7 +49,7 @@ def _database() -> ScriptedDatabase:
 
 
 def _run(chosen: Settings, database: ScriptedDatabase, hook: Hook, said: Callable[[CaptureReport], None]) -> None:
-    """Capture to the end: one deed when idle first, and stop when idle again."""
+    """Capture to the end: act once when capture is idle first, and stop when it is idle again."""
     stop, deeds = threading.Event(), [lambda: database.put(T, "late", "1"), lambda: database.delete(T, "filled0")]
 
     def idle() -> None:
@@ -77,7 +77,7 @@ def _settings(address: str, business: str, *, cut_timeout_s: float = 60.0) -> Se
 
 @pytest.fixture(scope="module")
 def steps(broker: RunningBroker) -> list[str]:
-    """Return the steps of an undisturbed run."""
+    """Return the steps of a run without faults."""
     seen: list[str] = []
     _run(_settings(broker.address, "steps"), _database(), seen.append, lambda report: None)
     return seen
@@ -91,7 +91,7 @@ def _check(broker: RunningBroker, database: ScriptedDatabase, business: str) -> 
 
 
 def _disturb_at(broker: RunningBroker, at: int, disturb: Callable[[Proxy], None]) -> None:
-    """Disturb the connection at one step of a run; whatever that leaves undecided is decided by the next start."""
+    """Cut or silence the connection at one step of a run; the next start decides all batches left undecided."""
     business, database, passed = f"{disturb.__name__}{at}-{next(_RUNS)}", _database(), 0
     with Proxy(broker.address) as proxy:
 
@@ -130,13 +130,13 @@ ONE_OF_EACH = (
 
 
 @pytest.mark.parametrize("wanted", [ONE_OF_EACH, pytest.param(("",), marks=pytest.mark.slow)], ids=["few", "all"])
-def test_a_connection_that_falls_silent_at_any_step_loses_and_doubles_nothing(
+def test_a_connection_that_goes_silent_at_any_step_loses_and_doubles_nothing(
     broker: RunningBroker, steps: list[str], wanted: tuple[str, ...]
 ) -> None:
-    """What the old stream still has in it arrives when the new one has taken over: it is fenced."""
+    """Frames still in the old stream arrive after the new one has taken over: they are fenced."""
     second = [[n for n, step in enumerate(steps) if step == name][1:2] for name in wanted if name]
     chosen = [n for found in second for n in found] or range(len(steps))
     assert len(chosen) >= 4
-    with ThreadPoolExecutor(AT_ONCE) as pool:  # each waits nearly three seconds for an answer that does not come
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # each run waits nearly three seconds for an answer that does not come
         for _ in pool.map(lambda at: _disturb_at(broker, at, Proxy.silence), chosen):
             pass

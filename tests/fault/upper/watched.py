@@ -1,6 +1,6 @@
 """Wrappers around a source, its cuts and a producer that call a hook before and after each call.
 
-The product knows nothing of them: a test opens the two ends through these.
+The product has no hook: a test passes these wrappers as its source and its producer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from venus.adapters.upper.ingest import IngestClient
 
 Hook = Callable[[str], None]
 
-#: The calls of the protocol; between any two of them a process may die.
+#: The calls of the protocol; a process may be killed between any two of them.
 PROTOCOL = {
     "read_state",
     "raise_epoch",

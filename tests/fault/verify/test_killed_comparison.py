@@ -1,4 +1,4 @@
-"""kill -9 of capture in a comparison of a table: the next one begins it again, and only what differs is shipped."""
+"""kill -9 of capture while it compares a table: the next process compares it again, and ships only the differences."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(30
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.fault.verify.test_killed_comparison"])
 LIFE_S = 120
-#: Steps of a comparison: after a portion of keys is in the log, before and after the fill is declared complete.
+#: Steps of a comparison: a portion of keys is logged; just before and just after the fill is declared complete.
 STEPS = ("after a portion", "before the end", "after the end")
 LOST = 1
 
 
 def capture_until(settings: Settings, step: str) -> None:
-    """Capture; kill this process at a step of the first comparison."""
+    """Capture, and kill this process at a step of the first comparison."""
     ship, advance = ComparedFill._ship, ComparedFill._advance
 
     def die() -> None:
@@ -72,7 +72,7 @@ def parted_table(tmp_path: Path, database: str, second_database: str) -> Iterato
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_killed_comparison_begins_again(parted_table: PostgresParted, step: str) -> None:
+def test_a_killed_comparison_starts_again(parted_table: PostgresParted, step: str) -> None:
     e2e, before = parted_table.e2e, parted_table.versions()
     assert len(before) == ROWS
     e2e.stop("capture")

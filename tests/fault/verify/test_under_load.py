@@ -1,7 +1,7 @@
-"""Comparisons while people write: rollbacks, key changes, cascades, TRUNCATE, and never a false finding.
+"""Comparisons while an application writes: rollbacks, key changes, cascades, TRUNCATE, and never a false finding.
 
-The planted differences lie on rows that nothing else touches; everything else is on its way all the time. The figures
-of the issue (1,000 changes/s, a million rows, 20 runs) are those of bench/verify.py.
+The planted differences are in rows that no transaction changes; all other rows change all the time. bench/verify.py
+measures the load of the issue (1,000 changes/s, a million rows, 20 runs).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_a_postgresql_shop_in_use(tmp_path: Path, postgres_server: Server, secon
             ("entry", ("-1", "-1"), "extra", "apply"),
             ("scratch", ("past the trigger",), "missing", "capture"),
         }
-        _compare_in_use(shop, e2e, planted, {("scratch", ("past the trigger",), "missing", "capture")})
+        _compare_under_load(shop, e2e, planted, {("scratch", ("past the trigger",), "missing", "capture")})
     postgres_server.drop_database(source)
 
 
@@ -70,10 +70,10 @@ def test_a_sqlite_shop_in_use(tmp_path: Path, second_database: str) -> None:
             "INSERT INTO orders VALUES (-1, 1, now(), 'ghost', 1)",
         )
         planted: set[Found] = {("quiet", ("3",), "missing", "apply"), ("orders", ("-1",), "extra", "apply")}
-        _compare_in_use(shop, e2e, planted, set())
+        _compare_under_load(shop, e2e, planted, set())
 
 
-def _compare_in_use(shop: Shop, e2e: EndToEnd, planted: set[Found], fleeting: set[Found]) -> None:
+def _compare_under_load(shop: Shop, e2e: EndToEnd, planted: set[Found], fleeting: set[Found]) -> None:
     e2e.wait_until_caught_up()
     shop.open_doors()
     seen = 0
@@ -81,7 +81,7 @@ def _compare_in_use(shop: Shop, e2e: EndToEnd, planted: set[Found], fleeting: se
         for _ in range(RUNS):
             for leg in ("ends", "all"):
                 result = e2e.verify(leg=leg, wait_s=60.0)
-                # a TRUNCATE takes what was planted in its table along
+                # a TRUNCATE removes the differences that were planted in its table
                 assert planted - fleeting <= difference_keys(result) <= planted, (
                     difference_keys(result),
                     result.undecided_rows,

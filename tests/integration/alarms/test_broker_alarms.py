@@ -1,4 +1,4 @@
-"""Alarms of a broker to their recipients: raised, recovered, and while no recipient can be reached."""
+"""Alarms of a broker are sent when they are raised and cleared, and are kept while no recipient can be reached."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartAlar
         broker.stop()
 
 
-def get(broker: RunningBroker, path: str) -> str:
+def fetch(broker: RunningBroker, path: str) -> str:
     try:
         with urlopen(f"http://{broker.http_address}{path}", timeout=30) as answer:
             return str(answer.read().decode())
@@ -57,11 +57,11 @@ def get(broker: RunningBroker, path: str) -> str:
 
 
 def metric(broker: RunningBroker, name: str) -> float:
-    found = re.search(rf"^{re.escape(name)} (\S+)$", get(broker, "/metrics"), re.MULTILINE)
+    found = re.search(rf"^{re.escape(name)} (\S+)$", fetch(broker, "/metrics"), re.MULTILINE)
     return float(found[1]) if found else -1.0
 
 
-def sender(broker: RunningBroker) -> Producer:
+def connect_sender(broker: RunningBroker) -> Producer:
     made = Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20)
     made.connect(0, 0)
     return made
@@ -71,17 +71,17 @@ def test_a_halted_table_is_shown_everywhere_and_so_is_its_recovery(start: StartA
     with HttpListener() as hook, MailListener() as mails:
         mail = {"mail": ["dba@b.c"], "mail_from": "v@b.c", "smtp": mails.address, "smtp_security": "none"}
         broker = start({"chat": {"webhook": hook.url}, "dba": mail})
-        with sender(broker) as producer:
+        with connect_sender(broker) as producer:
             commit(producer, [half(1, rows=2)])
             producer.report(HALTED)
             eventually(lambda: ("raised", "table_halted") in hook.events())
             eventually(lambda: mails.taken)
-            (raised,) = json.loads(get(broker, "/status.json"))["raised"]
+            (raised,) = json.loads(fetch(broker, "/status.json"))["raised"]
             assert (raised["text"], raised["rule"], raised["hop"]) == (SENTENCE, "table_halted", "source")
             assert raised["commands"] == ["venus resync shop.items"]
             assert abs(int(raised["since_us"]) / 1e6 - time.time()) < 60
-            assert get(broker, "/alarms") == f"business {BUSINESS}: {SENTENCE}\n"
-            assert SENTENCE in get(broker, "/health")
+            assert fetch(broker, "/alarms") == f"business {BUSINESS}: {SENTENCE}\n"
+            assert SENTENCE in fetch(broker, "/health")
             gauge = f'venus_alarms_standing{{business="{BUSINESS}",rule="table_halted"}}'
             assert metric(broker, gauge) == 1
             eventually(lambda: metric(broker, 'venus_alarm_messages_total{result="sent",to="chat"}') == 1)
@@ -99,7 +99,7 @@ def test_rules_choose_the_recipients(start: StartAlarmed) -> None:
         to = {"a": {"webhook": everything.url}, "b": {"webhook": replicas.url, "rules": ["replica_*"]}}
         rules = {"table_paused": {"send": False}, "table_halted": {"repeat_s": 0.3}}
         broker = start(to, rules=rules)
-        with sender(broker) as producer:
+        with connect_sender(broker) as producer:
             commit(producer, [half(1, rows=2)])
             paused = TableCondition(table_id=1, name="shop.other", state="PAUSED")
             producer.report(AdapterCondition.of([*HALTED.tables, paused]))
@@ -109,8 +109,8 @@ def test_rules_choose_the_recipients(start: StartAlarmed) -> None:
     assert replicas.events() == []
 
 
-def test_what_cannot_be_sent_is_an_alarm_itself_and_the_data_continue(start: StartAlarmed) -> None:
-    """One webhook drips forever, one is dead until it comes back; a third gets them, and rows pass undisturbed."""
+def test_undeliverable_alarms_raise_an_alarm_and_data_continues(start: StartAlarmed) -> None:
+    """One webhook answers byte by byte for ever, one is down, a third gets all of them; data is not delayed."""
     with HttpListener() as well, HttpListener() as broken, run_hanging_server(drip) as address:
         broken.status = 500
         to = {
@@ -119,14 +119,14 @@ def test_what_cannot_be_sent_is_an_alarm_itself_and_the_data_continue(start: Sta
             "well": {"webhook": well.url},
         }
         broker = start(to)
-        with sender(broker) as producer:
+        with connect_sender(broker) as producer:
             producer.report(HALTED)
             commit(producer, [half(1, rows=2)])
             for name in ("slow", "broken"):
-                eventually(lambda name=name: f"alarms cannot be sent to {name}: " in get(broker, "/alarms"))  # type: ignore[misc]
+                eventually(lambda name=name: f"alarms cannot be sent to {name}: " in fetch(broker, "/alarms"))  # type: ignore[misc]
             took_s = sorted(_commit_s(producer, number) for number in range(2, 13))
             assert took_s[5] < 1.0, "commits waited for a webhook"
-            shown = get(broker, "/alarms")
+            shown = fetch(broker, "/alarms")
             assert f"alarms cannot be sent to slow: http://{address}: no answer within 1 s" in shown
             assert f"alarms cannot be sent to broken: {broken.url} answers 500" in shown
             assert "planted" not in shown
@@ -148,34 +148,34 @@ def _commit_s(producer: Producer, number: int) -> float:
     return time.monotonic() - began
 
 
-def test_a_source_that_goes_away_is_reported_once_it_has_lasted(
+def test_a_source_that_goes_away_is_reported_after_a_delay(
     start: StartAlarmed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("venus.text.alarm_rules._LASTS_S", {"capture_away": 1.0})
     with HttpListener() as hook:
-        broker = start({"chat": {"webhook": hook.url}}, late_s=1e9)  # the batches of tests are years old
-        with sender(broker) as producer:
+        broker = start({"chat": {"webhook": hook.url}}, late_s=1e9)  # the timestamps of test batches are years old
+        with connect_sender(broker) as producer:
             commit(producer, [half(1, rows=2)])
-            assert get(broker, "/alarms") == "none\n"
+            assert fetch(broker, "/alarms") == "none\n"
         eventually(lambda: ("raised", "capture_away") in hook.events())
-        assert "capture is not connected" in get(broker, "/alarms")
-        with sender(broker) as producer:
+        assert "capture is not connected" in fetch(broker, "/alarms")
+        with connect_sender(broker) as producer:
             eventually(lambda: ("recovered", "capture_away") in hook.events())
 
 
 def test_the_history_fills(start: StartAlarmed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("venus.broker.status.history.STEP_S", 0.2)
     broker = start({})
-    with sender(broker) as producer:
+    with connect_sender(broker) as producer:
         for number in range(1, 6):
             commit(producer, [half(number, rows=100)])
             time.sleep(0.2)
 
         def rates() -> list[float]:
-            series = json.loads(get(broker, "/history.json"))["series"]
+            series = json.loads(fetch(broker, "/history.json"))["series"]
             found = [s["values"] for s in series if (s["business"], s["figure"]) == (BUSINESS, "in_per_s")]
             return [value for values in found for value in values if value]
 
         assert eventually(rates)
-        document = json.loads(get(broker, "/history.json"))
+        document = json.loads(fetch(broker, "/history.json"))
         assert all(len(s["values"]) == len(document["times"]) for s in document["series"])

@@ -1,4 +1,4 @@
-"""Messages over a real SMTP server, a real HTTP one and a real program, and what is said of those that do not work."""
+"""Alarm messages over a real SMTP server, HTTP server and program, and the errors of channels that do not work."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Behaviour = Callable[[socket, Flag], None]
 SOON_S = 60.0
 
 
-def way(**options: object) -> AlarmChannel:
+def make_channel(**options: object) -> AlarmChannel:
     (found,) = build_recipients(AlarmsSettings.model_validate({"to": {"oncall": options}}))
     return found.channel
 
 
-def failure(sent: AlarmChannel) -> str:
+def send_error(sent: AlarmChannel) -> str:
     with pytest.raises(OSError, match=r".") as caught:
         sent.send(MESSAGE)
     assert "\n" not in str(caught.value)
@@ -45,7 +45,7 @@ def failure(sent: AlarmChannel) -> str:
 
 def test_a_webhook_gets_everything_that_a_program_or_a_chat_needs() -> None:
     with HttpListener() as listener:
-        way(webhook=f"{listener.url}/hook?room=night").send(MESSAGE)
+        make_channel(webhook=f"{listener.url}/hook?room=night").send(MESSAGE)
 
     (document,) = listener.taken
     assert document["path"] == "/hook?room=night"
@@ -67,7 +67,7 @@ def test_a_webhook_gets_everything_that_a_program_or_a_chat_needs() -> None:
 
 def test_a_mail_says_what_to_type() -> None:
     with MailListener() as listener:
-        way(
+        make_channel(
             mail=["dba@example.com", "night@example.com"],
             mail_from="venus@example.com",
             smtp=listener.address,
@@ -84,13 +84,15 @@ def test_a_mail_says_what_to_type() -> None:
     assert "  $ venus resync shop.bücher --target eu" in body
 
 
-def test_a_command_gets_the_document_and_none_of_our_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_gets_the_document_and_no_secret_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VENUS_SOURCE__URL", "postgresql://u:planted@h/d")
     program = (
         "import os,sys; open(sys.argv[1],'wb').write(sys.stdin.buffer.read() + os.environ['VENUS_ALARM'].encode())"
     )
     program += "; assert 'VENUS_SOURCE__URL' not in os.environ"
-    sent = way(command=f"{sys.executable} -c \"{program}\" '{tmp_path}/a file'")
+    sent = make_channel(command=f"{sys.executable} -c \"{program}\" '{tmp_path}/a file'")
 
     sent.send(MESSAGE)
 
@@ -100,31 +102,34 @@ def test_a_command_gets_the_document_and_none_of_our_secrets(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("behave", [say_nothing, drip])
-def test_a_webhook_that_hangs_is_let_go_in_time(behave: Behaviour) -> None:
+def test_a_webhook_that_hangs_is_given_up_in_time(behave: Behaviour) -> None:
     with run_hanging_server(behave) as address:
-        sent = way(webhook=f"http://{address}/", timeout_s=1)
-        assert measure_s(lambda: failure(sent)) < SOON_S
-        assert failure(sent) == f"http://{address}: no answer within 1 s"
+        sent = make_channel(webhook=f"http://{address}/", timeout_s=1)
+        assert measure_s(lambda: send_error(sent)) < SOON_S
+        assert send_error(sent) == f"http://{address}: no answer within 1 s"
 
 
 @pytest.mark.parametrize("security", ["none", "starttls", "tls"])
-def test_a_mail_server_that_hangs_is_let_go_in_time(security: str) -> None:
+def test_a_mail_server_that_hangs_is_given_up_in_time(security: str) -> None:
     with run_hanging_server(say_nothing) as address:
-        sent = way(mail=["a@b.c"], mail_from="v@b.c", smtp=address, smtp_security=security, timeout_s=1)
-        assert measure_s(lambda: failure(sent)) < SOON_S
-        assert failure(sent).startswith(f"{address}: ")
+        sent = make_channel(mail=["a@b.c"], mail_from="v@b.c", smtp=address, smtp_security=security, timeout_s=1)
+        assert measure_s(lambda: send_error(sent)) < SOON_S
+        assert send_error(sent).startswith(f"{address}: ")
 
 
-def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    sent, pid = way(command=f"sh -c 'sleep 600 & echo $! > {tmp_path}/pid; wait'", timeout_s=1), tmp_path / "pid"
+def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    sent, pid = (
+        make_channel(command=f"sh -c 'sleep 600 & echo $! > {tmp_path}/pid; wait'", timeout_s=1),
+        tmp_path / "pid",
+    )
 
     def has_started() -> bool:
         """Return whether the program got as far within its time."""
-        assert measure_s(lambda: failure(sent)) < SOON_S
+        assert measure_s(lambda: send_error(sent)) < SOON_S
         return pid.exists() and bool(pid.read_text().strip())
 
     eventually(has_started)
-    eventually(lambda: has_ended(int(pid.read_text())), "the end of what the program started")
+    eventually(lambda: has_ended(int(pid.read_text())), "the end of the child")
 
 
 def has_ended(pid: int) -> bool:
@@ -134,18 +139,20 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def test_what_goes_wrong_is_said_in_one_line() -> None:
+def test_a_send_error_is_reported_in_one_line() -> None:
     with HttpListener() as listener:
         listener.status = 302
-        assert failure(way(webhook=listener.url)).endswith("answers 302, which moves elsewhere: name that URL")
+        assert send_error(make_channel(webhook=listener.url)).endswith(
+            "answers 302, which moves elsewhere: name that URL"
+        )
         listener.status = 503
-        assert failure(way(webhook=f"{listener.url}/secret")) == f"{listener.url} answers 503"
-    assert failure(way(webhook=f"{listener.url}/secret")) == f"{listener.url}: Connection refused"
-    assert failure(way(command="/nowhere/page me")) == "/nowhere/page is not an executable program"
-    assert failure(way(command="sh -c 'exit 3'")) == "sh ended with exit code 3"
+        assert send_error(make_channel(webhook=f"{listener.url}/secret")) == f"{listener.url} answers 503"
+    assert send_error(make_channel(webhook=f"{listener.url}/secret")) == f"{listener.url}: Connection refused"
+    assert send_error(make_channel(command="/nowhere/page me")) == "/nowhere/page is not an executable program"
+    assert send_error(make_channel(command="sh -c 'exit 3'")) == "sh ended with exit code 3"
     with MailListener() as mails:
-        plain = way(mail=["a@b.c"], mail_from="v@b.c", smtp=mails.address)
-        assert "STARTTLS" in failure(plain)
+        plain = make_channel(mail=["a@b.c"], mail_from="v@b.c", smtp=mails.address)
+        assert "STARTTLS" in send_error(plain)
 
 
 def test_a_webhook_with_an_untrusted_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,19 +160,19 @@ def test_a_webhook_with_an_untrusted_certificate(tmp_path: Path, monkeypatch: py
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "broker.crt", tmp_path / "broker.key")
     with HttpListener(context) as listener:
-        said = failure(way(webhook=f"{listener.url}/secret"))
+        said = send_error(make_channel(webhook=f"{listener.url}/secret"))
         assert "its certificate is not accepted: " in said
         assert "SSL_CERT_FILE" in said
         assert "secret" not in said
         monkeypatch.setenv("SSL_CERT_FILE", authority.ca)
-        way(webhook=listener.url).send(MESSAGE)
+        make_channel(webhook=listener.url).send(MESSAGE)
     authority.issue("late", hosts=("127.0.0.1",), age_days=9, days=5)
     authority.issue("other", hosts=("elsewhere",))
     for name, reason in (("late", "certificate has expired"), ("other", "IP address mismatch")):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
         with HttpListener(context) as listener:
-            assert reason in failure(way(webhook=listener.url))
+            assert reason in send_error(make_channel(webhook=listener.url))
 
 
 @pytest.mark.parametrize(
@@ -184,21 +191,21 @@ def test_a_webhook_with_an_untrusted_certificate(tmp_path: Path, monkeypatch: py
         ),
     ],
 )
-def test_a_recipient_that_cannot_be_is_refused_before_the_start(options: dict[str, object], says: str) -> None:
+def test_an_invalid_recipient_is_refused_before_the_start(options: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        way(**options)
+        make_channel(**options)
     assert says in str(caught.value)
 
 
-def test_a_webhook_file_that_others_can_read(tmp_path: Path) -> None:
+def test_a_webhook_file_that_other_users_can_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "hook"
     file.write_text("https://host/planted\n")
     file.chmod(0o644)
     with pytest.raises(ConfigError, match=r"webhook_file .* can be read by others \(mode 0644\)") as caught:
-        way(webhook_file=str(file))
+        make_channel(webhook_file=str(file))
     assert caught.value.hint == f"chmod 600 {file}"
     file.chmod(0o600)
-    assert way(webhook_file=str(file)).destination == "https://host"
+    assert make_channel(webhook_file=str(file)).destination == "https://host"
 
 
 def test_a_mail_server_gets_the_password_only_over_tls() -> None:

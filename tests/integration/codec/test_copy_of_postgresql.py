@@ -1,4 +1,4 @@
-"""COPY text as PostgreSQL itself writes and reads it."""
+"""The codec reads and writes COPY text exactly as PostgreSQL does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCHEMA = TableSchema(
 HARD = ["\\N", "", "\\", "\t\n\\.", "🙂é", None, "\\\\x41", "\\."]
 
 
-def test_every_character_survives_the_way_from_one_table_to_another(database: str) -> None:
+def test_every_character_is_copied_unchanged_from_one_table_to_another(database: str) -> None:
     layout = Layout.of(SCHEMA)
     rows = [
         (i, "".join(map(chr, range(i + 1, i + 41))), bytes(range(256)) if i % 3 else None, HARD[i % len(HARD)])

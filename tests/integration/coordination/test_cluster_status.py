@@ -28,7 +28,7 @@ MAIN = Leadership(
 
 
 class Cluster:
-    """A cluster as its brokers would leave it in etcd, and the command."""
+    """A cluster's records as its brokers would leave them in etcd, and the command to test."""
 
     def __init__(self, etcd: EtcdCluster, folder: Path) -> None:
         self.name = etcd.new_name()
@@ -37,13 +37,13 @@ class Cluster:
         self.config.write_text(f'[cluster]\nname = "{self.name}"\nbroker_id = "x"\netcd = {addresses}\n')
         self.coordinators = [EtcdCoordinator(etcd.addresses, self.name, lease_s=60, timeout_s=60.0) for _ in "abc"]
 
-    def alive(self, *members: Member) -> None:
+    def register_brokers(self, *members: Member) -> None:
         for coordinator, member in zip(self.coordinators, members, strict=False):
             coordinator.register(LiveBroker(member=member, address=f"{member.broker}.example:7400", site="n"))
 
     def venus(self, *arguments: str, code: int) -> tuple[str, str]:
         command = [sys.executable, "-m", "venus.cli", "cluster", "status", *arguments, "-c", str(self.config)]
-        own = dict(os.environ)  # GNU readline puts a width into what a child would inherit by itself
+        own = dict(os.environ)  # GNU readline puts its width into COLUMNS, which a child process would inherit
         end = time.monotonic() + 60
         while True:
             done = forked.run(command, capture_output=True, text=True, timeout=60, check=False, env=own)
@@ -64,7 +64,7 @@ def cluster(etcd_server: EtcdCluster, tmp_path: Path) -> Iterator[Cluster]:
 
 def test_a_cluster_at_work_is_shown_and_nothing_is_wrong(cluster: Cluster) -> None:
     cluster.coordinators[0].identity(create=True)
-    cluster.alive(A, B, C)
+    cluster.register_brokers(A, B, C)
     cluster.coordinators[0].create(MAIN)
 
     out, _ = cluster.venus(code=0)
@@ -94,9 +94,9 @@ def test_a_cluster_at_work_is_shown_and_nothing_is_wrong(cluster: Cluster) -> No
     ]
 
 
-def test_what_needs_an_operator_is_reported(cluster: Cluster) -> None:
+def test_states_that_need_an_operator_are_reported(cluster: Cluster) -> None:
     cluster.coordinators[0].identity(create=True)
-    cluster.alive(B)
+    cluster.register_brokers(B)
     cluster.coordinators[0].create(replace(MAIN, in_sync=frozenset({A, B}), unclean_terms=(3,)))
 
     out, _ = cluster.venus(code=1)
@@ -110,7 +110,7 @@ def test_what_needs_an_operator_is_reported(cluster: Cluster) -> None:
     assert not json.loads(cluster.venus("--json", code=1)[0])["healthy"]
 
 
-def test_a_cluster_whose_brokers_are_all_gone_says_who_must_come_back(cluster: Cluster) -> None:
+def test_a_cluster_without_living_brokers_names_those_that_must_return(cluster: Cluster) -> None:
     cluster.coordinators[0].identity(create=True)
     cluster.coordinators[0].create(replace(MAIN, leader=None, in_sync=frozenset({A}), last_in_sync=frozenset({B})))
 
@@ -119,14 +119,14 @@ def test_a_cluster_whose_brokers_are_all_gone_says_who_must_come_back(cluster: C
     assert "! main has no leader, and no complete replica is alive: start one of a/s-a, b/s-b" in out
 
 
-def test_a_cluster_that_etcd_does_not_have_is_refused(cluster: Cluster) -> None:
+def test_a_cluster_that_is_unknown_to_etcd_is_refused(cluster: Cluster) -> None:
     _, err = cluster.venus(code=2)
 
     assert f"has no cluster '{cluster.name}'" in err
     assert "[cluster] name" in err
 
 
-def test_without_a_cluster_or_without_etcd_one_line_says_so(cluster: Cluster) -> None:
+def test_a_missing_cluster_or_etcd_is_reported_in_one_line(cluster: Cluster) -> None:
     cluster.config.write_text('[cluster]\nname = "shop"\nbroker_id = "x"\netcd = ["127.0.0.1:1"]\n')
     _, err = cluster.venus(code=75)
     assert "etcd does not answer within 5 s (127.0.0.1:1: Connection refused)" in err

@@ -1,4 +1,4 @@
-"""Tables of the application at a MariaDB or SQLite database that follows: keys, values, and other pipelines."""
+"""Tables of the application at a MariaDB or SQLite follower: equal keys, altered values, and other pipelines."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ __all__ = ["broker", "feed"]
 pytestmark = pytest.mark.integration
 
 LABEL = table(1, "label", column(1, "id", TEXT), column(2, "code", TEXT))
-#: How the application has declared the table, in which the keys 'a' and 'A' are equal.
+#: Definition of the application's table, whose collation treats the keys 'a' and 'A' as equal.
 _DECLARED = {
     "mariadb": "CREATE TABLE label (id varchar(20) COLLATE utf8mb4_general_ci PRIMARY KEY, code char(4))",
     "sqlite": "CREATE TABLE label (id TEXT COLLATE NOCASE PRIMARY KEY, code TEXT)",
 }
 _FINE = "x1y2"
-#: A code that MariaDB stores without its blank.
+#: A code that MariaDB stores without its trailing blank.
 _CHANGED = "12 "
-#: Rows of a cut that stay in memory: those beyond go through temporary tables.
+#: Most rows of a cut in memory: a larger cut goes through temporary tables.
 _ROWS_MAX = [pytest.param(20_000, id="in memory"), pytest.param(1, id="staged")]
 
 
 @dataclass(frozen=True)
 class Follower:
-    """A database with a table of the application, which follows."""
+    """A follower: a database with a table of the application."""
 
     place: MariaTargetPlace | SqlitePlace
     stage: Stage
 
     def limit_memory(self, rows_max: int) -> Follower:
-        """Return the same follower with another limit of the rows of a cut in memory."""
+        """Return the same follower with another limit on the rows of a cut in memory."""
         return replace(self, stage=self.stage.configure(apply={"cut_group_rows_max": rows_max}))
 
     def run(self, text: str) -> None:
-        """Run a statement as the application does."""
+        """Execute a statement as the application does."""
         if isinstance(self.place, MariaTargetPlace):
             self.place.server.execute(text, self.place.database)
         else:
             self.place.query(text)
 
     def begin(self) -> None:
-        """Follow from the end of the queue on."""
+        """Start to follow at the end of the queue."""
         end = self.stage.feed.broker.next_offset
         side = self.stage.target.open_side()
         assert isinstance(side, RelationalSide)
@@ -85,13 +85,13 @@ class Follower:
 
     @property
     def keys(self) -> set[str]:
-        """The keys in the table."""
+        """Return the keys in the table."""
         return {str(key) for (key,) in self.place.rows(self.stage.settings, LABEL)}
 
 
 @pytest.fixture(params=_DECLARED)
 def follower(request: pytest.FixtureRequest, tmp_path: Path, broker: FakeDelivery, feed: Feed) -> Follower:
-    """Make a follower whose table has one row, 'A', which the other database has too."""
+    """Make a follower whose table has one row, 'A', like the table of the leading database."""
     place: MariaTargetPlace | SqlitePlace = SqlitePlace(tmp_path / "old.db", OLD)
     if request.param == "mariadb":
         server, url = (request.getfixturevalue(f"mariadb_{name}") for name in ("server", "database"))
@@ -114,7 +114,7 @@ def test_a_deletion_spares_a_row_whose_key_is_equal_in_the_collation(follower: F
 
 
 @pytest.mark.parametrize("follower", ["mariadb"], indirect=True)
-def test_a_value_that_the_table_would_change_waits_in_quarantine(follower: Follower) -> None:
+def test_a_value_that_the_table_would_alter_waits_in_quarantine(follower: Follower) -> None:
     follower.apply(put("b", _CHANGED), put("c", _FINE))
     assert follower.keys == {"A", "c"}
     assert [row.key for row in follower.stage.target.open_quarantine().list()] == ['{"id": "b"}']
@@ -130,7 +130,7 @@ def test_a_resync_replaces_a_row_whose_key_is_equal_in_the_collation(follower: F
 def test_a_resync_keeps_each_of_two_changes_whose_keys_are_equal_in_the_collation(
     follower: Follower, broker: FakeDelivery, rows_max: int
 ) -> None:
-    """The snapshot of the resync still has the key that one of the changes deletes."""
+    """The snapshot of the resync still contains the key that one of the changes deletes."""
     follower = follower.limit_memory(rows_max)
 
     def move_on() -> None:

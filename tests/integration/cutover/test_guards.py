@@ -1,4 +1,4 @@
-"""What must not slip through a cut-over: rows that arrive in the middle or refer to nothing, a kill after the mark."""
+"""States that forbid a cut-over: rows that arrive late or refer to nothing, pending changes; a kill after the mark."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def e2e(tmp_path: Path, app: sqlite3.Connection, database: str) -> Iterator[EndT
 
 
 def is_connected(e2e: EndToEnd) -> bool:
-    """Whether both adapters are connected: until then a cut-over says that nothing captures or applies what waits.
+    """Return whether both adapters are connected: until then a cut-over reports pending changes that nothing captures.
 
-    What waits may be what the first fill has left, a half message whose decision was on its way when it ended.
+    A pending change may be the first fill's last half message, if the fill ended while its decision was on the way.
     """
     with AdminClient(e2e.broker.address) as admin:
         (found,) = admin.status("main").businesses
@@ -81,11 +81,11 @@ def is_marked(e2e: EndToEnd) -> bool:
     return bool(query(e2e.target, "SELECT 1 FROM venus.cutover"))
 
 
-def test_rows_that_refer_to_nothing_forbid_it_unless_they_are_left(e2e: EndToEnd, app: sqlite3.Connection) -> None:
-    app.execute("INSERT INTO child VALUES (4, 99)")  # SQLite checks nothing by default
+def test_rows_with_dangling_references_forbid_a_cutover_unless_accepted(e2e: EndToEnd, app: sqlite3.Connection) -> None:
+    app.execute("INSERT INTO child VALUES (4, 99)")  # SQLite does not check references by default
     e2e.wait_until_caught_up()
     ask = "SELECT convalidated, confdeltype::text FROM pg_constraint WHERE contype = 'f'"
-    assert query(e2e.target, ask) == [(True, "a")]  # VALID, and yet not true
+    assert query(e2e.target, ask) == [(True, "a")]  # the constraint is VALID, although a row violates it
 
     with pytest.raises(Refused, match=r"public.child \(parent\) -> public.parent: 1 row refers to nothing"):
         run_cutover(e2e.settings, "main", cutover_request())
@@ -98,7 +98,7 @@ def test_rows_that_refer_to_nothing_forbid_it_unless_they_are_left(e2e: EndToEnd
         query(e2e.target, "INSERT INTO child VALUES (5, 99)")
 
 
-def test_another_target_that_has_halted_forbids_nothing(e2e: EndToEnd) -> None:
+def test_another_target_that_has_halted_does_not_forbid_a_cutover(e2e: EndToEnd) -> None:
     halted = TableCondition(table_id=1, name="main.parent", state="HALTED", reason="no")
     with (
         Subscriber(e2e.broker.address, "main", "main/b", credit_bytes=1 << 20) as other,
@@ -112,7 +112,7 @@ def test_another_target_that_has_halted_forbids_nothing(e2e: EndToEnd) -> None:
     assert is_marked(e2e)
 
 
-def test_a_row_that_arrives_during_the_comparison_forbids_it(
+def test_a_row_that_arrives_during_the_comparison_forbids_a_cutover(
     e2e: EndToEnd, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_counters = PostgresCutover.set_counters
@@ -127,7 +127,7 @@ def test_a_row_that_arrives_during_the_comparison_forbids_it(
     assert not is_marked(e2e)
 
 
-def test_a_row_that_arrives_right_before_the_mark_forbids_it(
+def test_a_row_that_arrives_right_before_the_mark_forbids_a_cutover(
     e2e: EndToEnd, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_mark = PostgresCutover.put_mark
@@ -145,7 +145,9 @@ def test_a_row_that_arrives_right_before_the_mark_forbids_it(
     assert run_cutover(e2e.settings, "main", cutover_request()).certificate["equal"]
 
 
-def test_people_who_write_are_named_and_a_rehearsal_tells_of_everything(e2e: EndToEnd, app: sqlite3.Connection) -> None:
+def test_writing_sessions_are_named_and_a_rehearsal_reports_all_findings(
+    e2e: EndToEnd, app: sqlite3.Connection
+) -> None:
     stop = threading.Event()
 
     def write() -> None:
@@ -168,10 +170,10 @@ def test_people_who_write_are_named_and_a_rehearsal_tells_of_everything(e2e: End
     assert not is_marked(e2e)
 
 
-def test_people_who_write_are_named_also_if_every_look_meets_a_half_message(
+def test_writing_sessions_are_named_also_while_a_half_message_is_undecided(
     e2e: EndToEnd, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change is in the source's log, then undecided, then behind the broker's end: which one, is a matter of luck."""
+    """A change is in the source's log, then undecided, then below the broker's end: which state is seen is chance."""
 
     def read_unlucky(*arguments: Any) -> Readiness:
         app.execute("INSERT INTO parent (name) VALUES ('busy')")
@@ -206,7 +208,7 @@ def test_a_kill_after_the_mark_is_finished_by_the_next_run(e2e: EndToEnd, monkey
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["left-there", "dropped-at-the-source"])
-def test_a_table_that_left_capture_forbids_it_until_it_is_dropped(
+def test_a_table_that_left_capture_forbids_a_cutover_until_it_is_dropped(
     e2e: EndToEnd, app: sqlite3.Connection, dropped: bool
 ) -> None:
     with closing(open_source(e2e.settings)) as source:
@@ -233,13 +235,13 @@ def test_a_table_that_left_capture_forbids_it_until_it_is_dropped(
     assert is_marked(e2e)
 
 
-def test_a_captured_table_that_was_dropped_at_the_target_forbids_it(e2e: EndToEnd) -> None:
+def test_a_captured_table_that_was_dropped_at_the_target_forbids_a_cutover(e2e: EndToEnd) -> None:
     e2e.at_target("DROP TABLE child")
     with pytest.raises(Refused, match=r"main\.child is captured and not at the target"):
         run_cutover(e2e.settings, "main", cutover_request())
 
 
-def test_what_capture_never_saw_is_noticed(tmp_path: Path, database: str, second_database: str) -> None:
+def test_differences_that_capture_never_saw_are_noticed(tmp_path: Path, database: str, second_database: str) -> None:
     with closing(psycopg2.connect(libpq(database))) as app:
         app.cursor().execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
         app.commit()

@@ -1,4 +1,4 @@
-"""Each database's error about a lock is recognised as such, so that a switch repeats its step."""
+"""Each database's lock errors are recognised as such, so that a switch repeats its step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TABLE = "CREATE TABLE {} (id int PRIMARY KEY, n int)"
 _ROWS = "INSERT INTO {} VALUES (1, 0), (2, 0)"
 _NAMES = {"postgresql": "public.locked", "mariadb": "locked"}
 _SHORT = {"postgresql": "SET lock_timeout = '200ms'", "mariadb": "SET innodb_lock_wait_timeout = 1"}
-#: Longer than it takes to find the deadlock.
+#: Longer than a database needs to detect the deadlock.
 _LONG = {"postgresql": "SET lock_timeout = 0", "mariadb": "SET innodb_lock_wait_timeout = 30"}
 
 
@@ -35,7 +35,7 @@ Connect = tuple[str, Callable[[], Any]]
 
 @pytest.fixture(params=["postgresql-source", "postgresql-target", "mariadb-source", "mariadb-target"])
 def connect(request: pytest.FixtureRequest, database: str, mariadb_database: str) -> Connect:
-    """Return the kind of a database with the table, and how VENUS connects to it."""
+    """Return the kind of a database that has the table, and a function that connects to it."""
     makers: dict[str, Callable[[], Any]] = {
         "postgresql-source": lambda: PostgresConnection(database, application="venus test"),
         "postgresql-target": lambda: TargetSession(database, application="venus test"),

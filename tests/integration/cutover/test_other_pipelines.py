@@ -1,4 +1,4 @@
-"""A captured PostgreSQL database to which other pipelines write: only what its follower applies is not captured."""
+"""A captured PostgreSQL database to which other pipelines write: only its follower's changes are not captured."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = ["broker", "feed"]
 
 pytestmark = pytest.mark.integration
 
-#: The database of a pair that was the target of its first direction.
+#: Key of the database that was the target of the first direction.
 NEW = "new"
 RECORD = SideRecord(business="main", name=NEW, peer="@source", state=SideState.FOLLOWING, switch=0)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A database to which target `other` of a pipeline is loaded, and in which another pipeline captures."""
+    """A database that is target `other` of one pipeline, and the source of another one."""
 
     url: str
     broker: FakeDelivery
@@ -44,7 +44,7 @@ class Chain:
 
     @property
     def follower(self) -> Stage:
-        """The same database as the one of a pair that follows."""
+        """Return the same database as the follower of a pair."""
         return Stage.at(PostgresPlace(self.url, NEW), self.broker.address, self.feed)
 
     def open_side(self) -> PostgresSide:
@@ -70,13 +70,13 @@ class Chain:
 
     @property
     def keys(self) -> set[str]:
-        """The keys in the table."""
+        """Return the keys in the table."""
         return {key for (key,) in query(self.url, "SELECT id::text FROM shop.items")}
 
 
 @pytest.fixture(params=["replica", "deferred"])
 def writer(request: pytest.FixtureRequest, database: str) -> Iterator[str]:
-    """Return the URL by which targets connect: their role may disable triggers, or it may not."""
+    """Return the URL by which targets connect: their role may or may not disable triggers."""
     if request.param == "replica":
         yield database
         return
@@ -104,7 +104,7 @@ def source(database: str) -> Iterator[PostgresSource]:
 
 
 def install(source: PostgresSource) -> Follower:
-    """Capture the table, and read what it has."""
+    """Capture the table, and read its rows."""
     source.installer.install(["shop.items"], [])
     follower = Follower(source)
     follower.drain()
@@ -112,7 +112,7 @@ def install(source: PostgresSource) -> Follower:
 
 
 def captured_keys(follower: Follower) -> set[str]:
-    """Read the changes, and return the keys that the next target has."""
+    """Read the changes, and return the keys that they leave at the next target."""
     follower.drain()
     return {str(key[0]) for key in follower.rows("items")}
 
@@ -127,7 +127,7 @@ def test_what_another_pipeline_applies_is_captured(chain: Chain, source: Postgre
     assert captured_keys(follower) == {"1", "2"}
 
 
-def test_what_the_follower_of_a_pair_applies_is_not_captured(chain: Chain, source: PostgresSource) -> None:
+def test_changes_that_the_follower_of_a_pair_applies_are_not_captured(chain: Chain, source: PostgresSource) -> None:
     follower = install(source)
     chain.follow()
     chain.apply(chain.follower, 2)
@@ -137,7 +137,7 @@ def test_what_the_follower_of_a_pair_applies_is_not_captured(chain: Chain, sourc
     assert captured_keys(follower) == {"1", "2", "3"}  # the other pipeline has applied 2 as well
 
 
-def test_tables_are_read_again_that_another_pipeline_has_begun_to_write(
+def test_tables_that_another_pipeline_has_begun_to_write_are_read_again(
     database: str, broker: FakeDelivery, feed: Feed, source: PostgresSource
 ) -> None:
     """Its changes may have passed triggers that are not ENABLE ALWAYS."""
@@ -179,7 +179,7 @@ def test_triggers_stay_as_they_are_when_the_other_pipeline_ends(chain: Chain, so
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
-def test_triggers_of_release_0_1_0_have_missed_what_other_pipelines_applied(
+def test_triggers_of_release_0_1_0_have_missed_the_changes_of_other_pipelines(
     chain: Chain, database: str, source: PostgresSource, is_alone: bool
 ) -> None:
     install(source)

@@ -1,4 +1,4 @@
-"""A cut-over compares the target's tables with what the source says of them, and lists what mends them."""
+"""A cut-over compares the target's constraints with the source's, and lists the statements that repair the target."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CREATE UNIQUE INDEX one_name ON "Child" (name) WHERE kind IS NOT NULL;
 INSERT INTO parent (mood) VALUES ('merry');
 INSERT INTO "Child" (parent, code, name) VALUES (1, 'c', 'n');
 """
-#: What weakens a promise at the target, and what only differs.
+#: DDL that removes a constraint at the target, and DDL that only makes the target different.
 WEAKER = {
     'ALTER TABLE "Child" DROP CONSTRAINT "Fair"': "check Fair is missing",
     'ALTER TABLE "Child" DROP CONSTRAINT limited, ADD CONSTRAINT limited CHECK (name IS NOT NULL)': (
@@ -83,7 +83,7 @@ def schema_differences(found: CutoverOutcome) -> dict[str, tuple[str, bool]]:
     return {d["what"]: (d["statement"], d["blocks"]) for d in found.certificate["schema_differences"]}
 
 
-def test_what_differs_is_listed_and_what_is_weaker_forbids_it(
+def test_differences_are_listed_and_weaker_constraints_forbid_a_cutover(
     tmp_path: Path, second_database: str, database: str
 ) -> None:
     query(database, _POSTGRES)
@@ -109,7 +109,7 @@ def test_what_differs_is_listed_and_what_is_weaker_forbids_it(
         assert (schema_differences(mended), mended.blocks) == ({}, ())
 
 
-def test_an_operator_may_accept_what_is_weaker(tmp_path: Path, second_database: str, database: str) -> None:
+def test_an_operator_may_accept_weaker_constraints(tmp_path: Path, second_database: str, database: str) -> None:
     query(database, "CREATE TABLE t (id int PRIMARY KEY, v int CONSTRAINT fair CHECK (v > 0))")
     with end_to_end(tmp_path, database, second_database) as e2e:
         start_equal(e2e)
@@ -119,14 +119,14 @@ def test_an_operator_may_accept_what_is_weaker(tmp_path: Path, second_database: 
         assert (found["table"], found["what"], found["blocks"]) == ("public.t", "check fair is missing", True)
 
 
-def test_a_target_as_it_was_made_from_sqlite_has_none(tmp_path: Path, second_database: str) -> None:
+def test_a_target_made_from_sqlite_has_no_differences(tmp_path: Path, second_database: str) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as app:
         app.executescript(f"PRAGMA journal_mode = wal; {_SQLITE}")
     with end_to_end(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", second_database) as e2e:
         assert schema_differences(rehearse(start_equal(e2e))) == {}
 
 
-def test_a_target_as_it_was_made_from_mariadb_has_none(
+def test_a_target_made_from_mariadb_has_no_differences(
     tmp_path: Path, second_database: str, mariadb_server: MariaServer, mariadb_database: str
 ) -> None:
     with closing(mariadb_server.connect(str(sqlalchemy.make_url(mariadb_database).database), autocommit=True)) as app:
@@ -136,7 +136,7 @@ def test_a_target_as_it_was_made_from_mariadb_has_none(
         assert schema_differences(rehearse(start_equal(e2e))) == {}
 
 
-def test_a_table_as_it_is_made_from_oracle_has_none(tmp_path: Path, second_database: str, database: str) -> None:
+def test_a_table_made_from_oracle_has_no_differences(tmp_path: Path, second_database: str, database: str) -> None:
     with end_to_end(tmp_path, database, second_database) as e2e:
         opened = PostgresDatabase(e2e.settings, "main")
         placed = [opened.place(add_structure(SCHEMA, ROWS))]

@@ -1,4 +1,4 @@
-"""Values that two databases write in two ways are compared in the form that the target stores."""
+"""Values that two databases write differently are compared in the form that the target stores."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEMA = TableSchema(
 )
 
 
-def test_other_forms_of_the_same_rows_have_the_same_hash(database: str) -> None:
+def test_the_same_rows_in_other_text_forms_have_the_same_hash(database: str) -> None:
     query(database, "CREATE TABLE goods (id bigint, price numeric(10,2), code char(5), at timestamp, note text)")
     query(
         database,
@@ -62,7 +62,7 @@ def test_other_forms_of_the_same_rows_have_the_same_hash(database: str) -> None:
             shown = converter.convert_rows(section, SCHEMA)
             converted.add(shown.record_ids, shown.rows)
         with PostgresRowConverter(session, placed):
-            pass  # what it makes is gone when it ends
+            pass  # its temporary table is dropped at the end
 
     assert converted == wanted
     assert plain != wanted

@@ -1,4 +1,4 @@
-"""The cut-over from sources other than SQLite: numbers, cascades and checks are the target's own afterwards."""
+"""Cut-over from sources other than SQLite: afterwards the target has its own counters, cascades and checks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _MARIADB = (
 
 
 def cut_over(e2e: EndToEnd) -> dict[str, Any]:
-    """Bring the source to the target, rehearse, then cut over; return the certificate."""
+    """Load and follow the source, rehearse, then cut over; return the certificate."""
     e2e.install()
     e2e.load()
     e2e.start()
@@ -74,7 +74,7 @@ def test_from_postgresql(tmp_path: Path, second_database: str, database: str) ->
         assert (compared.verdict, compared.tables) == (
             "same",
             len(certified["tables"]),
-        )  # undo has found it as certified
+        )  # undo has found the target as certified
         query(database, "INSERT INTO customer (name) VALUES ('drawn and gone'); DELETE FROM customer WHERE id = 3")
         e2e.wait_until_caught_up()
         kinds = "SELECT attidentity::text FROM pg_attribute WHERE attrelid = 'customer'::regclass AND attname = 'id'"
@@ -94,7 +94,7 @@ def test_from_postgresql(tmp_path: Path, second_database: str, database: str) ->
             query(second_database, "INSERT INTO customer (id, name) VALUES (9, 'd')")
         assert query(second_database, "SELECT nextval('tickets'), nextval('tickets')") == [(105, 110)]
         query(second_database, "DELETE FROM customer WHERE id = 1")
-        assert query(second_database, "SELECT no FROM orders") == [(2,)]  # the cascade is the target's now
+        assert query(second_database, "SELECT no FROM orders") == [(2,)]  # the cascade is the target's own now
         valid = "SELECT bool_and(convalidated) FROM pg_constraint WHERE contype IN ('f', 'c')"
         assert query(second_database, valid) == [(True,)]
 

@@ -1,4 +1,4 @@
-"""Two engines: a home, and a mirror below it."""
+"""Two engines: a home, and its mirror."""
 
 from __future__ import annotations
 

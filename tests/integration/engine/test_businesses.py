@@ -25,7 +25,7 @@ def names(engine: Core) -> list[str]:
 
 
 def hold_commit_thread(engine: Core) -> threading.Event:
-    """Have the commit thread wait for what is returned, in a group of its own."""
+    """Block the commit thread in a command of its own until the returned event is set."""
     began, go = threading.Event(), threading.Event()
 
     def wait(_: object) -> None:
@@ -41,7 +41,7 @@ def settle(engine: Core) -> None:
     engine.commits.submit(lambda _group: None).result(WAIT_S)
 
 
-def test_a_name_that_is_only_asked_about_is_no_business(tmp_path: Path) -> None:
+def test_a_name_in_a_request_alone_creates_no_business(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     request = broker_pb2.OpenSnapshotRequest(business=JUNK)
     for ask in (
@@ -65,7 +65,7 @@ def test_a_producer_that_ships_nothing_leaves_no_trace(tmp_path: Path) -> None:
         engine.producers.init(JUNK, "p", 0, 7).result(WAIT_S)
     engine.producers.leave(JUNK)
     assert engine.producers.init(JUNK, "p", 2**47, 0).result(WAIT_S).epoch == 2**47 + 1
-    assert names(engine) == [JUNK]  # it is connected, and seen
+    assert names(engine) == [JUNK]  # the producer is connected, and visible in the status
     engine.producers.leave(JUNK)
     settle(engine)
     assert names(engine) == []
@@ -91,12 +91,12 @@ def test_the_epoch_of_a_new_business_is_logged_with_its_first_half_message(tmp_p
     engine.stop()
 
 
-def test_a_consumer_may_be_there_before_the_first_half_message(tmp_path: Path) -> None:
+def test_a_consumer_may_attach_before_the_first_half_message(tmp_path: Path) -> None:
     clock = Clock()
     engine = engines.make(tmp_path, clock)
     producer = Producer(engine)
     token = engine.subscriptions.attach(BUSINESS, "g", 0)
-    for _ in range(3):  # its acknowledgement is logged when the business has a log
+    for _ in range(3):  # its acknowledgement is logged as soon as the business has a log
         clock.now_s += 1
         settle(engine)
     assert not engine.catalogue.list_stored()
@@ -112,7 +112,7 @@ def test_a_consumer_may_be_there_before_the_first_half_message(tmp_path: Path) -
     engine.stop()
 
 
-def test_new_businesses_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_new_businesses_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "NEW_MAX", 2)
     engine = engines.make(tmp_path)
     for name in ("a", "b"):
@@ -176,7 +176,7 @@ def test_a_forgotten_business_never_returns(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     assert names(engine) == ["other"]
     assert len(engines.full_data(engine, business="other")) == 500
-    again = Producer(engine)  # the name may be used again, and begins from nothing
+    again = Producer(engine)  # the name may be used again, for a business that begins empty
     assert (again.ack.last_batch, again.ack.next_offset) == (0, 0)
     again.commit(engines.rows(1, 2))
     assert sorted(b.number for b in engine.catalogue.list_stored()) == [1, 3]
@@ -205,10 +205,10 @@ def test_a_business_in_use_is_not_forgotten(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_a_stream_that_ends_in_a_group_that_is_given_up_ends_once(
+def test_a_stream_that_ends_in_an_aborted_group_is_released_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its commands are run again; a second release would be that of another stream, which is still there."""
+    """Commands of an aborted group run again; a second release would release another stream, which still exists."""
     engine = engines.make(tmp_path)
     fill_business(engine)
     engine.producers.leave(BUSINESS)
@@ -217,7 +217,7 @@ def test_a_stream_that_ends_in_a_group_that_is_given_up_ends_once(
     ends, stays = (engine.subscriptions.attach(BUSINESS, group, 0) for group in ("ends", "stays"))
     settle(engine)
     monkeypatch.setattr("venus.broker.machine.records.encode_half", _fail_for_batch_of(77))
-    go = hold_commit_thread(engine)  # what follows shares a group
+    go = hold_commit_thread(engine)  # the next commands share a group
     failed = engine.producers.take_halves("other", bad.epoch, [bad.next_half(engines.rows(1, 77))])
     engine.subscriptions.detach(BUSINESS, "ends", ends)
     go.set()
@@ -233,7 +233,7 @@ def test_a_stream_that_ends_in_a_group_that_is_given_up_ends_once(
     engine.stop()
 
 
-def test_a_business_is_forgotten_while_its_full_data_is_behind(tmp_path: Path) -> None:
+def test_a_business_is_forgotten_while_its_full_data_lags(tmp_path: Path) -> None:
     disk = engines.Disk()
     engine = engines.make(tmp_path, errors=(errors := engines.Errors()), free_bytes=disk)
     disk.holds_full_data = True
@@ -249,7 +249,7 @@ def test_a_business_is_forgotten_while_its_full_data_is_behind(tmp_path: Path) -
     engine.stop()
 
 
-def test_a_forgotten_business_has_no_snapshot_for_who_had_found_it_before(tmp_path: Path) -> None:
+def test_a_forgotten_business_has_no_snapshot_for_a_reader_that_found_it_earlier(tmp_path: Path) -> None:
     disk = engines.Disk()
     engine = engines.make(tmp_path, free_bytes=disk)
     disk.holds_full_data = True
@@ -271,7 +271,7 @@ def test_a_forgotten_business_has_no_snapshot_for_who_had_found_it_before(tmp_pa
     engine.stop()
 
 
-# -- numbers that no source has --------------------------------------------------------------------------------------
+# -- numbers that no source sends -------------------------------------------------------------------------------------
 
 
 def test_an_epoch_that_leaves_no_room_is_refused_and_does_no_harm(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_an_epoch_that_leaves_no_room_is_refused_and_does_no_harm(tmp_path: Path
     assert highest == half_messages.EPOCH_MAX + 1
     assert (
         engine.producers.init(BUSINESS, "p", highest, 0).result(WAIT_S).epoch == highest + 1
-    )  # the broker gave it itself
+    )  # the broker assigned this epoch itself
     again = Producer(engine)
     again.decide(engines.half(6, 501, engines.rows(900, 3)))
     assert producer.epoch < again.epoch == highest + 2

@@ -1,4 +1,4 @@
-"""Which clock a broker uses for what."""
+"""Which clock a broker uses for which purpose."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from venus.rpc.subscriber import Subscriber
 BEHIND_S = 1_000_000.0
 
 
-def test_a_status_says_when_it_was_made_by_the_clock_of_its_moments(tmp_path: Path) -> None:
+def test_a_status_and_its_times_use_the_same_clock(tmp_path: Path) -> None:
     clock = engines.Clock()
     engine = engines.make(tmp_path, clock)
     try:
@@ -35,7 +35,7 @@ def test_a_status_says_when_it_was_made_by_the_clock_of_its_moments(tmp_path: Pa
 
 
 @pytest.mark.parametrize("ahead_s", [-7200.0, 7200.0])
-def test_setting_the_clock_makes_and_hides_no_alarm_of_a_half_message(tmp_path: Path, ahead_s: float) -> None:
+def test_setting_the_clock_neither_raises_nor_hides_the_alarm_of_a_half_message(tmp_path: Path, ahead_s: float) -> None:
     clock = engines.Clock()
     engine = engines.make(tmp_path, clock)
 
@@ -78,10 +78,10 @@ def is_connected(producer: Producer) -> bool:
     return True
 
 
-def test_leases_have_one_clock_that_continues_in_sleep(
+def test_leases_use_one_clock_that_also_counts_suspended_time(
     tmp_path: Path, etcd_server: EtcdCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What renews the lease, what acknowledges by it and what reports a divergence see the same time."""
+    """Renewal of the lease, acknowledgements under it and divergence reports use the same clock."""
     for module in (process, replication):
         monkeypatch.setattr(module, "steady_clock_s", lambda: time.monotonic() - BEHIND_S)
     until: list[float] = []

@@ -17,15 +17,13 @@ from venus.broker.pipeline.group import CommandGroup
 from venus.broker.pipeline.upkeep import MAINTAIN_EVERY_S
 from venus.errors import StorageError, Unavailable
 
-#: Long enough for a thread that need not wait, and after which a command ends by itself.
+#: Time enough for a thread that need not wait; time after which a blocked command fails.
 SOON_S, END_S = 0.2, 120.0
-
-
 RESTS_S = 3600.0
 
 
 class BlockingCommand:
-    """A command that ends when it may, and remembers its thread."""
+    """A command that blocks until the test lets it end, and records its thread."""
 
     def __init__(self) -> None:
         self.began, self.may_end = threading.Event(), threading.Event()
@@ -57,7 +55,7 @@ def wait_for_rest(engine: Core) -> None:
 
 
 def run_in_client_thread(engine: Core, work: Callable[[CommandGroup], None]) -> tuple[Future[None], threading.Thread]:
-    """Let a client's thread carry out a command."""
+    """Execute a command in a client's thread."""
     wait_for_rest(engine)
     future = engine.commits.submit(work, wakes=False)
     client = threading.Thread(target=engine.commits.carry_out_here)
@@ -72,7 +70,7 @@ def end(client: threading.Thread, *commands: BlockingCommand) -> None:
     assert not client.is_alive()
 
 
-def test_the_client_carries_out_its_command(engine: Core) -> None:
+def test_an_idle_engine_executes_a_command_in_the_clients_thread(engine: Core) -> None:
     command = BlockingCommand()
     command.may_end.set()
     future = engine.commits.submit(command, wakes=False)
@@ -105,7 +103,7 @@ def test_a_second_client_leaves_its_command_to_the_commit_thread(engine: Core) -
     behind.result(WAIT_S)
 
 
-def test_a_client_waits_for_no_group_of_the_commit_thread(engine: Core) -> None:
+def test_a_client_does_not_wait_for_a_group_of_the_commit_thread(engine: Core) -> None:
     own, command = BlockingCommand(), BlockingCommand()
     engine.commits.submit(own)
     assert own.began.wait(WAIT_S)
@@ -119,7 +117,7 @@ def test_a_client_waits_for_no_group_of_the_commit_thread(engine: Core) -> None:
 
 
 def test_a_command_behind_others_is_left_to_the_commit_thread(engine: Core) -> None:
-    """These may be large, or those of other clients."""
+    """The waiting commands may be large, or belong to other clients."""
     first, second = BlockingCommand(), BlockingCommand()
     for command in (first, second):
         command.may_end.set()
@@ -130,8 +128,8 @@ def test_a_command_behind_others_is_left_to_the_commit_thread(engine: Core) -> N
     assert first.thread == second.thread != threading.get_ident()
 
 
-def test_a_command_that_does_not_end_at_a_client_makes_the_broker_silent(engine: Core, clock: Clock) -> None:
-    """What comes meanwhile does not hide that."""
+def test_a_command_that_blocks_in_a_client_thread_makes_the_broker_silent(engine: Core, clock: Clock) -> None:
+    """Commands that arrive meanwhile do not hide the silence."""
     lent = BlockingCommand()
     _, client = run_in_client_thread(engine, lent)
     assert lent.began.wait(WAIT_S)
@@ -158,9 +156,9 @@ def test_a_stop_waits_for_the_client(engine: Core) -> None:
         engine.commits.submit(lambda _: None, wakes=False).result(WAIT_S)
 
 
-def test_periodic_work_is_due_although_the_thread_has_slept_through_the_group(engine: Core, clock: Clock) -> None:
+def test_periodic_work_is_done_although_the_commit_thread_slept_through_the_group(engine: Core, clock: Clock) -> None:
     own = engine.upkeep.rest_s
-    engine.commits._rest_s = lambda: 3600.0 if engine.upkeep._is_quiet else own()  # nothing else wakes it
+    engine.commits._rest_s = lambda: 3600.0 if engine.upkeep._is_quiet else own()  # nothing else wakes the thread
     engine.upkeep._is_quiet = True
     engine.commits.advance()
     eventually(lambda: engine.commits._is_at_rest and engine.commits._rests_until > clock.now_s + 2 * MAINTAIN_EVERY_S)
@@ -173,7 +171,7 @@ def test_periodic_work_is_due_although_the_thread_has_slept_through_the_group(en
     eventually(lambda: engine.commits._rests_until <= clock.now_s + MAINTAIN_EVERY_S)
 
 
-def test_nothing_is_lent_while_the_commit_thread_lingers_for_more(tmp_path: Path) -> None:
+def test_no_client_executes_a_command_while_the_commit_thread_waits_for_more(tmp_path: Path) -> None:
     engine = engines.make(tmp_path, group_commit_ms=1)
     wait_for_rest(engine)
     command = BlockingCommand()
@@ -185,7 +183,7 @@ def test_nothing_is_lent_while_the_commit_thread_lingers_for_more(tmp_path: Path
     engine.stop()
 
 
-def test_a_failing_store_ends_the_broker_whichever_thread_meets_it(tmp_path: Path) -> None:
+def test_a_failing_store_ends_the_broker_in_whichever_thread_it_fails(tmp_path: Path) -> None:
     errors, fails = Errors(), list[bool]()
 
     def on_write(moment: str) -> None:

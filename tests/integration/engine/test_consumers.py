@@ -1,4 +1,4 @@
-"""Consumers on a real store: attachments and their tokens, two positions, and absence that survives restarts."""
+"""Consumers on a real store: attachments and their tokens, two positions, and absence across restarts."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def is_known(engine: Core) -> bool:
     return any(c.group == "g" for c in status(engine).consumers)
 
 
-def test_only_time_in_which_the_broker_was_there_counts_as_absence(tmp_path: Path, clock: Clock) -> None:
+def test_only_time_in_which_the_broker_ran_counts_as_absence(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path, clock, consumer_ttl_s=TTL_S)
     Producer(engine).commit(engines.rows(0, 10))
     engine.subscriptions.detach(BUSINESS, "g", engine.subscriptions.attach(BUSINESS, "g", 0))
-    for _ in range(4):  # 80 s in four lives; the broker is off for ten days each time
+    for _ in range(4):  # 80 s in four runs; the broker is off for ten days each time
         tick(engine, clock, 20)
         assert is_known(engine)
         engine.stop()
@@ -83,7 +83,7 @@ def test_an_absence_is_not_lost_in_a_crash(tmp_path: Path, clock: Clock) -> None
     engine.stop()
 
 
-def test_a_process_that_was_stopped_expels_no_peer(tmp_path: Path, clock: Clock) -> None:
+def test_a_suspended_broker_process_expels_no_peer(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path, clock, consumer_ttl_s=TTL_S)
     Producer(engine).commit(engines.rows(0, 10))
     engine.subscriptions.detach(BUSINESS, "g", engine.subscriptions.attach(BUSINESS, "g", 0))
@@ -92,7 +92,7 @@ def test_a_process_that_was_stopped_expels_no_peer(tmp_path: Path, clock: Clock)
     engine.stop()
 
 
-def test_an_older_stream_neither_moves_nor_ends_the_group(tmp_path: Path, clock: Clock) -> None:
+def test_an_older_stream_neither_moves_nor_detaches_the_group(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path, clock)
     producer = Producer(engine)
     for n in range(5):
@@ -133,7 +133,7 @@ def test_transient_readers_of_one_name_do_not_disturb_each_other_or_a_group(tmp_
     engine.stop()
 
 
-def test_both_positions_survive_a_restart_and_what_is_held_is_seen(tmp_path: Path, clock: Clock) -> None:
+def test_both_positions_survive_a_restart_and_the_kept_offset_is_in_the_status(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path, clock, retain_bytes=500)
     producer = Producer(engine)
     for n in range(20):
@@ -158,7 +158,7 @@ def test_both_positions_survive_a_restart_and_what_is_held_is_seen(tmp_path: Pat
     engine.stop()
 
 
-def test_a_new_group_is_on_disk_before_it_is_answered(tmp_path: Path, clock: Clock) -> None:
+def test_a_new_group_is_on_disk_before_its_attachment_is_acknowledged(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path / "a", clock)
     Producer(engine).commit(engines.rows(0, 10))
     engine.subscriptions.attach(BUSINESS, "g", 10, kept=5)
@@ -187,7 +187,7 @@ def test_a_group_that_is_connected_is_not_forgotten(tmp_path: Path, clock: Clock
 
 @dataclass(frozen=True, slots=True)
 class HinderedLog(StandaloneLog):
-    """A leader that can propose nothing while `held` says so."""
+    """A leader's log that refuses proposals while `held` contains a reason."""
 
     held: tuple[list[str], ...] = ()
 
@@ -215,10 +215,8 @@ def test_a_new_group_that_was_refused_is_on_disk_before_the_next_answer(tmp_path
     engine.stop()
 
 
-def test_where_a_term_ends_the_log_says_what_is_known_of_a_group_that_is_not_attached(
-    tmp_path: Path, clock: Clock
-) -> None:
-    """The end is carried out in the commit thread; by then a group may have come in a newer term."""
+def test_the_log_records_the_state_of_an_unattached_group_at_the_end_of_a_term(tmp_path: Path, clock: Clock) -> None:
+    """The commit thread executes the end of a term; by then a group may have attached in a newer term."""
     engine = engines.make(tmp_path, clock)
     Producer(engine).commit(engines.rows(0, 10))
     older = {group: engine.subscriptions.attach(BUSINESS, group, 0) for group in ("g", "back")}
@@ -238,7 +236,7 @@ def test_where_a_term_ends_the_log_says_what_is_known_of_a_group_that_is_not_att
     engine.stop()
 
 
-def test_what_was_proposed_of_a_group_before_the_term_ended_is_known_if_it_stays(tmp_path: Path, clock: Clock) -> None:
+def test_a_proposal_about_a_group_from_an_ended_term_counts_if_its_entry_stays(tmp_path: Path, clock: Clock) -> None:
     replicas = Replicas()
     engine = engines.make(tmp_path, clock, watermark=replicas)
     Producer(engine).commit(engines.rows(0, 10))
@@ -267,8 +265,8 @@ def advance(clock: Clock) -> None:
     clock.now_s += 1
 
 
-def test_nothing_is_logged_of_a_group_behind_the_word_that_it_is_forgotten(tmp_path: Path, clock: Clock) -> None:
-    """What it acknowledged last may be waiting for that: the group would be there again after a restart."""
+def test_nothing_is_logged_of_a_group_after_its_forgetting(tmp_path: Path, clock: Clock) -> None:
+    """Its last acknowledgement may still be unlogged: logged later, it would restore the group at a restart."""
     engine = engines.make(tmp_path, clock)
     Producer(engine).commit(engines.rows(0, 10))
     token = engine.subscriptions.attach(BUSINESS, "g", 0)
@@ -277,7 +275,7 @@ def test_nothing_is_logged_of_a_group_behind_the_word_that_it_is_forgotten(tmp_p
     engine.subscriptions.detach(BUSINESS, "g", token)
     go = hold_commit_thread(engine)
     with ThreadPoolExecutor(1) as pool:
-        # the upkeep of the group in which it is forgotten, and of no earlier one, logs what is waiting
+        # the upkeep that logs pending positions runs in the group in which it is forgotten, and in no earlier one
         engine.commits.submit(lambda _group: advance(clock), line=engine.catalogue.find(BUSINESS))
         asked = pool.submit(engine.subscriptions.forget, BUSINESS, "g")
         eventually(lambda: len(engine.commits._waiting) == 2)
@@ -291,8 +289,8 @@ def test_nothing_is_logged_of_a_group_behind_the_word_that_it_is_forgotten(tmp_p
     engine.stop()
 
 
-def test_a_group_is_forgotten_with_its_entry_though_the_operator_was_refused(tmp_path: Path, clock: Clock) -> None:
-    """Else memory keeps what the log has given up, and its absence is logged: it would rise again."""
+def test_a_group_is_forgotten_with_its_entry_though_the_operator_got_an_error(tmp_path: Path, clock: Clock) -> None:
+    """Otherwise memory would keep the group that the log has dropped, and log its absence: the group would reappear."""
     replicas = Replicas()
     engine = engines.make(tmp_path, clock, watermark=replicas)
     Producer(engine).commit(engines.rows(0, 10))
@@ -317,8 +315,8 @@ def test_a_group_is_forgotten_with_its_entry_though_the_operator_was_refused(tmp
     engine.stop()
 
 
-def test_a_lease_ends_by_time_in_which_the_broker_was_there(tmp_path: Path, clock: Clock) -> None:
-    """Neither a clock that is set nor a broker that is off ends a load that continues."""
+def test_a_lease_expires_only_by_time_in_which_the_broker_ran(tmp_path: Path, clock: Clock) -> None:
+    """Neither a clock that is set nor a broker that is off ends the lease of a load in progress."""
     engine = engines.make(tmp_path, clock)
     Producer(engine).commit(engines.rows(0, 10))
     eventually(lambda: engines.full_data(engine) != {})
@@ -347,7 +345,7 @@ def test_a_lease_ends_by_time_in_which_the_broker_was_there(tmp_path: Path, cloc
 
 
 def test_a_short_absence_is_stored_when_the_broker_stops(tmp_path: Path, clock: Clock) -> None:
-    """Else a broker that is restarted often would never forget anyone."""
+    """Otherwise a broker that is often restarted would never forget a consumer."""
     engine = engines.make(tmp_path, clock, consumer_ttl_s=7 * DAY_S)
     Producer(engine).commit(engines.rows(0, 10))
     engine.subscriptions.detach(BUSINESS, "g", engine.subscriptions.attach(BUSINESS, "g", 0))
@@ -362,7 +360,7 @@ def test_a_short_absence_is_stored_when_the_broker_stops(tmp_path: Path, clock: 
     assert business.consumers["g"].away_us == 18 * 10**6
 
 
-def test_positions_of_many_groups_are_logged_a_part_at_a_time_and_all_of_them_in_the_end(
+def test_positions_of_many_groups_are_logged_in_parts_until_all_are_logged(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "ACKNOWLEDGED_MAX", 8)
@@ -370,7 +368,7 @@ def test_positions_of_many_groups_are_logged_a_part_at_a_time_and_all_of_them_in
     Producer(engine).commit(engines.rows(0, 10))
     groups = [f"g{n}" for n in range(50)]
     tokens = {name: engine.subscriptions.attach(BUSINESS, name, 0) for name in groups}
-    for _ in range(20):  # that they are attached
+    for _ in range(20):  # the entry of their attachment
         tick(engine, clock, 1)
     (business,) = engine.catalogue.list_stored()
     before = business.log.end

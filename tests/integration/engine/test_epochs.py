@@ -1,4 +1,4 @@
-"""However often producers took over: a consumer of another history is found out, and the record stays short."""
+"""However many producers take over, a consumer of another history is detected, and the record of epochs stays short."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from venus.broker.store import keys
 from venus.errors import OffsetDiverged
 
 TAKEN_OVER = 5 * EPOCHS_MAX
-#: Rows of the batch of each producer, in turns: so do epochs begin at all sorts of distances.
+#: Number of rows in the producers' batches, in turn, so that epochs begin at various distances.
 ROWS = (3, 1, 7, 2)
-#: Of these producers, which commit several batches.
+#: Every tenth producer commits several batches.
 BUSY_EVERY = 10
 
 
 class History:
-    """What was committed, as a list of epochs with their first offsets, none left out."""
+    """The complete list of epochs with their first offsets."""
 
     def __init__(self) -> None:
         self.begins: list[tuple[int, int]] = []
         self.end = 0
 
-    def flap(self, engine: Core, times: int) -> None:
-        """Let so many producers take over from each other, each of which commits something."""
+    def take_over_repeatedly(self, engine: Core, times: int) -> None:
+        """Let this many producers take over from each other and commit at least one batch each."""
         for n in range(times):
             producer = Producer(engine)
             self.begins.append((producer.epoch, self.end))
@@ -40,12 +40,12 @@ class History:
                 self.end += ROWS[n % len(ROWS)]
 
     def end_of(self, epoch: int) -> int:
-        """Return where an epoch ended."""
+        """Return the end offset of an epoch."""
         return next((start for known, start in self.begins if known > epoch), self.end)
 
 
 def require_same_verdicts(engine: Core, history: History) -> None:
-    """Ask about every epoch, at the offsets around its end that the queue has."""
+    """Check the position verdict for every epoch, at the offsets around its end that the queue still has."""
     log_start = status(engine).log_start
     asked = 0
     for epoch in [history.begins[0][0] - 1, *(epoch for epoch, _ in history.begins)]:
@@ -63,17 +63,17 @@ def require_same_verdicts(engine: Core, history: History) -> None:
 
 
 def record_bytes(engine: Core) -> int:
-    """Return how much is written with every group."""
+    """Return the size of the business record that is written with every command group."""
     value = engine.store.get(keys.STATE, keys.core_key(the_business(engine).number))
     assert value is not None
     return len(value)
 
 
-def test_every_epoch_is_known_and_few_are_remembered(tmp_path: Path) -> None:
+def test_every_epoch_is_checked_correctly_from_a_short_record(tmp_path: Path) -> None:
     engine, history = engines.make(tmp_path), History()
-    history.flap(engine, EPOCHS_MAX)
+    history.take_over_repeatedly(engine, EPOCHS_MAX)
     full = record_bytes(engine)
-    history.flap(engine, TAKEN_OVER)
+    history.take_over_repeatedly(engine, TAKEN_OVER)
 
     assert len(the_business(engine).epochs) == EPOCHS_MAX
     assert record_bytes(engine) < 1.2 * full
@@ -85,27 +85,27 @@ def test_every_epoch_is_known_and_few_are_remembered(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_what_is_trimmed_takes_no_epoch_with_it_that_a_consumer_may_be_of(tmp_path: Path) -> None:
+def test_trimming_removes_no_epoch_that_a_consumer_may_be_at(tmp_path: Path) -> None:
     clock, history = Clock(), History()
     engine = engines.make(tmp_path, clock, retain_bytes=0)
-    history.flap(engine, 1)
+    history.take_over_repeatedly(engine, 1)
     token = engine.subscriptions.attach(BUSINESS, "g", 0)
-    history.flap(engine, TAKEN_OVER)
+    history.take_over_repeatedly(engine, TAKEN_OVER)
     middle = history.begins[TAKEN_OVER // 2][1]
     for reached in (40, middle, middle + 10, history.begins[-EPOCHS_MAX // 2][1]):
         engine.subscriptions.acknowledge(BUSINESS, "g", token, reached)
         tick(engine, clock)
         assert 0 < status(engine).log_start <= reached
         require_same_verdicts(engine, history)
-        history.flap(engine, 3)
+        history.take_over_repeatedly(engine, 3)
         require_same_verdicts(engine, history)
     engine.stop()
 
 
-def test_a_snapshot_says_the_epoch_of_the_last_change_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loaded up to a cut, in an older epoch than the cut is of, a target would diverge at once."""
+def test_a_snapshot_has_the_epoch_of_the_last_change_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target loaded up to a cut, but in an older epoch than the cut's, would diverge at once."""
     engine, history = engines.make(tmp_path), History()
-    history.flap(engine, TAKEN_OVER)
+    history.take_over_repeatedly(engine, TAKEN_OVER)
 
     for offset in range(1, history.end + 1):
         monkeypatch.setattr(reading, "read_progress", lambda *_, at=offset: MaterialisedPosition(offset=at))

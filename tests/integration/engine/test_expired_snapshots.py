@@ -34,10 +34,10 @@ def checkpoints_in(path: Path) -> list[str]:
     return [found.name for found in (path / "snapshots").iterdir()]
 
 
-def test_a_snapshot_that_is_closed_while_it_is_summed_up_ends_that_call_alone(
+def test_closing_a_snapshot_during_its_checksum_fails_that_call_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A load that is given up closes its snapshot, while the broker still sums it up for that load."""
+    """A load that is given up closes its snapshot while the broker still computes its checksums for that load."""
     errors = engines.Errors()
     engine = engines.make(tmp_path, errors=errors)
     producer = Producer(engine)
@@ -61,7 +61,7 @@ def test_a_snapshot_that_is_closed_while_it_is_summed_up_ends_that_call_alone(
 
 
 def test_a_checkpoint_that_comes_too_late_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each keeps files from being deleted, and a client that was asked to try again does not know of it."""
+    """Each checkpoint keeps files from deletion, and a client that was asked to retry does not know of it."""
     go = threading.Event()
     make = Store.checkpoint
 
@@ -77,7 +77,7 @@ def test_a_checkpoint_that_comes_too_late_is_removed(tmp_path: Path, monkeypatch
         with pytest.raises(Unavailable, match="too far behind"):
             open_snapshot(engine)
         go.set()
-    snapshot = open_snapshot(engine)  # behind the one that was late
+    snapshot = open_snapshot(engine)  # after the late checkpoint
 
     assert len(checkpoints_in(tmp_path)) == 1
     engine.full_data.close(snapshot.snapshot_id)
@@ -85,8 +85,8 @@ def test_a_checkpoint_that_comes_too_late_is_removed(tmp_path: Path, monkeypatch
     engine.stop()
 
 
-def test_who_may_read_a_snapshot_is_asked_until_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A business that was being removed was not checked: any client with the name of a snapshot could read it."""
+def test_access_to_a_snapshot_is_checked_until_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a business was being removed, access was not checked: any client with a snapshot's id could read it."""
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 5))
     engine.producers.leave(BUSINESS)
@@ -111,10 +111,10 @@ def test_who_may_read_a_snapshot_is_asked_until_it_is_closed(tmp_path: Path, mon
     engine.stop()
 
 
-def test_a_snapshot_that_is_made_while_its_business_is_removed_goes_with_it(
+def test_a_snapshot_made_while_its_business_is_removed_is_removed_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stood for an hour, with every row of a forgotten business, and had no owner."""
+    """It stayed open for an hour, with every row of a forgotten business, and belonged to no business."""
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 5))
     engine.producers.leave(BUSINESS)

@@ -22,7 +22,7 @@ from venus.broker.store.rocks import Store
 FLOOD = [f"flood{n}" for n in range(2)]
 
 
-def test_a_small_business_is_answered_before_the_floods_that_came_first(tmp_path: Path) -> None:
+def test_a_small_business_is_answered_before_floods_that_arrived_first(tmp_path: Path) -> None:
     stop = CommitHold()
     engine = engines.make(tmp_path, Clock(), on_write=stop)
     floods = [Producer(engine, business) for business in FLOOD]
@@ -41,14 +41,14 @@ def test_a_small_business_is_answered_before_the_floods_that_came_first(tmp_path
         for producer, business in zip(floods, FLOOD, strict=True):
             send(producer, business, 200_000)
     send(small, BUSINESS, 10)
-    stop.let_go()
+    stop.release()
     eventually(lambda: len(answered) == 18)
     assert answered.index(BUSINESS) == 1, answered
     engine.stop()
 
 
-def longest_pause(work: Callable[[], object]) -> float:
-    """Return the longest part of a piece of work in which no other thread got the interpreter's lock."""
+def longest_pause_fraction(work: Callable[[], object]) -> float:
+    """Return the longest time in which no other thread got the interpreter's lock, as a fraction of the whole."""
     pauses, done = [0.0], threading.Event()
 
     def beat() -> None:
@@ -67,8 +67,8 @@ def longest_pause(work: Callable[[], object]) -> float:
     return max(pauses) / took
 
 
-def test_a_checkpoint_of_much_that_is_in_memory_stops_no_other_work(tmp_path: Path) -> None:
-    """The quietest one counts: what else the machine does makes pauses, too."""
+def test_a_checkpoint_of_large_memtables_stops_no_other_work(tmp_path: Path) -> None:
+    """The best run counts, because other load on the machine causes pauses too."""
     store, random_keys = Store(tmp_path / "store"), random.Random(7)
     shares: list[float] = []
     for n in range(30):
@@ -80,7 +80,7 @@ def test_a_checkpoint_of_much_that_is_in_memory_stops_no_other_work(tmp_path: Pa
             batch.put_many(keys.ROW, row_keys, [b"x" * 100] * len(row_keys))
             store.write(batch, durable=False)
         copy = tmp_path / "copies" / str(n)
-        shares.append(longest_pause(partial(store.checkpoint, copy)))
+        shares.append(longest_pause_fraction(partial(store.checkpoint, copy)))
     store.close()
     assert min(shares) < 0.5, shares
 
@@ -99,7 +99,7 @@ def test_many_keys_are_written_and_counted_in_pieces(tmp_path: Path) -> None:
 def test_rows_that_fill_the_memory_are_flushed_before_they_are_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To find a key among them, RocksDB would sort them all, while it holds the interpreter's lock."""
+    """To look up a key among them, RocksDB would sort them all while it holds the interpreter's lock."""
     monkeypatch.setattr(reads, "SORTED_ENTRIES_MAX", 100)
     store = Store(tmp_path / "store")
 

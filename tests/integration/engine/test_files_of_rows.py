@@ -1,4 +1,4 @@
-"""Rows of a fill become files of the store at once; whatever else comes between them, the full data is the same."""
+"""Rows of a fill are written to store files directly; the full data is the same whatever is committed in between."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Model = dict[bytes, bytes]
 
 
 @pytest.fixture(autouse=True)
-def _few_rows_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def _write_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "FILES_BYTES_MIN", 1)
     monkeypatch.setattr(materialiser, "FILL_LINGER_S", 0.005)
     monkeypatch.setattr(materialiser, "IDLE_S", 0.01)
@@ -59,7 +59,7 @@ def test_the_rows_of_a_fill_are_a_file_that_nothing_merges(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("what", ["the fill has ended", "the producer has gone", "the log is shared"])
-def test_rows_are_written_as_ever_outside_of_a_fill(tmp_path: Path, what: str) -> None:
+def test_rows_outside_of_a_fill_are_written_as_usual(tmp_path: Path, what: str) -> None:
     class SharedLog(StandaloneLog):
         is_shared = True
 
@@ -77,8 +77,8 @@ def test_rows_are_written_as_ever_outside_of_a_fill(tmp_path: Path, what: str) -
     engine.stop()
 
 
-def test_rows_of_a_watched_table_are_written_as_ever(tmp_path: Path) -> None:
-    """Subscriptions by content get each batch with the rows before and after it."""
+def test_rows_of_a_table_with_subscriptions_are_written_as_usual(tmp_path: Path) -> None:
+    """Content subscriptions receive each batch with the rows before and after it."""
 
     class Observer:
         watched_tables = {1: frozenset({1})}
@@ -100,8 +100,8 @@ def test_rows_of_a_watched_table_are_written_as_ever(tmp_path: Path) -> None:
     engine.stop()
 
 
-def random_batch(chance: random.Random, producer: Producer, model: Model, filled: int) -> int:
-    """Commit what a fill or the application might send; return how far the fill is now."""
+def commit_random_batch(chance: random.Random, producer: Producer, model: Model, filled: int) -> int:
+    """Commit a random batch, as a fill or the application might; return how many rows are filled by now."""
     kind = chance.choice(["fill", "fill", "fill", "update", "delete", "again", "truncate", "empty"])
     changes: list[tuple[bytes, bytes | None]] = []
     if kind == "fill":
@@ -125,14 +125,14 @@ def random_batch(chance: random.Random, producer: Producer, model: Model, filled
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_comes_between_the_rows_of_a_fill_the_full_data_is_equal(tmp_path: Path, seed: int) -> None:
+def test_the_full_data_is_correct_whatever_is_committed_between_rows_of_a_fill(tmp_path: Path, seed: int) -> None:
     chance, model, disk = random.Random(seed), Model(), Disk()
     engine = engines.make(tmp_path, free_bytes=disk)
     producer, filled = begin_fill(engine), 0
     for _ in range(8):
-        disk.holds_full_data = True  # several batches wait, so that a step takes more than one
+        disk.holds_full_data = True  # several batches wait, so that a step applies more than one
         for _ in range(chance.randint(1, 12)):
-            filled = random_batch(chance, producer, model, filled)
+            filled = commit_random_batch(chance, producer, model, filled)
         disk.holds_full_data = False
         wait_until_caught_up(engine)
         assert engines.full_data(engine) == model
@@ -144,7 +144,7 @@ def test_whatever_comes_between_the_rows_of_a_fill_the_full_data_is_equal(tmp_pa
     engine.stop()
 
 
-def test_rows_out_of_order_are_written_as_ever(tmp_path: Path) -> None:
+def test_rows_out_of_order_are_written_as_usual(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     producer = begin_fill(engine)
     producer.commit(engines.rows(0, 50)[::-1])
@@ -156,7 +156,7 @@ def test_rows_out_of_order_are_written_as_ever(tmp_path: Path) -> None:
 
 
 def test_rows_ahead_of_their_offset_after_a_crash_are_no_damage(tmp_path: Path) -> None:
-    """The file is on disk, and the offset that it reaches is not yet."""
+    """The file is on disk, but the offset up to which it has rows is not stored yet."""
     engine = engines.make(tmp_path)
     begin_fill(engine).commit(engines.rows(0, 50))
     wait_until_caught_up(engine)
@@ -218,7 +218,7 @@ def test_bodies_of_the_log_are_in_blob_files_which_go_with_the_log(tmp_path: Pat
 
 
 def test_a_business_that_keeps_its_log_does_not_keep_the_space_of_another(tmp_path: Path) -> None:
-    """Both are in the same blob files."""
+    """Blob files hold bodies of both businesses."""
     store, kept = Store(tmp_path / "db"), 0
     for n in range(24):
         batch = store.batch()
@@ -230,7 +230,7 @@ def test_a_business_that_keeps_its_log_does_not_keep_the_space_of_another(tmp_pa
         kept += 5_000
 
     def is_small() -> bool:
-        with suppress(FileNotFoundError):  # a file that the engine has removed since it was listed
+        with suppress(FileNotFoundError):  # the engine has removed a file since it was listed
             return sum(file.stat().st_size for file in (tmp_path / "db").glob("*.blob")) < kept + 8 * 200_000
         return False
 
@@ -240,7 +240,7 @@ def test_a_business_that_keeps_its_log_does_not_keep_the_space_of_another(tmp_pa
 
 
 def test_merges_of_the_log_do_not_write_all_bodies_again(tmp_path: Path) -> None:
-    """Each of two businesses trims its own part; RocksDB merges after every fourth flush."""
+    """Each of two businesses trims its own part; RocksDB compacts after every fourth flush."""
     store, given = Store(tmp_path / "db"), 0
     before = bytes_written()
     for n in range(40):
@@ -257,7 +257,7 @@ def test_merges_of_the_log_do_not_write_all_bodies_again(tmp_path: Path) -> None
 
 
 def bytes_written() -> int:
-    """Return how many bytes this process has written to files."""
+    """Return the number of bytes this process has written to files."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
 
@@ -270,7 +270,7 @@ def commit_tables(producer: Producer, first: int, count: int, rows: int) -> None
 def test_small_tables_of_a_fill_become_no_files_and_large_ones_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file of each small table would hold all threads up, and stay."""
+    """A file for each small table would delay all threads, and stay."""
     monkeypatch.setattr(step, "FILES_BYTES_MIN", 10_000)
     disk = Disk()
     engine = engines.make(tmp_path, free_bytes=disk)
@@ -292,7 +292,7 @@ def test_small_tables_of_a_fill_become_no_files_and_large_ones_do(
     engine.stop()
 
 
-def test_a_step_makes_few_files_however_large_the_tables_are(tmp_path: Path) -> None:
+def test_a_step_makes_few_files_however_many_tables_it_has(tmp_path: Path) -> None:
     disk = Disk()
     engine = engines.make(tmp_path, free_bytes=disk)
     producer = begin_fill(engine)
@@ -314,7 +314,7 @@ def test_a_step_makes_few_files_however_large_the_tables_are(tmp_path: Path) -> 
     engine.stop()
 
 
-def test_a_full_disk_under_a_new_file_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+def test_a_full_disk_during_a_new_file_is_reported_with_a_remedy(tmp_path: Path) -> None:
     store = Store(tmp_path / "db")
     (tmp_path / "db.new").mkdir()
     (tmp_path / "db.new" / "1.sst").symlink_to("/dev/full")

@@ -1,4 +1,4 @@
-"""Rows in the store: both paths, floors, the scavenger, and what happens when the full data cannot keep up."""
+"""The full data in the store: both write paths, floors, the scavenger, and full data that lags behind the queue."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_rows_and_their_offset_survive_together(tmp_path: Path) -> None:
 
     engine = engines.make(tmp_path)
     wait_until_caught_up(engine)
-    assert engine.status(BUSINESS).businesses[0].counters["stale_rows"] == 0  # nothing was done twice
+    assert engine.status(BUSINESS).businesses[0].counters["stale_rows"] == 0  # no row was applied twice
     assert len(engines.full_data(engine)) == 14
     engine.stop()
 
@@ -96,7 +96,7 @@ def test_rows_under_a_floor_are_removed_permanently(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(
+def test_tombstones_stay_for_a_day_and_until_every_consumer_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(materialiser, "IDLE_S", 0.02)
@@ -111,11 +111,11 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(
     clock.now_s += 2 * DAY_S
     producer.commit(engines.rows(100, 1))
     disk.wait_for_rounds()
-    assert len(stored_rows(engine)) == 31  # the slow consumer has not seen the deletions
+    assert len(stored_rows(engine)) == 31  # the slow consumer has not read the deletions
 
     engine.subscriptions.acknowledge(BUSINESS, "slow", slow, 51)
     disk.wait_for_rounds()
-    assert len(stored_rows(engine)) == 31  # it is not known yet whether the last of them is a day old
+    assert len(stored_rows(engine)) == 31  # whether the last deletion is a day old is not known yet
     clock.now_s += 2 * DAY_S
 
     eventually(lambda: len(stored_rows(engine)) == 11)
@@ -124,7 +124,7 @@ def test_tombstones_stay_until_everyone_has_them_and_a_day_is_over(
     engine.stop()
 
 
-def test_tombstones_from_before_a_restart_go_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tombstones_from_before_a_restart_are_removed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     engine = engines.make(tmp_path, clock)
     producer = Producer(engine)
@@ -142,7 +142,7 @@ def test_tombstones_from_before_a_restart_go_too(tmp_path: Path, monkeypatch: py
     assert engine.scavenger.tables == set(), "a table without tombstones is not read repeatedly"
     engine.stop()
 
-    monkeypatch.setattr(Scavenger, "step", lambda *_, **__: None)  # what is known is known from the store
+    monkeypatch.setattr(Scavenger, "step", lambda *_, **__: None)  # a restarted broker knows this from the store
     engine = engines.make(tmp_path, clock)
     assert engine.scavenger.tables == set()
     Producer(engine, source_last_batch=3).commit([(b"%08d" % 25, None)])
@@ -153,8 +153,8 @@ def test_tombstones_from_before_a_restart_go_too(tmp_path: Path, monkeypatch: py
     engine.stop()
 
 
-def test_full_data_that_is_behind_delays_no_decision(tmp_path: Path) -> None:
-    """The service makes producers pause (test_traffic.py); the commit thread continues."""
+def test_lagging_full_data_delays_no_decision(tmp_path: Path) -> None:
+    """The service slows down producers (test_traffic.py); the commit thread continues."""
     gate = engines.Gate()
     engine = engines.make(tmp_path, buffer_bytes_max=50_000, on_write=gate)
     producer = Producer(engine)
@@ -192,7 +192,7 @@ def test_materialising_waits_for_free_space(tmp_path: Path) -> None:
 
 
 class RecordingBuffer(BodyBuffer):
-    """Empty buffer of the materialiser. Its first read calls `ask`: a step has begun then."""
+    """Empty read buffer of the materialiser. Its first read calls `ask`, so a step has begun then."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
         super().__init__(1 << 20)
@@ -205,7 +205,7 @@ class RecordingBuffer(BodyBuffer):
 
 
 def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask for it while a step runs that continues into the next cut."""
+    """Request the checkpoint during a step that continues into the next cut."""
     monkeypatch.setattr(materialiser, "STEP_BYTES_MAX", 2500)
     engine = engines.make(tmp_path)
     producer = Producer(engine)
@@ -249,7 +249,7 @@ def test_a_checkpoint_never_shows_half_a_cut(tmp_path: Path, monkeypatch: pytest
     assert not errors.fatal
 
 
-def test_small_commits_become_full_data_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_commits_are_materialised_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     producer.commit(engines.rows(0, 1))
@@ -258,21 +258,21 @@ def test_small_commits_become_full_data_together(tmp_path: Path, monkeypatch: py
     for n in range(1, 20):
         producer.commit(engines.rows(n, 1))
     business = the_business(engine)
-    assert business.materialised.offset <= 2  # it puts them together
-    assert len(engines.full_data(engine)) == 20  # readers do not wait
+    assert business.materialised.offset <= 2  # the materialiser waits for more commits
+    assert len(engines.full_data(engine)) == 20  # a reader ends the wait
     producer.commit(engines.rows(20, 1))
     producer.commit([(b"%08d" % 21, b"x" * SMALL_BYTES)])
-    wait_until_caught_up(engine)  # nor does a commit that is large
+    wait_until_caught_up(engine)  # so does a large commit
     monkeypatch.undo()
     producer.commit(engines.rows(22, 1))
     wait_until_caught_up(engine)
     engine.stop()
 
 
-def test_businesses_have_their_turns_in_the_order_of_their_keys(
+def test_businesses_are_materialised_in_the_order_of_their_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that each file of RocksDB spans few of them."""
+    """In this order each file of RocksDB spans few businesses."""
     turns: list[int] = []
     taken = MaterialiserStep.take
 
@@ -287,7 +287,7 @@ def test_businesses_have_their_turns_in_the_order_of_their_keys(
     for producer in reversed(producers):
         producer.commit(engines.rows(0, 1))
     assert not turns
-    producers[5].commit([(b"%08d" % 1, b"x" * SMALL_BYTES)])  # the round begins
+    producers[5].commit([(b"%08d" % 1, b"x" * SMALL_BYTES)])  # the round over all businesses begins
     behind = engine.materialiser.behind_by_business
     eventually(lambda: not any(behind().values()))
     engine.stop()

@@ -1,4 +1,4 @@
-"""An idle engine sleeps, and still does periodic work in time."""
+"""An idle engine sleeps, and still does its periodic work in time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from venus.wire import broker_pb2
 
 
 def idle_engine(path: Path, clock: Clock) -> Core:
-    """Return an engine that has written something and has come to rest, as `clock` says."""
+    """Return an engine that has written a batch and is at rest; its time is that of `clock`."""
     engine = engines.make(path, clock)
     producer = Producer(engine)
     producer.commit(engines.rows(0, 10))
@@ -35,7 +35,7 @@ def seconds_without_writes(engine: Core, clock: Clock) -> float:
     return engine.commits.silent_s(clock.now_s)
 
 
-def test_a_thread_that_nothing_waits_for_is_not_silent(tmp_path: Path) -> None:
+def test_an_idle_commit_thread_is_not_silent(tmp_path: Path) -> None:
     clock = Clock()
     engine = idle_engine(tmp_path, clock)
     clock.now_s += 100.0
@@ -43,7 +43,7 @@ def test_a_thread_that_nothing_waits_for_is_not_silent(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_a_command_that_does_not_end_makes_it_silent(tmp_path: Path) -> None:
+def test_a_command_that_blocks_makes_the_engine_silent(tmp_path: Path) -> None:
     clock = Clock()
     engine = idle_engine(tmp_path, clock)
     began, ends = threading.Event(), threading.Event()
@@ -57,17 +57,17 @@ def test_a_command_that_does_not_end_makes_it_silent(tmp_path: Path) -> None:
     clock.now_s += 100.0
     assert seconds_without_writes(engine, clock) >= 100.0
     ends.set()
-    eventually(lambda: seconds_without_writes(engine, clock) == 0.0)  # the next look says when it turned
+    eventually(lambda: seconds_without_writes(engine, clock) == 0.0)  # the next reading shows the idle thread
     engine.stop()
 
 
-def test_a_command_that_is_not_taken_makes_it_silent(tmp_path: Path) -> None:
-    """As if the thread did not wake: it counts from when the first one came."""
+def test_a_command_that_waits_makes_the_engine_silent(tmp_path: Path) -> None:
+    """As if the thread did not wake: the silence counts from the arrival of the first waiting command."""
     clock = Clock()
     engine = idle_engine(tmp_path, clock)
     clock.now_s += 50.0
     commits, answers = engine.commits, list[Future[None]]()
-    with commits._ready:  # an RLock: the thread stays where it is
+    with commits._ready:  # an RLock, held here, blocks the thread
         answers.append(commits.submit(lambda _: None))
         clock.now_s += 100.0
         assert seconds_without_writes(engine, clock) == 100.0
@@ -75,14 +75,14 @@ def test_a_command_that_is_not_taken_makes_it_silent(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_what_a_consumer_has_applied_is_logged_soon_although_nothing_else_happens(tmp_path: Path) -> None:
+def test_an_applied_offset_is_logged_soon_although_the_engine_is_idle(tmp_path: Path) -> None:
     clock = Clock()
     engine = idle_engine(tmp_path, clock)
     attached = engine.subscriptions.attach(BUSINESS, "group", 0)
     own = engine.upkeep.rest_s
-    engine.commits._rest_s = lambda: own() if engine.upkeep._dirty else 3600.0  # nothing else wakes it
+    engine.commits._rest_s = lambda: own() if engine.upkeep._dirty else 3600.0  # nothing else wakes the thread
 
-    def is_logged() -> bool:  # that it is attached
+    def is_logged() -> bool:  # the entry of the attachment
         clock.now_s += MAINTAIN_EVERY_S
         engine.commits.wake()
         return not engine.upkeep._dirty
@@ -99,7 +99,7 @@ def test_what_a_consumer_has_applied_is_logged_soon_although_nothing_else_happen
     engine.stop()
 
 
-def test_a_lease_is_looked_at_every_second(tmp_path: Path) -> None:
+def test_leases_are_checked_every_second(tmp_path: Path) -> None:
     clock = Clock()
     engine = idle_engine(tmp_path, clock)
     assert engine.upkeep.rest_s() > MAINTAIN_EVERY_S

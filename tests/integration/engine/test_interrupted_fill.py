@@ -1,4 +1,4 @@
-"""A mirror whose full data was interrupted continues where it was, also after a restart of either side."""
+"""A mirror whose fill was interrupted continues it at its position, also after a restart of either side."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def home(tmp_path: Path) -> Iterator[Core]:
 
 
 class BreakingConnection:
-    """Connection to a home. It breaks at the chunk number `lost_at`."""
+    """Connection to a home that breaks at chunk number `lost_at`."""
 
     def __init__(self, home: Core, lost_at: int | None = None) -> None:
         self._home, self._lost_at = home, lost_at
@@ -97,7 +97,7 @@ class BreakingConnection:
 
 
 def drive(session: session_requests.Calls[None], line: BreakingConnection) -> None:
-    """Do what a session asks until it ends."""
+    """Execute what the session requests until it ends."""
     call = next(session)
     while True:
         try:
@@ -109,7 +109,7 @@ def drive(session: session_requests.Calls[None], line: BreakingConnection) -> No
 
 
 def pull(mirror: Core, line: BreakingConnection) -> ReplicationPlan:
-    """Do one session; it ends when the line is lost, or all rows are here."""
+    """Run one session until the connection breaks, or all rows have arrived."""
     above = UpstreamEndpoint(reach="home:1", set="home", network="n", group="mirror/test")
     times = count()
     pulling = ReplicationPlan(
@@ -127,7 +127,7 @@ def check_complete(home: Core, mirror: Core) -> None:
 
 
 @pytest.mark.parametrize("lost_at", [0, 1, 7, 15])
-def test_it_continues_behind_the_last_chunk_that_is_here(tmp_path: Path, home: Core, lost_at: int) -> None:
+def test_a_fill_continues_after_the_last_received_chunk(tmp_path: Path, home: Core, lost_at: int) -> None:
     wanted = BreakingConnection(home)
     once = make(tmp_path / "once")
     pull(once, wanted)
@@ -149,7 +149,7 @@ def test_it_continues_behind_the_last_chunk_that_is_here(tmp_path: Path, home: C
     mirror.stop()
 
 
-def test_a_snapshot_that_is_gone_begins_the_full_data_again(tmp_path: Path, home: Core) -> None:
+def test_a_fill_starts_over_when_its_snapshot_is_gone(tmp_path: Path, home: Core) -> None:
     mirror = make(tmp_path / "mirror")
     pull(mirror, BreakingConnection(home, 5))
     held = mirrored.business_of(mirror).committed.mirror
@@ -163,7 +163,7 @@ def test_a_snapshot_that_is_gone_begins_the_full_data_again(tmp_path: Path, home
     mirror.stop()
 
 
-def test_it_does_not_continue_at_a_home_that_was_replaced(tmp_path: Path, home: Core) -> None:
+def test_a_fill_does_not_continue_at_a_home_that_was_replaced(tmp_path: Path, home: Core) -> None:
     mirror = make(tmp_path / "mirror")
     pull(mirror, BreakingConnection(home, 5))
     mirror.homes.note(BUSINESS, Home(set="second", term=1, addresses=("second:7400",))).result(WAIT_S)
@@ -174,7 +174,7 @@ def test_it_does_not_continue_at_a_home_that_was_replaced(tmp_path: Path, home: 
     assert [type(call) for call in line.asked] == [session_requests.RenewSnapshot]
 
     home.homes.note(BUSINESS, Home(set="second", term=1, addresses=("second:7400",))).result(WAIT_S)
-    line = BreakingConnection(home)  # a set that follows the new home continues with what it has
+    line = BreakingConnection(home)  # a set that follows the new home continues its fill
     pull(mirror, line)
     assert line.chunks > 10
     check_complete(home, mirror)

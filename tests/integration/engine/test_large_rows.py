@@ -1,4 +1,4 @@
-"""Rows and log entries of very different sizes: whatever is read in pieces fits into a message."""
+"""Rows and log entries of very different sizes: every piece that is read fits into a message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def engine_at(path: Path) -> Core:
 
 
 def test_large_rows_behind_small_ones_are_loaded_in_chunks_that_a_message_holds(tmp_path: Path) -> None:
-    """A table of documents of which the first are empty: 64 rows of 400 kB came as one chunk, for ever too large."""
+    """In a table of documents whose first ones are empty, 64 rows of 400 kB came as one chunk, which never fitted."""
     engine = engine_at(tmp_path)
     producer = Producer(engine)
     producer.commit(rows(0, SMALL))
@@ -46,7 +46,7 @@ def test_large_rows_behind_small_ones_are_loaded_in_chunks_that_a_message_holds(
 
 
 def test_large_batches_behind_small_ones_are_copied_in_pieces_that_a_message_holds(tmp_path: Path) -> None:
-    """Small commits, then a large cut: its half messages came as one piece, and the replica was never installed."""
+    """After small commits, a large cut's half messages came as one piece, and the replica was never installed."""
     engine = engine_at(tmp_path)
     producer = Producer(engine)
     for n in range(70):

@@ -1,4 +1,4 @@
-"""A group wakes the service's event loop once: each wake-up costs both threads time."""
+"""A command group wakes the service's event loop once, because each wake-up costs both threads time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from venus.rpc.event_loop import LoopBridge
 
 
 class Loop:
-    """Event loop that runs a call at once, before the thread that wakes it continues."""
+    """Event loop that runs a callback at once, before the thread that schedules it continues."""
 
     def __init__(self) -> None:
         self.wakes = 0
 
     def call_soon_threadsafe(self, call: Callable[[], object]) -> None:
-        """Run at once."""
+        """Run the callback at once."""
         self.wakes += 1
         call()
 
 
-def test_consumers_and_the_producer_learn_of_a_commit_in_one_turn_of_the_loop(home: Core) -> None:
+def test_one_wakeup_notifies_consumers_and_the_producer_of_a_commit(home: Core) -> None:
     loop = Loop()
     fake: Any = loop
     nothing: Any = None

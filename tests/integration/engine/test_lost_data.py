@@ -1,4 +1,4 @@
-"""Column families record each other's state: a store that lost a part of its data is not served."""
+"""Column families record each other's state: a store that lost part of its data is not served."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Damage = Callable[[Store, StoreBatch, Business], None]
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Ten batches, deletions among the newest, one half message undecided."""
+    """Make a store with ten batches, deletions among the newest, and one undecided half message."""
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     for n in range(8):
@@ -63,7 +63,7 @@ def damage_undecided_body(store: Store, batch: StoreBatch, business: Business) -
 
 
 def lose_undecided_half(store: Store, batch: StoreBatch, business: Business) -> None:
-    """Only its entry in the log is left."""
+    """Remove the body of the undecided half message; only its entry in the log stays."""
     batch.delete_range(keys.STATE, keys.HALF, keys.after_prefix(keys.HALF))
 
 
@@ -147,14 +147,14 @@ def test_a_store_that_lost_a_part_is_refused(data: Path, damage: Damage) -> None
     assert any(found.finding for found in offline.check_directory(data))
 
 
-def test_a_sound_store_is_served_and_checks(
+def test_an_intact_store_is_served_and_passes_the_check(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engines.make(data)
     assert engine.status(BUSINESS).businesses[0].next_offset == 168
     monkeypatch.chdir(data.parent)
     (data.parent / "venus.toml").write_text(f'[broker]\ndata_dir = "{data}"\n')
-    command = [sys.executable, "-m", "venus.cli", "broker", "--check"]  # the lock is one of processes
+    command = [sys.executable, "-m", "venus.cli", "broker", "--check"]  # the lock excludes only other processes
     refused = forked.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert refused.returncode == 3
     assert "a broker runs on" in refused.stderr
@@ -170,7 +170,7 @@ def test_a_sound_store_is_served_and_checks(
     assert "WRONG" in capsys.readouterr().out
 
 
-def test_check_without_data_names_where_it_looked(
+def test_check_without_data_names_the_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -181,13 +181,13 @@ def test_check_without_data_names_where_it_looked(
     assert "nowhere has no broker's data" in capsys.readouterr().err
 
 
-def test_a_damaged_block_is_a_finding_also_where_the_layout_is_read(
+def test_a_damaged_block_is_also_found_while_the_layout_is_read(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(data.parent)
     (data.parent / "venus.toml").write_text(f'[broker]\ndata_dir = "{data}"\n')
     engine = engines.make(data)
-    engine.store.checkpoint(data.parent / "copy")  # brings everything into tables
+    engine.store.checkpoint(data.parent / "copy")  # writes all memtables to files
     engine.stop()
     for table in (data / "db").glob("*.sst"):
         content = bytearray(table.read_bytes())
@@ -200,14 +200,14 @@ def test_a_damaged_block_is_a_finding_also_where_the_layout_is_read(
     assert "1 finding: none of this may be served" in " ".join(shown.split())
 
 
-def test_a_store_without_a_witness_is_not_said_to_be_as_its_witness_has_it(data: Path) -> None:
+def test_a_store_without_a_witness_is_reported_as_such(data: Path) -> None:
     (data / "db.witness").unlink()
     files = next(iter(offline.check_directory(data)))
 
     assert files.seen.startswith("in order, with no witness")
 
 
-def test_an_empty_store_is_no_store_to_check(tmp_path: Path) -> None:
+def test_an_empty_store_is_refused_by_the_check(tmp_path: Path) -> None:
     (tmp_path / "db").mkdir()
 
     with pytest.raises(ConfigError, match="has no broker's data"):

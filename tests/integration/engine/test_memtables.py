@@ -1,4 +1,4 @@
-"""Pending flushes and compactions of RocksDB: they are measured, and waited for within a limit."""
+"""Pending flushes and compactions of RocksDB are measured, and the materialiser waits for them within a limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from venus.broker.store.rocks import Store
 
 
 def test_new_files_of_rows_are_merged_eight_at_a_time(tmp_path: Path) -> None:
-    """Each time, all rows that they span are read and written again."""
+    """Each merge reads and writes all rows in the key range of the files."""
     store = Store(tmp_path / "db")
 
     def commit_one_more() -> int:
@@ -43,10 +43,10 @@ def test_new_files_of_rows_are_merged_eight_at_a_time(tmp_path: Path) -> None:
         ("count_unmerged_files", DELAYING_FILES - materialiser.FILES_BEFORE),
     ],
 )
-def test_what_rocksdb_has_still_to_do_is_seen_and_waited_for(
+def test_pending_work_of_rocksdb_is_noticed_and_waited_for(
     what: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RocksDB would delay the write, and rocksdict hold the interpreter's lock for as long."""
+    """Otherwise RocksDB would delay the write, while rocksdict holds the interpreter's lock."""
     found = {"now": most}
     looks = threading.Semaphore(0)
 
@@ -66,7 +66,7 @@ def test_what_rocksdb_has_still_to_do_is_seen_and_waited_for(
     engine.stop()
 
 
-def test_what_never_becomes_a_file_holds_nothing_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memtables_that_are_never_flushed_block_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Store, "count_full_memtables", lambda _store, _family: DELAYING_MEMTABLES)
     monkeypatch.setattr(materialiser, "FLUSH_LOOKS_MAX", 3)
     engine = engines.make(tmp_path)
@@ -75,7 +75,7 @@ def test_what_never_becomes_a_file_holds_nothing_up_for_ever(tmp_path: Path, mon
     engine.stop()
 
 
-def test_a_store_knows_its_full_memtables(tmp_path: Path) -> None:
+def test_a_store_counts_its_full_memtables(tmp_path: Path) -> None:
     store = Store(tmp_path / "db", cache_bytes=8 << 20)
     found = {store.count_full_memtables(keys.ROW)}
     for n in range(60):
@@ -88,7 +88,7 @@ def test_a_store_knows_its_full_memtables(tmp_path: Path) -> None:
     assert max(found) >= 1
 
 
-def test_a_store_knows_its_unmerged_files(tmp_path: Path) -> None:
+def test_a_store_counts_its_unmerged_files(tmp_path: Path) -> None:
     store = Store(tmp_path / "db", cache_bytes=8 << 20)
     assert store.count_unmerged_files(keys.ROW) == 0
     for n in range(3):

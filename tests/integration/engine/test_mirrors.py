@@ -1,4 +1,4 @@
-"""A mirror has what the home has, at the same offsets, whatever happens to it on the way."""
+"""A mirror has the home's data at the same offsets, whatever happens to it on the way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mirror_of(engine: Core) -> Mirror:
 
 
 def check_same_queue(home: Core, mirror: Core) -> None:
-    """Everything that both keep of the queue is the same, byte for byte, and so is the full data."""
+    """Check that both have the same queue, byte for byte, where both keep it, and the same full data."""
     wait_until_filled(mirror)
     there, here = mirrored.business_of(home), mirrored.business_of(mirror)
     assert here.committed.next_offset == there.committed.next_offset
@@ -61,7 +61,7 @@ def test_it_has_the_full_data_and_continues_at_the_same_offsets(home: Core, mirr
         mirror.subscriptions.check_position(BUSINESS, 50, 0)
 
 
-def test_a_mirror_of_nothing_begins_at_offset_0(home: Core, mirror: Core) -> None:
+def test_a_mirror_of_an_empty_home_begins_at_offset_0(home: Core, mirror: Core) -> None:
     producer = Producer(home)
     producer.commit([])
     mirrored.fill(home, mirror)
@@ -71,8 +71,8 @@ def test_a_mirror_of_nothing_begins_at_offset_0(home: Core, mirror: Core) -> Non
     check_same_queue(home, mirror)
 
 
-def test_it_says_nothing_of_a_position_before_the_full_data_has_begun(home: Core, mirror: Core) -> None:
-    """A mirror that lost its disk is empty at first, and its consumers have not diverged."""
+def test_an_empty_mirror_gives_no_verdict_on_a_position(home: Core, mirror: Core) -> None:
+    """A mirror that lost its disk is empty at first; its consumers have not diverged."""
     Producer(home).commit(rows(1, 50))
     business = mirror.mirrors.enter(BUSINESS)
     with pytest.raises(Unavailable, match="this mirror is loading the full data"):
@@ -87,7 +87,7 @@ def test_it_says_nothing_of_a_position_before_the_full_data_has_begun(home: Core
     assert not mirrored.business_of(mirror).awaits_full_data
 
 
-def test_it_is_not_served_before_the_full_data_is_whole(home: Core, mirror: Core) -> None:
+def test_a_mirror_is_not_served_before_its_full_data_is_whole(home: Core, mirror: Core) -> None:
     Producer(home).commit(rows(1, 50))
     business, index, snapshot = mirrored.begin(home, mirror)
     mirrored.rows(home, mirror, business, index, snapshot)
@@ -108,7 +108,7 @@ def test_it_is_not_served_before_the_full_data_is_whole(home: Core, mirror: Core
     check_same_queue(home, mirror)
 
 
-def test_what_comes_twice_is_dropped(home: Core, mirror: Core) -> None:
+def test_increments_that_arrive_twice_are_dropped(home: Core, mirror: Core) -> None:
     producer = Producer(home)
     producer.commit(rows(1, 5))
     mirrored.fill(home, mirror)
@@ -132,7 +132,7 @@ def damage(increment: broker_pb2.Increment, **fields: object) -> broker_pb2.Incr
     return copy
 
 
-def test_what_does_not_fit_is_refused_before_it_is_logged(home: Core, mirror: Core) -> None:
+def test_increments_that_do_not_fit_are_refused_before_they_are_logged(home: Core, mirror: Core) -> None:
     producer = Producer(home)
     producer.commit(rows(1, 5))
     mirrored.fill(home, mirror)
@@ -166,7 +166,7 @@ def test_what_does_not_fit_is_refused_before_it_is_logged(home: Core, mirror: Co
     check_same_queue(home, mirror)
 
 
-def test_full_data_from_behind_its_cut_is_refused(home: Core, mirror: Core) -> None:
+def test_full_data_from_after_its_cut_is_refused(home: Core, mirror: Core) -> None:
     producer = Producer(home)
     producer.commit(rows(1, 5))
     business, index, _ = mirrored.begin(home, mirror)
@@ -180,7 +180,7 @@ def test_full_data_from_behind_its_cut_is_refused(home: Core, mirror: Core) -> N
         mirror.mirrors.take_full_rows(business, index + 1, 0, b"").result(30)
 
 
-def test_it_takes_the_full_data_again_and_what_vanished_is_gone(home: Core, mirror: Core) -> None:
+def test_full_data_that_is_taken_again_replaces_all_rows(home: Core, mirror: Core) -> None:
     producer = Producer(home)
     producer.commit(rows(1, 50))
     mirrored.fill(home, mirror)
@@ -215,7 +215,7 @@ def test_a_consumer_that_is_ahead_waits_and_one_that_diverged_does_not(home: Cor
     assert mirror.subscriptions.check_position(BUSINESS, 6, later.epoch).next_offset == 6
 
 
-def test_a_mirror_of_a_history_that_the_home_has_left_says_so(home: Core, mirror: Core) -> None:
+def test_a_mirror_reports_that_the_home_has_another_history(home: Core, mirror: Core) -> None:
     producer = Producer(home)
     producer.commit(rows(1, 5))
     mirrored.fill(home, mirror)
@@ -229,7 +229,7 @@ def test_a_mirror_of_a_history_that_the_home_has_left_says_so(home: Core, mirror
         mirror.subscriptions.check_position(BUSINESS, 9, later)
 
 
-def test_who_is_at_the_cut_of_a_mirror_in_an_older_epoch_has_diverged(home: Core, mirror: Core) -> None:
+def test_a_consumer_in_an_older_epoch_at_the_cut_of_a_mirror_has_diverged(home: Core, mirror: Core) -> None:
     before = Producer(home)
     before.commit(rows(1, 5))
     later = Producer(home, source_last_batch=1)
@@ -244,7 +244,7 @@ def test_who_is_at_the_cut_of_a_mirror_in_an_older_epoch_has_diverged(home: Core
         mirror.subscriptions.check_position(BUSINESS, 10, before.epoch)
 
 
-def test_offsets_that_are_not_for_this_set_are_passed_over(home: Core, mirror: Core) -> None:
+def test_offsets_of_tables_that_this_set_does_not_take_are_skipped(home: Core, mirror: Core) -> None:
     producer = Producer(home)
     producer.commit(rows(1, 5))
     mirrored.fill(home, mirror, only=["t1"])
@@ -267,7 +267,7 @@ def test_offsets_that_are_not_for_this_set_are_passed_over(home: Core, mirror: C
     assert full_data(mirror) == full_data(home)
 
 
-def test_producers_business_is_not_overwritten(home: Core, mirror: Core) -> None:
+def test_a_business_with_a_producer_is_not_overwritten(home: Core, mirror: Core) -> None:
     Producer(home).commit(rows(1, 5))
     Producer(mirror).commit(rows(1, 5))
 
@@ -275,7 +275,7 @@ def test_producers_business_is_not_overwritten(home: Core, mirror: Core) -> None
         mirrored.fill(home, mirror)
 
 
-def test_the_entries_of_the_full_data_are_given_back(home: Core, mirror: Core) -> None:
+def test_the_log_entries_of_the_full_data_are_released(home: Core, mirror: Core) -> None:
     Producer(home).commit(rows(1, 500))
     business = mirrored.fill(home, mirror)
     wait_until_filled(mirror)
@@ -288,7 +288,7 @@ def test_the_entries_of_the_full_data_are_given_back(home: Core, mirror: Core) -
     )
 
 
-def test_what_an_election_above_lost_is_passed_over_where_it_is_here(tmp_path: Path, mirror: Core) -> None:
+def test_changes_that_an_election_above_lost_are_skipped_if_the_mirror_has_them(tmp_path: Path, mirror: Core) -> None:
     before = make(tmp_path / "before")
     Producer(before).commit(rows(1, 5))
     before.stop()
@@ -325,7 +325,7 @@ def test_what_an_election_above_lost_is_passed_over_where_it_is_here(tmp_path: P
         elected.stop()
 
 
-def test_a_home_that_was_restored_is_taken_as_it_is_now(tmp_path: Path) -> None:
+def test_a_mirror_takes_the_state_of_a_restored_home(tmp_path: Path) -> None:
     mirror = make(tmp_path / "mirror")
     before = make(tmp_path / "before")
     Producer(before).commit(rows(1, 5))
@@ -347,7 +347,7 @@ def test_a_home_that_was_restored_is_taken_as_it_is_now(tmp_path: Path) -> None:
         mirrored.follow(restored, mirror)
         check_same_queue(restored, mirror)
         mirror.stop()
-        mirror = make(tmp_path / "mirror")  # what is in the store counts, not what is in memory
+        mirror = make(tmp_path / "mirror")  # the store must be right, not only the memory
         check_same_queue(restored, mirror)
         assert [i.base_offset for i in queue(mirror, 5)] == [5]
         mirror.stop()
@@ -355,7 +355,7 @@ def test_a_home_that_was_restored_is_taken_as_it_is_now(tmp_path: Path) -> None:
         restored.stop()
 
 
-def test_who_is_at_the_cut_in_an_epoch_before_it_has_diverged_however_many_follow(home: Core, mirror: Core) -> None:
+def test_a_consumer_in_an_older_epoch_at_the_cut_has_diverged_after_any_epochs(home: Core, mirror: Core) -> None:
     first = Producer(home)
     first.commit(rows(1, 5))
     Producer(home).commit(rows(1, 5, b"of the second epoch"))
@@ -368,7 +368,7 @@ def test_who_is_at_the_cut_in_an_epoch_before_it_has_diverged_however_many_follo
         mirrored.follow(home, mirror)
 
 
-def test_what_came_behind_something_that_could_not_be_taken_is_not_taken_either(home: Core, mirror: Core) -> None:
+def test_increments_after_ones_that_were_not_taken_are_not_taken_either(home: Core, mirror: Core) -> None:
     producer = Producer(home)
     producer.commit(rows(1, 5))
     mirrored.fill(home, mirror)

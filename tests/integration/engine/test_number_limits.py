@@ -1,4 +1,4 @@
-"""Numbers from outside that leave no room for larger ones are refused, and the business continues."""
+"""Numbers from outside so large that no larger one could follow are refused, and the business continues."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def set_committed_to_the_last(core: Core) -> None:
         set_epoch_to_the_last,
     ],
 )
-def test_a_new_business_continues_behind_a_number_of_a_producer(tmp_path: Path, ask: Callable[[Core], None]) -> None:
+def test_a_new_business_continues_after_such_a_number_of_a_producer(
+    tmp_path: Path, ask: Callable[[Core], None]
+) -> None:
     core = make(tmp_path)
     with pytest.raises(ProtocolError, match=TOO_FAR):
         ask(core)
@@ -69,7 +71,7 @@ def test_a_new_business_continues_behind_a_number_of_a_producer(tmp_path: Path, 
     core.stop()
 
 
-def test_a_business_continues_behind_a_number_of_what_was_committed(tmp_path: Path) -> None:
+def test_a_business_continues_after_such_a_number_in_a_report_of_commits(tmp_path: Path) -> None:
     core = make(tmp_path)
     Producer(core).commit(engines.rows(1, 3))
     with pytest.raises(ProtocolError, match=TOO_FAR):
@@ -98,7 +100,7 @@ def changed_body(increment: broker_pb2.Increment, **fields: int) -> broker_pb2.I
 
 
 def change_increment(increment: broker_pb2.Increment, **fields: int) -> broker_pb2.Increment:
-    """Return the increment with other numbers beside its body."""
+    """Return the increment with other numbers in its fields, beside its body."""
     found = broker_pb2.Increment()
     found.CopyFrom(increment)
     for name, value in fields.items():
@@ -116,7 +118,7 @@ def change_increment(increment: broker_pb2.Increment, **fields: int) -> broker_p
     ],
 )
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_mirror_continues_behind_a_number_of_the_set_above(
+def test_a_mirror_continues_after_such_a_number_of_the_set_above(
     home: Core, mirror: Core, edit: Callable[[broker_pb2.Increment], broker_pb2.Increment], sparse: bool
 ) -> None:
     producer = Producer(home)
@@ -133,7 +135,7 @@ def test_a_mirror_continues_behind_a_number_of_the_set_above(
 
 
 @pytest.mark.parametrize("field", ["offset", "epoch", "sequence", "last_batch"])
-def test_full_data_is_not_cut_where_nothing_could_follow(home: Core, mirror: Core, field: str) -> None:
+def test_full_data_is_refused_at_a_cut_that_nothing_could_follow(home: Core, mirror: Core, field: str) -> None:
     Producer(home).commit(engines.rows(1, 3))
     business = mirror.mirrors.enter(BUSINESS)
     with pytest.raises(ProtocolError, match=f"MirrorBegin.{field} is {END}"):
@@ -155,7 +157,7 @@ def begin_at(home: Core, **fields: int) -> mirror_pb2.MirrorBegin:
     return said
 
 
-def test_a_home_term_that_no_promotion_could_exceed_is_not_believed(home: Core) -> None:
+def test_a_home_term_that_no_promotion_could_exceed_is_refused(home: Core) -> None:
     Producer(home).commit(engines.rows(1, 3))
     with pytest.raises(ProtocolError, match=TOO_FAR):
         home.homes.note(BUSINESS, Home(set="far", term=limits.HOME_TERM_MAX, addresses=("far:1",))).result(WAIT_S)

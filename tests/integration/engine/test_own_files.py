@@ -1,4 +1,4 @@
-"""RocksDB's message logs and its manifest do not grow for as long as a broker lives."""
+"""RocksDB's message logs and its manifest stay small for as long as a broker runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_message_logs_and_manifest_stay_small(tmp_path: Path, monkeypatch: pytes
         store.write(batch, durable=True)
         store.checkpoint(tmp_path / "copies" / str(n))
         if n % 5 == 0:
-            store.compact(keys.STATE, b"", b"\xff")  # RocksDB lets a manifest be six times what it would be new
+            store.compact(keys.STATE, b"", b"\xff")  # RocksDB lets a manifest grow to six times its compact size
     files = tmp_path / "db"
     messages, manifest = _size_of(files, "LOG*"), (files / "CURRENT").read_text()
     store.close()

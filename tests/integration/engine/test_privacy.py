@@ -1,4 +1,4 @@
-"""A broker's data directory is closed to other users, also one that an older VENUS left open."""
+"""A broker's data directory is closed to other users, also if an older VENUS left it open."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_open_directory_of_another_user_is_refused(tmp_path: Path, monkeypatc
         files.make_private(tmp_path)
 
 
-def test_a_broker_process_makes_no_file_that_others_can_read(tmp_path: Path) -> None:
+def test_a_broker_process_creates_no_file_that_others_can_read(tmp_path: Path) -> None:
     (tmp_path / "venus.toml").write_text('[broker]\ndata_dir = "data"\nlisten = "127.0.0.1:0"\nhttp = ""\n')
     broker = forked.popen(
         [sys.executable, "-m", "venus.cli", "broker"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
@@ -66,14 +66,14 @@ def test_a_broker_process_makes_no_file_that_others_can_read(tmp_path: Path) -> 
     assert [name for name, mode in found.items() if mode & 0o077] == []
 
 
-def test_a_broker_that_no_command_started_makes_no_such_file_either(tmp_path: Path) -> None:
+def test_a_broker_inside_another_program_creates_no_such_file_either(tmp_path: Path) -> None:
     with BrokerProcess(settings(tmp_path / "data")):
         found = modes(tmp_path / "data")
     assert len(found) > 8
     assert [name for name, mode in found.items() if mode & 0o077] == []
 
 
-def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     for path in (tmp_path / "file", tmp_path / "file" / "data"):

@@ -1,4 +1,4 @@
-"""A mirror becomes the home: what it lacks is named, producers continue, and an older home is not taken for one."""
+"""A mirror becomes the home: missing offsets are named, producers continue, and the old home is recognised as old."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def start_behind_home(home: Core, mirror: Core) -> Producer:
     return producer
 
 
-def test_what_the_new_home_lacks_is_passed_over_and_named(home: Core, mirror: Core, tmp_path: Path) -> None:
+def test_offsets_that_the_new_home_lacks_are_skipped_and_named(home: Core, mirror: Core, tmp_path: Path) -> None:
     producer = start_behind_home(home, mirror)
     promote(mirror)
     business = mirrored.business_of(mirror)
     assert [(w.first_offset, w.is_measured) for w in business.committed.losses] == [(10, False)]
-    with pytest.raises(Unavailable, match="offset 20 may be lost"):  # a target of the old home waits
+    with pytest.raises(Unavailable, match="offset 20 may be lost"):  # a target that read from the old home waits
         mirror.subscriptions.check_position(BUSINESS, 20, producer.epoch)
 
     successor = Producer(mirror, source_last_batch=4)
@@ -92,7 +92,7 @@ def test_a_promotion_survives_a_restart(home: Core, tmp_path: Path) -> None:
         mirror.stop()
 
 
-def test_nothing_is_in_doubt_where_the_mirror_had_everything(home: Core, mirror: Core) -> None:
+def test_no_window_opens_if_the_mirror_had_everything(home: Core, mirror: Core) -> None:
     producer = Producer(home)
     producer.commit(rows(0, 5))
     wait_until_filled(home, mirror)
@@ -105,7 +105,7 @@ def test_nothing_is_in_doubt_where_the_mirror_had_everything(home: Core, mirror:
     assert len(full_data(mirror)) == 7
 
 
-def test_a_window_is_closed_by_every_target_and_not_by_sets_below(home: Core, mirror: Core) -> None:
+def test_a_loss_window_is_closed_when_every_target_but_no_set_below_confirms(home: Core, mirror: Core) -> None:
     start_behind_home(home, mirror)
     for group in ("main/one", "main/two", "mirror/lyon"):
         mirror.subscriptions.detach(BUSINESS, group, mirror.subscriptions.attach(BUSINESS, group, 5))
@@ -122,7 +122,7 @@ def test_a_window_is_closed_by_every_target_and_not_by_sets_below(home: Core, mi
     assert mirrored.business_of(mirror).committed.losses == ()
 
 
-def test_what_is_given_up_is_not_shown_and_the_producer_is_asked_all_the_same(home: Core, mirror: Core) -> None:
+def test_a_window_that_was_given_up_is_hidden_and_the_producer_is_still_asked(home: Core, mirror: Core) -> None:
     start_behind_home(home, mirror)
     promote(mirror)
     mirror.homes.give_up(BUSINESS, [1]).result(engines.WAIT_S)
@@ -133,7 +133,7 @@ def test_what_is_given_up_is_not_shown_and_the_producer_is_asked_all_the_same(ho
     assert mirrored.business_of(mirror).committed.losses == ()
 
 
-def test_a_cut_that_is_not_whole_here_ends_with_the_window(home: Core, mirror: Core) -> None:
+def test_a_cut_that_is_incomplete_here_ends_with_the_window(home: Core, mirror: Core) -> None:
     producer = Producer(home)
     producer.commit(rows(0, 5))
     wait_until_filled(home, mirror)
@@ -152,7 +152,7 @@ def test_a_cut_that_is_not_whole_here_ends_with_the_window(home: Core, mirror: C
     ("more", "says"),
     [({"only": ["items"]}, r"only a part of it is mirrored here \(items\)"), ({}, "has no whole full data here")],
 )
-def test_a_part_is_not_promoted(home: Core, mirror: Core, more: dict[str, object], says: str) -> None:
+def test_a_mirror_of_a_part_is_not_promoted(home: Core, mirror: Core, more: dict[str, object], says: str) -> None:
     Producer(home).commit(rows(0, 5))
     if more:
         wait_until_filled(home, mirror, **more)
@@ -164,14 +164,14 @@ def test_a_part_is_not_promoted(home: Core, mirror: Core, more: dict[str, object
         Producer(mirror)
 
 
-def test_a_home_is_not_promoted(home: Core) -> None:
+def test_a_set_that_is_the_home_is_not_promoted(home: Core) -> None:
     Producer(home).commit(rows(0, 5))
     with pytest.raises(Refused, match="main is not a mirror at this set, which is its home"):
         promote(home)
 
 
-def test_a_set_does_not_become_the_home_behind_one_that_it_has_heard_of(home: Core, mirror: Core) -> None:
-    """It was heard of between the look at the others and the promotion: that home would have it step down at once."""
+def test_a_set_is_not_promoted_below_the_term_of_a_home_that_it_knows(home: Core, mirror: Core) -> None:
+    """It learned of the other home between the check and the promotion: that home would depose it at once."""
     Producer(home).commit(rows(0, 5))
     wait_until_filled(home, mirror)
     assert mirror.homes.note(BUSINESS, replace(THERE, term=2)).result(engines.WAIT_S)
@@ -183,7 +183,7 @@ def test_a_set_does_not_become_the_home_behind_one_that_it_has_heard_of(home: Co
     promote(mirror, replace(HERE, term=3))
 
 
-def test_a_home_that_was_replaced_sends_its_clients_on_also_after_a_restart(tmp_path: Path) -> None:
+def test_a_replaced_home_redirects_its_clients_also_after_a_restart(tmp_path: Path) -> None:
     old = make(tmp_path / "old")
     producer = Producer(old)
     producer.commit(rows(0, 5))
@@ -203,7 +203,7 @@ def test_a_home_that_was_replaced_sends_its_clients_on_also_after_a_restart(tmp_
         old.stop()
 
 
-def test_a_source_that_was_at_another_home_is_refused_by_its_epoch(home: Core) -> None:
+def test_a_source_of_another_home_is_refused_by_its_epoch(home: Core) -> None:
     producer = Producer(home)
     producer.commit(rows(0, 5))
     later = producer.epoch + 8
@@ -218,7 +218,7 @@ def test_a_source_that_was_at_another_home_is_refused_by_its_epoch(home: Core) -
 
 def test_an_old_home_becomes_a_mirror_of_the_new_one(home: Core, mirror: Core, tmp_path: Path) -> None:
     producer = start_behind_home(home, mirror)
-    producer.send(producer.next_half(rows(90, 5)))  # no decision follows here
+    producer.send(producer.next_half(rows(90, 5)))  # no decision of this half message follows here
     promote(mirror)
     successor = Producer(mirror, source_last_batch=5)
     decide(mirror, successor, 5, 26)
@@ -230,7 +230,7 @@ def test_an_old_home_becomes_a_mirror_of_the_new_one(home: Core, mirror: Core, t
     mirror.full_data.close(snapshot.snapshot_id)
     assert (snapshot.home.set, snapshot.home.home_term) == ("second", 1)
     wait_until_filled(mirror, home, home=snapshot.home)
-    home.stop()  # with nothing in its queue, and an undecided half message in its log
+    home.stop()  # its queue is empty, and its log has an undecided half message
     home.start()
     successor.commit(rows(110, 5))
     mirrored.follow(mirror, home)
@@ -242,7 +242,7 @@ def test_an_old_home_becomes_a_mirror_of_the_new_one(home: Core, mirror: Core, t
     assert list(mirrored.business_of(home).committed.halves) == []
 
 
-def test_a_mirror_that_is_ahead_of_the_new_home_continues_behind_the_window(
+def test_a_mirror_that_is_ahead_of_the_new_home_continues_after_the_window(
     home: Core, mirror: Core, tmp_path: Path
 ) -> None:
     below = make(tmp_path / "below")

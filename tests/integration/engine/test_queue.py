@@ -1,4 +1,4 @@
-"""Half messages, decisions and the incremental interface on a real store."""
+"""Half messages, decisions and incremental reading on a real store."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ def test_a_half_message_is_invisible_until_it_is_committed(engine: Core) -> None
     assert seen == [(BUSINESS, 5)]
 
 
-def test_a_decision_that_is_being_written_down_is_not_shown_yet(engine: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing undecided and the old end of the queue would say that there is nothing more to come."""
+def test_a_half_message_is_undecided_until_its_decision_is_durable(
+    engine: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No undecided message and the old end of the queue would mean that no more changes come."""
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 5))
     producer.send(message)
@@ -91,7 +93,7 @@ def test_a_commit_decides_everything_before_it_and_a_rollback_everything_after(e
     assert (found.counters["rollbacks"], found.counters["rolled_back_rows"]) == (1, 2)
 
 
-def test_repeats_are_answered_and_contradictions_refused(engine: Core) -> None:
+def test_repeated_decisions_are_answered_and_contradictory_ones_refused(engine: Core) -> None:
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 2))
     producer.send(message)
@@ -134,7 +136,7 @@ def test_an_older_producer_is_fenced(engine: Core) -> None:
         older.decide(half)
 
 
-def test_a_broker_that_lost_its_data_refuses_the_source(engine: Core) -> None:
+def test_a_broker_that_lost_its_data_refuses_the_producer(engine: Core) -> None:
     with pytest.raises(Diverged) as refused:
         Producer(engine, source_last_batch=7)
 
@@ -142,7 +144,7 @@ def test_a_broker_that_lost_its_data_refuses_the_source(engine: Core) -> None:
     assert engine.status(BUSINESS).businesses[0].epoch == 0
 
 
-def test_a_source_that_went_back_in_time_is_refused(engine: Core) -> None:
+def test_a_source_that_was_set_back_in_time_is_refused(engine: Core) -> None:
     producer = Producer(engine)
     producer.commit(engines.rows(0, 10))
 
@@ -150,7 +152,7 @@ def test_a_source_that_went_back_in_time_is_refused(engine: Core) -> None:
         producer.send(engines.half(2, 5, engines.rows(0, 1)))
 
 
-def test_the_operator_decides_and_fences_the_producer(engine: Core) -> None:
+def test_an_operator_decides_a_half_message_and_fences_the_producer(engine: Core) -> None:
     producer = Producer(engine)
     halves = [producer.next_half(engines.rows(n, 1)) for n in range(3)]
     producer.send(*halves)
@@ -176,7 +178,7 @@ def test_the_operator_decides_and_fences_the_producer(engine: Core) -> None:
         (lambda m: setattr(m, "batch_no", 2), DigestMismatch),
     ],
 )
-def test_a_body_that_does_not_add_up_is_never_acknowledged(engine: Core, damage: object, error: type) -> None:
+def test_a_body_with_a_wrong_checksum_is_never_acknowledged(engine: Core, damage: object, error: type) -> None:
     message = change_pb2.BatchBody.FromString(engines.body(1, 1, engines.rows(0, 3, b"row")))
     damage(message)  # type: ignore[operator]
     content = message.SerializeToString()
@@ -222,7 +224,7 @@ def test_reading_in_small_pieces_from_memory_and_from_disk_is_the_same(tmp_path:
     engine.stop()
 
 
-def test_the_filter_passes_over_other_tables_but_closes_their_cuts(engine: Core) -> None:
+def test_the_filter_skips_other_tables_but_ends_their_cuts(engine: Core) -> None:
     producer = Producer(engine)
     producer.commit(engines.rows(0, 1), table_id=1)
     producer.commit(engines.rows(0, 1), table_id=2)
@@ -247,14 +249,14 @@ def test_a_consumer_of_another_history_gets_the_reason(engine: Core) -> None:
     assert engine.subscriptions.check_position(BUSINESS, 4, first.epoch).epoch == second.epoch
     assert engine.subscriptions.check_position(BUSINESS, 8, second.epoch).next_offset == 8
     with pytest.raises(OffsetDiverged):
-        engine.subscriptions.check_position(BUSINESS, 5, first.epoch)  # which ended at 4
+        engine.subscriptions.check_position(BUSINESS, 5, first.epoch)  # its first epoch ended at 4
     with pytest.raises(OffsetDiverged):
         engine.subscriptions.check_position(BUSINESS, 9, 2)
     with pytest.raises(OffsetDiverged):
         engine.subscriptions.read(BUSINESS, 9, 1)
 
 
-def test_reviews_come_by_the_clock_and_only_delivered_ones_count(engine: Core, clock: Clock) -> None:
+def test_reviews_are_sent_by_the_clock_and_only_delivered_ones_count(engine: Core, clock: Clock) -> None:
     producer = Producer(engine)
     message = producer.next_half(engines.rows(0, 1))
     producer.send(message)
@@ -274,14 +276,14 @@ def test_reviews_come_by_the_clock_and_only_delivered_ones_count(engine: Core, c
     assert found.counters["reviews_sent"] == 15
     assert any("asked about 15 times" in alarm for alarm in found.alarms)
     clock.now_s += 3600
-    assert [ref.batch_no for ref in status(engine).halves] == [1]  # never thrown away
+    assert [ref.batch_no for ref in status(engine).halves] == [1]  # half messages are never discarded
     assert any("undecided for" in alarm for alarm in status(engine).alarms)
     producer.decide(message)
     assert engine.producers.due_reviews() == []
     assert list(status(engine).alarms) == []
 
 
-def test_status_says_what_waits_where(engine: Core, clock: Clock) -> None:
+def test_status_shows_all_waiting_messages(engine: Core, clock: Clock) -> None:
     producer = Producer(engine)
     token = engine.subscriptions.attach(BUSINESS, "target", 0)
     producer.commit(engines.rows(0, 10))

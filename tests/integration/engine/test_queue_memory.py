@@ -1,4 +1,4 @@
-"""The memory for queues is one limit for all businesses together, not for each."""
+"""All businesses together share one memory limit for their queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _fill(engine: Core) -> None:
         producer.decide(halves[-1])
 
 
-def _kept_places(engine: Core) -> list[int]:
+def _count_kept_batches(engine: Core) -> list[int]:
     return [len(business.tail._places) for business in engine.catalogue.list_stored()]
 
 
@@ -39,20 +39,20 @@ def test_the_newest_batches_of_all_businesses_share_one_budget(tmp_path: Path, m
     engine = engines.make(tmp_path)
     _fill(engine)
 
-    assert sum(_kept_places(engine)) <= PLACES + PLACES // 4 + BATCHES
-    assert all(count > 0 for count in _kept_places(engine)), "the newest batch of each is always known"
+    assert sum(_count_kept_batches(engine)) <= PLACES + PLACES // 4 + BATCHES
+    assert all(count > 0 for count in _count_kept_batches(engine)), "the newest batch of each is always known"
     _check(engine)
     engine.stop()
 
     again = engines.make(tmp_path)
 
-    assert sum(_kept_places(again)) <= PLACES + BUSINESSES
-    assert all(count > 0 for count in _kept_places(again))
+    assert sum(_count_kept_batches(again)) <= PLACES + BUSINESSES
+    assert all(count > 0 for count in _count_kept_batches(again))
     _check(again)
     again.stop()
 
 
-def test_a_batch_of_more_rows_than_the_tail_has_places_is_known_after_a_restart(tmp_path: Path) -> None:
+def test_a_batch_too_large_for_the_tail_is_known_after_a_restart(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     producer.commit(engines.rows(0, 5))

@@ -1,4 +1,4 @@
-"""What the queue keeps, and for which consumers, on a real store."""
+"""How much of the queue is kept, and for which consumers, on a real store."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def clock() -> Clock:
 
 
 def tick(engine: Core, clock: Clock, seconds: float = 2.0) -> None:
-    """Let the commit thread do what it does each second."""
+    """Run the commit thread's work of each second."""
     eventually(lambda: is_caught_up(engine))
     clock.now_s += seconds
-    for _ in range(2):  # the upkeep is done with a group, which is written before its commands are answered
+    for _ in range(2):  # the upkeep is part of a command group, which is written before its commands are answered
         engine.commits.submit(lambda _group: None).result(WAIT_S)
 
 
@@ -51,7 +51,7 @@ def test_the_queue_is_kept_for_consumers_and_snapshots_and_no_longer(tmp_path: P
     assert status(engine).log_start == 0
     engine.subscriptions.forget(BUSINESS, "gone")
     tick(engine, clock)
-    assert status(engine).log_start == 0  # a transient reader counts while it is there
+    assert status(engine).log_start == 0  # a transient reader counts while it is attached
     engine.subscriptions.detach(BUSINESS, "peek", peek)
     tick(engine, clock)
 
@@ -80,7 +80,7 @@ def test_the_queue_is_kept_for_consumers_and_snapshots_and_no_longer(tmp_path: P
     engine.stop()
 
 
-def test_so_many_bytes_are_kept_below_what_is_needed(tmp_path: Path, clock: Clock) -> None:
+def test_the_configured_number_of_bytes_is_kept_below_what_is_needed(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path, clock, retain_bytes=10_000)
     producer = Producer(engine)
     for n in range(50):
@@ -108,8 +108,8 @@ def test_undecided_half_messages_are_never_trimmed(tmp_path: Path, clock: Clock)
     engine.stop()
 
 
-def test_what_is_kept_for_a_reader_without_a_group_follows_rate_and_absence(tmp_path: Path, clock: Clock) -> None:
-    """Half a KB is written each second. An absence of 60 s is too long, until one of that length was measured."""
+def test_the_queue_for_readers_without_a_group_grows_with_rate_and_absence(tmp_path: Path, clock: Clock) -> None:
+    """Half a KB is written each second. An absence of 60 s is too long until one of that length was measured."""
     engine = engines.make(
         tmp_path, clock, retain="measured", retain_bytes=0, retain_bytes_min=6000, retain_bytes_max=1 << 20
     )
@@ -121,8 +121,8 @@ def test_what_is_kept_for_a_reader_without_a_group_follows_rate_and_absence(tmp_
             producer.commit(engines.rows(next(batches), 300))
             tick(engine, clock, 10.0)
 
-    def read(offset: int) -> int:
-        """Be here for a moment, at an offset; return the end of the queue."""
+    def attach_briefly(offset: int) -> int:
+        """Attach at an offset for a moment; return the end of the queue."""
         subscriptions.serving_business(BUSINESS, offset)
         token = subscriptions.attach(BUSINESS, "peek", offset, transient=True)
         subscriptions.detach(BUSINESS, "peek", token)
@@ -132,10 +132,10 @@ def test_what_is_kept_for_a_reader_without_a_group_follows_rate_and_absence(tmp_
     first = status(engine).retention
     assert (first.bytes, first.absences) == (6000, 0), "nothing is known of absences"
     assert first.bytes_per_s > 500
-    place = read(status(engine).next_offset)
+    place = attach_briefly(status(engine).next_offset)
     write(60)
     with pytest.raises(OffsetTrimmed):
-        read(place)
+        attach_briefly(place)
     token = subscriptions.attach(BUSINESS, "peek", status(engine).next_offset, transient=True)
     write(60)
     measured = status(engine).retention
@@ -144,15 +144,13 @@ def test_what_is_kept_for_a_reader_without_a_group_follows_rate_and_absence(tmp_
     subscriptions.detach(BUSINESS, "peek", token)
     place = status(engine).next_offset
     write(60)
-    read(place)
+    attach_briefly(place)
     tick(engine, clock, 24 * 3600.0)
     assert status(engine).retention.bytes == 6000, "it is halved each hour"
     engine.stop()
 
 
-def test_a_start_keeps_what_is_there_and_a_replica_that_does_not_lead_keeps_the_fixed_size(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_a_restart_keeps_the_queue_and_a_follower_keeps_the_fixed_size(tmp_path: Path, clock: Clock) -> None:
     options: dict[str, Any] = {"retain": "measured", "retain_bytes_min": 1000, "retain_bytes_max": 1 << 20}
     engine = engines.make(tmp_path, clock, retain="bytes", retain_bytes=1 << 20)
     producer = Producer(engine)

@@ -1,4 +1,4 @@
-"""The defects of rocksdict 0.3.29 that store.py stays clear of; a version that mends one fails here and may be used.
+"""Defects of rocksdict 0.3.29 that store.py avoids; a version without one fails here, and the call may be used.
 
 Not run: `set_iterate_upper_bound` keeps a pointer into freed memory.
 """
@@ -49,14 +49,14 @@ def collect(cursor: Any) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def test_the_lower_bound_is_taken_for_the_upper_one(db: Any) -> None:
+def test_the_lower_bound_is_taken_as_the_upper_one(db: Any) -> None:
     read = ReadOptions()
     read.set_iterate_lower_bound(b"3")
 
     assert [key for key, _ in collect(db.iter(read))] == [b"0", b"1", b"2"]
 
 
-def test_the_iterator_of_a_snapshot_sees_what_was_written_after_it(db: Any) -> None:
+def test_the_iterator_of_a_snapshot_reads_rows_written_after_it(db: Any) -> None:
     view = db.snapshot()
     db[b"5"] = b"new"
 
@@ -65,7 +65,7 @@ def test_the_iterator_of_a_snapshot_sees_what_was_written_after_it(db: Any) -> N
     del view
 
 
-def test_an_iterator_of_the_store_does_not_see_what_was_written_after_it(tmp_path: Path) -> None:
+def test_an_iterator_of_the_store_does_not_read_rows_written_after_it(tmp_path: Path) -> None:
     opened = Store(tmp_path / "db")
     put(opened, {b"1": b"old", b"2": b"old"})
     walk = opened.scan(keys.STATE, b"", b"")
@@ -158,7 +158,7 @@ def test_a_reader_leaves_no_file_open_and_needs_no_collection(tmp_path: Path, mo
 
 
 def open_files() -> list[Path]:
-    """Return what this process has open; a descriptor may go while they are listed."""
+    """Return the files that this process has open; a descriptor may be closed while they are listed."""
     found = []
     for link in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -167,7 +167,7 @@ def open_files() -> list[Path]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_runs_of_any_size_are_what_a_walk_finds(tmp_path: Path, seed: int) -> None:
+def test_runs_of_any_size_have_the_keys_that_an_iterator_finds(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     content = {b"%05d" % chance.randrange(10**5): bytes(chance.choice((0, 9, 5000, 90_000))) for _ in range(900)}
     opened = Store(tmp_path / "db")
@@ -221,7 +221,7 @@ def test_runs_of_values_end_where_the_last_key_is(tmp_path: Path, seed: int) -> 
     opened.close()
 
 
-def test_a_walk_that_misses_its_last_value_is_no_end(tmp_path: Path) -> None:
+def test_an_iterator_that_fails_at_its_last_value_raises(tmp_path: Path) -> None:
     opened = Store(tmp_path / "db")
     put(opened, {b"1": b"one", b"2": b"two"})
 
@@ -250,7 +250,7 @@ os._exit(0)
 """
 
 
-def test_the_default_recovery_drops_half_of_a_damaged_log_without_a_word(tmp_path: Path) -> None:
+def test_the_default_recovery_silently_drops_half_of_a_damaged_log(tmp_path: Path) -> None:
     path = tmp_path / "db"
     subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(path)], check=True, timeout=120)
     log = max(path.glob("*.log"), key=lambda found: found.stat().st_size)

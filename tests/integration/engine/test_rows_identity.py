@@ -1,4 +1,4 @@
-"""What an engine knows of the rows that it has: of a set above that is older, of full data that was taken again."""
+"""The identity of the full data's rows: unknown from an older set above, and new when the full data is taken again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_position(engine: Core, offset: int) -> broker_pb2.Opened:
     return engine.subscriptions.check_position(BUSINESS, offset, 0)
 
 
-def test_what_an_older_set_above_has_not_said_is_kept_once_it_says_it(home: Core, tmp_path: Path) -> None:
+def test_the_rows_identity_is_stored_once_the_set_above_reports_it(home: Core, tmp_path: Path) -> None:
     Producer(home).commit(rows(1, 3))
     mirror = make(tmp_path / "mirror")
     try:
@@ -34,7 +34,7 @@ def test_what_an_older_set_above_has_not_said_is_kept_once_it_says_it(home: Core
         found = mirror.subscriptions.rows.for_mirror(mirrored.business_of(mirror), 3)
         assert found is not None
         assert found.set == "tandem"
-        business = mirrored.fill(home, mirror)  # it says nothing of other full data
+        business = mirrored.fill(home, mirror)  # this fill reports no identity of its rows
         eventually(lambda: business.is_filled)
         assert not check_position(mirror, 3).HasField("rows")
     finally:
@@ -42,7 +42,7 @@ def test_what_an_older_set_above_has_not_said_is_kept_once_it_says_it(home: Core
 
 
 def test_a_snapshot_of_full_data_that_was_taken_again_is_not_shared(home: Core, mirror: Core) -> None:
-    """Both have their cut at one offset, and the rows of the first one are another set's."""
+    """Both have their cut at the same offset, and the rows of the first one come from another set."""
     Producer(home).commit(rows(1, 3))
     request = broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=1)
     for says in (None, broker_pb2.RowLevels()):

@@ -1,4 +1,4 @@
-"""The scrub: what start-up cannot look for is found by reading everything, and keeps the broker from serving."""
+"""The scrub reads everything, finds damage that a start does not look for, and keeps the broker from serving it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_for_scrub(engine: Core, clock: Clock) -> None:
-    """Wait for the end of a pass that begins now."""
+    """Wait until a pass that begins now has ended."""
     before = engines.status(engine).last_scrub_at_us
     clock.now_s += 2 * DAY_S
     eventually(lambda: engines.status(engine).last_scrub_at_us > before)
 
 
 def fill_store(path: Path, clock: Clock) -> Core:
-    """Fill a store whose queue is trimmed then, so that only the sums know the rows."""
+    """Fill a store whose queue is then trimmed, so that only the checksums can reveal a wrong row."""
     engine = engines.make(path, clock, retain_bytes=0)
     producer = Producer(engine)
     for n in range(10):
@@ -76,7 +76,7 @@ def delete_all_rows(store: Store, batch: Any) -> None:
 
 
 @pytest.mark.parametrize("damage", [delete_row, restore_older_row, move_row, put_later_row, delete_all_rows])
-def test_rows_that_change_by_themselves_are_found(tmp_path: Path, damage: Damage) -> None:
+def test_rows_that_changed_without_a_batch_are_found(tmp_path: Path, damage: Damage) -> None:
     clock, errors = Clock(), Errors()
     fill_store(tmp_path, clock).stop()
     engine = engines.make(tmp_path, clock, errors, retain_bytes=0)
@@ -92,10 +92,10 @@ def test_rows_that_change_by_themselves_are_found(tmp_path: Path, damage: Damage
     assert isinstance(errors.fatal[0], Corruption)
     assert "main, table 1" in str(errors.fatal[0])
     with pytest.raises(Corruption, match="main, table 1"):
-        engines.make(tmp_path, clock)  # it does not serve again only because it was started again
+        engines.make(tmp_path, clock)  # a restart alone does not make it serve again
 
 
-def test_a_damaged_body_and_a_row_that_the_queue_knows_better_are_found(tmp_path: Path) -> None:
+def test_a_damaged_body_and_a_row_that_contradicts_the_queue_are_found(tmp_path: Path) -> None:
     for harm in ("body", "row"):
         clock, errors = Clock(), Errors()
         path = tmp_path / harm

@@ -1,4 +1,4 @@
-"""Leases on snapshots: how many, whose, and for how long."""
+"""Leases on snapshots: how many, of which consumer, and for how long."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def engine(tmp_path: Path, clock: Clock) -> Iterator[Core]:
-    opened = engines.make(tmp_path, clock, limits=LimitsSettings(slow_request_ms=0))  # this clock jumps
+    opened = engines.make(tmp_path, clock, limits=LimitsSettings(slow_request_ms=0))  # the clock of this test jumps
     yield opened
     opened.stop()
 
@@ -43,7 +43,7 @@ def test_a_lease_survives_a_restart_and_ends_in_time(tmp_path: Path, clock: Cloc
 
     engine = engines.make(tmp_path, clock)
     clock.now_s += 500
-    assert len(engines.chunks(engine, snapshot, snapshot.splits[0])) == 1  # reading renews
+    assert len(engines.chunks(engine, snapshot, snapshot.splits[0])) == 1  # each read renews the lease
     clock.now_s += 500
     assert engine.full_data.renew(snapshot.snapshot_id).offset == 100
     clock.now_s += 601
@@ -54,7 +54,7 @@ def test_a_lease_survives_a_restart_and_ends_in_time(tmp_path: Path, clock: Cloc
     engine.stop()
 
 
-def test_only_so_many_leases_at_once_on_whatever_snapshots(tmp_path: Path, clock: Clock) -> None:
+def test_the_number_of_leases_is_limited_over_all_snapshots(tmp_path: Path, clock: Clock) -> None:
     engine = engines.make(tmp_path, clock, limits=LimitsSettings(leases=3, slow_request_ms=0))
     Producer(engine).commit(engines.rows(0, 10))
     first = open_snapshot(engine, holder="a")
@@ -83,7 +83,7 @@ def test_only_so_many_leases_at_once_on_whatever_snapshots(tmp_path: Path, clock
 
 
 def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock) -> None:
-    """A client that opened snapshots and closed none held all of them, and no other client could load for an hour."""
+    """A client that opened snapshots and closed none held all leases, and no other client could load for an hour."""
     engine = engines.make(tmp_path, clock, limits=LimitsSettings(leases=8, slow_request_ms=0))
     Producer(engine).commit(engines.rows(0, 10))
     Producer(engine, "payroll").commit(engines.rows(0, 10))
@@ -118,8 +118,8 @@ def test_one_consumer_leaves_leases_for_the_others(tmp_path: Path, clock: Clock)
     engine.stop()
 
 
-def test_a_lease_whose_answer_was_lost_ends_as_soon_as_it_cannot_be_waited_for(engine: Core, clock: Clock) -> None:
-    """It stood for its whole length, up to an hour, and kept queue and files without a reader."""
+def test_a_lease_whose_answer_was_lost_ends_when_its_client_has_stopped_waiting(engine: Core, clock: Clock) -> None:
+    """It lasted its whole length, up to an hour, and kept queue and files without a reader."""
 
     def holders() -> list[str]:
         engine.snapshots.expire()
@@ -162,7 +162,7 @@ def test_a_snapshot_that_cannot_be_described_leaves_no_lease(
 def test_a_snapshot_whose_id_no_client_knows_does_not_survive_a_crash(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker crashes between storing the lease and storing its plan, as often as snapshots may be open."""
+    """The broker crashes between storing the lease and storing its plan, once for each snapshot that may be open."""
 
     def crash(*_: object) -> list[broker_pb2.Split]:
         raise KeyboardInterrupt

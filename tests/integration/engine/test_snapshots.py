@@ -1,4 +1,4 @@
-"""The full interface: snapshot plus increments is the source, under load, across restarts, never cut short."""
+"""The full interface: snapshot plus increments equals the source, under load, across restarts, never cut short."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def engine(tmp_path: Path, clock: Clock) -> Iterator[Core]:
-    opened = engines.make(tmp_path, clock, limits=LimitsSettings(slow_request_ms=0))  # this clock jumps
+    opened = engines.make(tmp_path, clock, limits=LimitsSettings(slow_request_ms=0))  # the clock of this test jumps
     yield opened
     opened.stop()
 
@@ -44,7 +44,7 @@ def open_snapshot(engine: Core, **options: object) -> broker_pb2.Snapshot:
 
 
 class CutWriter(threading.Thread):
-    """Writer that commits cuts of several batches each, and the rows that it has written."""
+    """Writer that commits cuts of several batches each, and keeps the rows that it has written."""
 
     def __init__(self, engine: Core, seed: int) -> None:
         super().__init__(daemon=True)
@@ -73,7 +73,7 @@ class CutWriter(threading.Thread):
         self.join(engines.WAIT_S)
 
     def _changes(self) -> list[tuple[bytes, bytes | None]]:
-        """Return changes of some keys, and of one that only this batch touches: a reader without the batch lacks it."""
+        """Return changes of some keys, and of one that only this batch has: a reader that misses the batch lacks it."""
         chosen = self._random.sample(range(KEYS), 12)
         return [*(self._change(b"%05d" % n) for n in chosen), self._change(b"batch %d" % self._producer.batch_no)]
 
@@ -85,8 +85,8 @@ class CutWriter(threading.Thread):
         return record_id, self.rows[record_id]
 
 
-def hand_over(engine: Core, clock: Clock, snapshots: int) -> tuple[int, int, int]:
-    """Load under load, each time; return mismatches, deletions that met no row, and cuts seen half."""
+def load_under_writes(engine: Core, clock: Clock, snapshots: int) -> tuple[int, int, int]:
+    """Load under writes, repeatedly; return the mismatches, the deletions without a row, and the cuts seen in half."""
     load = CutWriter(engine, seed=snapshots)
     load.cut()
     load.start()
@@ -94,7 +94,7 @@ def hand_over(engine: Core, clock: Clock, snapshots: int) -> tuple[int, int, int
     for _ in range(snapshots):
         before = load.cuts
         eventually(lambda before=before: load.cuts > before + 3)  # type: ignore[misc]
-        clock.now_s += 31  # not shared
+        clock.now_s += 31  # so that the snapshot is not shared
         snapshot = open_snapshot(engine, splits=4)
         found: dict[bytes, bytes] = {}
         for split in snapshot.splits:
@@ -115,7 +115,7 @@ def hand_over(engine: Core, clock: Clock, snapshots: int) -> tuple[int, int, int
 
 
 def test_snapshot_plus_increments_is_the_source_under_load(engine: Core, clock: Clock) -> None:
-    assert hand_over(engine, clock, 12) == (0, 0, 0)
+    assert load_under_writes(engine, clock, 12) == (0, 0, 0)
 
 
 def test_an_offset_read_outside_the_checkpoint_is_noticed(
@@ -129,10 +129,10 @@ def test_an_offset_read_outside_the_checkpoint_is_noticed(
 
     monkeypatch.setattr(reading, "read_progress", position_after_checkpoint)
 
-    assert hand_over(engine, clock, 6) != (0, 0, 0)
+    assert load_under_writes(engine, clock, 6) != (0, 0, 0)
 
 
-def test_splits_cover_every_row_once_and_chunks_are_ordered(engine: Core) -> None:
+def test_splits_cover_every_row_once_and_chunks_are_sorted(engine: Core) -> None:
     producer = Producer(engine)
     producer.commit(engines.rows(0, 3000, b"x" * 50))
     producer.commit([(b"%08d" % n, None) for n in range(0, 3000, 3)], table_id=1)
@@ -200,7 +200,7 @@ def test_truncated_and_swept_rows_are_left_out(engine: Core) -> None:
     assert engines.full_data(engine) == {b"%08d" % 21: b"again"}
 
 
-def test_young_snapshots_are_shared_and_the_last_one_removes_the_files(
+def test_young_snapshots_are_shared_and_closing_the_last_one_removes_the_files(
     engine: Core, clock: Clock, tmp_path: Path
 ) -> None:
     Producer(engine).commit(engines.rows(0, 10))
@@ -214,7 +214,7 @@ def test_young_snapshots_are_shared_and_the_last_one_removes_the_files(
     assert not list((tmp_path / "snapshots").iterdir())
 
 
-def test_only_so_many_checkpoints_at_once(engine: Core, clock: Clock) -> None:
+def test_the_number_of_checkpoints_is_limited(engine: Core, clock: Clock) -> None:
     Producer(engine).commit(engines.rows(0, 10))
     for n in range(4):
         clock.now_s += 31
@@ -235,7 +235,7 @@ def test_only_so_many_checkpoints_at_once(engine: Core, clock: Clock) -> None:
     ]
 
 
-def test_what_a_crash_left_behind_is_removed(tmp_path: Path, clock: Clock) -> None:
+def test_checkpoints_left_by_a_crash_are_removed(tmp_path: Path, clock: Clock) -> None:
     orphan = tmp_path / "snapshots" / "orphan"
     orphan.mkdir(parents=True)
 
@@ -244,7 +244,7 @@ def test_what_a_crash_left_behind_is_removed(tmp_path: Path, clock: Clock) -> No
     assert not orphan.exists()
 
 
-def test_a_damaged_file_aborts_the_reading(engine: Core, tmp_path: Path) -> None:
+def test_a_damaged_file_aborts_the_read(engine: Core, tmp_path: Path) -> None:
     Producer(engine).commit(engines.rows(0, 3000, b"y" * 90))
     snapshot = open_snapshot(engine)
     (directory,) = (tmp_path / "snapshots").iterdir()
@@ -263,7 +263,7 @@ def test_an_unknown_business_has_no_snapshot(engine: Core) -> None:
         engine.full_data.open(broker_pb2.OpenSnapshotRequest(business="mian"))
 
 
-def test_a_small_table_is_cut_too_and_no_split_is_empty(engine: Core) -> None:
+def test_a_small_table_is_split_too_and_no_split_is_empty(engine: Core) -> None:
     Producer(engine).commit(engines.rows(0, 10))
 
     snapshot = open_snapshot(engine, splits=5)
@@ -272,7 +272,7 @@ def test_a_small_table_is_cut_too_and_no_split_is_empty(engine: Core) -> None:
     assert counts == [2] * 5
 
 
-def test_a_large_table_is_cut_by_its_files_and_by_seeking(engine: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_table_is_split_by_its_files_and_by_seeking(engine: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "COUNTED_ROWS_MAX", 100)
     producer = Producer(engine)
     for n in range(4):
@@ -291,7 +291,7 @@ def test_a_large_table_is_cut_by_its_files_and_by_seeking(engine: Core, monkeypa
     assert max(counts) < 2500
 
 
-def test_a_large_table_that_shares_its_files_is_cut_too(engine: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_table_that_shares_its_files_is_split_too(engine: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "COUNTED_ROWS_MAX", 600)
     producer = Producer(engine)
     producer.commit(engines.rows(0, 10), table_id=1)
@@ -310,7 +310,7 @@ def test_a_large_table_that_shares_its_files_is_cut_too(engine: Core, monkeypatc
     assert max(counts) < 2500
 
 
-def test_cutting_a_table_takes_no_memory_for_each_row(engine: Core) -> None:
+def test_splitting_a_table_takes_no_memory_for_each_row(engine: Core) -> None:
     producer = Producer(engine)
     for n in range(10):
         producer.commit(engines.rows(0, 1), table_id=1)  # so that no file holds table 2 alone
@@ -327,7 +327,7 @@ def test_cutting_a_table_takes_no_memory_for_each_row(engine: Core) -> None:
     assert peak < 4 << 20, "the keys of 200,000 rows take some 12 MiB"
 
 
-def test_a_snapshot_that_is_asked_for_while_the_broker_stops_is_no_failure(tmp_path: Path) -> None:
+def test_a_snapshot_requested_while_the_broker_stops_is_no_failure(tmp_path: Path) -> None:
     errors = engines.Errors()
     disk = engines.Disk()
     engine = engines.make(tmp_path, errors=errors, free_bytes=disk)

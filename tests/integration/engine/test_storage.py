@@ -1,4 +1,4 @@
-"""The commit thread on a real store: groups, what is answered when, errors, and replay."""
+"""The commit thread on a real store: groups, the time of each answer, errors, and replay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from venus.model import Verdict
 
 
 class CommitHold:
-    """Holds the commit thread before it writes."""
+    """Blocks the commit thread before it writes."""
 
     def __init__(self) -> None:
         self.hold, self.go = threading.Event(), threading.Event()
@@ -37,12 +37,12 @@ class CommitHold:
             self.held.set()
             self.go.wait(WAIT_S)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.hold.clear()
         self.go.set()
 
 
-def test_half_messages_that_wait_too_long_for_the_disk_are_refused_and_taken_later(tmp_path: Path) -> None:
+def test_half_messages_that_wait_too_long_for_the_disk_are_refused_and_accepted_later(tmp_path: Path) -> None:
     stop, clock = CommitHold(), Clock()
     engine = engines.make(tmp_path, clock, on_write=stop)
     producer = Producer(engine)
@@ -52,7 +52,7 @@ def test_half_messages_that_wait_too_long_for_the_disk_are_refused_and_taken_lat
     assert stop.held.wait(WAIT_S)
     futures += [engine.producers.take_halves(BUSINESS, producer.epoch, [message]) for message in halves[1:]]
     clock.now_s += 0.3
-    stop.let_go()
+    stop.release()
     assert futures[0].result(WAIT_S).through == 1
     for future in futures[1:]:
         with pytest.raises(SlowRequest, match=r"waited 0\.\d+ s for the disk"):
@@ -64,8 +64,8 @@ def test_half_messages_that_wait_too_long_for_the_disk_are_refused_and_taken_lat
     engine.stop()
 
 
-def test_who_floods_delays_the_decision_of_another_by_one_group_only(tmp_path: Path) -> None:
-    """60 MiB of one business wait, and 20 MiB of it are ahead of the other one's decision in time."""
+def test_a_flood_delays_the_decision_of_another_business_by_one_group_only(tmp_path: Path) -> None:
+    """60 MiB of one business wait, and 20 MiB of them are ahead of the other business's decision."""
     stop, order = CommitHold(), list[int]()
     engine = engines.make(tmp_path, on_write=stop, buffer_bytes_max=256 << 20, limits=LimitsSettings(slow_request_ms=0))
     flood, small = Producer(engine), Producer(engine, business="small")
@@ -81,7 +81,7 @@ def test_who_floods_delays_the_decision_of_another_by_one_group_only(tmp_path: P
     everything: list[Future[Any]] = [*futures, decided]
     for number, future in enumerate(everything):
         future.add_done_callback(lambda _, n=number: order.append(n))  # type: ignore[misc]
-    stop.let_go()
+    stop.release()
     assert futures[-1].result(WAIT_S).through == 60
     assert order.index(60) <= 10, "the first group was on its way, and one group may be before it"
     assert [n for n in order if n < 60] == list(range(60)), "within a business nothing overtakes anything"
@@ -108,7 +108,7 @@ def test_nothing_is_answered_before_the_fsync(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_an_error_of_the_store_stops_everything(tmp_path: Path) -> None:
+def test_an_error_of_the_store_stops_the_engine(tmp_path: Path) -> None:
     errors = Errors()
     broken = threading.Event()
 
@@ -129,8 +129,8 @@ def test_an_error_of_the_store_stops_everything(tmp_path: Path) -> None:
     engine.stop()
 
 
-def test_no_client_learns_of_an_error_of_the_store_before_the_broker_has_ended(tmp_path: Path) -> None:
-    """A producer that got this error would give up; it has to try another broker, or this one again."""
+def test_no_client_gets_an_error_of_the_store_before_the_broker_has_ended(tmp_path: Path) -> None:
+    """A producer that got this error would give up; it must try another broker, or this one again."""
     notified, answered = threading.Event(), list[bool]()
     broken = threading.Event()
 
@@ -153,7 +153,7 @@ def test_no_client_learns_of_an_error_of_the_store_before_the_broker_has_ended(t
 
 
 def test_queue_and_state_are_functions_of_the_log(tmp_path: Path) -> None:
-    """Drop everything that is derived, replay the log into it, and find the same."""
+    """Drop all derived data, replay the log into it, and find the same."""
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     for n in range(5):

@@ -1,4 +1,4 @@
-"""RocksDB's merges give way on a busy core, and nothing else does."""
+"""RocksDB's compaction threads have a low priority on a busy core, and no other thread has."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def nice_of(thread: int) -> int:
 
 
 def find_threads(prefix: str) -> list[int]:
-    """Return the threads of this process whose names begin so."""
+    """Return the threads of this process whose names begin with `name`."""
     tasks = Path("/proc/self/task").iterdir()
     return [int(task.name) for task in tasks if (task / "comm").read_text().startswith(prefix)]
 
 
-def test_merges_give_way_and_nothing_else_does(tmp_path: Path) -> None:
+def test_compaction_threads_alone_have_a_low_priority(tmp_path: Path) -> None:
     own = nice_of(os.getpid())
     engine = engines.make(tmp_path)
     try:
@@ -39,13 +39,13 @@ def test_merges_give_way_and_nothing_else_does(tmp_path: Path) -> None:
         engine.stop()
 
 
-def test_a_system_that_hides_threads_is_no_reason_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_hides_its_threads_causes_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "_TASKS", tmp_path / "nothing")
     options.lower_merge_priority()
 
 
-def test_files_that_wait_for_merges_delay_the_log_later_than_the_full_data(tmp_path: Path) -> None:
-    """Writes of rows wait for merges by themselves; a delayed write of the log would hold up every client."""
+def test_unmerged_files_delay_writes_of_the_log_later_than_those_of_the_full_data(tmp_path: Path) -> None:
+    """Writes of rows wait for merges by themselves; a delayed write of the log would delay every client."""
     store = Store(tmp_path / "db")
     store.close()
     chosen = max((tmp_path / "db").glob("OPTIONS-*")).read_text()

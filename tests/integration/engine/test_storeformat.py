@@ -1,4 +1,4 @@
-"""A store of another layout is refused, never misread."""
+"""A store of an unknown layout is refused, never misread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from venus.errors import StorageError
 pytestmark = pytest.mark.integration
 
 
-def test_a_store_is_taken_up_again(tmp_path: Path) -> None:
+def test_a_store_is_opened_again(tmp_path: Path) -> None:
     for first in (0, 5):
         engine = engines.make(tmp_path)
         Producer(engine).commit(engines.rows(first, 5))
@@ -30,7 +30,7 @@ def test_a_store_is_taken_up_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("found", "shown"), [(None, "layout 1"), (b"9", "layout 9")])
-def test_another_layout_is_refused_with_the_way_out(tmp_path: Path, found: bytes | None, shown: str) -> None:
+def test_another_layout_is_refused_with_the_remedy(tmp_path: Path, found: bytes | None, shown: str) -> None:
     engine = engines.make(tmp_path)
     Producer(engine).commit(engines.rows(0, 5))
     engine.stop()
@@ -50,7 +50,7 @@ def test_another_layout_is_refused_with_the_way_out(tmp_path: Path, found: bytes
 
 
 def test_a_store_of_layout_2_is_upgraded_in_place(tmp_path: Path) -> None:
-    """Entries without term and seal are rewritten; an upgrade that was cut short starts over."""
+    """Entries without term and seal are rewritten; an upgrade that was interrupted starts over."""
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     producer.commit(engines.rows(0, 5))
@@ -60,7 +60,7 @@ def test_a_store_of_layout_2_is_upgraded_in_place(tmp_path: Path) -> None:
     store = Store(tmp_path / "db")
     wanted = dict(store.scan(keys.RLOG, b"", b""))
     batch = store.batch()
-    for key, value in list(wanted.items())[1:]:  # the first entry was rewritten before the power went
+    for key, value in list(wanted.items())[1:]:  # the first entry was rewritten before the power cut
         found = decode(value, keys.log_index(key), where="here")
         batch.put(keys.RLOG, key, struct.pack(">BQqQ", found.kind, found.epoch, found.at_us, found.digest) + found.body)
     batch.put(keys.STATE, keys.FORMAT, b"2")

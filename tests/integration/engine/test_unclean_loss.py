@@ -1,4 +1,4 @@
-"""After an unclean election: what a broker reports as lost, and how it continues."""
+"""After an unclean election: the losses that a broker reports, and how it continues."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from venus.errors import Diverged, OffsetDiverged, ProtocolError, Unavailable
 from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
-EPOCH_BEFORE = engines.FIRST_EPOCH + 6  # of producers that this broker never saw
+EPOCH_BEFORE = engines.FIRST_EPOCH + 6  # epoch of producers that this broker never saw
 
 
 def continue_as_unconfirmed_leader(core: Core, *terms: int) -> Business:
-    """Let the log continue as that of a leader that is not known to have everything."""
+    """Let the log continue as that of a leader that may lack acknowledged entries."""
     business = core.catalogue.find(BUSINESS)
     core.commits.submit(lambda group: begin_term(group, business, terms[-1], "b", 1, doubted=terms)).result(
         engines.WAIT_S
@@ -51,7 +51,7 @@ def test_without_an_unclean_election_a_broker_that_lost_something_is_refused(tmp
     core.stop()
 
 
-def test_what_is_missing_has_a_place_in_the_queue_also_after_a_restart(tmp_path: Path) -> None:
+def test_lost_batches_have_offsets_in_the_queue_also_after_a_restart(tmp_path: Path) -> None:
     core = engines.make(tmp_path)
     before = Producer(core)
     before.commit(engines.rows(0, 3))
@@ -74,7 +74,7 @@ def test_what_is_missing_has_a_place_in_the_queue_also_after_a_restart(tmp_path:
 
 
 @pytest.mark.parametrize("applied", [0, 3, 5, 10, 13])
-def test_a_consumer_continues_wherever_it_was(tmp_path: Path, applied: int) -> None:
+def test_a_consumer_continues_from_any_offset_in_the_window(tmp_path: Path, applied: int) -> None:
     core = engines.make(tmp_path)
     Producer(core).commit(engines.rows(0, 3))
     continue_as_unconfirmed_leader(core, 2)
@@ -88,7 +88,7 @@ def test_a_consumer_continues_wherever_it_was(tmp_path: Path, applied: int) -> N
     found = core.subscriptions.read(BUSINESS, applied, 1 << 20).increments
     assembler = CutAssembler(max(applied, 3))
     for increment in found:
-        if increment.base_offset == 3:  # the others have no real rows in this test
+        if increment.base_offset == 3:  # the other increments have no real rows in this test
             assembler.on_increment(increment)
     cuts = [(cut.start, cut.end, cut.rows) for cut in assembler.take_group(100)]
     assert cuts == ([(max(applied, 3), 13, 0)] if applied < 13 else [])
@@ -106,7 +106,7 @@ def test_a_consumer_beyond_everything_is_still_refused(tmp_path: Path) -> None:
     core.stop()
 
 
-def test_what_was_applied_before_its_decision_was_lost_keeps_its_offsets(tmp_path: Path) -> None:
+def test_a_change_applied_before_its_decision_was_lost_keeps_its_offsets(tmp_path: Path) -> None:
     core = engines.make(tmp_path)
     before = Producer(core)
     before.commit(engines.rows(0, 3))
@@ -117,7 +117,7 @@ def test_what_was_applied_before_its_decision_was_lost_keeps_its_offsets(tmp_pat
     assert [h.batch_no for h in producer.ack.undecided] == [2]
     producer.decide(message)
     assert decide(core, producer, 2, 8).next_offset == 7
-    # a consumer had applied it in the epoch of then, and may continue
+    # a consumer had applied it in that epoch, and may continue
     assert core.subscriptions.check_position(BUSINESS, 7, before.epoch).next_offset == 7
     producer.commit(engines.rows(50, 1))
     with pytest.raises(OffsetDiverged):
@@ -125,7 +125,7 @@ def test_what_was_applied_before_its_decision_was_lost_keeps_its_offsets(tmp_pat
     core.stop()
 
 
-def test_nothing_is_missing(tmp_path: Path) -> None:
+def test_no_window_opens_if_nothing_is_missing(tmp_path: Path) -> None:
     core = engines.make(tmp_path)
     Producer(core).commit(engines.rows(0, 3))
     business = continue_as_unconfirmed_leader(core, 2)
@@ -138,7 +138,7 @@ def test_nothing_is_missing(tmp_path: Path) -> None:
     core.stop()
 
 
-def test_the_beginning_of_a_cut_whose_end_is_missing_goes_with_it(tmp_path: Path) -> None:
+def test_the_beginning_of_a_cut_is_removed_if_its_end_is_lost(tmp_path: Path) -> None:
     core = engines.make(tmp_path)
     before = Producer(core)
     before.send(before.next_half(engines.rows(0, 3)))
@@ -153,7 +153,7 @@ def test_the_beginning_of_a_cut_whose_end_is_missing_goes_with_it(tmp_path: Path
 
 
 @pytest.mark.parametrize(("last_batch", "next_sequence"), [(4, 2), (4, 1 << 40)])
-def test_what_cannot_be_is_refused(tmp_path: Path, last_batch: int, next_sequence: int) -> None:
+def test_impossible_reports_of_a_producer_are_refused(tmp_path: Path, last_batch: int, next_sequence: int) -> None:
     core = engines.make(tmp_path)
     Producer(core).commit(engines.rows(0, 3))
     business = continue_as_unconfirmed_leader(core, 2)
@@ -178,7 +178,7 @@ def test_two_unclean_elections_before_the_producer_is_back_have_one_window(tmp_p
     core.stop()
 
 
-def test_a_producer_that_says_something_is_lost_is_refused(tmp_path: Path) -> None:
+def test_a_batch_of_a_producer_that_is_marked_lost_is_refused(tmp_path: Path) -> None:
     core = engines.make(tmp_path)
     producer = Producer(core)
     message = engines.half(1, 1, [])

@@ -1,4 +1,4 @@
-"""Changes of a version without a description are refused, but tolerated where an older broker accepted them."""
+"""Changes of a table version without a description are refused, but tolerated if an older broker accepted them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.integration
 DAY_S = 86_400.0
 
 
-def refuses(producer: Producer, version: int, table_id: int = 1) -> bool:
-    """Whether the next half message is refused without a description of its version; it leaves nothing."""
+def is_refused(producer: Producer, version: int, table_id: int = 1) -> bool:
+    """Return whether the next half message is refused because its version has no description; it stores nothing."""
     message = engines.half(
         producer.batch_no + 1,
         producer.sequence + 1,
@@ -54,12 +54,12 @@ def refuses(producer: Producer, version: int, table_id: int = 1) -> bool:
 def test_a_version_without_a_description_is_refused_and_the_broker_continues(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     producer = Producer(engine)
-    assert refuses(producer, 1)
+    assert is_refused(producer, 1)
     assert engines.status(engine).halves == []
     producer.commit(engines.rows(0, 3))
-    assert not refuses(producer, 1)
-    assert refuses(producer, 2)
-    assert refuses(producer, 1, table_id=2)
+    assert not is_refused(producer, 1)
+    assert is_refused(producer, 2)
+    assert is_refused(producer, 1, table_id=2)
     producer.commit(engines.rows(3, 3), described=False)
     with pytest.raises(ProtocolError, match="table 2 in version 1"):
         producer.send(producer.next_half([], markers=[(ChangeKind.TRUNCATE, 0)], table_id=2, described=False))
@@ -67,25 +67,25 @@ def test_a_version_without_a_description_is_refused_and_the_broker_continues(tmp
     engine.stop()
 
 
-def test_a_half_message_stands_on_what_an_undecided_one_describes(tmp_path: Path) -> None:
+def test_a_half_message_may_rely_on_the_description_in_an_undecided_one(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     first = producer.next_half(engines.rows(0, 3))
     producer.send(first)
-    assert not refuses(producer, 1)
+    assert not is_refused(producer, 1)
     engine.stop()
 
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     producer.batch_no, producer.sequence = 1, 3
-    assert not refuses(producer, 1)
+    assert not is_refused(producer, 1)
     producer.decide(first, Verdict.ROLLBACK)
     producer.batch_no, producer.sequence = 0, 0
-    assert refuses(producer, 1)
+    assert is_refused(producer, 1)
     engine.stop()
 
 
-def test_what_is_committed_in_the_same_group_counts(tmp_path: Path) -> None:
+def test_a_description_in_the_same_command_group_counts(tmp_path: Path) -> None:
     gate = engines.Gate()
     engine = engines.make(tmp_path)
     producer = Producer(engine)
@@ -106,7 +106,7 @@ def test_what_is_committed_in_the_same_group_counts(tmp_path: Path) -> None:
 
 
 def make_older_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave a store as a broker made it that believed whatever producers sent."""
+    """Leave a store as an older broker made it, which stored producers' versions unchecked."""
     with monkeypatch.context() as patched:
         patched.setattr(producer_commands, "_require_described", lambda *_: None)
         patched.setattr(Scrub, "step", lambda *_, **__: None)
@@ -137,7 +137,7 @@ def wait_for_scrub(engine: Core, clock: Clock) -> None:
     eventually(lambda: engines.status(engine).last_scrub_at_us > before)
 
 
-def test_what_an_older_broker_took_is_an_alarm_until_it_is_replaced(
+def test_undescribed_changes_of_an_older_broker_are_an_alarm_until_it_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(materialiser, "IDLE_S", 0.005)
@@ -159,7 +159,7 @@ def test_what_an_older_broker_took_is_an_alarm_until_it_is_replaced(
     engine = engines.make(tmp_path, clock, errors)  # the next pass is a day away
     assert len(alarms(engine)) == 2
     producer = Producer(engine, source_last_batch=3)
-    assert refuses(producer, 7)
+    assert is_refused(producer, 7)
     producer.commit(engines.rows(5, 5), version=8)
     producer.commit(engines.rows(0, 1), table_id=3)
     wait_for_scrub(engine, clock)
@@ -168,7 +168,7 @@ def test_what_an_older_broker_took_is_an_alarm_until_it_is_replaced(
     engine.stop()
 
 
-def test_a_description_that_vanished_is_damage_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_description_that_vanished_from_the_store_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(materialiser, "IDLE_S", 0.005)
     make_older_store(tmp_path, monkeypatch)
     clock, errors = Clock(), Errors()
@@ -192,8 +192,8 @@ def test_a_description_that_vanished_is_damage_all_the_same(tmp_path: Path, monk
     engine.stop()
 
 
-def test_a_version_that_is_another_one_here_is_refused(tmp_path: Path) -> None:
-    """Triggers that were installed again count tables and versions from the start."""
+def test_a_version_with_another_description_than_the_stored_one_is_refused(tmp_path: Path) -> None:
+    """Triggers that were installed again number tables and versions from the start."""
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     producer.commit(engines.rows(0, 3))
@@ -218,7 +218,7 @@ def test_a_version_that_is_another_one_here_is_refused(tmp_path: Path) -> None:
 
 
 def describe_as(producer: Producer, name: str, version: int, dialect: str) -> broker_pb2.Half:
-    """Build the next half message with a description of the table by a kind of database."""
+    """Build the next half message, in which a database of one kind describes the table."""
     message = producer.next_half(engines.rows(version, 1))
     content = change_pb2.BatchBody.FromString(message.body)
     content.schemas[0].name, content.schemas[0].version, content.schemas[0].source_dialect = name, version, dialect
@@ -228,7 +228,7 @@ def describe_as(producer: Producer, name: str, version: int, dialect: str) -> br
     return broker_pb2.Half(batch_no=message.batch_no, digest=xxhash.xxh3_64_intdigest(said), body=said)
 
 
-def test_another_table_under_a_known_number_is_refused_in_any_version(tmp_path: Path) -> None:
+def test_another_table_under_a_known_number_is_refused_with_any_version(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     producer.commit(engines.rows(0, 3))
@@ -237,7 +237,7 @@ def test_another_table_under_a_known_number_is_refused_in_any_version(tmp_path: 
     engine.stop()
 
 
-def test_a_database_of_another_kind_that_continues_may_write_names_in_its_own_way(tmp_path: Path) -> None:
+def test_a_successor_database_of_another_kind_may_spell_names_differently(tmp_path: Path) -> None:
     engine = engines.make(tmp_path)
     producer = Producer(engine)
     for version, (name, dialect) in enumerate(

@@ -1,4 +1,4 @@
-"""A replicator that moves to another set: received data is acknowledged, and the next session continues there."""
+"""A replicator moves to another set: it acknowledges the received data, and the next session continues there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def upstream_endpoint(name: str) -> UpstreamEndpoint:
 
 
 class ScriptedChoice:
-    """Choice of the upstream set. The test sets it, and reads how often it was confirmed."""
+    """Choice of the upstream set that the test controls; it counts the recorded successes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -68,7 +68,7 @@ class UpstreamConnection:
         self.opened: list[tuple[str, int]] = []
         self.asked: list[session_requests.Call] = []
         self.acknowledged: list[tuple[str, int]] = []
-        self.sent = 0  # the end of what has come
+        self.sent = 0  # end offset of the received increments
         self._offset = self._frames = 0
         self._at = ""
         self._has_all = False
@@ -114,7 +114,7 @@ class UpstreamConnection:
 
 @pytest.fixture
 def sets(tmp_path: Path) -> Iterator[dict[str, Core]]:
-    """North and south have the history of the home and lower the begin of it; other has another one that is as long."""
+    """Make north and south with the home's history and a lower start; other has another history of the same length."""
     made = {name: make(tmp_path / name) for name in ("hq", "north", "south", "lower", "other")}
     home, other = Producer(made["hq"]), Producer(made["other"])
     for producer in (home, other):
@@ -135,7 +135,7 @@ def sets(tmp_path: Path) -> Iterator[dict[str, Core]]:
 
 
 def drive(pulling: ReplicationPlan, line: UpstreamConnection) -> VenusError:
-    """Do what a session asks until it ends; return why."""
+    """Execute what the session requests until it ends; return the error that ended it."""
     session = pulling.session()
     try:
         call = next(session)
@@ -162,10 +162,10 @@ def check_equal(lower: Core, home: Core) -> None:
     eventually(lambda: full_data(lower) == full_data(home))
 
 
-def test_what_has_come_is_safe_and_acknowledged_before_another_set_is_pulled_from(sets: dict[str, Core]) -> None:
+def test_received_data_is_durable_and_acknowledged_before_another_set_is_pulled_from(sets: dict[str, Core]) -> None:
     lower, choice, settling = sets["lower"], ScriptedChoice("north"), threading.Event()
     pulling = plan_at(lower, choice)
-    held = lower.commits.submit(lambda _group: settling.wait(WAIT_S))  # nothing is safe before a thread waits for it
+    held = lower.commits.submit(lambda _group: settling.wait(WAIT_S))  # data becomes durable when a thread waits for it
     line = UpstreamConnection(sets, choice, moves_after=10, to="south", settling=settling)
 
     error = drive(pulling, line)
@@ -192,7 +192,7 @@ def test_what_has_come_is_safe_and_acknowledged_before_another_set_is_pulled_fro
 
 
 @pytest.mark.parametrize("tried", [True, False])
-def test_a_set_that_is_tried_and_has_another_history_costs_no_full_data(sets: dict[str, Core], tried: bool) -> None:
+def test_probing_a_set_with_another_history_does_not_cost_a_new_fill(sets: dict[str, Core], tried: bool) -> None:
     lower, choice = sets["lower"], ScriptedChoice("other")
     pulling, choice.tried = plan_at(lower, choice), tried
 

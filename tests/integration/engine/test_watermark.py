@@ -1,4 +1,4 @@
-"""Log apart from machine: what is proposed waits for the high watermark, and can be taken back until then."""
+"""Log and state machine: a proposed entry waits for the high watermark, and can be truncated until then."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 
 class Replicas:
-    """Stands in for followers: the watermark stays where it was left until they have caught up."""
+    """Stands in for followers: the watermark stays at `held` until the test releases it."""
 
     def __init__(self) -> None:
         self.held: int | None = None
@@ -35,7 +35,7 @@ class Replicas:
 
 
 def settle(engine: Core) -> None:
-    """Let a group pass."""
+    """Wait until a command group has been executed."""
     engine.commits.submit(lambda _: None).result(WAIT_S)
 
 
@@ -72,8 +72,8 @@ def test_nothing_is_reported_or_read_above_the_watermark(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_what_is_above_the_watermark_is_forgotten_with_its_business(tmp_path: Path, is_killed: bool) -> None:
-    """A broker of a cluster that had forgotten its business meanwhile did not start any more: try again, it said."""
+def test_entries_above_the_watermark_are_forgotten_with_their_business(tmp_path: Path, is_killed: bool) -> None:
+    """A broker whose cluster had meanwhile forgotten such a business did not start again, and only said: try again."""
     replicas = Replicas()
     engine = engines.make(tmp_path, watermark=replicas)
     producer = Producer(engine)
@@ -99,8 +99,8 @@ def test_what_is_above_the_watermark_is_forgotten_with_its_business(tmp_path: Pa
     engine.stop()
 
 
-def test_who_catches_up_asks_about_what_is_undecided_and_about_nothing_else(tmp_path: Path) -> None:
-    """A replica applies many half messages together with their decisions; then it leads, and has to ask."""
+def test_a_replica_that_catches_up_requests_only_undecided_decisions(tmp_path: Path) -> None:
+    """A replica applies many half messages together with their decisions; as the leader it asks about the rest."""
     replicas, clock = Replicas(), engines.Clock()
     engine = engines.make(tmp_path, clock, watermark=replicas, limits=LimitsSettings(slow_request_ms=0))
     producer = Producer(engine)
@@ -125,7 +125,7 @@ def test_who_catches_up_asks_about_what_is_undecided_and_about_nothing_else(tmp_
     engine.stop()
 
 
-def test_a_repeated_half_message_is_answered_no_sooner_than_the_first(tmp_path: Path) -> None:
+def test_a_repeated_half_message_is_not_answered_before_the_first(tmp_path: Path) -> None:
     replicas = Replicas()
     engine = engines.make(tmp_path, watermark=replicas)
     producer = Producer(engine)
@@ -142,7 +142,7 @@ def test_a_repeated_half_message_is_answered_no_sooner_than_the_first(tmp_path: 
     engine.stop()
 
 
-def test_a_tail_is_taken_back_and_another_takes_its_place(tmp_path: Path) -> None:
+def test_a_tail_is_truncated_and_another_one_replaces_it(tmp_path: Path) -> None:
     replicas = Replicas()
     engine = engines.make(tmp_path, watermark=replicas)
     producer = Producer(engine)
@@ -179,7 +179,7 @@ def producer_half(batch_no: int, first: int, payload: bytes) -> Any:
     return engines.half(batch_no, first, engines.rows(9, 1, payload))
 
 
-def test_what_was_above_the_watermark_is_applied_after_a_restart(tmp_path: Path) -> None:
+def test_entries_above_the_watermark_are_applied_after_a_restart(tmp_path: Path) -> None:
     replicas = Replicas()
     engine = engines.make(tmp_path, watermark=replicas)
     producer = Producer(engine)
@@ -201,8 +201,8 @@ def test_what_was_above_the_watermark_is_applied_after_a_restart(tmp_path: Path)
     engine.stop()
 
 
-def test_a_command_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of three half messages meets a defect: none of the three is kept, the broker continues."""
+def test_a_command_that_fails_half_way_stores_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of three half messages fails by a defect: none of the three is stored, and the broker continues."""
     errors = engines.Errors()
     engine = engines.make(tmp_path, errors=errors)
     producer = Producer(engine)
@@ -227,7 +227,7 @@ def test_a_command_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatc
 
 
 def test_a_command_that_cannot_be_applied_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Applying one of two businesses' half messages meets a defect: the other one's is kept, the broker continues."""
+    """Applying the half message of one business fails by a defect: the other one's is stored, the broker continues."""
     errors = engines.Errors()
     engine = engines.make(tmp_path, errors=errors, group_commit_ms=50)
     good, bad = Producer(engine), Producer(engine, "other")
@@ -264,7 +264,7 @@ def _fail_for_batch_of(count: int) -> Any:
     return encode
 
 
-def test_what_one_group_applies_is_shown_though_it_proposes_more(tmp_path: Path) -> None:
+def test_entries_applied_in_a_group_are_visible_though_it_proposes_more(tmp_path: Path) -> None:
     """The watermark passes a decision in the same group that proposes the next half message, which stays above it."""
     replicas = Replicas()
     engine = engines.make(tmp_path, watermark=replicas)
@@ -284,8 +284,8 @@ def test_what_one_group_applies_is_shown_though_it_proposes_more(tmp_path: Path)
     engine.stop()
 
 
-def test_who_is_taken_back_in_his_own_group_is_refused(tmp_path: Path) -> None:
-    """Else its caller would be answered once another entry has its index."""
+def test_a_proposal_that_is_truncated_in_its_own_group_is_refused(tmp_path: Path) -> None:
+    """Otherwise its caller would be answered as soon as another entry has its index."""
     replicas = Replicas()
     engine = engines.make(tmp_path, watermark=replicas, group_commit_ms=100)
     producer = Producer(engine)

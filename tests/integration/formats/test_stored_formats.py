@@ -1,7 +1,7 @@
-"""What earlier versions have stored is opened by this one, and work continues with it.
+"""Data that earlier versions stored is opened by this version, which continues to work with it.
 
-tests/fixtures has a folder for each version that was released, and one for the commit before names were changed
-throughout; tests/support/formats.py wrote them. Each ends between the commit at the source and that at the broker.
+tests/fixtures has a folder for each released version, and one for the commit before all names were changed;
+tests/support/formats.py wrote them. Each ends between the commit at the source and that at the broker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 VERSIONS = sorted(folder.name for folder in FIXTURES.iterdir() if (folder / "standalone.tar.xz").exists())
 QUERIES = ("SELECT * FROM customers ORDER BY id", "SELECT * FROM lines ORDER BY order_id, line_no")
-#: Changes of every kind, on top of what is stored.
+#: Changes of every kind, applied to the stored data.
 MORE = (
     "INSERT INTO lines VALUES (200, 1, 'later', 7)",
     "UPDATE customers SET balance = balance * 2, since = 'later' WHERE id > 30",
@@ -43,12 +43,12 @@ MORE = (
 )
 
 
-def test_the_released_version_and_the_one_before_the_names_are_kept() -> None:
+def test_fixtures_exist_for_the_release_and_for_the_commit_before_the_renaming() -> None:
     assert set(VERSIONS) >= {"before-0.1.0", "0.1.0"}
 
 
 def unpack(version: str, name: str, folder: Path) -> Any:
-    """Unpack an archive; return where its broker was."""
+    """Unpack an archive; return the address of the broker that wrote it."""
     shutil.unpack_archive(FIXTURES / version / f"{name}.tar.xz", folder)
     return json.loads((folder / "expected.json").read_text())
 
@@ -60,7 +60,7 @@ def restore(server: Server, url: str, file: Path) -> None:
 
 
 def to_sqlite_types(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return rows of any driver in the types of SQLite's."""
+    """Return rows of any driver in the types of the SQLite driver."""
 
     def value(found: Any) -> Any:
         if isinstance(found, Decimal):
@@ -71,13 +71,13 @@ def to_sqlite_types(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def assert_equal(source: formats.Source, target: str) -> None:
-    """Compare all rows, without VENUS."""
+    """Compare all rows with plain SQL."""
     for query in QUERIES:
         assert to_sqlite_types(source.run(query)) == to_sqlite_types(run_at(target, query))
 
 
 def assert_lake(source: formats.Source, lake: Path) -> None:
-    """Compare a lake's newest state with the source, as a reader that knows nothing of VENUS."""
+    """Compare the lake's newest state with the source, as a reader without VENUS."""
     found = pq.read_table(lake / "current" / "main.customers").sort_by("id").to_pylist()
     rows = to_sqlite_types(source.run("SELECT id, name, balance, photo, note, since FROM customers ORDER BY id"))
     names = ("id", "name", "balance", "photo", "note", "since")
@@ -85,7 +85,7 @@ def assert_lake(source: formats.Source, lake: Path) -> None:
 
 
 def check_opened(pipeline: Pipeline, address: str, expected: Any) -> None:
-    """Check what the broker has before anything continues: its queue, its full data, the half message."""
+    """Check the broker's queue, full data and half message before any process continues."""
     status = pipeline.status()
     broker = status["broker"]
     assert broker["next_offset"] == expected["next_offset"]
@@ -93,7 +93,7 @@ def check_opened(pipeline: Pipeline, address: str, expected: Any) -> None:
     acknowledged = {consumer["group"]: consumer["acknowledged"] for consumer in broker["consumers"]}
     assert {target["group"] for target in status["targets"]} == acknowledged.keys()
     assert all(0 < acknowledged[target["group"]] <= target["offset"] for target in status["targets"])
-    ledger = read_ledger(address)  # from offset 0, and the full data beside it
+    ledger = read_ledger(address)  # the queue from offset 0, and the full data as well
     assert len(ledger.digests) == expected["halves"][0] - 1, "every decided batch, and no other"
     assert ("100", "1") in ledger.values("lines")
     assert ("101", "1") not in ledger.values("lines")
@@ -102,7 +102,7 @@ def check_opened(pipeline: Pipeline, address: str, expected: Any) -> None:
 def continue_pipeline(
     pipeline: Pipeline, source: formats.Source, server: Server, expected: Any, configure: Callable[[], None]
 ) -> None:
-    """Decide the half message, follow further changes, and load a new target from the full data."""
+    """Decide the half message, follow more changes, and load a new target from the full data."""
     pipeline.start("sync", "sync")
     pipeline.wait_until_caught_up(*pipeline.targets)
     assert pipeline.status()["broker"]["next_offset"] >= expected["next_offset"] + len(formats.UNDECIDED)
@@ -190,7 +190,7 @@ def test_three_brokers_their_records_in_etcd_and_a_postgresql_source_continue(
 
 
 def put_records(etcd: EtcdCluster, records: list[dict[str, str]]) -> None:
-    """Store what an etcd had under the same keys."""
+    """Store the records of the old etcd under the same keys."""
     for record in records:
         key, value = (base64.b64decode(record[name]).decode() for name in ("key", "value"))
         command = [require_binary("etcdctl"), f"--endpoints={etcd.addresses[0]}", "put", "--", key]

@@ -1,4 +1,4 @@
-"""A lake follows the broker: states and changes in Parquet files, exactly, whatever comes."""
+"""A lake follows the broker: its Parquet files have exact states and changes, whatever happens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def live(feed: Feed, rng: random.Random, cuts: int) -> None:
 
 
 @pytest.mark.parametrize(("folder", "file_mode", "folder_mode"), [(None, 0o600, 0o700), (0o750, 0o640, 0o750)])
-def test_a_lake_is_read_by_those_who_may_read_its_folder(
+def test_a_lake_has_the_permissions_of_its_folder(
     real: RealBroker, tmp_path: Path, folder: int | None, file_mode: int, folder_mode: int
 ) -> None:
     root, feed = tmp_path / "lake", Feed(real)
@@ -90,7 +90,7 @@ def test_the_whole_life_of_a_lake(real: RealBroker, tmp_path: Path) -> None:
     offsets = sorted(
         o for name in ("items", "others") for o in lakes.history(root, f"shop.{name}")["_offset"].to_pylist()
     )
-    begin = at - 1  # the beginning of a sweep changes nothing; here offset = sequence - 1
+    begin = at - 1  # the beginning of a sweep changes no row; here offset = sequence - 1
     assert offsets == [o for o in range(start, real.next_offset) if o != begin]
     assert lakes.manifest_of(settings).unaccounted_changes == 0
 
@@ -100,7 +100,7 @@ def acknowledged_offset(admin: AdminClient) -> int:
     return next(c.acknowledged for c in business.consumers if c.group == "main/lake")
 
 
-def test_a_commit_is_whole_cuts_and_a_state_is_as_of_its_offset(
+def test_a_commit_has_whole_cuts_and_a_state_is_as_of_its_offset(
     broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:
     settings = lakes.settings_of(broker.address, tmp_path / "lake", refresh_s=1000.0)
@@ -121,7 +121,7 @@ def test_a_commit_is_whole_cuts_and_a_state_is_as_of_its_offset(
     assert len(lakes.current_rows(tmp_path / "lake", items())) == 1, "the state before the refresh"
 
 
-def test_files_whose_rows_are_left_alone_are_kept_and_old_states_go(
+def test_files_with_unchanged_rows_are_kept_and_old_states_are_removed(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "lake"
@@ -145,7 +145,7 @@ def test_files_whose_rows_are_left_alone_are_kept_and_old_states_go(
 
 
 def make_lake_that_cannot_follow(broker: FakeDelivery, feed: Feed, root: Path) -> Settings:
-    """Load a lake, let it follow one change, and take the next one out of the queue."""
+    """Load a lake, let it follow one change, and remove the next one from the queue."""
     settings = lakes.settings_of(broker.address, root)
     feed.describe(items())
     feed.cut(put(1, "a", 1))
@@ -169,7 +169,7 @@ def test_a_lake_that_cannot_follow_is_loaded_again_and_its_history_is_kept(
     assert len(list(root.glob("history-until-2-*/shop.items/version=1/*.parquet"))) == 1
 
 
-def test_a_load_that_is_killed_behind_its_commit_still_puts_the_history_away(
+def test_a_load_that_is_killed_after_its_commit_still_archives_the_history(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "lake"
@@ -199,13 +199,13 @@ def test_a_full_disk_is_waited_for(
     lakes.load(settings)
     original, failures = os.fsync, [0]
 
-    def full_now_and_then(descriptor: int) -> None:
+    def fail_now_and_then(descriptor: int) -> None:
         failures[0] += 1
         if failures[0] in (2, 3, 7, 11):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         original(descriptor)
 
-    monkeypatch.setattr(os, "fsync", full_now_and_then)
+    monkeypatch.setattr(os, "fsync", fail_now_and_then)
     with lakes.follow_in_thread(settings) as reports:
         for n in range(4):
             feed.cut(put(1, "b", n), put(n + 2, "c", n))
@@ -220,7 +220,7 @@ def test_a_full_disk_is_waited_for(
     )
 
 
-def test_a_folder_that_becomes_slow_is_left_alone_probed_and_followed_again(
+def test_a_slow_folder_is_isolated_probed_and_followed_again(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(circuit, "SLOW_CLASSES", ((0.7, 3.0),))
@@ -243,8 +243,8 @@ def test_a_folder_that_becomes_slow_is_left_alone_probed_and_followed_again(
         eventually(lambda: any("isolated for 3 s" in report.error for report in reports))
         assert next(report for report in reports if report.error).circuit == "open"
         feed.cut(put(1, "meanwhile", 3))
-        eventually(lambda: longest_gap(asked) > 2.9, "a probe after nothing was written to it for the time")
-        probed = len(reports)  # still slow: isolated once more
+        eventually(lambda: longest_gap(asked) > 2.9, "a probe after a pause without writes")
+        probed = len(reports)  # the probe is still slow: the folder is isolated once more
         eventually(lambda: any("isolated for" in report.error for report in reports[probed:]))
         slow[0] = False
         lakes.check_state(settings, broker.next_offset)
@@ -256,7 +256,7 @@ def longest_gap(times_s: list[float]) -> float:
     return max(later - earlier for earlier, later in pairwise(list(times_s)))
 
 
-def test_what_cannot_be_a_lake_is_refused(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
+def test_a_url_that_cannot_be_a_lake_is_refused(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "thesis.doc").touch()
@@ -271,8 +271,8 @@ def test_what_cannot_be_a_lake_is_refused(broker: FakeDelivery, feed: Feed, tmp_
         lakes.load(settings)
 
 
-def test_a_lake_that_is_paused_keeps_its_increments_over_reconnections(tmp_path: Path) -> None:
-    """A lake holds all its tables or none: what it keeps is what it has not committed."""
+def test_a_paused_lake_keeps_its_increments_over_reconnections(tmp_path: Path) -> None:
+    """A lake holds all its tables or none: it keeps the increments that it has not committed."""
     real = RealBroker(tmp_path / "data", retain_bytes=20_000)
     root, feed = tmp_path / "lake", Feed(real)
     settings = lakes.settings_of(real.address, root)
@@ -290,7 +290,7 @@ def test_a_lake_that_is_paused_keeps_its_increments_over_reconnections(tmp_path:
     with lakes.follow_in_thread(settings):
         more_than_is_retained(feed, "second")
         eventually(lambda: _consumer(real).connected, "the stream")
-        time.sleep(2.5)  # the broker trims each second
+        time.sleep(2.5)  # the broker trims its queue each second
         kept = _consumer(real)
         target.set_paused(paused=False)
         lakes.check_state(settings, real.next_offset)

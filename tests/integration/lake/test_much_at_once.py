@@ -1,4 +1,4 @@
-"""Many tables, or very many changes of one: what a lake's loop has in memory and open is bounded all the same."""
+"""Many tables, or very many changes of one table: memory and open files of a lake's loop stay limited."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLES = 60
 
 @pytest.fixture
 def few_descriptors() -> Iterator[None]:
-    """Let this process open 40 more files, of more that it may."""
+    """Limit this process to 40 more open files than it has."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
     free = (number for number in range(soft) if number not in taken)
@@ -37,7 +37,7 @@ def _many_tables(feed: Feed) -> None:
     feed.cut(*(put(1, "old", 1, table=n) for n in range(1, TABLES + 1)))
 
 
-def test_what_waits_for_the_files_of_many_tables_shares_one_budget(
+def test_rows_that_wait_for_the_files_of_many_tables_share_one_budget(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lake_stream, "WAITING_BYTES_MAX", 1 << 20, raising=False)
@@ -72,7 +72,7 @@ def test_a_file_is_open_for_each_of_many_tables(
 
 
 @pytest.mark.parametrize("limit", ["NET_ROWS_MAX", "NET_BYTES_MAX"])
-def test_a_state_behind_which_there_are_too_many_changes_is_read_again(
+def test_a_state_with_too_many_changes_behind_it_is_read_again(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(refresh, limit, 100, raising=False)

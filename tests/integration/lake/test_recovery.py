@@ -1,6 +1,6 @@
-"""The order of a lake's commit, and what the next process makes of each half of it.
+"""The order of the steps in a lake's commit, and how the next process completes one that was interrupted.
 
-No process is killed here: tests/fault/lake does that. These say which half was missing.
+No process is killed here: tests/fault/lake does that. These tests say which step was missing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 
 
 class ProcessKilled(BaseException):
-    """Raised where the process would be killed."""
+    """Raised at the step at which the process would be killed."""
 
 
 @pytest.fixture
@@ -51,12 +51,12 @@ def follow(settings: Settings, offset: int) -> None:
 
 
 def read_links(root: Path) -> dict[str, str]:
-    """Return what a reader sees: files of the history, and where links lead."""
+    """Return what a reader sees: the files of the history, and the targets of the links."""
     found = {path.name: "" for path in (root / "history").rglob("*.parquet") if not path.name.startswith(".")}
     return found | {path.name: os.readlink(path) for path in (root / "current").iterdir()}
 
 
-def test_nothing_is_seen_before_the_manifest_names_it(
+def test_no_file_is_visible_before_the_manifest_names_it(
     settings: Settings, broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, before = tmp_path / "lake", read_links(tmp_path / "lake")
@@ -71,7 +71,7 @@ def test_nothing_is_seen_before_the_manifest_names_it(
         save(manifest, path)
 
     def recover_after(saving: Callable[[LakeManifest, Path], None]) -> dict[str, str]:
-        """Return what is seen behind a kill in here; then continue."""
+        """Return the visible files after a kill in this block; then continue."""
         with monkeypatch.context() as patch:
             patch.setattr(LakeManifest, "save", saving)
             with pytest.raises(ProcessKilled):
@@ -92,10 +92,10 @@ def test_nothing_is_seen_before_the_manifest_names_it(
     assert lakes.current_rows(root, items()) == feed.model[1]
 
 
-def test_what_the_manifest_names_is_put_in_its_place(
+def test_recovery_publishes_the_files_that_the_manifest_names(
     settings: Settings, broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:
-    """As after a kill behind the manifest's renaming: files hidden yet, the link still leading to the state before."""
+    """As after a kill right after the manifest's renaming: files still hidden, the link still to the previous state."""
     root, target = tmp_path / "lake", ParquetFolder(settings, "lake")
     feed.cut(put(1, "new", 1), deletion(2))
     follow(settings, broker.next_offset)
@@ -148,10 +148,10 @@ def test_the_plan_of_an_interrupted_load_has_no_plain_keys(
     assert len(lakes.current_rows(root, people)) == 60
 
 
-def test_what_no_manifest_names_is_removed(
+def test_files_that_no_manifest_names_are_removed(
     settings: Settings, broker: FakeDelivery, feed: Feed, tmp_path: Path
 ) -> None:
-    """A writer may be gone forever: others write other files, and its own would lie there for ever."""
+    """A writer may never return: other writers use other files, and its files would stay for ever."""
     root, target = tmp_path / "lake", ParquetFolder(settings, "lake")
     for n in range(3):
         feed.cut(put(1, "new", n))
@@ -171,7 +171,7 @@ def test_what_no_manifest_names_is_removed(
     assert read_links(root) == before
 
 
-def test_a_load_continues_with_the_splits_it_has_not(
+def test_a_load_continues_with_the_missing_splits(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
@@ -239,7 +239,7 @@ def test_a_load_that_cannot_continue_starts_over_at_once(
     assert "loading again from the start" not in caplog.text, "nothing was tried with it"
 
 
-def test_a_load_that_is_not_what_the_broker_counts_is_no_load(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
+def test_a_load_with_a_wrong_number_of_rows_fails(broker: FakeDelivery, feed: Feed, tmp_path: Path) -> None:
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items())
     feed.cut(*(put(i, "x", i) for i in range(3)))
@@ -256,7 +256,7 @@ def test_a_load_that_is_not_what_the_broker_counts_is_no_load(broker: FakeDelive
 def test_a_split_that_was_half_written_is_read_again(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a file has no name of its own: its rows are not taken for the split's."""
+    """Half a file has no final name: its rows are not taken as the split's."""
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(1000)))

@@ -1,4 +1,4 @@
-"""Columns and types of a lake: they change, widen to text, and mean the same to every reader."""
+"""Columns and types of a lake: they change, widen to text, and have the same meaning for every reader."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_wider_key_finds_the_rows_of_the_narrower_one(
     assert lakes.current_rows(root, second) == feed.model[1]
 
 
-def test_another_key_is_read_again_from_the_broker(real: RealBroker, tmp_path: Path) -> None:
+def test_a_table_with_another_key_is_read_again_from_the_broker(real: RealBroker, tmp_path: Path) -> None:
     root, feed = tmp_path / "lake", Feed(real)
     settings = lakes.settings_of(real.address, root)
     feed.describe(items())
@@ -95,7 +95,7 @@ def test_another_key_is_read_again_from_the_broker(real: RealBroker, tmp_path: P
     other = replace(other, version=2)
     with lakes.follow_in_thread(settings):
         feed.describe(other)
-        feed.truncate(1, put("a", 1, 1), put("b", 2, 2))  # as capture does when a key changes: a new fill
+        feed.truncate(1, put("a", 1, 1), put("b", 2, 2))  # a new fill, which capture starts when a key changes
         lakes.check_state(settings, real.next_offset)
         lakes.wait_until_fresh(settings)
 
@@ -126,7 +126,7 @@ def test_a_value_that_no_type_holds_turns_its_column_into_text(when: str, real: 
     assert lakes.manifest_of(settings).unaccounted_changes == 0
 
 
-def test_a_file_of_other_columns_is_not_kept_though_its_rows_are_left_alone(
+def test_a_file_with_other_columns_is_rewritten_though_its_rows_are_unchanged(
     broker: FakeDelivery, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = lakes.settings_of(broker.address, tmp_path / "lake")

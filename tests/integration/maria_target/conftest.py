@@ -1,4 +1,4 @@
-"""A MariaDB target behind a broker that tests can steer."""
+"""A MariaDB target behind a fake broker that tests control."""
 
 from __future__ import annotations
 

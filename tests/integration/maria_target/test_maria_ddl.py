@@ -1,4 +1,4 @@
-"""DDL at a MariaDB target, which ends its transaction: kills of the process and of the server between any two steps."""
+"""DDL at a MariaDB target ends its transaction: the process and the server are killed between any two steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from venus.model import Kind, LogicalType, TableSchema
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
 MOMENTS = ("before", "after")
-#: More steps than there are: a run with this one is not killed.
+#: More than the number of steps: a run with this number is not killed.
 NEVER = 99
 
 
@@ -50,7 +50,7 @@ def next_version(schema: TableSchema, version: int) -> TableSchema:
     return replace(schema, version=version, columns=(*schema.columns, *more))
 
 
-def test_a_process_killed_between_two_steps_of_ddl_is_continued(stage: Stage, broker: FakeDelivery) -> None:
+def test_ddl_continues_after_a_kill_between_any_two_steps(stage: Stage, broker: FakeDelivery) -> None:
     feed, schema, killed = stage.feed, items(), 0
     feed.describe(schema)
     feed.cut(put(1, "a", 1), put(2, "b", 2))
@@ -75,7 +75,7 @@ def test_a_process_killed_between_two_steps_of_ddl_is_continued(stage: Stage, br
     assert stage.target.read_view().unaccounted_rows == 0
 
 
-def test_a_load_killed_between_two_steps_of_ddl_is_continued(stage: Stage, broker: FakeDelivery) -> None:
+def test_a_load_continues_after_a_kill_between_two_steps_of_ddl(stage: Stage, broker: FakeDelivery) -> None:
     feed = stage.feed
     feed.describe(unique_label(items()), make_referring_schema(items(2, "others"), "amount", items()))
     feed.cut(*(put(i, f"label {i}", i) for i in range(20)), put(1, "other", 1, table=2))
@@ -103,7 +103,7 @@ def own_server() -> Iterator[MariaServer]:
         yield server
 
 
-def test_a_killed_server_has_whole_cuts_and_is_waited_for(
+def test_a_killed_server_has_whole_cuts_and_the_target_waits_for_it(
     own_server: MariaServer, broker: FakeDelivery, feed: Feed
 ) -> None:
     url = own_server.create_database()
@@ -128,8 +128,8 @@ def test_a_killed_server_has_whole_cuts_and_is_waited_for(
     assert stage.target.read_view().unaccounted_rows == 0
 
 
-def test_columns_are_dropped_renamed_widened_and_may_be_null(stage: Stage) -> None:
-    """Each statement is run once: what the dictionary shows already is not done again."""
+def test_columns_are_dropped_renamed_widened_and_made_nullable(stage: Stage) -> None:
+    """Each statement is executed once: a change that the dictionary shows is not repeated."""
     small, wide = LogicalType(kind=Kind.INT, length=4), LogicalType(kind=Kind.TEXT, length=10)
     first = table(1, "items", column(1, "id", INT), column(2, "a", wide, nullable=False), column(3, "b", small))
     stage.feed.describe(first)
@@ -153,7 +153,7 @@ def test_columns_are_dropped_renamed_widened_and_may_be_null(stage: Stage) -> No
     assert kept == [("x" * 100,)]
 
 
-def test_earlier_cuts_of_a_backlog_come_before_a_rename(stage: Stage) -> None:
+def test_earlier_cuts_of_a_backlog_are_applied_before_a_rename(stage: Stage) -> None:
     stage.feed.describe(items())
     stage.feed.cut(put(1, "a", 1))
     stage.target.load()
@@ -166,7 +166,7 @@ def test_earlier_cuts_of_a_backlog_come_before_a_rename(stage: Stage) -> None:
     stage.compare_tables()
 
 
-def test_a_column_of_the_targets_own_is_not_taken_for_a_new_one(stage: Stage) -> None:
+def test_a_column_that_the_target_added_itself_is_not_taken_as_a_new_one(stage: Stage) -> None:
     stage.feed.describe(items(), items(2, "others"))
     stage.feed.cut(put(1, "a", 1), put(1, "other", 1, table=2))
     stage.target.load()

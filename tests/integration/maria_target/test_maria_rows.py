@@ -1,4 +1,4 @@
-"""Rows at a MariaDB target: unique values that change places, values of every type, large rows, predicates."""
+"""Rows at a MariaDB target: exchanged unique values, values of every type, large rows, predicates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kind_of(kind: Kind, **more: Any) -> LogicalType:
     return LogicalType(kind=kind, **more)
 
 
-#: By type: the values that must arrive, and those that must wait in quarantine.
+#: For each type: values that must arrive, and values that must wait in quarantine.
 VALUES: dict[str, tuple[LogicalType, tuple[str | bytes, ...], tuple[str, ...]]] = {
     "small": (kind_of(Kind.INT, length=2), ("-32768", "32767"), ()),
     "big": (kind_of(Kind.INT, length=8), ("-9223372036854775808", "9223372036854775807"), ()),
@@ -155,7 +155,7 @@ def test_a_cut_larger_than_memory_is_written_as_a_whole(stage: Stage) -> None:
     stage.compare_tables()
 
 
-def test_a_resync_repairs_what_differs_only_in_case(stage: Stage) -> None:
+def test_a_resync_repairs_rows_that_differ_only_in_case(stage: Stage) -> None:
     place = stage.place
     assert isinstance(place, MariaTargetPlace)
     stage.feed.describe(items())
@@ -169,7 +169,7 @@ def test_a_resync_repairs_what_differs_only_in_case(stage: Stage) -> None:
     stage.compare_tables()
 
 
-def test_a_key_that_is_too_long_is_refused_by_name_before_any_row(stage: Stage) -> None:
+def test_a_key_that_is_too_long_is_refused_by_name_before_any_row_is_written(stage: Stage) -> None:
     long = table(1, "long", column(1, "id", kind_of(Kind.TEXT, length=1000)), column(2, "v"))
     both = replace(items(2, "two"), columns=(*items().columns, column(4, "LABEL", TEXT)))
     found = stage.target.check([long, both])

@@ -1,4 +1,4 @@
-"""Locks that a MariaDB target waits for, and foreign keys that its rows violate, are named."""
+"""A MariaDB target names the locks that it waits for, and the foreign keys that its rows violate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from venus.rpc.conditions import problems
 
 pytestmark = pytest.mark.integration
 
-#: InnoDB shows the same waits again if it is asked more often than every 0.1 s.
+#: InnoDB repeats its last answer about waits if it is asked more often than every 0.1 s.
 REFRESHED_S = 0.3
 
 
@@ -46,7 +46,7 @@ def test_a_session_with_a_lock_is_named_while_the_target_waits(
     with closing(place.server.connect(place.database)) as other, stage.follow_in_thread() as reports:
         other.cursor().execute(statement)
         number = other.thread_id()  # type: ignore[no-untyped-call]
-        if what == "a row":  # a new column needs the definition of the table
+        if what == "a row":  # adding a column needs the metadata lock of the table
             feed.describe(replace(items(), version=2, columns=(*items().columns, column(9, "more", TEXT))))
             feed.model[1] = {key: (*row, None) for key, row in feed.model[1].items()}
             feed.cut(put(1, "new", 1, "more"))
@@ -63,7 +63,7 @@ def test_a_session_with_a_lock_is_named_while_the_target_waits(
     stage.compare_tables()
 
 
-def test_a_foreign_key_that_rows_violate_is_named(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_foreign_key_that_rows_violate_is_reported_by_name(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.feed.describe(items(), make_referring_schema(items(2, "others"), "amount", items()))
     stage.feed.cut(put(1, "parent", 1), put(1, "child", 1, table=2), put(2, "orphan", 4711, table=2))
     with caplog.at_level(logging.WARNING):

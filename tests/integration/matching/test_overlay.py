@@ -1,4 +1,4 @@
-"""Brokers that share the matching of subscriptions, over gRPC: they join, match for another one, die, and leave."""
+"""Brokers that share the matching of subscriptions over gRPC join, match for another one, die, and leave."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.support.brokers.overlays import AccessBroker, BrokerOverlay
-from tests.support.predicates.matching import brute, crowded_events, crowded_interests
+from tests.support.predicates.matching import crowded_events, crowded_interests, match_by_brute_force
 from tests.support.waiting import eventually
 
 TABLE = "main/1"
 INTERESTS = crowded_interests(800)
 CHANGES = crowded_events(60)
-WANTED = brute(INTERESTS, CHANGES)
+WANTED = match_by_brute_force(INTERESTS, CHANGES)
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def overlay(tmp_path: Path) -> Iterator[BrokerOverlay]:
         yield found
 
 
-def test_brokers_match_for_another_one_and_when_they_die_it_matches_itself(overlay: BrokerOverlay) -> None:
+def test_brokers_match_for_another_one_which_matches_itself_when_they_die(overlay: BrokerOverlay) -> None:
     overlay.wait_until_whole()
     with AccessBroker(overlay.addresses[:1], brokers=8) as access:
         access.subscribe(TABLE, INTERESTS)
@@ -48,7 +48,7 @@ def test_brokers_match_for_another_one_and_when_they_die_it_matches_itself(overl
         began = time.monotonic()
         counters = access.overlay.remote.counters
         elsewhere = counters.changes_elsewhere
-        # it matches the changes, or asks itself if it has noticed the deaths and taken the subspaces over
+        # it matches them itself, by its own candidate list or because it has taken over the dead brokers' subspaces
         assert access.match(TABLE, CHANGES).pairs() == WANTED
         assert time.monotonic() - began < 60
         assert counters.changes_elsewhere == elsewhere
@@ -66,7 +66,7 @@ def test_a_broker_with_too_many_requests_matches_its_own_changes_at_once(
     assert "a request failed" not in caplog.text
 
 
-def test_a_broker_that_stops_leaves_and_one_that_starts_again_is_let_in(overlay: BrokerOverlay) -> None:
+def test_a_stopped_broker_leaves_and_a_restarted_one_joins_again(overlay: BrokerOverlay) -> None:
     overlay.wait_until_whole()
     stopped = overlay.addresses[0]
     assert overlay.brokers[stopped].stop() == 0
@@ -77,7 +77,7 @@ def test_a_broker_that_stops_leaves_and_one_that_starts_again_is_let_in(overlay:
     eventually(lambda: overlay.status(stopped).neighbours >= 2, "its neighbours")
 
 
-def test_subscriptions_are_dropped_where_their_owner_does_not_renew_them(overlay: BrokerOverlay) -> None:
+def test_subscriptions_that_their_owner_does_not_renew_are_dropped(overlay: BrokerOverlay) -> None:
     overlay.wait_until_whole()
     with AccessBroker(overlay.addresses[:1], brokers=8) as access:
         access.subscribe(TABLE, INTERESTS)
@@ -101,6 +101,8 @@ def test_subscriptions_that_come_and_go_are_exact_at_each_moment(overlay: Broker
             access.subscribe(TABLE, more, first=1000 * (step + 1))
             present |= dict(enumerate(more, 1000 * (step + 1)))
             numbers = list(present)
-            wanted = sorted((row, numbers[n]) for row, n in brute([present[k] for k in numbers], CHANGES))
+            wanted = sorted(
+                (row, numbers[n]) for row, n in match_by_brute_force([present[k] for k in numbers], CHANGES)
+            )
             assert access.match(TABLE, CHANGES).pairs() == wanted
         assert np.array(numbers).max() > 8000

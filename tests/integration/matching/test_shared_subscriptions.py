@@ -1,6 +1,6 @@
-"""Subscriptions of real clients at a broker whose matching others share: the same rows, also while the others die.
+"""Clients subscribe at a broker whose matching others share: they get the same rows, also while the others die.
 
-The others are found by configured addresses, or in the etcd of their cluster.
+The brokers find each other by configured addresses, or in the etcd of their cluster.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
 
-#: A subscriber waits for so long for a broker that was killed.
+#: Longest time for which a subscriber waits for a broker that was killed.
 DEADLINE_MS = 500.0
-#: A table is at the broker itself about every third or fourth time.
+#: Tables to try: the broker itself is responsible for about every third or fourth one.
 TABLES_MAX = 40
 
 
@@ -45,7 +45,7 @@ class SharingBroker(RealBroker):
 
 
 def predicates() -> list[tuple[str, Callable[[str, int], bool]]]:
-    """Return predicates, and what each says."""
+    """Return predicates, and the SQL condition of each."""
     found: list[tuple[str, Callable[[str, int], bool]]] = []
     for low in range(0, 400, 20):
         found.append((f"amount between {low} and {low + 29}", lambda _, a, low=low: low <= a <= low + 29))  # type: ignore[misc]
@@ -54,7 +54,7 @@ def predicates() -> list[tuple[str, Callable[[str, int], bool]]]:
 
 
 class LeadingBroker(RealBroker):
-    """The broker of a cluster that leads."""
+    """The leading broker of a cluster."""
 
     def __init__(self, cluster: BrokerCluster) -> None:
         self._last_batch = self.next_offset = 0
@@ -63,7 +63,7 @@ class LeadingBroker(RealBroker):
 
 
 class ChangingRows:
-    """Random changes of a table, its rows as they are now, and readers of them, one for each predicate."""
+    """Random changes of a table, its current rows, and one reader of them for each predicate."""
 
     def __init__(self, broker: RealBroker, feed: Feed, number: int) -> None:
         self._broker, self._feed, self._number, self._chance = broker, feed, number, random.Random(5)
@@ -96,7 +96,7 @@ class ChangingRows:
                 self._put(key, *row)
 
     def check(self) -> None:
-        """Compare what each reader has with what its predicate says."""
+        """Compare each reader's rows with the rows that satisfy its predicate."""
         self._read()
         for (text, holds), reader in zip(predicates(), self._readers, strict=True):
             wanted = {n: row for n, row in self._rows.items() if holds(*row)}
@@ -127,7 +127,7 @@ def write_until_matched_elsewhere(rows: ChangingRows, address: str) -> None:
 
 
 def subscribe_elsewhere(connection: Connection, broker: RealBroker, feed: Feed, first: int = 1) -> ChangingRows:
-    """Subscribe to a table that others match: its name and the order of joining decide whether this broker does.
+    """Subscribe to a table that other brokers match; its name and the order of joining decide which do.
 
     `first` is the number of the first table that is tried.
     """

@@ -1,4 +1,4 @@
-"""VENUS's own tables: created, upgraded and removed without a trace, beside whatever else is in the database."""
+"""VENUS's own tables are created, upgraded and removed without a trace, beside other objects in the database."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tables(engine: sa.Engine, schema: str | None) -> set[str]:
     return set(sa.inspect(engine).get_table_names(schema=schema))
 
 
-def test_sqlite_gets_prefixed_tables_and_loses_them_again(sqlite: sa.Engine) -> None:
+def test_sqlite_gets_prefixed_tables_and_drops_them_again(sqlite: sa.Engine) -> None:
     with sqlite.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE mine (id INTEGER PRIMARY KEY)")
     shown = run.render_sql(sqlite, "source", schema=None)
@@ -68,7 +68,7 @@ def test_sqlite_gets_prefixed_tables_and_loses_them_again(sqlite: sa.Engine) -> 
     assert run.downgrade(sqlite, "source", schema=None) == []
 
 
-def test_the_one_row_of_the_checkpoint_and_the_heartbeat_is_there(sqlite: sa.Engine) -> None:
+def test_checkpoint_and_heartbeat_have_one_row(sqlite: sa.Engine) -> None:
     run.upgrade(sqlite, "source", schema=None)
     with sqlite.connect() as connection:
         assert connection.exec_driver_sql("SELECT * FROM venus_checkpoint").all() == [(1, 0, 1, 0)]
@@ -76,7 +76,7 @@ def test_the_one_row_of_the_checkpoint_and_the_heartbeat_is_there(sqlite: sa.Eng
 
 
 @pytest.mark.parametrize("sides", [("source",), ("target",), ("source", "target"), ("target", "source")])
-def test_postgresql_is_as_before_after_both_sides_have_gone(
+def test_postgresql_is_unchanged_after_both_sides_were_removed(
     postgres: sa.Engine, postgres_server: Server, database: str, sides: tuple[run.Side, ...]
 ) -> None:
     before = dump(postgres_server, database)
@@ -92,7 +92,7 @@ def test_postgresql_is_as_before_after_both_sides_have_gone(
         assert dump(postgres_server, database) == dumps[-1]
 
 
-def test_a_side_leaves_the_other_alone_whichever_goes_first(postgres: sa.Engine) -> None:
+def test_removing_one_side_leaves_the_other_one(postgres: sa.Engine) -> None:
     run.upgrade(postgres, "source", schema="venus")
     run.upgrade(postgres, "target", schema="venus")
     run.downgrade(postgres, "source", schema="venus")
@@ -103,7 +103,7 @@ def test_a_side_leaves_the_other_alone_whichever_goes_first(postgres: sa.Engine)
     assert tables(postgres, "venus") >= SOURCE
 
 
-def test_a_schema_that_a_dba_made_stays(postgres: sa.Engine, postgres_server: Server, database: str) -> None:
+def test_a_schema_that_a_dba_created_stays(postgres: sa.Engine, postgres_server: Server, database: str) -> None:
     with postgres.begin() as connection:
         connection.exec_driver_sql("CREATE SCHEMA venus")
     before = dump(postgres_server, database)
@@ -135,7 +135,7 @@ def test_the_applications_own_alembic_is_not_touched(postgres: sa.Engine, tmp_pa
         assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "app_1"
 
 
-def test_an_open_transaction_of_the_caller_decides(postgres: sa.Engine) -> None:
+def test_an_open_transaction_of_the_caller_decides_over_the_migration(postgres: sa.Engine) -> None:
     with postgres.connect() as connection:
         outer = connection.begin()
         connection.exec_driver_sql("CREATE TABLE mine (id int)")
@@ -146,7 +146,7 @@ def test_an_open_transaction_of_the_caller_decides(postgres: sa.Engine) -> None:
     assert tables(postgres, "public") == set()
 
 
-def test_a_failure_half_way_leaves_nothing(postgres: sa.Engine) -> None:
+def test_a_failure_half_way_changes_nothing(postgres: sa.Engine) -> None:
     with postgres.begin() as connection:
         connection.exec_driver_sql("CREATE SCHEMA venus")
         connection.exec_driver_sql("CREATE TABLE venus.heartbeat (id int)")
@@ -156,7 +156,7 @@ def test_a_failure_half_way_leaves_nothing(postgres: sa.Engine) -> None:
     assert tables(postgres, "venus") == {"heartbeat"}
 
 
-def test_a_failure_half_way_leaves_nothing_in_sqlite(sqlite: sa.Engine) -> None:
+def test_a_failure_half_way_changes_nothing_in_sqlite(sqlite: sa.Engine) -> None:
     with sqlite.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE venus_heartbeat (id int)")
     with pytest.raises(sa.exc.OperationalError):
@@ -166,7 +166,7 @@ def test_a_failure_half_way_leaves_nothing_in_sqlite(sqlite: sa.Engine) -> None:
 
 
 @pytest.mark.parametrize("place", ["postgres", "sqlite"])
-def test_two_processes_at_once_take_turns(place: str, request: pytest.FixtureRequest) -> None:
+def test_two_concurrent_migrations_run_one_after_the_other(place: str, request: pytest.FixtureRequest) -> None:
     engine: sa.Engine = request.getfixturevalue(place)
     schema = "venus" if place == "postgres" else None
     results: list[object] = []
@@ -187,8 +187,8 @@ def test_two_processes_at_once_take_turns(place: str, request: pytest.FixtureReq
     assert any(results)
 
 
-def test_an_upgrade_and_a_reader_of_a_load_end_in_no_deadlock(postgres: sa.Engine) -> None:
-    """A reader takes the tables in the order of own.sql, each with the lock of a SELECT."""
+def test_an_upgrade_and_a_reading_load_do_not_deadlock(postgres: sa.Engine) -> None:
+    """A reader locks the tables in the order of own.sql, each with the lock of a SELECT."""
     run.upgrade(postgres, "target", schema="venus")
     with postgres.begin() as connection:
         for statement in run._render(connection, "venus", "target_0005:target_0002", "downgrade"):
@@ -215,7 +215,7 @@ def test_an_upgrade_and_a_reader_of_a_load_end_in_no_deadlock(postgres: sa.Engin
     assert isinstance(upgrades[0], list), upgrades
 
 
-def test_a_driver_connection_in_a_transaction_is_used_as_it_is(tmp_path: Path) -> None:
+def test_a_driver_connection_in_a_transaction_is_used_unchanged(tmp_path: Path) -> None:
     raw = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
     raw.execute("BEGIN IMMEDIATE")
     engine = sa.create_engine("sqlite://", creator=lambda: raw, poolclass=sa.StaticPool)
@@ -226,7 +226,7 @@ def test_a_driver_connection_in_a_transaction_is_used_as_it_is(tmp_path: Path) -
     engine.dispose()
 
 
-def test_nothing_is_said_in_the_log(sqlite: sa.Engine, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_migration_logs_nothing(sqlite: sa.Engine, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     run.upgrade(sqlite, "source", schema=None)
 
@@ -257,8 +257,8 @@ def test_the_newest_revisions_are_those_of_alembic() -> None:
     assert set(heads) == {run.newest_revision("source"), run.newest_revision("target")}
 
 
-def test_alembic_is_not_asked_what_is_missing_if_nothing_is(sqlite: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes a quarter of a second to say so, at the start of nearly every command."""
+def test_alembic_is_not_called_if_no_revision_is_missing(sqlite: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alembic would take a quarter of a second to find nothing, at the start of nearly every command."""
     run.upgrade(sqlite, "source", schema=None)
     monkeypatch.delattr(run, "_render")
 
@@ -266,10 +266,10 @@ def test_alembic_is_not_asked_what_is_missing_if_nothing_is(sqlite: sa.Engine, m
 
 
 @pytest.mark.parametrize(("place", "side"), [("sqlite", "source"), ("postgres", "source"), ("postgres", "target")])
-def test_tables_of_a_newer_version_are_refused_in_one_line_and_left_alone(
+def test_tables_of_a_newer_version_are_refused_in_one_line_and_unchanged(
     place: str, side: run.Side, request: pytest.FixtureRequest
 ) -> None:
-    """As an older version meets them that was installed again."""
+    """An older version that is installed again meets such tables."""
     engine = request.getfixturevalue(place)
     schema = None if place == "sqlite" else "venus"
     run.upgrade(engine, side, schema=schema)

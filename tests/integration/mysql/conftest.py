@@ -1,4 +1,4 @@
-"""A database on MariaDB with an application in it and a source beside it."""
+"""A MariaDB database with an application, and a source that captures it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from venus.cli.prove.follower import Follower
 
 @dataclass(slots=True)
 class Clock:
-    """Time that a test moves."""
+    """Clock that a test sets."""
 
     now: float = 0.0
 
@@ -27,7 +27,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Shop:
-    """The application's session, and a follower of what is captured."""
+    """The application's session, and a follower of the captured changes."""
 
     server: MariaServer
     url: str
@@ -48,7 +48,7 @@ class Shop:
         return self._source
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Have the application run statements, each a transaction of its own; return the last one's rows."""
+        """Run statements as the application, each in a transaction of its own; return the rows of the last one."""
         rows: list[tuple[Any, ...]] = []
         with self.app.cursor() as cursor:
             for statement in statements:
@@ -57,14 +57,14 @@ class Shop:
         return rows
 
     def capture(self, *include: str) -> Follower:
-        """Install, and read what is there already."""
+        """Install the triggers, and read the existing rows."""
         self.source.installer.install(include or ["*"], [])
         self._follower = Follower(self.source)
         self._follower.drain()
         return self._follower
 
     def check_same(self, follower: Follower, *tables: str) -> None:
-        """Check that what is captured is what is there, by the text of every value."""
+        """Check that the captured rows equal the table's rows, by the text of every value."""
         for table in tables:
             columns = [c.name for c in self.schema(follower, table).columns]
             texts = ", ".join(f"CAST(`{c}` AS CHAR)" for c in columns)
@@ -79,9 +79,9 @@ class Shop:
         return found.state, found.reason
 
     def wait_for(self, query: str) -> None:
-        """Return when the administrator's query finds something.
+        """Wait until the administrator's query returns a row.
 
-        Asked no faster than every 0.2 s: a query within 0.1 s gets InnoDB's last answer about transactions again.
+        Polls every 0.2 s at most: a query within 0.1 s gets InnoDB's last answer about transactions again.
         """
         deadline = time.monotonic() + 60
         while not self.server.execute(query):
@@ -89,7 +89,7 @@ class Shop:
             time.sleep(0.2)
 
     def restart(self) -> None:
-        """Begin again as another process would."""
+        """Open the source again, as another process would."""
         if self._source is not None:
             self._source.close()
         self._source = None
@@ -102,7 +102,7 @@ class Shop:
 
 @pytest.fixture
 def shop(mariadb_server: MariaServer, mariadb_database: str) -> Iterator[Shop]:
-    """Make a database whose text is compared without regard to case and trailing blanks, MariaDB's usual way."""
+    """Make a database with MariaDB's usual collation, which ignores case and trailing blanks."""
     name = sqlalchemy.make_url(mariadb_database).database
     shop = Shop(mariadb_server, mariadb_database, mariadb_server.connect(name, autocommit=True, local_infile=True))
     yield shop

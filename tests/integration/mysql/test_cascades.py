@@ -1,4 +1,4 @@
-"""Foreign keys change rows below the triggers; what they do is captured all the same, or refused by name."""
+"""Foreign keys change rows without firing triggers; these changes are captured, or the schema is refused by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.integration.mysql.conftest import Shop
 from venus.errors import Refused
 
-#: author <- book <- chapter <- note, with every action; the key of a chapter has the book's in it.
+#: author <- book <- chapter <- note, with every action; the key of a chapter contains the book's.
 TABLES = (
     "CREATE TABLE author (id int PRIMARY KEY, code varchar(9) NOT NULL UNIQUE)",
     "CREATE TABLE book (id int PRIMARY KEY, author_id int, code varchar(9),"
@@ -31,7 +31,7 @@ ALL = ("author", "book", "chapter", "note")
 @pytest.mark.parametrize(
     "statement",
     [
-        "DELETE FROM author WHERE id = 1",  # books and chapters go, notes lose their chapter, three tables down
+        "DELETE FROM author WHERE id = 1",  # deletes books and chapters, notes lose their chapter, three tables down
         "DELETE FROM author",
         "DELETE FROM book WHERE id = 10",
         "DELETE FROM chapter WHERE book_id = 10",
@@ -40,11 +40,11 @@ ALL = ("author", "book", "chapter", "note")
         "UPDATE author SET id = 6, code = 'y' WHERE id = 2",
         "UPDATE book SET id = 12 WHERE id = 10",  # the keys of its chapters change
         "UPDATE chapter SET no = 7 WHERE book_id = 10 AND no = 1",
-        "REPLACE INTO author VALUES (1, 'c')",  # deletes the row and its books, inserts another
-        "UPDATE author SET code = 'A' WHERE id = 1",  # equal under the collation, and another value
+        "REPLACE INTO author VALUES (1, 'c')",  # deletes the row and its books, and inserts another one
+        "UPDATE author SET code = 'A' WHERE id = 1",  # equal under the collation, but another value
     ],
 )
-def test_what_a_cascade_does_is_captured(shop: Shop, statement: str) -> None:
+def test_the_changes_of_a_cascade_are_captured(shop: Shop, statement: str) -> None:
     shop.run(*TABLES)
     follower = shop.capture()
     shop.run(statement)
@@ -61,15 +61,15 @@ def test_a_cascade_through_tables_that_are_not_captured(shop: Shop) -> None:
 
 
 def test_a_child_that_the_deleting_transaction_cannot_see_is_captured(shop: Shop) -> None:
-    """The cascade finds the newest rows, its transaction sees those of a snapshot: the trigger must read as InnoDB."""
+    """The cascade finds the newest rows, its transaction those of a snapshot: the trigger must read as InnoDB does."""
     shop.run(*TABLES)
     follower = shop.capture()
     deleting = shop.server.connect(shop.database)
     try:
         cursor = deleting.cursor()
-        cursor.execute("SELECT count(*) FROM author")  # from here on it sees no newer rows
+        cursor.execute("SELECT count(*) FROM author")  # the transaction sees no newer rows from here on
         shop.run("INSERT INTO book VALUES (30, 1, NULL)")
-        follower.drain()  # takes what was noted of the insertion
+        follower.drain()  # takes what the insertion logged
         assert ("30",) in follower.rows("book")
         cursor.execute("DELETE FROM author WHERE id = 1")
         deleting.commit()
@@ -80,7 +80,7 @@ def test_a_child_that_the_deleting_transaction_cannot_see_is_captured(shop: Shop
 
 
 def test_two_cascades_at_once_do_not_fail_each_other(shop: Shop) -> None:
-    """A log table whose counter is locked to the end of a statement would be part of a deadlock (error 1467)."""
+    """A lock on a log table's counter until the end of the statement would be part of a deadlock (error 1467)."""
     shop.run(
         "CREATE TABLE up (id int PRIMARY KEY)",
         "CREATE TABLE down (id int PRIMARY KEY, up_id int, FOREIGN KEY (up_id) REFERENCES up (id) ON DELETE CASCADE)",
@@ -144,7 +144,7 @@ def test_a_cascade_in_a_circle_is_refused_by_name(shop: Shop, tables: list[str],
     assert "RESTRICT" in refused.value.hint
 
 
-def test_a_tree_whose_links_are_cleared_is_captured(shop: Shop) -> None:
+def test_a_tree_whose_links_are_set_to_null_is_captured(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE tree (id int PRIMARY KEY, up int, FOREIGN KEY (up) REFERENCES tree (id) ON DELETE SET NULL)",
         "INSERT INTO tree VALUES (1, NULL), (2, 1), (3, 1), (4, 2)",
@@ -155,7 +155,7 @@ def test_a_tree_whose_links_are_cleared_is_captured(shop: Shop) -> None:
     shop.check_same(follower, "tree")
 
 
-def test_a_cascade_that_joins_later_is_reported_and_mended(shop: Shop) -> None:
+def test_a_cascade_that_is_added_later_is_reported_and_repaired(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE up (id int PRIMARY KEY)",
         "CREATE TABLE down (id int PRIMARY KEY, up_id int)",

@@ -1,4 +1,4 @@
-"""What ALTER TABLE does to values: no trigger fires, InnoDB's number stays, sometimes the definition's text too."""
+"""ALTER TABLE changes values without a trigger, keeps InnoDB's table id, and sometimes keeps the definition's text."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ROWS = "INSERT INTO item (id, a, b) VALUES (1, 5, 50), (2, 7, 70)"
 
 
 def follow(shop: Shop, *statements: str) -> Follower:
-    """Capture, run statements in another second than that in which the table was made, and look at the dictionary."""
+    """Capture, run statements in a later second than that of the table's creation, and read the dictionary."""
     shop.run(ITEM, ROWS)
     follower = shop.capture()
     shop.source.capture.refresh_schemas()
     shop.wait_for(
         f"SELECT 1 FROM information_schema.tables WHERE table_schema = '{shop.database}'"
-        # a file's time is some milliseconds behind: right behind a second's end it is still that second's
+        # a file's time lags by some milliseconds: right after a second's end it is still in that second
         " AND table_name IN ('item', 'venus_heartbeat') HAVING max(create_time) < now(6) - INTERVAL 1050000 MICROSECOND"
     )
     shop.run(*statements)
@@ -38,14 +38,14 @@ def follow(shop: Shop, *statements: str) -> Follower:
         "ALTER TABLE item MODIFY twice int AS (a * 3) VIRTUAL",
         "ALTER TABLE item DROP twice, ADD twice int AS (a * 3) VIRTUAL",
         "ALTER TABLE item MODIFY more int AS (a + 2) STORED",  # rebuilds the table
-        "ALTER TABLE item DROP b, ADD b int",  # not a letter of the definition is another one
+        "ALTER TABLE item DROP b, ADD b int",  # the text of the definition stays the same
         "ALTER TABLE item DROP b, ADD b int DEFAULT 9",
         "ALTER TABLE item DROP b; ALTER TABLE item ADD b int",
         "ALTER TABLE item CHANGE a c int; ALTER TABLE item CHANGE b a int AFTER id, CHANGE c b int",
     ],
 )
 def test_values_that_alter_table_has_changed_are_read_again(shop: Shop, statement: str) -> None:
-    if "CHANGE" in statement:  # a column that others are computed from cannot trade its name
+    if "CHANGE" in statement:  # a column of a generated column cannot exchange its name
         statement = f"ALTER TABLE item DROP twice, DROP more; {statement}"
     follower = follow(shop, *statement.split("; "))
     follower.drain()
@@ -53,7 +53,7 @@ def test_values_that_alter_table_has_changed_are_read_again(shop: Shop, statemen
     shop.check_same(follower, "item")
 
 
-def test_it_is_noticed_in_partitions_and_without_the_privilege_to_see_innodbs_numbers(shop: Shop) -> None:
+def test_changed_values_are_noticed_in_partitions_and_without_the_privilege_to_see_innodbs_ids(shop: Shop) -> None:
     shop.server.execute("CREATE OR REPLACE USER 'venus'@'127.0.0.1' IDENTIFIED BY 'pw'")
     shop.server.execute(f"GRANT ALL ON `{shop.database}`.* TO 'venus'@'127.0.0.1'")
     shop.url = shop.server.url(shop.database, "venus", "pw")
@@ -66,7 +66,7 @@ def test_it_is_noticed_in_partitions_and_without_the_privilege_to_see_innodbs_nu
     shop.check_same(follower, "part")
 
 
-def test_what_happened_while_capture_was_away_is_noticed(shop: Shop) -> None:
+def test_changes_while_capture_was_away_are_noticed(shop: Shop) -> None:
     follower = follow(shop)
     assert follower.due() == []
     shop.restart()
@@ -100,14 +100,14 @@ def test_a_paused_table_is_read_again_when_it_continues(shop: Shop) -> None:
         "FLUSH TABLES",
     ],
 )
-def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(shop: Shop, statement: str) -> None:
+def test_ddl_that_changes_no_value_causes_no_new_fill(shop: Shop, statement: str) -> None:
     follower = follow(shop, statement)
     assert shop.state("item") == ("ACTIVE", "")
     assert follower.due() == []
 
 
-def test_files_that_were_copied_or_touched_are_no_reason_to_read_all_tables_again(shop: Shop) -> None:
-    """As a container that starts does it, which gives all files to its user."""
+def test_files_that_were_copied_or_touched_cause_no_new_fill(shop: Shop) -> None:
+    """A container does so at its start, when it gives all files to its user."""
     follower = follow(shop)
     written = "SELECT group_concat(create_time) FROM information_schema.tables WHERE table_schema = database()"
     before = shop.run(written)
@@ -119,7 +119,7 @@ def test_files_that_were_copied_or_touched_are_no_reason_to_read_all_tables_agai
     assert follower.due() == []
 
 
-def test_a_rebuild_that_nothing_explains_is_still_a_truncate(shop: Shop) -> None:
+def test_an_unexplained_rebuild_is_still_a_truncate(shop: Shop) -> None:
     follow(shop, "OPTIMIZE TABLE item")
     assert shop.state("item")[0] == "RESYNC"
     assert all(t.fill.done for t in shop.source.registry.read_registered_tables()), "it waits for its resync"
@@ -135,10 +135,10 @@ def test_a_rebuild_that_nothing_explains_is_still_a_truncate(shop: Shop) -> None
         ("TRUNCATE TABLE item", "RESYNC", "TRUNCATE"),
     ],
 )
-def test_ddl_during_a_comparison_is_judged_by_the_next_one(
+def test_ddl_during_a_comparison_is_found_by_the_next_one(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str], statement: str, state: str, reason: str
 ) -> None:
-    """Both right before the dictionary is read, and between it and what it is compared with."""
+    """DDL just before the dictionary is read, and DDL between that and the comparison with the registry."""
     follower = follow(shop)
     original = getattr(*where)
 
@@ -158,7 +158,7 @@ def test_ddl_during_a_comparison_is_judged_by_the_next_one(
         shop.check_same(follower, "item")
 
 
-def test_an_installation_of_an_older_version_notes_what_there_is(shop: Shop) -> None:
+def test_an_installation_of_an_older_version_records_the_current_state(shop: Shop) -> None:
     follower = follow(shop)
     shop.run("DELETE FROM venus_innodb_table WHERE table_id < 0")
     shop.source.capture.refresh_schemas()

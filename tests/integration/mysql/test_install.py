@@ -1,4 +1,4 @@
-"""Installing and removing on a database whose DDL commits by itself; what check says and what it asks for."""
+"""Installation and removal where DDL commits by itself; the findings of a check and the grants it asks for."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ TABLES = (
 
 
 class PowerLoss(Exception):
-    """The power is gone."""
+    """Stands for a power cut."""
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """Let so many statements of an installation through."""
+def fail_after(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Let only this many statements of an installation succeed."""
     real = installer.run_with_retries
     done: list[str] = []
 
@@ -45,10 +45,10 @@ def test_an_installation_cut_off_anywhere_is_finished_by_the_next(shop: Shop, mo
     steps = len(shop.source.installer.plan_install(["*"], []))
     for after in range(steps):
         with monkeypatch.context() as patch, suppress(PowerLoss):
-            failing(patch, after)
+            fail_after(patch, after)
             shop.source.installer.install(["*"], [])
         shop.run(f"INSERT INTO up VALUES ({after})")
-        if after % 3:  # the next attempt begins where this one was cut off
+        if after % 3:  # the next attempt begins at the statement at which this one failed
             continue
         shop.source.installer.uninstall()
         assert catalogue(shop.server, shop.database) == before, after
@@ -66,7 +66,7 @@ def test_a_removal_cut_off_anywhere_is_finished_by_the_next(shop: Shop, monkeypa
         shop.source.installer.install(["*"], [])
         assert len(shop.source.installer.plan_uninstall()) > after
         with monkeypatch.context() as patch, suppress(PowerLoss):
-            failing(patch, after)
+            fail_after(patch, after)
             shop.source.installer.uninstall()
             pytest.fail("it was not cut off")
         shop.run(f"INSERT INTO up VALUES ({after})")
@@ -82,7 +82,7 @@ def test_an_open_writer_delays_the_installation_and_is_not_lost(shop: Shop) -> N
         object.__setattr__(shop.source._writer.options, "install_attempts", 1)
         with pytest.raises(DatabaseUnavailable, match="in use"):
             shop.source.installer.install(["*"], [])
-        shop.run("INSERT INTO item VALUES (2)")  # the application is not held up
+        shop.run("INSERT INTO item VALUES (2)")  # the application does not wait
         writer.commit()
     finally:
         writer.close()
@@ -90,7 +90,7 @@ def test_an_open_writer_delays_the_installation_and_is_not_lost(shop: Shop) -> N
     shop.check_same(follower, "item")
 
 
-def test_missing_privileges_are_asked_for_as_grants_that_suffice(shop: Shop) -> None:
+def test_missing_privileges_are_named_as_grants_that_suffice(shop: Shop) -> None:
     shop.run("CREATE TABLE item (id int PRIMARY KEY)")
     shop.server.execute("CREATE OR REPLACE USER 'venus'@'127.0.0.1' IDENTIFIED BY 'pw'")
     shop.server.execute(f"GRANT SELECT ON `{shop.database}`.* TO 'venus'@'127.0.0.1'")
@@ -110,7 +110,7 @@ def test_missing_privileges_are_asked_for_as_grants_that_suffice(shop: Shop) -> 
     shop.source.installer.uninstall()
 
 
-def test_without_process_capture_works_and_says_what_it_cannot_see(shop: Shop) -> None:
+def test_without_process_capture_works_and_names_what_it_cannot_see(shop: Shop) -> None:
     shop.run("CREATE TABLE item (id int PRIMARY KEY)")
     shop.server.execute("CREATE OR REPLACE USER 'venus'@'127.0.0.1' IDENTIFIED BY 'pw'")
     shop.server.execute(f"GRANT ALL ON `{shop.database}`.* TO 'venus'@'127.0.0.1'")
@@ -134,7 +134,7 @@ def test_without_process_capture_works_and_says_what_it_cannot_see(shop: Shop) -
         ("CREATE TABLE x (id int UNIQUE)", "no usable key"),
     ],
 )
-def test_what_cannot_be_carried_exactly_is_refused_with_the_reason(shop: Shop, table: str, said: str) -> None:
+def test_tables_that_cannot_be_carried_exactly_are_refused_with_the_reason(shop: Shop, table: str, said: str) -> None:
     shop.run(table)
     (finding,) = [f for f in shop.source.installer.check(["*"], []) if f.blocks]
     assert said in finding.message
@@ -181,7 +181,7 @@ def test_a_key_that_is_dropped_does_not_fail_the_application_for_long(shop: Shop
 
 
 @pytest.mark.timeout(60, func_only=True)
-def test_own_tables_that_are_locked_are_waited_for_and_then_named(shop: Shop) -> None:
+def test_locked_tables_of_venus_are_waited_for_and_then_named(shop: Shop) -> None:
     shop.options = "?venus_lock_timeout_s=1"
     shop.source.installer.install(["*"], [])
     shop.run("LOCK TABLES venus_alembic_version WRITE")
@@ -192,7 +192,7 @@ def test_own_tables_that_are_locked_are_waited_for_and_then_named(shop: Shop) ->
         shop.run("UNLOCK TABLES")
 
 
-def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(shop: Shop) -> None:
+def test_a_table_that_cannot_be_captured_is_named_with_the_obstacle(shop: Shop) -> None:
     shop.run("CREATE TABLE orders (id int PRIMARY KEY)")
     shop.capture()
     shop.run("CREATE TABLE marks (id int PRIMARY KEY) ENGINE=MyISAM")

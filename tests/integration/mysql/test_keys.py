@@ -1,4 +1,4 @@
-"""Keys that a collation calls equal are different keys; every type of key is found again."""
+"""Keys that are equal under a collation are different keys; keys of every type are found again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VALUES = ["a", "A", "á", "a ", "A  ", "b"]
 
 
 @pytest.mark.parametrize("collation", ["utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_bin", "latin1_swedish_ci"])
-def test_a_key_that_only_changes_its_case_leaves_no_ghost(shop: Shop, collation: str) -> None:
+def test_a_key_that_only_changes_its_case_leaves_no_old_row(shop: Shop, collation: str) -> None:
     shop.run(
         f"CREATE TABLE word (k varchar(9) COLLATE {collation} PRIMARY KEY, v int)", "INSERT INTO word VALUES ('a', 1)"
     )
@@ -29,8 +29,8 @@ def test_a_key_that_only_changes_its_case_leaves_no_ghost(shop: Shop, collation:
     assert set(follower.rows("word")) == {("A",)}
 
 
-def test_what_is_gone_comes_before_what_equals_it(shop: Shop) -> None:
-    """At a target with such a collation the row would be deleted again otherwise."""
+def test_deletions_come_before_rows_with_an_equal_key(shop: Shop) -> None:
+    """At a target with such a collation the new row would be deleted otherwise."""
     shop.run("CREATE TABLE word (k varchar(9) PRIMARY KEY)", "INSERT INTO word VALUES ('a'), ('x')")
     follower = shop.capture()
     shop.run("UPDATE word SET k = 'A' WHERE k = 'a'", "UPDATE word SET k = 'X' WHERE k = 'x'")
@@ -88,8 +88,8 @@ def test_a_key_that_grows_wider_does_not_fail_the_application(shop: Shop) -> Non
     assert set(follower.rows("item")) == {("1",), ("3000000000",)}
 
 
-def test_rows_that_go_from_a_versioned_table_are_gone(shop: Shop) -> None:
-    """The end of a row's time is part of every key there, and a trigger sees another one than the row had."""
+def test_rows_that_leave_a_versioned_table_are_deleted(shop: Shop) -> None:
+    """The end of a row's validity is part of every key there, and a trigger sees another end than the row had."""
     shop.run(
         "CREATE TABLE item (id int PRIMARY KEY, v int, since timestamp(6) GENERATED ALWAYS AS ROW START,"
         " till timestamp(6) GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (since, till)) WITH SYSTEM VERSIONING",

@@ -1,4 +1,4 @@
-"""The local transaction deletes exactly what its snapshot saw; it neither scans nor waits."""
+"""The local transaction deletes exactly the log rows that its snapshot read; it neither scans nor waits."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def item(shop: Shop) -> Follower:
     return shop.capture()
 
 
-def test_it_does_not_wait_for_rows_that_are_not_committed(shop: Shop, item: Follower) -> None:
-    """An open writer has a log row before, between and behind those that are deleted."""
+def test_it_does_not_wait_for_uncommitted_log_rows(shop: Shop, item: Follower) -> None:
+    """An open writer has a log row before, between and after those that are deleted."""
     early, late = shop.server.connect(shop.database), shop.server.connect(shop.database)
     try:
         early.cursor().execute(OPEN, (1,))
@@ -47,8 +47,8 @@ def test_it_does_not_wait_for_rows_that_are_not_committed(shop: Shop, item: Foll
     assert len(item.rows("item")) == 40
 
 
-def test_it_descends_to_each_row(shop: Shop, item: Follower) -> None:
-    """Ten rows of ten thousand: the server touches about as many as are deleted."""
+def test_the_deletion_reads_only_the_deleted_rows(shop: Shop, item: Follower) -> None:
+    """Ten rows of ten thousand are deleted: the server reads about as many rows."""
     table_id = item.table_id("item")
     shop.run("INSERT INTO item SELECT seq, 'x' FROM seq_1_to_10000")
     writer = MysqlConnection(parse_address(shop.url), "READ COMMITTED")
@@ -69,8 +69,8 @@ def test_it_descends_to_each_row(shop: Shop, item: Follower) -> None:
     assert shop.run(f"SELECT count(*) FROM {log}") == [(10_000 - 10,)]
 
 
-def test_what_commits_between_snapshot_and_delete_stays(shop: Shop, item: Follower) -> None:
-    """The late row's number lies between those that the snapshot saw: a range would take it along."""
+def test_rows_committed_between_snapshot_and_deletion_stay(shop: Shop, item: Follower) -> None:
+    """The late row's number lies between those that the snapshot read: a range would delete it."""
     late = shop.server.connect(shop.database)
     try:
         shop.run("INSERT INTO item VALUES (1, 'a')")
@@ -112,7 +112,7 @@ def test_a_review_waits_for_a_transaction_that_is_just_committing(shop: Shop, it
     assert list(found) == [77]  # type: ignore[call-overload]
 
 
-def test_a_deadlock_is_tried_again(shop: Shop, item: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadlock_is_retried(shop: Shop, item: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
     def deadlock_once(writer: MysqlConnection, log: str, numbers: LogNumbers) -> None:

@@ -1,4 +1,4 @@
-"""What the account loses of a captured table: columns, cascades, and statements that can be typed."""
+"""The account loses privileges on a captured table: columns, cascades, and the statements that restore them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USER = "'narrow'@'127.0.0.1'"
 
 
 class Account:
-    """VENUS's own, with what it needs and no more."""
+    """VENUS's own account, with exactly the privileges that it needs."""
 
     def __init__(self, shop: Shop) -> None:
         self.shop = shop
@@ -29,7 +29,7 @@ class Account:
         self.open()
 
     def open(self) -> None:
-        """Begin a session; what is granted of a whole database is looked up only then."""
+        """Open a session; a grant on a whole database takes effect only for a new one."""
         self.source = MysqlSource(self.shop.server.url(self.shop.database, "narrow"), monotonic=self.shop.clock)
 
     def capture(self) -> Follower:
@@ -61,7 +61,7 @@ def account(shop: Shop) -> Iterator[Account]:
     shop.server.execute(f"DROP USER {USER}")
 
 
-def test_a_column_that_is_hidden_keeps_its_place_and_what_comes_meanwhile_arrives(account: Account) -> None:
+def test_a_hidden_column_keeps_its_place_and_its_changes_arrive_later(account: Account) -> None:
     shop = account.shop
     shop.run("CREATE TABLE item (id int PRIMARY KEY, a text, `b c` text)", "INSERT INTO item VALUES (1, 'a', 'b')")
     follower = account.capture()
@@ -82,7 +82,7 @@ def test_a_column_that_is_hidden_keeps_its_place_and_what_comes_meanwhile_arrive
     assert shop.schema(follower, "item").version == 1
 
 
-def test_a_column_that_was_dropped_is_followed_while_another_one_is_hidden(account: Account) -> None:
+def test_a_dropped_column_is_followed_while_another_one_is_hidden(account: Account) -> None:
     shop = account.shop
     shop.run(
         "CREATE TABLE item (id int PRIMARY KEY, a text, b text, c text)", "INSERT INTO item VALUES (1, 'a', 'b', 'c')"
@@ -102,7 +102,7 @@ def test_a_column_that_was_dropped_is_followed_while_another_one_is_hidden(accou
     shop.check_same(follower, "item")
 
 
-def test_a_column_that_was_hidden_from_the_start_is_named_and_halts_nothing(account: Account) -> None:
+def test_a_column_that_was_hidden_from_the_start_is_named_and_nothing_halts(account: Account) -> None:
     shop = account.shop
     shop.run("CREATE TABLE item (id int PRIMARY KEY, a text, secret text)", "INSERT INTO item VALUES (1, 'a', 's')")
     follower = account.capture()
@@ -121,7 +121,7 @@ def test_a_column_that_was_hidden_from_the_start_is_named_and_halts_nothing(acco
     assert not [f for f in account.source.installer.check(["item"], []) if "not captured" in f.message]
 
 
-def test_a_name_is_quoted_where_it_is_a_word_of_the_servers(account: Account) -> None:
+def test_a_name_that_is_a_reserved_word_is_quoted(account: Account) -> None:
     shop = account.shop
     shop.run("CREATE TABLE `order` (id int PRIMARY KEY, `group` text, plain text)")
     account.capture()
@@ -136,8 +136,8 @@ def test_a_name_is_quoted_where_it_is_a_word_of_the_servers(account: Account) ->
 
 
 @pytest.mark.parametrize("table", ["child", "parent"])
-def test_a_cascade_that_may_not_be_followed_fails_no_statement(account: Account, table: str) -> None:
-    """Its trigger stands on the parent, reads the child and notes the child's keys."""
+def test_a_cascade_without_privileges_fails_no_statement(account: Account, table: str) -> None:
+    """The trigger on the parent reads the child and logs the child's keys."""
     shop = account.shop
     shop.run(
         "CREATE TABLE parent (id int PRIMARY KEY)",
@@ -179,7 +179,7 @@ def test_columns_are_read_from_a_definition() -> None:
 
 
 def test_a_cascade_is_seen_with_privileges_of_single_tables(account: Account) -> None:
-    """MariaDB hides from such an account what a foreign key does by itself."""
+    """MariaDB hides the actions of a foreign key from such an account."""
     shop = account.shop
     shop.run(
         "CREATE TABLE parent (id int PRIMARY KEY)",
@@ -213,7 +213,7 @@ def test_rules_are_read_from_a_definition() -> None:
 
 
 @pytest.mark.parametrize("hidden", ["table", "column", "column in another case"])
-def test_a_privilege_that_returns_after_the_dictionary_was_read_makes_nothing_dropped(
+def test_a_privilege_that_returns_after_the_dictionary_was_read_drops_no_column(
     account: Account, monkeypatch: pytest.MonkeyPatch, hidden: str
 ) -> None:
     """The dictionary shows the table in part or not at all, but the statement that tests the privilege succeeds."""
@@ -260,7 +260,7 @@ def test_a_column_that_is_renamed_to_another_case_makes_a_version(account: Accou
     shop.check_same(follower, "item")
 
 
-def test_a_table_whose_name_a_view_has_taken_is_gone(shop: Shop) -> None:
+def test_a_table_replaced_by_a_view_of_its_name_is_gone(shop: Shop) -> None:
     shop.run("CREATE TABLE item (id int PRIMARY KEY, a text)")
     shop.capture()
     shop.run("RENAME TABLE item TO other", "CREATE VIEW item AS SELECT * FROM other")

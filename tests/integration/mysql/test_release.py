@@ -1,4 +1,4 @@
-"""A table leaves capture: what InnoDB's numbers say of it is no news."""
+"""A table leaves capture: from then on a change of its InnoDB table id is ignored."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def test_a_truncation_of_a_table_that_leaves_stops_no_cut(shop: Shop) -> None:
     for _ in range(3):
         shop.clock.now += 2 * WATCH_S
         shop.source.capture.write_heartbeat()
-        cut = shop.source.capture.open_cut([])  # raises SchemaChanged for a table whose number is another one
+        cut = shop.source.capture.open_cut([])  # raises SchemaChanged for a table with another table id
         assert cut is not None
         cut.rollback()

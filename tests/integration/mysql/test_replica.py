@@ -1,4 +1,4 @@
-"""A server that takes rows from another one: no trigger of its own fires for them, and check says so."""
+"""A replica: its own triggers do not fire for replicated rows, and check says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.databases.mariadb import DEFAULT_MODE, running_mariadb
 
 @pytest.fixture
 def replica() -> Iterator[Shop]:
-    """Make a server that follows another one, with a table of that one's, and a session at the other one."""
+    """Start a replica with a table of its primary; yield it and a session at the primary."""
     with (
         running_mariadb(DEFAULT_MODE, "--log-bin=log", "--binlog-format=ROW", "--server-id=1") as primary,
         running_mariadb(DEFAULT_MODE, "--server-id=2") as server,
@@ -33,7 +33,7 @@ def replica() -> Iterator[Shop]:
         server.execute("STOP SLAVE")
 
 
-def test_check_says_that_no_triggers_fire_and_its_remedy_mends_it(replica: Shop) -> None:
+def test_check_says_that_no_triggers_fire_and_its_remedy_works(replica: Shop) -> None:
     (finding,) = replica.source.installer.check(["*"], [])
     assert "fire no triggers" in finding.message
     follower = replica.capture("item")

@@ -1,4 +1,4 @@
-"""The server that the other tests here use starts, and has the sql_mode that is asked for."""
+"""The server of the other tests here starts, with the requested sql_mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_it_runs_with_its_own_defaults(mariadb_server: MariaServer, mariadb_data
     assert isolation == "REPEATABLE-READ"
 
 
-def test_it_speaks_oracle(mariadb_oracle_server: MariaServer) -> None:
+def test_it_runs_in_oracle_mode(mariadb_oracle_server: MariaServer) -> None:
     ((mode, empty),) = mariadb_oracle_server.execute("SELECT @@global.sql_mode, '' IS NULL FROM dual")
     assert "ORACLE" in mode
     assert empty == 1

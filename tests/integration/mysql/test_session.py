@@ -1,4 +1,4 @@
-"""What the server's configuration gives to every session, and VENUS's sessions must not take over."""
+"""Settings that the server gives to every session, and that VENUS's sessions must override."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def set_global(server: MariaServer, name: str, value: int) -> bool:
 
 @pytest.fixture
 def configure(mariadb_server: MariaServer) -> Iterator[Configure]:
-    """Give a variable of the server another value for one test."""
+    """Set a variable of the server for one test."""
     before: dict[str, int] = {}
 
-    def to(name: str, value: int) -> None:
+    def set_variable(name: str, value: int) -> None:
         ((before[name],),) = mariadb_server.execute(f"SELECT CAST(@@global.{name} + 0 AS UNSIGNED)")
         mariadb_server.execute(f"SET GLOBAL {name} = {value}")
 
-    yield to
+    yield set_variable
     for name, value in before.items():
         eventually(partial(set_global, mariadb_server, name, value))
 
@@ -61,7 +61,7 @@ def test_a_limit_on_rows_loses_no_change(shop: Shop, configure: Configure) -> No
 
 
 def test_keys_that_begin_alike_for_longer_than_the_server_sorts_by_are_all_read(shop: Shop) -> None:
-    """A SET is sorted by its text, by no index; the server compares 1,024 bytes by default."""
+    """A SET is sorted by its text, without an index; the server compares 1,024 bytes by default."""
     labels = ", ".join(f"'{letter * 60}'" for letter in "abcdefghijklmnopqrst")
     shop.run(
         f"CREATE TABLE item (k set({labels}) PRIMARY KEY)",
@@ -82,8 +82,8 @@ def test_a_small_sort_buffer_stops_nothing(shop: Shop, configure: Configure) -> 
     assert len(follower.rows("item")) == 3000
 
 
-def test_what_is_said_behind_a_cut_is_committed(shop: Shop, configure: Configure) -> None:
-    """With CHAIN a COMMIT begins the next transaction, which nothing would end."""
+def test_statements_after_a_cut_are_committed(shop: Shop, configure: Configure) -> None:
+    """With CHAIN a COMMIT begins another transaction, which no statement would end."""
     configure("completion_type", 1)
     shop.run("CREATE TABLE item (id int PRIMARY KEY)")
     follower = shop.capture()
@@ -93,7 +93,7 @@ def test_what_is_said_behind_a_cut_is_committed(shop: Shop, configure: Configure
     assert shop.run("SELECT state FROM venus_captured_table WHERE name = 'item'") == [("RESYNC",)]
 
 
-def test_a_definition_is_read_in_one_spelling(shop: Shop, configure: Configure) -> None:
+def test_a_definition_is_read_with_one_quoting(shop: Shop, configure: Configure) -> None:
     configure("sql_quote_show_create", 0)
     shop.run(
         "CREATE TABLE item (id int PRIMARY KEY, twice int AS (id * 2) VIRTUAL)", "INSERT INTO item (id) VALUES (1)"
@@ -121,8 +121,8 @@ def test_a_definition_is_read_in_one_spelling(shop: Shop, configure: Configure) 
         ("autocommit", 0),
     ],
 )
-def test_limits_of_time_and_other_modes_are_for_others(name: str, value: int, shop: Shop, configure: Configure) -> None:
-    """Cuts would be tried for ever, or capture would end, because another user's sessions are limited."""
+def test_time_limits_and_modes_do_not_apply_to_venus(name: str, value: int, shop: Shop, configure: Configure) -> None:
+    """Otherwise cuts would be retried for ever, or capture would end, by limits meant for another user's sessions."""
     shop.run("CREATE TABLE item (id int PRIMARY KEY, v int)", "INSERT INTO item VALUES (1, 1)")
     before = shop.capture()
     configure(name, value)
@@ -133,7 +133,7 @@ def test_limits_of_time_and_other_modes_are_for_others(name: str, value: int, sh
     cut = follower.open([])
     assert cut is not None
     assert sum(section.count for section in cut.read_sections(rows_max=1, bytes_max=1)) == 2
-    time.sleep(1.5)  # the broker takes its time
+    time.sleep(1.5)  # the broker takes long
     cut.commit(follower.epoch, [], [], BatchNo(0))
     time.sleep(1.2)
     (slept,) = shop.source._reader.row("SELECT sleep(1.2)")
@@ -142,7 +142,7 @@ def test_limits_of_time_and_other_modes_are_for_others(name: str, value: int, sh
     assert not follower.due()
 
 
-def test_a_server_that_is_read_only_is_waited_for(shop: Shop, mariadb_server: MariaServer) -> None:
+def test_capture_waits_for_a_read_only_server(shop: Shop, mariadb_server: MariaServer) -> None:
     shop.run("CREATE TABLE item (id int PRIMARY KEY)")
     follower = shop.capture()
     mariadb_server.execute("CREATE USER reader@'127.0.0.1'")
@@ -161,10 +161,10 @@ def test_a_server_that_is_read_only_is_waited_for(shop: Shop, mariadb_server: Ma
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
-def test_open_transactions_are_as_old_as_they_are_wherever_the_server_stands(
+def test_the_age_of_open_transactions_does_not_depend_on_the_servers_time_zone(
     zone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """InnoDB tells times in the time zone of the server's system: five hours, or minus nine, were an age."""
+    """InnoDB reports times in the time zone of the server's system: the age was wrong by five hours, or minus nine."""
     monkeypatch.setenv("TZ", zone)
     with running_mariadb(DEFAULT_MODE) as server:
         monkeypatch.delenv("TZ")
@@ -186,7 +186,7 @@ def test_open_transactions_are_as_old_as_they_are_wherever_the_server_stands(
 
 
 @pytest.mark.timeout(45, func_only=True)
-def test_status_does_not_wait_for_locks_and_says_what_they_hide(shop: Shop) -> None:
+def test_status_does_not_wait_for_locks_and_names_what_they_hide(shop: Shop) -> None:
     """A statement would wait for 50 s."""
     shop.run("CREATE TABLE item (id int PRIMARY KEY)")
     follower = shop.capture()
@@ -201,6 +201,6 @@ def test_status_does_not_wait_for_locks_and_says_what_they_hide(shop: Shop) -> N
 
 
 @pytest.mark.parametrize("code", [1021, 1047, 1114, 1206, 1290, 1792, 1836, 1969, 3024, 3100, 4031])
-def test_what_passes_by_itself_is_waited_for(code: int) -> None:
+def test_temporary_obstacles_are_waited_for(code: int) -> None:
     connection = MysqlConnection(parse_address("mysql+pymysql://venus@db/shop"), "READ COMMITTED")
     assert connection._to_venus_error(pymysql.err.OperationalError(code, "not now")).retryable

@@ -1,4 +1,4 @@
-"""Every statement that changes rows is captured, and the application sees nothing of it."""
+"""Every statement that changes rows is captured, and the application notices nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = "INSERT INTO item VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)"
     "statement",
     [
         "REPLACE INTO item VALUES (1, 'z', 9)",
-        "REPLACE INTO item VALUES (1, 'b', 9)",  # kills 1 by its key and 2 by its code
+        "REPLACE INTO item VALUES (1, 'b', 9)",  # deletes 1 by its key and 2 by its code
         "INSERT INTO item VALUES (1, 'x', 9) ON DUPLICATE KEY UPDATE v = 10",
         "INSERT INTO item VALUES (7, 'b', 9) ON DUPLICATE KEY UPDATE id = 8",  # changes another row's key
         "INSERT IGNORE INTO item VALUES (1, 'x', 9), (4, 'd', 4), (5, 'c', 5)",
@@ -29,7 +29,7 @@ ROWS = "INSERT INTO item VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)"
         "INSERT INTO item SELECT id + 10, NULL, v FROM item",
     ],
 )
-def test_it_is_captured(shop: Shop, statement: str) -> None:
+def test_every_statement_is_captured(shop: Shop, statement: str) -> None:
     shop.run(ITEM, ROWS)
     follower = shop.capture()
     shop.run(statement)
@@ -48,8 +48,8 @@ def test_load_data_is_captured(shop: Shop, tmp_path: Path, mode: str) -> None:
     shop.check_same(follower, "item")
 
 
-def test_the_numbers_that_an_application_is_given_stay_its_own(shop: Shop) -> None:
-    """The log table draws numbers too; LAST_INSERT_ID must not be one of these."""
+def test_last_insert_id_stays_the_applications_own(shop: Shop) -> None:
+    """The log table draws numbers too; LAST_INSERT_ID must not return one of them."""
     shop.run("CREATE TABLE doc (id int AUTO_INCREMENT PRIMARY KEY, v int) AUTO_INCREMENT = 500")
     shop.capture()
     with shop.app.cursor() as cursor:
@@ -64,7 +64,7 @@ def test_an_application_in_any_sql_mode_can_write(shop: Shop) -> None:
     shop.capture()
     for mode in ("TRADITIONAL", "ANSI", "ORACLE", "", "NO_BACKSLASH_ESCAPES"):
         shop.run(f"SET sql_mode = '{mode}'", "REPLACE INTO d VALUES ('2026-01-01', 1)")
-    shop.run("SET sql_mode = ''", "INSERT INTO d VALUES ('0000-00-00', 1)")  # its own trouble, not ours
+    shop.run("SET sql_mode = ''", "INSERT INTO d VALUES ('0000-00-00', 1)")  # a failure of the application's own
 
 
 def truncate(shop: Shop) -> Follower:
@@ -76,7 +76,7 @@ def truncate(shop: Shop) -> Follower:
     return follower
 
 
-def test_truncate_is_noticed_and_healed_by_a_new_fill(shop: Shop) -> None:
+def test_truncate_is_noticed_and_repaired_by_a_new_fill(shop: Shop) -> None:
     follower = truncate(shop)
     state, reason = shop.state("item")
     assert state == "RESYNC"
@@ -108,7 +108,7 @@ def test_truncate_of_one_partition_is_noticed(shop: Shop) -> None:
     assert shop.state("part")[0] == "RESYNC"
 
 
-def test_ordinary_ddl_is_not_taken_for_a_truncate(shop: Shop) -> None:
+def test_ordinary_ddl_is_not_taken_as_a_truncate(shop: Shop) -> None:
     shop.run(ITEM, ROWS)
     follower = shop.capture()
     shop.run(
@@ -117,7 +117,7 @@ def test_ordinary_ddl_is_not_taken_for_a_truncate(shop: Shop) -> None:
         "ALTER TABLE item MODIFY v bigint",  # rebuilds the table: it is filled again
     )
     shop.clock.now += 10
-    follower.drain()  # finds out
+    follower.drain()  # capture notices the rebuild here
     follower.drain()
     assert shop.state("item") == ("ACTIVE", "")
     shop.check_same(follower, "item")

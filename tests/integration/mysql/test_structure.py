@@ -1,4 +1,4 @@
-"""Structure of a MariaDB table as the dictionary reads it: translated for PostgreSQL, or listed as left out."""
+"""The structure of a MariaDB table as the dictionary reads it: translated for PostgreSQL, or listed as left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TABLES = (
 )
 
 
-def test_everything_that_a_table_is_besides_its_rows(mariadb_server: MariaServer, mariadb_database: str) -> None:
+def test_every_property_of_a_table_besides_its_rows(mariadb_server: MariaServer, mariadb_database: str) -> None:
     name = str(sqlalchemy.make_url(mariadb_database).database)
     with closing(mariadb_server.connect(name, autocommit=True)) as app:
         for text in _TABLES:

@@ -1,4 +1,4 @@
-"""What has no canonical form is never silently changed."""
+"""Values without a canonical form are never silently changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_zero_dates_refuse_the_installation(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("value", ["'0000-00-00'", "'2026-02-31'", "'2026-05-00'"])
-def test_a_row_that_cannot_be_carried_halts_its_table_and_is_tried_again(shop: Shop, value: str) -> None:
+def test_a_row_that_cannot_be_carried_halts_its_table_and_is_retried(shop: Shop, value: str) -> None:
     shop.run(LAX, DAYS, "CREATE TABLE other (id int PRIMARY KEY)")
     follower = shop.capture()
     shop.run(f"INSERT INTO days VALUES (1, '2026-01-01', NULL, NULL), (2, {value}, NULL, NULL)")
@@ -41,7 +41,7 @@ def test_a_row_that_cannot_be_carried_halts_its_table_and_is_tried_again(shop: S
     assert [r["d"] for r in follower.rows("days").values()] == ["2026-01-01", "2026-02-01"]
 
 
-def test_a_row_that_no_message_can_carry_halts_its_table(shop: Shop) -> None:
+def test_a_row_that_fits_into_no_message_halts_its_table(shop: Shop) -> None:
     shop.run("CREATE TABLE doc (id int PRIMARY KEY, body longblob)", "CREATE TABLE other (id int PRIMARY KEY)")
     follower = shop.capture()
     shop.run("INSERT INTO doc VALUES (7, repeat('x', 16000000)), (8, 'small')", "INSERT INTO other VALUES (1)")
@@ -68,7 +68,7 @@ def test_an_unknown_option_is_refused(shop: Shop, option: str) -> None:
         _ = shop.source
 
 
-def test_generated_and_invisible_columns_travel(shop: Shop) -> None:
+def test_generated_and_invisible_columns_are_carried(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE g (id int PRIMARY KEY, a int, b int AS (a * 2) VIRTUAL, c int AS (a + 1) STORED, x int INVISIBLE)"
     )
@@ -89,8 +89,8 @@ def test_the_server_and_the_application_may_be_in_any_time_zone(shop: Shop) -> N
 @pytest.mark.parametrize(
     ("charset", "value"), [("cp1251", "98"), ("ascii", "E4"), ("greek", "AA"), ("tis620", "A0"), ("gbk", "A2A0")]
 )
-def test_bytes_that_are_no_text_halt_their_table(shop: Shop, charset: str, value: str) -> None:
-    """The server hands out a question mark for them; one that is stored is a text like any other."""
+def test_bytes_that_are_no_valid_text_halt_their_table(shop: Shop, charset: str, value: str) -> None:
+    """The server returns a question mark for them; a stored question mark is a text like any other."""
     shop.run(
         f"CREATE TABLE old (id int PRIMARY KEY, t text CHARACTER SET {charset})", "INSERT INTO old VALUES (1, '?')"
     )
@@ -108,7 +108,7 @@ def test_bytes_that_are_no_text_halt_their_table(shop: Shop, charset: str, value
     shop.check_same(follower, "old")
 
 
-def test_bytes_that_are_no_text_are_not_taken_for_one_key(shop: Shop) -> None:
+def test_keys_with_bytes_that_are_no_valid_text_are_not_taken_as_one_key(shop: Shop) -> None:
     shop.run("CREATE TABLE old (k varchar(9) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY)")
     follower = shop.capture()
     shop.run("INSERT INTO old VALUES (x'e4'), (x'e5')")
@@ -118,7 +118,7 @@ def test_bytes_that_are_no_text_are_not_taken_for_one_key(shop: Shop) -> None:
 
 @pytest.mark.parametrize("when", ["filled", "changed"])
 def test_half_a_surrogate_pair_halts_its_table_alone(shop: Shop, when: str) -> None:
-    """MariaDB takes it for utf8mb4; no decoder does."""
+    """MariaDB accepts it as utf8mb4; no decoder does."""
     shop.run("CREATE TABLE doc (id int PRIMARY KEY, t text)", "CREATE TABLE other (id int PRIMARY KEY)")
     row = "INSERT INTO doc VALUES (1, x'eda080')"
     if when == "filled":

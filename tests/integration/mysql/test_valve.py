@@ -1,4 +1,4 @@
-"""The event that limits the logs while VENUS is away: what it ignores, what gets past it, when it is created again."""
+"""The event that limits the logs while VENUS is away: what it ignores, what it cannot limit, when it is recreated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from venus.config import Settings
 pytestmark = pytest.mark.integration
 
 ROWS_MAX = 5
-#: Far longer than the event may hold up the application.
+#: Far longer than the event may delay the application.
 PATIENCE_S = 60
 
 
@@ -79,7 +79,7 @@ def test_numbers_that_were_rolled_back_are_no_rows(limited_shop: Shop) -> None:
     assert limited_shop.state("item") == ("ACTIVE", "")
 
 
-def test_a_log_that_cannot_be_read_does_not_save_the_others(limited_shop: Shop) -> None:
+def test_a_log_that_cannot_be_read_does_not_exempt_the_others(limited_shop: Shop) -> None:
     assert table_id(limited_shop, "item") < table_id(limited_shop, "shelf"), "the event looks at it first"
     limited_shop.server.execute(f"DROP TABLE {limited_shop.database}.venus_l_{table_id(limited_shop, 'item'):05}")
     fill(limited_shop, "shelf")
@@ -89,8 +89,8 @@ def test_a_log_that_cannot_be_read_does_not_save_the_others(limited_shop: Shop) 
     assert limited_shop.state("shelf")[0] == "RESYNC"
 
 
-def test_the_application_waits_only_a_moment_behind_the_event(limited_shop: Shop) -> None:
-    """A reader's open transaction keeps the triggers, and the event would queue every writer behind itself."""
+def test_the_application_waits_only_briefly_for_the_event(limited_shop: Shop) -> None:
+    """A reader's open transaction blocks the removal of triggers, and the event would make every writer wait too."""
     with closing(limited_shop.server.connect(limited_shop.database)) as reader, reader.cursor() as cursor:
         cursor.execute("SELECT * FROM item")
         fill(limited_shop, "item")
@@ -102,7 +102,7 @@ def test_the_application_waits_only_a_moment_behind_the_event(limited_shop: Shop
     wait_until_cut_off(limited_shop, "item")
 
 
-def test_an_event_of_the_application_with_this_name_stays(shop: Shop) -> None:
+def test_an_event_of_the_application_with_the_same_name_stays(shop: Shop) -> None:
     shop.server.execute("SET GLOBAL event_scheduler = ON")
     try:
         shop.run("CREATE TABLE item (id int PRIMARY KEY)")
@@ -115,7 +115,7 @@ def test_an_event_of_the_application_with_this_name_stays(shop: Shop) -> None:
         shop.server.execute("SET GLOBAL event_scheduler = OFF")
 
 
-def test_another_limit_or_a_disabled_event_creates_it_again(limited_shop: Shop) -> None:
+def test_another_limit_or_a_disabled_event_recreates_it(limited_shop: Shop) -> None:
     limited_shop.server.execute(f"ALTER EVENT {limited_shop.database}.venus_valve DISABLE")
     install(limited_shop)
     assert event(limited_shop, "status") == "ENABLED"

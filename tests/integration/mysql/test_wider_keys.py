@@ -1,4 +1,4 @@
-"""A key whose type becomes another one that its log can take: the application continues, and so does capture."""
+"""A key's type changes to one that its log can hold: the application continues, and so does capture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.integration.mysql.conftest import Shop
 
 pytestmark = pytest.mark.integration
 
-#: What a key is and becomes, a value that is taken at once, and one that is taken once capture has seen the change.
+#: Old and new type of a key, a value that is captured at once, and one that needs capture to see the change first.
 WIDER = [
     ("int", "bigint", 3_000_000_000, 2**63 - 1),
     ("int", "bigint unsigned", 3_000_000_000, 2**64 - 1),

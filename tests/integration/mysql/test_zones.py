@@ -1,4 +1,4 @@
-"""TIMESTAMP keys where the application's session has a time zone that sets its clocks back: an hour comes twice."""
+"""TIMESTAMP keys while the session's time zone sets clocks back: one local hour occurs twice."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import sqlalchemy
 from tests.integration.mysql.conftest import Shop
 from tests.support.databases.mariadb import MariaServer, running_mariadb
 
-#: Both are 02:30 in Berlin.
+#: Both times are 02:30 in Berlin.
 FIRST, SECOND = "2024-10-27 00:30:00", "2024-10-27 01:30:00"
 FIRST_S, SECOND_S = 1729989000, 1729992600
 
 
 @pytest.fixture(scope="module")
 def berlin() -> Iterator[MariaServer]:
-    """Start a server on a machine in Berlin: the zone of a session is the machine's unless it says otherwise."""
+    """Start a server on a machine in Berlin: a session has the machine's time zone unless it sets another."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = "Europe/Berlin"
     try:
@@ -42,7 +42,7 @@ def shop(berlin: MariaServer) -> Iterator[Shop]:
 
 
 def make_moments(shop: Shop) -> None:
-    """Make a table with a key in each of the two hours, as a session in UTC writes them."""
+    """Make a table with a key in each of the two hours, written by a session in UTC."""
     shop.run(
         "CREATE TABLE moment (k timestamp NOT NULL DEFAULT '2000-01-01 00:00:00', n int, v int, PRIMARY KEY (k, n))",
         "SET time_zone = '+00:00'",
@@ -70,7 +70,7 @@ def read_values(shop: Shop) -> dict[tuple[str, str], str]:
         f"UPDATE moment SET k = from_unixtime({SECOND_S + 600}) WHERE v = 1",
     ],
 )
-def test_each_of_the_two_hours_is_its_own(shop: Shop, change: str) -> None:
+def test_the_two_hours_are_different_keys(shop: Shop, change: str) -> None:
     make_moments(shop)
     follower = shop.capture()
     shop.run(change)
@@ -78,7 +78,7 @@ def test_each_of_the_two_hours_is_its_own(shop: Shop, change: str) -> None:
     assert {k: r["v"] for k, r in follower.rows("moment").items()} == read_values(shop)
 
 
-def test_a_key_that_moves_by_this_hour_leaves_no_ghost(shop: Shop) -> None:
+def test_a_key_that_moves_by_this_hour_leaves_no_old_row(shop: Shop) -> None:
     make_moments(shop)
     shop.run("DELETE FROM moment WHERE v = 2")
     follower = shop.capture()
@@ -91,7 +91,7 @@ def test_a_key_that_moves_by_this_hour_leaves_no_ghost(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("change", ["DELETE FROM parent WHERE id = 2", "UPDATE parent SET id = 9 WHERE id = 2"])
-def test_a_cascade_notes_the_hour_that_is_meant(shop: Shop, change: str) -> None:
+def test_a_cascade_logs_the_right_one_of_the_two_hours(shop: Shop, change: str) -> None:
     shop.run(
         "CREATE TABLE parent (id int PRIMARY KEY)",
         "INSERT INTO parent VALUES (1), (2)",

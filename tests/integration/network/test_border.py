@@ -1,4 +1,4 @@
-"""A home whose border masks columns: the sets below and their targets never have the plain text, in no file either."""
+"""A home whose border masks columns: the sets below and their targets never have the plain text, not even in a file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
 Start = Callable[..., RunningBroker]
-#: In every value that a set below must not have.
+#: Text in every value that a set below must not have.
 PLANTED = "xqzPlantedq7"
 DATE = LogicalType(kind=Kind.DATE)
 PEOPLE = table(
@@ -64,21 +64,21 @@ def write_key(folder: Path) -> str:
 
 
 class Home(RealBroker):
-    """A home with rules for the sets below."""
+    """A home with masking rules for the sets below."""
 
     def __init__(self, folder: Path, columns: dict[str, Any]) -> None:
         self._folder = folder
-        super().__init__(folder / "home", cluster=self._place(columns))
+        super().__init__(folder / "home", cluster=self._cluster_options(columns))
 
-    def _place(self, columns: dict[str, Any]) -> dict[str, Any]:
+    def _cluster_options(self, columns: dict[str, Any]) -> dict[str, Any]:
         return {"set": "home", "columns": {"main": columns}, "masking_key_file": write_key(self._folder)}
 
     def restart(self, columns: dict[str, Any]) -> None:
-        """Start again with other rules."""
+        """Restart with other rules."""
         self.stop()
         port = self.address.rpartition(":")[2]
         self._settings = broker_settings(
-            self._folder / "home", cluster=self._place(columns), listen=f"127.0.0.1:{port}"
+            self._folder / "home", cluster=self._cluster_options(columns), listen=f"127.0.0.1:{port}"
         )
         self.start()
 
@@ -114,7 +114,7 @@ def write(feed: Feed, first: int) -> None:
 
 
 def masked_rows(feed: Feed) -> dict[Any, Any]:
-    """Return the rows that everything below must have, by plain Python."""
+    """Return the rows that every set below must have, computed in plain Python."""
     return {
         key: (mask_by_hand(HMAC, "text", mail), mask_by_hand(YEAR, "date", born), city)
         for key, (mail, _, born, city) in feed.model[1].items()
@@ -132,7 +132,7 @@ def read_schemas(address: str) -> list[TableSchema]:
     return [schemas_codec.from_wire(wire) for wire in snapshot.schemas]
 
 
-def test_sets_below_and_their_targets_have_masked_rows_alone(
+def test_sets_below_and_their_targets_have_only_masked_rows(
     tmp_path: Path, database: str, home: Home, feed: Feed, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     feed.model[2] = {}
@@ -153,13 +153,13 @@ def test_sets_below_and_their_targets_have_masked_rows_alone(
         open_target(settings, "a").open_cutover()
     assert "mail (hmac; a broker set above" in open_target(settings, "a").read_view().tables[0].columns
     hidden = [f"{PLANTED} alone", f"{PLANTED} note", f"{PLANTED}3@x"]
-    # a small cut is in the write-ahead log as it is, where the search finds it
+    # the write-ahead log has a small cut uncompressed, so the search finds its text
     assert all(files_with(text, tmp_path / "home") for text in hidden[:2])
     for name, broker in (("tandem", tandem), ("access", access)):
         assert files_with("cityAlone", tmp_path / name)
         for _ in range(2):
             assert [text for text in hidden if files_with(text, tmp_path / name)] == []
-            broker.stop()  # then everything is in sorted files
+            broker.stop()  # from here on everything is in sorted files
     assert PLANTED not in caplog.text
 
 
@@ -190,7 +190,7 @@ def test_changed_rules_make_the_sets_below_take_the_full_data_again(
     assert rows_at(database, seen) == {key: ("***", row[1], None) for key, row in masked_rows(feed).items()}
 
 
-def test_a_snapshot_by_other_rules_is_not_continued_below(home: Home, feed: Feed) -> None:
+def test_a_snapshot_with_other_rules_is_not_continued_below(home: Home, feed: Feed) -> None:
     with SnapshotClient(home.address) as snapshots:
         load = snapshots.open("main", holder="a load")
     before: list[broker_pb2.Snapshot] = []
@@ -205,7 +205,7 @@ def test_a_snapshot_by_other_rules_is_not_continued_below(home: Home, feed: Feed
 
 
 def test_a_reader_beside_a_set_below_gets_plain_rows(home: Home, feed: Feed) -> None:
-    """They are at the same position with the same needs, and share frames otherwise."""
+    """Both are at the same position with the same options, and would share frames otherwise."""
     with ExitStack() as stack:
         readers = {
             group: stack.enter_context(Subscriber(home.address, "main", group, credit_bytes=8 << 20))
@@ -220,7 +220,7 @@ def test_a_reader_beside_a_set_below_gets_plain_rows(home: Home, feed: Feed) -> 
                 assert (f"{PLANTED} note".encode() in bodies) == (group == "reader")
 
 
-def test_a_table_that_the_rules_do_not_fit_is_not_sent(home: Home, feed: Feed, start: Start) -> None:
+def test_a_table_that_contradicts_the_rules_is_not_sent(home: Home, feed: Feed, start: Start) -> None:
     access = start("access", home.address)
     networks.has(access.address, home.next_offset)
     columns = tuple(c if c.name != "mail" else column(2, "mail", INT) for c in PEOPLE.columns)
@@ -241,7 +241,7 @@ def test_a_table_that_the_rules_do_not_fit_is_not_sent(home: Home, feed: Feed, s
     assert [s.name for s in read_schemas(late.address)] == ["plain"]
 
 
-def test_what_would_show_plain_values_is_refused(tmp_path: Path, home: Home, feed: Feed, start: Start) -> None:
+def test_options_that_reveal_plain_values_are_refused(tmp_path: Path, home: Home, feed: Feed, start: Start) -> None:
     access = start("access", home.address, where={"main": {"people": f"mail = '{PLANTED}1@x'"}})
     reason = "is about mail, which is masked at the border of the set above"
     with AdminClient(access.address) as admin:
@@ -252,7 +252,7 @@ def test_what_would_show_plain_values_is_refused(tmp_path: Path, home: Home, fee
         admin.promote("main", only_look=True, force=False)
 
 
-def test_a_key_is_needed_before_anything_starts(tmp_path: Path) -> None:
+def test_a_missing_key_is_reported_before_any_process_starts(tmp_path: Path) -> None:
     place = {"set": "home", "columns": {"main": COLUMNS}}
     with pytest.raises(ConfigError, match=r"cluster\.columns\.main\.people\.mail: hmac needs a key"):
         start_in_thread(broker_settings(tmp_path / "none", cluster=place)).stop()

@@ -1,4 +1,4 @@
-"""The directory in running brokers: clients know one address of one set, and are sent to the nearest for their role."""
+"""The directory of running brokers: clients know one address of one set, and are directed to the nearest set."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Sets = dict[str, RunningBroker]
 
 @pytest.fixture(autouse=True)
 def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep answers in a folder of the test, share nothing with other tests, and exchange often."""
+    """Keep directory answers in a folder of the test, and exchange them often."""
     monkeypatch.setattr(directory_exchange, "EXCHANGE_S", 0.3)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(broker_selection, "_followed", {})
@@ -50,7 +50,7 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def sets(tmp_path: Path) -> Iterator[Sets]:
-    """Start a home in Berlin, and access sets in Lyon and Nice; yield them when each of them knows all as ready."""
+    """Start a home in Berlin, and access sets in Lyon and Nice; yield them when each one knows that all are ready."""
     with starting(tmp_path) as start:
         hq = start("hq", site="berlin", near={"rome": ("nice", "lyon")})
         fill(hq.address, 1, 3)
@@ -84,7 +84,7 @@ def until_known(address: str, sets: dict[str, set[str]]) -> None:
 
 
 def until_alarm(address: str, words: str) -> None:
-    """Wait until a broker has an alarm that begins so."""
+    """Wait until a broker has an alarm with this beginning."""
 
     def is_raised() -> bool:
         with AdminClient(address) as admin:
@@ -125,7 +125,7 @@ def test_a_client_is_sent_to_the_nearest_set_and_continues_when_its_address_is_g
     with Subscriber(reader, BUSINESS, "main/t", credit_bytes=1 << 20) as subscriber:
         assert subscriber.address == sets["hq"].address
         subscriber.open(4, 0)
-    monkeypatch.setattr(broker_selection, "_followed", {})  # a new process, which finds no broker of the directory
+    monkeypatch.setattr(broker_selection, "_followed", {})  # a new process, and its configured address is gone
     with Subscriber(reader, BUSINESS, "main/t", credit_bytes=1 << 20) as subscriber:
         assert subscriber.address == sets["hq"].address
 
@@ -146,7 +146,7 @@ def test_commands_and_programs_need_one_address_of_any_set(
         assert broker.status()["network"]["set"] == "lyon"
 
 
-def test_the_whole_way_needs_one_address(tmp_path: Path, database: str) -> None:
+def test_the_whole_pipeline_needs_one_address(tmp_path: Path, database: str) -> None:
     source = tmp_path / "app.db"
     with sqlite3.connect(source) as app:
         app.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
@@ -170,7 +170,7 @@ def test_the_whole_way_needs_one_address(tmp_path: Path, database: str) -> None:
         e2e.close()
 
 
-def test_a_set_that_lies_about_others_is_not_believed(sets: Sets) -> None:
+def test_false_reports_of_a_set_about_others_are_ignored(sets: Sets) -> None:
     hq = sets["hq"].address
     evil = network_pb2.ReportedSet(set="evil", set_id="e", tier=Tier.ACCESS, level=1, addresses=["127.0.0.1:9"])
     lies = [
@@ -209,7 +209,7 @@ def test_two_sets_of_one_name_are_an_alarm_at_the_set_above_and_at_the_second(se
 
 
 def test_brokers_of_a_cluster_share_what_sets_below_report(tmp_path: Path, etcd_server: EtcdCluster) -> None:
-    """Lyon knows one broker of the cluster; the other one names Lyon as well, and the cluster with both brokers."""
+    """Lyon knows one broker of the cluster; the other one lists Lyon as well, and the cluster with both brokers."""
     with BrokerCluster(tmp_path, etcd_server, "ab", set="hq") as cluster:
         first, second = (broker.address for broker in cluster.brokers.values())
         lyon = start_in_thread(settings_of(tmp_path / "lyon", [first]))
@@ -249,8 +249,8 @@ def test_with_tls_a_set_reports_only_itself_and_clients_ask_with_any_role(tmp_pa
         home.stop()
 
 
-def test_a_broker_of_an_older_version_is_named(sets: Sets, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A seed without the service, as version 0.1.0: its addresses have to be configured."""
+def test_a_broker_of_an_older_version_is_reported_by_name(sets: Sets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed without the directory service, such as version 0.1.0: its addresses must be configured."""
 
     def answer_without(*_: object) -> network_pb2.WhereAnswer:
         raise ProtocolError("the peer does not implement this call", hint="is it a VENUS broker?")

@@ -1,4 +1,4 @@
-"""Real sets lose the nearest set above: they continue at the next, say so, and go back; consumers notice nothing."""
+"""Sets lose the nearest set above: they continue at the next one, report it, and return; consumers notice nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Start = Callable[..., RunningBroker]
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_monitoring(monkeypatch: pytest.MonkeyPatch) -> None:
     times = SelectionTimes(back_after_s=BACK_AFTER_S, stale_s=1.5, failing_s=1.0, fit_first_s=0.5, moves_apart_s=1.0)
     monkeypatch.setattr("venus.broker.mirrors.upstream_selection.TIMES", times)
     monkeypatch.setattr("venus.broker.mirrors.network_membership.OTHERS_EVERY_S", 0.3)
@@ -43,7 +43,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class RegionalSets:
-    """Set hq, sets north and south below it over a line each, and lyon below both; north is its nearest."""
+    """Set hq, sets north and south with a connection each to it, and lyon below both; north is the nearest to lyon."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.start: Start = stack.enter_context(networks.starting(folder))
@@ -67,7 +67,7 @@ class RegionalSets:
         return business_status(self.lyon.address).mirror
 
     def wait_for_upstream(self, name: str) -> broker_pb2.MirrorStatus:
-        """Wait until lyon follows a set."""
+        """Wait until lyon follows this set."""
 
         def find_mirror() -> broker_pb2.MirrorStatus | None:
             mirror = self.mirror
@@ -95,7 +95,7 @@ def places(tmp_path: Path) -> Iterator[RegionalSets]:
 
 @contextmanager
 def write_in_background(home: str) -> Iterator[Callable[[], int]]:
-    """Commit at the home until the end of the block; yield what stops that and returns the end of the queue."""
+    """Commit at the home until the end of the block; yield a function that stops this and returns the queue's end."""
     stop, end = threading.Event(), [0]
 
     def work() -> None:
@@ -171,7 +171,7 @@ def test_a_set_continues_at_the_next_set_and_back_to_the_nearest_and_its_consume
         assert [(i.base_offset, i.digest) for i in take(home, end)] == [(i.base_offset, i.digest) for i in taken]
 
 
-def test_a_set_that_is_cut_off_itself_is_left_for_a_better_one(places: RegionalSets) -> None:
+def test_an_upstream_that_is_cut_off_itself_is_replaced_by_a_better_one(places: RegionalSets) -> None:
     places.wait_for_upstream("north")
     with write_in_background(places.hq.address) as stop:
         places.lines["north"].silence()
@@ -191,7 +191,7 @@ def test_a_set_that_is_cut_off_itself_is_left_for_a_better_one(places: RegionalS
     networks.has(places.lyon.address, end)
 
 
-def test_brokers_of_one_set_belong_together_and_a_set_that_is_unknown_yet_is_called_by_its_address(
+def test_a_set_pulls_from_any_broker_of_an_upstream_and_calls_an_unknown_set_by_its_address(
     places: RegionalSets,
 ) -> None:
     north, south = (places.tandems[name].address for name in ("north", "south"))

@@ -1,6 +1,6 @@
-"""A mirror loses its disk while writers work: what reads from it becomes equal by itself, and readers see no gap.
+"""A mirror loses its disk while writers work: its readers become equal by themselves, and see no gap.
 
-The home, the mirror, capture and the targets below the mirror are processes that a user would start.
+The home, the mirror, capture and the targets below the mirror are the processes that a user would start.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ CREATE ROLE lost_mirror_reader; GRANT SELECT ON t TO lost_mirror_reader"""
 
 
 class Region:
-    """Head office with writers, a mirror below it, and two kinds of targets below the mirror."""
+    """A head office with writers, a mirror below it, and two kinds of targets below the mirror."""
 
     def __init__(self, folder: Path, url: str) -> None:
         home, self.mirror = (f"127.0.0.1:{port}" for port in free_ports(2))
@@ -108,12 +108,12 @@ class Region:
         return business_status(self.home).next_offset
 
     def write_in_background(self) -> AbstractContextManager[None]:
-        """Change rows all the time."""
+        """Change rows in a thread until the end of the block."""
         return keep_writing(self.folder / "app.db", keys=300, every_s=0.02)
 
     @contextmanager
     def reading(self) -> Iterator[list[int]]:
-        """Count the rows at the target all the time, through a view of its owner."""
+        """Count the rows at the target repeatedly, through a view that belongs to its owner."""
         stop, seen = threading.Event(), list[int]()
 
         def look() -> None:
@@ -137,7 +137,7 @@ class Region:
             return app.execute("SELECT id, v FROM t ORDER BY id").fetchall()
 
     def lake(self) -> list[tuple[Any, ...]]:
-        """Return the newest state; none if two newer ones have replaced it while it was read."""
+        """Return the newest state, or no rows if two newer states replaced it while it was read."""
         (state,) = (self.folder / "lake" / "current").glob("*.t")
         try:
             rows = pq.read_table(state.resolve(), partitioning=None).select(["id", "v"]).to_pylist()
@@ -152,7 +152,7 @@ class Region:
         self.pipeline.until(lambda: self.target_rows() == [self.source()] * 2, "both targets to be equal", every_s=0.2)
 
     def lose_mirror(self) -> None:
-        """Take the mirror's disk away while the queue above continues; its targets have not had what comes now."""
+        """Delete the mirror's data while the queue above continues; its targets lack the changes of that time."""
         self.pipeline.kill("broker")
         shutil.rmtree(self.folder / "lyon")
         end = self.count_at_home()

@@ -1,6 +1,6 @@
-"""The head office burns down: another core set is promoted, capture continues there, and nothing stays missing.
+"""The head office is lost: another core set is promoted, capture continues there, and no row stays missing.
 
-Real brokers as processes, SQLite under writers, a target that read from the head office and one below a region's set.
+Broker processes, SQLite under writers, one target that read from the head office, and one below a region's set.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SURE_S = 60.0
 
 
 class PromotableSets:
-    """Head office, a second core set behind a line that can be cut, a region below both; a source and two targets."""
+    """Head office, a second core set behind a connection that can be cut, a region below; a source and two targets."""
 
     def __init__(self, folder: Path, server: Server) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class PromotableSets:
         )
 
     def start(self, name: str) -> None:
-        """Start a set; it is one broker."""
+        """Start a set of one broker."""
         above = self.above[name]
         tier, level = ("access", 1) if name == "lyon" else ("core", 0)
         chosen = networks.settings_of(self.folder / name, above, tier=tier, level=level, listen=self.at[name], http="")
@@ -96,11 +96,11 @@ class PromotableSets:
                 connection.execute(statement)
 
     def write_in_background(self) -> AbstractContextManager[None]:
-        """Change rows all the time."""
+        """Change rows in a thread until the end of the block."""
         return keep_writing(self.file, keys=97, every_s=0.01)
 
     def follow(self) -> None:
-        """Install, load both targets, and begin to follow."""
+        """Install capture, load both targets, and start to follow."""
         with closing(open_source(self.settings["main"])) as source:
             source.installer.install(("t",), ())
         run_capture_fill(self.settings["main"], threading.Event())
@@ -118,7 +118,7 @@ class PromotableSets:
             return connection.execute(sql).fetchall()
 
     def venus(self, *arguments: str, code: int | tuple[int, ...] = 0) -> tuple[Any, str]:
-        """Run a command; return its document, and what it said."""
+        """Run a command; return its JSON document and its messages."""
         done = forked.run(
             [sys.executable, "-m", "venus.cli", *arguments, "--json"],
             cwd=self.folder,
@@ -152,7 +152,7 @@ def places(tmp_path: Path, postgres_server: Server) -> Iterator[PromotableSets]:
             postgres_server.drop_database(url)
 
 
-def test_another_core_set_becomes_the_home_and_nothing_stays_missing(places: PromotableSets) -> None:
+def test_another_core_set_becomes_the_home_and_no_row_stays_missing(places: PromotableSets) -> None:
     at = places
     eventually(lambda: at.status("second").mirror.state == "following", timeout_s=SURE_S)
     with at.write_in_background():
@@ -193,7 +193,7 @@ def test_another_core_set_becomes_the_home_and_nothing_stays_missing(places: Pro
 
 
 def _restart_old_home(at: PromotableSets) -> None:
-    """Start the old home: it steps down, and becomes a mirror by its configuration; everything survives restarts."""
+    """Start the old home: it steps down, and becomes a mirror by its configuration; both survive restarts."""
     at.brokers["second"].stop()
     at.start("second")
     assert "[cluster] upstream still names" in at.alarms("second")
@@ -203,7 +203,7 @@ def _restart_old_home(at: PromotableSets) -> None:
     eventually(lambda: at.status("second").producer, timeout_s=SURE_S)
     with (
         Producer(at.at["hq"], "main", "late", window_bytes_max=1 << 20) as late,
-        pytest.raises(Held, match="capture of business main is held by"),  # it was sent on to the new home
+        pytest.raises(Held, match="capture of business main is held by"),  # the client was redirected to the new home
     ):
         late.connect(0, 0)
     at.brokers["hq"].stop()
@@ -222,4 +222,4 @@ def _restart_old_home(at: PromotableSets) -> None:
     assert all("set lyon: main comes from second, not from set hq" in one for one in found["problems"])
     pulls = {one["set"]: one["pulls_from"] for one in found["sets"]}
     assert (pulls["second"], pulls["hq"]) == (None, "second")
-    assert pulls["lyon"] in ("hq", "second")  # both are core sets that have everything
+    assert pulls["lyon"] in ("hq", "second")  # both core sets have everything

@@ -1,4 +1,4 @@
-"""`venus cluster promote` refuses with the way out; what it does say is what it does."""
+"""`venus cluster promote` refuses with a remedy, and does exactly what it announces."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Console:
         self._file, self._capsys = folder / "venus.toml", capsys
 
     def run_at(self, address: str, *arguments: str, code: int = 0) -> str:
-        """Run a command; return all that it says."""
+        """Run a command; return its output and messages."""
         self._file.write_text(f'[broker]\naddresses = ["{address}"]\n[security]\naudit_file = "{self._file}.audit"\n')
         assert run([*arguments, "-c", str(self._file)]) == code, self._capsys.readouterr()
         said = self._capsys.readouterr()
@@ -45,7 +45,7 @@ class Console:
 
     @property
     def audit(self) -> list[dict[str, Any]]:
-        """The lines of the audit log."""
+        """Return the lines of the audit log."""
         return [json.loads(line) for line in Path(f"{self._file}.audit").read_text().splitlines()]
 
 
@@ -65,7 +65,7 @@ def two_cores(start: Start) -> tuple[RunningBroker, RunningBroker]:
 PROMOTE = ("cluster", "promote")
 
 
-def test_not_while_the_home_answers_unless_forced(start: Start, console: Console) -> None:
+def test_promote_is_refused_while_the_home_answers_unless_forced(start: Start, console: Console) -> None:
     home, second = two_cores(start)
     said = console.run_at(second.address, *PROMOTE, "--yes", code=3)
     assert f"main: the home is not gone, set hq at {home.address} answers: there would be two homes" in said
@@ -78,13 +78,13 @@ def test_not_while_the_home_answers_unless_forced(start: Start, console: Console
     with (
         Producer(home.address, BUSINESS, "late", window_bytes_max=1 << 20) as late,
     ):
-        late.connect(1, 3)  # it is sent on
+        late.connect(1, 3)  # the client is redirected
         assert late.address == second.address
     assert [line["result"] for line in console.audit] == ["exit code 3", "done"]
     assert "promote" in console.audit[1]["what"]
 
 
-def test_nothing_is_done_without_yes(start: Start, console: Console) -> None:
+def test_promote_does_nothing_without_yes(start: Start, console: Console) -> None:
     home, second = two_cores(start)
     home.stop()
     said = console.run_at(second.address, *PROMOTE, code=3)
@@ -109,7 +109,7 @@ def test_a_set_that_was_restarted_while_the_home_is_gone_is_still_a_mirror(start
     assert "main: set second is the home now, no longer hq (home term 1)" in said
 
 
-def test_not_below_the_core(start: Start, console: Console) -> None:
+def test_promote_is_refused_below_the_core(start: Start, console: Console) -> None:
     home = start("hq")
     fill(home.address, 1, 1)
     access = start("lyon", home.address)
@@ -119,7 +119,7 @@ def test_not_below_the_core(start: Start, console: Console) -> None:
     assert "set lyon is of tier access: only a core set becomes the home" in said
 
 
-def test_not_a_home_and_not_an_unknown_business(start: Start, console: Console) -> None:
+def test_promote_is_refused_at_a_home_and_for_an_unknown_business(start: Start, console: Console) -> None:
     home, second = two_cores(start)
     said = console.run_at(home.address, *PROMOTE, "--yes", code=3)
     assert "set hq mirrors nothing: it is the home of main" in said
@@ -129,7 +129,7 @@ def test_not_a_home_and_not_an_unknown_business(start: Start, console: Console) 
     assert "set second has no business 'mian' (did you mean main?)" in said
 
 
-def test_a_set_without_upstream_cannot_ask_and_says_so(start: Start, console: Console, tmp_path: Path) -> None:
+def test_promote_needs_an_upstream_to_ask_about_the_home(start: Start, console: Console, tmp_path: Path) -> None:
     home, second = two_cores(start)
     home.stop()
     second.stop()
@@ -141,7 +141,7 @@ def test_a_set_without_upstream_cannot_ask_and_says_so(start: Start, console: Co
         assert producer.connect(1, 3).in_doubt
 
 
-def test_what_was_lost_can_be_given_up_without_etcd(start: Start, console: Console) -> None:
+def test_losses_can_be_given_up_without_etcd(start: Start, console: Console) -> None:
     home, second = two_cores(start)
     home.stop()
     console.run_at(second.address, *PROMOTE, "--yes")
@@ -157,9 +157,7 @@ def test_what_was_lost_can_be_given_up_without_etcd(start: Start, console: Conso
     assert "knows no business 'mian'" in console.run_at(second.address, "cluster", "accept-loss", "mian", code=2)
 
 
-def test_an_old_home_that_learns_of_nothing_is_shown_and_refuses_the_source_that_moved(
-    start: Start, console: Console
-) -> None:
+def test_an_uninformed_old_home_is_shown_and_refuses_the_source_that_moved(start: Start, console: Console) -> None:
     port = free_port()
     home = start("hq", listen=f"127.0.0.1:{port}")
     fill(home.address, 1, 3, rows=5)
@@ -171,19 +169,19 @@ def test_an_old_home_that_learns_of_nothing_is_shown_and_refuses_the_source_that
         epoch = producer.connect(1, 3).epoch
         producer.report_committed(3, 16)
         producer.wait_until_decided(3)
-    second.stop()  # no set informs the old home now
+    second.stop()  # no set informs the old home any more
     home = start("hq", listen=f"127.0.0.1:{port}")
     with (
         Producer(home.address, BUSINESS, "late", window_bytes_max=1 << 20) as late,
         pytest.raises(NotLeader, match=f"the source is at epoch {epoch} and this home has given"),
     ):
         late.connect(epoch, 3)
-    second = start("second")  # without upstream: it watches no set
+    second = start("second")  # without an upstream it monitors no set
     said = console.run_at(second.address, "cluster", "topology", home.address, code=1)
     assert "main has two homes, set hq (home term 0) and set second (home term 1): stop all but second" in said
 
 
-def test_a_set_below_takes_nothing_from_the_old_home(start: Start, console: Console) -> None:
+def test_a_set_below_takes_no_data_from_the_old_home(start: Start, console: Console) -> None:
     port = free_port()
     home = start("hq", listen=f"127.0.0.1:{port}")
     fill(home.address, 1, 3, rows=5)

@@ -1,4 +1,4 @@
-"""`venus cluster topology` with real sets: upstreams, offsets and lag; mistakes in one line."""
+"""`venus cluster topology` with real sets: upstreams, offsets and lag; errors in one line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_from_the_lowest_set_all_sets_above_are_found(
     assert len(lines) == 6
 
 
-def test_machines_get_every_hop(
+def test_json_output_has_every_hop(
     network: dict[str, RunningBroker], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["cluster", "topology", "--json", "-c", config(tmp_path, network["lyon"].address)]) == 0
@@ -81,7 +81,7 @@ def test_machines_get_every_hop(
     }
 
 
-def test_from_the_home_all_sets_below_are_found_and_one_that_is_away_is_shown_as_the_home_sees_it(
+def test_from_the_home_all_sets_below_are_found_and_a_missing_one_is_shown_as_the_home_sees_it(
     network: dict[str, RunningBroker], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = config(tmp_path, network["hq"].address)
@@ -102,7 +102,7 @@ def test_from_the_home_all_sets_below_are_found_and_one_that_is_away_is_shown_as
     eventually(is_away)
 
 
-def test_a_set_that_is_cut_off_is_named_and_the_exit_code_says_so(
+def test_a_set_that_is_cut_off_is_named_and_changes_the_exit_code(
     network: dict[str, RunningBroker], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     network["europe"].stop()
@@ -133,7 +133,7 @@ def test_two_sets_of_one_name_are_reported(
         other.stop()
 
 
-def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = config(tmp_path, "127.0.0.1:1")
     assert run(["cluster", "topology", "-c", file]) == 75
     assert "broker at 127.0.0.1:1 cannot be reached" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Two core sets are promoted, neither knowing of the other: one home remains, and what may be lost is named."""
+"""Two core sets are promoted without knowing of each other: one home remains, and possible losses are named."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def promote(address: str, *, force: bool = False, business: str = BUSINESS) -> b
 
 
 def homes(*addresses: str) -> list[tuple[str, int]]:
-    """Return who says that it is the home, and its home term."""
+    """Return the sets that report to be the home, with their home terms."""
     found = []
     for address in addresses:
         entry = business_status(address)
@@ -56,13 +56,13 @@ def alarms(address: str) -> str:
 
 @dataclass
 class Shipper:
-    """A source's upper adapter, which has shipped three batches of five rows."""
+    """A source's upper adapter that has shipped three batches of five rows."""
 
     epoch: int = 1
     batch: int = 3
 
     def ship(self, address: str, batches: int) -> None:
-        """Come to a set, say what is committed if that is asked, and ship."""
+        """Connect to a set, report the committed batches if it asks, and ship more batches."""
         with Producer(address, BUSINESS, "source", window_bytes_max=1 << 20) as producer:
             ack = producer.connect(self.epoch, self.batch)
             self.epoch = ack.epoch
@@ -74,7 +74,7 @@ class Shipper:
 
 
 class Cores:
-    """A head office with three batches of five rows, and two core sets that look at each other over a line."""
+    """A head office with three batches of five rows, and two core sets that monitor each other over proxies."""
 
     def __init__(self, start: Start) -> None:
         self.port = free_port()
@@ -101,7 +101,7 @@ class Cores:
         return self._start("hq", listen=f"127.0.0.1:{self.port}")
 
     def cut(self) -> None:
-        """Let neither of the two reach the other."""
+        """Cut the connections between the two core sets."""
         for line in self.lines.values():
             line.silence()
             line.cut()
@@ -123,7 +123,7 @@ def cores(start: Start) -> Iterator[Cores]:
     made.close()
 
 
-def test_two_sets_that_were_promoted_apart_become_one_home(cores: Cores) -> None:
+def test_two_sets_that_were_promoted_separately_become_one_home(cores: Cores) -> None:
     cores.hq.stop()
     cores.cut()
     with ThreadPoolExecutor(2) as pool:
@@ -131,7 +131,7 @@ def test_two_sets_that_were_promoted_apart_become_one_home(cores: Cores) -> None
     assert [found.home_term for found in done] == [1, 1]
     source = Shipper()
     source.ship(cores.at["second"], 1)
-    source.ship(cores.at["third"], 2)  # whatever sent it there: these two are nowhere else
+    source.ship(cores.at["third"], 2)  # the old home, wherever it redirects: the two newer homes do not know each other
     cores.mend()
 
     eventually(lambda: homes(*cores.at.values()) == [("second", 2)], timeout_s=SURE_S)
@@ -146,7 +146,7 @@ def test_two_sets_that_were_promoted_apart_become_one_home(cores: Cores) -> None
     networks.has(cores.at["third"], business_status(cores.at["second"]).next_offset)
 
 
-def test_the_producer_of_the_set_that_stays_is_asked_once_more(cores: Cores) -> None:
+def test_the_producer_of_the_remaining_home_is_asked_once_more(cores: Cores) -> None:
     cores.hq.stop()
     cores.cut()
     for address in cores.at.values():
@@ -165,7 +165,7 @@ def test_the_producer_of_the_set_that_stays_is_asked_once_more(cores: Cores) -> 
     assert not business_status(cores.at["second"]).losses, "the other one took nothing"
 
 
-def test_the_old_home_tells_two_that_do_not_know_each_other(start: Start) -> None:
+def test_the_old_home_informs_two_homes_of_each_other(start: Start) -> None:
     port = free_port()
     hq = start("hq", listen=f"127.0.0.1:{port}")
     fill(hq.address, 1, 3, rows=5)
@@ -194,7 +194,7 @@ def test_a_promotion_is_refused_while_a_promoted_set_answers(cores: Cores) -> No
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_promotion_that_was_cut_short_is_repeated(tmp_path: Path, late: bool) -> None:
+def test_a_promotion_that_was_interrupted_is_repeated(tmp_path: Path, late: bool) -> None:
     names = ("orders", "stock")
     port = free_port()
     hq = networks.start(tmp_path / "hq", listen=f"127.0.0.1:{port}")
@@ -229,7 +229,7 @@ def test_a_promotion_that_was_cut_short_is_repeated(tmp_path: Path, late: bool) 
 
 
 def promote_all(address: str, names: tuple[str, ...] | list[str]) -> int:
-    """Promote one business after the other, as the command does; return how many said so."""
+    """Promote one business after the other, as the command does; return how many reported success."""
     done = 0
     for name in names:
         try:
@@ -248,7 +248,7 @@ def is_replaced(address: str, name: str) -> bool:
     return business_status(address, name).replaced
 
 
-def test_a_set_that_is_the_home_of_one_business_alone_counts_as_its_home(start: Start) -> None:
+def test_a_set_that_is_the_home_of_one_business_counts_as_its_home(start: Start) -> None:
     hq = start("hq")
     for name in ("orders", "stock"):
         fill(hq.address, 1, 3, rows=5, business=name)

@@ -1,4 +1,4 @@
-"""A stand-in with a small shop, and the Oracle dialect on it."""
+"""The Oracle stand-in with a small shop, and the Oracle dialect on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def standin(mariadb_oracle_server: MariaServer) -> StandIn:
 
 @pytest.fixture
 def application(standin: StandIn) -> Iterator[Any]:
-    """Open a session of the application, which commits by itself."""
+    """Open an autocommit session of the application."""
     connection = standin.server.connect(SCHEMA, autocommit=True)
     yield connection.cursor()
     connection.close()

@@ -1,6 +1,6 @@
-"""The size of a cut is limited, and the next cut takes the rest; a cut whose undo is gone is retried smaller.
+"""The size of a cut is limited and the next cut takes the rest; a cut without its undo data is retried smaller.
 
-Nothing is lost or doubled.
+No change is lost or doubled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def bounded_source(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[OracleSource]:
-    """Open a source whose cuts take 40 log rows, 15 with one statement."""
+    """Open a source whose cuts take at most 40 log rows, or 15 of one statement."""
     for module in (options, cut):
         monkeypatch.setattr(module, "SLICE_ROWS", 15)
     with closing(OracleSource(standin, OracleOptions(limits=CutLimits(rows_max=40)))) as source:
@@ -69,7 +69,7 @@ def test_a_large_backlog_becomes_several_cuts(bounded_source: OracleSource, appl
     assert {t.state for t in bounded_source.registry.read_registered_tables()} == {"ACTIVE"}
 
 
-def test_a_truncate_before_the_end_of_a_backlog_is_no_vanished_row(
+def test_a_truncate_before_the_end_of_a_backlog_is_not_taken_as_a_vanished_row(
     bounded_source: OracleSource, application: Any
 ) -> None:
     make(application, "ITEM")
@@ -88,7 +88,7 @@ def test_a_truncate_before_the_end_of_a_backlog_is_no_vanished_row(
     assert {t.state for t in bounded_source.registry.read_registered_tables()} == {"ACTIVE"}
 
 
-def test_a_busy_table_does_not_keep_the_others_waiting(bounded_source: OracleSource, application: Any) -> None:
+def test_a_busy_table_does_not_delay_the_others(bounded_source: OracleSource, application: Any) -> None:
     make(application, "BUSY", "QUIET")
     bounded_source.installer.install(["*"], [])
     follower = Follower(bounded_source)
@@ -102,7 +102,7 @@ def test_a_busy_table_does_not_keep_the_others_waiting(bounded_source: OracleSou
 
 
 @pytest.mark.parametrize("limits", [CutLimits(bytes_max=1), CutLimits(read_s=1e-9)])
-def test_bytes_and_time_end_a_cut_too(
+def test_bytes_and_time_limit_a_cut_too(
     standin: StandIn, application: Any, monkeypatch: pytest.MonkeyPatch, limits: CutLimits
 ) -> None:
     for module in (options, cut):
@@ -143,7 +143,7 @@ def test_after_a_lost_snapshot_cuts_are_smaller_and_grow_again(
     taken.rollback()
     assert bounded_source.capture._bounds.rows == 100
     assert rows_of_cut(follower) == 100
-    assert bounded_source.capture._bounds.rows == 40  # twice as much again, up to what the settings allow
+    assert bounded_source.capture._bounds.rows == 40  # the limits double, up to the settings
     follower.drain()
     assert len(follower.rows("ITEM")) == 200
 
@@ -163,7 +163,7 @@ def test_six_writers_and_bounded_cuts_lose_nothing(
     assert {t.state for t in bounded_source.registry.read_registered_tables()} == {"ACTIVE"}
 
 
-def test_bounds_shrink_to_a_minimum_and_grow_to_the_settings() -> None:
+def test_limits_shrink_to_a_minimum_and_grow_to_the_settings() -> None:
     found = CutBounds(CutLimits(rows_max=10_000))
     found.record_lost_snapshot(8_000)
     assert found.rows == 2_000

@@ -1,4 +1,4 @@
-"""The DDL trigger notes the DDL of captured tables, and nothing that it meets makes a DDL statement fail."""
+"""The DDL trigger notes the DDL of captured tables, and no error of it makes a DDL statement fail."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SALES = """CREATE TABLE "SALES" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "V" VARCHA
 
 
 class Application:
-    """Runs DDL, and behind it what the installed DDL trigger would."""
+    """Runs DDL, and after each statement the body of the installed DDL trigger."""
 
     def __init__(self, cursor: Any) -> None:
         self.cursor = cursor
 
     def ddl(self, event: str, name: str, text: str, shown: str = "") -> None:
         self.cursor.execute(text)
-        self.fires(event, name, shown or text)
+        self.fire_trigger(event, name, shown or text)
 
-    def fires(self, event: str, name: str, text: str) -> None:
+    def fire_trigger(self, event: str, name: str, text: str) -> None:
         self.cursor.execute("SELECT TEXT FROM DICTIONARY.DDL_TRIGGERS")
         ((trigger,),) = self.cursor.fetchall()
         self.cursor.execute(ddl_trigger_body(trigger, event, name, text))
@@ -65,13 +65,13 @@ def test_only_captured_tables_are_noted(app: Application, sales: Follower, sourc
     assert source.capture.open_cut([]) is None
     app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" ADD "W" NUMBER(9)')
     assert app.notes() == [("ALTER", "SALES")]
-    assert sales.cut() is None  # finds the new version
+    assert sales.cut() is None  # the cut finds the new version
     sales.drain()
     assert app.notes() == []
     assert [row["W"] for row in sales.rows("SALES").values()] == [None, None]
 
 
-def test_a_note_of_an_older_trigger_about_another_table_disturbs_no_cut(
+def test_a_note_of_an_older_trigger_about_another_table_affects_no_cut(
     app: Application, sales: Follower, source: OracleSource
 ) -> None:
     app.cursor.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'ALTER', 'APP', 'OTHER', NULL)")
@@ -110,19 +110,19 @@ def test_a_table_with_an_emptied_partition_is_compared(app: Application, sales: 
     assert again.is_compared
     assert again.reason != before.reason, "the comparison that runs does not end the fill"
 
-    sales.drain()  # without a broker the table is read
+    sales.drain()  # without a broker the table is read again
     assert sales.rows("SALES") == {}
     assert (table(source).state, table(source).reason) == ("ACTIVE", "")
 
 
 @pytest.mark.parametrize("statement", ["DROP PARTITION P1", "TRUNCATE PARTITION P1 DROP STORAGE"])
-def test_a_statement_on_a_partition_that_also_specifies_the_table_lets_it_be_compared(
+def test_partition_ddl_that_also_changes_the_table_lets_it_be_compared(
     app: Application, sales: Follower, source: OracleSource, statement: str
 ) -> None:
-    """Oracle changes TIMESTAMP with the partitions: without the record, values might have changed as well."""
+    """Oracle updates TIMESTAMP with partition DDL: without the note, values might have changed as well."""
     source.capture.refresh_schemas()
     app.cursor.execute("INSERT INTO DICTIONARY.SPECIFIED VALUES ('SALES', '2026-11-25:05:00:01')")
-    app.fires("ALTER", "SALES", f'ALTER TABLE "SALES" {statement}')
+    app.fire_trigger("ALTER", "SALES", f'ALTER TABLE "SALES" {statement}')
     source.capture.refresh_schemas()
     assert (table(source).state, table(source).is_compared) == ("ACTIVE", True)
     sales.drain()
@@ -130,7 +130,7 @@ def test_a_statement_on_a_partition_that_also_specifies_the_table_lets_it_be_com
     assert (table(source).fill.done, table(source).is_compared) == (True, False), "once is enough"
 
 
-def test_a_comparison_begins_again_if_a_changed_row_has_vanished(
+def test_a_comparison_starts_over_if_a_changed_row_has_vanished(
     app: Application, sales: Follower, source: OracleSource
 ) -> None:
     app.cursor.execute('UPDATE "SALES" SET "V" = \'changed\' WHERE "ID" = 1')
@@ -142,13 +142,13 @@ def test_a_comparison_begins_again_if_a_changed_row_has_vanished(
     assert table(source).reason != before.reason
 
 
-def test_triggers_that_are_off_during_a_comparison_mark_the_table(
+def test_triggers_that_are_disabled_during_a_comparison_mark_the_table(
     app: Application, sales: Follower, source: OracleSource
 ) -> None:
     app.ddl("ALTER", "SALES", 'ALTER TABLE "SALES" TRUNCATE PARTITION P1')
     source.capture.refresh_schemas()
     assert table(source).is_compared
-    app.fires("ALTER", "SALES", 'ALTER TABLE "SALES" DISABLE ALL TRIGGERS')
+    app.fire_trigger("ALTER", "SALES", 'ALTER TABLE "SALES" DISABLE ALL TRIGGERS')
     source.capture.refresh_schemas()
     assert state(source) == "RESYNC"
 
@@ -178,16 +178,16 @@ def test_a_paused_table_is_read_again_when_it_is_resumed(
 
 def test_a_trigger_that_cannot_write_its_note_lets_the_statement_pass(app: Application, source: OracleSource) -> None:
     app.cursor.execute("DROP TABLE VENUS_DDL")
-    app.fires("ALTER", "SALES", 'ALTER TABLE "SALES" ADD "W" NUMBER(9)')
+    app.fire_trigger("ALTER", "SALES", 'ALTER TABLE "SALES" ADD "W" NUMBER(9)')
     app.cursor.execute("DROP TABLE VENUS_CAPTURED_TABLE")
-    app.fires("TRUNCATE", "SALES", 'TRUNCATE TABLE "SALES"')
+    app.fire_trigger("TRUNCATE", "SALES", 'TRUNCATE TABLE "SALES"')
 
 
-def test_nothing_of_venus_is_named_but_in_dynamic_sql() -> None:
-    """What is named statically makes the trigger invalid when it is dropped, and then every DDL fails (ORA-04098)."""
+def test_the_ddl_trigger_names_venus_only_in_dynamic_sql() -> None:
+    """A static reference makes the trigger invalid when its object is dropped, and then every DDL fails (ORA-04098)."""
     text = ddl.ddl_trigger(owner="O'NEIL", whole_database=True).sql
     static = text.replace(text[text.index("'INSERT") : text.index("USING")], "")
-    assert static.count("VENUS_") == 1  # its own name
+    assert static.count("VENUS_") == 1  # the trigger's own name
     assert "\"O''NEIL\".VENUS_DDL" in text
     assert text.endswith("EXCEPTION\n  WHEN OTHERS THEN\n    NULL;\nEND;")
 

@@ -1,6 +1,6 @@
-"""Texts of a database without Unicode: exact as bytes in a named encoding, and never altered silently.
+"""Texts of a database without Unicode: read exactly, as bytes in a named encoding, and never altered silently.
 
-The stand-in stores a column in a character set of its own, as an Oracle stores bytes that it may not define.
+The stand-in stores a column in a character set of its own, as an Oracle stores bytes that its character set lacks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def halted_tables(source: OracleSource) -> dict[str, str]:
 
 @pytest.mark.usefixtures("ascii_database")
 @pytest.mark.parametrize("chars", [20, 2400], ids=["as RAW", "in pieces"])
-def test_texts_arrive_as_their_bytes_say(chars: int, application: Any, standin: StandIn) -> None:
+def test_texts_arrive_as_the_encoding_defines_their_bytes(chars: int, application: Any, standin: StandIn) -> None:
     application.execute(
         f'CREATE TABLE "NOTE" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2({chars}) CHARACTER SET latin1, "C" CHAR(4))'
     )
@@ -80,7 +80,7 @@ def test_keys_are_read_bound_and_logged_as_bytes(application: Any, standin: Stan
 
 
 @pytest.mark.usefixtures("ascii_database")
-def test_a_byte_without_a_meaning_halts_its_table_by_name(application: Any, standin: StandIn) -> None:
+def test_a_byte_that_the_encoding_lacks_halts_its_table_by_name(application: Any, standin: StandIn) -> None:
     application.execute('CREATE TABLE "NOTE" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(20) CHARACTER SET latin1)')
     application.execute('CREATE TABLE "OTHER" ("ID" NUMBER(9) PRIMARY KEY)')
     with open_encoded(standin, {"NOTE.V": "text:cp1252"}) as source:
@@ -97,7 +97,7 @@ def test_a_byte_without_a_meaning_halts_its_table_by_name(application: Any, stan
 
 @pytest.mark.usefixtures("ascii_database")
 @pytest.mark.parametrize("chars", [20, 2400], ids=["as RAW", "in pieces"])
-def test_check_counts_the_values_that_the_encoding_does_not_fit(chars: int, application: Any, standin: StandIn) -> None:
+def test_check_counts_the_values_that_the_encoding_cannot_read(chars: int, application: Any, standin: StandIn) -> None:
     latin = f"VARCHAR2({chars}) CHARACTER SET latin1"
     application.execute(f'CREATE TABLE "NOTE" ("ID" NUMBER(9) PRIMARY KEY, "V" {latin}, "W" {latin}, "X" {latin})')
     application.execute('INSERT INTO "NOTE" VALUES (1, %s, %s, %s), (2, NULL, NULL, NULL)', ("größe", "ß", "ß"))
@@ -120,7 +120,7 @@ def test_check_counts_the_values_that_the_encoding_does_not_fit(chars: int, appl
 def test_a_text_that_the_server_has_altered_halts_its_table(
     application: Any, standin: StandIn, request: pytest.FixtureRequest
 ) -> None:
-    """Also one that no check has seen: no smaller character set has the character for replaced bytes."""
+    """Also without a check before: no smaller character set has the character that stands for replaced bytes."""
     application.execute('CREATE TABLE "NOTE" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(20), "BODY" CLOB)')
     application.execute('INSERT INTO "NOTE" VALUES (1, %s, NULL)', (f"in a Unicode database{REPLACED}"[-20:],))
     with closing(OracleSource(standin)) as source:
@@ -141,7 +141,7 @@ def test_a_text_that_the_server_has_altered_halts_its_table(
             assert halted_tables(source) == {}
 
 
-def test_an_encoding_that_does_not_exist_is_refused(application: Any, standin: StandIn) -> None:
+def test_an_unknown_encoding_is_refused(application: Any, standin: StandIn) -> None:
     application.execute('CREATE TABLE "NOTE" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(20))')
     with (
         open_encoded(standin, {"NOTE.V": "text:windows"}) as source,

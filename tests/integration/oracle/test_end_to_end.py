@@ -1,7 +1,7 @@
-"""The whole path from the Oracle dialect on its stand-in to a PostgreSQL target, with writers at work all the while.
+"""The whole path from the Oracle dialect on its stand-in to a PostgreSQL target, while writers work.
 
-Everything is as in production but the driver: the upper adapter, a real broker, the load and the increments of a real
-PostgreSQL. In the end not one row or value differs.
+Everything but the driver is as in production: the upper adapter, a real broker, the load and the increments of a real
+PostgreSQL. In the end all rows and values are equal.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TABLES = (
 
 @contextmanager
 def capture_in_thread(chosen: Settings, standin: StandIn) -> Iterator[None]:
-    """Run the upper adapter in a thread; what it raises is raised here."""
+    """Run the upper adapter in a thread; raise its errors in the test."""
     stop, errors = threading.Event(), list[BaseException]()
 
     def run() -> None:
@@ -63,7 +63,7 @@ def capture_in_thread(chosen: Settings, standin: StandIn) -> Iterator[None]:
 
 
 def stay_step(cursor: Any, rng: random.Random) -> None:
-    """Change a row whose key is a text and a date."""
+    """Return a writer that changes a row whose key is a text and a date."""
     room, night = f"R{rng.randrange(5)}", f"2026-11-{rng.randrange(1, 29):02} 00:00:00"
     if rng.random() < 0.3:
         cursor.execute('DELETE FROM "STAY" WHERE "ROOM" = %s AND "NIGHT" = %s', (room, night))
@@ -80,7 +80,7 @@ def step(cursor: Any, rng: random.Random) -> None:
 
 
 def make_tables(cursor: Any) -> dict[int, tuple[str, str | bytes | None]]:
-    """Make the tables with rows in them; return which value of which column each row of the torture table has."""
+    """Make the tables and their rows; return which value of which column each row of the torture table has."""
     for statement in TABLES:
         cursor.execute(statement)
     cursor.executemany('INSERT INTO "ITEM" VALUES (%s, %s)', [(n, f"before {n}") for n in range(0, KEYS, 2)])
@@ -102,13 +102,13 @@ def read_registered(standin: StandIn) -> list[RegisteredTable]:
 
 
 def target_spelling(target: str, names: str) -> str:
-    """Return names as the target has them, whose policy may fold them."""
+    """Return the names that the target uses, whose policy may fold them."""
     folded = query(target, "SELECT 1 FROM pg_class WHERE relname = 'item'")
     return names.lower() if folded else names
 
 
 def find_differing_tables(cursor: Any, target: str) -> list[str]:
-    """Return the tables whose rows are not the source's."""
+    """Return the tables whose rows differ from the source's."""
     found = []
     for table, columns in (("ITEM", '"ID", "V"'), ("STAY", '"ROOM", "NIGHT", "NOTE"')):
         cursor.execute(f'SELECT {columns} FROM "{table}"')
@@ -151,7 +151,7 @@ def test_source_and_target_are_equal_in_the_end(standin: StandIn, postgres_serve
 
 
 def torture_at(target: str, expected: dict[int, tuple[str, str | bytes | None]]) -> dict[int, Any]:
-    """Return each value as PostgreSQL writes it."""
+    """Return each torture value as PostgreSQL writes it."""
     found: dict[int, Any] = {}
     for number, (column, canonical) in expected.items():
         binary = isinstance(canonical, bytes)

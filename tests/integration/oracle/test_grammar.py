@@ -1,6 +1,6 @@
-"""Every statement of the Oracle dialect and of the target, for every version, read by a real grammar of PL/SQL.
+"""A real PL/SQL grammar parses every statement of the Oracle dialect and of the target, for every version.
 
-A test that the grammar refuses what is broken goes with it: a parser that takes everything would prove nothing.
+Another test checks that the grammar refuses broken statements: a parser that accepts everything would prove nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from venus.adapters.dialects.oracle.sql import NAME_BYTES_MAX
 
 pytestmark = pytest.mark.integration
 
-#: What this grammar does not know yet is read without it.
+#: Clauses that this grammar does not know yet are removed before parsing.
 UNKNOWN_TO_IT = {
     r"JSON_SERIALIZE\((.*?) RETURNING CLOB\)": r"JSON_SERIALIZE(\1)",
     r"NONEDITIONABLE TRIGGER": "TRIGGER",
@@ -27,11 +27,11 @@ UNKNOWN_TO_IT = {
     r"RESTART START WITH \d+": "NOCACHE",
     r"ISOLATION_LEVEL = READ COMMITTED": "ISOLATION_LEVEL = SERIALIZABLE",
 }
-#: A word or sign that a statement cannot do without; taking one away must be noticed wherever it stands.
+#: Words and signs that a statement needs; the removal of any one must be noticed.
 NEEDED = re.compile(r"(?<!')[()]|(?<!')\b(?:BEGIN|THEN|INTO|EACH|BY|TABLE|SET|WHEN|MODE)\b")
 
 
-def known_text(text: str) -> str:
+def remove_unknown_clauses(text: str) -> str:
     for pattern, instead in UNKNOWN_TO_IT.items():
         text = re.sub(pattern, instead, text)
     return text
@@ -47,7 +47,7 @@ def find_all(versions: Sequence[Version] = VERSIONS) -> list[str]:
     ("versions", "some"), [(VERSIONS[-1:], 40), pytest.param(VERSIONS, 90, marks=pytest.mark.slow)], ids=["last", "all"]
 )
 def test_every_statement_can_be_read(plsql_grammar: Grammar, versions: Sequence[Version], some: int) -> None:
-    found = {text: plsql_grammar.problem(known_text(text)) for text in find_all(versions)}
+    found = {text: plsql_grammar.problem(remove_unknown_clauses(text)) for text in find_all(versions)}
     assert {text: problem for text, problem in found.items() if problem} == {}
     assert len(found) > some
 
@@ -67,7 +67,7 @@ def test_every_statement_of_the_target_can_be_read(plsql_grammar: Grammar) -> No
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
 def test_every_statement_of_a_fall_back_can_be_read(plsql_grammar: Grammar, version: Version) -> None:
     sent = fall_back_statements(version)
-    assert {text: problem for text in sent if (problem := plsql_grammar.problem(known_text(text)))} == {}
+    assert {text: problem for text in sent if (problem := plsql_grammar.problem(remove_unknown_clauses(text)))} == {}
     assert len(sent) > 40
     names = {name for text in sent for name in re.findall(r"\bVENUS_\w+", text.upper())}
     assert max(map(len, names)) <= NAME_BYTES_MAX
@@ -76,13 +76,13 @@ def test_every_statement_of_a_fall_back_can_be_read(plsql_grammar: Grammar, vers
 
 
 @pytest.mark.slow
-def test_a_statement_without_one_of_its_words_cannot(plsql_grammar: Grammar) -> None:
+def test_a_statement_without_one_of_its_words_is_refused(plsql_grammar: Grammar) -> None:
     broken = {
         text[: at.start()] + text[at.end() :]
         for text in [*find_all(), *target_statements()]
         for at in list(NEEDED.finditer(text))[:3]
         if text.startswith(("CREATE", "LOCK", "INSERT", "UPDATE")) and not text.startswith("INSERT /*")
     }
-    taken = [text for text in sorted(broken) if not plsql_grammar.problem(known_text(text))]
+    taken = [text for text in sorted(broken) if not plsql_grammar.problem(remove_unknown_clauses(text))]
     assert taken == []
     assert len(broken) > 60

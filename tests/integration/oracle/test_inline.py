@@ -46,7 +46,7 @@ def values(follower: Follower) -> dict[str, Any]:
     return {str(row["ID"]): row["V"] for row in follower.rows("ITEM").values()}
 
 
-def test_rows_that_were_there_are_numbered_and_filled(item: Follower) -> None:
+def test_existing_rows_are_numbered_and_filled(item: Follower) -> None:
     assert values(item) == {"1": "one", "2": "two", "3": "three"}
     (schema,) = [s for s in item.schemas.values() if s.name == "ITEM"]
     assert schema.key == ("RECORDID",)
@@ -54,9 +54,9 @@ def test_rows_that_were_there_are_numbered_and_filled(item: Follower) -> None:
 
 
 def test_changes_are_polled_by_their_sequence(item: Follower, application: Any) -> None:
-    application.execute("INSERT INTO \"ITEM\" VALUES (4, 'four')")  # no column list: the columns are invisible
+    application.execute("INSERT INTO \"ITEM\" VALUES (4, 'four')")  # needs no column list: the columns are invisible
     application.execute('UPDATE "ITEM" SET "V" = \'TWO\' WHERE "ID" = 2')
-    application.execute('UPDATE "ITEM" SET "ID" = 30 WHERE "ID" = 3')  # RECORDID stays, so it is one row still
+    application.execute('UPDATE "ITEM" SET "ID" = 30 WHERE "ID" = 3')  # RECORDID stays, so it is still the same row
     table_id = item.table_id("ITEM")
     assert item.source.capture.read_backlog()[table_id][0] == 3
     (seen,) = item.drain()
@@ -66,7 +66,7 @@ def test_changes_are_polled_by_their_sequence(item: Follower, application: Any) 
     assert item.cut() is None
 
 
-def test_large_values_are_read_by_their_locators_here_too(source: OracleSource, application: Any) -> None:
+def test_large_values_are_read_by_their_locators_in_this_variant_too(source: OracleSource, application: Any) -> None:
     application.execute('CREATE TABLE "DOC" ("ID" NUMBER(9) NOT NULL PRIMARY KEY, "B" BLOB, "C" CLOB)')
     application.execute("""INSERT INTO "DOC" VALUES (1, REPEAT('x', 700000), 'a')""")
     source.installer.install(["*"], [])
@@ -83,7 +83,7 @@ def test_large_values_are_read_by_their_locators_here_too(source: OracleSource, 
     assert rows == {"1": (b"x" * 700_000, "a"), "2": (b"b", "é" * 700_000), "3": (b"less", "c")}
 
 
-def test_a_deletion_is_a_mark_and_a_real_one_is_refused(item: Follower, application: Any) -> None:
+def test_a_soft_deletion_sets_a_mark_and_a_real_one_is_refused(item: Follower, application: Any) -> None:
     with pytest.raises(pymysql.Error, match="set ISDELETED = 1 instead"):
         application.execute('DELETE FROM "ITEM" WHERE "ID" = 1')
     application.execute('UPDATE "ITEM" SET ISDELETED = 1 WHERE "ID" = 1')
@@ -95,7 +95,7 @@ def test_a_deletion_is_a_mark_and_a_real_one_is_refused(item: Follower, applicat
     assert values(item) == {"2": "two", "3": "three"}
 
 
-def test_a_cut_that_is_rolled_back_comes_again(item: Follower, application: Any) -> None:
+def test_a_cut_that_is_rolled_back_is_read_again(item: Follower, application: Any) -> None:
     application.execute('UPDATE "ITEM" SET "V" = \'again\'')
     cut = item.open([])
     assert cut is not None
@@ -105,12 +105,12 @@ def test_a_cut_that_is_rolled_back_comes_again(item: Follower, application: Any)
     assert seen.count == 3
 
 
-def test_the_view_of_the_log_names_both_kinds_of_tables(item: Follower, application: Any) -> None:
+def test_the_view_of_the_log_has_both_kinds_of_tables(item: Follower, application: Any) -> None:
     application.execute("SELECT TABLENAME, SEQUENCE FROM VENUS_LOG ORDER BY TABLENAME")
     assert [(name, number) for name, number in application.fetchall() if "ITEM" in name] == [("APP.ITEM", 3)]
 
 
-def test_installing_again_changes_nothing_and_uninstalling_gives_the_table_back(
+def test_a_repeated_installation_changes_nothing_and_uninstalling_restores_the_table(
     application: Any, source: OracleSource, standin: StandIn
 ) -> None:
     application.execute(ITEM)
@@ -121,7 +121,7 @@ def test_installing_again_changes_nothing_and_uninstalling_gives_the_table_back(
     installed = catalogue(standin.server, SCHEMA)
     assert all(step.exists for step in source.installer.install(["*"], []))
     assert catalogue(standin.server, SCHEMA) == installed
-    with closing(OracleSource(standin)) as other:  # a later run needs no option
+    with closing(OracleSource(standin)) as other:  # a later command needs no option
         other.installer.uninstall()
     assert catalogue(standin.server, SCHEMA) == before
 
@@ -132,7 +132,7 @@ def test_a_column_of_the_same_name_is_not_taken_over(application: Any, source: O
         source.installer.install(["*"], [])
 
 
-def test_a_table_without_a_key_has_its_recordid(application: Any, source: OracleSource) -> None:
+def test_a_table_without_a_key_gets_a_recordid(application: Any, source: OracleSource) -> None:
     application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9), "V" VARCHAR2(40))')
     source.installer.install(["*"], [])
     follower = Follower(source)
@@ -142,7 +142,7 @@ def test_a_table_without_a_key_has_its_recordid(application: Any, source: Oracle
 
 
 def soft_step(cursor: Any, rng: Any) -> None:
-    """Change one row in one of the ways that the mode allows."""
+    """Change one row in one of the ways that this variant allows."""
     key, value = rng.randrange(KEYS), str(rng.random())
     match rng.choice(("insert", "update", "update", "mark")):
         case "insert":
@@ -154,7 +154,7 @@ def soft_step(cursor: Any, rng: Any) -> None:
 
 
 def test_no_change_of_six_writers_is_lost(item: Follower, standin: StandIn, application: Any) -> None:
-    """Numbers come in commit order because writers wait for each other: the naive condition is exact here."""
+    """Numbers come in commit order because writers wait for each other, so the naive condition is exact here."""
     with writers(standin, soft_step) as ended:
         end = time.monotonic() + 120
         while ended["commit"] < 30 and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""Tables and columns that are no ordinary ones: each is carried, refused, or left out by name with the reason."""
+"""Unusual tables and columns: each is carried, refused, or left out by name with the reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def find_messages(source: OracleSource, where: str) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("sort", sorted(tables.LEFT_OUT))
-def test_what_holds_no_rows_of_its_own_is_left_out_by_name(sort: str, application: Any, source: OracleSource) -> None:
+def test_objects_without_own_rows_are_left_out_by_name(sort: str, application: Any, source: OracleSource) -> None:
     name = {"queue state": "AQ$_ORDERS_L", "flashback archive": "SYS_FBA_HIST_71"}.get(sort, "ODD")
     make(application, "ITEM")
     make(application, name, sort)
@@ -57,7 +57,7 @@ def test_rows_that_cannot_be_carried_are_refused_by_name(sort: str, application:
 
 
 @pytest.mark.parametrize("sort", ["clustered", "ledger", "movable", "IOT"])
-def test_other_sorts_are_carried(sort: str, application: Any, source: OracleSource) -> None:
+def test_other_kinds_of_tables_are_carried(sort: str, application: Any, source: OracleSource) -> None:
     make(application, "ODD", sort)
     assert len(find_messages(source, "ODD")) == (sort != "IOT")
     source.installer.install(["*"], [])
@@ -67,14 +67,14 @@ def test_other_sorts_are_carried(sort: str, application: Any, source: OracleSour
     assert set(follower.rows("ODD")) == {("1",)}
 
 
-def test_a_synonym_says_where_its_table_is(application: Any, source: OracleSource) -> None:
+def test_a_synonym_names_its_table(application: Any, source: OracleSource) -> None:
     application.execute("INSERT INTO DICTIONARY.ALL_SYNONYMS VALUES ('APP', 'STAFF', 'HR', 'EMPLOYEES', NULL)")
     (found,) = [f for f in source.installer.check(["STAFF"], []) if f.where == "APP.STAFF"]
     assert found.message == "left out: a synonym for HR.EMPLOYEES"
     assert "venus_schemas" in found.remedy
 
 
-def test_one_column_that_cannot_be_carried_does_not_cost_its_table(standin: StandIn, application: Any) -> None:
+def test_a_column_that_cannot_be_carried_does_not_exclude_its_table(standin: StandIn, application: Any) -> None:
     application.execute(PLACES)
     application.execute("""INSERT INTO "PLACES" ("ID", "NAME", "SECRET") VALUES (1, 'here', 'x')""")
     with closing(OracleSource(standin)) as source:
@@ -94,7 +94,7 @@ def test_one_column_that_cannot_be_carried_does_not_cost_its_table(standin: Stan
         assert source.capture.refresh_schemas() == []
 
 
-def test_include_goes_before_exclude(standin: StandIn, application: Any) -> None:
+def test_include_takes_precedence_over_exclude(standin: StandIn, application: Any) -> None:
     make(application, "ITEM")
     make(application, "OTHER")
     with closing(OracleSource(standin, OracleOptions(columns=OracleColumnChoice(("APP.ITEM.V",), ("*.V",))))) as source:
@@ -102,7 +102,7 @@ def test_include_goes_before_exclude(standin: StandIn, application: Any) -> None
         assert found == {"ITEM": ["ID", "V"], "OTHER": ["ID"]}
 
 
-def test_patterns_that_choose_no_column_and_columns_of_the_key_are_refused(standin: StandIn, application: Any) -> None:
+def test_patterns_without_a_match_and_columns_of_the_key_are_refused(standin: StandIn, application: Any) -> None:
     make(application, "ITEM")
     with closing(
         OracleSource(standin, OracleOptions(columns=OracleColumnChoice(exclude=("ITEM.ID", "ITEM.W"))))
@@ -112,7 +112,7 @@ def test_patterns_that_choose_no_column_and_columns_of_the_key_are_refused(stand
         assert ("[source.columns]", "'ITEM.W' matches no column of a captured table") in blocking
 
 
-def test_archived_rows_travel_only_with_their_state(standin: StandIn, application: Any) -> None:
+def test_archived_rows_are_carried_only_with_their_state(standin: StandIn, application: Any) -> None:
     application.execute("""CREATE TABLE "OLD" ("ID" NUMBER(9) PRIMARY KEY,
         "ORA_ARCHIVE_STATE" VARCHAR2(40) INVISIBLE DEFAULT '0')""")
     application.execute('INSERT INTO "OLD" ("ID") VALUES (1)')
@@ -132,9 +132,7 @@ def test_archived_rows_travel_only_with_their_state(standin: StandIn, applicatio
     assert "ALTER SESSION SET ROW ARCHIVAL VISIBILITY = ALL" in standin.said
 
 
-def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(
-    application: Any, source: OracleSource
-) -> None:
+def test_a_table_that_cannot_be_captured_is_named_with_the_obstacle(application: Any, source: OracleSource) -> None:
     make(application, "ITEM")
     source.installer.install(["*"], [])
     application.execute(PLACES)
@@ -143,7 +141,7 @@ def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(
     assert found.obstacle.startswith("column GEOMETRY: ")
 
 
-def test_capture_does_not_list_the_tables_once_more_for_those_that_are_not_captured(
+def test_capture_lists_the_tables_only_once(
     application: Any, source: OracleSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(application, "ITEM")

@@ -1,4 +1,4 @@
-"""Rows with large objects on the stand-in: read by locators that the driver's double makes, halted if too large."""
+"""Rows with large objects on the stand-in: read by locators from a double of the driver, halted if too large."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shop(application: Any, source: OracleSource) -> Follower:
     return follower
 
 
-def standing(source: OracleSource) -> tuple[str, str]:
+def table_state(source: OracleSource) -> tuple[str, str]:
     return next((t.state, t.reason) for t in source.registry.read_registered_tables() if t.schema.name == "DOC")
 
 
@@ -53,28 +53,28 @@ def test_a_row_that_is_too_large_halts_its_table_until_it_is_corrected(
     application.execute('INSERT INTO "DOC" VALUES (8, %s, NULL)', ("small",))
     application.execute('INSERT INTO "OTHER" VALUES (1)')
     shop.drain()
-    assert standing(source) == ("PAUSED", "cannot be carried: row ID=7: 15.0 MiB, a row can have 15 MiB")
+    assert table_state(source) == ("PAUSED", "cannot be carried: row ID=7: 15.0 MiB, a row can have 15 MiB")
     assert list(shop.rows("OTHER")) == [("1",)]
     assert source.capture.read_backlog()[shop.table_id("DOC")][0] == 2, "its log rows wait"
 
     source.capture.refresh_schemas()
-    assert standing(source)[0] == "PAUSED", "nothing was corrected"
+    assert table_state(source)[0] == "PAUSED", "nothing was corrected"
     application.execute('UPDATE "DOC" SET "SCAN" = %s WHERE "ID" = 7', (b"less",))
     source.capture.refresh_schemas()
     shop.drain()
-    assert standing(source) == ("ACTIVE", "")
+    assert table_state(source) == ("ACTIVE", "")
     assert {key: row["SCAN"] for key, row in shop.rows("DOC").items()} == {("7",): b"less", ("8",): None}
     assert source.capture.read_backlog()[shop.table_id("DOC")][0] == 0
 
 
-def test_a_fill_halts_too_and_continues_where_it_was(shop: Follower, source: OracleSource, application: Any) -> None:
+def test_a_fill_halts_too_and_continues_at_its_position(shop: Follower, source: OracleSource, application: Any) -> None:
     application.executemany('INSERT INTO "DOC" VALUES (%s, NULL, %s)', [(n, b"x") for n in range(20)])
     shop.drain()
     source.capture.restart_fill(shop.table_id("DOC"))
     assert shop.cut(fill_rows=10) is not None
     application.execute('UPDATE "DOC" SET "SCAN" = REPEAT(%s, %s) WHERE "ID" = 15', ("x", ROW_BYTES_MAX + 1))
     shop.drain(fill_rows=10)
-    assert standing(source)[0] == "PAUSED"
+    assert table_state(source)[0] == "PAUSED"
     application.execute('UPDATE "DOC" SET "SCAN" = %s WHERE "ID" = 15', (b"y",))
     source.capture.refresh_schemas()
     shop.drain(fill_rows=10)
@@ -83,14 +83,14 @@ def test_a_fill_halts_too_and_continues_where_it_was(shop: Follower, source: Ora
 
 
 def fetch_undecodable(self: Cursor, rows: Sequence[Any]) -> list[Any]:
-    """Fetch as python-oracledb does (its issues 209 and 501): a row with bytes of no character raises."""
+    """Fetch as python-oracledb does (its issues 209 and 501): a row with invalid bytes raises an error."""
     for row in rows:
         if b"\xed\xa0" in row:
             b"\xed\xa0".decode()
     return list(rows)
 
 
-def test_bytes_that_are_no_character_halt_their_table_and_no_other(
+def test_invalid_bytes_halt_their_table_and_no_other(
     shop: Follower, source: OracleSource, application: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -98,17 +98,17 @@ def test_bytes_that_are_no_character_halt_their_table_and_no_other(
         application.execute('INSERT INTO "DOC" VALUES (1, NULL, %s)', (b"\xed\xa0",))
         application.execute('INSERT INTO "OTHER" VALUES (1)')
         shop.drain()
-        assert standing(source)[0] == "PAUSED"
-        assert "a text has bytes that are no character" in standing(source)[1]
+        assert table_state(source)[0] == "PAUSED"
+        assert "a text has bytes that are no character" in table_state(source)[1]
         assert list(shop.rows("OTHER")) == [("1",)]
     application.execute('UPDATE "DOC" SET "SCAN" = %s WHERE "ID" = 1', (b"mended",))
     source.capture.refresh_schemas()
     shop.drain()
-    assert standing(source) == ("ACTIVE", "")
+    assert table_state(source) == ("ACTIVE", "")
     assert shop.rows("DOC")["1",]["SCAN"] == b"mended"
 
 
-def test_a_large_text_that_is_no_unicode_names_its_row(
+def test_a_large_text_with_invalid_bytes_names_its_row(
     shop: Follower, source: OracleSource, application: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read_invalid_text(self: Any, offset: int = 1, amount: int | None = None) -> str:
@@ -119,13 +119,13 @@ def test_a_large_text_that_is_no_unicode_names_its_row(
     monkeypatch.setattr(double.Lob, "read", read_invalid_text)
     shop.drain()
     name = "a CLOB has text that is not valid Unicode"
-    assert standing(source)[0] == "PAUSED"
-    assert "row ID=1: column " in standing(source)[1]
-    assert standing(source)[1].endswith(name)
+    assert table_state(source)[0] == "PAUSED"
+    assert "row ID=1: column " in table_state(source)[1]
+    assert table_state(source)[1].endswith(name)
     assert list(shop.rows("OTHER")) == [("1",)]
 
 
-def test_a_lob_whose_row_has_gone_takes_the_cut_back_and_nothing_is_lost(
+def test_a_lob_whose_row_was_deleted_repeats_the_cut_and_nothing_is_lost(
     shop: Follower, source: OracleSource, application: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     application.execute('INSERT INTO "DOC" VALUES (1, NULL, REPEAT(%s, %s))', ("x", 3_000_000))

@@ -1,4 +1,4 @@
-"""What VENUS has made is what its installation recorded: nothing is taken for VENUS's because of its name."""
+"""Objects of VENUS are those that its installation recorded: an object's name alone proves nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make(application: Any, *names: str) -> None:
         application.execute(f"""INSERT INTO "{name}" VALUES (1, 'mine')""")
 
 
-def test_tables_of_the_application_that_are_named_like_ours_are_captured(
+def test_tables_of_the_application_with_names_like_venus_tables_are_captured(
     application: Any, source: OracleSource
 ) -> None:
     make(application, "VENUS_ORDERS", "VENUS_L_00002", "VENUS_L_HISTORY")
@@ -56,7 +56,7 @@ def test_uninstall_leaves_the_applications_tables_however_they_are_named(
     assert application.fetchall() == ((1,),)
 
 
-def test_uninstall_of_what_was_never_installed_removes_nothing(application: Any, source: OracleSource) -> None:
+def test_uninstall_without_an_installation_removes_nothing(application: Any, source: OracleSource) -> None:
     make(application, "VENUS_BATCH", "VENUS_L_00001")
     assert source.installer.uninstall() == []
     assert tables(application) == {"VENUS_BATCH", "VENUS_L_00001"}
@@ -86,7 +86,7 @@ def test_a_trigger_of_the_applications_is_not_replaced(application: Any, source:
     assert application.fetchall() == (("VENUS_I_00002",),)
 
 
-def test_an_installation_of_before_there_was_a_record_is_recognised(application: Any, source: OracleSource) -> None:
+def test_an_installation_from_before_the_record_is_recognised(application: Any, source: OracleSource) -> None:
     make(application, "ORDERS", "VENUS_L_HISTORY")
     source.installer.install(["ORDERS"], [])
     application.execute("DROP TABLE VENUS_OWNED")
@@ -94,12 +94,12 @@ def test_an_installation_of_before_there_was_a_record_is_recognised(application:
     follower = Follower(source)
     follower.drain()
     assert [t.state for t in source.registry.read_registered_tables()] == ["ACTIVE", "ACTIVE"]
-    application.execute("DELETE FROM VENUS_OWNED")  # cut short between making the record and filling it
+    application.execute("DELETE FROM VENUS_OWNED")  # interrupted between creating the record and filling it
     source.installer.uninstall()
     assert tables(application) == {"ORDERS", "VENUS_L_HISTORY"}
 
 
-def test_a_removal_that_was_cut_short_is_finished_by_another(
+def test_a_removal_that_was_interrupted_is_finished_by_another(
     application: Any, source: OracleSource, standin: StandIn
 ) -> None:
     make(application, "ORDERS")
@@ -117,7 +117,7 @@ def trigger_names(application: Any) -> set[str]:
 
 
 def rename_trigger(application: Any, table: str, trigger: str, name: str) -> None:
-    """Give a trigger the name with which FLASHBACK TABLE TO BEFORE DROP or a redefinition leaves it."""
+    """Give a trigger the name that FLASHBACK TABLE TO BEFORE DROP or a redefinition leaves it with."""
     application.execute(f"SELECT action_statement FROM information_schema.triggers WHERE trigger_name = '{trigger}'")
     ((body,),) = application.fetchall()
     application.execute(f"DROP TRIGGER {trigger}")
@@ -126,7 +126,7 @@ def rename_trigger(application: Any, table: str, trigger: str, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["BIN$9Q7zzQ==$0", "TMP$$_VENUS_I_000020"])
-def test_a_trigger_that_came_back_under_another_name_is_replaced_and_removed(
+def test_a_trigger_that_was_restored_under_another_name_is_replaced_and_removed(
     application: Any, source: OracleSource, name: str
 ) -> None:
     make(application, "ORDERS")
@@ -142,7 +142,7 @@ def test_a_trigger_that_came_back_under_another_name_is_replaced_and_removed(
     application.execute("""INSERT INTO "ORDERS" VALUES (9, 'x')""")
 
 
-def test_the_release_of_a_table_takes_such_a_trigger_along(application: Any, source: OracleSource) -> None:
+def test_the_release_of_a_table_removes_such_a_trigger(application: Any, source: OracleSource) -> None:
     make(application, "ORDERS", "NOTES")
     source.installer.install(["*"], [])
     number = next(t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == "ORDERS")
@@ -153,7 +153,7 @@ def test_the_release_of_a_table_takes_such_a_trigger_along(application: Any, sou
     assert "BIN$x==$0" not in trigger_names(application)
 
 
-def test_what_lies_in_the_recycle_bin_or_is_not_ours_stays(application: Any, source: OracleSource) -> None:
+def test_triggers_in_the_recycle_bin_or_of_other_owners_stay(application: Any, source: OracleSource) -> None:
     make(application, "ORDERS")
     source.installer.install(["*"], [])
     ours = "BEGIN INSERT INTO VENUS_L_00002 (SEQ, OP, K1) VALUES (VENUS_SEQ.NEXTVAL, 'I', :NEW.ID); END;"
@@ -170,7 +170,7 @@ def test_a_renamed_table_whose_name_is_taken_again_gets_its_triggers(application
     application.execute('RENAME TABLE "ORDERS" TO "ORDERS_OLD"')
     make(application, "ORDERS")
     plan = [s for s in source.installer.plan_install(["ORDERS"], []) if not s.exists]
-    dropped = [s.sql for s in plan].index("DROP TRIGGER VENUS_I_00002")  # CREATE OR REPLACE would be ORA-04095
+    dropped = [s.sql for s in plan].index("DROP TRIGGER VENUS_I_00002")  # CREATE OR REPLACE would raise ORA-04095
     assert plan[dropped + 3].sql.startswith("CREATE OR REPLACE NONEDITIONABLE TRIGGER VENUS_I_00002")
     source.installer.install(["ORDERS"], [])
     application.execute("SELECT event_object_table FROM information_schema.triggers WHERE trigger_schema = 'APP'")

@@ -1,4 +1,4 @@
-"""Keys of CHAR(n BYTE) with characters beyond ASCII: a row has one record id for every reader.
+"""CHAR(n BYTE) keys with characters beyond ASCII: a row has the same record id for every reader.
 
 MariaDB counts a CHAR's blanks in characters. So the column is a VARCHAR2 there, the dictionary calls it CHAR(10 BYTE),
 and the test stores the blanks that an Oracle would: as many as fill 10 bytes.
@@ -18,7 +18,7 @@ from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 
-#: The words as CHAR(10 BYTE) stores them: 1, 2 and 3 bytes for a character.
+#: The words as CHAR(10 BYTE) stores them, with characters of 1, 2 and 3 bytes.
 WORDS = {word: word + " " * (10 - len(word.encode())) for word in ("a", "ä", "äöü", "€", "A")}
 
 
@@ -44,7 +44,7 @@ def test_a_captured_change_has_the_record_id_of_the_fill(word: Follower, applica
     assert set(word.rows("WORD")) == {(WORDS["€"],)}
 
 
-def test_a_fill_continues_behind_such_a_key(application: Any, source: OracleSource, word: Follower) -> None:
+def test_a_fill_continues_after_such_a_key(application: Any, source: OracleSource, word: Follower) -> None:
     source.capture.restart_fill(2)
     application.execute('DELETE FROM "WORD" WHERE "W" = %s', [WORDS["äöü"]])
     word.drain(fill_rows=1)

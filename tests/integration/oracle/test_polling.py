@@ -1,4 +1,4 @@
-"""An idle source is asked one thing; logs are read through their index; a fill reads each row once."""
+"""One statement polls an idle source; logs are read through their index; a fill reads each row once."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def idle_follower(application: Any, source: OracleSource) -> Follower:
 
 
 def poll_statements(standin: StandIn, source: OracleSource) -> list[str]:
-    """Return everything that a poll says, its end included."""
+    """Return all statements of a poll, including its end."""
     standin.said.clear()
     assert source.capture.open_cut([]) is None
     return standin.said
 
 
-def test_an_idle_poll_is_one_statement_and_ends_nothing(
+def test_an_idle_poll_is_one_statement_and_ends_no_transaction(
     idle_follower: Follower, source: OracleSource, standin: StandIn
 ) -> None:
     for _ in range(3):
@@ -48,7 +48,7 @@ def test_an_idle_poll_is_one_statement_and_ends_nothing(
     assert len(poll_statements(standin, source)) == 1
 
 
-def test_every_kind_of_news_ends_the_idle_polls(
+def test_every_kind_of_change_ends_the_idle_polls(
     idle_follower: Follower, application: Any, source: OracleSource
 ) -> None:
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one')")
@@ -61,7 +61,7 @@ def test_every_kind_of_news_ends_the_idle_polls(
     assert idle_follower.cut() is not None
 
 
-def test_what_waits_for_a_paused_table_makes_no_poll_dearer(
+def test_pending_changes_of_a_paused_table_add_no_statement_to_a_poll(
     idle_follower: Follower, application: Any, source: OracleSource, standin: StandIn
 ) -> None:
     source.registry.set_table_state(idle_follower.table_id("ITEM"), "PAUSED", "by hand")
@@ -113,7 +113,7 @@ def test_the_statistics_of_a_log_are_fixed(idle_follower: Follower, application:
 
 
 def handler_reads(source: OracleSource) -> int:
-    """Return how many rows and index entries the reader's session has read so far."""
+    """Return the number of rows and index entries that the reader's session has read so far."""
     cursor = source.database.reader.open().raw.cursor()
     cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
     return sum(

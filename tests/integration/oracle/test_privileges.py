@@ -1,4 +1,4 @@
-"""SELECT on one captured table is taken away (ORA-01031): it halts alone, and continues when it is back."""
+"""SELECT on one captured table is revoked (ORA-01031): the table halts alone, and continues after a new grant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USER = "limited@'127.0.0.1'"
 
 @pytest.fixture
 def limited_source(standin: StandIn, mariadb_oracle_server: MariaServer) -> Iterator[OracleSource]:
-    """Open the source as a user whose privileges can be revoked; triggers stay the administrator's."""
+    """Open the source as a user whose privileges can be revoked; the triggers belong to the administrator."""
     execute = mariadb_oracle_server.execute
     execute(f"CREATE USER {USER}")
     for grant in (f"ALL ON {SCHEMA}.*", f"ALL ON {DICTIONARY}.*", "SUPER, PROCESS ON *.*"):
@@ -51,7 +51,7 @@ def state(source: OracleSource) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("is_noticed_by", ["a cut", "the comparison"])
-def test_a_table_that_may_not_be_read_halts_alone(
+def test_a_table_that_venus_may_not_read_halts_alone(
     is_noticed_by: str, follower: Follower, limited_source: OracleSource, application: Any, standin: StandIn
 ) -> None:
     application.execute("INSERT INTO \"ITEM\" VALUES (1, 'one')")
@@ -77,7 +77,7 @@ def test_a_table_that_may_not_be_read_halts_alone(
     assert {key: row["V"] for key, row in follower.rows("ITEM").items()} == {("1",): "one"}
 
 
-def test_what_a_table_has_missed_before_it_has_missed_afterwards(
+def test_changes_missed_before_a_halt_are_still_missed_after_it(
     follower: Follower, limited_source: OracleSource, standin: StandIn
 ) -> None:
     table_id = follower.table_id("ITEM")
@@ -92,10 +92,10 @@ def test_what_a_table_has_missed_before_it_has_missed_afterwards(
     assert state(limited_source) == ("RESYNC", "a reason")
 
 
-def test_rows_that_are_gone_when_it_halts_are_missed(
+def test_rows_that_vanished_when_the_table_halted_are_noticed(
     follower: Follower, limited_source: OracleSource, application: Any, standin: StandIn
 ) -> None:
-    """What is seen of a table that may not be read is not remembered: no reason could be stored for it."""
+    """Looks at a table that VENUS may not read are not stored: no reason could be stored with them."""
     limited_source.capture.refresh_schemas()
     application.execute(f"INSERT INTO {DICTIONARY}.SEGMENTS VALUES ('ITEM', NULL, 2)")  # a TRUNCATE
     standin.server.execute(f'REVOKE SELECT ON {SCHEMA}."ITEM" FROM {USER}')
@@ -107,7 +107,7 @@ def test_rows_that_are_gone_when_it_halts_are_missed(
     assert state(limited_source)[0] == "RESYNC"
 
 
-def test_a_pause_of_an_operators_stays(follower: Follower, limited_source: OracleSource, standin: StandIn) -> None:
+def test_an_operators_pause_stays(follower: Follower, limited_source: OracleSource, standin: StandIn) -> None:
     limited_source.registry.set_table_state(follower.table_id("ITEM"), "PAUSED", "by hand")
     standin.server.execute(f'REVOKE SELECT ON {SCHEMA}."ITEM" FROM {USER}')
     limited_source.capture.refresh_schemas()

@@ -1,4 +1,4 @@
-"""What `venus check` says of the rows and of the database before a table is captured."""
+"""Findings of `venus check` about the rows and the database before a table is captured."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_character_sets_are_named(source: OracleSource) -> None:
     ("values", "column"),
     [("'c', 'größe', 'x'", "V"), ("'c', 'x', 'größe'", "BODY"), ("'c', CONCAT(RPAD('x', 2399, 'x'), 'ß'), NULL", "V")],
 )
-def test_a_text_that_the_server_would_alter_is_refused(
+def test_a_text_that_the_server_would_alter_is_refused_by_the_check(
     application: Any, source: OracleSource, values: str, column: str
 ) -> None:
     assert findings(source) == []

@@ -1,4 +1,4 @@
-"""The printed script is what the program executes; after a DBA has run it VENUS continues (`--dry-run`, `--adopt`)."""
+"""The printed script equals what the program executes; VENUS continues after a DBA ran it (`--dry-run`, `--adopt`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 EVERYTHING: tuple[list[str], list[str]] = (["*"], [])
 ENROLL = """CREATE TABLE "ENROLL" ("STUDENT_ID" NUMBER(10) NOT NULL, "COURSE" VARCHAR2(20) NOT NULL,
     "ESSAY" CLOB, PRIMARY KEY ("STUDENT_ID", "COURSE"))"""
-#: What only reads, or ends a transaction; the script's own frame is not the installation's either.
+#: Statements that only read or end a transaction; the frame of the script is no part of the installation either.
 _CHANGES = re.compile(r"(?!SELECT|ALTER SESSION|COMMIT$|ROLLBACK$|SET TRANSACTION)")
 
 
@@ -37,7 +37,7 @@ def script_of(source: OracleSource) -> Script:
 
 
 def run_script_by_hand(standin: StandIn, script: Script) -> None:
-    """Do what SQL*Plus would with a script, with no help of the program's."""
+    """Run a script as SQL*Plus would, without the program."""
     with closing(standin.connect()) as session:
         for statement in script.statements:
             session.cursor().execute(statement)
@@ -48,7 +48,7 @@ def changes(said: list[str]) -> list[str]:
     return [text for text in said if _CHANGES.match(text)]
 
 
-def test_the_script_has_what_is_executed_and_nothing_else(school: Any, source: OracleSource, standin: StandIn) -> None:
+def test_the_script_has_exactly_the_executed_statements(school: Any, source: OracleSource, standin: StandIn) -> None:
     script = script_of(source)
     adopted = [step.sql for step in source.installer.plan_install(*EVERYTHING) if step.adopted]
     standin.said.clear()
@@ -61,7 +61,7 @@ def test_the_script_has_what_is_executed_and_nothing_else(school: Any, source: O
     assert len(printed) > 30
 
 
-def test_the_removal_is_a_script_of_its_own(school: Any, source: OracleSource, standin: StandIn) -> None:
+def test_the_removal_has_its_own_script(school: Any, source: OracleSource, standin: StandIn) -> None:
     assert "DROP TABLE" not in source.installer.as_script(source.installer.plan_install(*EVERYTHING), removal=False)
     source.installer.install(*EVERYTHING)
     removal = read(source.installer.as_script(source.installer.plan_uninstall(), removal=True))
@@ -99,7 +99,7 @@ def test_a_dba_installs_and_the_program_continues(school: Any, source: OracleSou
     assert school.fetchall() == ()
 
 
-def test_a_script_that_was_cut_short_is_continued(school: Any, source: OracleSource, standin: StandIn) -> None:
+def test_a_script_that_was_interrupted_is_continued(school: Any, source: OracleSource, standin: StandIn) -> None:
     script = script_of(source)
     half = len(script.statements) // 2
     run_script_by_hand(standin, Script(statements=script.statements[:half]))
@@ -124,7 +124,7 @@ def test_a_script_that_was_cut_short_is_continued(school: Any, source: OracleSou
         ("DELETE FROM VENUS_CAPTURED_TABLE WHERE TABLE_ID = 2", "row of VENUS_CAPTURED_TABLE"),
     ],
 )
-def test_what_was_not_done_as_printed_is_refused_by_name(
+def test_steps_that_differ_from_the_script_are_refused_by_name(
     harm: str, said: str, school: Any, source: OracleSource, standin: StandIn
 ) -> None:
     run_script_by_hand(standin, script_of(source))
@@ -141,7 +141,7 @@ def test_a_trigger_of_another_text_is_refused(school: Any, source: OracleSource,
         source.installer.adopt(*EVERYTHING)
 
 
-def test_triggers_that_vanished_are_a_resync_by_hand_too(school: Any, source: OracleSource, standin: StandIn) -> None:
+def test_missing_triggers_cause_a_resync_by_script_too(school: Any, source: OracleSource, standin: StandIn) -> None:
     source.installer.install(*EVERYTHING)
     school.execute("DROP TRIGGER VENUS_U_00002")
     repair = script_of(source)
@@ -152,7 +152,7 @@ def test_triggers_that_vanished_are_a_resync_by_hand_too(school: Any, source: Or
     assert (state.state, "its triggers were created again" in state.reason) == ("RESYNC", True)
 
 
-def test_a_transaction_that_is_still_open_is_waited_for(
+def test_an_open_transaction_is_waited_for(
     school: Any, source: OracleSource, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("venus.adapters.dialects.oracle.installation.installer.ATTEMPTS", 2)
@@ -166,8 +166,8 @@ def test_a_transaction_that_is_still_open_is_waited_for(
     assert {t.state for t in source.registry.read_registered_tables()} == {"ACTIVE"}
 
 
-def test_a_text_is_executed_as_it_is_printed(school: Any, source: OracleSource) -> None:
-    """No adaptation of the stand-in's touches what a row trigger does, so the script's are an Oracle's."""
+def test_triggers_are_executed_as_they_are_printed(school: Any, source: OracleSource) -> None:
+    """No adaptation of the stand-in changes what a row trigger does: the script has the triggers of an Oracle."""
     row_triggers = [
         s for s in script_of(source).statements if re.match(r"CREATE OR REPLACE NONEDITIONABLE TRIGGER VENUS_[IUD]_", s)
     ]

@@ -1,4 +1,4 @@
-"""What changes rows without any trigger and without a note: noticed by the numbers of a table's segments."""
+"""Changes without a trigger and without a note are noticed by the numbers of a table's segments."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_truncate_without_a_note_marks_the_table(item: Follower, application: 
     assert state(source) == ("ACTIVE", "")
 
 
-def test_what_was_done_to_a_table_that_was_not_captured_is_no_news(
+def test_changes_of_a_table_before_its_capture_are_ignored(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
     source.capture.refresh_schemas()
@@ -86,7 +86,7 @@ def test_a_partition_that_is_exchanged_or_dropped_marks_the_table(
     assert state(source)[1].startswith(said)
 
 
-def test_a_partition_that_is_added_does_not(item: Follower, application: Any, source: OracleSource) -> None:
+def test_a_new_partition_does_not_mark_the_table(item: Follower, application: Any, source: OracleSource) -> None:
     application.execute("INSERT INTO DICTIONARY.SEGMENTS VALUES ('ITEM', 'P3', 103)")
     source.capture.refresh_schemas()
     assert state(source) == ("ACTIVE", "")
@@ -150,7 +150,7 @@ def test_a_table_that_is_dropped_during_a_comparison_is_gone(
     assert state(source)[1].startswith("the table is gone")
 
 
-def test_what_happens_to_a_paused_table_is_found_when_it_continues(
+def test_changes_of_a_paused_table_are_noticed_when_it_continues(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
     source.registry.set_table_state(2, "PAUSED", "")
@@ -162,16 +162,16 @@ def test_what_happens_to_a_paused_table_is_found_when_it_continues(
     assert state(source)[0] == "RESYNC"
 
 
-def alter(application: Any, trigger: str) -> None:
-    """Alter a trigger as far as the dictionary shows it: off and on again, so that nothing else is different."""
+def disable_and_enable(application: Any, trigger: str) -> None:
+    """Disable and enable a trigger as the dictionary shows it: only its time has changed."""
     application.execute(f"REPLACE INTO DICTIONARY.ALTERED_TRIGGERS VALUES ('{trigger}', NOW() + INTERVAL 1 HOUR)")
 
 
-def test_a_trigger_that_was_off_for_a_moment_marks_the_table(
+def test_a_trigger_that_was_disabled_for_a_moment_marks_the_table(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
-    alter(application, "VENUS_U_00002")
-    note(application, "ALTER")  # of the table, at the same time: it excuses no trigger
+    disable_and_enable(application, "VENUS_U_00002")
+    note(application, "ALTER")  # DDL of the table at the same time does not explain the trigger's change
     source.capture.refresh_schemas()
     now, reason = state(source)
     assert now == "RESYNC"
@@ -182,11 +182,11 @@ def test_a_trigger_that_was_off_for_a_moment_marks_the_table(
     assert state(source) == ("ACTIVE", "")
 
 
-def test_a_trigger_that_was_off_before_the_table_is_read_again_has_missed_nothing(
+def test_a_trigger_that_was_disabled_before_a_new_fill_has_missed_nothing(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
     source.capture.restart_fill(2)
-    alter(application, "VENUS_I_00002")
+    disable_and_enable(application, "VENUS_I_00002")
     source.capture.refresh_schemas()
     assert state(source) == ("ACTIVE", "")
     item.drain()
@@ -198,18 +198,16 @@ def test_a_trigger_that_was_off_before_the_table_is_read_again_has_missed_nothin
     assert state(source)[0] == "RESYNC"
 
 
-def test_a_truncate_is_no_excuse_for_a_trigger(item: Follower, application: Any, source: OracleSource) -> None:
+def test_a_truncate_does_not_explain_an_altered_trigger(item: Follower, application: Any, source: OracleSource) -> None:
     application.execute('TRUNCATE TABLE "ITEM"')
     note(application, "TRUNCATE")
-    alter(application, "VENUS_D_00002")
-    item.drain()  # forgets the segments, and not the triggers
+    disable_and_enable(application, "VENUS_D_00002")
+    item.drain()  # the cut forgets the segments, but not the triggers
     source.capture.refresh_schemas()
     assert state(source)[1].startswith("VENUS_D_00002 altered")
 
 
-def test_an_older_installation_has_nothing_to_remember_them_in(
-    item: Follower, application: Any, source: OracleSource
-) -> None:
+def test_an_older_installation_cannot_store_segments(item: Follower, application: Any, source: OracleSource) -> None:
     application.execute("DROP TABLE VENUS_SEGMENT")
     application.execute('TRUNCATE TABLE "ITEM"')
     note(application, "TRUNCATE")
@@ -219,14 +217,14 @@ def test_an_older_installation_has_nothing_to_remember_them_in(
     assert "table VENUS_SEGMENT" in made
 
 
-def test_a_trigger_that_oracle_compiles_has_missed_nothing(
+def test_a_trigger_that_oracle_recompiles_has_missed_nothing(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
     application.execute("INSERT INTO DICTIONARY.INVALID_TRIGGERS VALUES ('VENUS_U_00002')")
     source.capture.refresh_schemas()
     assert state(source) == ("ACTIVE", "")
     application.execute("DELETE FROM DICTIONARY.INVALID_TRIGGERS")
-    alter(application, "VENUS_U_00002")  # compiled, as it fired
+    disable_and_enable(application, "VENUS_U_00002")  # recompiled when it fired
     source.capture.refresh_schemas()
     assert state(source) == ("ACTIVE", "")
     application.execute("UPDATE DICTIONARY.ALTERED_TRIGGERS SET ALTERED = NOW() + INTERVAL 2 HOUR")
@@ -234,11 +232,11 @@ def test_a_trigger_that_oracle_compiles_has_missed_nothing(
     assert state(source)[1].startswith("VENUS_U_00002 altered")
 
 
-def test_an_upgrade_of_the_server_compiles_all_triggers_and_no_table_is_read_again(
+def test_a_server_upgrade_that_recompiles_all_triggers_causes_no_new_fill(
     item: Follower, application: Any, source: OracleSource, standin: StandIn
 ) -> None:
     for letter in "IUD":
-        alter(application, f"VENUS_{letter}_00002")
+        disable_and_enable(application, f"VENUS_{letter}_00002")
     application.execute("UPDATE DICTIONARY.PRODUCT_COMPONENT_VERSION SET VERSION_FULL = '19.28.0.0.0'")
     try:
         with closing(OracleSource(standin)) as upgraded:

@@ -1,4 +1,4 @@
-"""The Oracle dialect's own statements on MariaDB in Oracle mode: triggers as generated, cuts, local transaction."""
+"""The Oracle dialect's own statements on MariaDB in Oracle mode: generated triggers, cuts, local transaction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def enroll(application: Any, source: OracleSource) -> Follower:
     return follower
 
 
-def test_rows_that_were_there_are_filled_in_canonical_text(enroll: Follower) -> None:
+def test_existing_rows_are_filled_in_canonical_text(enroll: Follower) -> None:
     row = enroll.rows("ENROLL")["1", "Math"]
     assert row["GRADE"] == "9.50"
     assert row["SEEN"] == "2026-11-20 08:30:00"
@@ -38,7 +38,7 @@ def test_rows_that_were_there_are_filled_in_canonical_text(enroll: Follower) -> 
     assert row["SCAN"] == b"\x00\xff"
 
 
-def test_the_triggers_run_as_they_are_generated(enroll: Follower, standin: StandIn) -> None:
+def test_the_triggers_run_as_generated(enroll: Follower, standin: StandIn) -> None:
     made = [
         s
         for s in standin.said
@@ -60,13 +60,13 @@ def test_insert_update_delete_and_a_new_key(enroll: Follower, application: Any) 
     assert rows["2", "Math"]["GRADE"] == "7.00"
 
 
-def test_only_the_case_of_a_key_changes(enroll: Follower, application: Any) -> None:
+def test_a_key_may_change_only_its_case(enroll: Follower, application: Any) -> None:
     application.execute("""UPDATE "ENROLL" SET "COURSE" = 'MATH'""")
     enroll.drain()
     assert set(enroll.rows("ENROLL")) == {("1", "MATH")}
 
 
-def test_a_fill_continues_behind_its_last_row(application: Any, source: OracleSource) -> None:
+def test_a_fill_continues_after_its_last_row(application: Any, source: OracleSource) -> None:
     application.execute(ENROLL)
     for student in range(1, 8):
         application.execute(
@@ -117,7 +117,7 @@ def test_log_rows_that_another_session_removed_are_reported(
 
 def test_a_noted_truncate_empties_the_table(enroll: Follower, application: Any) -> None:
     application.execute('TRUNCATE TABLE "ENROLL"')
-    # what the DDL trigger writes, which MariaDB does not have
+    # the note that the DDL trigger would write, which MariaDB does not have
     application.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'TRUNCATE', 'APP', 'ENROLL', NULL)")
     application.execute("""INSERT INTO "ENROLL" ("STUDENT_ID", "COURSE") VALUES (5, 'new')""")
     enroll.drain()
@@ -129,12 +129,12 @@ def test_a_noted_truncate_empties_the_table(enroll: Follower, application: Any) 
 def test_a_new_column_is_a_new_version_and_is_filled(enroll: Follower, application: Any) -> None:
     application.execute("""ALTER TABLE "ENROLL" ADD "ROOM" VARCHAR2(10) DEFAULT 'A1'""")
     application.execute("INSERT INTO VENUS_DDL VALUES (VENUS_SEQ.NEXTVAL, 'ALTER', 'APP', 'ENROLL', NULL)")
-    assert enroll.cut() is None  # finds the new version, and nothing that has changed
+    assert enroll.cut() is None  # finds the new version, and no changed value
     enroll.drain()
     assert enroll.rows("ENROLL")["1", "Math"]["ROOM"] == "A1"
 
 
-def test_a_dropped_trigger_marks_its_table_and_install_mends_it(
+def test_a_dropped_trigger_marks_its_table_and_install_restores_it(
     enroll: Follower, source: OracleSource, application: Any
 ) -> None:
     application.execute("DROP TRIGGER VENUS_U_00002")
@@ -148,7 +148,7 @@ def test_a_dropped_trigger_marks_its_table_and_install_mends_it(
     assert {t.schema.name: t.state for t in source.registry.read_registered_tables()}["ENROLL"] == "ACTIVE"
 
 
-def test_a_trigger_that_does_not_compile_is_not_left_behind(application: Any, source: OracleSource) -> None:
+def test_a_trigger_that_does_not_compile_is_removed(application: Any, source: OracleSource) -> None:
     application.execute(ENROLL)
     application.execute("INSERT INTO DICTIONARY.INVALID_TRIGGERS VALUES ('VENUS_U_00002')")
     application.execute(
@@ -169,7 +169,7 @@ def test_a_trigger_that_does_not_compile_is_not_left_behind(application: Any, so
     )
 
 
-def test_triggers_that_cannot_be_made_again_leave_the_application_alone(
+def test_triggers_that_cannot_be_recreated_do_not_fail_the_application(
     enroll: Follower, source: OracleSource, application: Any
 ) -> None:
     application.execute("DROP TRIGGER VENUS_U_00002")
@@ -205,14 +205,14 @@ def test_a_check_finds_what_no_target_can_hold(application: Any, source: OracleS
     assert not any(f.blocks for f in found.values())
 
 
-def test_a_check_names_the_grants_that_would_show_who_blocks(application: Any, source: OracleSource) -> None:
+def test_a_check_names_the_grants_that_would_show_blocking_sessions(application: Any, source: OracleSource) -> None:
     (found,) = [f for f in source.installer.check(["*"], []) if "open transaction" in f.message]
     assert 'GRANT SELECT ON GV_$TRANSACTION TO "APP";' in found.remedy
     assert not found.blocks
 
 
-def test_who_blocks_is_known_where_it_may_be_seen(enroll: Follower, source: OracleSource, application: Any) -> None:
-    """The two views as an Oracle has them, by hand: a transaction that has been open for 90 seconds."""
+def test_blocking_sessions_are_named_if_visible(enroll: Follower, source: OracleSource, application: Any) -> None:
+    """The test makes both views as an Oracle has them: a transaction has been open for 90 seconds."""
     views = 'GRANT SELECT ON GV_$LOCKED_OBJECT TO "APP"; GRANT SELECT ON GV_$TRANSACTION TO "APP";'
     assert source.capture.describe_blockers() == f"not shown without {views}"
     columns = "'VENUS_L_00002' AS NAME, 90 AS AGE, 57 AS SESSION_ID"
@@ -226,7 +226,7 @@ def test_who_blocks_is_known_where_it_may_be_seen(enroll: Follower, source: Orac
     assert "not shown" in source.capture.describe_blockers()
 
 
-def test_a_column_travels_as_it_was_asked_to(application: Any, standin: StandIn) -> None:
+def test_a_column_is_carried_with_the_requested_type(application: Any, standin: StandIn) -> None:
     application.execute('CREATE TABLE "FLAGS" ("ID" NUMBER(9) PRIMARY KEY, "ON" NUMBER(1), "DAY" DATE, "U" RAW(16))')
     application.execute("""INSERT INTO "FLAGS" VALUES (1, 1, '2026-11-21', X'000102030405060708090a0b0c0d0e0f')""")
     asked = {"FLAGS.ON": "boolean", "APP.FLAGS.DAY": "date", "flags.u": "uuid"}
@@ -258,9 +258,7 @@ def test_a_log_of_an_older_version_is_named_and_widened(
     assert {t.state for t in source.registry.read_registered_tables()} == {"ACTIVE"}
 
 
-def test_a_key_with_another_form_silences_its_triggers(
-    enroll: Follower, source: OracleSource, application: Any
-) -> None:
+def test_a_key_of_another_form_disables_its_triggers(enroll: Follower, source: OracleSource, application: Any) -> None:
     application.execute('ALTER TABLE "ENROLL" MODIFY "STUDENT_ID" NUMBER(12,2) NOT NULL')
     source.capture.refresh_schemas()
     state = {t.schema.name: t for t in source.registry.read_registered_tables()}["ENROLL"]

@@ -1,4 +1,4 @@
-"""What `venus assess` reads of an Oracle's server and code, and what it says of views that its user may not read."""
+"""The survey of an Oracle's server and code by `venus assess`, and its notes about views that the user may not read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def surveyed_standin(standin: StandIn) -> StandIn:
 
 @pytest.fixture
 def curious(surveyed_standin: StandIn, mariadb_oracle_server: MariaServer) -> Iterator[StandIn]:
-    """Open a session of a user who may read no view of the server's own."""
+    """Open a session of a user who may read no system view."""
     execute = mariadb_oracle_server.execute
     execute(f"CREATE USER {USER}")
     execute(f"GRANT ALL ON {SCHEMA}.* TO {USER}")
@@ -76,7 +76,7 @@ def test_version_patch_instances_role_and_code_are_named(surveyed_standin: Stand
     assert found.unknown == []
 
 
-def test_a_view_that_may_not_be_read_is_named_with_its_grant(curious: StandIn) -> None:
+def test_an_unreadable_view_is_named_with_its_grant(curious: StandIn) -> None:
     found = read_facts(curious)
 
     assert found.unknown == [
@@ -92,4 +92,4 @@ def test_a_view_that_may_not_be_read_is_named_with_its_grant(curious: StandIn) -
         "invalid objects",
     }
     assert (found.log_rates.redo, found.log_rates.undo) == (None, None)
-    assert read_facts(curious, "11.2").unknown == found.unknown[1:]  # it has no list of patches
+    assert read_facts(curious, "11.2").unknown == found.unknown[1:]  # the stand-in has no list of patches

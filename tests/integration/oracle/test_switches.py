@@ -1,4 +1,4 @@
-"""RAW(16) as uuid and whole numbers as bigint: one switch each, keys included, proved by reading the data."""
+"""RAW(16) as uuid and whole numbers as bigint: one switch each, also for keys, verified by reading the data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def types(source: OracleSource) -> dict[str, str]:
     return {name: f"{kind.kind.name} {kind.length}" for name, kind in found.items()}
 
 
-def test_keys_travel_as_uuid_through_fill_change_and_deletion(shop: Any, standin: StandIn) -> None:
+def test_keys_are_carried_as_uuid_through_fill_change_and_deletion(shop: Any, standin: StandIn) -> None:
     with closing(OracleSource(standin, OracleOptions(type_map=SWITCHES))) as source:
         source.installer.install(*EVERYTHING)
         assert types(source) == {"ID": "UUID 0", "NO": "INT 8", "BOOK": "DECIMAL 0", "R": "BYTES 20"}
@@ -59,7 +59,7 @@ def test_keys_travel_as_uuid_through_fill_change_and_deletion(shop: Any, standin
         }
 
 
-def test_a_switch_of_the_command_is_recorded_column_by_column(
+def test_a_switch_on_the_command_line_is_recorded_column_by_column(
     shop: Any, source: OracleSource, standin: StandIn
 ) -> None:
     source.installer.request_types({"RAW(16)": "uuid", "ORDERS.BOOK": "bigint"}, *EVERYTHING)
@@ -71,14 +71,14 @@ def test_a_switch_of_the_command_is_recorded_column_by_column(
         assert types(another)["ID"] == "UUID 0"
 
 
-def test_a_single_column_goes_before_the_switch(shop: Any, standin: StandIn) -> None:
+def test_an_option_for_one_column_takes_precedence_over_the_switch(shop: Any, standin: StandIn) -> None:
     asked = SWITCHES | {"ORDERS.ID": "usual"}
     with closing(OracleSource(standin, OracleOptions(type_map=asked))) as source:
         (table,) = source.dictionary.read_tables(*EVERYTHING)
         assert {c.name: c.type.kind.name for c in table.columns}["ID"] == "BYTES"
 
 
-def test_the_proof_reads_every_row_and_blocks_what_does_not_fit(shop: Any, standin: StandIn) -> None:
+def test_the_verification_reads_every_row_and_blocks_on_a_value_that_does_not_fit(shop: Any, standin: StandIn) -> None:
     asked = {"RAW(16)": "uuid", "ORDERS.BOOK": "bigint"}
     with closing(OracleSource(standin, OracleOptions(type_map=asked))) as source:
         said = {f.message for f in source.installer.check(*EVERYTHING) if f.where == "APP.ORDERS"}
@@ -95,7 +95,7 @@ def test_the_proof_reads_every_row_and_blocks_what_does_not_fit(shop: Any, stand
             source.installer.install(*EVERYTHING)
 
 
-def test_a_table_is_proved_once_and_not_when_it_is_captured(shop: Any, standin: StandIn) -> None:
+def test_a_table_is_verified_once_and_not_while_it_is_captured(shop: Any, standin: StandIn) -> None:
     with closing(OracleSource(standin, OracleOptions(type_map=SWITCHES))) as source:
         source.installer.check(*EVERYTHING)
         source.installer.install(*EVERYTHING)
@@ -103,7 +103,7 @@ def test_a_table_is_proved_once_and_not_when_it_is_captured(shop: Any, standin: 
     assert sum("VSIZE(" in text for text in standin.said) == 1
 
 
-def test_a_value_that_comes_later_and_does_not_fit_halts_its_table(shop: Any, standin: StandIn) -> None:
+def test_a_later_value_that_does_not_fit_halts_its_table(shop: Any, standin: StandIn) -> None:
     with closing(OracleSource(standin, OracleOptions(type_map={"RAW(16)": "uuid"}))) as source:
         source.installer.install(*EVERYTHING)
         follower = Follower(source)
@@ -116,7 +116,7 @@ def test_a_value_that_comes_later_and_does_not_fit_halts_its_table(shop: Any, st
         cut.rollback()
 
 
-def test_the_switches_are_offered_where_they_were_not_asked_for(shop: Any, source: OracleSource) -> None:
+def test_check_suggests_the_switches_that_were_not_requested(shop: Any, source: OracleSource) -> None:
     offered = [f for f in source.installer.check(*EVERYTHING) if f.where == "types"]
     assert [(f.message, f.blocks) for f in offered] == [
         ("1 columns of type RAW(16) could be carried as uuid, for example APP.ORDERS.ID", False)
@@ -124,7 +124,7 @@ def test_the_switches_are_offered_where_they_were_not_asked_for(shop: Any, sourc
     assert offered[0].remedy.startswith('"RAW(16)" = "uuid" in [source.type_map]')
 
 
-def test_a_key_that_becomes_another_text_is_no_new_version(shop: Any, source: OracleSource, standin: StandIn) -> None:
+def test_a_key_with_another_text_form_makes_no_new_version(shop: Any, source: OracleSource, standin: StandIn) -> None:
     source.installer.install(*EVERYTHING)
     with closing(OracleSource(standin, OracleOptions(type_map=SWITCHES))) as other:
         other.capture.refresh_schemas()
@@ -133,7 +133,7 @@ def test_a_key_that_becomes_another_text_is_no_new_version(shop: Any, source: Or
         assert types(other)["ID"] == "BYTES 16"
 
 
-def test_a_switch_without_columns_is_refused(application: Any, source: OracleSource) -> None:
+def test_a_switch_that_matches_no_column_is_refused(application: Any, source: OracleSource) -> None:
     application.execute('CREATE TABLE "T" ("ID" NUMBER(9) PRIMARY KEY)')
     with pytest.raises(ConfigError, match=r"--type-map RAW\(16\): no captured table has a column of type RAW\(16\)"):
         source.installer.request_types({"RAW(16)": "uuid"}, *EVERYTHING)

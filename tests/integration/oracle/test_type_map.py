@@ -1,4 +1,4 @@
-"""`install-triggers --type-map` on the stand-in: recorded at the source, found there by every session."""
+"""`install-triggers --type-map` on the stand-in: the source stores the map, and every session reads it there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def flags(application: Any) -> Any:
 
 
 def read(standin: StandIn, configured: dict[str, str] | None = None) -> dict[str, Any]:
-    """Read the one row as another process does."""
+    """Read the one row as another process would."""
     with closing(OracleSource(standin, OracleOptions(type_map=configured or {}))) as source:
         follower = Follower(source)
         source.capture.restart_fill(follower.table_id("FLAGS"))
@@ -39,7 +39,7 @@ def read(standin: StandIn, configured: dict[str, str] | None = None) -> dict[str
         return row
 
 
-def test_what_was_asked_for_is_recorded_and_goes_before_the_configuration(
+def test_the_requested_types_are_recorded_and_override_the_configuration(
     flags: Any, source: OracleSource, standin: StandIn
 ) -> None:
     source.installer.request_types({"flags.on": "boolean", "APP.FLAGS.DAY": "date", "FLAGS.MIXED": "uuid"}, *EVERYTHING)
@@ -79,7 +79,7 @@ def test_a_dry_run_and_a_check_record_nothing(flags: Any, source: OracleSource, 
         ("NUMBER(*,0)", "uuid", r"columns of type NUMBER\(\*,0\) cannot be carried as 'uuid'"),
     ],
 )
-def test_what_means_nothing_is_refused_by_name(
+def test_an_invalid_type_map_is_refused_by_name(
     asked: str, to: str, said: str, flags: Any, source: OracleSource
 ) -> None:
     with pytest.raises(ConfigError, match=said):
@@ -92,7 +92,7 @@ def test_another_source_has_no_such_option() -> None:
         open_source(settings, {"T.C": "boolean"})
 
 
-def test_uninstalling_takes_the_record_away(flags: Any, source: OracleSource) -> None:
+def test_uninstalling_removes_the_record(flags: Any, source: OracleSource) -> None:
     source.installer.request_types({"FLAGS.ON": "boolean"}, *EVERYTHING)
     source.installer.install(*EVERYTHING)
     source.installer.uninstall()

@@ -1,4 +1,4 @@
-"""A log that would fill its tablespace: its table is given up before the application's statements fail."""
+"""A log that would fill its tablespace: its table leaves capture before the application's statements fail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_limited(standin: StandIn, limits: LogLimits) -> OracleSource:
 
 @pytest.fixture
 def limited_source(application: Any, standin: StandIn) -> Iterator[OracleSource]:
-    """Open the source of an installation with a valve, on two tables."""
+    """Open the source of an installation with limited logs, on two tables."""
     for name in ("ITEM", "SHELF"):
         application.execute(f'CREATE TABLE "{name}" ("ID" NUMBER(9) PRIMARY KEY, "V" VARCHAR2(20))')
     application.execute("INSERT INTO DICTIONARY.SESSION_PRIVS VALUES ('CREATE JOB')")
@@ -41,7 +41,7 @@ def limited_source(application: Any, standin: StandIn) -> Iterator[OracleSource]
 
 
 def run_job(application: Any, standin: StandIn) -> None:
-    """Run what the scheduler would: the text that the installation gave it."""
+    """Run the scheduler's job: the text that the installation stored."""
     application.execute("SELECT JOB_ACTION FROM DICTIONARY.JOBS WHERE JOB_NAME = 'VENUS_VALVE'")
     ((action,),) = application.fetchall()
     session = OracleSession(standin)
@@ -64,7 +64,7 @@ def insert(application: Any, table: str, numbers: range) -> None:
         application.execute(f"INSERT INTO \"{table}\" VALUES ({number}, 'v')")
 
 
-def test_a_log_at_its_limit_is_given_up_while_venus_is_away_and_comes_back(
+def test_a_table_whose_log_is_full_is_given_up_while_venus_is_away_and_filled_again(
     limited_source: OracleSource, application: Any, standin: StandIn
 ) -> None:
     follower = Follower(limited_source)
@@ -101,14 +101,14 @@ def test_a_log_at_its_limit_is_given_up_while_venus_is_away_and_comes_back(
     assert len(follower.rows("ITEM")) == ROWS_MAX + 1 + 43
 
 
-def test_capture_gives_a_log_up_where_no_job_runs(limited_source: OracleSource, application: Any) -> None:
+def test_capture_gives_up_a_table_with_a_full_log_without_a_job(limited_source: OracleSource, application: Any) -> None:
     insert(application, "ITEM", range(ROWS_MAX))
     limited_source.capture.limit_logs()
     assert states(limited_source)["ITEM"][0] == "RESYNC"
     assert triggers(application, "ITEM") == 0
 
 
-def test_a_paused_table_does_not_fill_its_log_either(limited_source: OracleSource, application: Any) -> None:
+def test_the_log_of_a_paused_table_is_limited_too(limited_source: OracleSource, application: Any) -> None:
     limited_source.registry.set_table_state(2, "PAUSED", "by an operator")
     insert(application, "ITEM", range(ROWS_MAX))
     limited_source.capture.limit_logs()
@@ -129,7 +129,7 @@ def test_a_log_is_limited_in_bytes_too(
         assert triggers(application, "ITEM") == left
 
 
-def test_the_job_follows_the_settings_and_goes_with_the_installation(
+def test_the_job_follows_the_settings_and_is_removed_with_the_installation(
     limited_source: OracleSource, application: Any, standin: StandIn
 ) -> None:
     def job() -> str:
@@ -159,7 +159,7 @@ def test_an_inventory_lists_jobs_of_the_application_only(limited_source: OracleS
     assert sorted(jobs()) == ["APP.NIGHTLY", "APP.VENUS_VALVE"], "one of the application, whatever its name is"
 
 
-def test_the_script_has_the_job_and_says_what_a_dba_grants(application: Any, standin: StandIn) -> None:
+def test_the_script_has_the_job_and_names_the_grants(application: Any, standin: StandIn) -> None:
     application.execute('CREATE TABLE "ITEM" ("ID" NUMBER(9) PRIMARY KEY)')
     application.execute("INSERT INTO DICTIONARY.SESSION_PRIVS VALUES ('CREATE JOB')")
     limits = LogLimits(rows_max=ROWS_MAX, tablespace="venus_log")

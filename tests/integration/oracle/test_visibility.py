@@ -1,4 +1,4 @@
-"""Rows and values that VENUS's user does not see: a table is refused by name, and nothing becomes a deletion."""
+"""Rows and values hidden from VENUS's user: the table is refused by name, and no hidden row becomes a deletion."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def state(source: OracleSource) -> tuple[str, str]:
 
 
 def execute_untriggered(application: Any, sql: str) -> None:
-    """Let a statement be one that fires no trigger for deletions."""
+    """Execute a statement without the trigger for deletions."""
     application.execute("SHOW CREATE TRIGGER VENUS_D_00002")
     made = application.fetchall()[0][2]
     application.execute("DROP TRIGGER VENUS_D_00002")
@@ -37,7 +37,7 @@ def execute_untriggered(application: Any, sql: str) -> None:
     application.execute(made)
 
 
-def test_a_row_that_vanishes_without_a_deletion_is_not_sent_as_one(
+def test_a_row_that_vanished_without_a_deletion_is_not_sent_as_deleted(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
     application.execute("""UPDATE "ITEM" SET "V" = 'x'""")
@@ -56,7 +56,7 @@ def test_a_row_that_vanishes_without_a_deletion_is_not_sent_as_one(
     assert "without a logged deletion" in reason
 
 
-def test_reading_the_table_again_ends_it(item: Follower, application: Any, source: OracleSource) -> None:
+def test_a_new_fill_of_the_table_ends_the_halt(item: Follower, application: Any, source: OracleSource) -> None:
     application.execute("""UPDATE "ITEM" SET "V" = 'x'""")
     execute_untriggered(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')
     item.drain()
@@ -66,7 +66,7 @@ def test_reading_the_table_again_ends_it(item: Follower, application: Any, sourc
     assert state(source) == ("ACTIVE", "")
 
 
-def test_a_sweep_that_is_under_way_is_not_disturbed_by_one(
+def test_a_sweep_in_progress_is_not_disturbed_by_a_vanished_row(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
     application.execute("""UPDATE "ITEM" SET "V" = 'x'""")
@@ -77,7 +77,7 @@ def test_a_sweep_that_is_under_way_is_not_disturbed_by_one(
     assert state(source) == ("ACTIVE", "")
 
 
-def test_rows_that_are_deleted_are_still_deletions(item: Follower, application: Any, source: OracleSource) -> None:
+def test_deleted_rows_are_still_sent_as_deletions(item: Follower, application: Any, source: OracleSource) -> None:
     application.execute("""UPDATE "ITEM" SET "V" = 'x' WHERE "ID" = 1""")
     application.execute('DELETE FROM "ITEM" WHERE "ID" < 3')
     application.execute("""INSERT INTO "ITEM" VALUES (7, 'd')""")
@@ -109,11 +109,11 @@ def test_a_table_under_a_policy_is_refused_until_the_user_is_exempt(
     source.installer.install(["*"], [])
 
 
-def test_a_policy_that_comes_later_is_noticed_and_nothing_is_read_under_it(
+def test_a_policy_that_is_added_later_is_noticed_and_no_row_is_read_under_it(
     item: Follower, application: Any, source: OracleSource
 ) -> None:
     application.execute("INSERT INTO DICTIONARY.ALL_POLICIES VALUES ('APP', 'ITEM', 'BY_BRANCH', 'YES', 'YES')")
-    execute_untriggered(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')  # as the policy would show it
+    execute_untriggered(application, 'DELETE FROM "ITEM" WHERE "ID" = 2')  # as the policy would hide the row
     source.capture.refresh_schemas()
     now, reason = state(source)
     assert (now, "policy BY_BRANCH" in reason) == ("RESYNC", True)
@@ -129,7 +129,7 @@ def test_a_policy_that_comes_later_is_noticed_and_nothing_is_read_under_it(
     assert state(source) == ("ACTIVE", "")
 
 
-def test_a_user_that_cannot_see_redactions_gets_a_note(
+def test_a_user_that_cannot_see_redaction_policies_gets_a_note(
     application: Any, source: OracleSource, mariadb_oracle_server: MariaServer
 ) -> None:
     mariadb_oracle_server.execute("RENAME TABLE REDACTION_POLICIES TO NOT_GRANTED", "DICTIONARY")

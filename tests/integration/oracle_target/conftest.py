@@ -1,4 +1,4 @@
-"""An Oracle target, on the stand-in, behind a broker that tests can steer."""
+"""An Oracle target on the stand-in, behind a fake broker that tests control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DDL at an Oracle target on the stand-in: in steps that the next process continues, or refused by name."""
+"""DDL at an Oracle target on the stand-in: done in steps that the next process continues, or refused by name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def next_version(schema: TableSchema, version: int) -> TableSchema:
 
 
 @pytest.mark.fault
-def test_a_process_killed_between_two_steps_of_ddl_is_continued(stage: Stage, broker: FakeDelivery) -> None:
+def test_ddl_continues_after_a_kill_between_any_two_steps(stage: Stage, broker: FakeDelivery) -> None:
     feed, schema, killed = stage.feed, items(), 0
     feed.describe(schema)
     feed.cut(put(1, "a", 1), put(2, "b", 2))
@@ -70,7 +70,7 @@ def test_a_process_killed_between_two_steps_of_ddl_is_continued(stage: Stage, br
 
 
 @pytest.mark.fault
-def test_a_load_killed_between_two_steps_of_ddl_is_continued(stage: Stage, broker: FakeDelivery) -> None:
+def test_a_load_continues_after_a_kill_between_two_steps_of_ddl(stage: Stage, broker: FakeDelivery) -> None:
     feed, place = stage.feed, place_of(stage)
     feed.describe(unique_label(items()), make_referring_schema(items(2, "others"), "amount", items()))
     feed.cut(*(put(i, f"label {i}", i) for i in range(20)), put(1, "other", 1, table=2))
@@ -85,8 +85,8 @@ def test_a_load_killed_between_two_steps_of_ddl_is_continued(stage: Stage, broke
     assert {row[2] for row in place.query('SHOW INDEX FROM "ITEMS"')} == {"PRIMARY", "ITEMS_ITEMS_LABEL"}
 
 
-def test_columns_are_dropped_renamed_widened_and_may_be_null(stage: Stage) -> None:
-    """Each statement is run once: what the dictionary shows already is not done again."""
+def test_columns_are_dropped_renamed_widened_and_made_nullable(stage: Stage) -> None:
+    """Each statement is executed once: a change that the dictionary shows is not repeated."""
     small, short = LogicalType(kind=Kind.INT, length=4), LogicalType(kind=Kind.TEXT, length=10)
     longer = LogicalType(kind=Kind.TEXT, length=200)
     first = table(1, "items", column(1, "id", INT), column(2, "a", short, nullable=False), column(3, "b", small))
@@ -150,7 +150,7 @@ def test_an_existing_table_that_differs_is_refused_by_name(statement: str, says:
     assert any(says in line for line in found), found
 
 
-def test_a_trigger_of_an_existing_table_is_refused_and_rows_are_taken_over(stage: Stage) -> None:
+def test_a_trigger_of_an_existing_table_is_refused_and_its_rows_are_adopted(stage: Stage) -> None:
     place = place_of(stage)
     place.query('CREATE TABLE "ITEMS" ("ID" NUMBER(19) PRIMARY KEY, "LABEL" CLOB, "AMOUNT" NUMBER(19))')
     assert not [f for f in stage.target.check([items()]) if f.blocks]
@@ -160,7 +160,7 @@ def test_a_trigger_of_an_existing_table_is_refused_and_rows_are_taken_over(stage
     assert any("trigger COUNTS" in line for line in found), found
 
 
-def test_a_server_that_is_unfit_is_refused_by_name(stage: Stage) -> None:
+def test_an_unsuitable_server_is_refused_by_name(stage: Stage) -> None:
     server, long = place_of(stage).standin.server, table(1, "a" * 31, column(1, "id", INT))
     server.execute("UPDATE NLS_DATABASE_PARAMETERS SET VALUE = 'US7ASCII'", DICTIONARY)
     server.execute("DELETE FROM SESSION_PRIVS WHERE PRIVILEGE = 'CREATE SEQUENCE'", DICTIONARY)

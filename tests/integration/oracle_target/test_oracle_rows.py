@@ -1,4 +1,4 @@
-"""Rows at an Oracle target on the stand-in: each value arrives exactly or waits, and no other row is ever hit."""
+"""Rows at an Oracle target on the stand-in: each value arrives exactly or waits, and no other row is ever changed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def kind_of(kind: Kind, **more: Any) -> LogicalType:
     return LogicalType(kind=kind, **more)
 
 
-#: By kind: the type, values that arrive exactly, values that Oracle would change.
+#: For each kind: the type, values that arrive exactly, values that Oracle would change.
 VALUES: dict[str, tuple[LogicalType, tuple[str | bytes, ...], tuple[str | bytes, ...]]] = {
     "number": (INT, ("9223372036854775807", "-9223372036854775808", "0"), ()),
     "short": (kind_of(Kind.INT, length=2), ("32767",), ()),
@@ -118,7 +118,7 @@ def test_every_value_arrives_exactly_or_waits_in_quarantine(way: str, stage: Sta
 
 
 def test_only_the_refused_row_waits_whatever_was_written_before_it(stage: Stage) -> None:
-    """Rows with empty LOBs are written first; they must be gone again before the refused one is looked for."""
+    """Rows with empty LOBs are written first; they are rolled back before the refused row is searched."""
     stage.feed.describe(items())
     stage.feed.cut(put(9, "old", 9))
     stage = stage.configure(on_error="quarantine")
@@ -132,7 +132,7 @@ def test_only_the_refused_row_waits_whatever_was_written_before_it(stage: Stage)
     assert read(stage, items()) == {("1",): ("", "1"), ("3",): ("", "3"), ("4",): ("fine", "4"), ("9",): ("old", "9")}
 
 
-def test_an_empty_key_and_an_empty_short_text_wait_and_a_clob_keeps_its_own(stage: Stage) -> None:
+def test_an_empty_key_and_an_empty_short_text_wait_and_an_empty_clob_is_stored(stage: Stage) -> None:
     short = column(3, "short", kind_of(Kind.TEXT, length=9))
     schema = table(1, "texts", column(1, "id", TEXT), column(2, "long"), short)
     stage = stage.configure(on_error="quarantine")
@@ -196,7 +196,7 @@ def test_a_target_gets_the_rows_of_its_predicate(stage: Stage) -> None:
     assert (state.predicate, state.rows_brought) == ("amount < 12", 2)
 
 
-def test_a_resync_sees_a_lob_that_differs(stage: Stage) -> None:
+def test_a_resync_notices_a_lob_that_differs(stage: Stage) -> None:
     stage.feed.describe(items())
     stage.feed.cut(put(1, "Label", 1), put(2, "b", 2), put(3, None, 3), put(4, "", 4))
     stage.target.load()
@@ -210,7 +210,7 @@ def test_a_resync_sees_a_lob_that_differs(stage: Stage) -> None:
 
 @contextmanager
 def watched_labels(place: OracleTargetPlace) -> Iterator[set[tuple[int, int, int]]]:
-    """Collect (rows, different labels, whether they are those of the offset) all the while, in one snapshot each."""
+    """Collect (rows, different labels, whether the labels match the offset) repeatedly, each from one snapshot."""
     seen: set[tuple[int, int, int]] = set()
     ended = threading.Event()
     text = """SELECT COUNT(*), COUNT(DISTINCT "LABEL"),
@@ -232,8 +232,8 @@ def watched_labels(place: OracleTargetPlace) -> Iterator[set[tuple[int, int, int
         reader.join()
 
 
-def test_rows_and_their_offset_appear_together(stage: Stage, broker: FakeDelivery) -> None:
-    """Every row has the offset behind its cut; another session never sees one without the other."""
+def test_rows_and_their_offset_become_visible_together(stage: Stage, broker: FakeDelivery) -> None:
+    """Every row has the offset after its cut; another session never sees one without the other."""
     stage.feed.describe(items())
     stage.feed.cut(*(put(i, 0, 50) for i in range(50)))
     stage.target.load()
@@ -263,7 +263,7 @@ def test_a_killed_load_and_a_killed_stream_leave_whole_cuts(stage: Stage, broker
     stage.compare_tables()
 
 
-def test_a_lost_session_is_opened_again(stage: Stage) -> None:
+def test_a_lost_session_is_reopened(stage: Stage) -> None:
     stage.feed.describe(items())
     stage.feed.cut(put(1, "a", 1))
     stage.target.load()
@@ -271,7 +271,7 @@ def test_a_lost_session_is_opened_again(stage: Stage) -> None:
     with stage.follow_in_thread() as reports:
         eventually(lambda: bool(reports), "the loop")
         for (session,) in place.query("SELECT id FROM information_schema.processlist WHERE db = 'APP'"):
-            with suppress(pymysql.OperationalError):  # it has ended by itself, or is the one that asks
+            with suppress(pymysql.OperationalError):  # the session has ended by itself, or is the one that asks
                 place.query(f"KILL {session}")
         stage.feed.cut(put(2, "b", 2))
         stage.wait_until_applied(stage.feed.broker.next_offset)
@@ -279,8 +279,8 @@ def test_a_lost_session_is_opened_again(stage: Stage) -> None:
     stage.compare_tables()
 
 
-def test_a_split_is_claimed_once(stage: Stage) -> None:
-    """A second attempt at a split of a load has nothing to do, and is no error."""
+def test_a_split_is_loaded_once(stage: Stage) -> None:
+    """A second attempt at a split has nothing to do, and raises no error."""
     stage.feed.describe(items())
     stage.target.load()
     target = open_database(stage.settings, stage.target.name)
@@ -289,8 +289,8 @@ def test_a_split_is_claimed_once(stage: Stage) -> None:
         assert [target.run_own(session, "claim_split", **claim) for _ in range(2)] == [1, 0]
 
 
-def test_a_second_writer_waits_for_the_position_and_sees_the_new_one(stage: Stage) -> None:
-    """Two processes that both believe to have the target's lock never apply from one position."""
+def test_a_second_writer_waits_for_the_position_and_reads_the_new_one(stage: Stage) -> None:
+    """Two processes that both believe to hold the target's lock never apply from one position."""
     stage.feed.describe(items())
     stage.feed.cut(put(1, "a", 1))
     stage.target.load()
@@ -307,7 +307,7 @@ def test_a_second_writer_waits_for_the_position_and_sees_the_new_one(stage: Stag
 
 
 def hold_position(target: RelationalDatabase, session: RelationalSession) -> tuple[Any, ...]:
-    """Begin a transaction as the apply loop does."""
+    """Begin a transaction that locks the position, as the apply loop does."""
     found = session.row(f"BEGIN; {target.own_text(session, 'hold_position')}")
     assert found is not None
     return found

@@ -1,4 +1,4 @@
-"""A database, a session of its application, and its source."""
+"""A PostgreSQL database, a session of its application, and a source that captures it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from venus.adapters.dialects.postgresql.capture import capture as sources
 from venus.adapters.dialects.postgresql.source import PostgresSource
 from venus.cli.prove.follower import Follower
 
-#: Opens the source and follows it.
+#: Function that opens the source and returns its follower.
 Start = Callable[[], Follower]
 
 
 class Sql:
-    """A session that commits every statement by itself."""
+    """An autocommit session."""
 
     def __init__(self, url: str) -> None:
         self.connection = psycopg2.connect(libpq(url))
@@ -36,19 +36,19 @@ class Sql:
         self.connection.close()
 
     def wait_for_a_waiter(self) -> None:
-        """Return when some session waits for a lock."""
+        """Wait until a session waits for a lock."""
         deadline = time.monotonic() + 60
         while not self("SELECT 1 FROM pg_locks WHERE NOT granted"):
             assert time.monotonic() < deadline, "no session waits"
 
 
 def keys(follower: Follower, table: str) -> set[str]:
-    """Return the keys of a table's rows, by their first column."""
+    """Return the keys of a table's rows: the values of their first column."""
     return {str(key[0]) for key in follower.rows(table)}
 
 
 def state(follower: Follower, table: str) -> tuple[str, str]:
-    """Return the state of a captured table, and why it has it."""
+    """Return the state of a captured table and the reason."""
     (found,) = [each for each in follower.source.registry.read_registered_tables() if each.schema.name == table]
     return found.state, found.reason
 
@@ -62,7 +62,7 @@ def sql(database: str) -> Iterator[Sql]:
 
 @pytest.fixture
 def open_sessions(database: str) -> Iterator[Callable[[], Sql]]:
-    """Open more sessions."""
+    """Return a function that opens more sessions."""
     sessions: list[Sql] = []
 
     def make() -> Sql:
@@ -83,7 +83,7 @@ def source(database: str) -> Iterator[PostgresSource]:
 
 @pytest.fixture
 def capture(source: PostgresSource) -> Callable[[], Follower]:
-    """Install on what there is, and fill."""
+    """Return a function that installs the triggers on all tables and fills."""
 
     def start() -> Follower:
         source.installer.install(["*"], [])

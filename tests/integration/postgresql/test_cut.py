@@ -31,7 +31,7 @@ from venus.model import BatchNo, BatchRecord, ChangeKind, Epoch, Sequence
 
 
 def plan_of(connection: PostgresConnection, rows: int, pages: int) -> str:
-    """Explain the statement that a cut of so many rows runs."""
+    """Return the plan of the statement that a cut of this many rows executes."""
     (captured,) = [c for c in load_captured_tables(connection)[0] if c.schema.name == "big"]
     assert captured.table is not None
     text = cut_statements.changes_query(
@@ -50,7 +50,7 @@ def test_few_changes_of_a_large_table_are_read_through_its_key(
     sql("CREATE TABLE big (id int PRIMARY KEY, v text)")
     sql("INSERT INTO big SELECT i, repeat('x', 50) FROM generate_series(1, 100000) i")
     capture()
-    # the planner's statistics of a log table are of another moment: here of one with very many rows
+    # the planner's statistics of a log table are always outdated: here they are of very many rows
     sql("UPDATE big SET v = 'y'")
     sql("ANALYZE venus.l_00002; ANALYZE big; DELETE FROM venus.l_00002")
     sql(f"UPDATE big SET v = 'z' WHERE id <= {logged}")
@@ -83,7 +83,7 @@ def test_an_opening_reads_few_changes_of_a_large_table_through_its_key(sql: Sql,
 def test_a_table_that_was_analysed_while_its_rows_came_is_read_through_its_key(
     sql: Sql, capture: Start, database: str
 ) -> None:
-    """For the planner it has no rows then: it would be read once, and gone through for each key."""
+    """For the planner it is empty then: the log would be read once, and searched for each key."""
     sql("CREATE TABLE big (id int PRIMARY KEY, v text)")
     sql("INSERT INTO big SELECT i, repeat('x', 50) FROM generate_series(1, 100000) i")
     capture()
@@ -100,7 +100,7 @@ def test_many_changes_are_read_in_one_pass(sql: Sql, capture: Start, database: s
     sql("CREATE TABLE big (id int PRIMARY KEY, v text)")
     sql("INSERT INTO big SELECT i, repeat('x', 50) FROM generate_series(1, 100000) i")
     capture()
-    sql("ANALYZE venus.l_00002")  # it is empty now: the planner believes in one row
+    sql("ANALYZE venus.l_00002")  # it is empty now: the planner estimates one row
     sql("UPDATE big SET v = 'y'")
     connection = PostgresConnection(database)
     plan = plan_of(connection, 100_000, 1000)
@@ -129,11 +129,11 @@ def test_a_fill_reads_each_chunk_through_the_key(sql: Sql, capture: Start, datab
     assert "Sort" not in plan_text
 
 
-# -- between snapshot and lock ---------------------------------------------------------------------------------------
+# -- between snapshot and lock ----------------------------------------------------------------------------------------
 
 
 class MeddlingConnection(PostgresConnection):
-    """Lets something happen just before the cut locks its tables."""
+    """Connection that runs a function just before the cut locks its tables."""
 
     meddle: Callable[[], object] = staticmethod(lambda: None)
 
@@ -171,7 +171,7 @@ def try_to_open(connection: MeddlingConnection, *, everywhere: bool) -> Postgres
     )
 
 
-def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
+def test_a_truncate_between_snapshot_and_read_is_not_taken_as_an_empty_table(
     sql: Sql, meddling: tuple[Follower, MeddlingConnection]
 ) -> None:
     follower, connection = meddling
@@ -186,7 +186,7 @@ def test_a_truncate_between_snapshot_and_read_does_not_look_like_an_empty_table(
 def test_a_small_cut_locks_its_tables_before_its_snapshot(
     meddling: tuple[Follower, MeddlingConnection], database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So a TRUNCATE that the lock has waited for is part of what it sees, and none follows it."""
+    """So the snapshot contains a TRUNCATE that the lock has waited for, and none follows it."""
     monkeypatch.setattr(cut_opening, "GIVE_WAY_MS", 120_000)
     _, connection = meddling
     application = PostgresConnection(database, application="application")
@@ -202,16 +202,16 @@ def test_a_small_cut_locks_its_tables_before_its_snapshot(
     first, rows = cut.read_sections(rows_max=100, bytes_max=1 << 20)
     assert first.kind is ChangeKind.TRUNCATE
     assert rows.count == 3
-    assert rows.is_deleted.sum() == 2  # of 1 and 2, which are gone
+    assert rows.is_deleted.sum() == 2  # the deletions of 1 and 2
     cut.rollback()
     commit.join()
     application.close()
 
 
-def test_a_small_cut_has_a_table_that_was_written_to_meanwhile(
+def test_a_small_cut_includes_a_table_that_was_written_meanwhile(
     sql: Sql, meddling: tuple[Follower, MeddlingConnection]
 ) -> None:
-    """All of what a snapshot shows is one cut: a table that the poll did not know of is part of it."""
+    """Everything that a snapshot shows is one cut, also a table that the poll did not report."""
     _, connection = meddling
     connection.meddle = lambda: sql("INSERT INTO other VALUES (5); INSERT INTO item VALUES (3)")
     meddled = connection.meddle
@@ -239,7 +239,7 @@ def test_ddl_between_registry_and_read_is_a_schema_change(sql: Sql, capture: Sta
     assert follower.rows("item") == {("1",): {"id": "1", "v": "five"}}
 
 
-# -- who else is there -----------------------------------------------------------------------------------------------
+# -- other sessions ----------------------------------------------------------------------------------------------------
 
 
 def test_a_hung_instance_cannot_block_its_successor_for_ever(sql: Sql, capture: Start, database: str) -> None:
@@ -311,7 +311,7 @@ READER = "import sys; from tests.integration.postgresql.test_cut import read_one
 
 
 def read_one_cut(url: str) -> tuple[int, int, int]:
-    """Commit one cut; return its number of rows and of sections, and the peak of this process's memory in MiB."""
+    """Commit one cut; return its number of rows and of sections, and the peak memory of this process in MiB."""
     source = PostgresSource(url)
     state = source.registry.raise_epoch(Epoch(source.registry.read_state().epoch + 1))
     cut = source.capture.open_cut([])
@@ -336,7 +336,7 @@ def test_a_transaction_of_a_million_rows_is_one_cut_in_little_memory(sql: Sql, c
     assert megabytes < 256
 
 
-def test_a_row_that_no_message_can_carry_halts_its_table_and_the_others_continue(
+def test_a_row_that_fits_into_no_message_halts_its_table_alone(
     sql: Sql, source: PostgresSource, capture: Start
 ) -> None:
     sql("CREATE TABLE doc (id int, at date, body bytea, PRIMARY KEY (at, id)); CREATE TABLE other (id int PRIMARY KEY)")
@@ -354,7 +354,7 @@ def test_a_row_that_no_message_can_carry_halts_its_table_and_the_others_continue
     assert [row["body"] for row in item.rows("doc").values()] == [b"less"]
 
 
-def test_the_application_never_loses_a_deadlock_against_a_cut(
+def test_the_application_is_never_the_victim_of_a_deadlock_with_a_cut(
     sql: Sql, open_sessions: Callable[[], Sql], capture: Start, database: str
 ) -> None:
     for name in ("a", "b"):
@@ -362,15 +362,15 @@ def test_the_application_never_loses_a_deadlock_against_a_cut(
     capture()
     sql("INSERT INTO a VALUES (1); INSERT INTO b VALUES (1)")
     application, source = open_sessions(), PostgresSource(database)
-    assert source.registry.read_state()  # connected
+    assert source.registry.read_state()  # the session is connected
     application("BEGIN")
     application("TRUNCATE b")
     cuts: list[object] = []
     reader = threading.Thread(target=lambda: cuts.append(source.capture.open_cut([])))
-    reader.start()  # takes a, and waits for b
+    reader.start()  # locks a, and waits for b
     while reader.is_alive() and not application("SELECT 1 FROM pg_locks WHERE NOT granted"):
         time.sleep(0.01)  # it waits for 0.2 s
-    reader.join(1.5)  # the server looks for a deadlock one second after a wait began: the application's would be next
+    reader.join(1.5)  # the server looks for a deadlock one second after a wait began; the application's would be next
     application("TRUNCATE a")
     application("COMMIT")
     reader.join(60)

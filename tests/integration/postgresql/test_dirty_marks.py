@@ -1,4 +1,4 @@
-"""A poll reads the dirty marks, however many logs there are; no change depends on when a mark was written."""
+"""A poll reads the dirty marks, however many logs exist; no change is lost whenever its mark is written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_poll_costs_the_same_for_one_table_and_for_many(sql: Sql, capture: Sta
     assert touched == {f"venus.l_{follower.table_id('t7'):05}"}
 
 
-def test_idling_does_not_read_the_dictionary_again(sql: Sql, capture: Start, statements: list[str]) -> None:
+def test_an_idle_source_does_not_read_the_dictionary_again(sql: Sql, capture: Start, statements: list[str]) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     follower.source.capture.refresh_schemas()
@@ -69,7 +69,7 @@ def test_idling_does_not_read_the_dictionary_again(sql: Sql, capture: Start, sta
         "DROP TABLE item",
     ],
 )
-def test_what_concerns_capture_changes_the_fingerprint(
+def test_changes_that_concern_capture_change_the_fingerprint(
     statement: str, sql: Sql, capture: Start, statements: list[str]
 ) -> None:
     sql("CREATE TYPE mood AS ENUM ('well')")
@@ -86,7 +86,7 @@ def test_what_concerns_capture_changes_the_fingerprint(
     assert len(statements) > 1
 
 
-def test_a_mark_that_is_lost_costs_time_and_no_change(sql: Sql, database: str) -> None:
+def test_a_lost_mark_delays_a_change_but_loses_none(sql: Sql, database: str) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     now = [0.0]
     source = PostgresSource(database, monotonic=lambda: now[0])
@@ -102,9 +102,7 @@ def test_a_mark_that_is_lost_costs_time_and_no_change(sql: Sql, database: str) -
     source.close()
 
 
-def test_the_look_into_every_log_opens_only_those_that_were_written_to(
-    sql: Sql, database: str, statements: list[str]
-) -> None:
+def test_the_check_of_every_log_opens_only_the_written_ones(sql: Sql, database: str, statements: list[str]) -> None:
     for n in range(30):
         sql(f"CREATE TABLE t{n} (id int PRIMARY KEY)")
     now = [0.0]
@@ -123,7 +121,7 @@ def test_the_look_into_every_log_opens_only_those_that_were_written_to(
     source.close()
 
 
-def test_a_poll_behind_a_cut_reads_in_one_round_trip(sql: Sql, capture: Start, statements: list[str]) -> None:
+def test_a_poll_after_a_cut_takes_one_round_trip(sql: Sql, capture: Start, statements: list[str]) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     follower.drain()
@@ -156,7 +154,7 @@ def test_writers_of_one_table_do_not_wait_for_each_other(
     assert marks(sql) == []
 
 
-def test_a_transaction_leaves_one_mark_a_table_and_a_statement_without_rows_none(sql: Sql, capture: Start) -> None:
+def test_a_transaction_leaves_one_mark_per_table_and_an_empty_statement_none(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     sql("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY LIST (id)")
     sql("CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1, 2)")
@@ -173,7 +171,7 @@ def test_a_transaction_leaves_one_mark_a_table_and_a_statement_without_rows_none
 
 
 @pytest.mark.parametrize("table", ["item", "parted"])
-def test_a_mark_that_was_rolled_back_to_a_savepoint_is_made_again(table: str, sql: Sql, capture: Start) -> None:
+def test_a_mark_that_was_rolled_back_to_a_savepoint_is_written_again(table: str, sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     sql("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY LIST (id)")
     sql("CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1, 2)")
@@ -189,7 +187,7 @@ def test_a_mark_that_was_rolled_back_to_a_savepoint_is_made_again(table: str, sq
 
 
 @pytest.mark.parametrize("change", ["TRUNCATE parted", "TRUNCATE parted_1", "TRUNCATE item", "DELETE FROM item"])
-def test_every_way_into_a_log_leaves_a_mark(change: str, sql: Sql, capture: Start) -> None:
+def test_every_kind_of_log_entry_leaves_a_mark(change: str, sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     sql("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY LIST (id)")
     sql("CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1, 2)")
@@ -239,7 +237,7 @@ def test_the_registry_is_loaded_again_when_another_process_has_changed_it(
     assert follower.rows("item") == {}, "the table is paused"
 
 
-def test_what_cuts_have_deleted_does_not_pile_up(
+def test_marks_deleted_by_cuts_do_not_accumulate(
     sql: Sql, capture: Start, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "TIDY_CUTS", 2)
@@ -256,10 +254,10 @@ def test_what_cuts_have_deleted_does_not_pile_up(
     assert len(tidied) == 6
     assert f"venus.l_{table_id:05}" in tidied[0]
     ((pages,),) = sql("SELECT pg_relation_size('venus.dirty') / 8192")
-    assert pages < 60  # nine for each two thousand: about a hundred without
+    assert pages < 60  # nine for each two thousand: about a hundred without the clean-up
 
 
-def test_a_server_that_does_not_know_how_to_tidy_is_asked_once(
+def test_a_server_that_cannot_clean_up_marks_is_asked_once(
     sql: Sql, capture: Start, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "TIDY_CUTS", 1)

@@ -1,6 +1,6 @@
-"""Objects that another session drops while the dictionary is read: the snapshot shows them, definitions are gone.
+"""Objects that another session drops while the dictionary is read: the snapshot has them, their definitions are gone.
 
-Functions such as pg_get_triggerdef() and format_type() read the newest catalogue, whatever the snapshot is.
+Functions such as pg_get_triggerdef() and format_type() read the newest catalogue, whatever the snapshot contains.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from venus.model import ForeignKey, TableSchema
 
 pytestmark = pytest.mark.integration
 
-#: The queries before which an object is dropped.
+#: Queries of the dictionary before which an object is dropped.
 PLACES = [
     *(("dictionary", block) for block in ("types", "columns", "indexes", "foreign_keys", "partitions", "signatures")),
     *(("structure", block) for block in ("checks", "indexes", "actions", "heirs", "defaults", "own_types")),
     ("dictionary", "dropped"),
     *(("triggers", block) for block in ("present", "functions", "logs", "seen_now")),
 ]
-#: Objects for each place. `{n}` is its number.
+#: DDL that makes the objects for each test; `{n}` is the object's number.
 ITEM = """
 CREATE TYPE mood_{n} AS ENUM ('good', 'bad');
 CREATE DOMAIN price_{n} AS numeric CONSTRAINT positive CHECK (VALUE > 0) CONSTRAINT round CHECK (VALUE = round(VALUE));
@@ -61,13 +61,13 @@ ALTERED = {
     "name": "ALTER TABLE item_{n} RENAME COLUMN price TO cost",
 }
 
-#: Lets another session commit a change immediately before a query within the block.
+#: Context manager: another session commits a change immediately before a query within the block.
 Interrupt = Callable[..., AbstractContextManager[None]]
 
 
 @pytest.fixture
 def interrupt(monkeypatch: pytest.MonkeyPatch, sql: Sql) -> Interrupt:
-    """Return a context manager that changes something before a query: `later` = so many executions later.
+    """Return a context manager that makes a change before a query, or `later` executions after it.
 
     The query has an older snapshot if its transaction has read anything. A change that would wait for a lock of that
     transaction is made at the end of the block.
@@ -201,10 +201,10 @@ def test_a_trigger_that_is_dropped_while_triggers_are_compared_is_noticed(
 
 
 @pytest.mark.parametrize("what", ["table and types", "type", "domain", "new type"])
-def test_an_installation_reports_what_changes_while_it_reads_the_dictionary(
+def test_an_installation_reports_a_dictionary_that_changes_while_it_is_read(
     sql: Sql, source: PostgresSource, interrupt: Interrupt, what: str
 ) -> None:
-    """It reads outside of a snapshot, because it waits for locks: each query may see more than the one before."""
+    """It reads outside of a snapshot, because it waits for locks: a later query may see newer changes."""
     added = "CREATE TYPE size_{n} AS ENUM ('s'); ALTER TABLE item_{n} ADD COLUMN size size_{n}"
     change = (GONE | ALTERED | {"new type": added})[what]
     places = [place for place in PLACES if place[0] != "triggers"]

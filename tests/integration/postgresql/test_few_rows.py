@@ -1,4 +1,4 @@
-"""Few rows are read without COPY: every value must be what COPY would have written."""
+"""Few rows are read without COPY: every value must equal the one that COPY would write."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_few_rows_of_many_tables_take_one_round_trip(
         assert follower.source.capture.wait(0.001)
         statements.clear()
         assert follower.cut() is not None
-        # beside what the follower itself asks: the opening, what is prepared, the rows of few, and the end
+        # besides the follower's own statements: the opening, the preparation, the few rows, and the end
         asked = [t for t in statements if "LOCK TABLE" in t or t.startswith(("PREPARE venus_read", "SELECT place"))]
         if limit == "one or two at a time":
             assert sum(t.startswith("SELECT place") for t in asked) >= TABLES // 2 - 1, "what is at hand has no bound"
@@ -155,12 +155,12 @@ def test_few_and_many_rows_are_captured_alike(sql: Sql, capture: Callable[[], Fo
     assert {name for name, value in changed.items() if value != rows["32",][name]} == {"id", "c1", "c6"}
 
 
-# -- a cut that follows another one ------------------------------------------------------------------------------------
+# -- a cut right after another one -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def follow_item(sql: Sql, capture: Callable[[], Follower]) -> Follower:
-    """Return a follower that has just taken a cut of `item`."""
+    """Return a follower that has just completed a cut of `item`."""
     sql("CREATE TABLE item (id int PRIMARY KEY, v text); CREATE TABLE other (id int PRIMARY KEY, v text)")
     follower = capture()
     for number in (1, 2):
@@ -170,7 +170,7 @@ def follow_item(sql: Sql, capture: Callable[[], Follower]) -> Follower:
     return follower
 
 
-def test_it_takes_two_round_trips(sql: Sql, follow_item: Follower, statements: list[str]) -> None:
+def test_the_next_cut_takes_two_round_trips(sql: Sql, follow_item: Follower, statements: list[str]) -> None:
     sql("INSERT INTO item VALUES (3)")
     statements.clear()
     assert follow_item.source.capture.wait(0.001)
@@ -182,7 +182,7 @@ def test_it_takes_two_round_trips(sql: Sql, follow_item: Follower, statements: l
     assert len(follow_item.rows("item")) == 3
 
 
-def test_it_sees_what_was_committed_while_it_waited(
+def test_the_next_cut_sees_commits_during_the_wait(
     sql: Sql, follow_item: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "WAIT_S", 120.0)
@@ -195,7 +195,7 @@ def test_it_sees_what_was_committed_while_it_waited(
     assert len(follow_item.rows("item")) == 3
 
 
-def test_it_leaves_nothing_open_where_nothing_came(sql: Sql, follow_item: Follower) -> None:
+def test_the_next_cut_leaves_no_transaction_open_without_changes(sql: Sql, follow_item: Follower) -> None:
     assert follow_item.source.capture.wait(0.001)
     assert follow_item.cut(fill=False) is None
     assert sql("SELECT DISTINCT state FROM pg_stat_activity WHERE application_name LIKE 'venus capture%'") == [
@@ -207,7 +207,7 @@ def test_it_leaves_nothing_open_where_nothing_came(sql: Sql, follow_item: Follow
     assert follow_item.rows("item")["3",]["w"] == "5"
 
 
-def test_it_may_be_of_other_tables(sql: Sql, follow_item: Follower) -> None:
+def test_the_next_cut_may_be_of_other_tables(sql: Sql, follow_item: Follower) -> None:
     sql("INSERT INTO other VALUES (1, 'x'); DELETE FROM item WHERE id = 1")
     assert follow_item.source.capture.wait(0.001)
     assert follow_item.cut(fill=False) is not None
@@ -218,7 +218,7 @@ def test_it_may_be_of_other_tables(sql: Sql, follow_item: Follower) -> None:
     assert len(follow_item.rows("item")) == 2
 
 
-def test_it_does_not_wait_for_a_locked_table_that_has_not_changed(
+def test_the_next_cut_does_not_wait_for_a_locked_table_without_changes(
     sql: Sql, follow_item: Follower, database: str
 ) -> None:
     application = PostgresConnection(database, application="application")
@@ -234,7 +234,7 @@ def test_it_does_not_wait_for_a_locked_table_that_has_not_changed(
     application.close()
 
 
-def test_it_does_without_a_table_that_was_dropped_meanwhile(sql: Sql, follow_item: Follower) -> None:
+def test_the_next_cut_leaves_out_a_table_that_was_dropped_meanwhile(sql: Sql, follow_item: Follower) -> None:
     sql("DROP TABLE item")
     sql("INSERT INTO other VALUES (1, 'x')")
 

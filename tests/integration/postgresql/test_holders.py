@@ -1,4 +1,4 @@
-"""Sessions that lock a captured table, or whose transaction that wrote to it stays open, are named."""
+"""Sessions that lock a captured table, or have written to it in a transaction that stays open, are named."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_session_that_locks_a_table_for_long_is_named_in_the_log(
     assert len(follower.rows("item")) == 1
 
 
-def test_a_session_that_has_written_and_does_not_end_is_named(
+def test_a_session_that_has_written_and_stays_open_is_named(
     sql: Sql, open_sessions: Callable[[], Sql], capture: Start
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
@@ -59,7 +59,7 @@ def test_a_session_that_has_written_and_does_not_end_is_named(
     locker("ROLLBACK")
 
 
-def test_a_prepared_transaction_in_the_way_of_an_installation_is_named(
+def test_a_prepared_transaction_that_blocks_an_installation_is_named(
     sql: Sql, source: PostgresSource, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(installer, "_RETRY_AFTER_S", 0.0)

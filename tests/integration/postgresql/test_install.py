@@ -1,4 +1,4 @@
-"""Installing beside a working application, with the rights that a DBA gives."""
+"""Installation beside a working application, with the privileges that a DBA grants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROLE = "venus_test_role"
 
 @pytest.fixture
 def role(sql: Sql, database: str) -> Iterator[str]:
-    """Make a role without any rights, and give the URL by which it connects."""
+    """Make a role without any privileges; return the URL by which it connects."""
     sql(f"DROP ROLE IF EXISTS {ROLE}")
     sql(f"CREATE ROLE {ROLE} LOGIN")
     sql("REVOKE ALL ON SCHEMA public FROM PUBLIC")
@@ -46,7 +46,7 @@ def test_the_missing_grants_are_named_and_are_enough(sql: Sql, role: str) -> Non
         sql('INSERT INTO "Item" VALUES (1)')
         follower.drain()
         assert follower.rows("Item") == {("1",): {"id": "1"}}
-        source.installer.uninstall()  # without owning the table
+        source.installer.uninstall()  # the role does not own the table
     finally:
         source.close()
     assert sql("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'venus%'") == [(0,)]
@@ -64,7 +64,7 @@ def test_row_security_that_would_hide_rows_blocks(sql: Sql, role: str) -> None:
         source.close()
 
 
-def test_what_cannot_be_captured_is_said(sql: Sql, source: PostgresSource) -> None:
+def test_tables_that_cannot_be_captured_are_reported(sql: Sql, source: PostgresSource) -> None:
     sql("CREATE UNLOGGED TABLE fleeting (id int PRIMARY KEY)")
     sql("CREATE TABLE pointing (id int PRIMARY KEY, what regclass)")
     sql("CREATE DOMAIN lo AS oid")
@@ -86,7 +86,7 @@ def test_what_cannot_be_captured_is_said(sql: Sql, source: PostgresSource) -> No
         source.installer.install(["*"], [])
 
 
-def test_a_database_that_was_never_analyzed_has_no_figures(sql: Sql, source: PostgresSource) -> None:
+def test_a_database_that_was_never_analyzed_has_no_row_counts(sql: Sql, source: PostgresSource) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     sql("INSERT INTO item SELECT generate_series(1, 5000)")
     (size,) = [f.message for f in source.installer.check(["*"], []) if f.where == "tables"]
@@ -96,7 +96,7 @@ def test_a_database_that_was_never_analyzed_has_no_figures(sql: Sql, source: Pos
     assert size == "1 table, about 5,000 rows; the largest is public.item with about 5,000"
 
 
-def test_writers_with_triggers_off_are_noticed(sql: Sql, source: PostgresSource, database: str) -> None:
+def test_sessions_that_disable_triggers_are_noticed(sql: Sql, source: PostgresSource, database: str) -> None:
     name = sqlalchemy.make_url(database).database
     sql(f"ALTER DATABASE {name} SET session_replication_role = replica")
     found = [f for f in source.installer.check(["*"], []) if "session_replication_role" in f.message]
@@ -104,7 +104,7 @@ def test_writers_with_triggers_off_are_noticed(sql: Sql, source: PostgresSource,
     assert "venus_always=true" in found[0].remedy
 
 
-def test_a_transaction_that_wrote_before_the_installation_loses_nothing(
+def test_a_transaction_that_wrote_before_the_installation_loses_no_row(
     sql: Sql, open_sessions: Callable[[], Sql], source: PostgresSource
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
@@ -131,7 +131,7 @@ def test_a_transaction_that_wrote_before_the_installation_loses_nothing(
     assert {k: r["v"] for k, r in follower.rows("item").items()} == {("1",): "new", ("2",): "new"}
 
 
-def test_a_transaction_that_writes_after_the_installation_loses_nothing(
+def test_a_transaction_that_writes_after_the_installation_loses_no_row(
     sql: Sql, open_sessions: Callable[[], Sql], source: PostgresSource
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
@@ -149,7 +149,7 @@ def test_a_transaction_that_writes_after_the_installation_loses_nothing(
     assert {k: r["v"] for k, r in follower.rows("item").items()} == {("1",): "new", ("2",): "new"}
 
 
-def test_installing_does_not_stop_the_application_behind_a_long_transaction(
+def test_an_installation_behind_a_long_transaction_does_not_block_the_application(
     sql: Sql, open_sessions: Callable[[], Sql], database: str
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
@@ -171,7 +171,7 @@ def test_installing_does_not_stop_the_application_behind_a_long_transaction(
         source.close()
 
 
-def test_a_removal_that_waits_for_a_lock_does_not_speak_of_an_installation(
+def test_a_removal_that_waits_for_a_lock_does_not_mention_an_installation(
     sql: Sql, open_sessions: Callable[[], Sql], database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
@@ -205,7 +205,7 @@ def test_the_password_is_never_in_a_message() -> None:
     assert "hunter2" not in f"{refused.value} {refused.value.hint}"
 
 
-def test_the_dictionary_carries_what_a_target_needs(sql: Sql, source: PostgresSource) -> None:
+def test_the_dictionary_has_everything_that_a_target_needs(sql: Sql, source: PostgresSource) -> None:
     sql("CREATE TYPE mood AS ENUM ('a')")
     sql(
         "CREATE TABLE t (id bigserial PRIMARY KEY, n numeric(12,3) DEFAULT 1.5, s varchar(20) DEFAULT 'it''s',"
@@ -244,9 +244,7 @@ def test_the_dictionary_carries_what_a_target_needs(sql: Sql, source: PostgresSo
     assert [c.number for c in schema.columns] == list(range(1, 11))
 
 
-def test_own_tables_that_are_locked_are_waited_for_and_then_named(
-    sql: Sql, source: PostgresSource, database: str
-) -> None:
+def test_locked_tables_of_venus_are_waited_for_and_then_named(sql: Sql, source: PostgresSource, database: str) -> None:
     source.installer.install(["*"], [])
     sql("BEGIN")
     sql("LOCK TABLE venus.venus_alembic_version IN ACCESS EXCLUSIVE MODE")
@@ -259,7 +257,7 @@ def test_own_tables_that_are_locked_are_waited_for_and_then_named(
         impatient.close()
 
 
-def test_uninstall_leaves_what_others_have_in_the_schema(sql: Sql, source: PostgresSource) -> None:
+def test_uninstall_keeps_objects_of_others_in_its_schema(sql: Sql, source: PostgresSource) -> None:
     sql("CREATE SCHEMA venus")
     sql("CREATE FUNCTION venus.total() RETURNS int LANGUAGE sql AS 'SELECT 42'")
     sql("CREATE TABLE venus.l_00077 (id int PRIMARY KEY)")
@@ -270,7 +268,7 @@ def test_uninstall_leaves_what_others_have_in_the_schema(sql: Sql, source: Postg
     assert sql("SELECT count(*) FROM venus.l_00077") == [(0,)]
 
 
-def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(sql: Sql, source: PostgresSource) -> None:
+def test_a_table_that_cannot_be_captured_is_named_with_the_obstacle(sql: Sql, source: PostgresSource) -> None:
     sql("CREATE TABLE orders (id int PRIMARY KEY)")
     source.installer.install(["*"], [])
     sql("CREATE TABLE odd (id int PRIMARY KEY, at regclass)")
@@ -285,7 +283,7 @@ def test_a_table_that_cannot_be_captured_is_named_with_what_is_in_the_way(sql: S
     assert [t.name for t in source.dictionary.find_uncaptured_tables(["*.*"], ["odd"])] == ["elsewhere.away"]
 
 
-def test_while_every_table_is_captured_one_statement_says_so(
+def test_one_statement_shows_that_every_table_is_captured(
     sql: Sql, source: PostgresSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(20):

@@ -1,4 +1,4 @@
-"""Every statement that a check offers to a table without a key is executed here, on every kind of table."""
+"""Every statement that a check suggests for a table without a key is executed here, on every kind of table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from venus.model import Finding
 pytestmark = pytest.mark.integration
 
 
-#: Tables without a key, with two rows each that are indistinguishable.
+#: Tables without a key, with two indistinguishable rows each.
 KINDS = {
     "plain": "CREATE TABLE plain (a int); INSERT INTO plain VALUES (1), (1)",
     "empty": "CREATE TABLE empty (); INSERT INTO empty DEFAULT VALUES; INSERT INTO empty DEFAULT VALUES",
@@ -67,7 +67,7 @@ KINDS = {
     "other schema": 'CREATE SCHEMA "Else"; CREATE TABLE "Else".plain (a int); INSERT INTO "Else".plain VALUES (1), (1)',
 }
 
-#: What cannot be given a key; the way out is another one.
+#: Tables that cannot get a key; the check suggests another remedy.
 REFUSED = {
     "by expression": (
         "CREATE TABLE parted (a int) PARTITION BY RANGE ((a + 1)); CREATE TABLE parted_1 PARTITION OF parted DEFAULT",
@@ -93,7 +93,7 @@ def keyless(source: PostgresSource) -> list[Finding]:
 
 @pytest.mark.parametrize("order", ["as listed", "the other way round"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_offered_gives_the_table_a_key(
+def test_the_suggested_statements_give_the_table_a_key(
     kind: str, order: str, sql: Sql, source: PostgresSource, capture: Start
 ) -> None:
     sql(KINDS[kind].replace("%%", "%"))
@@ -122,7 +122,7 @@ def _only(sql: Sql, namespace: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_table_at_a_time_and_a_new_check_in_between_comes_to_the_same(
+def test_one_table_at_a_time_with_a_check_in_between_has_the_same_result(
     kind: str, sql: Sql, source: PostgresSource
 ) -> None:
     sql(KINDS[kind].replace("%%", "%"))
@@ -149,7 +149,7 @@ def test_one_script_gives_every_kind_of_table_its_key(
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_table_that_can_have_no_key_is_refused_with_the_reason_and_the_other_way_out(
+def test_a_table_that_can_have_no_key_is_refused_with_the_reason_and_another_remedy(
     kind: str, sql: Sql, source: PostgresSource
 ) -> None:
     made, why = REFUSED[kind]

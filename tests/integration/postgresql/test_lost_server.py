@@ -1,4 +1,4 @@
-"""A server that goes down at once, as after `pg_ctl stop -m immediate`, is waited for whatever capture was doing."""
+"""Capture waits for a server that goes down at once, as after `pg_ctl stop -m immediate`, whatever it was doing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("what", STATEMENTS)
-def test_a_server_that_went_down_while_the_session_was_idle_is_waited_for(what: str, server: Server) -> None:
+def test_capture_waits_for_a_server_that_went_down_during_an_idle_session(what: str, server: Server) -> None:
     connection = PostgresConnection(server.url("postgres"))
     connection.run("BEGIN; SELECT 1")
     postmaster = psutil.Process(server.pg.get_postmaster_info().pid or 0)

@@ -1,4 +1,4 @@
-"""A large cut says which of its rows are new, so that a target need not look for them first."""
+"""A large cut marks its new rows, so that a target need not look for them first."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sections(follower: Follower) -> Iterator[Callable[[], list[TableChanges]]]:
 
 
 def keys(follower: Follower, found: list[TableChanges], *, new: bool) -> set[int]:
-    """Return the keys in sections that are, or are not, said to be new."""
+    """Return the keys in sections that are, or are not, marked as new."""
     (schema,) = [c.schema for c in follower.source.registry.read_registered_tables() if c.schema.name == "big"]
     layout = Layout.of(schema)
     return {
@@ -54,7 +54,7 @@ def keys(follower: Follower, found: list[TableChanges], *, new: bool) -> set[int
     }
 
 
-def test_only_rows_that_the_cut_has_inserted_and_nothing_else_are_new(
+def test_only_rows_inserted_in_the_cut_are_marked_as_new(
     sql: Sql, follower: Follower, sections: Callable[[], list[TableChanges]]
 ) -> None:
     sql(
@@ -69,10 +69,10 @@ def test_only_rows_that_the_cut_has_inserted_and_nothing_else_are_new(
     assert not any(s.is_deleted.any() for s in found if s.inserts_only)
 
 
-def test_new_rows_that_alternate_with_others_are_not_torn_into_many_sections(
+def test_alternating_new_and_old_rows_are_not_split_into_many_sections(
     sql: Sql, follower: Follower, sections: Callable[[], list[TableChanges]]
 ) -> None:
-    # each pair lies side by side in the table, and is read so
+    # each pair is adjacent in the table, and is read in this order
     sql(
         "CREATE OR REPLACE PROCEDURE pairs() LANGUAGE plpgsql AS $$ BEGIN FOR i IN 1..1500 LOOP "
         "INSERT INTO big VALUES (10000 + i, 'new'); UPDATE big SET v = 'changed' WHERE id = i; END LOOP; END $$"
@@ -83,6 +83,6 @@ def test_new_rows_that_alternate_with_others_are_not_torn_into_many_sections(
     assert keys(follower, found, new=True) | keys(follower, found, new=False) == {*range(1, 1501), *range(10001, 11501)}
 
 
-def test_a_cut_of_nothing_new_says_so(sql: Sql, follower: Follower, sections: Callable[[], list[TableChanges]]) -> None:
+def test_a_cut_of_old_rows_marks_none(sql: Sql, follower: Follower, sections: Callable[[], list[TableChanges]]) -> None:
     sql("UPDATE big SET v = 'changed' WHERE id <= 3000")
     assert not any(s.inserts_only for s in sections())

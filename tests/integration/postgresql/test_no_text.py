@@ -1,4 +1,4 @@
-"""A text that is none in UTF-8 halts its table: a SQL_ASCII database takes every byte. The other tables continue."""
+"""A text that is invalid in UTF-8 halts its table (a SQL_ASCII database accepts every byte); the others continue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def e2e(postgres_server: Server, database: str, tmp_path: Path) -> Iterator[EndT
 
 
 def write(e2e: EndToEnd, number: int, bad: str = "'good'") -> None:
-    """Write all tables in one transaction, and the other ones once more."""
+    """Write to all tables in one transaction, and once more to the other ones."""
     values = {t: bad if t == "bad" else "'good'" for t in TABLES}
     inserts = "; ".join(f"INSERT INTO {t} VALUES ({number}, {v})" for t, v in values.items())
     run_at(e2e.source, f"BEGIN; {inserts}; COMMIT")
@@ -67,7 +67,7 @@ def test_a_change_with_such_a_text_halts_its_table_alone(e2e: EndToEnd) -> None:
     assert not find_halted(e2e)
 
 
-def test_a_row_with_such_a_text_that_was_there_before_halts_its_table_alone(e2e: EndToEnd) -> None:
+def test_an_existing_row_with_such_a_text_halts_its_table_alone(e2e: EndToEnd) -> None:
     write(e2e, 1, BAD)
     e2e.install()
     e2e.start("capture")
@@ -79,8 +79,8 @@ def test_a_row_with_such_a_text_that_was_there_before_halts_its_table_alone(e2e:
     assert ids(e2e) == {"a": [1], "bad": [2], "c": [1]}
 
 
-def test_its_table_is_found_without_a_new_session(e2e: EndToEnd) -> None:
-    """The opening reads few rows of several tables: an error in it does not say which one halts."""
+def test_the_table_of_such_a_text_is_found_without_a_new_session(e2e: EndToEnd) -> None:
+    """The opening reads few rows of several tables: an error in it does not say which table must halt."""
     with closing(PostgresSource(e2e.source)) as source:
         source.installer.install(["*"], [])
         follower = Follower(source)

@@ -1,4 +1,4 @@
-"""Partitions and inheritance in PostgreSQL: which table a change belongs to."""
+"""Partitions and inheritance in PostgreSQL: to which table a change belongs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from venus.model import ChangeKind
 
 @pytest.fixture
 def parted_table(sql: Sql) -> None:
-    """Make a table of two partitions; in one of them the columns have another order."""
+    """Make a table of two partitions, one of which has the columns in another order."""
     sql("CREATE TABLE parted (id int, region text, v text, PRIMARY KEY (id, region)) PARTITION BY LIST (region)")
     sql("CREATE TABLE parted_n PARTITION OF parted FOR VALUES IN ('n')")
     sql("CREATE TABLE parted_s (v text, gone int, region text NOT NULL, id int NOT NULL)")
@@ -66,7 +66,7 @@ def test_truncating_the_whole_partitioned_table_is_one_marker(sql: Sql, capture:
 
 
 @pytest.mark.usefixtures("parted_table")
-def test_a_partition_that_is_attached_with_rows_brings_them(sql: Sql, capture: Start) -> None:
+def test_a_partition_that_is_attached_with_rows_adds_them(sql: Sql, capture: Start) -> None:
     follower = capture()
     sql("CREATE TABLE parted_w (LIKE parted INCLUDING ALL)")
     sql("INSERT INTO parted_w VALUES (50, 'w', 'x')")
@@ -81,7 +81,7 @@ def test_a_partition_that_is_attached_with_rows_brings_them(sql: Sql, capture: S
 
 
 @pytest.mark.usefixtures("parted_table")
-def test_a_partition_that_is_dropped_takes_its_rows_along(sql: Sql, capture: Start) -> None:
+def test_a_partition_that_is_dropped_removes_its_rows(sql: Sql, capture: Start) -> None:
     follower = capture()
     sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b')")
     follower.drain()
@@ -89,7 +89,7 @@ def test_a_partition_that_is_dropped_takes_its_rows_along(sql: Sql, capture: Sta
     follower.source.capture.refresh_schemas()
     (table,) = [t for t in follower.source.registry.read_registered_tables() if t.schema.name == "parted"]
     assert table.is_compared
-    follower.drain()  # without a broker the table is read
+    follower.drain()  # without a broker the table is read again
     assert keys(follower, "parted") == {"2"}
     assert state(follower, "parted") == ("ACTIVE", "")
 
@@ -108,13 +108,13 @@ def test_a_table_that_is_still_being_read_is_not_compared(sql: Sql, source: Post
     assert keys(follower, "parted") == {"2", "3"}
 
 
-def test_heirs_keep_their_rows_to_themselves(sql: Sql, capture: Start) -> None:
+def test_child_tables_keep_their_rows_separate(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE parent (id int PRIMARY KEY, v text)")
     sql("CREATE TABLE child (extra int, PRIMARY KEY (id)) INHERITS (parent)")
     sql("INSERT INTO parent VALUES (1, 'p'); INSERT INTO child VALUES (2, 'c', 0)")
     follower = capture()
     assert (keys(follower, "parent"), keys(follower, "child")) == ({"1"}, {"2"})
-    sql("UPDATE parent SET v = 'both'")  # reaches the child's row as well
+    sql("UPDATE parent SET v = 'both'")  # the statement changes the child's row as well
     sql("INSERT INTO child VALUES (1, 'same key', 0)")
     follower.drain()
     assert follower.rows("parent") == {("1",): {"id": "1", "v": "both"}}
@@ -125,8 +125,8 @@ def test_heirs_keep_their_rows_to_themselves(sql: Sql, capture: Start) -> None:
 
 
 @pytest.mark.usefixtures("parted_table")
-def test_a_trigger_that_is_off_on_one_partition_is_noticed_and_made_again(sql: Sql, capture: Start) -> None:
-    """Each partition has its own copy of the row trigger; a load of a partition switches that off."""
+def test_a_trigger_that_is_disabled_on_one_partition_is_noticed_and_recreated(sql: Sql, capture: Start) -> None:
+    """Each partition has its own copy of the row trigger, which a load of the partition disables."""
     follower = capture()
     follower.source.capture.refresh_schemas()
     sql("ALTER TABLE parted_n DISABLE TRIGGER USER")
@@ -149,7 +149,7 @@ def test_a_trigger_that_is_off_on_one_partition_is_noticed_and_made_again(sql: S
 
 
 @pytest.mark.usefixtures("parted_table")
-def test_a_trigger_that_was_off_on_one_partition_between_two_looks_is_noticed(sql: Sql, capture: Start) -> None:
+def test_a_trigger_that_was_disabled_on_one_partition_between_two_looks_is_noticed(sql: Sql, capture: Start) -> None:
     follower = capture()
     follower.source.capture.refresh_schemas()
     sql("ALTER TABLE parted_n DISABLE TRIGGER USER")
@@ -162,8 +162,8 @@ def test_a_trigger_that_was_off_on_one_partition_between_two_looks_is_noticed(sq
 
 
 @pytest.mark.usefixtures("parted_table")
-def test_a_partition_that_comes_back_is_taken_in_without_a_resync(sql: Sql, capture: Start) -> None:
-    """It has kept its own trigger, which is replaced when it joins: no other user has done that."""
+def test_a_partition_that_is_attached_again_needs_no_resync(sql: Sql, capture: Start) -> None:
+    """It has kept its own trigger, which is replaced when it is attached: only VENUS has altered it."""
     follower = capture()
     follower.source.capture.refresh_schemas()
     sql("INSERT INTO parted VALUES (1, 'n', 'a')")
@@ -204,8 +204,8 @@ def test_a_partition_that_is_detached_is_named_until_it_is_captured_by_itself(sq
 
 
 @pytest.mark.usefixtures("parted_table")
-def test_a_trigger_that_is_off_on_the_parent_alone_is_made_again(sql: Sql, capture: Start) -> None:
-    """The copies continue, but a partition that is created next would get one that is off."""
+def test_a_trigger_that_is_disabled_on_the_parent_alone_is_recreated(sql: Sql, capture: Start) -> None:
+    """The copies continue, but the next new partition would get a disabled one."""
     follower = capture()
     follower.source.capture.refresh_schemas()
     sql("ALTER TABLE ONLY parted DISABLE TRIGGER USER")
@@ -216,14 +216,14 @@ def test_a_trigger_that_is_off_on_the_parent_alone_is_made_again(sql: Sql, captu
 
 
 @pytest.mark.usefixtures("parted_table")
-def test_a_partitioned_table_leaves_capture_and_comes_back(sql: Sql, capture: Start) -> None:
+def test_a_partitioned_table_leaves_capture_and_returns(sql: Sql, capture: Start) -> None:
     follower = capture()
     sql("INSERT INTO parted VALUES (1, 'n', 'a'), (2, 's', 'b')")
     follower.drain()
     number = follower.table_id("parted")
     follower.source.installer.release([number])
     assert sql("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'venus%%' AND tgname LIKE '%%2'") == [(0,)]
-    sql("CREATE TABLE parted_e PARTITION OF parted FOR VALUES IN ('e')")  # no accident while it leaves
+    sql("CREATE TABLE parted_e PARTITION OF parted FOR VALUES IN ('e')")  # leaving capture is not reported as an error
     follower.source.capture.refresh_schemas()
     assert state(follower, "parted")[0] == "RELEASING"
     follower.source.installer.drop_logs({number: "gone"})
@@ -245,7 +245,7 @@ def test_a_partitioned_table_leaves_capture_and_comes_back(sql: Sql, capture: St
 
 
 @pytest.mark.usefixtures("parted_table")
-def test_a_partition_that_joins_while_the_dictionary_is_compared_is_no_reason_to_read_the_table_again(
+def test_a_partition_attached_while_the_dictionary_is_compared_causes_no_new_fill(
     sql: Sql, capture: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     follower = capture()
@@ -254,7 +254,7 @@ def test_a_partition_that_joins_while_the_dictionary_is_compared_is_no_reason_to
     original = PostgresInstalledObjects.read
 
     def join_first(connection: PostgresConnection) -> PostgresInstalledObjects:
-        """Let an installation in another process take a new partition in, behind the reading of the tables."""
+        """Attach a partition by an installation in another process, right after the tables were read."""
         monkeypatch.undo()
         sql("CREATE TABLE parted_w PARTITION OF parted FOR VALUES IN ('w')")
         sql(f"INSERT INTO venus.captured_leaf VALUES ({follower.table_id('parted')}, 'parted_w'::regclass)")

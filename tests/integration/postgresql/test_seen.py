@@ -1,4 +1,4 @@
-"""Changes while capture was away that leave a table's definition as it was, such as disabled triggers."""
+"""Changes while capture was away that leave a table's definition unchanged, such as disabled triggers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from venus.cli.prove.follower import Follower
 from venus.model import Finding
 
 
-def test_triggers_that_were_off_between_two_looks_are_noticed(sql: Sql, capture: Start) -> None:
-    """As pg_restore --disable-triggers leaves them: everything is as it was, and rows came that were not logged."""
+def test_triggers_that_were_disabled_between_two_looks_are_noticed(sql: Sql, capture: Start) -> None:
+    """As after pg_restore --disable-triggers: the definition is unchanged, but rows were inserted and not logged."""
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     follower.source.capture.refresh_schemas()
@@ -35,7 +35,7 @@ def test_triggers_that_were_off_between_two_looks_are_noticed(sql: Sql, capture:
     assert keys(follower, "item") == {"1"}
 
 
-def test_triggers_that_were_off_while_capture_was_away_are_noticed(sql: Sql, capture: Start, database: str) -> None:
+def test_triggers_disabled_while_capture_was_away_are_noticed(sql: Sql, capture: Start, database: str) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     capture().source.capture.refresh_schemas()
     sql("ALTER TABLE item DISABLE TRIGGER ALL")
@@ -47,10 +47,10 @@ def test_triggers_that_were_off_while_capture_was_away_are_noticed(sql: Sql, cap
         assert state(follower, "item")[0] == "RESYNC"
 
 
-def test_an_installation_without_what_was_seen_continues_and_gets_it_with_the_next_install(
+def test_an_installation_without_the_table_seen_continues_and_gets_it_at_the_next_install(
     sql: Sql, capture: Start
 ) -> None:
-    """As an older version has left it."""
+    """An older version leaves such an installation."""
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     sql("DROP TABLE venus.seen")
@@ -69,7 +69,7 @@ def test_an_installation_without_what_was_seen_continues_and_gets_it_with_the_ne
     assert state(follower, "item")[0] == "RESYNC"
 
 
-def test_check_says_that_an_installation_lacks_what_was_seen(sql: Sql, capture: Start) -> None:
+def test_check_reports_an_installation_without_the_table_seen(sql: Sql, capture: Start) -> None:
     def list_findings() -> list[Finding]:
         return [f for f in source.installer.check(["*"], []) if f.where == "installation"]
 
@@ -86,7 +86,7 @@ def test_check_says_that_an_installation_lacks_what_was_seen(sql: Sql, capture: 
     assert list_findings() == []
 
 
-def test_installing_again_is_no_reason_to_read_a_table_once_more(sql: Sql, capture: Start) -> None:
+def test_a_repeated_installation_causes_no_new_fill(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     follower.source.capture.refresh_schemas()
@@ -106,9 +106,7 @@ def test_installing_again_is_no_reason_to_read_a_table_once_more(sql: Sql, captu
         "ALTER TABLE item ENABLE TRIGGER ALL",
     ],
 )
-def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(
-    statement: str, sql: Sql, capture: Start
-) -> None:
+def test_ddl_that_changes_no_value_causes_no_new_fill(statement: str, sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v int)")
     follower = capture()
     follower.source.capture.refresh_schemas()
@@ -119,7 +117,7 @@ def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(
 
 
 def test_values_that_alter_table_has_computed_are_read_again(sql: Sql, capture: Start) -> None:
-    """The type stays, so there is no new version; no trigger fires for a rewriting."""
+    """The type stays, so there is no new version; no trigger fires when the table is rewritten."""
     sql("CREATE TABLE item (id int PRIMARY KEY, price numeric(10, 2))")
     sql("INSERT INTO item VALUES (1, 10), (2, 20)")
     follower = capture()

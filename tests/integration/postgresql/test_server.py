@@ -1,4 +1,4 @@
-"""The embedded server that the other tests stand on."""
+"""The embedded server of the other tests."""
 
 import psycopg2
 

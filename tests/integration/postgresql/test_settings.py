@@ -1,4 +1,4 @@
-"""What settings of the source's database, or of the application's sessions there, must not change."""
+"""Settings of the source's database, or of the application's sessions, must not change what is captured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from venus.model import BatchNo
 pytestmark = pytest.mark.integration
 
 
-def test_a_fill_gets_past_null_in_a_key(sql: Sql, database: str) -> None:
+def test_a_fill_continues_past_null_in_a_key(sql: Sql, database: str) -> None:
     sql("CREATE TABLE t (k text[] PRIMARY KEY)")
     sql("""INSERT INTO t VALUES ('{a,NULL}'), ('{a,"NULL"}'), ('{a,NULL,b}'), ('{z,NULL}')""")
     sql(f"ALTER DATABASE {sqlalchemy.make_url(database).database} SET array_nulls = off")
@@ -31,13 +31,13 @@ def test_a_fill_gets_past_null_in_a_key(sql: Sql, database: str) -> None:
 
 
 @pytest.mark.parametrize("strings", ["on", "off"])
-def test_backslashes_in_names_are_read_as_such_where_they_would_escape(strings: str, sql: Sql, capture: Start) -> None:
+def test_backslashes_in_names_are_read_literally_in_every_mode(strings: str, sql: Sql, capture: Start) -> None:
     sql(r"""CREATE TABLE "C:\new" ("k\n'x" int PRIMARY KEY, v text)""")
     sql(r"""CREATE TABLE parted ("k\n'x" int PRIMARY KEY, v text) PARTITION BY RANGE ("k\n'x")""")
     sql("CREATE TABLE low PARTITION OF parted FOR VALUES FROM (0) TO (10)")
     sql("CREATE TABLE high PARTITION OF parted FOR VALUES FROM (10) TO (20)")
     follower = capture()
-    # the second makes the triggers look closer
+    # the second row makes the triggers take their slower path
     sql(f"SET escape_string_warning = off; SET standard_conforming_strings = {strings}; SET quote_all_identifiers = on")
     sql(r"""INSERT INTO "C:\new" VALUES (1, 'a')""")
     sql(r"""UPDATE "C:\new" SET v = 'b'""")
@@ -62,7 +62,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_limits_of_time_and_other_modes_are_for_others(name: str, sql: Sql, database: str) -> None:
+def test_time_limits_and_other_modes_do_not_apply_to_venus(name: str, sql: Sql, database: str) -> None:
     if not sql("SELECT name FROM pg_settings WHERE name = %s", name):
         pytest.skip(f"this server has no {name}")
     sql("CREATE TABLE t (k int PRIMARY KEY, v int)")
@@ -77,7 +77,7 @@ def test_limits_of_time_and_other_modes_are_for_others(name: str, sql: Sql, data
         cut = follower.open([])
         assert cut is not None
         assert sum(section.count for section in cut.read_sections(rows_max=1, bytes_max=1)) == 2
-        time.sleep(0.6)  # the broker takes its time
+        time.sleep(0.6)  # the broker takes long
         cut.commit(follower.epoch, [], [], BatchNo(0))
         time.sleep(0.6)
         source._connection.run("SELECT pg_sleep(0.6)")
@@ -85,8 +85,8 @@ def test_limits_of_time_and_other_modes_are_for_others(name: str, sql: Sql, data
         assert not follower.due()
 
 
-def test_a_source_that_may_not_be_written_to_is_waited_for(sql: Sql, capture: Start, database: str) -> None:
-    """As after a failover, when the address is that of a standby for a while."""
+def test_capture_waits_for_a_read_only_source(sql: Sql, capture: Start, database: str) -> None:
+    """As after a failover, while the address is that of a standby."""
     sql("CREATE TABLE t (k int PRIMARY KEY)")
     follower = capture()
     sql(f"ALTER DATABASE {sqlalchemy.make_url(database).database} SET default_transaction_read_only = on")
@@ -95,7 +95,7 @@ def test_a_source_that_may_not_be_written_to_is_waited_for(sql: Sql, capture: St
     assert "it is a standby, or default_transaction_read_only is on" in str(said.value)
 
 
-def test_the_heartbeat_arrives_where_roles_fire_no_triggers(sql: Sql, database: str) -> None:
+def test_the_heartbeat_arrives_where_the_role_fires_no_triggers(sql: Sql, database: str) -> None:
     sql("CREATE TABLE t (k int PRIMARY KEY)")
     with closing(PostgresSource(database)) as source:
         source.installer.install(["*"], [])

@@ -1,4 +1,4 @@
-"""Structure of a PostgreSQL table as the dictionary reads it: carried as PostgreSQL DDL, or listed as left out."""
+"""The structure of a PostgreSQL table as the dictionary reads it: carried as PostgreSQL DDL, or listed as left out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def goods(database: str) -> tuple[PostgresSource, TableSchema]:
     return source, next(t for t in source.dictionary.read_tables(["*"], []) if t.name == "goods")
 
 
-def test_everything_that_a_table_is_besides_its_rows(goods: tuple[PostgresSource, TableSchema]) -> None:
+def test_every_property_of_a_table_besides_its_rows(goods: tuple[PostgresSource, TableSchema]) -> None:
     source, schema = goods
     source.close()
 
@@ -92,7 +92,7 @@ def test_everything_that_a_table_is_besides_its_rows(goods: tuple[PostgresSource
     ]
 
 
-def test_what_a_domain_loses_is_listed(database: str) -> None:
+def test_properties_that_a_domain_loses_are_listed(database: str) -> None:
     with closing(psycopg2.connect(libpq(database))) as connection:
         connection.cursor().execute(
             "CREATE FUNCTION public.own(text) RETURNS text IMMUTABLE LANGUAGE sql AS $$ SELECT 'x' $$;"
@@ -115,7 +115,7 @@ def test_what_a_domain_loses_is_listed(database: str) -> None:
     ]
 
 
-def test_what_the_source_does_not_enforce_is_listed(database: str) -> None:
+def test_constraints_that_the_source_does_not_enforce_are_listed(database: str) -> None:
     with closing(psycopg2.connect(libpq(database))) as connection:
         connection.cursor().execute(
             "CREATE TABLE parent (id int PRIMARY KEY);"
@@ -136,7 +136,7 @@ def test_what_the_source_does_not_enforce_is_listed(database: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a USING b", 'a" ON c USING d', "plain"])
-def test_a_definition_is_what_stands_behind_the_table(name: str, database: str) -> None:
+def test_a_definition_is_the_text_after_the_table_name(name: str, database: str) -> None:
     quoted = '"' + name.replace('"', '""') + '"'
     with closing(psycopg2.connect(libpq(database))) as connection:
         connection.cursor().execute(
@@ -160,7 +160,7 @@ def test_partitions_become_one_table_and_that_is_reported(goods: tuple[PostgresS
     assert [o.what for o in parted.left_out] == ["partitions"]
 
 
-def test_counters_and_what_else_there_is(goods: tuple[PostgresSource, TableSchema]) -> None:
+def test_counters_and_other_objects_are_listed(goods: tuple[PostgresSource, TableSchema]) -> None:
     source, _ = goods
     with closing(source):
         source.installer.install(["*"], [])
@@ -183,7 +183,7 @@ def test_counters_and_what_else_there_is(goods: tuple[PostgresSource, TableSchem
 
 
 def test_an_index_that_is_not_valid_is_listed_and_makes_no_version(sql: Sql, capture: Start) -> None:
-    """As REINDEX CONCURRENTLY has it for as long as it works."""
+    """REINDEX CONCURRENTLY has such an index for as long as it works."""
     sql("CREATE TABLE item (id int PRIMARY KEY, n int)")
     sql("INSERT INTO item VALUES (1, 1), (2, 1)")
     source = capture().source

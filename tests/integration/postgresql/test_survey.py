@@ -1,4 +1,4 @@
-"""What a survey does at a PostgreSQL with a role that may not read, with large and partitioned tables."""
+"""A survey of a PostgreSQL database: with a role that may not read, with large and with partitioned tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(url: str, *statements: str) -> None:
             connection.cursor().execute(statement)
 
 
-def test_a_role_that_may_not_read_gets_what_the_dictionary_says(postgres_server: Server, database: str) -> None:
+def test_a_role_that_may_not_read_gets_the_dictionarys_figures(postgres_server: Server, database: str) -> None:
     run(
         database,
         "CREATE TABLE closed (id int PRIMARY KEY)",
@@ -57,11 +57,11 @@ def test_a_large_table_is_sampled_from_all_of_its_blocks(database: str) -> None:
 
     assert sample is not None
     assert 0 < sample.rows <= SAMPLE_ROWS
-    # the first rows alone would have 7 bytes; a block of them has four times as many rows as one of the others
+    # the first rows alone would have 7 bytes; a block of them has four times as many rows as another one
     assert sample.nbytes / sample.rows > 8
 
 
-def test_a_partitioned_table_has_what_its_partitions_have(database: str) -> None:
+def test_a_partitioned_table_has_the_sum_of_its_partitions(database: str) -> None:
     run(
         database,
         "CREATE TABLE event (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day)",

@@ -1,4 +1,4 @@
-"""What PostgreSQL refuses an application by itself is refused with VENUS's triggers too, and nothing more."""
+"""With VENUS's triggers PostgreSQL refuses the application's statements exactly as it does without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The triggers run as the owner of their functions: what the application's role may do does not matter to them."""
+"""The triggers run as the owner of their functions: the privileges of the application's role do not matter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ APP, CAPTURER = "venus_test_app", "venus_test_capturer"
 
 @pytest.fixture
 def application(sql: Sql, database: str) -> Iterator[Sql]:
-    """Give a session of a role that may write to the application's tables, and nothing else."""
+    """Open a session of a role that may write to the application's tables, and nothing else."""
     sql(f"CREATE ROLE {APP} LOGIN; GRANT USAGE, CREATE ON SCHEMA public TO {APP}")
     sql(f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO {APP}")
     session = Sql(sqlalchemy.make_url(database).set(username=APP).render_as_string(hide_password=False))
@@ -36,7 +36,7 @@ def test_an_application_without_any_right_on_venus_is_captured(sql: Sql, applica
     sql("REVOKE ALL ON SCHEMA venus FROM PUBLIC; REVOKE ALL ON ALL TABLES IN SCHEMA venus FROM PUBLIC")
     sql("REVOKE ALL ON ALL FUNCTIONS IN SCHEMA venus FROM PUBLIC")
     application("CREATE FUNCTION public.current_setting(text, boolean) RETURNS text LANGUAGE sql AS $$SELECT 'on'$$")
-    application("SET search_path = public, pg_catalog")  # the functions must not find this one
+    application("SET search_path = public, pg_catalog")  # a decoy that the functions must not call
     for table in ("item", "part"):
         application(
             f"INSERT INTO {table} VALUES (1), (2); UPDATE {table} SET id = id; DELETE FROM {table} WHERE id = 2"
@@ -49,7 +49,7 @@ def test_an_application_without_any_right_on_venus_is_captured(sql: Sql, applica
 
 
 @pytest.mark.parametrize("harm", ["SECURITY INVOKER", "RESET search_path", "SET search_path = public"])
-def test_a_function_that_runs_otherwise_is_noticed_and_mended(
+def test_a_function_with_other_properties_is_noticed_and_repaired(
     harm: str, sql: Sql, application: Sql, capture: Start
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
@@ -68,7 +68,7 @@ def test_a_function_that_runs_otherwise_is_noticed_and_mended(
 
 @pytest.fixture
 def capturer(sql: Sql, database: str) -> Iterator[PostgresSource]:
-    """Give the source as a role opens it that has not installed the triggers."""
+    """Open the source as a role that has not installed the triggers."""
     sql(f"CREATE ROLE {CAPTURER} LOGIN")
     source = PostgresSource(sqlalchemy.make_url(database).set(username=CAPTURER).render_as_string(hide_password=False))
     yield source
@@ -78,7 +78,7 @@ def capturer(sql: Sql, database: str) -> Iterator[PostgresSource]:
 
 @pytest.fixture
 def installed_by_another(sql: Sql, capture: Start, capturer: PostgresSource) -> Iterator[PostgresSource]:
-    """Have a role install that is no superuser, and another one capture."""
+    """Install as a role that is no superuser, and capture as another one."""
     sql("CREATE ROLE venus_test_installer")
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     capture()

@@ -1,4 +1,4 @@
-"""What PostgreSQL's triggers see and what they do not: each case has lost rows somewhere."""
+"""What PostgreSQL's triggers see and do not see: each case has once lost rows in some product."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from venus.cli.prove.follower import Follower
 # -- partitions and inheritance ------------------------------------------------------------------------------------
 
 
-# -- keys that are equal without being the same --------------------------------------------------------------------
+# -- keys that are equal but not identical -----------------------------------------------------------------------------
 
 
-#: Like citext, with citext's trap: without app in the search_path, = silently means text's.
+#: A type like citext, with citext's trap: without app in the search_path, = silently compares as text.
 CASE_INSENSITIVE = """
 CREATE SCHEMA app;
 CREATE TYPE app.ci;
@@ -52,7 +52,7 @@ CREATE OPERATOR CLASS app.ci_ops DEFAULT FOR TYPE app.ci USING btree AS OPERATOR
         ("jsonb", "'1.0'", "'1.00'"),
     ],
 )
-def test_a_key_rewritten_as_an_equal_one_leaves_no_ghost(
+def test_a_key_rewritten_as_an_equal_one_leaves_no_old_row(
     key_type: str, before: str, after: str, sql: Sql, capture: Start
 ) -> None:
     sql(CASE_INSENSITIVE)
@@ -95,7 +95,7 @@ def test_a_session_that_changed_one_row_may_then_change_very_many(sql: Sql, capt
     sql("RESET statement_timeout")
 
 
-def test_a_fill_follows_the_keys_own_order(sql: Sql, source: PostgresSource) -> None:
+def test_a_fill_follows_the_order_of_the_key(sql: Sql, source: PostgresSource) -> None:
     sql(CASE_INSENSITIVE)
     sql("CREATE TABLE odd (k app.ci, n int, PRIMARY KEY (k, n))")
     sql("INSERT INTO odd VALUES ('b', 1), ('A', 1), ('C', 1), ('a', 2), ('B', 2), ('c', 2), ('_', 1)")
@@ -134,7 +134,7 @@ def test_a_key_of_a_domain_that_forbids_null_can_be_truncated(sql: Sql, capture:
     assert keys(follower, "d") == {"b"}
 
 
-def test_a_deferrable_key_may_be_double_for_a_moment(sql: Sql, capture: Start) -> None:
+def test_a_deferrable_key_may_be_duplicate_for_a_moment(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE d (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, v text)")
     sql("INSERT INTO d VALUES (1, 'a'), (2, 'b')")
     follower = capture()
@@ -156,7 +156,7 @@ def test_generated_and_identity_columns_are_carried_as_values(sql: Sql, capture:
     assert [(c.identity, c.default_sql) for c in schema.columns] == [(True, ""), (False, ""), (False, "")]
 
 
-# -- who writes --------------------------------------------------------------------------------------------------------
+# -- sessions that write -----------------------------------------------------------------------------------------------
 
 
 def test_an_application_without_any_right_on_venus_is_captured(sql: Sql, capture: Start) -> None:
@@ -178,12 +178,12 @@ def test_an_application_without_any_right_on_venus_is_captured(sql: Sql, capture
     assert keys(follower, "item") == {"1"}
 
 
-def test_only_what_the_session_of_the_follower_applies_is_not_captured(sql: Sql, capture: Start) -> None:
+def test_only_changes_by_the_followers_session_are_not_captured(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     sql("BEGIN; SET LOCAL venus.follows = 'on'; INSERT INTO item VALUES (1); TRUNCATE item; COMMIT")
     assert follower.cut() is None
-    sql("BEGIN; SET LOCAL venus.apply = 'on'; INSERT INTO item VALUES (2); COMMIT")  # any target of release 0.1.0
+    sql("BEGIN; SET LOCAL venus.apply = 'on'; INSERT INTO item VALUES (2); COMMIT")  # as targets of release 0.1.0 did
     follower.drain()
     assert keys(follower, "item") == {"2"}
 
@@ -237,7 +237,7 @@ def test_the_application_continues_whatever_happens_to_the_key(
     sql("CREATE TABLE item (id int PRIMARY KEY, v text)" + (" PARTITION BY HASH (id)" if partitioned else ""))
     if partitioned:
         if "DROP" in ddl or "TYPE" in ddl:
-            return  # PostgreSQL itself forbids that of a partition key
+            return  # PostgreSQL itself refuses that for a partition key
         sql("CREATE TABLE item_0 PARTITION OF item FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
     sql("CREATE TABLE other (id int PRIMARY KEY)")
     sql("INSERT INTO item VALUES (1, 'a')")
@@ -269,7 +269,7 @@ def test_the_application_continues_whatever_happens_to_the_key(
         ("RENAME TO thing", "the table is gone: dropped or renamed"),
     ],
 )
-def test_a_table_that_can_be_captured_no_longer_says_why(ddl: str, reason: str, sql: Sql, capture: Start) -> None:
+def test_a_table_that_can_be_captured_again_has_no_reason(ddl: str, reason: str, sql: Sql, capture: Start) -> None:
     sql("CREATE DOMAIN lo AS oid")
     sql("CREATE TABLE item (id int PRIMARY KEY, code text NOT NULL)")
     follower = capture()
@@ -289,7 +289,7 @@ def test_a_table_that_can_be_captured_no_longer_says_why(ddl: str, reason: str, 
         ("ALTER TABLE item RENAME COLUMN id TO number; ALTER TABLE item RENAME TO thing", "thing"),
     ],
 )
-def test_a_transaction_that_changes_the_key_of_rows_that_it_writes_continues(
+def test_a_transaction_that_alters_the_key_of_rows_that_it_writes_continues(
     ddl: str, name: str, heir: bool, sql: Sql, capture: Start
 ) -> None:
     sql(
@@ -312,7 +312,7 @@ def test_a_transaction_that_changes_the_key_of_rows_that_it_writes_continues(
     assert state(follower, "item")[0] == "RESYNC"
 
 
-#: The function of a partitioned table as it was before 2026-11-25.
+#: The function of a partitioned table as an older version (before 2026-11-25) installed it.
 OLDER = """
 BEGIN
   IF current_setting('venus.apply', true) = 'on' THEN RETURN NULL; END IF;
@@ -368,10 +368,10 @@ def test_a_function_of_an_older_version_has_missed_nothing(installed: bool, sql:
 
 
 @pytest.mark.parametrize("key", ["id int PRIMARY KEY", '"Id" int PRIMARY KEY', "b int, id int, PRIMARY KEY (id, b)"])
-def test_an_index_made_again_under_the_key_only_makes_the_check_dearer(key: str, sql: Sql, capture: Start) -> None:
+def test_a_recreated_index_under_the_key_only_slows_the_check(key: str, sql: Sql, capture: Start) -> None:
     sql(f"CREATE TABLE item ({key}, v text)")
     follower = capture()
-    sql("REINDEX TABLE CONCURRENTLY item")  # the function names the index by its number, and that is another one now
+    sql("REINDEX TABLE CONCURRENTLY item")  # the function names the index by its oid, which is another one now
     columns = "b, id" if "b int" in key else '"Id"' if '"' in key else "id"
     sql(f"INSERT INTO item ({columns}) VALUES ({', '.join('1' for _ in columns.split(','))})")
     follower.drain()
@@ -381,7 +381,7 @@ def test_an_index_made_again_under_the_key_only_makes_the_check_dearer(key: str,
     assert table.state != "RESYNC"
 
 
-def test_a_key_that_was_renamed_and_renamed_back_shows_what_was_missed(sql: Sql, capture: Start) -> None:
+def test_a_key_that_was_renamed_and_renamed_back_has_missed_changes(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, v text)")
     follower = capture()
     sql("ALTER TABLE item RENAME COLUMN id TO number")
@@ -392,7 +392,7 @@ def test_a_key_that_was_renamed_and_renamed_back_shows_what_was_missed(sql: Sql,
     assert table.state == "RESYNC"
 
 
-def test_after_a_key_change_installing_again_and_a_resync_make_the_table_whole(sql: Sql, capture: Start) -> None:
+def test_after_a_key_change_a_new_installation_and_a_resync_complete_the_table(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY, code text NOT NULL UNIQUE)")
     sql("INSERT INTO item VALUES (1, 'a'), (2, 'b')")
     follower = capture()

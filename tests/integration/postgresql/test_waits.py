@@ -1,4 +1,4 @@
-"""Waiting for marks happens in the server: what ends a wait, what it costs, and what leaves it to the next cut."""
+"""Capture waits for dirty marks inside the server: what ends a wait, what it costs, what the next cut must do."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _WAIT = re.compile(r"EXECUTE venus_wait \('\{.*\}', [0-9.]+, (\d+)\); EXECUTE ve
 
 
 def count_polls(text: str) -> int:
-    """Return how often a wait looks at the most."""
+    """Return the maximum number of looks of one wait."""
     found = _WAIT.fullmatch(text)
     assert found is not None, text
     return int(found[1])
 
 
-def test_a_change_ends_a_wait_and_the_cut_does_not_ask_again(
+def test_a_change_ends_a_wait_and_the_cut_does_not_poll_again(
     sql: Sql, capture: Start, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "WAIT_S", LONG_S)
@@ -60,14 +60,14 @@ def test_a_small_cut_takes_few_round_trips(sql: Sql, capture: Start, statements:
         assert follower.source.capture.wait(0.001)
         statements.clear()
         assert follower.cut() is not None
-    opening, ending = statements[-2:]  # between them is the COPY; before them, the follower has read the registry
+    opening, ending = statements[-2:]  # the COPY comes between them; before them, the follower has read the registry
     assert "BEGIN" in opening
     assert "LOCK TABLE" in opening
     assert "EXECUTE venus_open_0" in opening
     assert ending.endswith("COMMIT")
 
 
-def test_where_no_temporary_function_may_be_made_a_block_waits(
+def test_where_no_temporary_function_may_be_created_a_block_waits(
     sql: Sql, database: str, capture: Start, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "WAIT_S", LONG_S)
@@ -89,7 +89,7 @@ def test_where_no_temporary_function_may_be_made_a_block_waits(
     sql("DROP EVENT TRIGGER refusing")
 
 
-def test_the_function_that_waits_is_of_this_session_alone(sql: Sql, capture: Start) -> None:
+def test_the_waiting_function_belongs_to_this_session_alone(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     assert follower.source.capture.wait(0.001)
@@ -100,7 +100,7 @@ def test_the_function_that_waits_is_of_this_session_alone(sql: Sql, capture: Sta
     eventually(lambda: not sql(where), "it ends with its session")
 
 
-def test_marks_that_have_to_stay_do_not_end_a_wait(
+def test_marks_of_paused_tables_do_not_end_a_wait(
     sql: Sql, capture: Start, statements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "WAIT_S", 0.3)
@@ -125,7 +125,7 @@ def test_a_wait_ends_by_itself_and_long_pauses_are_left_to_the_caller(sql: Sql, 
     assert not follower.source.capture.wait(sources.WAIT_S * 2)
 
 
-def test_an_idle_source_is_asked_once_a_second_and_looked_at_twenty_times(
+def test_an_idle_source_has_one_statement_and_twenty_looks_a_second(
     sql: Sql, capture: Start, statements: list[str]
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
@@ -154,7 +154,7 @@ def test_a_wait_is_not_logged_as_a_slow_statement(
     assert count_polls(statements[0]) == count
 
 
-def test_marks_are_only_read_where_a_transaction_has_ended(sql: Sql, database: str, capture: Start) -> None:
+def test_marks_are_read_only_after_a_transaction_has_ended(sql: Sql, database: str, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     capture()
     with closing(PostgresSource(database)) as source:
@@ -184,10 +184,10 @@ def test_a_change_ends_a_wait(sql: Sql, capture: Start, monkeypatch: pytest.Monk
     later.join()
 
 
-def test_a_transaction_that_began_before_others_and_ends_behind_them_ends_a_wait(
+def test_a_transaction_that_began_before_others_and_ends_after_them_ends_a_wait(
     sql: Sql, open_sessions: Callable[[], Sql], capture: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is no newer than what the wait has seen: what shows it is that it continues no more."""
+    """It is no newer than those that the wait has seen: only its end shows it."""
     monkeypatch.setattr(sources, "REST_S", LONG_S)
     monkeypatch.setattr(sources, "REST_LOOKS", 10_000)
     sql("CREATE TABLE item (id int PRIMARY KEY)")
@@ -195,7 +195,7 @@ def test_a_transaction_that_began_before_others_and_ends_behind_them_ends_a_wait
     older = open_sessions()
     older("BEGIN")
     older("INSERT INTO item VALUES (1)")
-    sql("SELECT pg_current_xact_id()")  # a newer one, which leaves no mark
+    sql("SELECT pg_current_xact_id()")  # a newer transaction, which leaves no mark
     later = threading.Timer(0.3, older, ["COMMIT"])
     later.start()
     began = time.monotonic()
@@ -208,7 +208,7 @@ def test_a_transaction_that_began_before_others_and_ends_behind_them_ends_a_wait
 @pytest.mark.parametrize(
     ("pause_s", "rest_s", "count"), [(0.05, 0.0, 2), (0.05, 0.16, 3), (0.001, 3.0, 100), (0.015, 3.0, 20)]
 )
-def test_a_wait_is_short_where_something_is_due_or_was_under_way(
+def test_a_wait_is_short_if_work_is_due_or_in_progress(
     sql: Sql, capture: Start, statements: list[str], pause_s: float, rest_s: float, count: int
 ) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
@@ -218,9 +218,7 @@ def test_a_wait_is_short_where_something_is_due_or_was_under_way(
     assert count_polls(statements[0]) == count
 
 
-def test_a_table_that_the_application_has_to_itself_is_not_asked_for_without_a_pause(
-    sql: Sql, capture: Start, database: str
-) -> None:
+def test_a_table_that_the_application_has_locked_is_polled_with_pauses(sql: Sql, capture: Start, database: str) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     sql("INSERT INTO item VALUES (1)")
@@ -235,7 +233,7 @@ def test_a_table_that_the_application_has_to_itself_is_not_asked_for_without_a_p
     assert follower.rows("item") == {("1",): {"id": "1"}}
 
 
-def test_a_wait_leaves_what_is_wrong_to_the_next_cut(sql: Sql, capture: Start) -> None:
+def test_a_wait_leaves_errors_to_the_next_cut(sql: Sql, capture: Start) -> None:
     sql("CREATE TABLE item (id int PRIMARY KEY)")
     follower = capture()
     sql("ALTER TABLE venus.dirty RENAME TO gone")

@@ -1,4 +1,4 @@
-"""A key whose type becomes wider: the application's statements succeed at once, and the table continues by itself."""
+"""A key gets a wider type: the application's statements succeed at once, and the table continues by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from venus.cli.prove.follower import Follower
 
 pytestmark = pytest.mark.integration
 
-#: What a key is, what it becomes, and a value that the old type does not hold.
+#: Old and new type of a key, and a value that the old type cannot hold.
 WIDER = {
     "int": ("int", "bigint", "3000000000"),
     "smallint": ("smallint", "bigint", "3000000000"),
@@ -23,7 +23,7 @@ WIDER = {
     "numeric": ("numeric(4)", "numeric(20)", "12345678901234567890"),
     "scale": ("numeric(4,2)", "numeric(9,2)", "1234567.25"),
 }
-#: A statement trigger stands on an ordinary table, a row trigger on a partitioned one.
+#: An ordinary table has a statement trigger, a partitioned one a row trigger.
 PARTITIONED = {"statement": "", "row": " PARTITION BY LIST (part)"}
 
 
@@ -40,7 +40,7 @@ def make(sql: Sql, kind: str, style: str = "") -> None:
 
 
 def follow(sql: Sql, follower: Follower) -> None:
-    """Read everything, and compare with the table itself."""
+    """Read everything, and compare it with the table."""
     follower.source.capture.refresh_schemas()
     follower.read_registry()
     follower.drain()
@@ -61,7 +61,7 @@ def test_a_wider_key_takes_a_new_value_in_the_same_transaction(
     follower = capture()
     with closing(psycopg2.connect(libpq(database))) as session:
         cursor = session.cursor()
-        # the plans of these statements stay in the session
+        # the session keeps the plans of these statements
         cursor.execute("INSERT INTO item VALUES ('10', 1, 'before')")
         cursor.execute("UPDATE item SET v = 'before' WHERE id::text LIKE '1%'")
         cursor.execute(f"ALTER TABLE item ALTER id TYPE {now}")
@@ -89,7 +89,7 @@ def test_a_key_of_another_type_with_the_same_text_is_followed(before: str, now: 
     follow(sql, follower)
 
 
-def test_a_value_that_using_has_computed_moves_the_row(sql: Sql, capture: Start) -> None:
+def test_a_value_that_using_has_computed_replaces_the_row(sql: Sql, capture: Start) -> None:
     make(sql, "int")
     follower = capture()
     sql("ALTER TABLE item ALTER id TYPE bigint USING id + 3000000000")
@@ -103,7 +103,7 @@ def test_a_value_that_using_has_computed_moves_the_row(sql: Sql, capture: Start)
         ("varchar(3)", "id TYPE varchar(30)", False),
         ("numeric(4)", "id TYPE numeric(20)", False),
         ("varchar(3)", "id TYPE varchar(30) USING id || 'x'", True),
-        ("int", "id TYPE bigint", True),  # rewritten, which USING could have done
+        ("int", "id TYPE bigint", True),  # the table was rewritten, in which USING could have changed values
     ],
 )
 def test_rows_are_read_again_only_where_the_table_was_rewritten(
@@ -119,7 +119,7 @@ def test_rows_are_read_again_only_where_the_table_was_rewritten(
     follow(sql, follower)
 
 
-#: What an older version has made of the log and of the check of the key.
+#: The log and the check of the key as an older version has made them.
 OLDER_LOG = "ALTER TABLE venus.l_00002 ALTER k1 TYPE integer"
 OLDER_CHECK = (
     "atttypid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)",
@@ -127,7 +127,7 @@ OLDER_CHECK = (
 )
 
 
-def set_back(sql: Sql) -> None:
+def restore_older_version(sql: Sql) -> None:
     """Give a table the log and the function of an older version."""
     sql(OLDER_LOG)
     ((body,),) = sql("SELECT prosrc FROM pg_proc WHERE proname = 'f_00002'")
@@ -139,7 +139,7 @@ def set_back(sql: Sql) -> None:
 def test_the_log_of_an_older_version_is_widened_by_capture_itself(sql: Sql, capture: Start) -> None:
     make(sql, "int")
     follower = capture()
-    set_back(sql)
+    restore_older_version(sql)
     sql("UPDATE item SET v = 'waits' WHERE id = 1")
     follower.source.capture.refresh_schemas()
     sql("ALTER TABLE item ALTER id TYPE bigint")
@@ -152,7 +152,7 @@ def test_a_log_in_use_is_widened_later_and_its_function_with_it(
 ) -> None:
     make(sql, "int")
     follower = capture()
-    set_back(sql)
+    restore_older_version(sql)
     with closing(psycopg2.connect(libpq(database))) as writer:
         writer.cursor().execute("UPDATE item SET v = 'open' WHERE id = 1")
         follower.source.capture.refresh_schemas()
@@ -166,7 +166,7 @@ def test_a_log_in_use_is_widened_later_and_its_function_with_it(
 def test_a_wider_key_with_the_log_of_an_older_version_never_fails_the_application(sql: Sql, capture: Start) -> None:
     make(sql, "int")
     follower = capture()
-    set_back(sql)
+    restore_older_version(sql)
     sql("ALTER TABLE item ALTER id TYPE bigint")
     sql("INSERT INTO item VALUES (3000000000, 1, 'new')")
     follower.source.capture.refresh_schemas()

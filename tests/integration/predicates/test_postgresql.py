@@ -1,4 +1,4 @@
-"""PostgreSQL's own WHERE says of every row and every predicate what VENUS says."""
+"""PostgreSQL's own WHERE gives the same result as VENUS for every row and every predicate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from venus.predicates.syntax import PredicateRefused
 pytestmark = pytest.mark.integration
 
 
-def test_where_answers_the_same(database: str) -> None:
+def test_where_has_the_same_result(database: str) -> None:
     rng = random.Random(8)
     rows = [random_row(n, rng) for n in range(500)]
     record_ids, values = pack_rows(rows)
@@ -49,8 +49,8 @@ def test_where_answers_the_same(database: str) -> None:
     connection.close()
 
 
-def test_the_histories_are_measured_by_what_databases_find(database: str) -> None:
-    """SQLite says what is right in tests/unit/predicates/test_histories.py: PostgreSQL agrees, and so does VENUS."""
+def test_the_histories_are_checked_against_postgresql_too(database: str) -> None:
+    """tests/unit/predicates/test_histories.py takes SQLite's result as right: PostgreSQL and VENUS agree with it."""
     rng = random.Random(9)
     encoded = PackedBytes.of([IDS[0]] * len(ROWS)), PackedBytes.of([BYTES[row] for row in ROWS])
     connection = psycopg2.connect(libpq(database))

@@ -1,4 +1,4 @@
-"""`venus cluster accept-loss`: an unclean election whose source is gone is closed by an operator, and stays closed."""
+"""`venus cluster accept-loss`: an operator closes an unclean election whose source is gone, and it stays closed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = 10
 
 
 def force_unclean_election(cluster: BrokerCluster) -> str:
-    """Let the leader continue alone, lose it, and another one lead; return that one."""
+    """Let the leader continue alone, kill it, and let another broker lead; return that one."""
     writer = Writer(cluster)
     writer.write(3, ROWS)
     eventually(lambda: cluster.in_sync() == set("abc"))
@@ -41,7 +41,7 @@ def doubts(cluster: BrokerCluster, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("measured", [False, True], ids=["not measured", "measured"])
-def test_what_may_be_lost_is_given_up_by_name(tmp_path: Path, etcd_server: EtcdCluster, measured: bool) -> None:
+def test_possible_losses_are_given_up_by_name(tmp_path: Path, etcd_server: EtcdCluster, measured: bool) -> None:
     with BrokerCluster(tmp_path, etcd_server, policy="availability") as cluster:
         leader = force_unclean_election(cluster)
         (term,) = cluster.record().unclean_terms
@@ -70,15 +70,15 @@ def test_what_may_be_lost_is_given_up_by_name(tmp_path: Path, etcd_server: EtcdC
         assert document["accepted"][0]["changes"] == (2 * ROWS if measured else None)
         assert not cluster.record().unclean_terms
         eventually(lambda: not doubts(cluster, leader))
-        time.sleep(1.0)  # the leader holds its log against the record five times in that
+        time.sleep(1.0)  # in that time the leader compares its log with the record five times
         assert (cluster.record().unclean_terms, cluster.record().losses) == ((), ())
 
         out, _ = cluster.venus("cluster", "accept-loss", BUSINESS, "--confirm", BUSINESS)
         assert out.strip() == "main has lost nothing that is known"
 
 
-def test_a_producer_that_comes_back_all_the_same_continues(tmp_path: Path, etcd_server: EtcdCluster) -> None:
-    """No offset is given to two changes: what the source has committed is passed over, though it is not listed."""
+def test_a_producer_that_returns_after_accept_loss_continues(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    """No offset is given to two changes: the source's committed batches are skipped, though they are not listed."""
     with BrokerCluster(tmp_path, etcd_server, policy="availability") as cluster:
         leader = force_unclean_election(cluster)
         cluster.venus("cluster", "accept-loss", BUSINESS, "--confirm", BUSINESS)

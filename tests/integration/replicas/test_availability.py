@@ -1,7 +1,7 @@
 """`availability` from end to end: three broker processes, etcd, PostgreSQL under writers to PostgreSQL (VENUS 3.1).
 
-Two brokers are killed, the last one continues alone, and is killed as well. One that lacks what was acknowledged
-meanwhile comes back: it leads, names what may be lost, and a repair brings source, target and all replicas together.
+Two brokers are killed; the last one continues alone, and is killed as well. A broker that lacks the batches of that
+time returns: it leads, names what may be lost, and a repair makes source, target and all replicas equal.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class AvailabilityPipeline:
         return business_status(self.cluster.brokers[name].address)
 
     def leader(self) -> str:
-        """Return the leader that can write, once there is one."""
+        """Return the leader that can write, once one exists."""
 
         def find_leader() -> str:
             for name, broker in self.cluster.brokers.items():
@@ -99,19 +99,19 @@ class AvailabilityPipeline:
         return {r.broker for r in self.status(name).replication.replicas if r.in_sync}
 
     def full(self, name: str) -> Any:
-        """Return a broker's own account of its full data."""
+        """Return a broker's own listing of its full data."""
         with SnapshotClient(self.cluster.brokers[name].address) as snapshots:
             snapshot_id = snapshots.open(BUSINESS).snapshot_id
             try:
                 return snapshots.totals(snapshot_id)
             finally:
-                snapshots.close(snapshot_id)  # the next look takes none that is older than it
+                snapshots.close(snapshot_id)  # the next status is no older than this
 
     def log_of(self, name: str) -> broker_pb2.BusinessStatus:
-        """Return what a killed broker had, from a copy of its data that a broker on its own opens."""
+        """Return a killed broker's log, from a copy of its data that a standalone broker opens."""
         copy = self.folder / f"{name}-copy"
         shutil.copytree(self.folder / name, copy)
-        dissolve(copy, name, None)  # the others are not asked: the copy is read on its own
+        dissolve(copy, name, None)  # no other broker is asked: the copy is read by itself
         with BrokerProcess(settings(copy, free_bytes_min=0)) as alone:
             return business_status(alone.address)
 
@@ -136,9 +136,9 @@ def write(at: AvailabilityPipeline, seed: int) -> None:
 
 
 def lose_lone_leader(at: AvailabilityPipeline) -> tuple[str, str, str]:
-    """Let the leader continue alone under writers, the target follow for a part of that, then kill it.
+    """Let the leader continue alone under writers, with the target following for a while, then kill it.
 
-    Return its name, that of the one who comes back first, and of the third.
+    Return its name, that of the broker that returns first, and of the third one.
     """
     e2e = at.e2e
     e2e.install()
@@ -169,7 +169,7 @@ def rows(url: str) -> list[tuple[Any, ...]]:
     return run_at(url, "SELECT id, v FROM item ORDER BY id")
 
 
-def test_what_is_lost_is_named_and_repaired(tmp_path: Path, postgres_server: Server, etcd_server: EtcdCluster) -> None:
+def test_losses_are_named_and_repaired(tmp_path: Path, postgres_server: Server, etcd_server: EtcdCluster) -> None:
     with place(tmp_path, postgres_server, etcd_server, policy="availability") as at:
         leader, first, third = lose_lone_leader(at)
         had = at.log_of(leader)
@@ -181,7 +181,7 @@ def test_what_is_lost_is_named_and_repaired(tmp_path: Path, postgres_server: Ser
             window = eventually(lambda: [w for w in at.status(first).replication.losses if w.HasField("end_offset")])[0]
             eventually(lambda: counts.ended["commit"] >= 20, "writers")
 
-        # the window is what was acknowledged and is not there, one offset more for each batch that may be empty
+        # the window is what was acknowledged and is missing, plus one offset for each batch that may be empty
         batches = window.last_batch - window.first_batch + 1
         assert window.last_batch == had.last_batch
         assert window.end_offset - window.first_offset == window.rows + batches
@@ -202,7 +202,7 @@ def test_what_is_lost_is_named_and_repaired(tmp_path: Path, postgres_server: Ser
         at.e2e.wait_until_caught_up()
         assert rows(at.source) == rows(at.target)
         assert at.venus("verify", "--leg", "all")["verdict"] == "same"
-        at.e2e.stop("capture")  # each of its heartbeats is another content, and the brokers are looked at one by one
+        at.e2e.stop("capture")  # each heartbeat changes the content, and the brokers are read one after the other
         eventually(lambda: at.full("a") == at.full("b") == at.full("c"), timeout_s=SURE_S)
         at.e2e.start("capture")
         eventually(lambda: not at.status(first).replication.losses)

@@ -1,4 +1,4 @@
-"""What must not be: each is refused in one line with the way out, by real processes; nothing is lost or overwritten."""
+"""Invalid states: broker processes refuse each in one line with a remedy; nothing is lost or overwritten."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ ROWS = 10
 
 
 def offset_at(address: str) -> int:
-    """Return the next offset of the business; -1 while a broker that has just started does not know it yet."""
+    """Return the next offset of the business, or -1 while a broker that has just started does not know it yet."""
     with AdminClient(address) as admin:
         return next((each.next_offset for each in admin.status(BUSINESS).businesses), -1)
 
 
 def refusal(data: Path, **cluster: Any) -> str:
-    """Start a broker that must not start; return what it says, which must be one line and its hint."""
+    """Start a broker that must refuse to start; return its message, which must be one line and a hint."""
     chosen = settings(data, free_bytes_min=1 << 20)
     chosen = chosen.model_copy(update={"cluster": ClusterSettings(**{"lease_s": 2.0, **cluster})})
     config = data.parent / f"{data.name}.json"
@@ -58,14 +58,14 @@ def refusal(data: Path, **cluster: Any) -> str:
 
 
 def content(folder: Path) -> dict[str, str]:
-    """Return what a data directory holds, but for RocksDB's own log of its starts."""
+    """Return the files of a data directory, except RocksDB's own log of its starts."""
     return {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in [*sorted(folder.rglob("*.sst")), folder / "cluster.json"]
     }
 
 
-def test_two_brokers_with_one_id(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_two_brokers_with_one_id_are_refused(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(2, ROWS)
@@ -76,7 +76,7 @@ def test_two_brokers_with_one_id(tmp_path: Path, etcd_server: EtcdCluster) -> No
         assert business_status(cluster.brokers[writer.leader].address).replication.term == 1
 
 
-def test_the_data_directory_of_another_cluster(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_the_data_directory_of_another_cluster_is_refused(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path / "one", etcd_server, "a", replicas=1) as first:
         Writer(first).write(2, ROWS)
         first.brokers["a"].stop()
@@ -93,7 +93,7 @@ def test_the_data_directory_of_another_cluster(tmp_path: Path, etcd_server: Etcd
         assert writer.acknowledged == 2
 
 
-def test_etcd_addresses_that_answer_nothing(tmp_path: Path) -> None:
+def test_etcd_addresses_that_do_not_answer_are_refused(tmp_path: Path) -> None:
     ports = free_ports(2)
     addresses = [f"127.0.0.1:{port}" for port in ports]
     said = refusal(tmp_path / "a", name="unknown", broker_id="a", etcd=addresses)
@@ -102,7 +102,7 @@ def test_etcd_addresses_that_answer_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "a" / "cluster.json").exists()
 
 
-def test_a_store_of_an_unknown_layout(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_a_store_of_an_unknown_layout_is_refused(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(2, ROWS)
@@ -124,8 +124,8 @@ def test_a_store_of_an_unknown_layout(tmp_path: Path, etcd_server: EtcdCluster) 
         eventually(lambda: offset_at(cluster.brokers[old].address) == 3 * ROWS)
 
 
-def forget_how_new(cluster: BrokerCluster) -> None:
-    """Take from etcd what it remembers of stores, as an etcd that was set back to a backup has lost it."""
+def forget_newest_writes(cluster: BrokerCluster) -> None:
+    """Remove etcd's records about stores, as in an etcd that was restored from a backup."""
     with closing(EtcdClient(cluster.etcd.addresses, timeout_s=60.0)) as client:
         for found in client.list(f"/venus/+stores/{cluster.name}/"):
             assert client.swap(found.key, found.revision, None).done
@@ -148,7 +148,7 @@ def test_an_old_copy_of_a_data_directory_overwrites_nothing(tmp_path: Path, etcd
         eventually(lambda: in_sync() == set("abc"))
         writer.write(5, ROWS)
         eventually(lambda: in_sync() == set("abc"))
-        # a follower has everything that is acknowledged, and shows what it knows to be
+        # a follower has every acknowledged batch, and shows those that it knows to be committed
         eventually(lambda: {business_status(b.address).next_offset for b in cluster.brokers.values()} == {7 * ROWS})
         for broker in cluster.brokers.values():
             broker.process.kill()
@@ -156,8 +156,8 @@ def test_an_old_copy_of_a_data_directory_overwrites_nothing(tmp_path: Path, etcd
             broker.kill()
         shutil.rmtree(tmp_path / old)
         shutil.copytree(tmp_path / "backup", tmp_path / old)
-        forget_how_new(cluster)
-        cluster.start(old)  # alone, it is chosen: as far as the coordinator knows, it has everything
+        forget_newest_writes(cluster)
+        cluster.start(old)  # alone it is elected: as far as the coordinator knows, it has everything
         eventually(lambda: business_status(cluster.brokers[old].address).replication.leader == old)
         for name in (leader, other):
             cluster.start(name)

@@ -1,4 +1,4 @@
-"""Consumer groups while the leadership moves: the log's record of a group counts, not a stream of the old leader."""
+"""Consumer groups while the leadership moves: the log's record of a group counts, not a stream at the old leader."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def stored_groups(node: Node) -> set[str]:
     return {name for found in load_all(node.core.store, 6.0) for name in found.consumers}
 
 
-def test_a_known_group_is_not_let_in_where_its_position_is_not_logged(cluster: Cluster) -> None:
+def test_a_known_group_is_refused_while_its_position_is_not_logged(cluster: Cluster) -> None:
     leader = cluster.create()
     Producer(leader.core).commit(engines.rows(0, 10))
     leader.core.subscriptions.detach(BUSINESS, "g", leader.core.subscriptions.attach(BUSINESS, "g", 0))
@@ -63,12 +63,12 @@ def test_a_known_group_is_not_let_in_where_its_position_is_not_logged(cluster: C
             follower.core.subscriptions.attach(BUSINESS, group, 10)
     assert groups(follower) == {"g"}, "it was refused, and is remembered"
     assert not business(follower).consumers["g"].is_connected
-    reader = follower.core.subscriptions.attach(BUSINESS, "r", 0, transient=True)  # whose position is not logged
+    reader = follower.core.subscriptions.attach(BUSINESS, "r", 0, transient=True)  # the group's position is not logged
     follower.core.subscriptions.detach(BUSINESS, "r", reader)
 
 
-def test_a_group_that_was_forgotten_does_not_rise_again_where_a_stream_of_it_is_left(cluster: Cluster) -> None:
-    """The peer of the old stream is frozen: its broker ends it, and waits for a long time until it is gone."""
+def test_a_forgotten_group_does_not_reappear_while_an_old_stream_remains(cluster: Cluster) -> None:
+    """The peer of the old stream is frozen: its broker ends it, and waits long until it is gone."""
     former = cluster.create()
     Producer(former.core).commit(engines.rows(0, 10))
     left_over = former.core.subscriptions.attach(BUSINESS, "g", 0)
@@ -85,13 +85,13 @@ def test_a_group_that_was_forgotten_does_not_rise_again_where_a_stream_of_it_is_
     hand_over(cluster, "a")
     for n in range(2, 5):
         Producer(former.core, source_last_batch=n).commit(engines.rows(10 * n, 10))
-    eventually(lambda: business(former).log_start >= 40)  # nothing is kept for it any more
+    eventually(lambda: business(former).log_start >= 40)  # the queue keeps nothing for the group any more
     cluster.settle()
     assert [stored_groups(node) for node in cluster.living()] == [set()] * 3
 
 
-def test_a_group_that_only_a_replaced_leader_has_forgotten_is_there_again(cluster: Cluster) -> None:
-    """Else that broker would keep nothing for it when it leads again, and its consumer would load everything."""
+def test_a_group_that_only_a_deposed_leader_has_forgotten_reappears(cluster: Cluster) -> None:
+    """Otherwise that broker would keep nothing for it as the next leader, and its consumer would load everything."""
     former, leader = cluster.create(), cluster.nodes["b"]
     Producer(former.core).commit(engines.rows(0, 10))
     former.core.subscriptions.detach(BUSINESS, "g", former.core.subscriptions.attach(BUSINESS, "g", 0))
@@ -114,12 +114,12 @@ def test_a_group_that_only_a_replaced_leader_has_forgotten_is_there_again(cluste
 
 
 def replace_leader(cluster: Cluster, node: Node) -> None:
-    """Have another broker lead, whatever the leader thinks."""
+    """Let another broker lead, although the leader still believes to lead."""
     while (known := cluster.memory.leaderships[BUSINESS]).leader != node.member:
         node.coordinator.swap(known, replace(known, term=known.term + 1, leader=node.member))
 
 
-def test_what_a_leader_receives_while_it_cannot_write_is_logged_later(cluster: Cluster) -> None:
+def test_acknowledgements_to_a_leader_that_cannot_write_are_logged_later(cluster: Cluster) -> None:
     leader = cluster.create()
     Producer(leader.core).commit(engines.rows(0, 10))
     token = leader.core.subscriptions.attach(BUSINESS, "g", 0)

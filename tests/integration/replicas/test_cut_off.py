@@ -1,6 +1,6 @@
-"""A leader that reaches etcd and its clients, and not its followers: writes continue while the cut lasts.
+"""A leader reaches etcd and its clients, but not its followers: writes continue while the cut lasts.
 
-Each broker stands behind a relay at the address that the cluster knows; clients go to it directly.
+A relay at the address that the cluster knows is in front of each broker; clients connect directly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.integration
 ROWS = 10
 SILENCE_S = 2.0
-#: Well below the ten seconds for which a follower may lag; a busy machine takes its time.
+#: Well below the ten seconds for which a follower may lag, but long enough for a busy machine.
 WRITES_WITHIN_S = 9.0
 
 
@@ -96,7 +96,7 @@ def test_a_leader_that_reaches_none_of_its_followers_lets_another_one_lead(
         assert [found[name] for name in "abc"] == [bodies(last, ROWS)] * 3
 
 
-def test_a_follower_that_is_cut_off_does_not_hold_up_writes_for_long(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_a_follower_that_is_cut_off_does_not_delay_writes_for_long(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     """One write of several is enough: beside other work, any of them may wait for the machine."""
     with LinkedCluster(tmp_path, etcd_server, silence_s=SILENCE_S) as cluster:
         writer = Writer(cluster)

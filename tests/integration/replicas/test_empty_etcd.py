@@ -1,4 +1,4 @@
-"""An etcd that comes back empty: it is named, and the documented way back loses nothing."""
+"""An etcd that returns empty is reported, and the documented remedy loses nothing."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ GONE = "the coordinator has no record of it any more, so no broker can take over
 
 
 def empty_etcd(cluster: BrokerCluster) -> None:
-    """Remove all that etcd has of the cluster, as with an etcd that has lost its disk."""
+    """Remove all records of the cluster, as in an etcd that has lost its disk."""
     with closing(EtcdClient(cluster.etcd.addresses, timeout_s=60.0)) as client:
         for root in (f"/venus/{cluster.name}/", f"/venus/+stores/{cluster.name}/"):
             for found in client.list(root):
                 revision = found.revision
-                while (result := client.swap(found.key, revision, None)).current is not None:  # written meanwhile
+                while (result := client.swap(found.key, revision, None)).current is not None:  # without the records
                     revision = result.current.revision
 
 
 def alarms(cluster: BrokerCluster, name: str) -> list[str]:
-    """Return what a broker says of a record that is gone."""
+    """Return a broker's alarms about a missing record."""
     return [alarm for alarm in business_status(cluster.brokers[name].address).alarms if GONE in alarm]
 
 
-def test_an_etcd_that_comes_back_empty_is_named_and_the_way_back_loses_nothing(
+def test_an_etcd_that_returns_empty_is_reported_and_the_remedy_loses_nothing(
     tmp_path: Path, etcd_server: EtcdCluster
 ) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:

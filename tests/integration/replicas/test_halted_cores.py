@@ -1,4 +1,4 @@
-"""An entry that one replica cannot apply stops that replica, with a line that says so; all others continue."""
+"""An entry that one replica cannot apply stops that replica, with a log line about it; all others continue."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ OTHER = "other"
 
 
 def undecidable(entry: LogEntry) -> LogEntry:
-    """Return a decision that was taken before: refused when it is proposed."""
+    """Return a decision that was taken before, which is refused when it is proposed."""
     return record_entry(EntryKind.DECIDE, epoch=entry.epoch, at_us=1, record={"verdict": 1, "batch_no": 1, "digest": 7})
 
 
 def nameless(entry: LogEntry) -> LogEntry:
-    """Return a consumer without a name: refused when it is applied."""
+    """Return a consumer without a name, which is refused when it is applied."""
     return record_entry(EntryKind.CONSUMER, epoch=entry.epoch, at_us=1, record={"acknowledged": 1})
 
 
 def mangle_entries(cluster: Cluster, bad: Callable[[LogEntry], LogEntry]) -> None:
-    """Change one decision on its way to one follower; it is sealed as if the leader had written it."""
+    """Change one decision on its way to one follower, with the seal that the leader would have written."""
     done: list[int] = []
 
     def mangle(answer: Answer) -> Answer:
@@ -54,7 +54,7 @@ def mangle_entries(cluster: Cluster, bad: Callable[[LogEntry], LogEntry]) -> Non
 
 
 def find_halted(cluster: Cluster) -> Node:
-    """Return the one whose replica has stopped, once there is one."""
+    """Return the broker whose replica has stopped, once one has."""
     eventually(lambda: any(BUSINESS in node.host.troubles for node in cluster.living()))
     (node,) = [node for node in cluster.living() if BUSINESS in node.host.troubles]
     return node
@@ -86,7 +86,7 @@ def test_the_replica_stops_and_the_others_continue(tmp_path: Path, bad: Callable
         assert stopped.ask(lambda host: host.on_ballot_request(BUSINESS, leader.member, 99)) is None
 
         stopped.kill()
-        again = cluster.start(stopped.name, "s2")  # with an empty disk
+        again = cluster.start(stopped.name, "s2")  # the broker restarts with an empty disk
         eventually(lambda: entries(again) == entries(leader))
         eventually(lambda: engines.full_data(again.core) == engines.full_data(leader.core))  # applied as well
         assert BUSINESS not in again.host.troubles
@@ -99,7 +99,7 @@ def entries(node: Node) -> int:
         return -1  # it starts over
 
 
-def test_a_replica_that_stopped_says_so_after_a_restart_too(tmp_path: Path) -> None:
+def test_a_stopped_replica_is_reported_after_a_restart_too(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         leader = cluster.create()
         producer = Producer(leader.core)
@@ -119,7 +119,7 @@ def test_a_replica_that_stopped_says_so_after_a_restart_too(tmp_path: Path) -> N
 def test_a_leader_that_cannot_apply_an_entry_ends_and_another_one_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What only its own memory or disk makes of an entry must not stop a business that others can lead."""
+    """An entry that only its own memory or disk makes invalid must not stop a business that others can lead."""
     with Cluster(tmp_path) as cluster:
         leader = cluster.create()
         producer = Producer(leader.core)
@@ -142,7 +142,7 @@ def test_a_leader_that_cannot_apply_an_entry_ends_and_another_one_leads(
             BUSINESS, producer.epoch, message.batch_no, message.digest, Verdict.COMMIT
         )
         eventually(lambda: bool(leader.errors.fatal))
-        (error,) = leader.errors.fatal  # which ends the process of a real broker, before any caller learns of it
+        (error,) = leader.errors.fatal  # a real broker ends its process here, before any caller is answered
         assert isinstance(error, StorageError)
         assert "cannot be applied here (ValueError('a bit has flipped in memory'))" in str(error)
         assert "this broker leads, so it stops and another one takes over" in str(error)

@@ -1,4 +1,4 @@
-"""A record of the coordinator that cannot be used costs its own business alone, and every status names it."""
+"""An unusable record of the coordinator affects its own business alone, and every status names it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def client(etcd_server: EtcdCluster) -> Iterator[EtcdClient]:
         yield made
 
 
-def test_a_record_that_cannot_be_read_was_not_forgotten(etcd_server: EtcdCluster, client: EtcdClient) -> None:
-    """A removal that was not carried out, then a newer VENUS that writes the record: every copy was removed."""
+def test_an_unreadable_record_does_not_remove_the_business(etcd_server: EtcdCluster, client: EtcdClient) -> None:
+    """When a newer VENUS wrote a record, each broker took it as missing, and removed its copy of the business."""
     with closing(EtcdCoordinator(etcd_server.addresses, "unread", timeout_s=60.0)) as coordinator:
         first = coordinator.create(Leadership(business="main", term=1, leader=None, in_sync=frozenset()))
         assert first is not None
@@ -39,7 +39,7 @@ def test_a_record_that_cannot_be_read_was_not_forgotten(etcd_server: EtcdCluster
         assert coordinator.last_forgotten_term("main") == 0
 
 
-def test_an_invalid_record_costs_itself_alone(tmp_path: Path, etcd_server: EtcdCluster, client: EtcdClient) -> None:
+def test_an_invalid_record_affects_one_business(tmp_path: Path, etcd_server: EtcdCluster, client: EtcdClient) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(1)
@@ -60,7 +60,7 @@ def test_an_invalid_record_costs_itself_alone(tmp_path: Path, etcd_server: EtcdC
                 return [a for a in admin.status().alarms if a.startswith("a record of the coordinator cannot be used")]
 
         eventually(lambda: len(alarms()) == 2)
-        cluster.brokers[writer.leader].kill()  # an election reads who lives
+        cluster.brokers[writer.leader].kill()  # an election reads which brokers live
         writer.write(2)
         address = cluster.brokers[writer.leader].address
         for kind in ("brokers", "businesses"):

@@ -1,4 +1,4 @@
-"""Leaders at creation, after a death and by balance; replicas at different sites. Real brokers and etcd."""
+"""Leaders at creation, after a death and by rebalancing; replicas at different sites. Real brokers and etcd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS = 10
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait; each look asks etcd."""
+    """Wait, with longer pauses because each poll asks etcd."""
     waiting.eventually(condition, every_s=0.2)
 
 
@@ -54,7 +54,7 @@ def know_each_other(cluster: BrokerCluster) -> bool:
 
 
 def create(cluster: BrokerCluster, businesses: Iterable[str], rows: int = 1) -> None:
-    """Let a producer of each business write a batch; all of them ask the first broker first."""
+    """Let a producer of each business write a batch; each producer asks the first broker first."""
     eventually(lambda: know_each_other(cluster))
     reach = cluster.reach(broker.address for broker in cluster.brokers.values() if broker.alive)
     with ThreadPoolExecutor(2) as pool:
@@ -126,9 +126,7 @@ def sites_of(known: Leadership, **sites: str) -> list[str]:
     return sorted(sites[name] for name in known.replicas)
 
 
-def test_replicas_are_at_different_sites_and_move_there_when_a_site_comes(
-    tmp_path: Path, etcd_server: EtcdCluster
-) -> None:
+def test_replicas_are_at_different_sites_and_move_to_a_new_site(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     where = {"a": "east", "b": "east", "c": "west", "d": "north"}
     with BrokerCluster(tmp_path, etcd_server, "") as cluster:
         start_at(cluster, a="east", b="east", c="west")
@@ -148,7 +146,7 @@ def test_replicas_are_at_different_sites_and_move_there_when_a_site_comes(
         ]
 
 
-def test_nothing_was_only_in_a_room_that_is_gone(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_no_business_has_all_replicas_in_one_room(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     """Scenario 117: two brokers of three are gone with their room, and each business has a replica elsewhere."""
     businesses = [f"x{n}" for n in range(6)]
     with BrokerCluster(tmp_path, etcd_server, "", replicas=2) as cluster:

@@ -51,7 +51,7 @@ def test_leadership_moves_under_writes(tmp_path: Path, etcd_server: EtcdCluster)
 
 
 def has_nothing(cluster: BrokerCluster, name: str) -> bool:
-    """Whether a broker that lives has no data of the business any more."""
+    """Return whether a living broker has no data of the business any more."""
     with AdminClient(cluster.brokers[name].address) as admin:
         return not [found for found in admin.status().businesses if found.business == BUSINESS]
 
@@ -77,7 +77,7 @@ def test_a_broker_is_drained_and_stopped_under_writes(tmp_path: Path, etcd_serve
         assert set(found_at) == set("abcd") - {leader}
         assert len({tuple(bodies) for bodies in found_at.values()}) == 1
 
-        # drained again: nothing happens; with two of three left, no other can be
+        # draining it again changes nothing; with two of three left, no other broker can be drained
         cluster.venus("cluster", "drain", leader)
         other = cluster.record().replicas[0]
         cluster.brokers[other].kill()
@@ -130,7 +130,7 @@ def test_a_replica_moves_and_a_command_that_was_interrupted_is_repeated(
         assert writer.leader != source
 
 
-def test_replicas_are_added_and_removed_but_not_below_what_a_write_needs(
+def test_replicas_are_added_and_removed_but_never_below_what_a_write_needs(
     tmp_path: Path, etcd_server: EtcdCluster
 ) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:
@@ -175,7 +175,7 @@ def test_replicas_are_added_and_removed_but_not_below_what_a_write_needs(
         (("accept-loss", "mian"), 2, "the cluster has no business 'mian' (did you mean main?)"),
     ],
 )
-def test_wrong_use_is_one_line(
+def test_wrong_arguments_are_reported_in_one_line(
     waiting_cluster: BrokerCluster, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     before = waiting_cluster.record()
@@ -188,7 +188,7 @@ def test_wrong_use_is_one_line(
 
 @pytest.fixture(scope="module")
 def waiting_cluster(tmp_path_factory: pytest.TempPathFactory, etcd_server: EtcdCluster) -> Iterator[BrokerCluster]:
-    """Start three brokers that stay as they are."""
+    """Start three brokers that do not change by themselves."""
     with BrokerCluster(tmp_path_factory.mktemp("waiting"), etcd_server) as cluster:
         Writer(cluster).write(1, ROWS)
         eventually(lambda: cluster.in_sync() == set("abc"))

@@ -38,9 +38,9 @@ def test_one_broker_becomes_three_in_place(tmp_path: Path, etcd_server: EtcdClus
 
 
 def test_writes_continue_while_one_broker_becomes_three(tmp_path: Path, etcd_server: EtcdCluster) -> None:
-    """The first broker alone is enough, as before, until another one has everything; from then on two are needed.
+    """The first broker alone suffices, as before, until another one has everything; from then on a write needs two.
 
-    A target continues at its offset, so it is not loaded again.
+    A target continues at its offset and is not loaded again.
     """
     with BrokerProcess(settings(tmp_path / "a")) as alone:
         fill(alone.address, 1, 5, rows=ROWS)
@@ -103,7 +103,7 @@ def test_three_brokers_become_one_and_three_again(tmp_path: Path, etcd_server: E
         cluster.brokers[stays].stop()
         _, err = cluster.venus("cluster", "dissolve", of=stale, code=3)
         assert "this replica of main is not known to be complete; complete are: " in err
-        for _ in range(2):  # one that was interrupted at its end is repeated
+        for _ in range(2):  # a removal that was interrupted at its end is repeated
             out, _ = cluster.venus("cluster", "dissolve", of=stays)
             assert "remove [cluster] from the configuration" in out
 
@@ -123,6 +123,6 @@ def test_three_brokers_become_one_and_three_again(tmp_path: Path, etcd_server: E
 
 
 def _write_one(writer: Writer) -> None:
-    """Send one more batch, and wait until it is safe."""
+    """Send one more batch, and wait until it is durable."""
     writer.producer.send_half(half(writer.acknowledged + 1, rows=ROWS))
     writer.producer.wait_until_persisted(writer.acknowledged + 1)

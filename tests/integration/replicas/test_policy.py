@@ -1,4 +1,4 @@
-"""`venus cluster policy` while brokers are at work: refusal under consistency, else the living replicas."""
+"""`venus cluster policy` on running brokers: `consistency` refuses writes, `availability` uses the living replicas."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_policy_of_a_business_is_changed_while_it_is_in_use(tmp_path: Path, 
         assert list(replication().losses) == []
 
 
-def test_what_is_misspelt_is_one_line(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_a_misspelt_policy_is_reported_in_one_line(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server, "a", replicas=1) as cluster:
         Writer(cluster).write(1, ROWS)
         said = policy(cluster, "main", "availabilitty", code=2)["error"]

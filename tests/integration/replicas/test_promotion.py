@@ -1,4 +1,4 @@
-"""A replicated set becomes the home, or was it: any of its brokers is asked, and the next leader knows it."""
+"""A replicated set is promoted, or replaced as the home: any of its brokers may be asked, and the next leader knows."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_cluster_is_promoted_by_any_of_its_brokers_and_stays_the_home(
         home.stop()
 
 
-def test_a_home_of_three_brokers_comes_back_and_steps_down(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_an_old_home_of_three_brokers_returns_and_steps_down(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     ports = {name: free_port() for name in "abc"}
     with BrokerCluster(tmp_path, etcd_server, listen=ports, set="hq") as cluster, networks.starting(tmp_path) as start:
         name, producer, ack = cluster.connect_producer()
@@ -96,12 +96,12 @@ def test_a_home_of_three_brokers_comes_back_and_steps_down(tmp_path: Path, etcd_
             if not broker.alive:
                 broker = cluster.start(name)
             eventually(partial(_is_replaced, broker.address), timeout_s=SURE_S)
-            _check_sent_on(broker.address, second.address, epoch)
+            _check_redirected(broker.address, second.address, epoch)
         _restart_as_mirror(cluster, second.address)
 
 
 def _restart_as_mirror(cluster: BrokerCluster, new_home: str) -> None:
-    """Start each broker again with another configuration, one after the other; all have then what the new home has."""
+    """Restart each broker with another configuration, one after the other; in the end all have the new home's data."""
     cluster.configure(upstream=(new_home,))
     for name in list(cluster.brokers):
         cluster.brokers[name].stop()
@@ -121,7 +121,7 @@ def _leader(cluster: BrokerCluster) -> str:
     return str(leader.broker)
 
 
-def _check_sent_on(address: str, new_home: str, epoch: int) -> None:
+def _check_redirected(address: str, new_home: str, epoch: int) -> None:
     with Producer(address, BUSINESS, "test", window_bytes_max=1 << 20) as late:
         late.connect(epoch, 4)
         assert late.address == new_home

@@ -1,4 +1,4 @@
-"""Targets that read increments from replicas: the leader is spared, positions reach it, nothing is lost or doubled."""
+"""Targets read increments from replicas: the leader works less but gets all positions; nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cluster(tmp_path: Path, etcd_server: EtcdCluster) -> Iterator[BrokerCluster]
 
 
 def address(cluster: BrokerCluster, near: str | None) -> BrokerAddress:
-    """Return the address of a target's configuration: `read_from` and its site, None = it reads the leader."""
+    """Return the address of a target's configuration with `read_from` and its site; None = it reads from the leader."""
     broker = BrokerSettings(
         addresses=tuple(broker.address for broker in cluster.brokers.values()),
         read_from="leader" if near is None else "nearest",
@@ -59,7 +59,7 @@ def acknowledged_offset(cluster: BrokerCluster, leader: str, group: str) -> int:
 
 
 class LeaderCpu:
-    """Processor time of the leader beyond what it needs while no target reads."""
+    """Processor time of the leader beyond its use while no target reads."""
 
     def __init__(self, cluster: BrokerCluster, leader: str) -> None:
         self._process = psutil.Process(cluster.brokers[leader].process.pid)
@@ -72,7 +72,7 @@ class LeaderCpu:
         return sum(self._process.cpu_times()[:2])
 
     def restart(self) -> None:
-        """Count from now on."""
+        """Start the measurement."""
         self._began, self._at = self._cpu_seconds(), time.monotonic()
 
     def beyond_idle_s(self) -> float:
@@ -95,15 +95,15 @@ def read_everything(cluster: BrokerCluster, leader: str, near: str | None, sent:
 
 
 def test_targets_that_read_replicas_cost_the_leader_nothing_and_acknowledge_there(cluster: BrokerCluster) -> None:
-    """Scenario 54: what is left at the leader are the groups' own streams, whatever the number of rows."""
+    """Scenario 54: only the groups' own streams remain at the leader, whatever the number of rows."""
     writer = Writer(cluster)
     writer.write(BATCHES, ROWS)
     eventually(lambda: cluster.in_sync() == set("abc"))
     status = partial(business_status, cluster.brokers[writer.leader].address)
-    eventually(lambda: status().materialised_offset == BATCHES * ROWS, every_s=0.2)  # what costs CPU in any case
+    eventually(lambda: status().materialised_offset == BATCHES * ROWS, every_s=0.2)  # CPU time used in any case
     sent = bodies(BATCHES, ROWS)
     cpu, took = LeaderCpu(cluster, writer.leader), dict[str | None, list[float]]({None: [], "": []})
-    for run in range(3):  # alternately, because the store still compacts what was written
+    for run in range(3):  # alternating, because the store still compacts the written rows
         for near, seconds in took.items():
             cpu.restart()
             read_everything(cluster, writer.leader, near, sent, run)
@@ -132,7 +132,7 @@ def test_a_target_reads_at_its_site_and_continues_at_another_when_that_broker_di
         eventually(reads_elsewhere)
         assert [increment.body for increment in taken] == bodies(5, 10)
         cluster.brokers[near].kill()
-        with pytest.raises(VenusError, match="no longer in sync"):  # so that the adapter asks for replicas again
+        with pytest.raises(VenusError, match="no longer in sync"):  # so that the adapter requests replicas again
             read_until_it_ends(subscriber)
     with open_subscriber(address(cluster, f"site {near}"), BUSINESS, "main/eu", credit_bytes=8 << 20) as subscriber:
         subscriber.open(50, taken[-1].epoch)

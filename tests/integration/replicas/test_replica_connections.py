@@ -1,4 +1,4 @@
-"""The connection to another broker, over real gRPC: however it ends, the host notices and can ask again."""
+"""The connection to another broker over real gRPC: whatever ends it, the host notices and can reconnect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ME, OTHER = Member(broker="a", store="1"), Member(broker="b", store="2")
 
 
 class _UnreadyLeader:
-    """A leader that has not read yet which brokers are alive."""
+    """A leader that does not know yet which brokers are alive."""
 
     Ballot = Copy = None
 
@@ -36,7 +36,7 @@ class _UnreadyLeader:
 
 
 class _StoppingLeader:
-    """A leader that ends each line as a broker does that stops."""
+    """A leader that ends each connection, as a stopping broker does."""
 
     Ballot = Copy = None
 
@@ -76,14 +76,14 @@ async def _leader(servicer: _UnreadyLeader | _StoppingLeader | _EndlessLeader) -
         await server.stop(0)
 
 
-def test_a_leader_that_refuses_a_line_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_refuses_a_connection_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "RECONNECT_S", 0.01)
 
     async def fetch_from_refusing() -> None:
         async with _leader(_UnreadyLeader()) as leader:
             line, host = BrokerConnections("cluster", ME, NONE), _Host()
             line.host = cast(Host, host)
-            for index in range(1, 11):  # whether gRPC says it while reading or writing differs
+            for index in range(1, 11):  # gRPC may report it while reading or while writing
                 host.lost.clear()
                 line.fetch(leader, "main", SendFetch(to=OTHER, term=1, index=index, last_term=0, version=1))
                 await asyncio.wait_for(host.lost.wait(), 60.0)
@@ -92,7 +92,7 @@ def test_a_leader_that_refuses_a_line_is_asked_again(monkeypatch: pytest.MonkeyP
     asyncio.run(fetch_from_refusing())
 
 
-def test_a_line_that_was_ended_is_explained_in_words(
+def test_a_connection_that_was_ended_is_explained_in_words(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connections, "RECONNECT_S", 0.01)
@@ -110,8 +110,8 @@ def test_a_line_that_was_ended_is_explained_in_words(
     assert "it is stopping, or has another one from here" in caplog.text, "also if it ended while something was sent"
 
 
-def test_a_line_that_ended_during_a_transfer_is_explained_in_words() -> None:
-    """What gRPC says is only that it could not write."""
+def test_a_connection_that_ended_during_a_transfer_is_explained_in_words() -> None:
+    """The error of gRPC itself only says that it could not write."""
     internal = grpc.StatusCode.INTERNAL
     assert connections.describe_end(internal, "Internal error from Core") == (
         "it has ended while something was sent; that broker cannot be reached, or it is stopping, "
@@ -121,7 +121,7 @@ def test_a_line_that_ended_during_a_transfer_is_explained_in_words() -> None:
 
 
 class _SlowLine:
-    """A follower's stream that takes nothing until it is let go."""
+    """A follower's stream that blocks until it is released."""
 
     def __init__(self) -> None:
         self.taken = asyncio.Event()
@@ -134,8 +134,8 @@ class _SlowLine:
         self.answers += frame.answers
 
 
-def test_a_follower_that_asks_again_over_a_slow_line_is_sent_the_newest_answer_alone() -> None:
-    """It asks every few seconds, and each answer may be a frame of entries: the leader kept all of them in memory."""
+def test_a_follower_that_asks_again_over_a_slow_line_gets_the_newest_answer_alone() -> None:
+    """It asks every few seconds, and each answer may be a frame of entries; the leader must not keep all in memory."""
 
     def entries(count: int) -> replica_pb2.FetchAnswer:
         return connections.encode_reply("main", Entries(term=1, first=1, high=0, entries=(b"x" * 1000,) * count))
@@ -164,10 +164,10 @@ def test_a_follower_that_asks_again_over_a_slow_line_is_sent_the_newest_answer_a
     asyncio.run(asyncio.wait_for(slow(), 60.0))
 
 
-def test_a_frame_whose_parts_never_end_ends_the_line(
+def test_a_frame_whose_parts_never_end_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its follower would keep all of them in memory."""
+    """Otherwise its follower would keep all parts in memory."""
     monkeypatch.setattr(connections, "RECONNECT_S", 0.01)
     monkeypatch.setattr(connections, "REPLICA_BYTES_MAX", 4 * connections.PART_BYTES)
     monkeypatch.setattr(connections, "_options", lambda: [("grpc.use_local_subchannel_pool", 1)])
@@ -186,7 +186,7 @@ def test_a_frame_whose_parts_never_end_ends_the_line(
 
 
 @pytest.mark.parametrize("takes_parts", [False, True])
-def test_a_large_frame_comes_in_parts_to_a_follower_that_takes_them_and_whole_to_an_older_one(
+def test_a_large_frame_is_sent_in_parts_or_whole_to_an_older_follower(
     takes_parts: bool,
 ) -> None:
     frames: list[replica_pb2.LeaderFrame] = []

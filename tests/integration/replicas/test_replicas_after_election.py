@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 
 def open_stream(leader: str, is_expected: Callable[[broker_pb2.Opened], bool]) -> NearestSubscriber:
-    """Open the stream of a target, again until the leader leads and offers the expected replicas."""
+    """Open the stream of a target, repeatedly until the leader leads and offers the expected replicas."""
     opened: list[NearestSubscriber] = []
 
     def is_open() -> bool:
@@ -49,7 +49,7 @@ def test_after_an_election_a_target_returns_to_a_replica(tmp_path: Path, etcd_se
         eventually(lambda: cluster.in_sync() == {killed, last}, every_s=0.2)
         cluster.brokers[killed].kill()
         leader = cluster.brokers[last].address
-        # the stream begins before the other broker: one that begins later may read from there at once
+        # the stream begins before the other broker: a stream that begins later may read there at once
         with open_stream(leader, lambda opened: not opened.replicas) as subscriber:
             assert subscriber.reads_from == leader
             cluster.start(other)

@@ -1,4 +1,4 @@
-"""A data directory that is restored from a backup is not taken for the one that has everything: real brokers, etcd."""
+"""A data directory that was restored from a backup does not count as up to date: real brokers and etcd."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def store_of(cluster: BrokerCluster, name: str) -> str:
 
 
 def refusal(cluster: BrokerCluster, name: str) -> str:
-    """Return what a broker says to a producer; it must not let one in."""
+    """Return a broker's error to a producer, which it must refuse."""
     address = cluster.reach([cluster.brokers[name].address])
     with (
         Producer(address, BUSINESS, "test", window_bytes_max=1) as producer,
@@ -46,13 +46,13 @@ def refusal(cluster: BrokerCluster, name: str) -> str:
 
 
 def alarms(cluster: BrokerCluster, name: str) -> list[str]:
-    """Return what a broker says is wrong."""
+    """Return a broker's alarms."""
     with AdminClient(cluster.brokers[name].address) as admin:
         return [alarm for found in admin.status(BUSINESS).businesses for alarm in found.alarms]
 
 
 def last_offset(folder: Path) -> int:
-    """Return how new a closed store is."""
+    """Return the last offset of a closed store."""
     store = Store(folder / "db", read_only=True)
     try:
         return store.opened_at
@@ -61,7 +61,7 @@ def last_offset(folder: Path) -> int:
 
 
 def test_a_replica_from_a_backup_does_not_lead_and_catches_up(tmp_path: Path, etcd_server: EtcdCluster) -> None:
-    """It was still in the in-sync set. Where it came back first it led, without what was acknowledged since."""
+    """It was still in the in-sync set. When it came back first it led, without the batches acknowledged since."""
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(3, ROWS)
@@ -114,7 +114,7 @@ def test_a_copy_of_a_data_directory_does_not_continue_alone(tmp_path: Path, etcd
         assert "is older than it was: it was restored from a backup, or is a copy" in err
 
 
-def test_a_store_that_comes_back_as_it_was_is_the_same_member(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_a_store_that_returns_unchanged_is_the_same_member(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server, "a", replicas=1, min_in_sync=1) as cluster:
         writer = Writer(cluster)
         store = store_of(cluster, "a")
@@ -133,7 +133,7 @@ def test_a_store_that_comes_back_as_it_was_is_the_same_member(tmp_path: Path, et
 def test_of_two_processes_with_copies_of_one_data_directory_the_older_ends(
     tmp_path: Path, etcd_server: EtcdCluster
 ) -> None:
-    """They took the place at etcd from each other, every second. Neither has written anything that the other lacks."""
+    """Both registered in turn, every second. Neither has written a batch that the other lacks."""
     address = f"127.0.0.1:{next(iter(free_ports(1)))}"
     with BrokerCluster(tmp_path, etcd_server, "a", broker={"address": address}) as cluster:
         cluster.brokers["a"].stop()

@@ -1,4 +1,4 @@
-"""A slow line between two brokers: a large entry that takes long on its way is not a silent leader."""
+"""A slow connection between two brokers: a large entry that takes long to arrive does not make the leader silent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BYTES_PER_S = 1 << 20
 ENTRY_BYTES = 8 << 20
 
 
-def test_a_follower_takes_an_entry_that_is_on_its_way_for_longer_than_a_silent_leader_is_waited_for(
+def test_a_follower_accepts_an_entry_that_takes_longer_than_the_limit_for_a_silent_leader(
     tmp_path: Path, etcd_server: EtcdCluster
 ) -> None:
     assert ENTRY_BYTES / BYTES_PER_S > 1.5 * SILENT_S

@@ -39,11 +39,11 @@ ROWS = 10
 HAND_OVER_S = 45.0
 #: An election, and half a second of patience; a follower that is only silent is waited for longer.
 REFUSED_S = 6.0
-#: Two keepalives of 3 s and the client's way to the next leader; one of 20 s must not be enough.
+#: Two keepalives of 3 s and the client's search for the next leader; one keepalive of 20 s must not suffice.
 SILENT_S = 15.0
 #: A write waits for less than a second while a broker stops. Beside other work, one broker of three has to be as quick.
 RESTART_S = 3.0
-#: Scenario 45, on a machine of its own; beside other work it may take as many times longer as a computation does.
+#: Scenario 45 on an otherwise idle machine; a busy one may take longer by the factor that a computation takes.
 WRITES_CONTINUE_S = 5.0
 FORGET_DONE = "the broker has forgotten business main"
 
@@ -81,7 +81,7 @@ def _kill_after(broker: BrokerProcess, writer: Writer, batch: int) -> None:
 
 @pytest.mark.slow
 def test_writes_continue_within_five_seconds_of_a_kill(tmp_path: Path, etcd_server: EtcdCluster) -> None:
-    """With the lease that brokers have by default; a write is what a client sees, from its first attempt on."""
+    """With brokers' default lease; a write is what a client sees, from its first attempt on."""
     with BrokerCluster(tmp_path, etcd_server, lease_s=ClusterSettings().lease_s) as cluster:
         writer = Writer(cluster)
         eventually(lambda: cluster.in_sync() == set("abc"))
@@ -128,8 +128,8 @@ def read_keys(changes: Changes, offset: int) -> list[int]:
     return keys
 
 
-def test_clients_leave_a_leader_that_says_nothing_any_more(tmp_path: Path, etcd_server: EtcdCluster) -> None:
-    """As from a machine without power: no connection ends, nothing is answered.
+def test_clients_leave_a_leader_that_no_longer_answers(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+    """Like a machine without power: no connection ends, and no call is answered.
 
     Once is enough: beside other work, a client and an election may wait for the machine.
     """
@@ -144,7 +144,7 @@ def test_clients_leave_a_leader_that_says_nothing_any_more(tmp_path: Path, etcd_
             with Subscriber(reach, BUSINESS, "g", credit_bytes=1 << 20, transient=True) as reader:
                 reader.open(0, 0)
                 take(reader, end)
-                time.sleep(1.0)  # gRPC's own probes, which notice silence too, have ended
+                time.sleep(1.0)  # gRPC's own probes, which would also notice the silence, have ended
                 silent.process.send_signal(signal.SIGSTOP)
                 began = time.monotonic()
                 del cluster.brokers[name]
@@ -185,7 +185,7 @@ def test_writers_are_refused_soon_without_a_majority(
             for name in gone:
                 cluster.brokers[name].kill()
             with pytest.raises(Unavailable, match=r"1 of 3 replicas are (alive|in sync), 2 are needed"):
-                _write_in_vain(reach, last)
+                _write_without_leader(reach, last)
             took_s = time.monotonic() - began
             for name in gone:
                 cluster.start(name)
@@ -196,7 +196,7 @@ def test_writers_are_refused_soon_without_a_majority(
         eventually(are_refused_soon, "a refusal that comes soon", timeout_s=120.0)
 
 
-def _write_in_vain(reach: str, last: int) -> None:
+def _write_without_leader(reach: str, last: int) -> None:
     """Write behind batch `last`; until the brokers notice who is gone, look for the leader."""
     while True:
         with (
@@ -220,7 +220,7 @@ def test_a_leader_that_stops_hands_over(tmp_path: Path, etcd_server: EtcdCluster
         assert time.monotonic() - began < HAND_OVER_S
 
 
-def test_each_broker_alone_is_enough_to_find_the_leader(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_any_one_broker_is_enough_to_find_the_leader(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         writer.write(1, ROWS)
@@ -268,7 +268,7 @@ def test_status_and_metrics_show_the_replicas(tmp_path: Path, etcd_server: EtcdC
         eventually(has_metrics, f"metrics {shown}", every_s=0.2)
 
 
-def test_a_stranger_is_refused(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_a_client_without_a_certificate_is_refused(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:
         writer = Writer(cluster)
         address = cluster.brokers[writer.leader].address
@@ -350,7 +350,7 @@ def test_a_business_is_forgotten_by_every_broker(tmp_path: Path, etcd_server: Et
 
 
 def forget(cluster: BrokerCluster) -> bool:
-    """Forget the business as soon as no client is connected."""
+    """Forget the business as soon as no client is connected to it."""
     return FORGET_DONE in cluster.venus("forget", "--business", BUSINESS, "--yes", code=None)[0]
 
 
@@ -380,7 +380,7 @@ def test_a_rolling_restart_refuses_no_write(tmp_path: Path, etcd_server: EtcdClu
         assert found["a"] == found["b"] == found["c"] == bodies(writer.acknowledged, ROWS)
 
 
-def test_a_store_with_a_history_of_its_own_is_refused(tmp_path: Path, etcd_server: EtcdCluster) -> None:
+def test_a_store_with_another_history_is_refused(tmp_path: Path, etcd_server: EtcdCluster) -> None:
     with BrokerProcess(settings(tmp_path / "c")) as alone:
         fill(alone.address, 1, 1)
         alone.stop()
@@ -391,7 +391,7 @@ def test_a_store_with_a_history_of_its_own_is_refused(tmp_path: Path, etcd_serve
 
 
 def largest(batch_no: int) -> broker_pb2.Half:
-    """Return a half message whose body is as large as one may be."""
+    """Return a half message with a body of the maximum size."""
     nbytes = BODY_BYTES_MAX - 1000
     while (found := half(batch_no, payload="x" * nbytes)) and len(found.body) != BODY_BYTES_MAX:
         nbytes += BODY_BYTES_MAX - len(found.body)
@@ -414,7 +414,7 @@ def test_the_largest_half_message_reaches_every_replica(tmp_path: Path, etcd_ser
             eventually(partial(has_one_row, broker.address))
 
 
-def test_a_load_is_sent_to_the_leader_and_a_look_is_answered_by_any_broker(
+def test_a_load_is_sent_to_the_leader_and_status_is_answered_by_any_broker(
     tmp_path: Path, etcd_server: EtcdCluster
 ) -> None:
     with BrokerCluster(tmp_path, etcd_server) as cluster:

@@ -1,4 +1,4 @@
-"""Three brokers' cores in one process: every broker has what one acknowledged; a killed one returns and catches up."""
+"""Three broker cores in one process: every broker has each acknowledged batch; a killed one returns and catches up."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.integration
 
 
 def contents(cluster: Cluster) -> list[dict[bytes, bytes]]:
-    """Return the full data of every living node, once all have everything."""
+    """Return the full data of every living node, once all have everything that was committed."""
     cluster.settle()
     return [engines.full_data(node.core) for node in cluster.living()]
 
 
-def test_what_the_leader_acknowledges_is_on_every_replica(tmp_path: Path) -> None:
+def test_every_replica_has_what_the_leader_acknowledges(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         leader = cluster.create()
         producer = Producer(leader.core)
@@ -57,7 +57,7 @@ def test_a_follower_refuses_writes_and_names_the_leader(tmp_path: Path) -> None:
         assert refused.value.leader == "a:1"
 
 
-def test_nothing_is_acknowledged_without_a_majority(tmp_path: Path) -> None:
+def test_no_batch_is_acknowledged_without_a_majority(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         leader = cluster.create()
         producer = Producer(leader.core)
@@ -101,7 +101,7 @@ def test_a_write_that_waits_for_a_silent_follower_is_refused(tmp_path: Path, mon
         assert [len(rows) for rows in contents(cluster)] == [4, 4]
 
 
-def test_the_leader_is_killed_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+def test_the_leader_is_killed_and_no_acknowledged_batch_is_lost(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         rows = 0
         cluster.create()
@@ -129,7 +129,7 @@ def test_the_leader_is_killed_and_nothing_acknowledged_is_lost(tmp_path: Path) -
 
 
 def fill_without_replica(cluster: Cluster, name: str) -> Node:
-    """Commit what a replica that is gone does not have, until the leader trims; return the leader."""
+    """Commit batches that the missing replica does not have until the leader trims its log; return the leader."""
     leader = cluster.create()
     producer = Producer(leader.core)
     producer.commit(engines.rows(0, 10))
@@ -146,14 +146,14 @@ def test_a_log_is_kept_for_a_follower_that_is_away(tmp_path: Path) -> None:
     with Cluster(tmp_path, retain_bytes=0) as cluster:
         leader = fill_without_replica(cluster, "c")
         time.sleep(2 * MAINTAIN_EVERY_S)
-        assert leader.core.catalogue.find(BUSINESS).log.start <= 5  # EPOCH, PREPARE, DECIDE behind TERM: all that c has
+        assert leader.core.catalogue.find(BUSINESS).log.start <= 5  # EPOCH, PREPARE, DECIDE after TERM: all that c has
 
         cluster.start("c")
         assert [len(rows) for rows in contents(cluster)] == [310] * 3
         assert cluster.nodes["c"].host.troubles == {}
 
 
-def test_a_follower_that_was_away_fetches_large_frames_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_that_was_away_prefetches_large_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[int] = []
     fetch = replicas.MemoryTransport.fetch
 
@@ -187,7 +187,7 @@ def test_a_follower_that_is_too_far_behind_starts_over(tmp_path: Path) -> None:
         assert cluster.nodes["c"].host.troubles == {}
 
 
-def test_a_broker_whose_disk_is_lost_comes_back_empty_and_is_whole_again(tmp_path: Path) -> None:
+def test_a_broker_whose_disk_is_lost_returns_empty_and_becomes_whole_again(tmp_path: Path) -> None:
     with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
         leader = fill_without_replica(cluster, "c")
         undecided = Producer(leader.core)
@@ -230,15 +230,17 @@ def test_replicas_move_to_a_new_broker_while_producers_write(tmp_path: Path, mon
                 eventually(lambda at=core, of=one.business, n=rows: len(engines.full_data(at, business=of)) == n)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("at", [1, 3, 6])  # behind the log, the rows, a part of the state
-def test_an_installation_that_is_interrupted_continues_and_nothing_of_it_is_served(tmp_path: Path, at: int) -> None:
+@pytest.mark.parametrize("at", [1, 3, 6])  # with the log, the rows and part of the state
+def test_an_installation_that_is_interrupted_continues_and_is_not_served_before_its_end(
+    tmp_path: Path, at: int
+) -> None:
     with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
         leader = fill_without_replica(cluster, "c")
         reached = threading.Event()
 
         def kill_at(node: Node, n: int) -> None:
             if n == at and not reached.is_set():
-                node.core.commits.submit(lambda _: None).result(engines.WAIT_S)  # what came so far is in the store
+                node.core.commits.submit(lambda _: None).result(engines.WAIT_S)  # received data is in the store
                 node.killed = True
                 reached.set()
 
@@ -248,7 +250,7 @@ def test_an_installation_that_is_interrupted_continues_and_nothing_of_it_is_serv
         cluster.nodes["c"].kill()
 
         cluster.net.cut = {("c", "a"), ("c", "b")}
-        shown: list[tuple[int, int]] = []  # records received and expected, as the other brokers see them
+        shown: list[tuple[int, int]] = []  # records received and records expected, as the other brokers see them
 
         def progress() -> list[tuple[int, int]]:
             others = leader.ask(lambda host: list(host.brokers.live.values()))
@@ -279,11 +281,11 @@ def test_an_installation_starts_over_if_the_leaders_copy_is_gone(tmp_path: Path)
     with Cluster(tmp_path, retain_bytes=0, backlog_bytes=0) as cluster:
         leader = fill_without_replica(cluster, "c")
 
-        def breaks(node: Node, n: int) -> None:
+        def fail_midway(node: Node, n: int) -> None:
             if n == 3 and len(cluster.copied) == 1:
                 raise Unavailable("the line broke")
 
-        cluster.piece_came = breaks
+        cluster.piece_came = fail_midway
         copies = leader.copies
         cluster.start("c")
         eventually(lambda: len(cluster.copied) == 1)
@@ -305,7 +307,7 @@ def knows_an_unhealthy_broker(node: Node) -> bool:
 def test_a_leader_whose_disk_is_nearly_full_is_not_chosen_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_load, "SLOW_SYNC_S", 60.0)  # this disk may be busy with other tests
+    monkeypatch.setattr(broker_load, "SLOW_SYNC_S", 60.0)  # other tests may fill this disk too
     room = {"a": 10 << 30, "b": 600 << 20, "c": 10 << 30}
     with Cluster(tmp_path, free_bytes=lambda path: room[path.name[0]], free_bytes_min=512 << 20) as cluster:
         leader = cluster.create()

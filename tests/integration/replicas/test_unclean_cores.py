@@ -1,4 +1,4 @@
-"""Unclean elections among brokers' cores in one process: what is missing is named and passed over, and nothing else."""
+"""Unclean elections among broker cores in one process: exactly the missing offsets are named and skipped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def record_of(node: Node) -> Leadership:
 def start_lagging_replica(cluster: Cluster, lost: int, *, undecided: int = 0) -> tuple[Node, Producer]:
     """Commit 10 rows everywhere and `lost` batches of 5 at the leader alone; kill it; return the next leader.
 
-    The next one was cut off before the lost batches, and before the decision of `undecided` half messages.
+    The next leader was cut off before the lost batches, and before the decision of `undecided` half messages.
     """
     leader = cluster.create()
     producer = Producer(leader.core)
@@ -52,21 +52,21 @@ def start_lagging_replica(cluster: Cluster, lost: int, *, undecided: int = 0) ->
 
 
 def connect_over_loss(node: Node, last_batch: int, next_sequence: int) -> tuple[Producer, broker_pb2.Decided]:
-    """Connect as the upper adapter does."""
+    """Connect as the upper adapter does, to a broker that may have lost batches."""
     producer = Producer(node.core, source_last_batch=last_batch)
     assert producer.ack.in_doubt
     return producer, decide_from_source(node, producer, last_batch, next_sequence)
 
 
 def decide_from_source(node: Node, producer: Producer, last_batch: int, next_sequence: int) -> broker_pb2.Decided:
-    """Say what the source has committed, and continue behind that."""
+    """Report what the source has committed, and continue after that."""
     committed = broker_pb2.Committed(epoch=producer.epoch, last_batch=last_batch, next_sequence=next_sequence)
     answer = node.core.producers.skip_lost(BUSINESS, committed).result(engines.WAIT_S)
     producer.batch_no, producer.sequence = max(last_batch, producer.batch_no), next_sequence - 1
     return answer
 
 
-def test_what_is_missing_is_named_and_passed_over(tmp_path: Path) -> None:
+def test_missing_offsets_are_named_and_skipped(tmp_path: Path) -> None:
     with Cluster(tmp_path, policy=Policy.AVAILABILITY) as cluster:
         node, before = start_lagging_replica(cluster, 3)
         business = node.core.catalogue.find(BUSINESS)
@@ -77,7 +77,7 @@ def test_what_is_missing_is_named_and_passed_over(tmp_path: Path) -> None:
             node.core.subscriptions.check_position(BUSINESS, 25, before.epoch)
 
         producer, answer = connect_over_loss(node, before.batch_no, before.sequence + 1)
-        assert (answer.batch_no, answer.next_offset) == (4, 10 + 15 + 3)  # one more for each batch: it may be empty
+        assert (answer.batch_no, answer.next_offset) == (4, 10 + 15 + 3)  # one more for each batch, which may be empty
         measured = Loss(term=term, first_offset=10, end_offset=28, first_batch=2, last_batch=4, rows=15)
         assert business.committed.losses == (measured,)
         assert node.core.subscriptions.check_position(BUSINESS, 25, before.epoch).next_offset == 28

@@ -1,4 +1,4 @@
-"""A key that becomes wider at the source: followers and mirrors have the new version, and serve what it holds."""
+"""A key gets a wider type at the source: followers and mirrors take the new version, and serve its values."""
 
 from __future__ import annotations
 

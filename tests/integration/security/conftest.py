@@ -1,4 +1,4 @@
-"""A broker with TLS, and an authority."""
+"""A broker with TLS, and a certificate authority."""
 
 from __future__ import annotations
 

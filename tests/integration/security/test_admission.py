@@ -1,4 +1,4 @@
-"""Roles at work: each call with its role, and with every other role."""
+"""Admission by roles: each call is made with its own role, and with every other role."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from venus.wire import broker_pb2
 pytestmark = pytest.mark.integration
 
 METHODS = [method for service in broker_pb2.DESCRIPTOR.services_by_name.values() for method in service.methods]
-#: For another business, and every kind of role that is not enough for the call.
+#: Roles for another business, and each kind of role that does not allow the call.
 ELSEWHERE = {
     "producer": "producer(other)",
     "consumer": "consumer(*, other)",
@@ -49,8 +49,8 @@ ELSEWHERE = {
 
 
 @pytest.fixture
-def full(secure: RunningBroker, authority: Authority) -> Iterator[str]:
-    """Give the business a row and an undecided half message; return a snapshot's id."""
+def filled_snapshot(secure: RunningBroker, authority: Authority) -> Iterator[str]:
+    """Write a row and an undecided half message; yield the id of a snapshot."""
     address = authority.address(secure.address, "all", *EVERYTHING)
     with Producer(address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
         sender.connect(0, 0)
@@ -69,7 +69,7 @@ def open_snapshot(snapshots: SnapshotClient) -> str:
 
 
 def request_of(method: Any, snapshot: str) -> bytes:
-    """Return a request, or a first frame, that names the business."""
+    """Return a request of this method, or its first frame, that names the business."""
     message: Any = GetMessageClass(method.input_type)()
     if method.name == "Produce":
         message.init.business, message.init.producer = BUSINESS, "p"
@@ -87,8 +87,8 @@ def request_of(method: Any, snapshot: str) -> bytes:
     return seal(message)
 
 
-def answer(address: BrokerAddress, method: Any, request: bytes) -> VenusError | None:
-    """Make the call; return the error that answers it."""
+def call_error(address: BrokerAddress, method: Any, request: bytes) -> VenusError | None:
+    """Make the call; return its error, or None."""
     with open_channel(address) as channel:
         call: Any = channel.stream_stream(f"/{method.containing_service.full_name}/{method.name}")
         try:
@@ -100,23 +100,23 @@ def answer(address: BrokerAddress, method: Any, request: bytes) -> VenusError | 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_every_call_is_refused_without_its_role_and_answered_with_it(
-    secure: RunningBroker, authority: Authority, full: str, method: Any
+    secure: RunningBroker, authority: Authority, filled_snapshot: str, method: Any
 ) -> None:
     call = CALLS[f"/{method.containing_service.full_name}/{method.name}"]
     names_something = bool(call.business or call.snapshot)
     others = [text for kind, text in ELSEWHERE.items() if kind not in call.kinds or (names_something and "(" in text)]
-    request = request_of(method, full)
+    request = request_of(method, filled_snapshot)
 
-    denial = answer(authority.address(secure.address, "others", *others), method, request)
+    denial = call_error(authority.address(secure.address, "others", *others), method, request)
 
     assert isinstance(denial, Denied), denial
     assert f"others may not use {method.name}: role" in str(denial)
     wanted = str(denial).partition(": role ")[2].removesuffix(" is missing").split(" or ")
-    enough = answer(authority.address(secure.address, "enough", wanted[-1]), method, request)
+    enough = call_error(authority.address(secure.address, "enough", wanted[-1]), method, request)
     assert not isinstance(enough, Denied), enough
 
 
-def test_a_certificate_without_roles_gets_health_and_nothing_else(secure: RunningBroker, authority: Authority) -> None:
+def test_a_certificate_without_roles_allows_only_health(secure: RunningBroker, authority: Authority) -> None:
     with AdminClient(authority.address(secure.address, "stranger")) as admin, pytest.raises(Denied) as caught:
         admin.status()
 
@@ -124,7 +124,9 @@ def test_a_certificate_without_roles_gets_health_and_nothing_else(secure: Runnin
     assert "its roles are: none" in caught.value.hint
 
 
-def test_an_adapter_of_another_business_reads_nothing(secure: RunningBroker, authority: Authority, full: str) -> None:
+def test_an_adapter_of_another_business_cannot_read(
+    secure: RunningBroker, authority: Authority, filled_snapshot: str
+) -> None:
     other = authority.address(secure.address, "other", "producer(other)", "consumer(*, other)")
 
     with (
@@ -141,15 +143,15 @@ def test_an_adapter_of_another_business_reads_nothing(secure: RunningBroker, aut
         with pytest.raises(Denied):
             snapshots.open(BUSINESS)
         with pytest.raises(Denied):
-            snapshots.totals(full)
+            snapshots.totals(filled_snapshot)
         with pytest.raises(Denied):
-            snapshots.close(full)
+            snapshots.close(filled_snapshot)
     with SnapshotClient(authority.address(secure.address, "all", *EVERYTHING)) as snapshots:
-        assert snapshots.totals(full), "and the snapshot is still there"
+        assert snapshots.totals(filled_snapshot), "and the snapshot is still there"
 
 
-def test_a_consumer_cannot_decide_and_it_is_written_down(
-    secure: RunningBroker, authority: Authority, full: str, tmp_path: Path
+def test_a_consumer_cannot_decide_and_the_refusal_is_audited(
+    secure: RunningBroker, authority: Authority, filled_snapshot: str, tmp_path: Path
 ) -> None:
     consumer = authority.address(secure.address, "eu", "consumer(eu, main)")
     operator = authority.address(secure.address, "ann", "operator")
@@ -161,7 +163,7 @@ def test_a_consumer_cannot_decide_and_it_is_written_down(
         with pytest.raises(VenusError):
             admin.forget("no such business", "g")
 
-    log = tmp_path / "data0" / "audit.jsonl"  # the caller gets a failure before it is written
+    log = tmp_path / "data0" / "audit.jsonl"  # the caller gets an error before the refusal is written
     lines = eventually(lambda: found if len(found := log.read_text().splitlines()) == 3 else None)
     refused, decided, failed = map(json.loads, lines)
     assert (refused["who"], refused["what"], refused["result"]) == ("eu", "/venus.wire.Admin/Decide", "refused")
@@ -173,7 +175,7 @@ def test_a_consumer_cannot_decide_and_it_is_written_down(
     assert "no such business" in failed["error"]
 
 
-def test_without_tls_commands_are_recorded_too(tmp_path: Path) -> None:
+def test_commands_are_audited_without_tls_too(tmp_path: Path) -> None:
     from tests.support.brokers.servers import settings
     from venus.broker.service.process import start_in_thread
 
@@ -212,7 +214,7 @@ def test_tokens_instead_of_certificates(tmp_path: Path, start_secure: StartSecur
         AdminClient(address_at(good))
 
 
-def test_a_wrong_token_spoils_a_good_certificate(secure: RunningBroker, authority: Authority) -> None:
+def test_a_wrong_token_is_refused_despite_a_good_certificate(secure: RunningBroker, authority: Authority) -> None:
     proof = replace(authority.proof("ann", "operator"), token=SecretStr("x" * 43))
 
     with pytest.raises(Unproven):
@@ -249,7 +251,7 @@ def test_roles_by_name_replace_those_in_the_certificate(start_secure: StartSecur
         admin.status()
 
 
-def test_a_stream_that_does_not_say_who_it_is_for_ends(secure: RunningBroker, authority: Authority) -> None:
+def test_a_stream_that_names_no_business_ends(secure: RunningBroker, authority: Authority) -> None:
     silent = threading.Event()
 
     def frames() -> Iterator[bytes]:
@@ -265,7 +267,7 @@ def test_a_stream_that_does_not_say_who_it_is_for_ends(secure: RunningBroker, au
     assert f"no first frame within {FIRST_FRAME_S:.0f} s" in str(from_rpc_error(caught.value))
 
 
-def test_a_refused_call_leaves_nothing_behind(secure: RunningBroker, authority: Authority) -> None:
+def test_a_refused_call_changes_nothing(secure: RunningBroker, authority: Authority) -> None:
     other = authority.address(secure.address, "other", "producer(other)")
     for number in range(20):
         with Producer(other, f"business {number}", "p", window_bytes_max=1000) as sender, pytest.raises(Denied):

@@ -1,4 +1,4 @@
-"""Brokers of a cluster among themselves: with TLS they accept only the role broker."""
+"""Connections between the brokers of a cluster: with TLS they accept only the role broker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_brokers_replicate_over_mutual_tls(tmp_path: Path, authority: Authority,
 
 
 def logs_are_equal(addresses: list[str]) -> bool:
-    """Let a producer come, whose epoch is an entry of the log, and look whether every broker has it."""
+    """Connect a producer, whose epoch is an entry of the log; return whether every broker has that entry."""
     for address in addresses:
         with (
             contextlib.suppress(VenusError),
@@ -50,7 +50,7 @@ def logs_are_equal(addresses: list[str]) -> bool:
     return len(ends) == len(addresses) and len(set(ends)) == 1 and ends[0] > 1
 
 
-def test_a_cluster_with_tls_needs_an_authority() -> None:
+def test_a_cluster_with_tls_needs_a_certificate_authority() -> None:
     cluster = ClusterSettings(name="c", broker_id="a", etcd=("127.0.0.1:2379",))
     security = SecuritySettings(certificate="b.crt", key="b.key", client_auth="token", token_file="tokens")
 
@@ -59,7 +59,7 @@ def test_a_cluster_with_tls_needs_an_authority() -> None:
 
 
 def fill_at_the_leader(cluster: BrokerCluster, first: int, last: int) -> str:
-    """Commit batches at the broker that lets a producer in; return the name."""
+    """Commit batches at the broker that accepts a producer; return its name."""
     for _ in range(100):
         for name in [name for name, broker in cluster.brokers.items() if broker.process.poll() is None]:
             with contextlib.suppress(VenusError):
@@ -69,7 +69,7 @@ def fill_at_the_leader(cluster: BrokerCluster, first: int, last: int) -> str:
 
 
 def own_status(cluster: BrokerCluster, name: str) -> tuple[int, int]:
-    """Return the next offset and the first one that a broker has; (0, 0) while it has nothing."""
+    """Return the next and the first offset of a broker; (0, 0) while it has no data."""
     with contextlib.suppress(StopIteration, VenusError):
         found = business_status(cluster.address(name))
         return found.next_offset, found.log_start

@@ -1,4 +1,4 @@
-"""TLS to the databases, with certificates that we made ourselves: as the drivers offer it, by the URL."""
+"""TLS to the databases with certificates of the test's own authority: by each driver's URL options."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def target(url: str) -> bool:
 
 
 @pytest.mark.parametrize("use", [source, target])
-def test_postgresql_is_believed_by_its_authority_and_host(
+def test_postgresql_is_verified_by_authority_and_host(
     postgres: int, authority: Authority, stranger: Authority, use: Use
 ) -> None:
     def url(host: str, mode: str, ca: str) -> str:
@@ -93,7 +93,7 @@ def test_a_connection_to_postgresql_is_encrypted(postgres: int, authority: Autho
         psycopg2.connect(f"postgresql://postgres@127.0.0.1:{postgres}/postgres?sslmode=disable")
 
 
-def test_mariadb_is_believed_by_its_authority_and_host(
+def test_mariadb_is_verified_by_authority_and_host(
     mariadb: MariaServer, authority: Authority, stranger: Authority
 ) -> None:
     def url(host: str, ca: str) -> str:
@@ -110,21 +110,23 @@ def test_mariadb_is_believed_by_its_authority_and_host(
         assert "\n" not in str(caught.value)
 
 
-def test_mariadb_without_an_authority_is_encrypted_without_the_certificates_of_the_system(
+def test_mariadb_without_an_authority_is_encrypted_and_reads_no_system_certificates(
     mariadb: MariaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver would read them for each connection, which takes 30 ms of CPU, and then not use them."""
+    """The driver would read them for each connection, which takes 30 ms of CPU, without using them."""
     read: list[object] = []
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_: read.append(True))
 
-    assert source(f"mysql+pymysql://tls@127.0.0.1:{mariadb.port}/shop")  # the user must encrypt
+    assert source(f"mysql+pymysql://tls@127.0.0.1:{mariadb.port}/shop")  # the server requires encryption for this user
     MysqlSession(f"mysql+pymysql://tls@127.0.0.1:{mariadb.port}/shop", application="test").close()
 
     assert not read
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_a_wrong_file_for_mariadb_is_one_line(mariadb: MariaServer, tmp_path: Path, content: str | None) -> None:
+def test_a_wrong_file_for_mariadb_is_reported_in_one_line(
+    mariadb: MariaServer, tmp_path: Path, content: str | None
+) -> None:
     ca = tmp_path / "ca.crt"
     if content is not None:
         ca.write_text(content)
@@ -134,8 +136,8 @@ def test_a_wrong_file_for_mariadb_is_one_line(mariadb: MariaServer, tmp_path: Pa
     assert "ssl_ca" in caught.value.hint
 
 
-def test_a_target_asks_whether_the_machine_at_the_other_end_is_there(postgres: int) -> None:
-    """The lock of a load's worker whose machine is gone would be held for hours, and its successor would wait."""
+def test_a_target_detects_that_the_peers_machine_is_gone(postgres: int) -> None:
+    """Otherwise the lock of a load's worker whose machine is gone would last for hours, and block its successor."""
     session = TargetSession(f"postgresql://postgres@127.0.0.1:{postgres}/postgres?sslmode=require", application="test")
     found = session.rows("SELECT name, setting FROM pg_settings WHERE name LIKE 'tcp\\_keepalives%'")
     session.close()

@@ -1,4 +1,4 @@
-"""The address of a source or a target becomes a standby's for a while, as in a failover: VENUS waits, and continues."""
+"""The address of a source or a target leads to a standby for a while, as in a failover: VENUS waits and continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS at the gRPC port: admission, the reasons of refusals, and certificates that are renewed at work."""
+"""TLS at the gRPC port: admission, the reasons of refusals, and certificates that are renewed while brokers run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from venus.security.audit import SILENT_S
 pytestmark = pytest.mark.integration
 
 
-def refusal(address: str) -> VenusError:
+def refusal_reason(address: str) -> VenusError:
     with pytest.raises(VenusError) as caught:
         AdminClient(address)
     assert "\n" not in str(caught.value)
@@ -35,7 +35,7 @@ def refusal(address: str) -> VenusError:
     return caught.value
 
 
-def test_rows_travel_over_mutual_tls(secure: RunningBroker, authority: Authority) -> None:
+def test_rows_are_carried_over_mutual_tls(secure: RunningBroker, authority: Authority) -> None:
     address = authority.address(secure.address, "all", *EVERYTHING)
     halves = [half(n, rows=3) for n in range(1, 4)]
 
@@ -49,8 +49,8 @@ def test_rows_travel_over_mutual_tls(secure: RunningBroker, authority: Authority
         assert admin.status(BUSINESS).businesses[0].next_offset == 9
 
 
-def test_without_a_certificate_nothing_is_learned(secure: RunningBroker, authority: Authority) -> None:
-    message = refusal(BrokerAddress(secure.address, ClientCredentials(ca=authority.ca)))
+def test_a_client_without_a_certificate_gets_no_information(secure: RunningBroker, authority: Authority) -> None:
+    message = refusal_reason(BrokerAddress(secure.address, ClientCredentials(ca=authority.ca)))
 
     assert isinstance(message, Untrusted)
     assert "asks for a certificate, and this process has none" in str(message)
@@ -63,18 +63,18 @@ def test_without_a_certificate_nothing_is_learned(secure: RunningBroker, authori
 
 
 def test_a_client_without_tls_gets_the_reason(secure: RunningBroker) -> None:
-    message = refusal(BrokerAddress(secure.address, NONE))
+    message = refusal_reason(BrokerAddress(secure.address, NONE))
 
     assert f"the broker at {secure.address} speaks TLS, and security.ca is not set" in str(message)
     assert isinstance(message, Untrusted)
 
 
-def test_a_broker_without_tls_is_named(tmp_path: Path, authority: Authority) -> None:
+def test_a_broker_without_tls_is_reported_as_such(tmp_path: Path, authority: Authority) -> None:
     from tests.support.brokers.servers import settings
 
     broker = start_in_thread(settings(tmp_path / "plain"))
     try:
-        message = refusal(authority.address(broker.address, "all", *EVERYTHING))
+        message = refusal_reason(authority.address(broker.address, "all", *EVERYTHING))
     finally:
         broker.stop()
 
@@ -93,7 +93,7 @@ def other_host(authority: Authority) -> None:
     ],
     ids=["good", "wrong host"],
 )
-def test_a_broker_for_another_host_is_not_believed(
+def test_a_certificate_for_another_host_is_refused(
     authority: Authority, start_secure: StartSecure, spoil: Callable[[Authority], None], says: str, hint: str
 ) -> None:
     broker = start_secure()
@@ -103,48 +103,50 @@ def test_a_broker_for_another_host_is_not_believed(
     if not says:
         AdminClient(address).close()
         return
-    message = refusal(address)
+    message = refusal_reason(address)
     assert says in str(message)
     assert hint in message.hint
 
 
-def test_an_expired_broker_is_not_believed(
+def test_an_expired_broker_certificate_is_refused(
     authority: Authority, start_secure: StartSecure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority.issue("broker", hosts=("127.0.0.1",), replace=True, age_days=3, days=1)
-    with monkeypatch.context() as patched:  # a broker whose certificate ended while it ran
+    with monkeypatch.context() as patched:  # a broker whose certificate expired while it ran
         patched.setattr("venus.security.pem.check_time", lambda *_: None)
         broker = start_secure()
 
-    message = refusal(authority.address(broker.address, "all", *EVERYTHING))
+    message = refusal_reason(authority.address(broker.address, "all", *EVERYTHING))
 
     assert "certificate of the broker" in str(message)
     assert "has expired" in str(message)
     assert "venus certs issue NAME --renew" in message.hint
     address = authority.address(broker.address, "all", *EVERYTHING)
     authority.issue("broker", hosts=("127.0.0.1",), replace=True)
-    with AdminClient(address) as admin:  # renewed, and believed at once
+    with AdminClient(address) as admin:  # the renewed certificate is accepted at once
         assert not [alarm for alarm in admin.status().alarms if "expired" in alarm]
 
 
-def test_a_broker_of_an_unknown_authority_is_not_believed(
+def test_a_broker_of_an_unknown_authority_is_refused(
     tmp_path: Path, secure: RunningBroker, authority: Authority
 ) -> None:
     stranger = Authority(tmp_path / "stranger")
     proof = authority.proof("all", *EVERYTHING)
 
-    message = refusal(
+    message = refusal_reason(
         BrokerAddress(secure.address, ClientCredentials(ca=stranger.ca, certificate=proof.certificate, key=proof.key))
     )
 
     assert "not signed by security.ca" in str(message)
 
 
-def test_a_self_signed_broker_is_not_believed(tmp_path: Path, authority: Authority, start_secure: StartSecure) -> None:
+def test_a_self_signed_broker_certificate_is_refused(
+    tmp_path: Path, authority: Authority, start_secure: StartSecure
+) -> None:
     certificate, key = self_signed(tmp_path / "alone")
     broker = start_secure(certificate=certificate, key=key)
 
-    message = refusal(authority.address(broker.address, "all", *EVERYTHING))
+    message = refusal_reason(authority.address(broker.address, "all", *EVERYTHING))
 
     assert "is self-signed or signed by an unknown authority" in str(message)
 
@@ -154,7 +156,7 @@ def test_a_client_of_an_unknown_authority_gets_the_reason(
 ) -> None:
     stranger = Authority(tmp_path / "stranger").proof("mallory", *EVERYTHING)
 
-    message = refusal(
+    message = refusal_reason(
         BrokerAddress(
             secure.address, ClientCredentials(ca=authority.ca, certificate=stranger.certificate, key=stranger.key)
         )
@@ -167,13 +169,13 @@ def test_a_client_of_an_unknown_authority_gets_the_reason(
 def test_an_expired_client_gets_the_reason_before_it_connects(secure: RunningBroker, authority: Authority) -> None:
     authority.issue("old", *EVERYTHING, age_days=3, days=1)
 
-    message = refusal(authority.address(secure.address, "old"))
+    message = refusal_reason(authority.address(secure.address, "old"))
 
     assert isinstance(message, ConfigError)
     assert "old.crt expired on" in str(message)
 
 
-def test_streams_outlive_a_renewal(secure: RunningBroker, authority: Authority) -> None:
+def test_streams_survive_a_renewal(secure: RunningBroker, authority: Authority) -> None:
     address = authority.address(secure.address, "all", *EVERYTHING)
     halves = [half(n) for n in range(1, 5)]
     with (
@@ -193,7 +195,7 @@ def test_streams_outlive_a_renewal(secure: RunningBroker, authority: Authority) 
         assert sender.resends == 0
 
 
-def test_a_new_authority_is_believed_and_the_old_one_is_not(secure: RunningBroker, authority: Authority) -> None:
+def test_a_new_authority_is_accepted_and_the_old_one_is_not(secure: RunningBroker, authority: Authority) -> None:
     old = authority.proof("old", *EVERYTHING)
     AdminClient(BrokerAddress(secure.address, old)).close()
     kept = Path(authority.ca).read_bytes()
@@ -204,20 +206,20 @@ def test_a_new_authority_is_believed_and_the_old_one_is_not(secure: RunningBroke
     AdminClient(renewed.address(secure.address, "new", *EVERYTHING)).close()
     both = authority.folder / "both.crt"
     both.write_bytes(kept + Path(renewed.ca).read_bytes())
-    message = refusal(
+    message = refusal_reason(
         BrokerAddress(secure.address, ClientCredentials(ca=str(both), certificate=old.certificate, key=old.key))
     )
     assert "does not accept our certificate" in str(message)
 
 
 def recreate_authority(authority: Authority) -> Authority:
-    """Start over in the same folder: the authority, and the broker's pair."""
+    """Recreate the authority and the broker's key pair in the same folder."""
     for name in ("broker.crt", "broker.key"):
         (authority.folder / name).unlink()
     return Authority(authority.folder)
 
 
-def test_half_a_renewal_is_not_used(secure: RunningBroker, authority: Authority) -> None:
+def test_a_half_finished_renewal_is_not_used(secure: RunningBroker, authority: Authority) -> None:
     address = authority.address(secure.address, "all", *EVERYTHING)
     before, key = serial(secure.address), (authority.folder / "broker.key").read_bytes()
     authority.issue("broker", hosts=("127.0.0.1",), replace=True)
@@ -233,7 +235,7 @@ def test_half_a_renewal_is_not_used(secure: RunningBroker, authority: Authority)
         assert not admin.status().alarms
 
 
-def test_connections_that_prove_nothing_are_counted(
+def test_connections_without_a_certificate_are_counted(
     secure: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import venus.security.audit

@@ -1,4 +1,4 @@
-"""Connections that never begin anything: closed after a bounded time, bounded in number, in no other's way."""
+"""Connections that never begin a call are closed after a limited time, are limited in number, and block no other."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from venus.security.certificate_files import grpc_credentials, open_files
 
 pytestmark = pytest.mark.integration
 
-#: What else the process opens and closes meanwhile.
+#: Descriptors that the rest of the process opens and closes meanwhile.
 SLACK = 10
 
 
 class IdleConnections:
-    """Connections that say nothing."""
+    """Connections that send nothing."""
 
     def __init__(self) -> None:
         self.sockets: list[socket.socket] = []
@@ -44,11 +44,11 @@ class IdleConnections:
             self.sockets[-1].setblocking(False)
 
     def count_closed(self) -> int:
-        """Return how many of them the broker has closed."""
+        """Return how many of these connections the broker has closed."""
         return sum(map(is_closed, self.sockets))
 
     def count_open(self, before: int) -> int:
-        """Return how many the broker has open: both ends are of this process."""
+        """Return how many connections the broker has open; this process has both ends."""
         return psutil.Process().num_fds() - before - len(self.sockets)
 
 
@@ -72,15 +72,15 @@ def idle_connections() -> Iterator[IdleConnections]:
             one.close()
 
 
-def test_https_closes_them_soon(secure: RunningBroker, idle_connections: IdleConnections) -> None:
-    """Asyncio waits for a handshake for 60 s."""
+def test_https_closes_idle_connections_soon(secure: RunningBroker, idle_connections: IdleConnections) -> None:
+    """By default asyncio waits for a handshake for 60 s."""
     before = psutil.Process().num_fds()
     idle_connections.open(secure.http_address, 20)
     eventually(lambda: idle_connections.count_closed() == 20)
     eventually(lambda: idle_connections.count_open(before) <= SLACK)
 
 
-def test_https_keeps_few_and_serves_others(
+def test_https_keeps_few_idle_connections_and_serves_other_clients(
     start_secure: StartSecure, authority: Authority, idle_connections: IdleConnections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_loop, "TLS_HANDSHAKE_S", 600.0)
@@ -95,7 +95,7 @@ def test_https_keeps_few_and_serves_others(
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
-def test_grpc_closes_them(
+def test_grpc_closes_idle_connections(
     tls: bool, start_secure: StartSecure, authority: Authority, idle_connections: IdleConnections
 ) -> None:
     broker = start_secure() if tls else start_secure(certificate="", key="", ca="")
@@ -109,7 +109,7 @@ def test_grpc_closes_them(
 
 
 def interrupt_handshakes(settings_json: str) -> None:
-    """Serve nothing but handshakes, with the broker's credentials, and let many of them time out at once."""
+    """Serve only handshakes, with the broker's credentials, and let many of them time out at once."""
     security = Settings.model_validate_json(settings_json).security
     credentials = grpc_credentials(open_files(security, "", lambda: datetime.now(UTC)), lambda: None)
 
@@ -126,7 +126,7 @@ def interrupt_handshakes(settings_json: str) -> None:
     asyncio.run(serve())
 
 
-def test_handshakes_that_time_out_together_do_not_end_the_broker(tmp_path: Path, authority: Authority) -> None:
+def test_handshakes_that_time_out_together_do_not_stop_the_broker(tmp_path: Path, authority: Authority) -> None:
     program = f"import sys; from {__name__} import interrupt_handshakes; interrupt_handshakes(sys.argv[1])"
     settings = authority.settings(tmp_path / "data").model_dump_json()
     run = subprocess.run([sys.executable, "-c", program, settings], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Broker sets with TLS: a mirror has a certificate and a role at the set above, or says in one line what is missing."""
+"""Broker sets with TLS: a mirror presents a certificate with a role to the set above, or reports what is missing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def mirror_of(address: BrokerAddress) -> broker_pb2.MirrorStatus:
 
 
 def wait_for_message(address: BrokerAddress | str, words: str) -> None:
-    """Wait until the mirror's status has these words, as its only line, while it follows nothing."""
+    """Wait until the mirror is not following and its status has this text as its only line."""
 
     def is_reported() -> bool:
         with AdminClient(address) as admin:
@@ -94,7 +94,7 @@ def test_a_certificate_without_the_role_is_refused_with_the_missing_role(
     mirror = start(authority.security("eu"))
     seen = authority.address(mirror.address, "ann", "operator")
 
-    if roles == ("consumer(mirror/asia, *)",):  # it may look, and not pull
+    if roles == ("consumer(mirror/asia, *)",):  # its role lets it read the status, but not pull
         eventually(lambda: mirror_of(seen).state == "refused")
         assert "role consumer(mirror/eu, main) is missing" in mirror_of(seen).reason
     else:
@@ -109,7 +109,9 @@ def test_a_mirror_without_tls_names_what_to_set(home: RunningBroker, start: Star
     )
 
 
-def test_a_stranger_above_is_not_believed(home: RunningBroker, tmp_path: Path, start: StartMirror) -> None:
+def test_a_set_above_with_an_unknown_certificate_is_refused(
+    home: RunningBroker, tmp_path: Path, start: StartMirror
+) -> None:
     other = Authority(tmp_path / "other")
     other.issue("eu", "consumer(*, *)", hosts=HOSTS)
     mirror = start(other.security("eu"))
@@ -117,7 +119,7 @@ def test_a_stranger_above_is_not_believed(home: RunningBroker, tmp_path: Path, s
     wait_for_message(other.address(mirror.address, "ann", "operator"), f"this set mirrors nothing new: {unsigned}")
 
 
-def test_a_certificate_of_a_strange_authority_is_not_believed_above(
+def test_a_mirror_certificate_of_an_unknown_authority_is_refused_above(
     home: RunningBroker, authority: Authority, tmp_path: Path, start: StartMirror
 ) -> None:
     other = Authority(tmp_path / "other")
@@ -134,7 +136,7 @@ def test_a_certificate_of_a_strange_authority_is_not_believed_above(
     assert said.endswith(f"the broker at {home.address} does not accept our certificate {certificate}")
 
 
-def test_a_role_that_is_taken_away_stops_what_comes_and_what_is_there_is_served(
+def test_a_revoked_role_stops_pulling_but_existing_data_is_served(
     home: RunningBroker, authority: Authority, start: StartMirror
 ) -> None:
     authority.issue("eu", "consumer(mirror/eu, *)", hosts=HOSTS)

@@ -1,4 +1,4 @@
-"""The HTTP port with TLS: a certificate or a token for everything but the one word that probes need."""
+"""The HTTP port with TLS needs a certificate or a token for everything but the one word for health probes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.integration
 PATHS = ("/", "/status.json", "/metrics", "/alarms")
 
 
-def basic(token: str) -> str:
+def basic_header(token: str) -> str:
     return "Basic " + base64.b64encode(f"anyone:{token}".encode()).decode()
 
 
-def test_pages_ask_for_a_certificate_or_a_token(
+def test_pages_require_a_certificate_or_a_token(
     start_secure: StartSecure, authority: Authority, tmp_path: Path
 ) -> None:
     token, line = make_token("grafana", "viewer")
@@ -42,8 +42,15 @@ def test_pages_ask_for_a_certificate_or_a_token(
         assert get(broker.http_address, path, authority.proof("ann", "viewer")).code == 200
         assert get(broker.http_address, path, authority.proof("op", "operator")).code == 200
         assert get(broker.http_address, path, uncertified, f"Bearer {token}").code == 200
-        assert get(broker.http_address, path, uncertified, basic(token)).code == 200
-        for wrong in (f"Bearer {weak[:-1]}", basic("x"), "Basic !", f"Digest {token}", "Bearer", basic("")):
+        assert get(broker.http_address, path, uncertified, basic_header(token)).code == 200
+        for wrong in (
+            f"Bearer {weak[:-1]}",
+            basic_header("x"),
+            "Basic !",
+            f"Digest {token}",
+            "Bearer",
+            basic_header(""),
+        ):
             assert get(broker.http_address, path, uncertified, wrong).code == 401, wrong
         refused = get(broker.http_address, path, uncertified, f"Bearer {weak}")
         assert refused.code == 403
@@ -52,7 +59,7 @@ def test_pages_ask_for_a_certificate_or_a_token(
         assert get(broker.http_address, path, authority.proof("stranger")).code == 403
 
 
-def test_a_probe_learns_one_word(secure: RunningBroker, authority: Authority) -> None:
+def test_a_health_probe_gets_one_word(secure: RunningBroker, authority: Authority) -> None:
     address = authority.address(secure.address, "ann", "viewer")
     secure_status = get(secure.http_address, "/health", ClientCredentials(ca=authority.ca))
 
@@ -75,7 +82,7 @@ def test_a_refused_page_is_counted(secure: RunningBroker, authority: Authority) 
     assert json.loads(get(secure.http_address, "/status.json", viewer).text)["security"]["refused_calls"] == 3
 
 
-def test_the_page_takes_up_a_renewal(secure: RunningBroker, authority: Authority) -> None:
+def test_the_page_uses_a_renewed_certificate(secure: RunningBroker, authority: Authority) -> None:
     viewer = authority.proof("ann", "viewer")
     before = serial(secure.http_address)
     assert get(secure.http_address, "/status.json", viewer).code == 200
@@ -87,7 +94,9 @@ def test_the_page_takes_up_a_renewal(secure: RunningBroker, authority: Authority
     assert answered["security"]["certificate_renewals"] == 1
 
 
-def test_a_stranger_is_refused_in_the_handshake(secure: RunningBroker, tmp_path: Path, authority: Authority) -> None:
+def test_a_client_of_an_unknown_authority_is_refused_in_the_handshake(
+    secure: RunningBroker, tmp_path: Path, authority: Authority
+) -> None:
     stranger = Authority(tmp_path / "stranger").proof("mallory", "operator")
 
     with pytest.raises((URLError, ssl.SSLError, ConnectionError)):
@@ -98,7 +107,7 @@ def test_a_stranger_is_refused_in_the_handshake(secure: RunningBroker, tmp_path:
         )
 
 
-def test_plain_http_gets_nothing(secure: RunningBroker) -> None:
+def test_plain_http_gets_no_answer(secure: RunningBroker) -> None:
     from urllib.request import urlopen
 
     with pytest.raises((URLError, ConnectionError)):

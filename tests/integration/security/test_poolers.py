@@ -1,4 +1,4 @@
-"""A connection pooler that gives each transaction another session is refused, one that keeps sessions is not."""
+"""A connection pooler that changes the session with each transaction is refused; one that keeps sessions is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A promotion where every broker, producer and operator shows a certificate, and what each of them may do."""
+"""A promotion with certificates for every broker, producer and operator, and what each role allows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SURE_S = 60.0
 
 
 class Sites:
-    """A head office with three batches of five rows, and a core set that mirrors it; both with certificates."""
+    """A head office with three batches of five rows, and a core set that mirrors it; both require certificates."""
 
     def __init__(self, folder: Path, authority: Authority) -> None:
         self.folder, self.authority = folder, authority
@@ -35,15 +35,15 @@ class Sites:
         self.running: dict[str, RunningBroker] = {}
 
     def start(self, name: str, *roles: str, upstream: str = "") -> None:
-        """Start a set whose certificate has these roles."""
+        """Start a set with a certificate for these roles."""
         if not (self.authority.folder / f"{name}.crt").exists():
             self.authority.issue(name, *roles, hosts=HOSTS)
         above = [self.at[upstream]] if upstream else []
         chosen = networks.settings_of(self.folder / name, above, tier="core", level=0, listen=self.at[name])
         self.running[name] = start_in_thread(chosen.model_copy(update={"security": self.authority.security(name)}))
 
-    def begin(self, *roles: str) -> None:
-        """Start both, and wait until the second has everything."""
+    def start_both(self, *roles: str) -> None:
+        """Start both sets, and wait until the second has everything."""
         self.start("hq", "broker", "consumer(mirror/hq, *)")
         with self.producer("hq") as found:
             found.connect(0, 0)
@@ -52,19 +52,19 @@ class Sites:
         eventually(lambda: self.status("second").mirror.state == "following", timeout_s=SURE_S)  # with its full data
         eventually(lambda: self.status("second").materialised_offset == 15, timeout_s=SURE_S)
 
-    def reach(self, name: str) -> BrokerAddress:
+    def address_of(self, name: str) -> BrokerAddress:
         return self.authority.address(self.at[name], "all", *EVERYTHING)
 
     def producer(self, name: str) -> Producer:
-        return Producer(self.reach(name), BUSINESS, "source", window_bytes_max=1 << 20)
+        return Producer(self.address_of(name), BUSINESS, "source", window_bytes_max=1 << 20)
 
     def status(self, name: str) -> broker_pb2.BusinessStatus:
-        with AdminClient(self.reach(name)) as admin:
+        with AdminClient(self.address_of(name)) as admin:
             found = admin.status().businesses
         return found[0] if found else broker_pb2.BusinessStatus()
 
     def alarms(self, name: str) -> list[str]:
-        with AdminClient(self.reach(name)) as admin:
+        with AdminClient(self.address_of(name)) as admin:
             return list(admin.status().alarms)
 
     def promote(self, who: str, *roles: str) -> int:
@@ -90,7 +90,7 @@ def sites(tmp_path: Path, authority: Authority) -> Iterator[Sites]:
 
 
 def test_a_set_is_promoted_and_the_old_home_steps_down(sites: Sites, capsys: pytest.CaptureFixture[str]) -> None:
-    sites.begin("broker", "viewer", "consumer(mirror/second, *)")
+    sites.start_both("broker", "viewer", "consumer(mirror/second, *)")
     assert sites.promote("operator", "operator") == 3
     assert "the home is not gone, set hq at" in capsys.readouterr().err
     sites.running["hq"].stop()
@@ -118,8 +118,8 @@ def test_a_set_is_promoted_and_the_old_home_steps_down(sites: Sites, capsys: pyt
     eventually(lambda: sites.status("hq").next_offset == sites.status("second").next_offset)
 
 
-def test_a_new_home_without_the_role_says_that_it_cannot_tell_the_old_one(sites: Sites) -> None:
-    sites.begin("consumer(mirror/second, *)")
+def test_a_new_home_without_the_role_reports_that_it_cannot_inform_the_old_one(sites: Sites) -> None:
+    sites.start_both("consumer(mirror/second, *)")
     sites.running["hq"].stop()
     assert sites.promote("operator", "operator") == 0
     sites.start("hq")
@@ -137,10 +137,8 @@ def test_a_new_home_without_the_role_says_that_it_cannot_tell_the_old_one(sites:
     eventually(lambda: not [text for text in sites.alarms("second") if "as well" in text])
 
 
-def test_a_home_that_does_not_let_itself_be_looked_at_counts_as_alive(
-    sites: Sites, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sites.begin("consumer(mirror/second, *)")
+def test_a_home_that_refuses_status_requests_counts_as_alive(sites: Sites, capsys: pytest.CaptureFixture[str]) -> None:
+    sites.start_both("consumer(mirror/second, *)")
     sites.running["second"].stop()
     sites.authority.issue("second", "broker", hosts=HOSTS, replace=True)
     sites.start("second", upstream="hq")

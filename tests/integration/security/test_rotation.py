@@ -1,4 +1,4 @@
-"""The password of a database is changed while VENUS runs: the next connection has the new one, at both ends."""
+"""A database password changes while VENUS runs: the next connection uses the new one, at source and target."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ USER = "rotating"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Start a server that asks one role for its password."""
+    """Start a server that requires a password from one role."""
     home = tmp_path_factory.mktemp("pg-password")
     with running_server(home / "data") as started:
         hba = Path(query(started.url("postgres"), "SHOW hba_file")[0][0])
@@ -65,7 +65,7 @@ def place(server: Server, tmp_path: Path) -> Iterator[RotatedDatabase]:
     file = tmp_path / "password"
 
     def rotate() -> None:
-        """Change the password, and end every connection that was made with the last one."""
+        """Change the password, and end every connection that was made with the old one."""
         password = f"p@ss/{next(numbers)}"
         server.execute(f"ALTER ROLE {USER} PASSWORD '{password}'")
         file.write_text(password)
@@ -78,13 +78,13 @@ def place(server: Server, tmp_path: Path) -> Iterator[RotatedDatabase]:
     server.drop_database(admin)
 
 
-def test_the_server_asks_for_it(place: RotatedDatabase) -> None:
+def test_the_server_requires_the_password(place: RotatedDatabase) -> None:
     with pytest.raises(psycopg2.OperationalError, match="no password supplied"):
         psycopg2.connect(sqlalchemy.make_url(place.url).set(drivername="postgresql").render_as_string())
 
 
 @pytest.mark.parametrize("way", ["password_file", "password_command"])
-def test_a_target_continues(
+def test_a_target_continues_with_the_new_password(
     way: str, place: RotatedDatabase, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("venus.security.secrets.COMMAND_EVERY_S", 0.2)
@@ -94,7 +94,7 @@ def test_a_target_continues(
     feed.describe(items())
     feed.cut(*(put(i, "row", i) for i in range(9)))
     place.rotate()
-    time.sleep(0.3)  # the command is not run for every attempt
+    time.sleep(0.3)  # the password command does not run for every attempt
     full_sync(settings, "a")
     with following(settings, "a"):
         feed.cut(put(1, "new", 1))
@@ -108,7 +108,7 @@ def test_a_target_continues(
     check_equal(place.admin, feed)
 
 
-def test_a_worker_reads_it_by_itself(place: RotatedDatabase, broker: FakeDelivery) -> None:
+def test_a_worker_reads_the_password_itself(place: RotatedDatabase, broker: FakeDelivery) -> None:
     from venus.adapters.targets.postgresql.database import PostgresDatabase
 
     settings = resolve_passwords(settings_for(broker.address, {"a": place.url}, password_file=str(place.file)))
@@ -119,7 +119,7 @@ def test_a_worker_reads_it_by_itself(place: RotatedDatabase, broker: FakeDeliver
     session.close()
 
 
-def test_capture_continues(place: RotatedDatabase, tmp_path: Path) -> None:
+def test_capture_continues_with_the_new_password(place: RotatedDatabase, tmp_path: Path) -> None:
     at_broker = start_in_thread(broker_settings(tmp_path / "broker", review_after_s=0.2))
     try:
         shop = Shop(place.admin)

@@ -1,4 +1,4 @@
-"""A broker in a thread, on free ports of the loopback."""
+"""A broker in a thread, on free ports of the loopback interface."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 
 from tests.support.brokers.page_brokers import PageBroker
 from tests.support.brokers.servers import BUSINESS, commit, settings, traffic
-from tests.support.browsers import running
+from tests.support.browsers import run_browser
 from tests.support.engines.batches import half
 from venus.broker.service.process import RunningBroker, start_in_thread
 from venus.config import Settings
@@ -41,15 +41,15 @@ def find_limiter(broker: RunningBroker, name: str, business: str = BUSINESS) -> 
 
 
 def time_commit(sender: Producer, number: int, **options: Any) -> float:
-    """Commit a batch; return how long it took."""
+    """Commit a batch; return how long that took."""
     began = time.monotonic()
     commit(sender, [half(number, **options)])
     return time.monotonic() - began
 
 
-#: How a producer or consumer reaches the broker; for `each_transport`.
+#: Transport by which a producer or consumer reaches the broker; for `each_transport`.
 TRANSPORTS = ("grpc", "local socket", "in process")
-#: The tests of a module run over each of them.
+#: Mark that runs the tests of a module over each transport.
 each_transport = pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)
 
 
@@ -59,7 +59,7 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 
 def local_address(broker: RunningBroker) -> BrokerAddress:
-    """Return a broker's address as clients on its machine get it from their configuration."""
+    """Return the broker's address as clients on its machine get it from their configuration."""
     address = BrokerAddress(broker.address)
     address.may_be_local = True
     return address
@@ -98,7 +98,7 @@ def broker(start_broker: StartBroker) -> RunningBroker:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with running() as found:
+    with run_browser() as found:
         yield found
 
 

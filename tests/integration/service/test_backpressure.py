@@ -1,4 +1,4 @@
-"""Producers that are too fast, or leave, and a broker that is full, slow or gone, over a real socket."""
+"""Producers that are too fast or leave, and a broker that is full, slow or gone, over a real socket."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def gauge(broker: RunningBroker, name: str) -> float:
     return found
 
 
-#: After so many frames that were acknowledged they are as large as they may be.
+#: Number of acknowledged frames after which a frame may have its maximum size.
 GROWN = 5
 
 
 class SlowDisk:
-    """Holds half messages back until it is released."""
+    """Holds half messages back until the test releases it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._accept, self._lock, self._open = Producers.take_halves, threading.Lock(), False
@@ -90,12 +90,12 @@ class SlowDisk:
             return answer
 
     def hold(self) -> None:
-        """Hold back what comes from now on."""
+        """Hold back the half messages that arrive from now on."""
         with self._lock:
             self._open, self._held = False, []
 
     def release(self) -> None:
-        """Take what is held back, and whatever comes."""
+        """Accept the half messages that were held back, and all later ones."""
         with self._lock:
             self._open = True
             for answer, arguments in self._held:
@@ -110,13 +110,13 @@ def test_the_stream_is_not_read_while_the_buffer_is_full(
     with producer(broker, window_bytes_max=64 << 20) as sender:
         sender.connect(0, 0)
         disk.release()
-        for n in range(1, GROWN + 1):  # small frames wait for each other
+        for n in range(1, GROWN + 1):  # small frames wait to be sent together
             sender.send_half(half(n))
             sender.wait_until_persisted(n)
         disk.hold()
         for n in range(GROWN + 1, GROWN + 33):
             sender.send_half(half(n, payload="x" * FRAME_BYTES))
-        alone = limit // 2  # the other half is for the next sender
+        alone = limit // 2  # the other half of the buffer is for the next sender
         eventually(lambda: disk.nbytes >= alone)
         threading.Event().wait(0.5)
         assert alone <= disk.nbytes <= alone + 2 * FRAME_BYTES
@@ -130,10 +130,11 @@ def test_the_stream_is_not_read_while_the_buffer_is_full(
         assert [(b.business, b.who) for b in found] == [(BUSINESS, "test")]
 
 
-def test_all_businesses_together_have_one_window_and_a_small_one_does_not_wait_for_it(
+def test_all_businesses_share_one_window_and_a_small_one_does_not_wait_for_it(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SlowDisk(monkeypatch)
+    # so that a slow machine does not refuse half messages that have waited long
     broker = start_broker(buffer_bytes_max=32 << 20, limits=LimitsSettings(slow_request_ms=60_000))
     with ExitStack() as streams:
         senders = []
@@ -158,7 +159,7 @@ def test_all_businesses_together_have_one_window_and_a_small_one_does_not_wait_f
     eventually(lambda: (gauge(broker, "under way to the disk"), gauge(broker, "waiting for a turn")) == (0, 0))
 
 
-def test_decisions_do_not_wait_for_the_half_messages_that_come_with_them(
+def test_decisions_do_not_wait_for_the_half_messages_in_their_frame(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = start_broker()
@@ -177,7 +178,7 @@ def test_decisions_do_not_wait_for_the_half_messages_that_come_with_them(
         sender.wait_until_persisted(1)
         monkeypatch.setattr(UnsavedBytes, "wait_for_slot", hold_bytes)
         disk_is_busy.set()
-        with sender._lock:  # so that both leave in one frame
+        with sender._lock:  # so that both are sent in one frame
             sender._outgoing.add_half(half(2))
             sender._outgoing.add_decision(
                 broker_pb2.Decision(epoch=epoch, batch_no=1, digest=half(1).digest, verdict=broker_pb2.COMMIT)
@@ -190,7 +191,7 @@ def test_decisions_do_not_wait_for_the_half_messages_that_come_with_them(
         sender.wait_until_persisted(2)
 
 
-def test_the_window_of_a_producer_is_bounded(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_window_of_a_producer_is_limited(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SlowDisk(monkeypatch)
     with producer(broker, window_bytes_max=1000) as sender:
         sender.connect(0, 0)
@@ -202,7 +203,7 @@ def test_the_window_of_a_producer_is_bounded(broker: RunningBroker, monkeypatch:
         sender.wait_until_persisted(2)
 
 
-def test_close_leaves_no_thread_and_a_closed_producer_says_so(broker: RunningBroker) -> None:
+def test_close_ends_all_threads_and_a_closed_producer_reports_it(broker: RunningBroker) -> None:
     def ours() -> set[str]:
         return {t.name for t in threading.enumerate() if t.name.startswith(("venus-producer", "Thread-"))}
 
@@ -226,7 +227,7 @@ def test_close_sends_what_is_queued(broker: RunningBroker, monkeypatch: pytest.M
     eventually(lambda: len(business_status(broker.address).halves) == 100)
 
 
-def test_a_stopped_broker_is_said_by_every_call(start_broker: StartBroker) -> None:
+def test_every_call_reports_a_stopped_broker(start_broker: StartBroker) -> None:
     broker = start_broker()
     with producer(broker) as sender:
         sender.connect(0, 0)
@@ -242,7 +243,7 @@ def test_a_stopped_broker_is_said_by_every_call(start_broker: StartBroker) -> No
                 call()
 
 
-def test_a_wait_ends(broker: RunningBroker) -> None:
+def test_waiting_for_an_answer_has_a_limit(broker: RunningBroker) -> None:
     with producer(broker) as sender:
         sender.connect(0, 0)
         with pytest.raises(Unavailable, match="not acknowledged after"):
@@ -251,7 +252,7 @@ def test_a_wait_ends(broker: RunningBroker) -> None:
             sender.wait_until_decided(1, timeout_s=0.05)
 
 
-def test_what_waits_for_small_frames_goes_at_once_when_the_stream_ends(
+def test_small_frames_are_sent_at_once_when_the_stream_ends(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SlowDisk(monkeypatch)

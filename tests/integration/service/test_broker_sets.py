@@ -1,4 +1,4 @@
-"""Several sets of brokers: a client that loses the nearest continues at the next, and returns once it is healthy."""
+"""Several broker sets: a client that loses the nearest continues at the next, and returns once it is healthy."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.integration
 BACK_AFTER_S = 2.0
 
 
-def looking() -> set[threading.Thread]:
-    """Return the threads that look for a nearer set; for sets that are gone forever they do it for ever."""
+def selection_threads() -> set[threading.Thread]:
+    """Return the threads that look for a nearer set; for sets that never return they do so for ever."""
     return {thread for thread in threading.enumerate() if thread.name == "venus-look"}
 
 
 @pytest.fixture
 def e2e(tmp_path: Path, database: str) -> Iterator[tuple[EndToEnd, Proxy]]:
-    """Two ways to one broker stand for two sets: what is read at either has the same offsets."""
+    """Make two addresses of one broker, which stand for two sets with the same offsets."""
     source = tmp_path / "app.db"
     with sqlite3.connect(source) as app:
         app.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
@@ -51,7 +51,7 @@ def e2e(tmp_path: Path, database: str) -> Iterator[tuple[EndToEnd, Proxy]]:
         nearest.close()
 
 
-def test_an_apply_continues_at_the_next_set_and_back_after_its_time_of_health(
+def test_apply_continues_at_the_next_set_and_returns_once_the_nearest_stays_healthy(
     e2e: tuple[EndToEnd, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, nearest = e2e
@@ -66,7 +66,7 @@ def test_an_apply_continues_at_the_next_set_and_back_after_its_time_of_health(
             app.executemany("INSERT INTO item VALUES (?, ?)", [(n, f"item {n}") for n in range(first, first + 100)])
         app.close()
 
-    before_all = looking()
+    before_all = selection_threads()
     made.install()
     made.load()
     made.start()
@@ -93,7 +93,7 @@ def test_an_apply_continues_at_the_next_set_and_back_after_its_time_of_health(
     made.wait_until_caught_up()
     assert made.at_target("SELECT count(*) FROM item") == [(500,)]
     assert made.verify().verdict is ComparisonVerdict.SAME
-    made.until(lambda: not looking() - before_all, "the look to end")
+    made.until(lambda: not selection_threads() - before_all, "the look to end")
     made.stop()
 
 
@@ -114,7 +114,7 @@ def test_a_set_without_a_leader_is_left_for_the_next(tmp_path: Path) -> None:
         leading.stop()
 
 
-def test_a_home_that_was_replaced_and_does_not_know_it_yet_fails_no_producer(tmp_path: Path) -> None:
+def test_a_replaced_home_that_does_not_know_it_yet_fails_no_producer(tmp_path: Path) -> None:
     old, new = start_in_thread(settings(tmp_path / "old")), start_in_thread(settings(tmp_path / "new"))
     reach = f"{old.address};{new.address}"
     try:
@@ -124,7 +124,7 @@ def test_a_home_that_was_replaced_and_does_not_know_it_yet_fails_no_producer(tmp
             producer.connect(0, 5)
             assert producer.address == new.address
         with Producer(reach, BUSINESS, "capture", window_bytes_max=1 << 20) as producer, pytest.raises(Diverged):
-            producer.connect(0, 9)  # no set has that
+            producer.connect(0, 9)  # an epoch that no set has
         new.stop()
         with (
             Producer(reach, BUSINESS, "capture", window_bytes_max=1 << 20) as producer,

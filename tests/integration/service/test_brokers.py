@@ -1,4 +1,4 @@
-"""Several brokers: one that cannot be reached is passed over, one that does not lead names the leader."""
+"""Several brokers: a client skips one that cannot be reached, and one that does not lead names the leader."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def other(tmp_path: Path) -> Iterator[RunningBroker]:
 
 @pytest.fixture
 def follower(leader: RunningBroker, other: RunningBroker) -> Iterator[NotLeading]:
-    """Put in front of a real broker that `leader` leads."""
+    """Start a follower in front of a real broker, `leader`, which leads."""
     with NotLeading(other.address, follows=leader.address) as front:
         yield front
 
@@ -61,7 +61,7 @@ def unused_address() -> str:
     return f"127.0.0.1:{free_port()}"
 
 
-def test_a_producer_follows_to_the_leader_and_the_next_one_goes_there_at_once(
+def test_a_producer_is_redirected_to_the_leader_and_the_next_one_connects_there_at_once(
     leader: RunningBroker, follower: NotLeading
 ) -> None:
     reach = f"{follower.address},{leader.address}"
@@ -77,13 +77,13 @@ def test_a_producer_follows_to_the_leader_and_the_next_one_goes_there_at_once(
 
 
 def test_one_address_is_enough_to_find_the_leader(leader: RunningBroker, follower: NotLeading) -> None:
-    """A configuration that names one broker of a cluster, or a leader that the list does not have yet."""
+    """The configuration names one broker of a cluster, or does not list the leader yet."""
     fill(follower.address, 1, 2)
 
     assert business_status(leader.address).next_offset == 2
 
 
-def test_a_subscriber_follows_to_the_leader(leader: RunningBroker, follower: NotLeading) -> None:
+def test_a_subscriber_is_redirected_to_the_leader(leader: RunningBroker, follower: NotLeading) -> None:
     fill(leader.address, 1, 5)
 
     with Subscriber(f"{follower.address},{leader.address}", BUSINESS, "g", credit_bytes=1 << 20) as reader:
@@ -92,8 +92,8 @@ def test_a_subscriber_follows_to_the_leader(leader: RunningBroker, follower: Not
     assert follower.refused == 1
 
 
-def test_a_stream_that_was_refused_takes_nothing_of_the_next_one(leader: RunningBroker, follower: NotLeading) -> None:
-    """The writer of the first stream may wake up late: a frame that it took then would be lost."""
+def test_a_refused_stream_takes_no_frame_of_the_next_one(leader: RunningBroker, follower: NotLeading) -> None:
+    """The writer of the first stream may wake late: a frame that it took then would be lost."""
     with (
         ThreadPoolExecutor(2) as pool,
         Producer(follower.address, BUSINESS, "p", window_bytes_max=1 << 20) as producer,
@@ -108,7 +108,7 @@ def test_a_stream_that_was_refused_takes_nothing_of_the_next_one(leader: Running
         assert len(take(reader, 1)) == 1
 
 
-def test_an_operator_decides_at_the_leader(leader: RunningBroker, follower: NotLeading) -> None:
+def test_an_operators_decision_is_sent_to_the_leader(leader: RunningBroker, follower: NotLeading) -> None:
     with Producer(leader.address, BUSINESS, "p", window_bytes_max=1 << 20) as producer:
         producer.connect(0, 0)
         producer.send_half(half(1))
@@ -119,12 +119,12 @@ def test_an_operator_decides_at_the_leader(leader: RunningBroker, follower: NotL
     assert business_status(leader.address).halves == []
 
 
-def test_a_snapshot_is_read_where_it_was_made_by_any_client_with_its_id(
+def test_any_client_with_its_id_reads_a_snapshot_where_it_was_made(
     leader: RunningBroker, follower: NotLeading, other: RunningBroker
 ) -> None:
-    """A load plans in one process and reads in others, which connect to whichever broker answers first."""
+    """A load plans in one process and reads in others, each of which connects to the first broker that answers."""
     fill(leader.address, 1, 10, rows=50)
-    fill(other.address, 1, 1)  # the same business, and other rows: reading there would not go unnoticed
+    fill(other.address, 1, 1)  # the same business with other rows: a read at this broker would be noticed
     reach = f"{follower.address},{leader.address}"
 
     with SnapshotClient(reach) as planner:
@@ -141,8 +141,8 @@ def test_a_snapshot_is_read_where_it_was_made_by_any_client_with_its_id(
             planner.renew(snapshot.snapshot_id)
 
 
-def test_a_snapshot_whose_broker_is_gone_is_gone(leader: RunningBroker, other: RunningBroker) -> None:
-    """An interrupted load starts over at another broker instead of waiting for one that may never come back."""
+def test_a_snapshot_of_a_broker_that_is_gone_is_reported_as_gone(leader: RunningBroker, other: RunningBroker) -> None:
+    """An interrupted load starts over at another broker, and does not wait for one that may never return."""
     fill(leader.address, 1, 2)
     fill(other.address, 1, 2)
     reach = f"{leader.address},{other.address}"
@@ -156,13 +156,13 @@ def test_a_snapshot_whose_broker_is_gone_is_gone(leader: RunningBroker, other: R
         assert again.open(BUSINESS).offset == 2
 
 
-def test_with_one_address_the_id_of_a_snapshot_is_the_brokers(leader: RunningBroker) -> None:
+def test_with_one_address_a_snapshot_id_is_used_unchanged(leader: RunningBroker) -> None:
     fill(leader.address, 1, 1)
     with SnapshotClient(leader.address) as snapshots:
         assert "/" not in snapshots.open(BUSINESS).snapshot_id
 
 
-def test_who_cannot_be_reached_is_passed_over_at_once(leader: RunningBroker) -> None:
+def test_an_unreachable_broker_is_skipped_at_once(leader: RunningBroker) -> None:
     reach = f"{unused_address()},{unused_address()},{leader.address}"
 
     started = time.monotonic()
@@ -172,7 +172,9 @@ def test_who_cannot_be_reached_is_passed_over_at_once(leader: RunningBroker) -> 
     assert broker_selection.shared_selector(reach).in_order(BUSINESS)[0] == leader.address
 
 
-def test_who_says_nothing_costs_its_share_once(leader: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_broker_costs_its_share_of_the_time_once(
+    leader: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
     open_one = open_channel
 
@@ -190,7 +192,7 @@ def test_who_says_nothing_costs_its_share_once(leader: RunningBroker, monkeypatc
         assert asked[0] == leader.address
 
 
-def test_when_no_broker_can_be_reached_all_are_named_in_bounded_time() -> None:
+def test_if_no_broker_can_be_reached_all_are_named_in_limited_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         addresses = [unused_address(), f"127.0.0.1:{silent.getsockname()[1]}", unused_address()]
 
@@ -207,8 +209,8 @@ def test_when_no_broker_can_be_reached_all_are_named_in_bounded_time() -> None:
     assert caught.value.hint == "check [broker] addresses"
 
 
-def test_a_leader_that_is_not_known_yet_is_waited_for(leader: RunningBroker, follower: NotLeading) -> None:
-    """Both are asked in turn until one of them leads: an election takes its time."""
+def test_a_client_waits_for_a_leader_that_is_not_known_yet(leader: RunningBroker, follower: NotLeading) -> None:
+    """The client asks both in turn until one of them leads, because an election takes time."""
     follower.follows = ""
     with NotLeading(leader.address, follows="") as second:
         elected = threading.Timer(1.0, lambda: setattr(second, "follows", None))
@@ -219,7 +221,7 @@ def test_a_leader_that_is_not_known_yet_is_waited_for(leader: RunningBroker, fol
         elected.join()
 
 
-def test_brokers_that_name_each_other_are_left_in_bounded_time(leader: RunningBroker, other: RunningBroker) -> None:
+def test_brokers_that_name_each_other_are_given_up_in_limited_time(leader: RunningBroker, other: RunningBroker) -> None:
     with NotLeading(leader.address) as first, NotLeading(other.address) as second:
         first.follows, second.follows = second.address, first.address
         with Producer(f"{first.address},{second.address}", BUSINESS, "p", window_bytes_max=1) as producer:
@@ -236,7 +238,7 @@ def test_brokers_that_name_each_other_are_left_in_bounded_time(leader: RunningBr
 
 
 def test_a_dead_leader_that_is_still_named_delays_no_client(leader: RunningBroker) -> None:
-    """Followers name the old leader until they have elected a new one."""
+    """Followers name the old leader until they have elected another one."""
     with NotLeading(leader.address, follows=unused_address()) as first:
         elected = threading.Timer(1.0, lambda: setattr(first, "follows", None))
         started = time.monotonic()
@@ -248,10 +250,10 @@ def test_a_dead_leader_that_is_still_named_delays_no_client(leader: RunningBroke
     assert business_status(leader.address).next_offset == 1
 
 
-def test_a_leader_lost_in_the_middle_is_left_for_the_one_that_is_named(
+def test_a_leader_lost_in_the_middle_is_replaced_by_the_one_that_followers_name(
     leader: RunningBroker, other: RunningBroker
 ) -> None:
-    """The next connection of this process knows what has broken the stream."""
+    """The next connection of this process remembers which leader broke the stream."""
     with NotLeading(leader.address, follows=None) as first:
         reach = f"{first.address},{other.address}"
         with Producer(reach, BUSINESS, "p", window_bytes_max=1 << 20) as producer:
@@ -265,7 +267,7 @@ def test_a_leader_lost_in_the_middle_is_left_for_the_one_that_is_named(
     assert business_status(other.address).next_offset == 1
 
 
-def test_eight_at_once_find_the_leader(leader: RunningBroker, follower: NotLeading) -> None:
+def test_eight_concurrent_clients_find_the_leader(leader: RunningBroker, follower: NotLeading) -> None:
     fill(leader.address, 1, 1)
     reach = f"{follower.address},{leader.address}"
 

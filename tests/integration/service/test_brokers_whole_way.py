@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def e2e(tmp_path: Path, database: str) -> Iterator[EndToEnd]:
-    """Put a broker that cannot be reached and one that follows before the leader."""
+    """Make a list of addresses: an unreachable broker and a follower come before the leader."""
     source = tmp_path / "app.db"
     with sqlite3.connect(source) as app:
         app.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT)")
@@ -42,7 +42,7 @@ def e2e(tmp_path: Path, database: str) -> Iterator[EndToEnd]:
             other.stop()
 
 
-def test_the_whole_way_goes_to_the_leader(e2e: EndToEnd, tmp_path: Path) -> None:
+def test_the_whole_pipeline_uses_the_leader(e2e: EndToEnd, tmp_path: Path) -> None:
     e2e.install()
     e2e.load()
     e2e.start()
@@ -57,7 +57,7 @@ def test_the_whole_way_goes_to_the_leader(e2e: EndToEnd, tmp_path: Path) -> None
     e2e.stop()
 
 
-def test_a_command_goes_to_the_leader(e2e: EndToEnd, tmp_path: Path) -> None:
+def test_a_command_is_sent_to_the_leader(e2e: EndToEnd, tmp_path: Path) -> None:
     e2e.install()
     e2e.load()
     config = tmp_path / "venus.toml"

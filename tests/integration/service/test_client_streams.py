@@ -1,4 +1,4 @@
-"""Streams of venus.client: memory is bounded, no change is lost or doubled, and positions are kept."""
+"""Streams of venus.client: memory is limited, no change is lost or doubled, and positions are kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
 WAIT_S = 60.0
-#: A row of this size needs a frame of its own with another one.
+#: Two rows of this size never share a frame.
 LARGE = "x" * 600_000
 
 
@@ -56,14 +56,16 @@ def take_until(changes: Changes, offset: int) -> list[int]:
 
 
 def held_bytes(changes: Changes) -> int:
-    """Return how much the client has received and the program has not taken."""
+    """Return the bytes that the client has received and the program has not taken yet."""
     stream = changes._client
     assert stream is not None
     waiting = sum(len(batch._found.rows.packed.data) for batch in changes._ready)
     return waiting + sum(map(frame_cost, list(stream._arrived)))
 
 
-def test_a_program_that_does_not_read_bounds_its_memory_and_loses_nothing(broker: RealBroker, feed: Feed) -> None:
+def test_a_program_that_does_not_read_limits_the_clients_memory_and_loses_nothing(
+    broker: RealBroker, feed: Feed
+) -> None:
     with connect(broker.address) as connection:
         changes = connection.changes("shop.items", start="now")
         eventually(lambda: changes.poll(0.05) is not None, "the position of a live subscription")
@@ -78,7 +80,7 @@ def test_a_program_that_does_not_read_bounds_its_memory_and_loses_nothing(broker
 
 
 class BreakingClient(ListenerClient):
-    """A stream that hands over frame by frame. The first one breaks in the middle of a transaction."""
+    """A stream that delivers frame by frame. The first stream breaks in the middle of a transaction."""
 
     breaks = 1
 
@@ -136,7 +138,7 @@ def test_a_position_acknowledged_while_the_broker_is_away_is_kept(broker: RealBr
 
 
 async def take_async(broker: AsyncBroker, count: int, live: asyncio.Semaphore) -> list[int]:
-    """Return the keys of so many changes."""
+    """Return the keys of this many changes."""
     found: list[int] = []
     async with broker.changes("shop.items") as changes:
         async for batch in changes:
@@ -160,7 +162,7 @@ def test_subscriptions_of_an_event_loop_need_no_thread_while_they_wait(broker: R
                 await live.acquire()
             idle = 0
             async with asyncio.timeout(WAIT_S):
-                while idle < 20:  # for a while its only thread has nothing to do
+                while idle < 20:  # for a while the event loop's only thread has nothing to do
                     await asyncio.sleep(0.01)
                     idle = idle + 1 if executor._work_queue.empty() and executor._idle_semaphore._value else 0
             await asyncio.to_thread(feed.cut, put(2, "EU", 2))

@@ -1,4 +1,4 @@
-"""The collector of garbage does not look at what a broker has made at its start: nothing else runs meanwhile."""
+"""Garbage collection skips the objects of a broker's start, because it would stop all threads meanwhile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ sys.exit(serve(Settings.model_validate_json(sys.argv[1]), announce))
 """
 
 
-def test_a_full_collection_does_not_look_at_what_the_start_has_made(tmp_path: Path) -> None:
+def test_a_full_collection_skips_the_objects_of_the_start(tmp_path: Path) -> None:
     options = settings(tmp_path / "data").model_dump_json()
     said = subprocess.run(
         [sys.executable, "-c", SERVING, options], stdout=subprocess.PIPE, text=True, timeout=120, check=True

@@ -1,4 +1,4 @@
-"""What a consumer acknowledges and reports, and what the broker knows of it when streams come and go."""
+"""Positions that a consumer acknowledges and reports, and what the broker keeps of them as streams open and close."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_end_of_an_older_stream_leaves_the_newer_one_connected(broker: Runni
     eventually(lambda: not consumer_status(broker).connected)
 
 
-def test_a_consumer_that_goes_while_it_is_attached_is_detached(
+def test_a_consumer_that_leaves_during_its_attachment_is_detached(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker.address, 1, 3)
@@ -75,7 +75,7 @@ def test_a_consumer_that_goes_while_it_is_attached_is_detached(
         return attach(self, *args, **options)
 
     monkeypatch.setattr(Subscriptions, "attach", delay_answer)
-    monkeypatch.setattr("venus.rpc.duplex.CLOSE_TIMEOUT_S", 0.1)  # the call is cancelled, not ended
+    monkeypatch.setattr("venus.rpc.duplex.CLOSE_TIMEOUT_S", 0.1)  # so that the call is cancelled, not ended
     with ThreadPoolExecutor(1) as pool:
         with subscriber(broker) as reader:
             opening = pool.submit(reader.open, 0, 0)
@@ -87,10 +87,10 @@ def test_a_consumer_that_goes_while_it_is_attached_is_detached(
     eventually(lambda: not consumer_status(broker).connected)
 
 
-def test_who_knows_a_business_that_was_forgotten_gets_nothing_of_the_one_that_took_its_name(
+def test_a_consumer_of_a_forgotten_business_gets_no_data_of_its_namesake(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is forgotten and installed again after the position was found to be right, before the stream is attached."""
+    """The business is forgotten and created again between the check of the position and the stream's attachment."""
     fill(broker.address, 1, 5)
     attach = Subscriptions.attach
 
@@ -111,8 +111,8 @@ def test_who_knows_a_business_that_was_forgotten_gets_nothing_of_the_one_that_to
         again.open(5, epoch)
 
 
-def test_an_older_consumer_knows_one_position_and_keeps_what_it_keeps(broker: RunningBroker) -> None:
-    """It says the smaller of both as applied, and opens its stream at what it has applied."""
+def test_an_older_consumer_reports_one_position_and_keeps_its_kept_offset(broker: RunningBroker) -> None:
+    """It reports the smaller of both positions as applied, and opens its stream at its applied offset."""
     fill(broker.address, 1, 10)
     with RawConsumer(broker.address, group="g", credit_bytes=1 << 20) as raw:
         raw.send(broker_pb2.ConsumerFrame(acknowledge=4))
@@ -126,7 +126,7 @@ def test_an_older_consumer_knows_one_position_and_keeps_what_it_keeps(broker: Ru
         eventually(lambda: consumer_status(broker).kept == 8)
 
 
-def test_acknowledgements_are_put_together_and_the_last_one_arrives(
+def test_acknowledgements_are_coalesced_and_the_last_one_arrives(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[int] = []
@@ -144,17 +144,17 @@ def test_acknowledgements_are_put_together_and_the_last_one_arrives(
         reader.open(0, 0)
         began = time.monotonic()
         reader.acknowledge(1)
-        eventually(lambda: heard == [1])  # the first one does not wait
+        eventually(lambda: heard == [1])  # the first acknowledgement is sent at once
         for offset in range(2, 100):
             reader.acknowledge(offset)
             time.sleep(0.001)
         eventually(lambda: heard and heard[-1] == 99)
         assert len(heard) <= 2 + (time.monotonic() - began) / 0.5
         reader.acknowledge(200)
-    eventually(lambda: heard[-1] == 200)  # closing sends what waits
+    eventually(lambda: heard[-1] == 200)  # closing sends the waiting acknowledgement
 
 
-def test_what_a_consumer_reports_does_not_wait_for_its_acknowledgement(
+def test_a_consumers_report_does_not_wait_for_its_acknowledgement(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscribers, "ACKNOWLEDGE_EVERY_S", 60.0)
@@ -167,7 +167,7 @@ def test_what_a_consumer_reports_does_not_wait_for_its_acknowledgement(
         eventually(lambda: business_status(broker.address).consumers[0].acknowledged == 20)
 
 
-def test_close_leaves_no_thread_and_a_closed_subscriber_says_so(broker: RunningBroker) -> None:
+def test_close_ends_all_threads_and_a_closed_subscriber_reports_it(broker: RunningBroker) -> None:
     def ours() -> set[str]:
         return {t.name for t in threading.enumerate() if t.name.startswith(("venus-subscriber", "Thread-"))}
 
@@ -182,7 +182,7 @@ def test_close_leaves_no_thread_and_a_closed_subscriber_says_so(broker: RunningB
     eventually(lambda: ours() <= before)
 
 
-def test_a_stopped_broker_is_said_by_every_call(start_broker: StartBroker) -> None:
+def test_every_call_reports_a_stopped_broker(start_broker: StartBroker) -> None:
     broker = start_broker()
     fill(broker.address, 1, 1)
     with subscriber(broker) as reader:

@@ -1,4 +1,4 @@
-"""What arrives damaged, out of order or against the protocol, over a real socket."""
+"""Frames that arrive damaged, out of order or against the protocol, over a real socket."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 
 class RawStream:
-    """A producer's stream without the client's own resending."""
+    """A producer's stream that does not resend, as the client would."""
 
     def __init__(self, address: str) -> None:
         self._channel = open_channel(address)
@@ -61,18 +61,18 @@ def damaged_half(batch_no: int) -> broker_pb2.Half:
     return message
 
 
-def test_a_gap_is_asked_for_again(broker: RunningBroker) -> None:
+def test_a_gap_is_requested_again(broker: RunningBroker) -> None:
     with RawStream(broker.address) as raw:
         raw.init()
         raw.send(halves=[half(1)])
         raw.send(halves=[half(3)])
         assert raw.read_until("resend").resend.batch_no == 2
-        raw.send(halves=[half(3)])  # still on its way when the broker asked: not a second gap
+        raw.send(halves=[half(3)])  # half messages that were on the way when the broker asked are no second gap
         raw.send(halves=[half(2), half(3)])
         assert next(frame for frame in raw.answers if frame.halves_through == 3).resend.batch_no == 0
 
 
-def test_a_damaged_half_message_is_asked_for_again_and_what_follows_it_waits(broker: RunningBroker) -> None:
+def test_a_damaged_half_message_is_requested_again_and_later_ones_wait(broker: RunningBroker) -> None:
     with RawStream(broker.address) as raw:
         raw.init()
         raw.send(halves=[half(1), damaged_half(2), half(3)])
@@ -101,7 +101,7 @@ def test_three_damaged_half_messages_in_a_row_end_the_stream_and_raise_an_alarm(
     assert business_status(broker.address).alarms == []
 
 
-def test_the_alarm_of_a_producer_that_never_shipped_anything_whole_is_the_brokers(broker: RunningBroker) -> None:
+def test_damage_from_a_producer_without_any_intact_message_is_an_alarm_of_the_broker(broker: RunningBroker) -> None:
     with RawStream(broker.address) as raw:
         raw.init()
         for _ in range(MISMATCHES_MAX):

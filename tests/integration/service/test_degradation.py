@@ -1,4 +1,4 @@
-"""What a real broker gives up lane by lane, and how it comes back; and what it says of a crash."""
+"""The lanes of work that a real broker gives up and resumes one by one, and its alarm after a crash."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def metrics(broker: RunningBroker) -> str:
 
 
 class DegradationClock:
-    """The clock by which a broker degrades its lanes: it stands still until a test moves it."""
+    """The clock that times the degradation of a broker's lanes; it stands still until a test advances it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._now_s, self._readings, step = 0.0, 0, Degradation.step
@@ -56,7 +56,7 @@ class DegradationClock:
         monkeypatch.setattr(Degradation, "step", step_by_this_clock)
 
     def advance(self, seconds: float) -> None:
-        """Move it once the broker has read its machine as it is now, and wait for readings behind that."""
+        """Advance it after the broker has read the machine's present state, and wait for later readings."""
         self._wait()
         self._now_s += seconds
         self._wait()
@@ -66,7 +66,7 @@ class DegradationClock:
         eventually(lambda: self._readings >= last, "readings")
 
 
-def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
+def test_lanes_are_given_up_and_resumed_one_by_one_and_nothing_is_lost(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free, clock = {"bytes": 1 << 40}, DegradationClock(monkeypatch)
@@ -79,7 +79,7 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
         time_commit(sender, 1)
         assert degraded_lanes(broker) == []
         assert "venus_table_changes" in metrics(broker)
-        free["bytes"] = MIB + MIB // 2  # writes are refused below 1 MiB, space is short below 2
+        free["bytes"] = MIB + MIB // 2  # writes are refused below 1 MiB of space, the first lanes are given up below 2
         clock.advance(1.9)
         assert degraded_lanes(broker) == []
         clock.advance(0.2)
@@ -114,7 +114,7 @@ def test_lane_after_lane_is_given_up_and_comes_back_and_nothing_is_lost(
         time_commit(sender, 3)
 
 
-def test_a_busy_processor_takes_the_details_and_nothing_else(
+def test_a_busy_processor_ends_only_the_detailed_metrics(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = {"percent": 99.0}
@@ -130,7 +130,7 @@ def test_a_busy_processor_takes_the_details_and_nothing_else(
         assert alarm.startswith("lane 4 (details) is degraded since 20")
         assert ": CPU is at 99 %, the limit is 90 %; " in alarm
         number, since = 1, time.monotonic()
-        while time.monotonic() < since + 4:  # long enough to take the next lanes, if it took any
+        while time.monotonic() < since + 4:  # long enough to end the next lanes, if the broker ended any
             number += 1
             time_commit(sender, number)
         assert (degraded_lanes(broker), sender.throttles) == ([4], 0)
@@ -140,7 +140,7 @@ def test_a_busy_processor_takes_the_details_and_nothing_else(
         assert "venus_table_changes" in metrics(broker)
 
 
-def test_a_broker_that_was_killed_says_so_for_half_an_hour_and_one_that_was_stopped_does_not(tmp_path: Path) -> None:
+def test_a_killed_broker_reports_it_for_half_an_hour_and_a_stopped_one_does_not(tmp_path: Path) -> None:
     def facts(started: BrokerProcess) -> list[str]:
         return [fact.fact for fact in traffic(started.address).facts if fact.fact == "crash"]
 

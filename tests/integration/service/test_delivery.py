@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.integration, each_transport]
 
 
 @pytest.mark.parametrize("stop_after", [1, 7, 19])
-def test_a_subscriber_that_comes_back_continues_exactly(broker: RunningBroker, stop_after: int) -> None:
+def test_a_subscriber_that_returns_continues_exactly(broker: RunningBroker, stop_after: int) -> None:
     halves = fill(broker.address, 1, 20, rows=5)
     taken: list[broker_pb2.Increment] = []
     with subscriber(broker, credit_bytes=600) as reader:
@@ -49,7 +49,7 @@ def test_a_subscriber_that_comes_back_continues_exactly(broker: RunningBroker, s
     assert data(taken) == [message.body for message in halves]
 
 
-def test_a_commit_wakes_subscribers_of_its_business_only(broker: RunningBroker) -> None:
+def test_a_commit_wakes_only_subscribers_of_its_business(broker: RunningBroker) -> None:
     fill(broker.address, 1, 1, business="other")
     with subscriber(broker) as reader, Subscriber(broker.address, "other", "g", credit_bytes=1 << 20) as other:
         fill(broker.address, 1, 1)
@@ -61,7 +61,7 @@ def test_a_commit_wakes_subscribers_of_its_business_only(broker: RunningBroker) 
         assert other.increments(0.1) == []
 
 
-def test_those_of_a_crowd_wait_for_their_turn_before_each_frame(
+def test_many_consumers_wait_for_their_turn_before_each_frame(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed: list[Turnstile] = []
@@ -100,7 +100,7 @@ def test_the_broker_never_sends_more_than_the_credit(broker: RunningBroker) -> N
     assert data(raw.received) == [message.body for message in halves[:5]]
 
 
-def test_an_increment_larger_than_all_credit_still_arrives(broker: RunningBroker) -> None:
+def test_an_increment_larger_than_the_credit_still_arrives(broker: RunningBroker) -> None:
     halves = [half(1), half(2, payload="x" * 100_000), half(3)]
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
         sender.connect(0, 0)
@@ -110,7 +110,7 @@ def test_an_increment_larger_than_all_credit_still_arrives(broker: RunningBroker
         assert data(take(reader, 3)) == [message.body for message in halves]
 
 
-def test_a_body_that_is_not_the_producers_is_never_handed_out(
+def test_a_body_that_differs_from_the_producers_is_never_delivered(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker.address, 1, 3)
@@ -130,7 +130,7 @@ def test_a_body_that_is_not_the_producers_is_never_handed_out(
         assert reader.digest_mismatches == 1
 
 
-def test_tables_that_are_not_wanted_are_passed_over_with_progress(broker: RunningBroker) -> None:
+def test_tables_outside_the_filter_are_skipped_and_the_position_advances(broker: RunningBroker) -> None:
     halves = [half(n, table=ITEMS if n % 10 == 0 else other_table(2)) for n in range(1, 36)]
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
         sender.connect(0, 0)
@@ -150,10 +150,10 @@ def test_a_diverged_consumer_gets_the_reason_and_is_never_served(broker: Running
 
 
 @pytest.mark.parametrize("is_certain", [False, True])
-def test_divergence_is_reported_only_by_a_broker_that_certainly_leads(
+def test_only_a_broker_that_certainly_leads_reports_divergence(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch, is_certain: bool
 ) -> None:
-    """A consumer that gets this error ends, and is loaded again; a producer's tables as well."""
+    """A consumer that gets this error ends, and is loaded again; so are a producer's tables."""
     asked: list[tuple[str, int]] = []
 
     async def lead_in_term(_: StandaloneGate, business: str, term: int) -> None:
@@ -187,10 +187,10 @@ def test_a_stream_must_start_with_open(broker: RunningBroker, fields: dict[str, 
     channel.close()
 
 
-def test_a_trickle_costs_the_consumer_a_few_frames_a_second(
+def test_a_slow_trickle_costs_the_consumer_a_few_frames_a_second(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Credit travels with acknowledgements, and these no more often than the broker logs them."""
+    """Credit is sent with acknowledgements, which are sent no more often than the broker logs them."""
     frames: list[broker_pb2.ConsumerFrame] = []
     take_frame = Subscriber._take_frame
 

@@ -1,4 +1,4 @@
-"""Many consumers of one business: they share encoded frames, and each one's credit holds."""
+"""Many consumers of one business share encoded frames, and each one gets no more than its credit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MANY = 20
 
 
 class BytesConsumer:
-    """A consumer's stream that keeps each frame's bytes; it gives back the credit of what it got if it may."""
+    """A consumer's stream that keeps each frame's bytes, and returns their credit if `gives_back`."""
 
     def __init__(self, address: str, group: str, *, gives_back: bool = True, **fields: Any) -> None:
         self._channel = open_channel(address)
@@ -82,12 +82,12 @@ class BytesConsumer:
         self._channel.close()
 
 
-def all_at(consumers: Sequence[BytesConsumer], position: int) -> bool:
+def have_all_reached(consumers: Sequence[BytesConsumer], position: int) -> bool:
     return all(each.position == position for each in consumers)
 
 
 class EncodingCounter:
-    """Counts frames with increments that are serialised."""
+    """Counter of the frames with increments that are serialised."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -112,7 +112,7 @@ def test_many_consumers_at_the_tail_share_one_encoding(broker: RunningBroker, mo
         commits = [half(n) for n in range(2, 12)]
         for n, each in enumerate(commits, 2):
             commit(sender, [each])
-            eventually(partial(all_at, many, n))
+            eventually(partial(have_all_reached, many, n))
         assert encodings.count == len(commits)
         assert all(each.frames[-len(commits) :] == many[0].frames[-len(commits) :] for each in many)
         assert all(data(each.received[1:]) == [each.body for each in commits] for each in many)
@@ -123,7 +123,7 @@ def test_many_consumers_that_catch_up_share_encodings(broker: RunningBroker, mon
     encodings = EncodingCounter(monkeypatch)
     with ExitStack() as stack:
         first = stack.enter_context(BytesConsumer(broker.address, "first", gives_back=False, offset=60 * 2000))
-        assert first.opened.wait(60)  # with it each of the others is one of several
+        assert first.opened.wait(60)  # with this consumer, each of the others is one of several
         many = [stack.enter_context(BytesConsumer(broker.address, f"g{n}", credit_bytes=8 << 20)) for n in range(MANY)]
         eventually(lambda: all(each.position == 60 * 2000 for each in many))
     assert all(data(each.received) == [each.body for each in halves] for each in many)
@@ -132,7 +132,7 @@ def test_many_consumers_that_catch_up_share_encodings(broker: RunningBroker, mon
     assert len(many[0].frames) > 1
 
 
-def test_one_of_many_gets_no_more_than_its_credit(broker: RunningBroker) -> None:
+def test_one_of_many_consumers_gets_no_more_than_its_credit(broker: RunningBroker) -> None:
     halves = fill(broker.address, 1, 30)
     each = cost(broker_pb2.Increment(body=halves[0].body))
     credits = [3 * each + 10, 1 << 20, 5 * each, each // 2, 3 * each + 10]
@@ -153,7 +153,7 @@ def test_one_of_many_gets_no_more_than_its_credit(broker: RunningBroker) -> None
         assert data(one.received) == [message.body for message in halves[: len(one.received)]]
 
 
-def test_consumers_with_other_interests_get_their_own(broker: RunningBroker) -> None:
+def test_consumers_with_other_filters_get_their_own_frames(broker: RunningBroker) -> None:
     fill(broker.address, 1, 3)
     with ExitStack() as stack:
         everything = [stack.enter_context(BytesConsumer(broker.address, f"all{n}")) for n in range(2)]
@@ -164,7 +164,7 @@ def test_consumers_with_other_interests_get_their_own(broker: RunningBroker) -> 
     assert not any(each.received for each in nothing)
 
 
-def test_a_consumer_behind_gets_the_rest_in_one_frame_not_what_others_got_piecewise(
+def test_a_lagging_consumer_gets_the_rest_in_one_frame(
     start_broker: StartBroker,
 ) -> None:
     broker = start_broker()
@@ -174,19 +174,19 @@ def test_a_consumer_behind_gets_the_rest_in_one_frame_not_what_others_got_piecew
         fast = [stack.enter_context(BytesConsumer(broker.address, f"g{n}")) for n in range(3)]
         for n in range(2, 12):
             commit(sender, [half(n)])
-            eventually(partial(all_at, fast, n))
+            eventually(partial(have_all_reached, fast, n))
         late = stack.enter_context(BytesConsumer(broker.address, "late", offset=1))
         eventually(lambda: late.position == 11)
         assert len(late.frames) == 1
 
 
-def test_status_and_metrics_show_how_many_there_are_and_what_was_shared(broker: RunningBroker) -> None:
+def test_status_and_metrics_show_the_consumers_and_the_shared_frames(broker: RunningBroker) -> None:
     fill(broker.address, 1, 1)
     with ExitStack() as stack:
         many = [stack.enter_context(BytesConsumer(broker.address, f"g{n}")) for n in range(5)]
-        eventually(partial(all_at, many, 1))
+        eventually(partial(have_all_reached, many, 1))
         fill(broker.address, 2, 2)
-        eventually(partial(all_at, many, 2))
+        eventually(partial(have_all_reached, many, 2))
         gauges = {gauge.name: gauge.value for gauge in traffic(broker.address).gauges}
         with urlopen(f"http://{broker.http_address}/metrics", timeout=30) as answer:
             metrics = answer.read().decode()

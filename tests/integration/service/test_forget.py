@@ -1,4 +1,4 @@
-"""`venus forget` at a running broker: businesses, and broker sets that pull from it."""
+"""`venus forget` at a running broker removes businesses, and broker sets that pull from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def venus(config: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_a_business_is_forgotten_after_a_yes(broker: RunningBroker, config: Path) -> None:
+def test_a_business_is_forgotten_after_confirmation(broker: RunningBroker, config: Path) -> None:
     fill(broker.address, 1, 3, rows=5)
     fill(broker.address, 1, 1, business="typo")
 
@@ -51,7 +51,7 @@ def test_a_business_is_forgotten_after_a_yes(broker: RunningBroker, config: Path
     assert business_status(broker.address).next_offset == 15
 
 
-def test_a_set_that_pulls_no_more_is_forgotten_by_the_name_that_status_has(broker: RunningBroker, config: Path) -> None:
+def test_a_set_that_no_longer_pulls_is_forgotten_by_its_name_in_the_status(broker: RunningBroker, config: Path) -> None:
     fill(broker.address, 1, 1, rows=5)
     for group in ("mirror/eu", f"{BUSINESS}/eu"):
         with Subscriber(broker.address, BUSINESS, group, credit_bytes=1 << 20) as reader:

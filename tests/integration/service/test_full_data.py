@@ -1,4 +1,4 @@
-"""The full interface over a real socket: splits side by side, little credit, damage, cut connections."""
+"""The full interface over a real socket: parallel splits, little credit, damage, cut connections."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from venus.wire import broker_pb2
 pytestmark = pytest.mark.integration
 
 
-def test_full_data_and_then_increments_are_everything_once(broker: RunningBroker) -> None:
+def test_full_data_and_later_increments_have_every_change_once(broker: RunningBroker) -> None:
     halves = fill(broker.address, 1, 40, rows=25)
     eventually(lambda: is_materialised(broker, 1000))
     later = [half(n, rows=25) for n in range(41, 81)]
@@ -71,7 +71,7 @@ def test_full_data_of_several_tables_arrives_with_little_credit(broker: RunningB
     assert full == rows_in([message.body for message in halves])
 
 
-def test_splits_read_side_by_side_are_the_full_data(broker: RunningBroker) -> None:
+def test_splits_read_in_parallel_are_the_full_data(broker: RunningBroker) -> None:
     halves = fill(broker.address, 1, 40, rows=500)
     eventually(lambda: is_materialised(broker, 20_000))
     with SnapshotClient(broker.address) as snapshots, ThreadPoolExecutor(4) as pool:
@@ -114,9 +114,7 @@ def test_a_split_that_arrives_with_other_rows_is_refused(
             list(snapshots.read_split(snapshot.snapshot_id, snapshot.splits[0]))
 
 
-def test_a_chunk_that_arrives_damaged_is_asked_for_again(
-    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_chunk_is_requested_again(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     halves = fill(broker.address, 1, 2, rows=500)
     eventually(lambda: is_materialised(broker, 1_000))
     flips = iter([1])

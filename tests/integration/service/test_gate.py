@@ -31,7 +31,7 @@ FOLLOWS = ReplicaStanding(term=1, refusal="another broker leads", leader="b:1")
 
 
 class Host:
-    """What the gate asks the host of the replicas."""
+    """Fake host of the replicas, with the methods that the gate calls."""
 
     def __init__(self) -> None:
         self.records: dict[str, Any] = {}
@@ -53,7 +53,7 @@ class Host:
 
 
 class Broker:
-    """A gate in front of a real core, which has a business."""
+    """A gate in front of a real core that has one business."""
 
     def __init__(self, path: Path) -> None:
         self.shared, self.host = ReplicatedLogs(), Host()
@@ -71,13 +71,13 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     made.core.stop()
 
 
-def test_no_group_and_no_load_is_let_in_before_the_cluster_has_been_heard_of(broker: Broker) -> None:
+def test_no_group_and_no_load_is_admitted_before_the_cluster_state_is_read(broker: Broker) -> None:
     """Another broker may lead: an acknowledgement here would not be logged."""
     with pytest.raises(NotLeader, match="the cluster's records have not been read yet"):
         broker.gate.admit_consumer(BUSINESS)
     with pytest.raises(NotLeader, match="the cluster's records have not been read yet"):
         broker.gate.admit_snapshot(BUSINESS, "main/target")
-    broker.gate.admit_snapshot(BUSINESS, "")  # a look
+    broker.gate.admit_snapshot(BUSINESS, "")  # a status request
     broker.gate.admit_reader(BUSINESS)
 
     broker.host.records[BUSINESS] = broker.host.replicas[BUSINESS] = object()
@@ -90,13 +90,13 @@ def test_no_group_and_no_load_is_let_in_before_the_cluster_has_been_heard_of(bro
     broker.gate.admit_snapshot(BUSINESS, "main/target")
 
 
-def test_an_unknown_name_is_left_to_the_core_which_says_so(broker: Broker) -> None:
+def test_the_core_answers_for_an_unknown_name(broker: Broker) -> None:
     broker.gate.admit_consumer("tipo")
     broker.gate.admit_snapshot("tipo", "main/target")
 
 
 def test_a_load_waits_for_a_leader(broker: Broker) -> None:
-    """Without a leader the queue would not be kept from its cut on."""
+    """Without a leader the queue from the load's cut on would not be kept."""
     broker.host.records[BUSINESS] = broker.host.replicas[BUSINESS] = object()
     broker.shared.publish(BUSINESS, ReplicaStanding(term=1, refusal="no broker leads"))
 
@@ -104,19 +104,19 @@ def test_a_load_waits_for_a_leader(broker: Broker) -> None:
         broker.gate.admit_snapshot(BUSINESS, "main/target")
 
 
-def test_a_producer_waits_for_the_end_of_a_business_that_was_forgotten(
+def test_a_producer_waits_until_a_forgotten_business_is_removed(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was refused, with the advice to forget what had just been forgotten."""
+    """Otherwise it would be refused with the advice to forget the business, which was just forgotten."""
     monkeypatch.setattr(gates, "WAIT_S", WAIT_S)
     monkeypatch.setattr(gates, "HINDERED_S", WAIT_S)
 
     async def comes() -> None:
         asked = asyncio.ensure_future(broker.gate.admit_producer(BUSINESS))
         await asyncio.sleep(gates.LOOK_EVERY_S)
-        broker.host.dropping.add(BUSINESS)  # the coordinator has said that it was forgotten
+        broker.host.dropping.add(BUSINESS)  # the coordinator has reported that the business was forgotten
         monkeypatch.setattr(gates, "HINDERED_S", 0.0)
-        await asyncio.sleep(0.2)  # some looks: nothing is made while the old one goes
+        await asyncio.sleep(0.2)  # for several checks nothing is created while the old copy is being removed
         assert not asked.done()
         assert not broker.host.made
         broker.core.forget_business(BUSINESS)
@@ -131,7 +131,7 @@ def test_a_producer_waits_for_the_end_of_a_business_that_was_forgotten(
     asyncio.run(comes())
 
 
-def test_data_that_the_cluster_does_not_know_keeps_a_producer_out(
+def test_data_that_the_cluster_does_not_know_keeps_producers_out(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gates, "HINDERED_S", 0.1)
@@ -141,7 +141,7 @@ def test_data_that_the_cluster_does_not_know_keeps_a_producer_out(
 
 
 class LateCoordinator(MemoryCoordinator):
-    """Coordinator that removes a record only when the test allows it, or fails."""
+    """Coordinator whose removal of a record waits for the test, or fails."""
 
     def __init__(self) -> None:
         super().__init__(MemoryCluster(time.monotonic), lease_s=3.0)
@@ -162,7 +162,7 @@ async def wait_until(done: Callable[[], object]) -> None:
 
 
 def run_at_removal(broker: Broker, test: Callable[[LateCoordinator], Coroutine[Any, Any, None]]) -> None:
-    """Run a test at the leader of a business that the coordinator knows."""
+    """Run a test at the leader of a business whose record the coordinator has."""
 
     async def run() -> None:
         late, gate, bridge = LateCoordinator(), broker.gate, LoopBridge(asyncio.get_running_loop())
@@ -182,7 +182,7 @@ def run_at_removal(broker: Broker, test: Callable[[LateCoordinator], Coroutine[A
 
 
 def test_no_client_begins_to_use_a_business_while_the_coordinator_forgets_it(broker: Broker) -> None:
-    """Its changes would be acknowledged, and removed with it."""
+    """Its acknowledged changes would be removed with the business."""
 
     async def exercise(late: LateCoordinator) -> None:
         forgets = asyncio.create_task(broker.gate.forget(BUSINESS))
@@ -193,7 +193,7 @@ def test_no_client_begins_to_use_a_business_while_the_coordinator_forgets_it(bro
             broker.core.subscriptions.attach(BUSINESS, "main/target", 0)
         with pytest.raises(Unavailable, match="'main' is being forgotten"):
             await broker.gate.forget(BUSINESS)
-        forgets.cancel()  # its caller is gone; it is done all the same
+        forgets.cancel()  # the caller is gone, but the removal is completed
         await asyncio.sleep(0.05)
         with pytest.raises(Unavailable, match="'main' is being forgotten"):
             broker.core.catalogue.enter(BUSINESS)
@@ -207,7 +207,7 @@ def test_no_client_begins_to_use_a_business_while_the_coordinator_forgets_it(bro
 def test_a_deposed_leader_finds_out_before_it_reports_another_history(
     broker: Broker,
 ) -> None:
-    """A paused virtual machine does not see that its lease has ended; a new lease begins before the record is read."""
+    """A suspended machine does not notice that its lease has ended; a new lease begins before it reads the record."""
     read: list[None] = []
 
     async def exercise(late: LateCoordinator) -> None:
@@ -230,7 +230,7 @@ def test_a_deposed_leader_finds_out_before_it_reports_another_history(
     run_at_removal(broker, exercise)
 
 
-def test_a_business_that_is_used_is_not_forgotten(broker: Broker) -> None:
+def test_a_business_in_use_is_not_forgotten(broker: Broker) -> None:
     async def exercise(late: LateCoordinator) -> None:
         used = broker.core.catalogue.enter(BUSINESS)
         with pytest.raises(Refused, match="1 producers and consumers of 'main' are connected"):
@@ -241,7 +241,7 @@ def test_a_business_that_is_used_is_not_forgotten(broker: Broker) -> None:
     run_at_removal(broker, exercise)
 
 
-def test_who_was_kept_out_comes_in_when_the_record_is_another_one(broker: Broker) -> None:
+def test_a_refused_client_is_admitted_when_the_record_has_changed(broker: Broker) -> None:
     async def exercise(late: LateCoordinator) -> None:
         late.may.set()
         before = broker.host.records[BUSINESS]
@@ -253,10 +253,10 @@ def test_who_was_kept_out_comes_in_when_the_record_is_another_one(broker: Broker
     run_at_removal(broker, exercise)
 
 
-def test_no_client_is_let_in_before_it_is_known_whether_a_removal_was_carried_out(
+def test_no_client_is_admitted_before_the_outcome_of_a_removal_is_known(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may still be on its way: the record becomes another one, which it does not find."""
+    """The removal may still be on its way: the record must change, so that the removal no longer matches it."""
     monkeypatch.setattr(gates, "LOOK_AGAIN_S", 0.02)
 
     def is_open() -> bool:

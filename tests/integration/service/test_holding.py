@@ -1,4 +1,4 @@
-"""One producer for a business: a second one is refused while the first lives, and let in when it is gone."""
+"""One producer for each business: a second one is refused while the first is alive, and admitted when it is gone."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.integration
 KEEPALIVE_S = 1.0
 #: A living client gets so long to answer a ping, however busy the machine is.
 ANSWER_S = 8.0
-#: Neither keepalive nor the newcomer's patience ends within a test.
+#: Longer than a test: neither keepalive nor the wait for the holder's answer ends within one.
 NEVER_S = 600.0
 #: What need not wait for the end of such a time takes less than this on any machine.
 SOON_S = 60.0
-#: gRPC forgives two that come too early.
+#: Number of pings; gRPC tolerates two that come too early.
 PINGS = 5
 
 StartBroker = Callable[..., RunningBroker]
@@ -83,7 +83,7 @@ def speaking(sender: Producer) -> Iterator[None]:
         thread.join()
 
 
-def test_a_second_producer_is_refused_at_once_when_the_first_one_speaks(broker: RunningBroker) -> None:
+def test_a_second_producer_is_refused_at_once_when_the_first_one_sends(broker: RunningBroker) -> None:
     with producer(broker.address, "first:1") as first, producer(broker.address, "second:2") as second:
         epoch = first.connect(0, 0, owner="a").epoch
         started = time.monotonic()
@@ -94,7 +94,7 @@ def test_a_second_producer_is_refused_at_once_when_the_first_one_speaks(broker: 
         assert business_status(broker.address).epoch == epoch, "nothing was fenced"
 
 
-def test_one_that_says_nothing_but_answers_keepalive_is_alive(start: StartBroker) -> None:
+def test_a_silent_producer_that_answers_keepalive_is_alive(start: StartBroker) -> None:
     broker = start(KEEPALIVE_S, ANSWER_S)
     with producer(broker.address, "first:1") as first, producer(broker.address, "second:2") as second:
         first.connect(0, 0, owner="a")
@@ -104,7 +104,7 @@ def test_one_that_says_nothing_but_answers_keepalive_is_alive(start: StartBroker
         first.wait_until_persisted(1)
 
 
-def test_one_whose_line_is_dead_makes_room_when_keepalive_notices(start: StartBroker) -> None:
+def test_a_producer_with_a_dead_connection_is_replaced_when_keepalive_notices(start: StartBroker) -> None:
     """The machine is gone or frozen: nothing arrives any more, not even the end of the connection."""
     broker = start(KEEPALIVE_S, KEEPALIVE_S)
     with (
@@ -118,14 +118,14 @@ def test_one_whose_line_is_dead_makes_room_when_keepalive_notices(start: StartBr
         def enter() -> int:
             try:
                 return int(second.connect(0, 0, owner="b").epoch)
-            except Held:  # a busy machine notices later than a newcomer waits
+            except Held:  # a busy machine notices later than a new producer waits
                 return 0
 
         assert eventually(enter) > epoch
         assert business_status(broker.address).producer == "second:2"
 
 
-def test_one_that_comes_back_replaces_its_own_dead_line_at_once(broker: RunningBroker) -> None:
+def test_a_producer_that_returns_replaces_its_own_dead_connection_at_once(broker: RunningBroker) -> None:
     with (
         Proxy(broker.address) as proxy,
         producer(proxy.address, "first:1") as before,
@@ -138,7 +138,7 @@ def test_one_that_comes_back_replaces_its_own_dead_line_at_once(broker: RunningB
         assert time.monotonic() - started < SOON_S
 
 
-def test_one_that_takes_over_fences_the_first(broker: RunningBroker) -> None:
+def test_a_producer_that_takes_over_fences_the_first(broker: RunningBroker) -> None:
     with producer(broker.address, "first:1") as first, producer(broker.address, "second:2") as second:
         first.connect(0, 0, owner="a")
         second.connect(0, 0, owner="b", take_over=True)
@@ -146,7 +146,7 @@ def test_one_that_takes_over_fences_the_first(broker: RunningBroker) -> None:
             first.wait_until_persisted(1)
 
 
-def test_a_first_fill_gives_way_to_capture_and_not_to_another_first_fill(broker: RunningBroker) -> None:
+def test_a_first_fill_makes_room_for_capture_and_not_for_another_first_fill(broker: RunningBroker) -> None:
     with (
         producer(broker.address, "migrate:1") as fill,
         producer(broker.address, "migrate:2") as another,
@@ -160,7 +160,7 @@ def test_a_first_fill_gives_way_to_capture_and_not_to_another_first_fill(broker:
             fill.wait_until_decided(1)
 
 
-def test_of_many_who_come_at_the_same_time_exactly_one_is_let_in(broker: RunningBroker) -> None:
+def test_of_many_concurrent_producers_exactly_one_is_admitted(broker: RunningBroker) -> None:
     outcomes: list[str] = []
     done = threading.Event()
 
@@ -185,8 +185,8 @@ def test_of_many_who_come_at_the_same_time_exactly_one_is_let_in(broker: Running
     assert sorted(outcomes) == ["Held"] * 5 + ["in"]
 
 
-def test_a_client_of_several_brokers_asks_often_whether_this_one_is_there(tmp_path: Path) -> None:
-    """GRPC takes pings for a flood that are closer together than the server has agreed to, and ends the connection."""
+def test_a_client_of_several_brokers_sends_frequent_keepalive_pings(tmp_path: Path) -> None:
+    """GRPC takes pings as a flood if they come more often than the server has agreed to, and ends the connection."""
     running = start_in_thread(settings(tmp_path / "broker"))
     try:
         fill(running.address, 1, 1)

@@ -44,7 +44,7 @@ def metric(text: str, name: str) -> float:
     return float(found[1])
 
 
-def test_metrics_say_what_was_committed_and_who_is_behind(broker: RunningBroker) -> None:
+def test_metrics_show_commits_and_lagging_consumers(broker: RunningBroker) -> None:
     fill(broker.address, 1, 10, rows=7)
     with (
         Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader,
@@ -73,11 +73,11 @@ def test_metrics_say_what_was_committed_and_who_is_behind(broker: RunningBroker)
         assert metric(text, "venus_free_bytes") > 0
 
 
-def test_the_page_loads_nothing_from_elsewhere(broker: RunningBroker) -> None:
+def test_the_page_loads_nothing_from_other_servers(broker: RunningBroker) -> None:
     assert "VENUS broker" in get(broker, "/")
     page = "".join(get(broker, path) for path in ("/", *(f"/page/{name}" for name in PAGE_PARTS)))
     assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", page)
-    assert "rows_estimate" not in page  # counts what the source was sure of, which is not how many rows there are
+    assert "rows_estimate" not in page  # a lower limit that the source was sure of, not the number of rows
     status = json.loads(get(broker, "/status.json"))
     assert status["businesses"] == []
     fill(broker.address, 1, 2)
@@ -87,7 +87,7 @@ def test_the_page_loads_nothing_from_elsewhere(broker: RunningBroker) -> None:
         assert f'"{name}"' in get(broker, "/status.json") or name in PARTS, f"the page reads {name}"
 
 
-PARTS = {  # of consumers and half messages: none here
+PARTS = {  # lists of consumers and half messages, which are empty here
     *("backlog_rows", "backlog_bytes", "updated_at_us", "oldest_unacknowledged_us"),
     *("batch_no", "received_at_us"),
     *("table_id", "unknown_since_us", "broker_id"),
@@ -96,11 +96,11 @@ PARTS = {  # of consumers and half messages: none here
 }
 
 
-def test_health_says_ok_or_why_not(start_broker: StartBroker) -> None:
+def test_health_says_ok_or_the_reason(start_broker: StartBroker) -> None:
     assert get(start_broker(), "/health") == "ok\n"
 
 
-def test_what_needs_an_operator_makes_health_degraded_and_alarms_503(broker: RunningBroker) -> None:
+def test_a_state_that_needs_an_operator_makes_health_degraded_and_alarms_503(broker: RunningBroker) -> None:
     fill(broker.address, 1, 2)
     standing = AdapterCondition.of([TableCondition(table_id=2, name="shop.items", state="RESYNC", reason="<why>")])
     with Producer(broker.address, BUSINESS, "p", window_bytes_max=1 << 20) as sender:
@@ -121,7 +121,7 @@ def test_what_needs_an_operator_makes_health_degraded_and_alarms_503(broker: Run
         assert get(broker, "/alarms") == "none\n"
 
 
-def test_a_reader_of_another_client_does_not_speak_for_the_group(broker: RunningBroker) -> None:
+def test_another_clients_reader_is_not_taken_for_the_group(broker: RunningBroker) -> None:
     fill(broker.address, 1, 2)
     with (
         Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader,
@@ -162,9 +162,7 @@ def test_health_is_503_when_the_disk_is_nearly_full(start_broker: StartBroker) -
     caught.value.close()
 
 
-def test_a_look_that_takes_long_holds_up_no_probe_that_asks_often(
-    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_status_does_not_delay_frequent_probes(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     go, look = threading.Event(), HealthCheck.check
     monkeypatch.setattr(http, "FRESH_S", 600.0)
     assert get(broker, "/health") == "ok\n"
@@ -188,7 +186,7 @@ def test_http_can_be_switched_off(start_broker: StartBroker) -> None:
 
 
 def test_health_does_not_wait_behind_full_data(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many loaders as there are threads for them wait for a snapshot; health, a decision and an increment do not."""
+    """All threads for loaders wait for snapshots; a health probe, a decision and an increment do not wait for them."""
     fill(broker.address, 1, 3)
     go, waiting = threading.Event(), threading.Semaphore(0)
 
@@ -216,7 +214,7 @@ def test_health_does_not_wait_behind_full_data(broker: RunningBroker, monkeypatc
                 each.result(60)
 
 
-def test_an_answer_has_the_time_and_no_thread_wakes_for_it_without_a_request(
+def test_an_answer_has_the_time_and_no_thread_wakes_without_a_request(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks: list[int] = []

@@ -1,4 +1,4 @@
-"""Nothing in an idle broker, or in its clients, wakes for nothing: what waits is woken by what it waits for."""
+"""No thread of an idle broker or of its clients wakes without a reason: each sleeps until its event arrives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from venus.rpc.subscriber import Subscriber
 
 pytestmark = pytest.mark.integration
 
-#: Threads, and how often each may wake in `WATCHED_S`.
+#: Names of threads, and how often each may wake in `WATCHED_S` seconds.
 MOST = {"venus-commit": 4, "venus-materialise": 3, "venus-producer": 3, "venus-subscriber": 3}
 WATCHED_S = 2.5
 _SLEPT = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)", re.MULTILINE)
@@ -31,7 +31,7 @@ def count_wakeups() -> dict[str, int]:
 
 
 def count_wakes() -> dict[str, int]:
-    """Return how often each of them wakes while nothing happens."""
+    """Return how often each thread wakes during a time without work."""
     before = count_wakeups()
     time.sleep(WATCHED_S)
     return {name: count - before[name] for name, count in count_wakeups().items()}
@@ -49,4 +49,4 @@ def test_threads_of_an_idle_broker_and_of_its_clients_sleep(broker: RunningBroke
         reader.open(0, 0)
         increment, *_ = reader.increments(60.0)
         reader.acknowledge(increment.base_offset + increment.count)
-        eventually(is_idle)  # behind the work come upkeep, credit and acknowledgements
+        eventually(is_idle)  # upkeep, credit and acknowledgements follow the work

@@ -1,6 +1,6 @@
-"""Producers and consumers in the broker's process: no connection, and the same protocol as over gRPC.
+"""Producers and consumers in the broker's process use no connection, and the same protocol as over gRPC.
 
-What both transports have in common is tested in test_ingest.py, test_delivery.py and their neighbours, over both.
+Behaviour that all transports share is tested in test_ingest.py, test_delivery.py and similar files, over each of them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_streams_need_no_thread_of_their_own(broker: RunningBroker) -> None:
         assert not {name for name in names if name in (sender.thread_name, reader.thread_name)}
 
 
-def test_a_broker_is_used_directly_only_while_it_serves(tmp_path: Path) -> None:
+def test_a_broker_is_used_in_process_only_while_it_serves(tmp_path: Path) -> None:
     chosen = settings(tmp_path / "broker")
     running = start_in_thread(chosen, in_process=True)
     assert in_process.find_broker(chosen.broker.reach) is not None
@@ -86,7 +86,7 @@ def test_a_broker_is_used_directly_only_while_it_serves(tmp_path: Path) -> None:
 
 
 @each_transport
-def test_a_consumer_that_takes_nothing_is_sent_no_more_than_its_credit(broker: RunningBroker) -> None:
+def test_a_consumer_that_reads_nothing_is_sent_no_more_than_its_credit(broker: RunningBroker) -> None:
     halves = fill(broker.address, 1, 30)
     each = cost(broker_pb2.Increment(body=halves[0].body))
     with subscriber(broker, credit_bytes=3 * each + 10) as reader:
@@ -114,7 +114,7 @@ def test_a_decision_of_an_older_epoch_is_fenced(broker: RunningBroker) -> None:
 def test_a_stream_whose_handler_hangs_is_cancelled_when_its_client_closes(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lost connection would end the call: the same goes for a client in this process."""
+    """A lost connection would end the call; a client in this process must end it as well."""
     hangs, cancelled = threading.Event(), threading.Event()
     read = service.InProcessContext.read
 
@@ -148,7 +148,7 @@ def test_a_stream_whose_handler_hangs_is_cancelled_when_its_client_closes(
 
 
 @IN_PROCESS
-def test_a_stopping_broker_ends_a_stream_that_does_not_end_by_itself(
+def test_a_stopping_broker_ends_a_stream_that_does_not_end_itself(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "STOP_GRACE_S", 0.2)
@@ -161,10 +161,10 @@ def test_a_stopping_broker_ends_a_stream_that_does_not_end_by_itself(
             sender.wait_until_persisted(1, 30)
 
 
-def test_a_broker_that_ends_by_an_error_while_it_serves_is_fatal(
+def test_an_error_that_ends_the_broker_while_it_serves_is_fatal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise capture and apply of the same process would try to reach it for ever."""
+    """Otherwise capture and apply in the same process would try to reach it for ever."""
     fails, fatal = threading.Event(), list[BaseException]()
 
     async def serve(_: Any, __: Any, ___: Any, ready: Any, *____: Any, **_____: Any) -> None:
@@ -182,7 +182,7 @@ def test_a_broker_that_ends_by_an_error_while_it_serves_is_fatal(
 
 
 @IN_PROCESS
-def test_a_client_that_refuses_a_frame_leaves_no_stream_at_the_broker(
+def test_a_client_that_refuses_a_frame_leaves_no_stream_in_the_broker(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker.address, 1, 1)
@@ -200,7 +200,7 @@ def test_a_client_that_refuses_a_frame_leaves_no_stream_at_the_broker(
 
 @pytest.fixture
 def record_wakeups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Keep a number for each time that a call wakes the broker's event loop."""
+    """Add a number to a list each time that a call wakes the broker's event loop."""
     found: list[int] = []
     wake = LoopBridge._wake
 
@@ -213,14 +213,14 @@ def record_wakeups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @IN_PROCESS
-def test_a_small_half_message_needs_no_turn_of_the_event_loop(broker: RunningBroker, record_wakeups: list[int]) -> None:
+def test_a_small_half_message_does_not_wake_the_event_loop(broker: RunningBroker, record_wakeups: list[int]) -> None:
     with producer(broker) as sender:
         sender.connect(0, 0)
-        commit(sender, [half(1)])  # the first one of a business also raises the epoch
+        commit(sender, [half(1)])  # the first half message of a business also raises the epoch
         numbers, woken = count(2), set[bool]()
 
-        def needs_no_turn() -> bool:
-            """Ship one; what the broker does by itself may wake the loop meanwhile."""
+        def wakes_nothing() -> bool:
+            """Send one half message; the broker's own work may wake the loop at the same time."""
             number = next(numbers)
             record_wakeups.clear()
             sender.send_half(half(number))
@@ -232,7 +232,7 @@ def test_a_small_half_message_needs_no_turn_of_the_event_loop(broker: RunningBro
             return found
 
         for _ in range(4):
-            eventually(needs_no_turn)
+            eventually(wakes_nothing)
         assert True in woken, "a commit wakes it"
         large = next(numbers)
         sender.send_half(half(large, payload="x" * SMALL_BYTES))
@@ -241,7 +241,7 @@ def test_a_small_half_message_needs_no_turn_of_the_event_loop(broker: RunningBro
 
 
 @IN_PROCESS
-def test_several_half_messages_at_once_keep_their_order(broker: RunningBroker) -> None:
+def test_concurrent_half_messages_keep_their_order(broker: RunningBroker) -> None:
     with producer(broker) as sender:
         sender.connect(0, 0)
         for number in range(1, 31):
@@ -256,7 +256,7 @@ def test_several_half_messages_at_once_keep_their_order(broker: RunningBroker) -
 def test_a_half_message_is_acknowledged_even_if_the_commit_thread_is_faster_than_its_sender(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its result is there before the sender listens to it, and the sender holds its own lock."""
+    """The result exists before the sender adds its callback, and the sender holds its own lock."""
     take_halves = Producers.take_halves
 
     def take_and_wait(*arguments: Any, **_: Any) -> Any:
@@ -272,7 +272,7 @@ def test_a_half_message_is_acknowledged_even_if_the_commit_thread_is_faster_than
 
 
 @IN_PROCESS
-def test_a_commit_is_carried_out_although_its_producer_leaves_at_once(
+def test_a_commit_is_executed_although_its_producer_leaves_at_once(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("venus.rpc.duplex.CLOSE_TIMEOUT_S", 60.0)
@@ -286,7 +286,7 @@ def test_a_commit_is_carried_out_although_its_producer_leaves_at_once(
 
 
 @IN_PROCESS
-def test_a_stream_that_was_cancelled_takes_nothing_more(broker: RunningBroker) -> None:
+def test_a_cancelled_stream_takes_no_more_frames(broker: RunningBroker) -> None:
     """Its business is released, and may be forgotten."""
     with producer(broker) as sender:
         ack = sender.connect(0, 0)
@@ -300,7 +300,7 @@ def test_a_stream_that_was_cancelled_takes_nothing_more(broker: RunningBroker) -
 
 
 @IN_PROCESS
-def test_a_limit_holds_for_small_half_messages(start_broker: StartBroker) -> None:
+def test_a_limit_applies_to_small_half_messages(start_broker: StartBroker) -> None:
     broker = start_broker(limits=LimitsSettings(rows_per_s=5.0, burst_s=1.0))
     with producer(broker) as sender:
         sender.connect(0, 0)

@@ -25,7 +25,7 @@ from venus.wire import broker_pb2
 pytestmark = [pytest.mark.integration, each_transport]
 
 
-def test_committed_half_messages_are_delivered_untouched(broker: RunningBroker) -> None:
+def test_committed_half_messages_are_delivered_unchanged(broker: RunningBroker) -> None:
     halves = [half(n, rows=3) for n in range(1, 51)]
     with (
         producer(broker) as sender,
@@ -56,7 +56,7 @@ def test_a_half_message_is_invisible_until_it_is_committed(broker: RunningBroker
         assert len(take(reader, 2)) == 1
 
 
-def test_a_rolled_back_number_is_used_again(broker: RunningBroker) -> None:
+def test_a_rolled_back_batch_number_is_used_again(broker: RunningBroker) -> None:
     with (
         producer(broker) as sender,
         Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader,
@@ -74,7 +74,7 @@ def test_a_rolled_back_number_is_used_again(broker: RunningBroker) -> None:
         assert data(take(reader, 2)) == [half(1).body, other.body]
 
 
-def test_a_number_is_not_used_again_before_its_rollback_is_answered(
+def test_a_batch_number_is_not_reused_before_its_rollback_is_answered(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer: Future[Any] = Future()
@@ -113,7 +113,7 @@ def test_answers_to_small_batches_are_coalesced(broker: RunningBroker, monkeypat
     assert len(frames) < 1000
 
 
-def test_the_next_connection_learns_what_is_undecided(broker: RunningBroker) -> None:
+def test_the_next_connection_gets_the_undecided_half_messages(broker: RunningBroker) -> None:
     with producer(broker) as sender:
         first = sender.connect(0, 0)
         commit(sender, [half(1)])
@@ -165,7 +165,7 @@ def test_an_undecided_half_message_is_reviewed_until_it_is_answered(start_broker
         assert business_status(broker.address).counters["reviews_sent"] >= 2
 
 
-def test_without_a_producer_no_review_is_counted(start_broker: StartBroker) -> None:
+def test_reviews_are_not_counted_without_a_producer(start_broker: StartBroker) -> None:
     broker = start_broker(review_after_s=0.1)
     with producer(broker) as sender:
         sender.connect(0, 0)
@@ -177,7 +177,7 @@ def test_without_a_producer_no_review_is_counted(start_broker: StartBroker) -> N
     assert [ref.reviews for ref in business_status(broker.address).halves] == [counted]
 
 
-def test_an_operator_decides_and_the_producer_has_to_connect_again(broker: RunningBroker) -> None:
+def test_an_operator_decides_and_the_producer_must_reconnect(broker: RunningBroker) -> None:
     with producer(broker) as sender, AdminClient(broker.address) as admin:
         sender.connect(0, 0)
         sender.send_half(half(1))
@@ -213,10 +213,10 @@ def test_a_half_message_that_crosses_an_operators_decision_fences_no_producer(
         operator.join(30)
 
 
-def test_an_answer_that_is_not_waited_for_is_sent_with_the_next(
+def test_an_answer_that_no_caller_waits_for_is_sent_with_the_next(
     broker: RunningBroker, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process it costs no frame, so it comes at once."""
+    """Within a process an answer costs no frame, so it is sent at once."""
     is_direct = transport == "in process"
     frames: list[broker_pb2.BrokerFrame] = []
     take_frame = Producer.on_frame
@@ -226,7 +226,7 @@ def test_an_answer_that_is_not_waited_for_is_sent_with_the_next(
         take_frame(self, frame)
 
     monkeypatch.setattr(Producer, "on_frame", keep_frame)
-    monkeypatch.setattr(producer_stream, "ANSWER_WITHIN_S", 60.0)  # nothing but the next frame brings it
+    monkeypatch.setattr(producer_stream, "ANSWER_WITHIN_S", 60.0)  # only the next frame carries it
     with producer(broker) as sender, Subscriber(broker.address, BUSINESS, "g", credit_bytes=1 << 20) as reader:
         sender.connect(0, 0)
         reader.open(0, 0)
@@ -238,14 +238,14 @@ def test_an_answer_that_is_not_waited_for_is_sent_with_the_next(
         if is_direct:
             eventually(lambda: sender.decided_through == 10)
         assert sender.decided_through == (10 if is_direct else 9)
-        assert len(frames) == (21 if is_direct else 11)  # InitAck, one for each half message, and for each decision
+        assert len(frames) == (21 if is_direct else 11)  # InitAck, one frame for each half message and each decision
         monkeypatch.setattr(producer_stream, "ANSWER_WITHIN_S", 0.01)
         sender.send_half(half(11))
         sender.wait_until_persisted(11)
         assert sender.decided_through == 10
 
 
-def test_an_answer_that_is_not_waited_for_comes_by_itself(broker: RunningBroker) -> None:
+def test_an_answer_that_no_caller_waits_for_is_sent_after_a_while(broker: RunningBroker) -> None:
     with producer(broker) as sender:
         sender.connect(0, 0)
         sender.send_half(half(1))

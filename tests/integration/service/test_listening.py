@@ -1,4 +1,4 @@
-"""Subscriptions by content at a broker: rows, live changes, reconnects, restarts, limits."""
+"""Content subscriptions at a broker: rows, live changes, reconnects, restarts, limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WAIT_S = 60.0
 
 
 class Reader:
-    """A client that keeps the rows of its subscription."""
+    """A client that keeps the current rows of its subscription."""
 
     def __init__(self, changes: Changes) -> None:
         self.changes = changes
@@ -53,7 +53,7 @@ class Reader:
                 self.rows[row["id"]] = row
 
     def read_until(self, offset: int) -> Reader:
-        """Read until a position."""
+        """Read up to a position."""
         while self.changes.position is None or self.changes.position.offset < offset:
             batch = self.changes.poll(WAIT_S)
             assert batch is not None, f"no change within {WAIT_S:g} s, at {self.changes.position}"
@@ -94,7 +94,7 @@ def subscribe(broker: RealBroker) -> Iterator[Subscribe]:
 EU = "label = 'EU' and amount >= 100"
 
 
-def test_rows_then_every_change_that_concerns_them(feed: Feed, subscribe: Subscribe) -> None:
+def test_a_subscription_gets_its_rows_and_then_every_change_of_them(feed: Feed, subscribe: Subscribe) -> None:
     reader = subscribe(EU).read_until(3)
     assert reader.rows == {2: {"id": 2, "label": "EU", "amount": 150}}
     feed.cut(put(1, "EU", 100), put(2, "EU", 151), put(3, "US", 201))
@@ -116,7 +116,7 @@ def test_a_subscription_resumes_at_its_position(feed: Feed, subscribe: Subscribe
     assert set(again.rows) == {5}
 
 
-def test_an_emptied_table_and_a_sweep(feed: Feed, subscribe: Subscribe) -> None:
+def test_a_subscription_follows_truncate_and_a_sweep(feed: Feed, subscribe: Subscribe) -> None:
     reader = subscribe("amount >= 100").read_until(3)
     feed.truncate(1, put(7, "EU", 700))
     reader.read_until(5)
@@ -128,7 +128,7 @@ def test_an_emptied_table_and_a_sweep(feed: Feed, subscribe: Subscribe) -> None:
     assert set(reader.rows) == {8}
 
 
-def test_a_group_has_its_position_at_the_broker(broker: RealBroker, feed: Feed, subscribe: Subscribe) -> None:
+def test_the_broker_stores_the_position_of_a_group(broker: RealBroker, feed: Feed, subscribe: Subscribe) -> None:
     first = subscribe(EU, group="mailer")
     batch = first.changes.poll(WAIT_S)
     while batch is not None and batch.position is None:
@@ -147,7 +147,7 @@ def test_a_group_has_its_position_at_the_broker(broker: RealBroker, feed: Feed, 
     assert subscribe(EU, group="mailer").read_until(4).operations == ["update"]
 
 
-def test_a_new_group_that_acknowledges_nothing_gets_all_rows_again(feed: Feed, subscribe: Subscribe) -> None:
+def test_a_new_group_that_never_acknowledged_gets_all_rows_again(feed: Feed, subscribe: Subscribe) -> None:
     first = subscribe(EU, group="mailer").read_until(3)
     first.changes.close()
     assert subscribe(EU, group="mailer").read_until(3).operations == first.operations == ["insert"]
@@ -202,7 +202,7 @@ def _changes(rng: random.Random) -> list[Any]:
 
 
 class Events:
-    """A client of server-sent events."""
+    """A client that reads server-sent events."""
 
     def __init__(self, broker: RealBroker, *, last: str = "", **parameters: str) -> None:
         query = urlencode({"table": "shop.items"} | parameters)
@@ -213,7 +213,7 @@ class Events:
         self.last = last
 
     def read_until(self, count: int) -> list[tuple[str, dict[str, Any]]]:
-        """Read so many changes."""
+        """Read this many changes."""
         found: list[tuple[str, dict[str, Any]]] = []
         event: dict[str, str] = {}
         while len(found) < count:
@@ -259,7 +259,7 @@ def test_server_sent_events_continue_after_the_last_one(broker: RealBroker, feed
         ({"filter": "x"}, 400, "where"),
     ],
 )
-def test_what_cannot_be_served_is_said(
+def test_requests_that_cannot_be_served_get_the_reason(
     broker: RealBroker, feed: Feed, parameters: dict[str, str], code: int, says: str
 ) -> None:
     if code == 200:
@@ -317,7 +317,7 @@ def take_all(client: ListenerClient, view: SubscriptionView) -> None:
 
 
 @pytest.mark.parametrize("limit", ["subscriptions", "subscriptions_of_client"])
-def test_subscriptions_have_a_limit(tmp_path: Path, limit: str) -> None:
+def test_the_number_of_subscriptions_is_limited(tmp_path: Path, limit: str) -> None:
     broker = RealBroker(tmp_path / "data", limits=LimitsSettings(**{limit: 2}))
     feed = Feed(broker)
     feed.describe(items())
@@ -331,7 +331,7 @@ def test_subscriptions_have_a_limit(tmp_path: Path, limit: str) -> None:
     broker.stop()
 
 
-def test_a_client_that_does_not_read_is_cut_with_its_position(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_is_disconnected_with_its_position(tmp_path: Path) -> None:
     broker = RealBroker(tmp_path / "data", limits=LimitsSettings(listener_s=4.0, slow_consumer_s=0.5))
     feed = Feed(broker)
     feed.describe(items())
@@ -352,12 +352,12 @@ def test_a_client_that_does_not_read_is_cut_with_its_position(tmp_path: Path) ->
         assert 0 < position.offset < broker.next_offset
         again = Reader(connection.changes("items", start=position)).read_until(broker.next_offset)
         assert set(again.rows) == set(range(position.offset, 60))
-        assert cut_listeners(broker) == 1
+        assert count_cut_listeners(broker) == 1
     broker.stop()
 
 
 def open_changes(broker: RealBroker, receive_bytes: int = 1 << 18) -> socket.socket | None:
-    """Request changes and read nothing but the first line of the answer; return None if there is no place."""
+    """Request changes and read only the first line of the answer; return None if no slot is free."""
     host, _, port = broker.http_address.rpartition(":")
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
@@ -372,12 +372,12 @@ def open_changes(broker: RealBroker, receive_bytes: int = 1 << 18) -> socket.soc
     return None
 
 
-def test_an_http_client_that_does_not_read_loses_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_http_client_that_does_not_read_loses_its_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_events, "REQUESTS_MAX", 1)
     broker = RealBroker(tmp_path / "data", limits=LimitsSettings(listener_s=UNREAD_S))
     feed = Feed(broker)
     feed.describe(items())
-    for first in range(0, 100, 10):  # more than the kernel's buffers take
+    for first in range(0, 100, 10):  # more than the kernel's buffers hold
         feed.cut(*(put(n, "x" * 90_000, n) for n in range(first, first + 10)))
 
     def count_unsent() -> int:
@@ -388,7 +388,7 @@ def test_an_http_client_that_does_not_read_loses_its_place(tmp_path: Path, monke
     with eventually(lambda: open_changes(broker)) as slow, slow.makefile("rb") as lines:
         eventually(lambda: count_unsent() > 1 << 16)
         assert any(b'"id": 99' in line and count_unsent() >= 0 for line in lines)
-        time.sleep(UNREAD_S + 0.5)  # for longer than a client may read nothing
+        time.sleep(UNREAD_S + 0.5)  # longer than a client may stop reading
         feed.cut(put(1, "EU", 1))
         assert any(line == b"event: update\n" for line in lines)
         assert open_changes(broker) is None
@@ -397,18 +397,18 @@ def test_an_http_client_that_does_not_read_loses_its_place(tmp_path: Path, monke
         with eventually(lambda: open_changes(broker)) as other:
             assert other.recv(1 << 10)
             assert count_unsent() >= 0
-    assert cut_listeners(broker) == 1
+    assert count_cut_listeners(broker) == 1
     broker.stop()
 
 
-def cut_listeners(broker: RealBroker) -> int:
-    """Return how many clients were cut, as Prometheus sees it."""
+def count_cut_listeners(broker: RealBroker) -> int:
+    """Return the metric of disconnected listeners."""
     with urlopen(f"http://{broker.http_address}/metrics", timeout=WAIT_S) as answer:
         (line,) = re.findall(r"^venus_listeners_cut_total (\S+)$", answer.read().decode(), re.MULTILINE)
     return int(float(line))
 
 
-def test_a_browser_shows_rows_and_connects_again_by_itself(tmp_path: Path, browser: Browser) -> None:
+def test_a_browser_shows_rows_and_reconnects_by_itself(tmp_path: Path, browser: Browser) -> None:
     broker = RealBroker(tmp_path / "data", http=f"127.0.0.1:{free_port()}")
     feed = Feed(broker)
     feed.describe(items())
@@ -438,6 +438,6 @@ def test_a_browser_shows_rows_and_connects_again_by_itself(tmp_path: Path, brows
     broker.stop()
 
 
-def test_a_position_has_one_text(subscribe: Subscribe) -> None:
+def test_a_position_has_one_text_form(subscribe: Subscribe) -> None:
     assert ChangePosition.parse("12-3") == ChangePosition(12, 3)
     assert str(ChangePosition(12, 3)) == "12-3"

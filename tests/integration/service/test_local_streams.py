@@ -1,6 +1,6 @@
-"""Producers and consumers in other processes of the broker's machine: a Unix socket in place of gRPC.
+"""Producers and consumers in other processes of the broker's machine use a Unix socket in place of gRPC.
 
-What all transports have in common is tested in test_ingest.py, test_delivery.py and their neighbours, over each.
+Behaviour that all transports share is tested in test_ingest.py, test_delivery.py and similar files, over each of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LOCAL = pytest.mark.parametrize("transport", ["local socket"], indirect=True)
 
 
 @pytest.fixture
-def without_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+def forbid_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a local stream has opened a connection over gRPC")
 
@@ -65,7 +65,7 @@ def start_with_keepalive(folder: Path, timeout_s: float) -> Iterator[RunningBrok
 
 
 @pytest.fixture
-def quick_keepalive(tmp_path: Path) -> Iterator[RunningBroker]:
+def broker_with_short_keepalive(tmp_path: Path) -> Iterator[RunningBroker]:
     """Start a broker that cuts a client soon."""
     with start_with_keepalive(tmp_path, 0.3) as running:
         yield running
@@ -78,7 +78,7 @@ def patient_keepalive(tmp_path: Path) -> Iterator[RunningBroker]:
         yield running
 
 
-def raw(broker: RunningBroker) -> socket.socket:
+def raw_connection(broker: RunningBroker) -> socket.socket:
     found = connect_to(broker.address)
     assert found is not None
     found.settimeout(30)
@@ -86,7 +86,7 @@ def raw(broker: RunningBroker) -> socket.socket:
 
 
 def pieces(connected: socket.socket) -> list[tuple[PieceKind, bytes]]:
-    """Return what a broker sends until it closes the connection."""
+    """Return the pieces that a broker sends until it closes the connection."""
     reader, found = PieceReader(), list[tuple[PieceKind, bytes]]()
     while data := connected.recv(1 << 16):
         found += reader.feed(data)
@@ -94,8 +94,8 @@ def pieces(connected: socket.socket) -> list[tuple[PieceKind, bytes]]:
 
 
 @LOCAL
-@pytest.mark.usefixtures("without_grpc")
-def test_rows_travel_without_grpc_and_without_compression(
+@pytest.mark.usefixtures("forbid_grpc")
+def test_rows_are_carried_without_grpc_and_without_compression(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
@@ -131,8 +131,8 @@ OPEN = build_piece(PieceKind.OPEN, PRODUCE.encode())
         (OPEN + build_piece(PieceKind.FRAME, b"\x00" * 20), "has no seal"),
     ],
 )
-def test_a_bad_piece_ends_the_connection_of_its_sender_alone(broker: RunningBroker, sent: bytes, said: str) -> None:
-    with open_producer(broker) as sender, raw(broker) as bad:
+def test_an_invalid_piece_ends_only_its_senders_connection(broker: RunningBroker, sent: bytes, said: str) -> None:
+    with open_producer(broker) as sender, raw_connection(broker) as bad:
         bad.sendall(sent)
         *_, (kind, content) = pieces(bad)
         assert kind is PieceKind.ERROR
@@ -141,8 +141,8 @@ def test_a_bad_piece_ends_the_connection_of_its_sender_alone(broker: RunningBrok
 
 
 @LOCAL
-def test_pieces_arrive_in_any_division(broker: RunningBroker) -> None:
-    with raw(broker) as slow:
+def test_pieces_arrive_however_the_bytes_are_divided(broker: RunningBroker) -> None:
+    with raw_connection(broker) as slow:
         for byte in OPEN + build_piece(PieceKind.FRAME, seal(INIT)) + build_piece(PieceKind.END):
             slow.sendall(bytes([byte]))
         found = pieces(slow)
@@ -156,16 +156,16 @@ def test_a_process_of_another_user_is_not_served(
 ) -> None:
     monkeypatch.setattr(end, "is_own_user", lambda _: False)
     assert connect_to(broker.address) is None
-    with producer(broker) as sender:  # over gRPC
+    with producer(broker) as sender:  # it uses gRPC
         sender.connect(0, 0)
         commit(sender, [half(1)])
 
 
 @LOCAL
-def test_a_client_that_is_killed_leaves_at_once(broker: RunningBroker) -> None:
+def test_a_killed_client_is_detached_at_once(broker: RunningBroker) -> None:
     with open_producer(broker) as before:
         commit(before, [half(1)])
-    with raw(broker) as killed:
+    with raw_connection(broker) as killed:
         killed.sendall(OPEN + build_piece(PieceKind.FRAME, seal(INIT)))
         eventually(lambda: business_status(broker.address).producer == "raw")
     eventually(lambda: not business_status(broker.address).producer)
@@ -173,7 +173,7 @@ def test_a_client_that_is_killed_leaves_at_once(broker: RunningBroker) -> None:
 
 @pytest.fixture
 def contexts(monkeypatch: pytest.MonkeyPatch) -> list[local_streams.LocalContext]:
-    """Collect the broker's ends of all connections."""
+    """Collect the broker's contexts of all connections."""
     found: list[local_streams.LocalContext] = []
 
     class RecordedContext(local_streams.LocalContext):
@@ -185,15 +185,15 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> list[local_streams.LocalContext
     return found
 
 
-#: More than waits for a handler; the frames have no content.
+#: More empty frames than may wait for a handler.
 MANY = build_piece(PieceKind.FRAME) * (QUEUED_BYTES_MAX // FRAME_OVERHEAD_BYTES + 1)
 
 
-def test_frames_that_wait_for_their_handler_are_bounded_also_without_content(
+def test_the_number_of_frames_waiting_for_a_handler_is_limited(
     patient_keepalive: RunningBroker, contexts: list[local_streams.LocalContext]
 ) -> None:
-    """While the broker does not read, it says that it is alive, and the silence of the client means nothing."""
-    with open_producer(patient_keepalive), raw(patient_keepalive) as second:  # which waits for the first one
+    """While the broker does not read, it sends keepalives, and the client's silence has no meaning."""
+    with open_producer(patient_keepalive), raw_connection(patient_keepalive) as second:  # waits for the first
         second.sendall(OPEN + build_piece(PieceKind.FRAME, seal(INIT)) + MANY)
         eventually(lambda: not contexts[-1]._transport.is_reading())
         *alive, (last, error) = pieces(second)
@@ -207,7 +207,7 @@ def test_a_consumer_that_reads_nothing_fills_no_memory_of_the_broker(
     broker: RunningBroker, contexts: list[local_streams.LocalContext]
 ) -> None:
     wanted = broker_pb2.Open(business="main", group="frozen", credit_bytes=1 << 30)
-    with open_producer(broker) as sender, raw(broker) as frozen:
+    with open_producer(broker) as sender, raw_connection(broker) as frozen:
         for number in range(1, 5):
             commit(sender, [half(number, payload="x" * FRAME_BYTES)])
         frozen.sendall(build_piece(PieceKind.OPEN, SUBSCRIBE.encode()))
@@ -220,15 +220,15 @@ def test_a_consumer_that_reads_nothing_fills_no_memory_of_the_broker(
         assert stream._transport.get_write_buffer_size() < UNSENT_BYTES_MAX + 2 * FRAME_BYTES
 
 
-def test_a_broker_of_another_version_of_the_pieces_is_used_over_grpc(
+def test_a_broker_with_another_version_of_the_piece_format_is_used_over_grpc(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_streams, "GREETING", b"venus stream 2\n")
     assert connect_to(broker.address) is None
 
 
-def test_a_user_that_linux_does_not_name_is_not_the_own_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes of all users of other namespaces are shown as this one."""
+def test_a_user_that_linux_cannot_name_is_not_taken_as_the_same_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux shows the processes of all users in other namespaces under one user id."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert local_socket.is_own_user(ours)
@@ -238,7 +238,7 @@ def test_a_user_that_linux_does_not_name_is_not_the_own_one(monkeypatch: pytest.
 
 
 @LOCAL
-def test_a_frame_of_the_broker_with_a_broken_seal_ends_the_stream(
+def test_a_frame_of_the_broker_with_a_wrong_checksum_ends_the_stream(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_streams, "serialise_frame", lambda _: b"\x00" * 20)
@@ -246,13 +246,13 @@ def test_a_frame_of_the_broker_with_a_broken_seal_ends_the_stream(
         sender.connect(0, 0)
 
 
-def test_a_client_that_does_not_answer_loses_its_stream(quick_keepalive: RunningBroker) -> None:
-    with raw(quick_keepalive) as frozen:
+def test_a_client_that_does_not_answer_loses_its_stream(broker_with_short_keepalive: RunningBroker) -> None:
+    with raw_connection(broker_with_short_keepalive) as frozen:
         frozen.sendall(OPEN + build_piece(PieceKind.FRAME, seal(INIT)))
         kinds = [kind for kind, _ in pieces(frozen)]
         assert kinds[0] is PieceKind.FRAME
         assert set(kinds[1:]) == {PieceKind.PING}
-    with producer(quick_keepalive) as another:
+    with producer(broker_with_short_keepalive) as another:
         another.connect(0, 0)
 
 
@@ -260,8 +260,8 @@ def test_a_client_that_does_not_answer_loses_its_stream(quick_keepalive: Running
     ("now", "pinged_at", "next_s"),
     [(0.0, None, 2.5), (17.5, None, 2.5), (19.0, None, 1.0), (20.0, 20.0, 2.5), (24.0, 20.0, 1.0), (26.0, 20.0, 0.01)],
 )
-def test_a_silent_client_is_cut_on_time(now: float, pinged_at: float | None, next_s: float) -> None:
-    """A producer that wants to take its place waits as long as a connection over gRPC may be silent."""
+def test_a_silent_client_is_disconnected_on_time(now: float, pinged_at: float | None, next_s: float) -> None:
+    """A producer that wants to replace it waits no longer than for a silent gRPC connection."""
     server = local_streams.LocalServer({}, silence_s=20.0, timeout_s=5.0)
     context = local_streams.LocalContext(server)
     context._heard_at, context._pinged_at = 0.0, pinged_at
@@ -298,7 +298,7 @@ def test_a_client_is_asked_before_it_is_cut_however_long_the_broker_did_not_run(
     asyncio.run(run())
 
 
-def test_streams_that_are_idle_stay(patient_keepalive: RunningBroker) -> None:
+def test_idle_streams_stay_open(patient_keepalive: RunningBroker) -> None:
     with producer(patient_keepalive, keepalive_s=0.3) as sender:
         sender.connect(0, 0)
         stream: Any = sender._stream
@@ -307,7 +307,7 @@ def test_streams_that_are_idle_stay(patient_keepalive: RunningBroker) -> None:
         commit(sender, [half(1)])
 
 
-def test_a_client_finds_out_that_the_broker_does_not_answer(
+def test_a_client_notices_that_the_broker_does_not_answer(
     patient_keepalive: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with producer(patient_keepalive, keepalive_s=0.3) as sender:
@@ -329,7 +329,7 @@ def test_a_broker_without_local_streams_is_used_over_grpc(start_broker: StartBro
 
 
 def test_a_broker_with_tls_serves_no_local_streams(tmp_path: Path) -> None:
-    """Its clients have roles, and a connection of the machine would have none."""
+    """Its clients have roles, which a local connection would not check."""
     secure = start_in_thread(Authority(tmp_path / "certs").settings(tmp_path / "data"))
     try:
         assert connect_to(secure.address) is None
@@ -339,7 +339,7 @@ def test_a_broker_with_tls_serves_no_local_streams(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "broker.example"])
 def test_a_broker_behind_another_address_serves_no_local_streams(start_broker: StartBroker, host: str) -> None:
-    """What lies between is there for a reason, and a name can mean another machine."""
+    """A proxy in between has a purpose, and a name may mean another machine."""
     port = free_port()
     address = f"{host}:{port}"
     start_broker(address=address, listen=f"127.0.0.1:{port if host != '127.0.0.1' else 0}")
@@ -347,7 +347,7 @@ def test_a_broker_behind_another_address_serves_no_local_streams(start_broker: S
 
 
 @LOCAL
-def test_a_stream_changes_to_grpc_once_the_broker_serves_none(
+def test_a_stream_changes_to_grpc_if_the_broker_stops_serving_local_ones(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with producer(broker) as sender:
@@ -357,17 +357,17 @@ def test_a_stream_changes_to_grpc_once_the_broker_serves_none(
 
 
 @LOCAL
-def test_a_client_of_a_broker_that_was_starting_does_not_stay_with_grpc(
+def test_a_client_that_connected_during_the_brokers_start_does_not_stay_with_grpc(
     broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [None]  # as before the broker listened
+    found = [None]  # as before the broker listened on its socket
     monkeypatch.setattr(local_stream, "connect_to", lambda address: found.pop() if found else connect_to(address))
     with producer(broker) as sender:
         sender.connect(0, 0)
         assert isinstance(sender._stream, local_stream.LocalStream)
 
 
-def test_a_broker_that_says_that_it_serves_has_local_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_reports_to_serve_has_local_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start, listens = GrpcServer.start, list[bool]()
 
     async def record(server: GrpcServer) -> None:
@@ -418,7 +418,7 @@ def test_only_one_broker_without_tls_may_be_local(sections: dict[str, Any], may_
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"7", b'["a", 1]', b'["a", {}]', b"[" * 60_000, struct.pack("4d", 1, 2, 3, 4)]
 )
-def test_an_error_that_cannot_be_read_is_one_all_the_same(content: bytes) -> None:
+def test_an_error_that_cannot_be_decoded_is_still_an_error(content: bytes) -> None:
     assert "cannot be read" in str(decode_error(content))
 
 

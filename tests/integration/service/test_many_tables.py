@@ -1,4 +1,4 @@
-"""A broker that has forty thousand tables with very long names: nothing it says is too long to be said."""
+"""A broker with forty thousand tables with very long names: none of its answers is too long to send."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def long_name(number: int) -> str:
 
 @pytest.fixture
 def crowded_broker(start_broker: StartBroker, tmp_path: Path) -> RunningBroker:
-    """Return a broker with many tables, of which a target has halted one of the last."""
+    """Return a broker with many tables; a target has halted one of the last."""
     first = start_broker()
     fill(first.address, 1, 1)
     first.stop()
@@ -59,7 +59,7 @@ def halt_table(broker: RunningBroker) -> Subscriber:
     return reader
 
 
-def test_what_halts_is_seen_everywhere_and_every_answer_is_short(crowded_broker: RunningBroker) -> None:
+def test_a_halted_table_is_shown_everywhere_and_every_answer_is_short(crowded_broker: RunningBroker) -> None:
     with halt_table(crowded_broker), AdminClient(crowded_broker.address) as admin:
         found = admin.status()
         (entry,) = found.businesses
@@ -80,7 +80,7 @@ def test_what_halts_is_seen_everywhere_and_every_answer_is_short(crowded_broker:
         assert broker_pb2.BusinessStatus(tables=whole.tables).ByteSize() > MESSAGE_BYTES_MAX, "one answer holds it"
 
 
-def test_an_older_client_and_one_that_knows_names_are_answered(crowded_broker: RunningBroker) -> None:
+def test_older_clients_and_clients_that_resolve_names_are_answered(crowded_broker: RunningBroker) -> None:
     name = long_name(HALTED)
     with AdminClient(crowded_broker.address) as admin:
         answer = admin._ask("", "Status", broker_pb2.StatusRequest(), broker_pb2.BrokerStatus)

@@ -1,4 +1,4 @@
-"""`venus migrate` at a broker without room: it says what it waits for and what ends that, and continues by itself."""
+"""`venus migrate` at a broker without free space: it says why it waits and what ends that, and continues by itself."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from venus.config import DegradeSettings
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 MIB = 1 << 20
-#: Only free space is looked at.
+#: Gauges of other resources are ignored.
 NO_LANE = DegradeSettings(cpu_percent=0, memory_percent=0, lag_ms=0, sustain_s=600, restore_s=1)
 
 
 class CapturedErrors:
-    """Everything that was written to stderr so far."""
+    """Everything written to stderr so far."""
 
     def __init__(self, captured: pytest.CaptureFixture[str]) -> None:
         self._captured, self._text = captured, ""
 
     def wait_for_words(self, words: str, command: Future[int]) -> str:
-        """Wait for words; return everything."""
+        """Wait for a text in stderr; return everything written."""
         deadline = time.monotonic() + 120
         while words not in self.text():
             assert time.monotonic() < deadline, f"{words} is not said: {self._text}"
@@ -44,14 +44,14 @@ class CapturedErrors:
         return self._text
 
     def text(self) -> str:
-        """Return everything."""
+        """Return everything written so far."""
         written = self._captured.readouterr()
         self._text += written.err + written.out
         return self._text
 
 
 def configure(folder: Path, broker: RunningBroker, database: str) -> str:
-    """Write a configuration and a source with rows; return the file's name."""
+    """Write a configuration and a source with rows; return the configuration's path."""
     with closing(sqlite3.connect(folder / "app.db", isolation_level=None)) as application:
         application.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, v TEXT)")
         application.execute("INSERT INTO orders VALUES (1, 'one'), (2, 'two')")
@@ -65,18 +65,18 @@ def configure(folder: Path, broker: RunningBroker, database: str) -> str:
 
 
 @contextmanager
-def run_migration(file: str, free: dict[str, int]) -> Iterator[Future[int]]:
-    """Run the command; in the end there is room, so that it ends whatever has failed."""
+def run_migration(file: str, free_space: dict[str, int]) -> Iterator[Future[int]]:
+    """Run the command in a thread; free the disk at the end, so that it ends even if the test has failed."""
     with ThreadPoolExecutor(1) as pool:
         try:
             yield pool.submit(run, ["migrate", "-c", file])
         finally:
-            free["bytes"] = 1 << 40
+            free_space["bytes"] = 1 << 40
 
 
 @pytest.fixture
-def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Say how many bytes are free; look often."""
+def free_space(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Return the free bytes that the broker sees, in a dictionary that the test may change."""
     found = {"bytes": 1 << 40}
     monkeypatch.setattr(FreeSpace, "read_free", lambda self: found["bytes"])
     monkeypatch.setattr(status_tables, "LOOK_S", 0.1)
@@ -85,36 +85,44 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 @pytest.mark.usefixtures("no_venus_environment")
 def test_a_full_disk_is_named_while_it_lasts(
-    start_broker: StartBroker, tmp_path: Path, database: str, free: dict[str, int], capsys: pytest.CaptureFixture[str]
+    start_broker: StartBroker,
+    tmp_path: Path,
+    database: str,
+    free_space: dict[str, int],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    free["bytes"] = MIB // 2
+    free_space["bytes"] = MIB // 2
     broker = start_broker(free_bytes_min=MIB, degrade=NO_LANE)
     file, said = configure(tmp_path, broker, database), CapturedErrors(capsys)
-    with run_migration(file, free) as command:
+    with run_migration(file, free_space) as command:
         shown = said.wait_for_words("continues by itself", command)
         data = tmp_path / "data"
         full = f"waits: broker: too little free space: {data} has only 0 MiB free, 1 MiB are needed: "
         assert full in " ".join(shown.split())
         assert "free some space there, then capture continues by itself" in " ".join(shown.split())
 
-        free["bytes"] = 1 << 40
+        free_space["bytes"] = 1 << 40
         assert command.result(timeout=200) == 0
     assert query(database, "SELECT count(*) FROM orders") == [(2,)]
 
 
 @pytest.mark.usefixtures("no_venus_environment")
 def test_a_degraded_lane_is_named_while_it_lasts(
-    start_broker: StartBroker, tmp_path: Path, database: str, free: dict[str, int], capsys: pytest.CaptureFixture[str]
+    start_broker: StartBroker,
+    tmp_path: Path,
+    database: str,
+    free_space: dict[str, int],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    free["bytes"] = 3 * MIB // 2  # writes are taken, and space is short
+    free_space["bytes"] = 3 * MIB // 2  # writes are accepted, but space is short
     broker = start_broker(free_bytes_min=MIB, degrade=NO_LANE.model_copy(update={"sustain_s": 0.1}))
     eventually(lambda: {lane.name for lane in traffic(broker.address).lanes if lane.degraded_since_us} >= {"full data"})
     file, said = configure(tmp_path, broker, database), CapturedErrors(capsys)
-    with run_migration(file, free) as command:
+    with run_migration(file, free_space) as command:
         shown = said.wait_for_words("the lane recovers by itself well below the limit", command)
         assert "waits: broker: lane 3 (full data) is degraded since" in shown
         assert f"free some space at {tmp_path / 'data'}" in " ".join(shown.split())
 
-        free["bytes"] = 1 << 40
+        free_space["bytes"] = 1 << 40
         assert command.result(timeout=200) == 0
     assert query(database, "SELECT count(*) FROM orders") == [(2,)]

@@ -1,4 +1,4 @@
-"""Broker sets that mirror the set above, over the wire: the same bytes at the same offsets, at every level."""
+"""Broker sets mirror the set above over the wire: every level has the same bytes at the same offsets."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_each_subscriber_of_three_access_sets_sees_each_change_once_and_in_order
 
 @pytest.mark.slow
 def test_subscribers_of_three_access_sets_see_each_change_in_time_and_in_bounded_memory() -> None:
-    """Scenario 63 with 300 subscribers, as processes; figure T1 has 1,000."""
+    """Scenario 63 with 300 subscribers in processes of their own; figure T1 has 1,000."""
     crowded = slowdown_by_others()
     slowest, memory = t1.measure_access_brokers(300, 10.0)
     crowded = max(crowded, slowdown_by_others())
@@ -112,7 +112,7 @@ def test_subscribers_of_three_access_sets_see_each_change_in_time_and_in_bounded
     assert memory.met, memory
 
 
-def test_a_business_that_comes_later_is_mirrored_too(start: Start) -> None:
+def test_a_business_that_is_created_later_is_mirrored_too(start: Start) -> None:
     home = start("home")
     access = start("access", home.address)
     fill(home.address, 1, 3, rows=5)
@@ -123,7 +123,7 @@ def test_a_business_that_comes_later_is_mirrored_too(start: Start) -> None:
     )
 
 
-def test_what_it_has_is_served_while_the_set_above_is_away(start: Start, tmp_path: Path) -> None:
+def test_existing_data_is_served_while_the_set_above_is_away(start: Start, tmp_path: Path) -> None:
     home = start("home")
     access = start("access", home.address)
     fill(home.address, 1, 3, rows=5)
@@ -144,7 +144,7 @@ def test_what_it_has_is_served_while_the_set_above_is_away(start: Start, tmp_pat
     assert networks.wait_for_state(access.address, "following").fills == 1
 
 
-def test_a_set_that_is_cut_off_says_so_once_and_names_every_business(start: Start) -> None:
+def test_a_set_that_is_cut_off_raises_one_alarm_that_names_every_business(start: Start) -> None:
     home = start("home")
     access = start("access", home.address)
     for business in ("orders", "stock"):
@@ -163,7 +163,7 @@ def test_a_set_that_is_cut_off_says_so_once_and_names_every_business(start: Star
     assert re.match(r"set home does not answer for \d+ s, what is here of orders, stock is served: ", said)
 
 
-def test_two_sets_of_one_name_are_not_taken_for_one(start: Start, tmp_path: Path) -> None:
+def test_two_sets_of_one_name_are_kept_apart(start: Start, tmp_path: Path) -> None:
     home = start("home")
     fill(home.address, 1, 3, rows=5)
     first = start("lyon", home.address)
@@ -177,14 +177,14 @@ def test_two_sets_of_one_name_are_not_taken_for_one(start: Start, tmp_path: Path
     assert alarm.startswith("the mirror is refused by set home: two sets are called lyon")
     second.stop()
     first.stop()
-    networks.has(start("lyon", home.address).address, 15)  # it is known by its data directory
+    networks.has(start("lyon", home.address).address, 15)  # a set is identified by its data directory
     with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
         producer.connect(0, 3)
         commit(producer, [half(4, rows=5)])
     networks.has(start("paris", home.address).address, 20)
 
 
-def test_a_producer_is_sent_to_the_home_in_one_line(start: Start) -> None:
+def test_a_producer_is_redirected_to_the_home_in_one_line(start: Start) -> None:
     home = start("home")
     fill(home.address, 1, 1)
     tandem = start("tandem", home.address, tier="tandem")
@@ -222,7 +222,7 @@ def test_a_consumer_moves_between_two_access_sets_at_the_same_offset(start: Star
     assert taken == increments(home.address, 10, 40)
 
 
-def test_labels_bring_their_tables_and_nothing_else(start: Start) -> None:
+def test_labels_select_their_tables_alone(start: Start) -> None:
     labels = {"eu": ("items",), "us": ("shop.others2", "business:crm")}
     home = start("home")
     other = other_table(2)
@@ -266,7 +266,7 @@ def test_a_label_of_an_unknown_table_is_reported(start: Start) -> None:
         eventually(lambda: list(admin.status().alarms) == ["label eu names ordres, which the set above does not have"])
 
 
-def test_other_labels_take_the_full_data_again(start: Start, tmp_path: Path) -> None:
+def test_changed_labels_cause_a_new_fill(start: Start, tmp_path: Path) -> None:
     labels = {"eu": ("items",), "us": ("others2",)}
     home = start("home")
     with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
@@ -281,7 +281,7 @@ def test_other_labels_take_the_full_data_again(start: Start, tmp_path: Path) -> 
     eventually(lambda: full_data(access.address) == full_data(home.address))
 
 
-def test_what_was_trimmed_above_is_taken_as_full_data(start: Start) -> None:
+def test_a_mirror_behind_the_trimmed_queue_is_filled_again(start: Start) -> None:
     small = {"retain_bytes": 2000, "consumer_ttl_s": 0.5}
     home = start("home", **small)
     fill(home.address, 1, 3, rows=5)
@@ -303,10 +303,10 @@ def test_what_was_trimmed_above_is_taken_as_full_data(start: Start) -> None:
 
 
 @pytest.mark.parametrize("rows", [2, 5])
-def test_a_business_that_was_forgotten_and_made_again_is_taken_as_it_is_now(start: Start, rows: int) -> None:
+def test_a_business_that_was_forgotten_and_recreated_is_filled_again(start: Start, rows: int) -> None:
     home = start("home")
     with Producer(home.address, BUSINESS, "fill", window_bytes_max=8 << 20) as producer:
-        producer.connect(0, 0)  # one epoch in both histories: it shall not be what tells them apart
+        producer.connect(0, 0)  # both histories have the same epoch, so that it cannot distinguish them
         commit(producer, [half(n, rows=5) for n in range(1, 4)])
         access = start("access", home.address)
         networks.has(access.address, 15)
@@ -335,7 +335,9 @@ def test_a_business_that_was_forgotten_and_made_again_is_taken_as_it_is_now(star
         ({"level": 2}, r"set home is at level 0, and access set access at level 2 needs one of level 1 above it"),
     ],
 )
-def test_a_wrong_place_is_refused_at_the_start(start: Start, options: dict[str, Any], says: str) -> None:
+def test_a_wrong_position_in_the_topology_is_refused_at_the_start(
+    start: Start, options: dict[str, Any], says: str
+) -> None:
     home = start("home")
     with pytest.raises(Refused, match=says):
         start("access", home.address, **options)
@@ -351,20 +353,20 @@ def test_a_mirror_of_another_network_is_refused_at_the_start(start: Start) -> No
         start("access", other.address)
 
 
-def test_an_access_set_has_no_set_below(start: Start) -> None:
+def test_an_access_set_cannot_have_a_set_below(start: Start) -> None:
     home = start("home")
     first = start("first", home.address)
     with pytest.raises(Refused, match="set second pulls from first, an access set: those serve consumers"):
         start("second", first.address, level=2)
 
 
-def test_every_broker_above_is_asked_at_the_start(start: Start) -> None:
+def test_every_broker_of_the_set_above_is_checked_at_the_start(start: Start) -> None:
     home, tandem = start("home"), start("tandem", "127.0.0.1:1", tier="tandem")
     with pytest.raises(Refused, match="set tandem is at level 1, and access set access at level 1 needs one of level"):
         start("access", home.address, tandem.address)
 
 
-def test_what_contradicts_later_is_an_alarm_and_nothing_is_pulled(
+def test_a_contradiction_found_later_is_an_alarm_and_stops_pulling(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = start("home")
@@ -382,7 +384,7 @@ def test_what_contradicts_later_is_an_alarm_and_nothing_is_pulled(
     assert caplog.text.count(says) == 1
 
 
-def test_a_label_that_the_set_above_does_not_get_is_said(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_label_that_the_set_above_lacks_is_reported(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     labels = {"eu": ("items",), "us": ("others2",)}
     home = start("home")
     fill(home.address, 1, 1)
@@ -395,7 +397,7 @@ def test_a_label_that_the_set_above_does_not_get_is_said(start: Start, caplog: p
     networks.has(access.address, 1)
 
 
-def test_two_sets_that_pull_from_each_other_say_so(start: Start, tmp_path: Path) -> None:
+def test_two_sets_that_pull_from_each_other_report_it(start: Start, tmp_path: Path) -> None:
     first = networks.start(tmp_path / "a", "127.0.0.1:1", tier="tandem")
     port = first.address.rpartition(":")[2]
     second = start("b", first.address, tier="tandem", level=2)

@@ -1,4 +1,4 @@
-"""docs/monitoring against a real broker: every metric, label and expression that it names exists and can be parsed."""
+"""docs/monitoring against a real broker: every metric, label and expression in it exists and can be parsed."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ FOLDER = Path(__file__).parents[3] / "docs" / "monitoring"
 RULES = yaml.safe_load((FOLDER / "prometheus-rules.yaml").read_text())["groups"][0]["rules"]
 DASHBOARD = json.loads((FOLDER / "grafana.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-#: What Prometheus adds to every sample, and its own metric.
+#: Labels that Prometheus adds to every sample, and its own metric.
 SCRAPED = {"instance", "job"}
-#: Grafana's variables, as Prometheus would see them.
+#: Grafana's variables, replaced by values that Prometheus can parse.
 VARIABLES = {"$__rate_interval": "1m", "$business": ".+"}
 
 Metrics = dict[str, set[str]]
@@ -47,7 +47,7 @@ Metrics = dict[str, set[str]]
 
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory: pytest.TempPathFactory, etcd_server: EtcdCluster) -> Iterator[Metrics]:
-    """Return the metrics of a broker of a cluster that everything has happened to, with their labels."""
+    """Return all metrics of a clustered broker after every kind of event, with their labels."""
     cluster = ClusterSettings(
         name=etcd_server.new_name(), broker_id="b1", etcd=tuple(etcd_server.addresses), replicas=1
     )
@@ -144,13 +144,13 @@ def test_every_metric_and_label_exists(where: str, expression: str, metrics: Met
             assert labels <= metrics[selector.name] | SCRAPED, f"{where}: {selector.name} cannot be grouped by these"
 
 
-def test_a_metric_that_is_misspelt_is_found(metrics: Metrics) -> None:
+def test_a_misspelt_metric_is_found(metrics: Metrics) -> None:
     (selector,) = selectors(parse("rate(venus_commited_rows_total[5m]) > 0"))
     assert selector.name not in metrics
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_every_alert_says_what_and_what_to_do(rule: dict[str, Any], metrics: Metrics) -> None:
+def test_every_alert_has_a_description_and_a_remedy(rule: dict[str, Any], metrics: Metrics) -> None:
     text = rule["annotations"]["summary"] + rule["annotations"]["description"]
     used = set(re.findall(r"\$labels\.(\w+)", text))
     known = set().union(*(metrics.get(s.name, set()) for s in selectors(parse(rule["expr"])))) | SCRAPED
@@ -159,8 +159,8 @@ def test_every_alert_says_what_and_what_to_do(rule: dict[str, Any], metrics: Met
     assert rule["labels"]["severity"] in ("warning", "critical")
 
 
-def test_the_rules_fire_as_promtool_sees_it(tmp_path: Path) -> None:
-    """What Prometheus' own tool makes of the rules: their syntax, and three alarms at the right time."""
+def test_the_rules_fire_in_promtool(tmp_path: Path) -> None:
+    """Prometheus' own tool checks the syntax of the rules, and that three alarms fire at the right time."""
     tool = shutil.which("promtool")
     if tool is None:
         pytest.skip("no promtool here (Debian's package prometheus has it); the expressions were parsed above")
@@ -214,8 +214,8 @@ def _annotations(rule: dict[str, Any], labels: dict[str, str], name: str) -> dic
     return found
 
 
-def test_the_dashboard_is_one_that_grafana_reads() -> None:
-    """Through Grafana's own models: whatever these do not know would be lost on the way back."""
+def test_grafanas_models_can_read_the_dashboard() -> None:
+    """The test uses Grafana's own models: fields that these do not know would be lost on the way back."""
     register_default_plugins()
     back = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(DASHBOARD)))
 
@@ -227,7 +227,7 @@ def test_the_dashboard_is_one_that_grafana_reads() -> None:
     assert [v["name"] for v in back["templating"]["list"]] == ["datasource", "business"]
 
 
-def test_panels_have_a_place_of_their_own() -> None:
+def test_panels_do_not_overlap() -> None:
     taken: dict[tuple[int, int], str] = {}
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     for panel in DASHBOARD["panels"]:

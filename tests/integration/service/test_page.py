@@ -1,4 +1,4 @@
-"""The page in a real browser: what it says of a pipeline, and what comes first when something is wrong."""
+"""The status page in a real browser: its view of a pipeline, and how it puts errors first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 DELAYED = "rows: delays shop-db of business main since"
 
 
-def test_a_healthy_pipeline_is_one_green_sentence_a_picture_and_charts(place: PageBroker, browser: Browser) -> None:
+def test_a_healthy_pipeline_is_shown_by_one_green_sentence_a_picture_and_charts(
+    place: PageBroker, browser: Browser
+) -> None:
     with open_page(browser, place.url) as seen:
         page = seen.page
         page.wait_for_selector(".verdict.is-good")
@@ -50,7 +52,7 @@ def test_a_healthy_pipeline_is_one_green_sentence_a_picture_and_charts(place: Pa
         assert {url.split("/")[2] for url in seen.asked} == {place.broker.http_address}
 
 
-def test_what_is_wrong_comes_first_with_since_when_and_what_to_type(place: PageBroker, browser: Browser) -> None:
+def test_errors_come_first_with_their_time_and_a_command(place: PageBroker, browser: Browser) -> None:
     with open_page(browser, place.url, width=400) as seen:
         page = seen.page
         page.wait_for_selector(".verdict.is-good")
@@ -77,7 +79,7 @@ def test_what_is_wrong_comes_first_with_since_when_and_what_to_type(place: PageB
         assert seen.complaints == []
 
 
-def test_where_databases_are_how_many_rows_they_have_and_the_last_comparison(
+def test_the_page_shows_database_addresses_row_counts_and_the_last_comparison(
     place: PageBroker, browser: Browser
 ) -> None:
     place.commit_more_tables(1)
@@ -112,7 +114,7 @@ def test_where_databases_are_how_many_rows_they_have_and_the_last_comparison(
         page.locator(".hop.is-bad dd.bad", has_text="different, 2 rows, 2 h ago").wait_for()
 
 
-def test_a_load_that_is_under_way_shows_its_rows_and_the_time_left(place: PageBroker, browser: Browser) -> None:
+def test_a_load_in_progress_shows_its_rows_and_the_time_left(place: PageBroker, browser: Browser) -> None:
     place.commit_more(100)
     place.follow()
 
@@ -142,7 +144,7 @@ def test_a_load_that_is_under_way_shows_its_rows_and_the_time_left(place: PageBr
         assert seen.complaints == []
 
 
-def test_the_figures_of_the_traffic_are_folded(place: PageBroker, browser: Browser) -> None:
+def test_traffic_figures_are_collapsed(place: PageBroker, browser: Browser) -> None:
     with open_page(browser, place.url) as seen:
         figure = seen.page.get_by_text("full data behind", exact=True)
         figure.wait_for(state="attached")
@@ -153,7 +155,7 @@ def test_the_figures_of_the_traffic_are_folded(place: PageBroker, browser: Brows
         assert figure.is_visible(), "what a person has opened stays open"
 
 
-def test_nothing_is_green_while_a_part_is_away_though_that_is_no_alarm_yet(place: PageBroker, browser: Browser) -> None:
+def test_no_part_is_green_while_one_is_away_even_before_an_alarm(place: PageBroker, browser: Browser) -> None:
     with open_page(browser, place.url) as seen:
         verdict = seen.page.locator(".verdict.is-warn [role=status]")
         seen.page.wait_for_selector(".verdict.is-good")
@@ -165,7 +167,7 @@ def test_nothing_is_green_while_a_part_is_away_though_that_is_no_alarm_yet(place
         assert seen.complaints == []
 
 
-def test_a_table_that_was_taken_out_of_capture_is_nothing_bad(place: PageBroker, browser: Browser) -> None:
+def test_a_table_that_was_removed_from_capture_is_no_error(place: PageBroker, browser: Browser) -> None:
     out = TableCondition(table_id=1, name="shop.items", state="RELEASED", reason="taken out by an operator")
     place.producer.report(AdapterCondition.of([out]))
     with open_page(browser, place.url) as seen:
@@ -175,7 +177,7 @@ def test_a_table_that_was_taken_out_of_capture_is_nothing_bad(place: PageBroker,
         assert seen.complaints == []
 
 
-def test_a_target_that_was_cut_over_is_as_it_should_be(place: PageBroker, browser: Browser) -> None:
+def test_a_target_that_was_cut_over_is_no_error(place: PageBroker, browser: Browser) -> None:
     place.target.report(AdapterCondition.of([], paused=True, cut_over="2026-11-25 19:27:48 UTC"))
     with open_page(browser, place.url) as seen:
         hop = seen.page.locator(".hop.is-soft", has_text="cut over")
@@ -191,9 +193,7 @@ def test_a_target_that_was_cut_over_is_as_it_should_be(place: PageBroker, browse
         assert seen.complaints == []
 
 
-def test_many_tables_that_follow_are_folded_and_what_does_not_stands_above_them(
-    place: PageBroker, browser: Browser
-) -> None:
+def test_many_healthy_tables_are_collapsed_below_the_others(place: PageBroker, browser: Browser) -> None:
     place.commit_more_tables(35)
     place.follow()
     place.target.report(HALTED)
@@ -212,7 +212,7 @@ def test_many_tables_that_follow_are_folded_and_what_does_not_stands_above_them(
         assert seen.complaints == []
 
 
-def test_what_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
+def test_throttled_clients_are_named_with_the_limiter_above_the_lanes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: Browser
 ) -> None:
     free = {"bytes": 1 << 40}
@@ -231,7 +231,7 @@ def test_what_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
             now, delayed = page.get_by_label("Traffic now"), page.get_by_text(DELAYED)
 
             def is_delayed() -> bool:
-                place.commit_more(1)  # over the limit, like the first one
+                place.commit_more(1)  # also over the limit
                 return delayed.count() > 0
 
             eventually(is_delayed)
@@ -251,9 +251,7 @@ def test_what_is_held_back_is_named_with_the_brake_and_the_lanes_stand_below(
         place.close()
 
 
-def test_a_replica_that_starts_over_is_shown_though_its_business_is_not_there_yet(
-    place: PageBroker, browser: Browser
-) -> None:
+def test_a_replica_that_starts_over_is_shown_before_its_business_exists(place: PageBroker, browser: Browser) -> None:
     installed = {
         "business": "main",
         "leader": "b1",
@@ -283,8 +281,8 @@ def test_a_replica_that_starts_over_is_shown_though_its_business_is_not_there_ye
         assert seen.page.get_by_text("No business yet").count() == 0
 
 
-def test_ages_are_those_of_the_broker_s_clock(place: PageBroker, browser: Browser) -> None:
-    """The clock of who looks may be hours off."""
+def test_ages_use_the_brokers_clock(place: PageBroker, browser: Browser) -> None:
+    """The browser's clock may be off by hours."""
 
     def answer(route: Route) -> None:
         status = route.fetch().json()
@@ -295,7 +293,7 @@ def test_ages_are_those_of_the_broker_s_clock(place: PageBroker, browser: Browse
         seen.page.get_by_text("3 h", exact=True).wait_for()
 
 
-def test_quiet_traffic_is_one_sentence(tmp_path: Path, browser: Browser) -> None:
+def test_quiet_traffic_is_shown_by_one_sentence(tmp_path: Path, browser: Browser) -> None:
     quiet = HealthSettings(cpu_percent=0, memory_percent=0, disk_percent=0, clients_max=0, latency_s=0, silent_s=0)
     place = PageBroker(tmp_path, health=quiet, degrade=DegradeSettings(cpu_percent=0, memory_percent=0, lag_ms=0))
     try:
@@ -306,7 +304,7 @@ def test_quiet_traffic_is_one_sentence(tmp_path: Path, browser: Browser) -> None
         place.close()
 
 
-def test_a_lost_broker_of_a_cluster_is_seen_at_the_leader(
+def test_the_leaders_page_shows_a_lost_broker_of_the_cluster(
     tmp_path: Path, etcd_server: EtcdCluster, browser: Browser
 ) -> None:
     with BrokerCluster(tmp_path, etcd_server, lease_s=8.0) as cluster:  # the leader stays the leader on a busy machine

@@ -1,4 +1,4 @@
-"""The page on a phone, in the dark, with a keyboard, without its broker; and what its policy keeps out."""
+"""The status page on a phone, in dark mode, with a keyboard, without its broker; and its content security policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("width", [400, 768, 1280])
-def test_nothing_is_wider_than_the_screen(place: PageBroker, browser: Browser, width: int) -> None:
+def test_no_element_is_wider_than_the_screen(place: PageBroker, browser: Browser, width: int) -> None:
     name = "a_schema_of_users_with_long_names." + "x" * 200
     tables = [TableCondition(table_id=n, name=name + str(n), state="HALTED", reason="r" * 400) for n in range(5)]
     place.target.report(AdapterCondition.of(tables, quarantined=10**9))
@@ -27,8 +27,8 @@ def test_nothing_is_wider_than_the_screen(place: PageBroker, browser: Browser, w
         assert len(seen.alarms()) == 6
 
 
-def test_dark_and_light_can_be_read(place: PageBroker, browser: Browser) -> None:
-    """Every text has at least the contrast that WCAG AA asks for, in both schemes."""
+def test_text_is_readable_in_dark_and_light_mode(place: PageBroker, browser: Browser) -> None:
+    """Every text has at least the contrast of WCAG level AA in both colour schemes."""
     place.target.report(HALTED)
     for dark in (False, True):
         with open_page(browser, place.url, dark=dark) as seen:
@@ -38,7 +38,7 @@ def test_dark_and_light_can_be_read(place: PageBroker, browser: Browser) -> None
             assert (sum(map(int, re.findall(r"\d+", background)[:3])) < 200) is dark
 
 
-def test_a_keyboard_reaches_everything_and_a_refresh_takes_nothing_away(place: PageBroker, browser: Browser) -> None:
+def test_a_keyboard_reaches_every_element_and_a_refresh_keeps_the_focus(place: PageBroker, browser: Browser) -> None:
     with open_page(browser, place.url) as seen:
         page = seen.page
         page.wait_for_selector(".verdict")
@@ -58,7 +58,7 @@ def test_a_keyboard_reaches_everything_and_a_refresh_takes_nothing_away(place: P
         assert unnamed == 0
 
 
-def test_a_broker_that_is_gone_is_said_and_the_old_picture_stays(place: PageBroker, browser: Browser) -> None:
+def test_a_lost_broker_is_reported_and_the_last_state_stays_visible(place: PageBroker, browser: Browser) -> None:
     with open_page(browser, place.url) as seen:
         page = seen.page
         page.wait_for_selector(".verdict")
@@ -70,7 +70,7 @@ def test_a_broker_that_is_gone_is_said_and_the_old_picture_stays(place: PageBrok
         assert page.evaluate("getComputedStyle(document.querySelector('main')).filter") == "grayscale(1)"
 
 
-def test_the_policy_of_the_page_is_strict(place: PageBroker, browser: Browser) -> None:
+def test_the_content_security_policy_is_strict(place: PageBroker, browser: Browser) -> None:
     with urlopen(place.url) as answer:
         policy = answer.headers["Content-Security-Policy"]
     assert "unsafe" not in policy

@@ -1,4 +1,4 @@
-"""The page of a broker in a network of sets: its set, the set above, who pulls from it; red while it is cut off."""
+"""The page of a broker in a network of sets: its set, the set above, the sets below; red while it is cut off."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def url(broker: RunningBroker) -> str:
 
 
 def facts(page: Page) -> dict[str, str]:
-    """Return what stands in the boxes of the network."""
+    """Return the texts in the boxes of the network."""
     found = page.locator("section[aria-label=Network] .facts div").all_inner_texts()
     return dict(text.split("\n", 1) for text in found)
 
@@ -74,7 +74,7 @@ def hops(page: Page) -> list[str]:
     return [" ".join(hop.split()) for hop in found]
 
 
-def test_each_set_shows_its_place_the_set_above_and_those_below(sets: Sets, browser: Browser) -> None:
+def test_each_set_shows_its_position_the_set_above_and_those_below(sets: Sets, browser: Browser) -> None:
     with open_page(browser, url(sets.europe)) as seen:
         page = seen.page
         page.wait_for_selector(".verdict.is-good")
@@ -131,11 +131,11 @@ def test_a_set_that_is_cut_off_is_red_with_the_reason(sets: Sets, browser: Brows
             assert seen.complaints == []
 
 
-def _names_a_silence(page: Page) -> bool:
+def _names_silent_upstream(page: Page) -> bool:
     return "; it does not answer: " in facts(page)["Nearest set"]
 
 
-def test_a_set_that_is_away_from_the_nearest_says_so_and_why(tmp_path: Path, browser: Browser) -> None:
+def test_a_set_that_pulls_from_a_farther_set_shows_that_and_the_reason(tmp_path: Path, browser: Browser) -> None:
     hq = networks.start(tmp_path / "hq")
     with Producer(hq.address, BUSINESS, "shop-db", window_bytes_max=1 << 20) as producer:
         producer.connect(0, 0)
@@ -150,7 +150,7 @@ def test_a_set_that_is_away_from_the_nearest_says_so_and_why(tmp_path: Path, bro
             with open_page(browser, url(lyon), width=400, dark=dark) as seen:
                 page = seen.page
                 page.locator("section[aria-label=Network] dd.warn").wait_for()
-                eventually(partial(_names_a_silence, page))  # at its next look
+                eventually(partial(_names_silent_upstream, page))  # at the next check
                 assert facts(page)["Nearest set"].startswith("north: not used for ")
                 assert tandems[0].address in facts(page)["Nearest set"]
                 assert facts(page)["Set above"] == "south: answers"
@@ -162,7 +162,7 @@ def test_a_set_that_is_away_from_the_nearest_says_so_and_why(tmp_path: Path, bro
             broker.stop()
 
 
-def test_a_set_below_that_is_away_is_named_as_a_set(
+def test_a_set_below_that_is_away_is_listed_as_a_set(
     sets: Sets, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("venus.text.alarm_rules._LASTS_S", {rule.name: 0.0 for rule in RULES})

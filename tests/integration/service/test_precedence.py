@@ -1,4 +1,4 @@
-"""Small commits beside large work at a real broker: large work rests for them, and every page shows it."""
+"""Small commits beside large work at a real broker: large work pauses for them, and every page shows it."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ def behind_bytes(broker: RunningBroker) -> float:
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One late commit is enough for the longest pause."""
+def grow_pauses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one late commit cause the longest pause."""
     monkeypatch.setattr(precedence, "_GROWS", 1e9)
     monkeypatch.setattr(precedence, "SHARE_MOST", 1e9)
 
 
-@pytest.mark.usefixtures("at_once")
-def test_large_work_rests_for_small_commits_and_says_so(
+@pytest.mark.usefixtures("grow_pauses_at_once")
+def test_large_work_pauses_for_small_commits_and_reports_it(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precedence, "REST_S_MAX", 3600.0)
-    monkeypatch.setattr(Scrub, "step", lambda *_, **__: False)  # it would rest too
+    monkeypatch.setattr(Scrub, "step", lambda *_, **__: False)  # the scrub would pause too
     broker = start_broker(limits=LimitsSettings(small_commit_ms=0.001))
     with senders(broker) as (small, large):
 
@@ -99,8 +99,8 @@ def test_large_work_rests_for_small_commits_and_says_so(
     assert time.monotonic() - began < 600, "no call waits for the end of a rest"
 
 
-@pytest.mark.usefixtures("at_once")
-def test_readers_of_full_data_rest_too(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("grow_pauses_at_once")
+def test_readers_of_full_data_pause_too(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precedence, "REST_S_MAX", 0.5)
     rests, rest_s = list[float](), precedence.Precedence.rest_s
 
@@ -116,7 +116,7 @@ def test_readers_of_full_data_rest_too(start_broker: StartBroker, monkeypatch: p
     with senders(broker) as (small, large), SnapshotClient(broker.address) as snapshots:
 
         def trickle() -> None:
-            while not done.wait(0.02):  # as fast as it can it would soon be a flood itself
+            while not done.wait(0.02):  # without a pause it would soon be a flood itself
                 small.commit()
 
         def rests_at_each_chunk() -> bool:
@@ -141,8 +141,10 @@ def test_readers_of_full_data_rest_too(start_broker: StartBroker, monkeypatch: p
             other.join(60)
 
 
-@pytest.mark.usefixtures("at_once")
-def test_nothing_rests_where_it_is_turned_off(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("grow_pauses_at_once")
+def test_large_work_does_not_pause_if_that_is_turned_off(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(precedence, "REST_S_MAX", 3600.0)
     broker = start_broker(limits=LimitsSettings(small_commit_ms=0))
     with senders(broker) as (small, large):
@@ -153,8 +155,8 @@ def test_nothing_rests_where_it_is_turned_off(start_broker: StartBroker, monkeyp
     assert find_limiter(broker) is None
 
 
-@pytest.mark.usefixtures("at_once")
-def test_a_flood_alone_never_rests(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("grow_pauses_at_once")
+def test_a_flood_alone_never_pauses(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precedence, "REST_S_MAX", 3600.0)
     broker = start_broker(limits=LimitsSettings(small_commit_ms=0.001))
     with Sender(broker, BUSINESS, LARGE_BYTES).producer as producer:

@@ -1,4 +1,4 @@
-"""A flipped bit in any message of a call, in either direction, is detected."""
+"""A flipped bit in any message of a call is detected, in both directions."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ CALLS: dict[str, Call] = {
     "CloseSnapshot": _close,
     "ReadSplit": _read,
 }
-#: Their answer is an error: gRPC's status, and no message.
+#: Methods whose answer is an error: a gRPC status without a message.
 NO_ANSWER = ("Decide", "Forget", "ForgetBusiness", "Promote")
-#: Every bit of so much and of the seal; between them one bit in so many, alternately each of a byte's.
+#: All bits of this many bytes at the start, and of the seal, are flipped; between them one bit in so many.
 SOME, MOST = (20, 113), (150, 9)
 
 
-def test_every_call_is_tried() -> None:
+def test_every_method_is_tested() -> None:
     services = broker_pb2.DESCRIPTOR.services_by_name
     unary = {m.name for s in services.values() for m in s.methods if not m.client_streaming}
     assert unary == set(CALLS)
@@ -152,7 +152,8 @@ def test_a_flipped_bit_is_refused_or_harmless(
         assert refused >= 0.9 * len(each)
 
 
-# -- who knows no seals ----------------------------------------------------------------------------------------------
+# -- older peers without seals
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -163,20 +164,22 @@ def test_a_flipped_bit_is_refused_or_harmless(
         (broker_pb2_grpc.AdminStub, "ForgetBusiness", broker_pb2.ForgetBusinessRequest(business=BUSINESS)),
     ],
 )
-def test_an_older_client_learns_what_it_lacks(broker: RunningBroker, service: Any, method: str, request_: Any) -> None:
+def test_an_older_client_gets_an_error_about_its_missing_seals(
+    broker: RunningBroker, service: Any, method: str, request_: Any
+) -> None:
     fill(broker.address, 1, 1)
     with open_channel(broker.address) as channel:
         with pytest.raises(grpc.RpcError) as caught:
             getattr(service(channel), method)(request_, timeout=60)
         error = from_rpc_error(caught.value)
-    assert type(error) is ProtocolError  # which is never tried again
+    assert type(error) is ProtocolError  # the client does not retry after this error
     assert str(error) == f"a request of {method} has no seal: its sender is an older VENUS, or none"
     assert error.hint == "run the same version of VENUS on both sides"
     assert business_status(broker.address).next_offset == 1
 
 
 @pytest.mark.parametrize("service", ["Ingest/Produce", "Delivery/Subscribe"])
-def test_an_older_client_of_a_stream_learns_what_it_lacks(broker: RunningBroker, service: str) -> None:
+def test_an_older_clients_stream_gets_the_same_error(broker: RunningBroker, service: str) -> None:
     frame: Message = (
         broker_pb2.ProducerFrame(init=broker_pb2.Init(business=BUSINESS))
         if service == "Ingest/Produce"
@@ -200,7 +203,9 @@ def test_any_grpc_tool_may_ask_for_the_status(broker: RunningBroker) -> None:
             assert found.next_offset == 1
 
 
-def test_an_answer_without_a_seal_is_an_older_brokers(monkeypatch: pytest.MonkeyPatch, broker: RunningBroker) -> None:
+def test_an_answer_without_a_seal_is_taken_as_an_older_brokers(
+    monkeypatch: pytest.MonkeyPatch, broker: RunningBroker
+) -> None:
     with GrpcProxy(broker.address) as proxy, AdminClient(proxy.address) as admin:
         monkeypatch.setattr(proxy, "_pass_through", lambda method, way, messages: _open_sealed(method, way, messages))
         with pytest.raises(ProtocolError, match="the broker's answer to Status has no seal") as caught:
@@ -216,7 +221,7 @@ def _open_sealed(method: str, way: Direction, messages: Any) -> Any:
 # -- the plan and its totals -----------------------------------------------------------------------------------------
 
 
-def test_a_split_that_was_not_planned_is_refused(broker: RunningBroker) -> None:
+def test_an_unplanned_split_is_refused(broker: RunningBroker) -> None:
     fill(broker.address, 1, 1, rows=ROWS)
     with SnapshotClient(broker.address) as snapshots:
         found = snapshots.open(BUSINESS, splits=2)
@@ -234,7 +239,7 @@ def test_a_split_that_was_not_planned_is_refused(broker: RunningBroker) -> None:
             list(snapshots.read_split(found.snapshot_id, found.splits[0], outside))
 
 
-def test_the_plan_outlives_the_broker(start_broker: StartBroker) -> None:
+def test_the_plan_survives_a_restart_of_the_broker(start_broker: StartBroker) -> None:
     first = start_broker()
     fill(first.address, 1, 1, rows=ROWS)
     with SnapshotClient(first.address) as snapshots:
@@ -256,17 +261,17 @@ def test_a_resumed_split_has_the_totals_of_the_whole(broker: RunningBroker) -> N
         rest = list(snapshots.read_split(found.snapshot_id, split, resume, chunk_bytes=1 << 14))
         assert len(rest) > 1
         assert len(first.rows) + sum(len(chunk.rows) for chunk in rest) == 2000 == resume.totals.rows
-        skipping = snapshots_module.Resume(after=rest[0].last)  # as if the first two chunks had been had
+        skipping = snapshots_module.Resume(after=rest[0].last)  # as if the first two chunks had been received
         with pytest.raises(ProtocolError, match="a split of 2000 rows arrived with"):
             list(snapshots.read_split(found.snapshot_id, split, skipping, chunk_bytes=1 << 14))
 
 
-def test_the_broker_counts_the_planned_splits_itself(broker: RunningBroker) -> None:
+def test_the_broker_verifies_the_planned_splits_itself(broker: RunningBroker) -> None:
     fill(broker.address, 1, 1, rows=ROWS)
     with SnapshotClient(broker.address) as snapshots:
         found = snapshots.open(BUSINESS, splits=2)
         table_id = found.splits[0].table_id
-        before = snapshots.totals(found.snapshot_id)[table_id]  # nothing was read yet
+        before = snapshots.totals(found.snapshot_id)[table_id]  # no split was read yet
         resume = [snapshots_module.Resume() for _ in found.splits]
         for split, at in zip(found.splits, resume, strict=True):
             list(snapshots.read_split(found.snapshot_id, split, at))

@@ -1,4 +1,4 @@
-"""The services every gRPC tool expects: health and reflection; and how they are named."""
+"""The services that every gRPC tool expects, health and reflection, and the names of the services."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_health_answers_for_every_service(broker: RunningBroker) -> None:
     channel.close()
 
 
-def test_reflection_tells_every_message(broker: RunningBroker) -> None:
+def test_reflection_describes_every_message(broker: RunningBroker) -> None:
     channel = open_channel(broker.address)
     database = ProtoReflectionDescriptorDatabase(channel)
     assert set(NAMES) <= set(database.get_services())

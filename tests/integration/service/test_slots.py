@@ -1,4 +1,4 @@
-"""Streams, snapshots and full data wait for their slots at a real broker."""
+"""Streams, snapshots and full data wait for a free slot at a real broker."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from venus.wire import broker_pb2
 pytestmark = pytest.mark.integration
 
 
-def test_a_stream_too_many_waits_and_comes_in_by_itself(start_broker: StartBroker) -> None:
+def test_a_stream_above_the_limit_waits_and_is_admitted_by_itself(start_broker: StartBroker) -> None:
     broker = start_broker(limits=LimitsSettings(streams=1))
     entered = threading.Event()
 
-    def enter() -> None:
+    def open_stream() -> None:
         with open_producer(broker, "other"):
             entered.set()
 
     with open_producer(broker):
-        late = threading.Thread(target=enter)
+        late = threading.Thread(target=open_stream)
         late.start()
         eventually(lambda: find_limiter(broker, "streams", "other") is not None)
         assert not entered.is_set()
@@ -38,7 +38,7 @@ def test_a_stream_too_many_waits_and_comes_in_by_itself(start_broker: StartBroke
     late.join(60)
 
 
-def test_a_stream_too_many_is_refused_in_one_line_after_a_while(
+def test_a_stream_above_the_limit_is_refused_in_one_line_after_a_while(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "OVERLOADED_S", 0.5)
@@ -50,7 +50,9 @@ def test_a_stream_too_many_is_refused_in_one_line_after_a_while(
     assert "[broker.limits] streams" in refused.value.hint
 
 
-def test_a_snapshot_too_many_waits_for_a_slot(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_above_the_limit_waits_for_a_slot(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(broker_snapshots, "SHARED_S", 0.0)
     broker = start_broker(limits=LimitsSettings(snapshots=1))
     fill(broker.address, 1, 3)
@@ -66,7 +68,7 @@ def test_a_snapshot_too_many_waits_for_a_slot(start_broker: StartBroker, monkeyp
         assert opened
 
 
-def test_full_data_leaves_at_its_rate_and_in_its_turn(start_broker: StartBroker) -> None:
+def test_full_data_is_sent_at_its_rate_and_in_turn(start_broker: StartBroker) -> None:
     broker = start_broker(limits=LimitsSettings(full_data_bytes_per_s=400_000, loads=1))
     with open_producer(broker) as sender:
         commit(sender, [half(n, payload="x" * 50_000) for n in range(1, 17)])

@@ -1,4 +1,4 @@
-"""A consumer that stops reading gets a smaller window at a real broker, and loses nothing."""
+"""A consumer that stops reading gets a smaller window at a real broker, and loses no change."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.integration, each_transport]
 MIB = 1 << 20
 
 
-def window(broker: RunningBroker, group: str) -> broker_pb2.ConsumerStatus:
+def consumer_status(broker: RunningBroker, group: str) -> broker_pb2.ConsumerStatus:
     with AdminClient(broker.address) as admin:
         (found,) = (c for b in admin.status().businesses for c in b.consumers if c.group == group)
     return found
 
 
-def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_larger_one(
+def test_a_consumer_that_stops_reading_is_named_and_gets_a_smaller_window_until_it_reads(
     start_broker: StartBroker,
 ) -> None:
     broker = start_broker(limits=LimitsSettings(slow_consumer_s=0.3))
@@ -45,22 +45,22 @@ def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_
         quick.open(0, 0)
         assert len(take(quick, 41)) == 41
 
-        def stopped_is_slow() -> bool:
-            quick.increments(0.05)  # a consumer that asks for nothing gives no credit back
-            return window(broker, "stopped").window_bytes == WINDOW_STEP_BYTES
+        def is_marked_slow() -> bool:
+            quick.increments(0.05)  # a consumer that polls nothing returns no credit
+            return consumer_status(broker, "stopped").window_bytes == WINDOW_STEP_BYTES
 
-        eventually(stopped_is_slow)
-        slow = window(broker, "stopped")
+        eventually(is_marked_slow)
+        slow = consumer_status(broker, "stopped")
         assert slow.slow_since_us > 0
         newest = 41
 
         def quick_has_all_of_its_window() -> bool:
-            """Take one more: a pause of the machine narrows the window too, and then it becomes wide again."""
+            """Take one more change: a pause of the machine also shrinks the window, which then grows again."""
             nonlocal newest
             newest += 1
             commit(sender, [half(newest)])
             take(quick, newest)
-            found = window(broker, "quick")
+            found = consumer_status(broker, "quick")
             return (found.window_bytes, found.slow_since_us) == (MIB, 0)
 
         eventually(quick_has_all_of_its_window)
@@ -68,13 +68,13 @@ def test_a_consumer_that_takes_nothing_gets_a_smaller_window_by_name_and_then_a_
         assert len(take(stopped, newest)) == newest, "nothing is lost, nothing stands still"
 
         def stopped_recovers() -> bool:
-            found = window(broker, "stopped")
+            found = consumer_status(broker, "stopped")
             return found.slow_since_us == 0 and found.window_bytes > WINDOW_STEP_BYTES
 
         eventually(stopped_recovers)
 
 
-def test_one_that_polls_without_ever_waiting_is_not_taken_for_slow(start_broker: StartBroker) -> None:
+def test_a_consumer_that_polls_without_waiting_is_not_taken_as_slow(start_broker: StartBroker) -> None:
     broker = start_broker(limits=LimitsSettings(slow_consumer_s=1.5))
     with open_producer(broker) as sender, Subscriber(broker.address, BUSINESS, "g", credit_bytes=16 * MIB) as reader:
         time_commit(sender, 1)

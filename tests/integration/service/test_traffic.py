@@ -1,4 +1,4 @@
-"""Limits at a real broker: a client that is held back is named and continues by itself, and nothing is lost."""
+"""Rate limits at a real broker: a throttled client is named and continues by itself, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from venus.wire import broker_pb2
 pytestmark = [pytest.mark.integration, each_transport]
 
 
-def test_a_business_over_its_rate_is_slowed_to_it_by_name_and_no_other(start_broker: StartBroker) -> None:
+def test_a_business_over_its_rate_is_named_and_throttled_and_no_other_is(start_broker: StartBroker) -> None:
     broker = start_broker(limits=LimitsSettings(rows_per_s=200, burst_s=1))
     with open_producer(broker, name="flood:1") as flood, open_producer(broker, "other") as other:
         began, numbers = time.monotonic(), count(1)
         for n in islice(numbers, 60):
-            time_commit(flood, n, rows=10)  # each is a frame of its own
+            time_commit(flood, n, rows=10)  # each half message is a frame of its own
         time_commit(other, 1)
         assert other.throttles == 0, "it has a bucket of its own"
         newest = next(numbers)
@@ -58,7 +58,7 @@ def test_a_business_over_its_rate_is_slowed_to_it_by_name_and_no_other(start_bro
 def test_a_producer_that_does_not_pause_is_refused_and_loses_nothing(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of an older version resends what was kept, or sends on at once."""
+    """A producer of an older version resends the refused messages, or continues to send at once."""
     taken = Producer.on_frame
 
     def receive_without_delay(self: Producer, frame: broker_pb2.BrokerFrame) -> None:
@@ -92,7 +92,7 @@ def test_decisions_continue_while_half_messages_pause(
             sender.wait_until_persisted(2, 0.5)
 
 
-def test_full_data_that_is_behind_slows_its_producer_and_no_decision(
+def test_lagging_full_data_slows_its_producer_and_no_decision(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, take = threading.Event(), MaterialiserStep.take
@@ -106,7 +106,7 @@ def test_full_data_that_is_behind_slows_its_producer_and_no_decision(
         for n in range(1, 6):
             time_commit(flood, n, payload="x" * 50_000)
         before = flood.throttles
-        time.sleep(BEHIND_EVERY_S)  # how far the full data is behind is not summed for every frame
+        time.sleep(BEHIND_EVERY_S)  # the lag of the full data is not summed for every frame
         numbers = count(6)
 
         def is_slowed() -> bool:

@@ -1,4 +1,4 @@
-"""A producer that ships a version without its columns is refused; the others and the broker continue."""
+"""A producer that ships a table version without its columns is refused; other producers and the broker continue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from venus.rpc.producer import Producer
 pytestmark = pytest.mark.integration
 
 
-def test_a_version_without_columns_costs_only_its_sender(broker: RunningBroker) -> None:
+def test_a_version_without_columns_affects_only_its_sender(broker: RunningBroker) -> None:
     with Producer(broker.address, "another", "p", window_bytes_max=1 << 20) as other:
         other.connect(0, 0)
         fill(broker.address, 1, 2)

@@ -1,4 +1,4 @@
-"""What both ends announce of HTTP/2's flow control, and that no ping follows data."""
+"""The HTTP/2 flow-control windows that both ends announce, and the absence of pings after data."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.integration
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SETTINGS, _PING = 4, 6
 _INITIAL_WINDOW_SIZE = 4
-#: The first ping of a connection with data came at once, and a window that is not to stay is taken back as soon.
+#: Time to wait: the first ping on a connection with data would come at once, as would a reduction of the window.
 QUIET_S = 0.5
 
 
 class RecordingProxy(Proxy):
-    """Proxy that keeps the bytes of its only connection, by direction."""
+    """Proxy that records the bytes of its only connection, by direction."""
 
     def __init__(self, target: str) -> None:
         self.kept = {way: bytearray() for way in Direction}
@@ -39,7 +39,7 @@ class RecordingProxy(Proxy):
 
 
 def frames(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the kind and the payload of every whole frame."""
+    """Yield the type and the payload of every complete frame."""
     at = len(_PREFACE) if content.startswith(_PREFACE) else 0
     while at + 9 <= len(content):
         size = int.from_bytes(content[at : at + 3], "big")
@@ -48,7 +48,7 @@ def frames(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def windows(content: bytes) -> list[int]:
-    """Return every initial window of a stream that this end has announced."""
+    """Return every initial stream window that this end has announced."""
     said = [payload for kind, payload in frames(content) if kind == _SETTINGS]
     settings = [struct.unpack_from(">HI", payload, at) for payload in said for at in range(0, len(payload), 6)]
     return [value for name, value in settings if name == _INITIAL_WINDOW_SIZE]

@@ -1,6 +1,7 @@
-"""Small commits of `venus run`: they reach the broker's disk and the consumer without the event loop.
+"""Small commits of `venus run` reach the broker's disk and the consumer without the event loop.
 
-test_in_process.py tests the hand-over, engine/test_commands_in_client_threads.py that the threads never run at once.
+test_in_process.py tests the hand-over; engine/test_commands_in_client_threads.py tests that the two threads never run
+at once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.parametrize("transport", ["in
 
 
 class ThreadCounts:
-    """Numbers of batches, one after the other."""
+    """Producer that commits consecutively numbered batches."""
 
     def __init__(self, sender: Producer) -> None:
         self._sender, self.newest = sender, 0
@@ -60,7 +61,7 @@ def reader(broker: RunningBroker, numbers: ThreadCounts) -> Iterator[Subscriber]
 
 @pytest.fixture
 def record_wakeups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Keep the thread of each call that wakes the broker's event loop."""
+    """Record the thread of each call that wakes the broker's event loop."""
     found: list[int] = []
     wake = LoopBridge._wake
 
@@ -73,7 +74,7 @@ def record_wakeups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def commit_until_direct(numbers: ThreadCounts, reader: Subscriber, wakes: list[int]) -> None:
-    """Commit until the committing thread sends: the event loop has come to rest behind the commits before."""
+    """Commit until the committing thread itself delivers, once the event loop is idle after earlier commits."""
 
     def is_direct() -> bool:
         wakes.clear()

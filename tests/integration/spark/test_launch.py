@@ -1,4 +1,4 @@
-"""A JVM that ends before it accepts connections is started once more; a second failure is one line."""
+"""A JVM that ends before it accepts connections is started once more; a second failure is reported in one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from venus.spark.java import find_java
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
-#: A process of its own: a session of this one would be used instead of a new one.
+#: Runs in a process of its own: in this one Spark would reuse the existing session.
 _CODE = """
 import logging, sys
 from venus.config import Settings
@@ -39,13 +39,13 @@ exec {java} "$@"
 """
 
 
-def context_with_a_java_that_fails(folder: Path, times: int) -> tuple[str, list[str]]:
-    """Return what the program printed and what was logged."""
+def start_context_with_failing_java(folder: Path, times: int) -> tuple[str, list[str]]:
+    """Return what the program printed and what it logged."""
     found = find_java()
     real = found.home
     home = folder / "java"
     (home / "bin").mkdir(parents=True)
-    (home / "release").write_text(f'JAVA_VERSION="{found.version}"')  # a home that VENUS has wrapped has none
+    (home / "release").write_text(f'JAVA_VERSION="{found.version}"')  # a home that VENUS has wrapped has no Java
     java = home / "bin" / "java"
     names = {"calls": folder / "calls", "java": real / "bin" / "java"}
     quoted = {name: shlex.quote(str(path)) for name, path in names.items()}
@@ -64,16 +64,16 @@ def context_with_a_java_that_fails(folder: Path, times: int) -> tuple[str, list[
 
 
 @pytest.mark.slow
-def test_a_jvm_that_ended_at_once_is_started_once_more(tmp_path: Path) -> None:
-    said, logged = context_with_a_java_that_fails(tmp_path, 1)
+def test_a_jvm_that_ended_at_once_is_restarted(tmp_path: Path) -> None:
+    said, logged = start_context_with_failing_java(tmp_path, 1)
 
     assert said == "5"
     assert logged[0] == f"Spark's JVM did not start, trying once more: {_WORDS}"
     assert not list(tmp_path.rglob("spark-*.log")), "a session that went well leaves no log"
 
 
-def test_a_jvm_that_does_not_start_says_why_in_one_line(tmp_path: Path) -> None:
-    said, _ = context_with_a_java_that_fails(tmp_path, 100)
+def test_a_jvm_that_does_not_start_is_reported_in_one_line(tmp_path: Path) -> None:
+    said, _ = start_context_with_failing_java(tmp_path, 100)
 
     (log,) = tmp_path.rglob("spark-*.log")
     assert said == f"SparkFailed: Spark's JVM does not start: {_WORDS}; Spark's output is in {log}"

@@ -1,4 +1,4 @@
-"""What a cluster gets: one file, in which a node finds everything that a task needs."""
+"""The package for a cluster: one file, in which a node finds everything that a task needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks on Spark's executors: every task once, errors as what they are, lost workers replaced."""
+"""Tasks on Spark's executors: each task's result comes once, errors keep their type, lost workers are replaced."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_a_worker_that_dies_is_replaced_and_its_task_repeated(spark_session: Spa
     assert (tmp_path / "died").exists()
 
 
-def test_the_error_of_a_task_comes_through_with_its_hint(spark_session: SparkSession) -> None:
+def test_the_error_of_a_task_is_raised_with_its_hint(spark_session: SparkSession) -> None:
     with pytest.raises(TargetError, match=r"^no square of 1$") as caught:
         list(SparkRunner(spark_session.sparkContext).run(square, [Square(0), Square(1, fails=True)]))
     assert caught.value.hint == "take another"
 
 
-def test_workers_that_always_die_are_given_up(spark_session: SparkSession) -> None:
+def test_workers_that_always_die_end_the_run(spark_session: SparkSession) -> None:
     with pytest.raises(WorkerLost):
         list(SparkRunner(spark_session.sparkContext).run(square, [Square(1, dies=True)]))

@@ -1,4 +1,4 @@
-"""Workers that cannot run VENUS: a cluster that was not given the package says so, and what to do."""
+"""Workers that cannot run VENUS: a cluster without the package reports that and the remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
 ROOT = Path(__file__).parents[3]
-#: A process of its own: a session of this one would be used instead of a new one.
+#: Runs in a process of its own: in this one Spark would reuse the existing session.
 _CODE = """
 from venus.config import Settings
 from venus.errors import VenusError
@@ -24,7 +24,7 @@ try:
 except VenusError as error:
     print(f"{type(error).__name__}: {error}; {error.hint}")
 """
-#: Has Spark's own modules and those of the standard library.
+#: A Python with Spark's own modules and the standard library only.
 _BARE = """#!/bin/sh
 cd /
 exec {python} -S "$@"
@@ -32,7 +32,7 @@ exec {python} -S "$@"
 
 
 def probe_error(python: Path, state: Path) -> str:
-    """Return what is said of workers that run this Python."""
+    """Return the error about workers that run this Python."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environ |= {"PYSPARK_PYTHON": str(python), "XDG_STATE_HOME": str(state)}
     command = [sys.executable, "-W", "ignore", "-c", _CODE]
@@ -41,7 +41,7 @@ def probe_error(python: Path, state: Path) -> str:
     return done.stdout.strip()
 
 
-def test_workers_without_the_package_are_named(tmp_path: Path) -> None:
+def test_workers_without_the_package_are_reported(tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text(_BARE.format(python=sys.executable))
     bare.chmod(0o755)
@@ -51,7 +51,7 @@ def test_workers_without_the_package_are_named(tmp_path: Path) -> None:
     assert "No module named 'venus'; the workers' Python lacks venus: `venus spark package` provides it" in said
 
 
-def test_workers_without_the_python_are_named(tmp_path: Path) -> None:
+def test_workers_without_the_python_are_reported(tmp_path: Path) -> None:
     absent = tmp_path / "no" / "python"
 
     assert f"the workers have no {absent}: set PYSPARK_PYTHON" in probe_error(absent, tmp_path)

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="the extra `connect` is not installed"),
 ]
 
-#: What a user's job does, run twice with the same checkpoint: whatever has come by then, into files of Parquet.
+#: A user's job, run twice with the same checkpoint: it writes the changes that have arrived to Parquet files.
 JOB = """
 import json, sys
 from pyspark.sql import SparkSession

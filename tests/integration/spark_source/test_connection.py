@@ -1,4 +1,4 @@
-"""What an executor does when its connection is cut, or the cut of its DataFrame is gone; without Spark."""
+"""An executor whose connection is cut, or whose DataFrame's snapshot is gone; tested without Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from venus.spark.streaming import STREAM_FIELDS, OffsetPartition, change_batches
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.fault]
 
 ROWS = 6 * CHUNK_ROWS
-#: So long that a split does not fit into what gRPC and the kernel hold ready.
+#: Row length at which a split exceeds the buffers of gRPC and the kernel.
 LABEL = "x" * 2000
 
 
@@ -54,13 +54,13 @@ def partition_of(options: DataSourceOptions) -> tuple[SplitPartition, PlannedCol
     return SplitPartition(snapshot.snapshot_id, split.SerializeToString(), table), planned_columns(table, OWN_FIELDS)
 
 
-def cut_behind_the_first(batches: Iterator[pa.RecordBatch], proxy: Proxy) -> list[dict[str, object]]:
+def cut_after_first_row(batches: Iterator[pa.RecordBatch], proxy: Proxy) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = next(batches).to_pylist()
     proxy.cut()
     return rows + [row for batch in batches for row in batch.to_pylist()]
 
 
-def test_full_data_continues_behind_the_last_row(
+def test_full_data_continues_after_the_last_received_row(
     broker: FakeDelivery, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("venus.rpc.snapshots.RESUMES_MAX", 0)  # as if the broker had been away for longer
@@ -68,25 +68,25 @@ def test_full_data_continues_behind_the_last_row(
     options = options_of(proxy, splits="1")
     partition, wanted = partition_of(options)
 
-    rows = cut_behind_the_first(split_batches(options, partition, wanted), proxy)
+    rows = cut_after_first_row(split_batches(options, partition, wanted), proxy)
 
     assert broker.splits_read >= 2, "the connection was cut too late to be noticed"
     assert sorted(row["id"] for row in rows) == list(range(ROWS))  # type: ignore[type-var]
     assert sorted(row[SEQUENCE] for row in rows) == list(range(1, ROWS + 1))  # type: ignore[type-var]
 
 
-def test_changes_continue_behind_the_last_one(broker: FakeDelivery, proxy: Proxy) -> None:
+def test_changes_continue_after_the_last_received_one(broker: FakeDelivery, proxy: Proxy) -> None:
     fill(broker)
     options = options_of(proxy, starting="earliest")
     table = table_of_snapshot(open_snapshot(options, 1), 1)
     piece = OffsetPartition(3, ROWS - 5, table)
 
-    rows = cut_behind_the_first(change_batches(options, piece, planned_columns(table, STREAM_FIELDS)), proxy)
+    rows = cut_after_first_row(change_batches(options, piece, planned_columns(table, STREAM_FIELDS)), proxy)
 
     assert [row["_offset"] for row in rows] == list(range(3, ROWS - 5))
 
 
-def test_a_broker_that_stays_away_is_not_waited_for_longer_than_is_said(broker: FakeDelivery, proxy: Proxy) -> None:
+def test_a_lost_broker_is_waited_for_no_longer_than_configured(broker: FakeDelivery, proxy: Proxy) -> None:
     fill(broker)
     options = options_of(proxy, splits="1", patience_s="1")
     partition, wanted = partition_of(options)
@@ -100,7 +100,7 @@ def test_a_broker_that_stays_away_is_not_waited_for_longer_than_is_said(broker: 
     assert 1.0 <= time.monotonic() - began < 90.0
 
 
-def test_a_cut_that_is_gone_and_a_stream_that_came_too_late_say_the_way_out(broker: FakeDelivery, proxy: Proxy) -> None:
+def test_a_lost_snapshot_and_a_stream_that_came_too_late_name_the_remedy(broker: FakeDelivery, proxy: Proxy) -> None:
     fill(broker)
     options = options_of(proxy, splits="1")
     partition, wanted = partition_of(options)

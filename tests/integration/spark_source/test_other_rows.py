@@ -1,4 +1,4 @@
-"""A query that continues at a broker set with other rows is refused, in the driver and in a task; everything real."""
+"""A query that continues at a broker set with other rows is refused, in the driver and in a task. No part is a fake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from venus.spark.streaming import ChangesReader
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 EU, US = {"main": {"items": "label = 'EU'"}}, {"main": {"items": "label = 'US'"}}
-#: Other rows of another table are nothing to a stream of this one.
+#: The rows of another table do not matter to a stream of this table.
 ELSEWHERE = {"main": {"items": "label = 'EU'", "others": "amount > 0"}}
 Start = Callable[..., RunningBroker]
 
@@ -57,7 +57,7 @@ def labels(reader: ChangesReader, start: dict[str, Any], end: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("starting", ["full", "earliest"])
-def test_a_query_takes_nothing_of_a_set_with_other_rows(
+def test_a_query_reads_nothing_from_a_set_with_other_rows(
     real_broker: RealBroker, start: Start, feed: Feed, starting: str
 ) -> None:
     chosen = {"eu": EU, "twin": {"main": {"shop.items": "LABEL in ('EU')"}}, "us": US, "elsewhere": ELSEWHERE}
@@ -87,10 +87,8 @@ def test_a_query_takes_nothing_of_a_set_with_other_rows(
     reader.stop()
 
 
-def test_a_task_that_comes_to_a_set_with_other_rows_reads_none_of_them(
-    real_broker: RealBroker, start: Start, feed: Feed
-) -> None:
-    """The driver asked one set, and a task asks another one of the list a moment later."""
+def test_a_task_at_a_set_with_other_rows_reads_none_of_them(real_broker: RealBroker, start: Start, feed: Feed) -> None:
+    """The driver asked one set; a moment later a task asks another one of the list."""
     eu, us = start("eu", real_broker.address, where=EU), start("us", real_broker.address, where=US)
     for broker in (eu, us):
         networks.has(broker.address, real_broker.next_offset)

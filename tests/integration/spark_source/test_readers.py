@@ -1,4 +1,4 @@
-"""The readers of streams as Spark calls them, without Spark: where micro-batches end, and what a piece of one holds."""
+"""Stream readers as Spark calls them, but without Spark: ends of micro-batches, and the changes in each partition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
 
 class FloodedBroker:
-    """A broker that has ten times of what it keeps."""
+    """A broker with ten times the changes that it keeps."""
 
     def __init__(self, broker: RealBroker) -> None:
         self.broker, self.feed = broker, Feed(broker)
@@ -57,7 +57,7 @@ def changes_reader(broker: RealBroker, **options: object) -> ChangesReader:
 
 
 def micro_batch_ends(start: dict[str, Any], latest: Latest, limit: ReadLimit, until: int) -> list[int]:
-    """Return where micro-batches end, one after the other; an attempt that finds nothing yet is repeated."""
+    """Return the ends of consecutive micro-batches; an attempt without changes is repeated."""
     found: list[int] = []
 
     def next_one() -> bool:
@@ -73,7 +73,7 @@ def micro_batch_ends(start: dict[str, Any], latest: Latest, limit: ReadLimit, un
 
 
 def cuts_of(feed: Feed, broker: RealBroker) -> list[int]:
-    """Commit cuts of several batches each, and return where they end; the last one is large."""
+    """Commit cuts of several batches each, and return their end offsets; the last cut is large."""
     found = []
     for n, rows in enumerate((40, 40, 7, 40, 13, 400)):
         feed.cut(*(put(i, "x" * 10, n) for i in range(rows)), batch_rows=9)
@@ -81,7 +81,7 @@ def cuts_of(feed: Feed, broker: RealBroker) -> list[int]:
     return found
 
 
-def test_micro_batches_end_where_cuts_end_whatever_the_limit(broker: RealBroker) -> None:
+def test_micro_batches_end_where_cuts_end_at_every_limit(broker: RealBroker) -> None:
     feed = Feed(broker)
     feed.describe(items())
     cuts = cuts_of(feed, broker)
@@ -107,7 +107,7 @@ def test_micro_batches_end_where_cuts_end_whatever_the_limit(broker: RealBroker)
 
 
 def test_half_a_cut_is_waited_for() -> None:
-    """The other half has not arrived yet: a target would show a transaction in part."""
+    """The other half has not arrived yet: without the wait a target would show part of a transaction."""
     fake = FakeDelivery()
     fake.start()
     feed = Feed(fake)
@@ -128,7 +128,7 @@ def test_half_a_cut_is_waited_for() -> None:
     assert (first, waits, rest) == ([1], [1] * 5, [41])
 
 
-def test_parts_of_cuts_only_if_they_are_asked_for(broker: RealBroker) -> None:
+def test_parts_of_cuts_are_delivered_only_on_request(broker: RealBroker) -> None:
     feed = Feed(broker)
     feed.describe(items())
     cuts = cuts_of(feed, broker)
@@ -141,7 +141,7 @@ def test_parts_of_cuts_only_if_they_are_asked_for(broker: RealBroker) -> None:
     assert max(b - a for a, b in pairwise([0, *found])) <= 20
 
 
-def test_every_change_is_in_one_piece_of_a_micro_batch(broker: RealBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_change_is_in_one_partition_of_a_micro_batch(broker: RealBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("venus.spark.streaming.PIECE_OFFSETS_MIN", 10)
     feed = Feed(broker)
     feed.describe(items(), items(2, "others"))
@@ -163,8 +163,8 @@ def test_every_change_is_in_one_piece_of_a_micro_batch(broker: RealBroker, monke
     assert [row["_gone_before"] for row in rows if row["_gone_before"] is not None] == [52]
 
 
-def test_a_group_holds_back_what_is_not_committed(broker: RealBroker) -> None:
-    """What Spark has committed is acknowledged, and not before: the broker keeps the rest for the group."""
+def test_a_group_keeps_changes_that_spark_has_not_committed(broker: RealBroker) -> None:
+    """Only changes that Spark has committed are acknowledged; the broker keeps the rest for the group."""
     feed = Feed(broker)
     feed.describe(items())
     feed.cut(*(put(i, "x", i) for i in range(30)))
@@ -189,7 +189,7 @@ def test_a_group_holds_back_what_is_not_committed(broker: RealBroker) -> None:
 
 @pytest.fixture
 def flooded_feed(tmp_path: Path) -> Iterator[FloodedBroker]:
-    """Start a broker that keeps a tenth of what it has."""
+    """Start a broker that keeps a tenth of its changes."""
     made = FloodedBroker(RealBroker(tmp_path / "flooded", retain_bytes=1_000))
     made.feed.describe(items())
     made.flood()
@@ -197,8 +197,8 @@ def flooded_feed(tmp_path: Path) -> Iterator[FloodedBroker]:
     made.broker.stop()
 
 
-def count_looks(broker: RealBroker, monkeypatch: pytest.MonkeyPatch, stale: int) -> list[int]:
-    """Let this many looks come just before the broker trims; return the log's start of each look, as they come."""
+def return_stale_starts(broker: RealBroker, monkeypatch: pytest.MonkeyPatch, stale: int) -> list[int]:
+    """Let this many status requests return an outdated log start; return the list of log starts, as they come."""
     found: list[int] = []
     eventually(lambda: business_status(broker.address).log_start > 0, "the trimming")
 
@@ -214,10 +214,10 @@ def count_looks(broker: RealBroker, monkeypatch: pytest.MonkeyPatch, stale: int)
 
 
 @pytest.mark.parametrize("group", ["", "lab"])
-def test_the_earliest_offset_is_looked_for_again_if_the_broker_trims_in_between(
+def test_the_earliest_offset_is_read_again_if_the_broker_trims_in_between(
     flooded_feed: FloodedBroker, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = count_looks(flooded_feed.broker, monkeypatch, stale=2)
+    found = return_stale_starts(flooded_feed.broker, monkeypatch, stale=2)
     reader = changes_reader(flooded_feed.broker, **{"group": group} if group else {})
     start = reader.initialOffset()
 
@@ -233,10 +233,10 @@ def test_the_earliest_offset_is_looked_for_again_if_the_broker_trims_in_between(
     assert min(row["_offset"] for row in rows) == found[-1]
 
 
-def test_a_reader_that_always_comes_too_late_gets_the_reason(
+def test_a_reader_that_always_comes_too_late_gets_an_error(
     flooded_feed: FloodedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = count_looks(flooded_feed.broker, monkeypatch, stale=1_000)
+    found = return_stale_starts(flooded_feed.broker, monkeypatch, stale=1_000)
     reader = changes_reader(flooded_feed.broker)
     start = reader.initialOffset()
     with pytest.raises(OffsetTrimmed):
@@ -245,13 +245,13 @@ def test_a_reader_that_always_comes_too_late_gets_the_reason(
     assert len(found) == LOOKS_MAX
 
 
-def test_what_is_trimmed_behind_the_first_look_is_not_passed_over(
+def test_changes_trimmed_after_the_first_look_are_not_skipped(
     flooded_feed: FloodedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query that has found its beginning, and has nothing yet, may be away while its table's changes are trimmed."""
-    count_looks(flooded_feed.broker, monkeypatch, stale=0)
+    """A query that knows its start and has no change yet may be away while its table's changes are trimmed."""
+    return_stale_starts(flooded_feed.broker, monkeypatch, stale=0)
     reader = changes_reader(flooded_feed.broker)
-    start = {"offset": flooded_feed.broker.next_offset, "epoch": 0}  # nothing yet
+    start = {"offset": flooded_feed.broker.next_offset, "epoch": 0}  # no change yet
     assert reader.latestOffset(start, ReadMaxRows(1)) == start
     flooded_feed.broker.stop()
     flooded_feed.broker.start()
@@ -262,8 +262,8 @@ def test_what_is_trimmed_behind_the_first_look_is_not_passed_over(
     reader.stop()
 
 
-def test_what_spark_may_ask_for_again_is_kept_over_reconnections(tmp_path: Path) -> None:
-    """Planning the next micro-batch opens the stream behind those that Spark has not committed yet."""
+def test_changes_that_spark_may_request_again_are_kept_over_reconnections(tmp_path: Path) -> None:
+    """Planning the next micro-batch opens the stream after changes that Spark has not committed yet."""
     broker = RealBroker(tmp_path / "data", retain_bytes=1_000)
     feed = Feed(broker)
     feed.describe(items())
@@ -279,7 +279,7 @@ def test_what_spark_may_ask_for_again_is_kept_over_reconnections(tmp_path: Path)
     last = micro_batch_ends({"offset": end, "epoch": 0}, reader.latestOffset, ReadAllAvailable(), broker.next_offset)[
         -1
     ]
-    time.sleep(2.5)  # the broker trims each second
+    time.sleep(2.5)  # the broker trims its queue each second
     reader.stop()
 
     again = changes_reader(broker, group="lab")
@@ -292,4 +292,4 @@ def test_what_spark_may_ask_for_again_is_kept_over_reconnections(tmp_path: Path)
     again.stop()
     broker.stop()
 
-    assert len(rows) == end - start["offset"] > 0  # the log may have begun later than at 0 already
+    assert len(rows) == end - start["offset"] > 0  # the log may already begin after 0

@@ -1,4 +1,4 @@
-"""`format("venus")` in a Spark job: full data at a cut, streams of changes, and what they do in trouble."""
+"""`format("venus")` in a Spark job: full data at a cut, streams of changes, and how both survive failures."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def full(spark: SparkSession, broker: KillableBroker, name: str = "shop.items", 
     return spark.read.format("venus").options(address=broker.address, table=name, **texts).load()
 
 
-def test_the_full_data_at_a_cut_in_many_partitions(spark: SparkSession, broker: KillableBroker, feed: Feed) -> None:
+def test_full_data_at_a_cut_in_many_partitions(spark: SparkSession, broker: KillableBroker, feed: Feed) -> None:
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(i, f"label {i}", i) for i in range(2000)), put(1, "o", 1, table=2), batch_rows=300)
     feed.cut(deletion(5), put(7, "seven", None))
@@ -122,7 +122,7 @@ def test_every_type_is_exact(spark: SparkSession, broker: KillableBroker, feed: 
     assert first["money"] == Decimal(big)
     assert (first["number"], first["born"], first["yes"]) == ("1.00", "0001-01-01", True)
     assert third["born"] == "0044-03-15 BC"
-    assert first["at"] == dt.datetime(2026, 3, 29, 2, 30, 0, 1)  # no zone, no summer time
+    assert first["at"] == dt.datetime(2026, 3, 29, 2, 30, 0, 1)  # without a time zone and daylight saving
     assert bytes(first["raw"]) == b"\0"
     assert first["real"] != first["real"]  # NaN
     assert list(second)[1:] == [None] * 8
@@ -134,8 +134,8 @@ def test_every_type_is_exact(spark: SparkSession, broker: KillableBroker, feed: 
     assert "text_columns" in str(refused.value)
 
 
-def test_a_lake_is_read_by_spark(spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path) -> None:
-    """Without VENUS: the state of today, and the changes of two versions of a table beside each other."""
+def test_spark_reads_a_lake(spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path) -> None:
+    """Without VENUS, Spark reads the current state, and the changes of two versions of a table side by side."""
     settings = lakes.settings_of(broker.address, tmp_path / "lake")
     feed.describe(items())
     feed.cut(*(put(i, f"label {i}", i) for i in range(50)))
@@ -171,7 +171,9 @@ MISTAKES: list[tuple[dict[str, str], str]] = [
 ]
 
 
-def test_a_mistake_is_one_line_with_the_way_out(spark: SparkSession, broker: KillableBroker, feed: Feed) -> None:
+def test_a_wrong_option_is_reported_in_one_line_with_the_remedy(
+    spark: SparkSession, broker: KillableBroker, feed: Feed
+) -> None:
     feed.describe(items())
     feed.cut(put(1, "a", 1))
 
@@ -182,7 +184,7 @@ def test_a_mistake_is_one_line_with_the_way_out(spark: SparkSession, broker: Kil
         assert said in last_cause(refused.value)
 
 
-def test_a_table_may_have_columns_that_are_called_like_those_of_venus(
+def test_a_table_may_have_columns_with_names_that_venus_uses(
     spark: SparkSession, broker: KillableBroker, feed: Feed
 ) -> None:
     feed.describe(table(1, "own", column(1, "id", INT), column(2, "_sequence", INT), column(3, "_deleted")))
@@ -215,7 +217,7 @@ SCHEMAS = [
 
 
 @pytest.mark.parametrize(("schema", "said", "hint"), SCHEMAS)
-def test_a_schema_that_does_not_fit_is_refused_by_the_columns_name(
+def test_a_schema_that_does_not_fit_is_refused_by_column_name(
     spark: SparkSession, broker: KillableBroker, feed: Feed, schema: str, said: str, hint: str
 ) -> None:
     feed.describe(items())
@@ -292,7 +294,7 @@ def test_micro_batches_end_where_cuts_end(
 
 
 @pytest.mark.slow
-def test_the_full_data_first_and_then_what_follows_it(
+def test_a_stream_begins_with_the_full_data_and_continues_with_changes(
     spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path
 ) -> None:
     feed.describe(items())
@@ -302,7 +304,7 @@ def test_the_full_data_first_and_then_what_follows_it(
         eventually(lambda: len(stream.batches) == 1, "the full data", timeout_s=WAIT_S)
         feed.cut(put(5, "five", 5), deletion(4))
         stream.wait_for(broker.next_offset)
-        feed.cut(put(6, "six", 6))  # the commit of the one before comes with this one
+        feed.cut(put(6, "six", 6))  # Spark commits the previous batch together with this one
         stream.wait_for(broker.next_offset)
         pinned = next(c for c in business_status(broker.address).consumers if c.group == "lab")
 
@@ -317,7 +319,7 @@ def test_the_full_data_first_and_then_what_follows_it(
 
 
 @pytest.mark.slow
-def test_columns_that_come_and_go_under_a_running_stream(
+def test_columns_appear_and_vanish_under_a_running_stream(
     spark: SparkSession, broker: KillableBroker, feed: Feed, tmp_path: Path
 ) -> None:
     feed.describe(items())
@@ -334,7 +336,7 @@ def test_columns_that_come_and_go_under_a_running_stream(
 
 
 @pytest.mark.slow
-def test_sync_with_spark_applies_exactly_and_outlives_the_broker(
+def test_sync_with_spark_applies_exactly_and_survives_the_brokers_death(
     spark: SparkSession, broker: KillableBroker, feed: Feed, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.support.brokers.feed import applied_offset as applied_offset

@@ -1,4 +1,4 @@
-"""Times in a Spark job: exact whatever zones the session and its machine are in."""
+"""Times in a Spark job are exact in every time zone of the session and its machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def broker(spark_session: SparkSession, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/St_Johns", "Europe/Berlin", "Pacific/Apia"])
-def test_full_data(zone: str, spark_session: SparkSession, broker: KillableBroker, tmp_path: Path) -> None:
+def test_full_data_has_exact_times(
+    zone: str, spark_session: SparkSession, broker: KillableBroker, tmp_path: Path
+) -> None:
     before = spark_session.conf.get("spark.sql.session.timeZone")
     spark_session.conf.set("spark.sql.session.timeZone", zone)
     try:

@@ -1,4 +1,4 @@
-"""Every way in which SQLite lets a row change is captured, exactly."""
+"""Every way in which SQLite can change a row is captured, exactly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_insert_update_delete_and_reinsert(tmp_path: Path) -> None:
         assert shop.copy.content("person") == {("1",): ("x", None), ("2",): ("b", "Bo")}
 
 
-def test_rows_that_were_there_before_are_filled_in_chunks(tmp_path: Path) -> None:
+def test_existing_rows_are_filled_in_chunks(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", PERSON, install=False) as shop:
         shop.app.executemany("INSERT INTO person VALUES (?, ?, ?)", ((n, f"e{n}", "x" * n) for n in range(1, 101)))
         shop.source.installer.install(["*"], [])
@@ -37,7 +37,7 @@ def test_rows_that_were_there_before_are_filled_in_chunks(tmp_path: Path) -> Non
         assert shop.copy.content("person") == {(str(n),): (f"e{n}", "x" * n) for n in range(1, 101)}
 
 
-def test_rolled_back_changes_leave_nothing_and_their_numbers_are_used_again(tmp_path: Path) -> None:
+def test_rolled_back_changes_leave_no_log_rows_and_their_numbers_are_used_again(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.copy.catch_up()
         shop.run(
@@ -50,7 +50,7 @@ def test_rolled_back_changes_leave_nothing_and_their_numbers_are_used_again(tmp_
         assert shop.copy.content("person") == {("3",): ("c", "Cyd")}
 
 
-def test_numbers_are_not_given_twice_after_the_log_was_purged(tmp_path: Path) -> None:
+def test_numbers_are_not_reused_after_the_log_was_purged(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", PERSON) as shop:
         for batch in range(4):
             values = ((n, f"{batch}-{n}") for n in range(800))
@@ -97,7 +97,7 @@ def test_delete_without_where_and_key_shifts(tmp_path: Path) -> None:
         assert shop.copy.content("person") == {}
 
 
-def test_triggers_of_the_application_are_followed(tmp_path: Path) -> None:
+def test_changes_by_triggers_of_the_application_are_captured(tmp_path: Path) -> None:
     ddl = (
         PERSON
         + """
@@ -149,7 +149,7 @@ def test_keys_without_a_type_keep_their_storage_class(tmp_path: Path, declared: 
         assert shop.copy.content("t") == {("c",): ("x",)}
 
 
-def test_one_and_one_point_zero_are_two_keys_where_there_is_no_type(tmp_path: Path) -> None:
+def test_the_integer_1_and_the_real_1_0_are_two_keys_without_a_type(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", "CREATE TABLE t (id PRIMARY KEY NOT NULL, v TEXT);", install=False) as shop:
         shop.run("INSERT INTO t VALUES (1, 'x'), (2.5, 'z')")
         shop.source.installer.install(["*"], [])
@@ -189,7 +189,7 @@ def test_a_key_that_is_a_unique_index_over_required_columns(tmp_path: Path) -> N
         assert shop.copy.content("t") == {("1", "X"): ("p",), ("1", "Y"): ("s",), ("2", "z"): ("r",)}
 
 
-def test_the_rollback_journal_works_too(tmp_path: Path) -> None:
+def test_capture_works_with_the_rollback_journal(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", PERSON, wal=False) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
         shop.source.capture.write_heartbeat()
@@ -199,7 +199,7 @@ def test_the_rollback_journal_works_too(tmp_path: Path) -> None:
         assert any("journal_mode" in f.message and not f.blocks for f in shop.source.installer.check(["*"], []))
 
 
-def test_a_wide_row_is_a_section_of_its_own_and_reading_stays_within_bounds(tmp_path: Path) -> None:
+def test_a_wide_row_gets_its_own_section_and_memory_stays_limited(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", "CREATE TABLE t (id INTEGER PRIMARY KEY, b BLOB);") as shop:
         shop.copy.catch_up()
         sizes = [10, 3_000_000, 10, 400_000, 400_000, 400_000, 10]
@@ -244,7 +244,7 @@ def test_every_statement_finds_its_rows_through_the_key(tmp_path: Path, ddl: str
             assert not any("TEMP B-TREE" in step for step in plan), plan
 
 
-def test_a_fill_skips_nothing_where_the_key_orders_otherwise_than_its_columns(tmp_path: Path) -> None:
+def test_a_fill_skips_no_row_if_the_key_has_another_order_than_its_columns(tmp_path: Path) -> None:
     ddl = """
         CREATE TABLE t (a TEXT COLLATE NOCASE NOT NULL, b TEXT NOT NULL);
         CREATE UNIQUE INDEX k ON t (b COLLATE NOCASE, a COLLATE BINARY);

@@ -1,4 +1,4 @@
-"""What ALTER TABLE does to values: no trigger fires, and sometimes not a letter of the definition is another one."""
+"""ALTER TABLE changes values without a trigger, and sometimes without changing the text of the definition."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ REFILLED = [
     ANEW,
     f"BEGIN; {ANEW}; COMMIT",
     f"{ANEW} DEFAULT 9",
-    # trade names
+    # two columns exchange their names
     "ALTER TABLE item RENAME b TO x; ALTER TABLE item RENAME c TO b; ALTER TABLE item RENAME x TO c",
     "ALTER TABLE item DROP COLUMN twice; ALTER TABLE item ADD COLUMN twice INT AS (a * 3)",
-    # takes the place and the name of what was dropped: the text ends as if the last one was
+    # a column takes the place and the name of a dropped one: the text ends as if the last one had been dropped
     "ALTER TABLE item DROP COLUMN b; ALTER TABLE item RENAME c TO b",
     "ALTER TABLE item DROP COLUMN b; ALTER TABLE item RENAME c TO b; ALTER TABLE item ADD COLUMN c INT",
-    # behind statements that need a change of the dictionary each
+    # hidden behind statements that change the dictionary's version once each
     f"{ANEW}; CREATE INDEX by_b ON item (b); CREATE TABLE new (id INTEGER PRIMARY KEY)",
     f"DROP TABLE loose; {ANEW}",
-    # renames many tables at once, which account for no statements
+    # renames many internal tables, which explains more dictionary changes than one statement makes
     f"ALTER TABLE words RENAME TO texts; {ANEW}",
     f"ALTER TABLE words RENAME TO texts; VACUUM; VACUUM; VACUUM; {ANEW}",
     f"VACUUM; {ANEW}",
@@ -64,32 +64,32 @@ LOOSE = """
 
 
 def run(shop: Shop, script: str) -> None:
-    """As `Shop.run`, with bodies of triggers."""
+    """Execute a script as `Shop.run` does, including bodies of triggers."""
     for statement in [script] if "TRIGGER" in script else script.split("; "):
         shop.app.execute(statement)
 
 
 def follow(shop: Shop) -> None:
-    """Install, capture what there is, and compare; the loose tables have no owner."""
+    """Install, capture all rows, and compare; the loose tables are not captured."""
     shop.source.installer.install(["item", "other"], [])
     shop.copy.catch_up()
     shop.source.capture.refresh_schemas()
 
 
 def tables_to_read(shop: Shop) -> list[str]:
-    """Return the tables that are to be read."""
+    """Return the tables that are not completely filled."""
     return [t.schema.name for t in shop.source.registry.read_registered_tables() if not t.fill.done]
 
 
 def is_same(shop: Shop) -> bool:
-    """Whether the copy has what the application sees."""
+    """Return whether the copy has the rows that the application sees."""
     shop.source.capture.refresh_schemas()
     shop.copy.catch_up()
     table_id = shop.copy.id_of("item")
     states = {t.schema.table_id: t.state for t in shop.source.registry.read_registered_tables()}
     cursor = shop.app.execute("SELECT * FROM item ORDER BY id")
     names = [d[0] for d in cursor.description]
-    # the copy keeps what was dropped
+    # the copy keeps dropped columns
     copied = [[row[n] for n in names] for row in shop.copy.follower.rows("item").values()]
     there = [[None if value is None else str(value) for value in row] for row in cursor]
     return states[table_id] == "ACTIVE" and copied == there
@@ -104,7 +104,7 @@ def test_values_that_alter_table_has_changed_are_read_again(tmp_path: Path, scri
 
 
 @pytest.mark.parametrize("script", LEFT_ALONE)
-def test_what_leaves_the_values_as_they_are_is_no_reason_to_read_them_again(tmp_path: Path, script: str) -> None:
+def test_ddl_that_changes_no_value_causes_no_new_fill(tmp_path: Path, script: str) -> None:
     with open_shop(tmp_path / "a.db", ITEM + LOOSE, install=False) as shop:
         follow(shop)
         run(shop, script)
@@ -163,7 +163,7 @@ def test_a_text_that_was_edited_by_hand_is_read_again(tmp_path: Path) -> None:
         assert shop.app.execute("SELECT twice FROM item WHERE id = 1").fetchone() == (15,)
 
 
-def test_what_is_noted_of_the_dictionary_is_no_news_of_a_table(tmp_path: Path) -> None:
+def test_the_stored_dictionary_version_is_not_taken_as_a_change_of_a_table(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         before = shop.source.registry.read_registry_fingerprint()
@@ -172,7 +172,7 @@ def test_what_is_noted_of_the_dictionary_is_no_news_of_a_table(tmp_path: Path) -
         assert shop.source.registry.read_registry_fingerprint() == before
 
 
-def test_a_registry_that_has_no_place_for_it_is_captured_as_ever(tmp_path: Path) -> None:
+def test_a_registry_without_the_definitions_is_captured_as_before(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         shop.run("DELETE FROM venus_captured_table WHERE name = 'venus_heartbeat'")
@@ -188,7 +188,7 @@ def test_only_the_table_that_was_altered_is_read_again(tmp_path: Path) -> None:
         assert tables_to_read(shop) == ["item"]
 
 
-def test_an_installation_explains_what_it_makes(tmp_path: Path) -> None:
+def test_an_installations_own_ddl_is_recognised(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         shop.source.installer.install(["item"], [])
         shop.copy.catch_up()
@@ -198,7 +198,7 @@ def test_an_installation_explains_what_it_makes(tmp_path: Path) -> None:
         assert tables_to_read(shop) == ["other"]
 
 
-def test_triggers_that_are_made_again_are_no_reason_to_read_the_other_tables(tmp_path: Path) -> None:
+def test_recreated_triggers_cause_no_fill_of_other_tables(tmp_path: Path) -> None:
     ddl = ITEM + "CREATE UNIQUE INDEX last ON other (n);"
     with open_shop(tmp_path / "a.db", ddl, install=False) as shop:
         follow(shop)
@@ -210,7 +210,7 @@ def test_triggers_that_are_made_again_are_no_reason_to_read_the_other_tables(tmp
         assert tables_to_read(shop) == []
 
 
-def test_an_installation_hides_nothing_that_came_before(tmp_path: Path) -> None:
+def test_an_installation_hides_no_earlier_change(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         run(shop, ANEW)
@@ -218,7 +218,7 @@ def test_an_installation_hides_nothing_that_came_before(tmp_path: Path) -> None:
         assert is_same(shop)
 
 
-def test_what_happened_while_capture_was_away_is_noticed(tmp_path: Path) -> None:
+def test_changes_while_capture_was_away_are_noticed(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         run(shop, ANEW)
@@ -232,7 +232,7 @@ def test_what_happened_while_capture_was_away_is_noticed(tmp_path: Path) -> None
         assert "item" in tables_to_read(shop)
 
 
-def test_what_is_altered_right_behind_a_comparison_is_not_taken_for_compared(
+def test_a_change_right_after_a_comparison_does_not_count_as_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
@@ -263,7 +263,7 @@ def test_a_paused_table_is_read_again_when_it_continues(tmp_path: Path) -> None:
         assert is_same(shop)
 
 
-def test_an_installation_of_an_older_version_notes_what_there_is(tmp_path: Path) -> None:
+def test_an_installation_of_an_older_version_records_the_current_state(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         shop.run(
@@ -278,7 +278,7 @@ def test_an_installation_of_an_older_version_notes_what_there_is(tmp_path: Path)
         assert is_same(shop)
 
 
-def test_a_file_that_went_back_is_read_again(tmp_path: Path) -> None:
+def test_a_file_that_was_restored_is_read_again(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", ITEM, install=False) as shop:
         follow(shop)
         shop.run("PRAGMA schema_version = 3")

@@ -1,4 +1,4 @@
-"""Installing and uninstalling: what is shown is what is done, twice is once, and nothing stays behind."""
+"""Installation and removal: printed statements are the executed ones, repetition changes nothing, nothing is left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dictionary(file: Path) -> list[object]:
 
 
 @pytest.mark.parametrize("ddl", [SHOP, "CREATE TABLE t (id INTEGER PRIMARY KEY);"])
-def test_uninstalling_leaves_the_file_as_it_was(tmp_path: Path, ddl: str) -> None:
+def test_uninstalling_restores_the_file(tmp_path: Path, ddl: str) -> None:
     with open_shop(tmp_path / "a.db", ddl, install=False) as shop:
         before = dictionary(shop.file)
         shop.source.installer.install(["*"], [])
@@ -54,7 +54,7 @@ def test_uninstalling_leaves_the_file_as_it_was(tmp_path: Path, ddl: str) -> Non
         shop.run(f"DELETE FROM {table}; INSERT INTO {table} (id) VALUES (99)")
 
 
-def test_the_plans_are_what_is_executed(tmp_path: Path) -> None:
+def test_the_printed_plans_are_executed(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", SHOP, install=False) as shop:
         before = dictionary(shop.file)
         plan = shop.source.installer.plan_install(["*"], [])
@@ -73,7 +73,7 @@ def test_the_plans_are_what_is_executed(tmp_path: Path) -> None:
         assert dictionary(shop.file) == before
 
 
-def test_a_plan_run_by_hand_is_an_installation(tmp_path: Path) -> None:
+def test_a_plan_executed_by_hand_is_an_installation(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", SHOP, install=False) as shop:
         for step in shop.source.installer.plan_install(["*"], []):
             shop.app.execute(step.sql).fetchall()
@@ -83,7 +83,7 @@ def test_a_plan_run_by_hand_is_an_installation(tmp_path: Path) -> None:
         assert shop.copy.content("person") == {("1",): ("a",)}
 
 
-def test_installing_twice_changes_nothing_and_a_lost_trigger_is_made_again(tmp_path: Path) -> None:
+def test_a_second_installation_changes_nothing_but_recreates_a_lost_trigger(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", SHOP) as shop:
         shop.copy.catch_up()
         assert [s.what for s in shop.source.installer.install(["*"], []) if not s.exists] == []
@@ -105,7 +105,7 @@ def test_installing_twice_changes_nothing_and_a_lost_trigger_is_made_again(tmp_p
         assert ("5",) in shop.copy.content("person")
 
 
-def test_a_lost_log_table_is_made_again_from_the_start(tmp_path: Path) -> None:
+def test_a_lost_log_table_is_recreated_and_filled_again(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", SHOP) as shop:
         shop.run("INSERT INTO person VALUES (5, 'b')")
         shop.copy.catch_up()
@@ -113,14 +113,14 @@ def test_a_lost_log_table_is_made_again_from_the_start(tmp_path: Path) -> None:
         with pytest.raises(sqlite3.OperationalError):
             shop.run("INSERT INTO person VALUES (6, 'c')")
         shop.source.installer.install(["*"], [])
-        shop.rows("SELECT id FROM person")  # after the error, SQLite reads the dictionary again only for this
+        shop.rows("SELECT id FROM person")  # after the error, only this makes SQLite read the dictionary again
         shop.run("INSERT INTO person VALUES (6, 'c')")
         shop.copy.catch_up()
 
         assert ("6",) in shop.copy.content("person")
 
 
-def test_tables_chosen_later_join(tmp_path: Path) -> None:
+def test_tables_selected_later_are_added(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", SHOP, install=False) as shop:
         shop.source.installer.install(["person"], [])
         shop.copy.catch_up()
@@ -138,7 +138,7 @@ def test_tables_chosen_later_join(tmp_path: Path) -> None:
         ]
 
 
-def test_a_writer_that_is_active_during_the_installation_loses_nothing(tmp_path: Path) -> None:
+def test_a_writer_that_is_active_during_the_installation_loses_no_row(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", SHOP, install=False) as shop:
         shop.run("BEGIN IMMEDIATE; INSERT INTO person VALUES (5, 'open')")
         installing = threading.Thread(target=shop.source.installer.install, args=(["*"], []))
@@ -176,7 +176,7 @@ def test_a_writer_that_is_active_during_the_installation_loses_nothing(tmp_path:
         ),
     ],
 )
-def test_what_cannot_be_carried_is_refused_and_nothing_is_installed(
+def test_tables_that_cannot_be_carried_are_refused_and_nothing_is_installed(
     tmp_path: Path, ddl: str, says: str, way_out: str
 ) -> None:
     with open_shop(tmp_path / "a.db", ddl, install=False) as shop:
@@ -188,7 +188,7 @@ def test_what_cannot_be_carried_is_refused_and_nothing_is_installed(
         shop.source.installer.install(["*"], ["t"])
 
 
-def test_a_check_only_reads_and_names_what_it_leaves_out(tmp_path: Path) -> None:
+def test_a_check_only_reads_and_names_excluded_objects(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", SHOP + "INSERT INTO person (email) VALUES ('nul' || char(0) || '!');") as shop:
         before = dictionary(shop.file)
         version = shop.app.execute("PRAGMA data_version").fetchone()
@@ -220,7 +220,7 @@ def test_an_index_ordered_by_the_applications_own_collation_is_refused(tmp_path:
         app.close()
 
 
-def test_a_file_that_is_not_there_or_is_no_database_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_file_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(DatabaseUnavailable, match="no such file"):
         SqliteSource(tmp_path / "none.db")
     assert not (tmp_path / "none.db").exists()
@@ -229,7 +229,7 @@ def test_a_file_that_is_not_there_or_is_no_database_is_one_clear_line(tmp_path: 
         SqliteSource(tmp_path / "text.db")
 
 
-def test_capturing_without_an_installation_is_one_clear_line(tmp_path: Path) -> None:
+def test_capture_without_an_installation_is_reported_in_one_line(tmp_path: Path) -> None:
     with (
         open_shop(tmp_path / "a.db", SHOP, install=False) as shop,
         pytest.raises(NotInstalled, match="not installed") as e,

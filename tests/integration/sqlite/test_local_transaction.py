@@ -1,4 +1,4 @@
-"""The local transaction: all of it or nothing, in one epoch, exactly what the snapshot saw."""
+"""The local transaction is atomic, belongs to one epoch, and deletes exactly the rows that the snapshot read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_everything(shop: Shop) -> list[object]:
     return [shop.app.execute(f"SELECT * FROM venus_{name}").fetchall() for name in names]
 
 
-def test_a_raised_epoch_fences_the_cut_that_is_open(tmp_path: Path) -> None:
+def test_a_raised_epoch_fences_the_open_cut(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", DDL) as shop:
         shop.run("INSERT INTO t VALUES (1, 'a')")
         cut = shop.source.capture.open_cut([])
@@ -72,7 +72,7 @@ def test_a_cut_that_was_not_read_to_its_end_cannot_be_committed(tmp_path: Path) 
         assert len(shop.copy.content("t")) == 21
 
 
-def test_what_is_written_while_a_cut_is_open_belongs_to_the_next(tmp_path: Path) -> None:
+def test_changes_written_while_a_cut_is_open_belong_to_the_next(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", DDL) as shop:
         shop.copy.catch_up()
         shop.run("INSERT INTO t VALUES (1, 'old')")
@@ -89,7 +89,7 @@ def test_what_is_written_while_a_cut_is_open_belongs_to_the_next(tmp_path: Path)
         assert shop.copy.content("t") == {("1",): ("new",), ("2",): ("late",)}
 
 
-def test_batches_are_answered_and_forgotten(tmp_path: Path) -> None:
+def test_batches_are_answered_and_then_forgotten(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", DDL) as shop:
         for n in range(3):
             shop.run(f"INSERT INTO t VALUES ({n}, 'x')")
@@ -122,9 +122,7 @@ def test_a_review_waits_for_the_local_transaction_that_is_just_committing(tmp_pa
         assert child.communicate(timeout=60)[0] == "[7]\n"
 
 
-def test_waiting_for_the_lock_ends_with_an_error_that_may_be_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_for_the_lock_ends_with_a_retryable_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_shop(tmp_path / "a.db", DDL) as shop:
         monkeypatch.setattr(locks, "LOCK_WAIT_S", 0.1)
         shop.run("BEGIN IMMEDIATE")

@@ -35,7 +35,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 @pytest.fixture
 def lock_out_others(shop: Shop) -> Iterator[None]:
-    """Have the application lock all others out for nine tenths of the time."""
+    """Lock all other sessions out, as an application does, for nine tenths of the time."""
     done = threading.Event()
 
     def write() -> None:

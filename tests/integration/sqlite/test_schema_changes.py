@@ -1,4 +1,4 @@
-"""The application's DDL continues; what it changes is noticed, and nothing is lost unseen."""
+"""The application's DDL continues; its changes are noticed, and no row is lost silently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def table(shop: Shop, name: str = "person") -> RegisteredTable:
     return next(t for t in shop.source.registry.read_registered_tables() if t.schema.name == name)
 
 
-def test_a_cut_never_reads_by_an_old_dictionary(tmp_path: Path) -> None:
+def test_a_cut_never_reads_with_an_outdated_dictionary(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
         shop.copy.catch_up()
@@ -44,7 +44,7 @@ def test_a_new_column_makes_a_new_version_and_is_filled(tmp_path: Path) -> None:
         assert shop.copy.content("person") == {("1",): ("a", "x", "7"), ("2",): ("b", "Bob", "7")}
 
 
-def test_a_dropped_columns_number_is_never_given_again(tmp_path: Path) -> None:
+def test_a_dropped_columns_number_is_never_reused(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.copy.catch_up()
         shop.run("ALTER TABLE person DROP COLUMN name")
@@ -57,7 +57,7 @@ def test_a_dropped_columns_number_is_never_given_again(tmp_path: Path) -> None:
         assert [c.number for c in added.columns] == [1, 2, 4]
 
 
-def test_renamed_columns_keep_their_number_the_key_too(tmp_path: Path) -> None:
+def test_renamed_columns_keep_their_number_also_in_the_key(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
         shop.copy.catch_up()
@@ -73,7 +73,7 @@ def test_renamed_columns_keep_their_number_the_key_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["DROP TABLE person", "ALTER TABLE person RENAME TO people"])
-def test_a_table_that_is_gone_waits_for_an_operator_and_the_others_continue(tmp_path: Path, script: str) -> None:
+def test_a_dropped_table_waits_for_an_operator_and_the_others_continue(tmp_path: Path, script: str) -> None:
     with open_shop(tmp_path / "a.db", PERSON + "CREATE TABLE other (id INTEGER PRIMARY KEY);") as shop:
         shop.copy.catch_up()
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
@@ -88,7 +88,7 @@ def test_a_table_that_is_gone_waits_for_an_operator_and_the_others_continue(tmp_
         assert not [r for r in shop.rows("SELECT name FROM sqlite_master") if "venus" in str(r)]
 
 
-def test_a_table_rebuilt_by_a_migration_tool_has_lost_its_triggers_and_says_so(tmp_path: Path) -> None:
+def test_a_table_rebuilt_by_a_migration_tool_without_triggers_is_reported(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", PERSON) as shop:
         shop.run("INSERT INTO person VALUES (1, 'a', 'Ada')")
         shop.copy.catch_up()
@@ -140,7 +140,7 @@ def test_a_new_unique_index_needs_its_own_trigger(tmp_path: Path) -> None:
         assert shop.copy.content("person") == {("2",): ("b", "x")}
 
 
-def test_a_restart_ordered_while_a_chunk_is_under_way_stands(tmp_path: Path) -> None:
+def test_a_restart_of_a_fill_is_kept_while_a_chunk_is_in_progress(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", PERSON, install=False) as shop:
         shop.app.executemany("INSERT INTO person (email) VALUES (?)", ((str(n),) for n in range(10)))
         shop.source.installer.install(["*"], [])

@@ -1,4 +1,4 @@
-"""SQLite stores any value anywhere: one that cannot be carried halts its table, is named, and nothing is lost."""
+"""SQLite stores any value in any column: a value that cannot be carried halts its table by name; nothing is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fill(shop: Shop) -> FillState:
     ("value", "column"),
     [("'soon'", "d"), ("20260101", "d"), ("x'ff'", "d"), ("CAST(x'ff' AS TEXT)", "n"), ("1.5", "n")],
 )
-def test_the_table_halts_with_the_row_named_and_the_others_continue(tmp_path: Path, value: str, column: str) -> None:
+def test_the_table_halts_with_its_row_named_and_the_others_continue(tmp_path: Path, value: str, column: str) -> None:
     with open_shop(tmp_path / "a.db", DDL) as shop:
         shop.copy.catch_up()
         shop.run(f"INSERT INTO t (id, {column}) VALUES (7, {value}); INSERT INTO other VALUES (1)")
@@ -48,7 +48,7 @@ def test_the_table_halts_with_the_row_named_and_the_others_continue(tmp_path: Pa
         assert set(shop.copy.content("t")) == {("7",), ("8",)}
 
 
-def test_a_fill_halts_too_and_continues_where_it_was(tmp_path: Path) -> None:
+def test_a_fill_halts_too_and_continues_at_its_position(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", DDL, install=False) as shop:
         shop.app.executemany("INSERT INTO t (id, n) VALUES (?, 1)", ((n,) for n in range(30)))
         shop.source.installer.install(["*"], [])
@@ -81,7 +81,7 @@ def test_a_null_in_a_key_halts_the_table(tmp_path: Path) -> None:
         assert shop.copy.content("t") == {("a",): ("x",), ("b",): ("y",)}
 
 
-def test_a_row_that_no_message_can_carry_halts_its_table(tmp_path: Path) -> None:
+def test_a_row_that_fits_into_no_message_halts_its_table(tmp_path: Path) -> None:
     with open_shop(tmp_path / "a.db", DDL + "CREATE TABLE doc (id INTEGER PRIMARY KEY, body BLOB);") as shop:
         shop.copy.catch_up()
         shop.run("INSERT INTO doc VALUES (7, zeroblob(16000000)), (8, x'00'); INSERT INTO other VALUES (1)")

@@ -1,4 +1,4 @@
-"""Rows that SQLite removes to make room for others, or because of them: each is captured or noticed."""
+"""Rows that SQLite deletes because they conflict with others or refer to them: each deletion is captured or noticed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ from tests.support.databases.sqlite import open_shop
         ("a INT, u TEXT GENERATED ALWAYS AS (a % 3) STORED UNIQUE, id INTEGER PRIMARY KEY", "", "SELECT 1"),
     ],
 )
-def test_rows_that_a_conflict_removes_are_noticed(
+def test_rows_that_a_conflict_deletes_are_noticed(
     tmp_path: Path, recursive: int, ddl: str, before: str, statement: str
 ) -> None:
     with open_shop(
@@ -108,7 +108,7 @@ def test_rows_that_a_conflict_removes_are_noticed(
         'ON "t" ([u], "n") WHERE "n" IS NOT NULL -- and so on',
     ],
 )
-def test_victims_are_found_through_every_kind_of_unique_index(tmp_path: Path, recursive: int, index: str) -> None:
+def test_deleted_rows_are_found_through_every_kind_of_unique_index(tmp_path: Path, recursive: int, index: str) -> None:
     ddl = f"CREATE TABLE t (id INTEGER PRIMARY KEY, u TEXT, n INT); CREATE UNIQUE INDEX odd {index};"
     with open_shop(tmp_path / "a.db", ddl) as shop:
         shop.app.execute(f"PRAGMA recursive_triggers = {recursive}")
@@ -127,7 +127,7 @@ def test_victims_are_found_through_every_kind_of_unique_index(tmp_path: Path, re
         assert set(shop.copy.content("t")) == {(str(row[0]),) for row in shop.rows("SELECT id FROM t")}
 
 
-def test_victims_through_a_generated_column(tmp_path: Path) -> None:
+def test_deleted_rows_are_found_through_a_generated_column(tmp_path: Path) -> None:
     ddl = "CREATE TABLE t (id INTEGER PRIMARY KEY, a INT, g INT GENERATED ALWAYS AS (a % 3) VIRTUAL UNIQUE);"
     with open_shop(tmp_path / "a.db", ddl) as shop:
         shop.run("INSERT INTO t (id, a) VALUES (1, 1), (2, 2)")
@@ -138,7 +138,7 @@ def test_victims_through_a_generated_column(tmp_path: Path) -> None:
         assert shop.copy.content("t") == {("2",): ("7", "1")}
 
 
-def test_foreign_key_cascades_are_captured_also_behind_a_victim(tmp_path: Path) -> None:
+def test_foreign_key_cascades_are_captured_also_of_a_conflicting_row(tmp_path: Path) -> None:
     ddl = """
         CREATE TABLE parent (id INTEGER PRIMARY KEY, u TEXT UNIQUE);
         CREATE TABLE child (id INTEGER PRIMARY KEY, p INT REFERENCES parent ON DELETE CASCADE ON UPDATE CASCADE);

@@ -1,4 +1,4 @@
-"""Writers against the poller: nothing is lost, and the application never waits long for VENUS."""
+"""Writers against the poller: no change is lost, and the application never waits long for VENUS."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ACTIONS = (
 
 
 def write(file: Path, seed: int, ended: threading.Event, waits: list[float], errors: list[BaseException]) -> None:
-    """Be an application: short random transactions, some rolled back, some held open for a while."""
+    """Write as an application: short random transactions, some rolled back, some held open for a while."""
     draw = random.Random(seed)
     app = application(file)
     app.execute("PRAGMA busy_timeout = 60000")
@@ -115,7 +115,7 @@ def log_length(shop: Shop) -> int:
 
 
 @pytest.mark.parametrize("seconds", [4, pytest.param(40, marks=pytest.mark.slow)])
-def test_four_writers_lose_nothing_and_do_not_wait(
+def test_four_writers_lose_no_change_and_do_not_wait(
     tmp_path: Path, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_shop(tmp_path / "a.db", DDL) as shop:
@@ -134,7 +134,9 @@ def test_four_writers_lose_nothing_and_do_not_wait(
         assert max(held) < 5, "an application with SQLite's usual busy timeout of 5 s never sees an error"
 
 
-def test_the_lock_is_held_briefly_however_much_was_consumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_is_held_briefly_however_many_log_rows_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_shop(tmp_path / "a.db", DDL) as shop:
         shop.app.execute("BEGIN")
         shop.app.executemany("INSERT INTO a (id, v) VALUES (?, 1)", ((n,) for n in range(100_000)))
@@ -153,11 +155,11 @@ def test_the_lock_is_held_briefly_however_much_was_consumed(tmp_path: Path, monk
         assert max(held) < 5
 
 
-def test_a_commit_that_locks_all_others_out_is_waited_for(tmp_path: Path) -> None:
-    """Without WAL; a reconnection for each would carry large rows again."""
+def test_capture_waits_for_a_commit_that_locks_all_others_out(tmp_path: Path) -> None:
+    """Without WAL; otherwise a reconnection would carry large rows again each time."""
     with open_shop(tmp_path / "a.db", DDL, wal=False) as shop:
         shop.copy.catch_up()
-        shop.source.capture.write_heartbeat()  # behind a transaction of its own
+        shop.source.capture.write_heartbeat()  # after a transaction of the application
 
         def look() -> None:
             shop.source.registry.read_registered_tables()

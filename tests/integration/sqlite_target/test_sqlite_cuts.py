@@ -1,4 +1,4 @@
-"""Cuts at a SQLite target: readers see whole ones, writers are waited for by name, refused rows wait in quarantine."""
+"""Cuts at a SQLite target: readers see whole cuts, writers are named while it waits, refused rows are quarantined."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def place_of(stage: Stage) -> SqlitePlace:
 
 @contextmanager
 def watched_labels(place: SqlitePlace) -> Iterator[set[tuple[int, int]]]:
-    """Collect (rows, different labels) of the table as another program reads them all the while."""
+    """Collect (rows, different labels) of the table as another program repeatedly reads them."""
     seen: set[tuple[int, int]] = set()
     ended = threading.Event()
 
@@ -52,7 +52,7 @@ def watched_labels(place: SqlitePlace) -> Iterator[set[tuple[int, int]]]:
 
 
 def test_a_reader_never_sees_half_of_a_cut(stage: Stage) -> None:
-    """Every cut gives all rows another label; the large ones are written in pieces while they arrive."""
+    """Every cut gives all rows another label; large cuts are written in pieces while they arrive."""
     stage.feed.describe(items())
     stage.feed.cut(*(put(i, "0", i) for i in range(300)))
     stage = stage.configure(apply={"cut_group_rows_max": 50})
@@ -107,7 +107,7 @@ def test_another_writer_is_waited_for_and_named(stage: Stage, monkeypatch: pytes
     stage.compare_tables()
 
 
-def test_a_writer_that_stays_does_not_end_the_loop(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_holds_its_lock_does_not_end_the_loop(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "LOCK_WAIT_S", 0.2)
     stage.feed.describe(items())
     stage.feed.cut(put(1, "a", 1))
@@ -185,7 +185,7 @@ def test_a_table_follows_its_columns_and_halts_at_another_key(stage: Stage) -> N
     assert "`venus migrate --target s --empty-meanwhile` loads it again" in stage.table("shop.items").reason
 
 
-def test_a_new_table_that_is_there_already_halts_alone(stage: Stage) -> None:
+def test_a_new_table_that_already_exists_halts_alone(stage: Stage) -> None:
     stage.feed.describe(items())
     stage.feed.cut(put(1, "a", 1))
     stage.target.load()
@@ -221,7 +221,7 @@ def test_foreign_keys_act_for_the_application_and_not_for_venus(stage: Stage) ->
     stage.feed.cut(put(1, "a", 1), put(1, "child", 1, table=2))
     stage.target.load()
     with stage.follow_in_thread():
-        stage.feed.cut(deletion(1))  # before its child, in a cut of its own
+        stage.feed.cut(deletion(1))  # the parent comes before its child, in an earlier cut
         stage.feed.cut(deletion(1, table=2))
         stage.wait_until_applied(stage.feed.broker.next_offset)
     stage.compare_tables()

@@ -14,7 +14,7 @@ __all__ = ["broker", "feed", "real"]
 
 @pytest.fixture
 def e2e(request: pytest.FixtureRequest, tmp_path: Path, database: str, second_database: str) -> Iterator[EndToEnd]:
-    """Make a module's TABLES in one database, and take its STEPS towards the other."""
+    """Make a module's TABLES in one database, and carry out its STEPS towards the other one."""
     query(database, request.module.TABLES)
     with end_to_end(tmp_path, database, second_database) as made:
         for step in request.module.STEPS:

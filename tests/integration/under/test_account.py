@@ -1,4 +1,4 @@
-"""The counters close: every change below the applied offset is known to be applied, quarantined, skipped or held."""
+"""The counters add up: every change below the applied offset counts as applied, quarantined, skipped or held."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from venus.config import Settings
 pytestmark = pytest.mark.integration
 
 BEAT = table(9, "venus_heartbeat", column(1, "id", INT), column(2, "beat_at", INT))
-#: The ways of rows into a target: in one round trip, and through staging tables, in pieces.
+#: Paths of rows into a target: in one round trip, or through staging tables in pieces.
 WAYS = {"at once": {}, "staged": {"keyed_rows_max": 0, "cut_group_rows_max": 30}}
 
 
@@ -69,8 +69,8 @@ def start(feed: Feed, database: str, *, rows: int = 30, **options: Any) -> Setti
     return settings
 
 
-def live(feed: Feed, cuts: int, seed: int = 3) -> None:
-    """Write cuts in which keys come more than once, with heartbeats among them and an empty batch."""
+def write_cuts(feed: Feed, cuts: int, seed: int = 3) -> None:
+    """Write cuts in which keys occur repeatedly, with heartbeats among them and an empty batch."""
     rng = random.Random(seed)
     for n in range(cuts):
         keys = rng.choices(range(1, 40), k=8)
@@ -79,8 +79,8 @@ def live(feed: Feed, cuts: int, seed: int = 3) -> None:
     feed.cut()
 
 
-def metric(feed: Feed) -> float | None:
-    """Return what the broker exports of target a."""
+def unaccounted_rows(feed: Feed) -> float | None:
+    """Return the broker's metric of unaccounted rows for target a."""
     assert isinstance(feed.broker, RealBroker)
     with urlopen(f"http://{feed.broker.http_address}/metrics", timeout=30) as answer:
         found = re.search(
@@ -90,7 +90,7 @@ def metric(feed: Feed) -> float | None:
 
 
 def wait_until_accounted(settings: Settings, feed: Feed, database: str) -> None:
-    """Wait until everything below the newest offset has been dealt with; nothing may be missing, ever."""
+    """Wait until everything below the newest offset was processed; no row may ever be unaccounted for."""
     wait_until_caught_up(database, feed.broker)
     assert read_progress(settings, "a").unaccounted == 0
 
@@ -109,18 +109,18 @@ def check_equal(feed: Feed, database: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_is_unaccounted_for_whatever_happens_to_a_table(way: str, database: str, feed: Feed) -> None:
+def test_every_row_is_accounted_for_whatever_happens_to_a_table(way: str, database: str, feed: Feed) -> None:
     settings = start(feed, database, apply=WAYS[way])
     with following(settings, "a"):
-        live(feed, 12)
+        write_cuts(feed, 12)
         wait_until_accounted(settings, feed, database)
 
         pause(settings, "a", ["items"])
-        live(feed, 6, seed=4)
+        write_cuts(feed, 6, seed=4)
         wait_until_accounted(settings, feed, database)
         assert read_table_states(settings, "a")[0].rows_held > 0
         resume(settings, "a", ["items"])
-        live(feed, 6, seed=5)
+        write_cuts(feed, 6, seed=5)
         wait_until_active(settings)
         wait_until_accounted(settings, feed, database)
         assert read_table_states(settings, "a")[0].rows_held == 0
@@ -138,7 +138,7 @@ def test_nothing_is_unaccounted_for_whatever_happens_to_a_table(way: str, databa
         query(database, NO_CHECK)
 
         feed.truncate(1, put(5, "after", 1))
-        live(feed, 4, seed=6)
+        write_cuts(feed, 4, seed=6)
         before = feed.sweep_begin(1)
         feed.cut(*(put(int(str(key[0])), f"met {key[0]!s}", 1) for key in list(feed.model[1])[:3]))
         met = {key: row for key, row in feed.model[1].items() if str(row[0]).startswith("met")}
@@ -148,15 +148,15 @@ def test_nothing_is_unaccounted_for_whatever_happens_to_a_table(way: str, databa
 
         query(database, "DELETE FROM shop.items")
         request_resync(settings, "a", "items")
-        live(feed, 6, seed=7)
+        write_cuts(feed, 6, seed=7)
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         wait_until_accounted(settings, feed, database)
-        eventually(lambda: metric(feed) == 0, "the metric")
+        eventually(lambda: unaccounted_rows(feed) == 0, "the metric")
         check_equal(feed, database)
     assert target_problems(open_target(settings, "a").read_view(), None) == []
 
 
-def test_what_waits_in_quarantine_is_accounted_for(database: str, feed: Feed) -> None:
+def test_quarantined_rows_are_accounted_for(database: str, feed: Feed) -> None:
     settings = start(feed, database, on_error="quarantine", apply={"keyed_rows_max": 3})
     query(database, CHECK)
     with following(settings, "a"):
@@ -180,17 +180,17 @@ def test_what_waits_in_quarantine_is_accounted_for(database: str, feed: Feed) ->
 
 
 @pytest.mark.parametrize("held", ["paused", "halted"])
-def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
+def test_a_resync_counts_exactly_the_held_changes_below_its_cut(
     held: str, database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cut lies between changes that were held already and changes that were held while the resync was loading."""
+    """The cut lies between changes that were held before, and changes that were held while the resync was loading."""
     settings = start(feed, database)
     load = SideLoad._load
     behind_cut: list[int] = []
 
     def slow(self: SideLoad, *arguments: Any) -> None:
         load(self, *arguments)
-        live(feed, 5, seed=9)
+        write_cuts(feed, 5, seed=9)
         wait_until_caught_up(database, feed.broker)
         behind_cut.append(self.cut or 0)
 
@@ -202,7 +202,7 @@ def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
         else:
             feed.cut(put(1, "bad", 666))
             wait_until_accounted(settings, feed, database)
-        live(feed, 5, seed=8)
+        write_cuts(feed, 5, seed=8)
         feed.cut(put(1, "good again", 1))
         wait_until_accounted(settings, feed, database)
         waiting = read_table_states(settings, "a")[0].rows_held
@@ -223,7 +223,7 @@ def test_a_resync_contains_what_was_held_before_its_cut_and_no_more(
 
 
 def _lose_section(monkeypatch: pytest.MonkeyPatch, *, nth: int = 1) -> None:
-    """Let one section of table 1 vanish, as a defect would."""
+    """Drop one section of table 1, as a defect would."""
     walk = SectionWalk.walk
     met: list[int] = []
 
@@ -237,7 +237,7 @@ def _lose_section(monkeypatch: pytest.MonkeyPatch, *, nth: int = 1) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_lost_section_is_noticed_and_a_resync_of_all_tables_mends_it(
+def test_a_lost_section_is_noticed_and_a_resync_of_all_tables_repairs_it(
     way: str, database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = start(feed, database, apply=WAYS[way])
@@ -248,18 +248,18 @@ def test_a_lost_section_is_noticed_and_a_resync_of_all_tables_mends_it(
         feed.cut(put(2, "not lost", 2))
         wait_until_caught_up(database, feed.broker)
         assert read_progress(settings, "a").unaccounted == 1
-        eventually(lambda: metric(feed) == 1, "the metric")
+        eventually(lambda: unaccounted_rows(feed) == 1, "the metric")
         (problem,) = target_problems(open_target(settings, "a").read_view(), None)
         assert "1 change below its offset is unaccounted for" in problem
         assert rows_at(database, items())["1",] == ("label 1", "1")
         request_resync(settings, "a", "*")
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")
         wait_until_accounted(settings, feed, database)
-        eventually(lambda: metric(feed) == 0, "the metric")
+        eventually(lambda: unaccounted_rows(feed) == 0, "the metric")
         check_equal(feed, database)
 
 
-def test_rows_that_never_leave_for_the_target_are_noticed(
+def test_rows_that_are_never_sent_to_the_target_are_noticed(
     database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = start(feed, database, apply={"keyed_rows_max": 0})
@@ -270,7 +270,7 @@ def test_rows_that_never_leave_for_the_target_are_noticed(
     assert read_progress(settings, "a").unaccounted == 2
 
 
-def test_a_held_change_that_is_not_met_again_is_noticed(
+def test_a_held_change_that_is_not_read_again_is_noticed(
     database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = start(feed, database)
@@ -294,9 +294,7 @@ def test_a_change_of_an_unknown_table_is_not_counted(database: str, feed: Feed) 
     assert read_progress(settings, "a").unaccounted == 1
 
 
-def test_changes_below_the_cut_of_a_resync_that_is_ahead_of_the_stream_are_contained_in_it(
-    database: str, broker: FakeDelivery
-) -> None:
+def test_a_resync_ahead_of_the_stream_contains_the_changes_below_its_cut(database: str, broker: FakeDelivery) -> None:
     feed = Feed(broker)
     settings = start(feed, database)
     with following(settings, "a"):
@@ -320,7 +318,7 @@ def test_changes_below_the_cut_of_a_resync_that_is_ahead_of_the_stream_are_conta
         check_equal(feed, database)
 
 
-def test_a_table_that_catches_up_beyond_the_cut_of_its_resync_is_counted_once(
+def test_changes_are_counted_once_if_a_table_catches_up_beyond_its_resyncs_cut(
     database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = start(feed, database, apply={"cut_group_rows_max": 10})
@@ -328,7 +326,7 @@ def test_a_table_that_catches_up_beyond_the_cut_of_its_resync_is_counted_once(
 
     def slow(self: SideLoad, *arguments: Any) -> None:
         load(self, *arguments)
-        live(feed, 80, seed=9)
+        write_cuts(feed, 80, seed=9)
         wait_until_caught_up(database, feed.broker)
         resume(settings, "a", ["items"])
         eventually(
@@ -338,7 +336,7 @@ def test_a_table_that_catches_up_beyond_the_cut_of_its_resync_is_counted_once(
     monkeypatch.setattr(SideLoad, "_load", slow)
     with following(settings, "a"):
         pause(settings, "a", ["items"])
-        live(feed, 3, seed=8)
+        write_cuts(feed, 3, seed=8)
         wait_until_accounted(settings, feed, database)
         request_resync(settings, "a", "items")
         eventually(lambda: not read_progress(settings, "a").resyncing, "the end of the resync")

@@ -54,7 +54,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_random_histories_fold_to_the_same_rows_by_every_way(
+def test_random_histories_have_the_same_result_by_every_path(
     way: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     first, second = unique_label(items()), items(2, "others")
@@ -70,7 +70,7 @@ def test_random_histories_fold_to_the_same_rows_by_every_way(
 
 
 def _random_cut(rng: random.Random, feed: Feed) -> None:
-    """Write a cut as a source would: each key once, unique labels rotate among the rows of the cut."""
+    """Write a cut as a source would: each key occurs once, and unique labels rotate among the rows of the cut."""
     changes: list[Change] = []
     labels = {key: row[0] for key, row in feed.model[1].items()}
     keys = [str(k) for k in rng.sample(range(1, 40), rng.randint(1, 12))]
@@ -104,7 +104,7 @@ def test_keys_rotate_and_unique_values_are_swapped_and_children_survive(
         "ALTER TABLE shop.lines ADD CONSTRAINT lines_fk FOREIGN KEY (item) REFERENCES shop.items ON DELETE CASCADE",
     )
     with following(settings, "a"):
-        # UPDATE items SET id = id + 1: key 1 is gone, every other key has its predecessor's row.
+        # UPDATE items SET id = id + 1: key 1 is gone, every other key has the previous key's row.
         feed.cut(deletion(1), *(put(i + 1, f"label {i}", i) for i in range(1, 1001)))
         feed.cut(put(2, "label 2", 1), put(3, "label 1", 2))
         wait_until_caught_up(database, broker)
@@ -125,10 +125,10 @@ def test_a_cut_is_never_half_visible(database: str, broker: FakeDelivery, feed: 
     check_equal(database, feed)
 
 
-def test_keys_to_delete_wait_for_rows_and_go_in_one_pass(
+def test_deletions_wait_for_rows_and_are_executed_in_one_pass(
     monkeypatch: pytest.MonkeyPatch, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    """A DELETE may be a pass over the whole table: one for all keys, but before the rows that follow them."""
+    """A DELETE may scan the whole table: one DELETE has all keys, but comes before the rows that follow them."""
     settings = load_target(database, feed, items(), rows=100, apply={"keyed_rows_max": 0, "cut_group_rows_max": 10})
     ran: list[str] = []
     run = TargetSession.run
@@ -140,7 +140,7 @@ def test_keys_to_delete_wait_for_rows_and_go_in_one_pass(
     monkeypatch.setattr(TargetSession, "run", record_call)
     with following(settings, "a"):
         back = [put(i, "back", i) for i in range(1, 21)]
-        broker.hold_from = broker.next_offset + 50  # what has come in one piece is merged in one
+        broker.hold_from = broker.next_offset + 50  # rows that came in one piece are merged at once
         feed.cut(*(deletion(i) for i in range(1, 41)), *back, *(deletion(i) for i in range(51, 91)), batch_rows=10)
         eventually(lambda: any("venus_d_" in text for text in ran))
         broker.release()
@@ -167,13 +167,13 @@ def test_truncate_is_applied_in_order_even_under_a_foreign_key(database: str, br
 
 
 @pytest.mark.parametrize(("empty_by", "seen"), [("delete", 3), ("truncate", 0)])
-def test_a_truncate_empties_no_table_for_those_who_read_an_older_snapshot(
+def test_a_truncate_keeps_the_rows_for_readers_with_an_older_snapshot(
     empty_by: str, seen: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = load_target(database, feed, items(), rows=3, empty_by=empty_by)
     reader = PostgresDatabase(settings, "a").connect("reader")
     reader.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    assert reader.row("SELECT 1") == (1,)  # the snapshot; the table itself is not locked yet
+    assert reader.row("SELECT 1") == (1,)  # takes the snapshot; the table itself is not locked yet
     try:
         with following(settings, "a"):
             feed.truncate(1)
@@ -184,13 +184,13 @@ def test_a_truncate_empties_no_table_for_those_who_read_an_older_snapshot(
     assert query(database, "SELECT count(*) FROM shop.items") == [(0,)]
 
 
-def test_a_sweep_removes_what_it_did_not_meet(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_a_sweep_deletes_the_rows_that_it_did_not_meet(database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = load_target(database, feed, items(), rows=100, apply={"keyed_rows_max": 2})
     with following(settings, "a"):
         before = feed.sweep_begin(1)
         feed.cut(*(put(i, "met", i) for i in range(1, 91)))
         wait_until_caught_up(database, broker)
-    with following(settings, "a"):  # a restart in the middle forgets nothing
+    with following(settings, "a"):  # a restart in the middle loses no mark
         feed.cut(put(95, "touched", 1))
         feed.cut(deletion(3))
         feed.sweep_end(1, before)
@@ -201,7 +201,7 @@ def test_a_sweep_removes_what_it_did_not_meet(database: str, broker: FakeDeliver
     assert query(database, "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'touched%'") == [(0,)]
 
 
-def test_the_end_of_a_sweep_that_began_before_the_load_leads_to_a_resync(
+def test_the_end_of_a_sweep_that_began_before_the_load_causes_a_resync(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     feed.describe(items())
@@ -245,7 +245,7 @@ def test_new_columns_and_tables_arrive_and_dropped_columns_stay(
 
 
 @pytest.mark.parametrize("by", ["retry", "resync"])
-def test_a_change_of_type_that_is_no_widening_halts_the_table_until_it_is_altered(
+def test_an_incompatible_type_change_halts_the_table_until_it_is_altered(
     by: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     old = items()
@@ -271,7 +271,7 @@ def test_a_change_of_type_that_is_no_widening_halts_the_table_until_it_is_altere
     check_equal(database, feed)
 
 
-def test_the_heartbeat_goes_to_the_applied_row(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_the_heartbeat_is_stored_in_the_applied_row(database: str, broker: FakeDelivery, feed: Feed) -> None:
     beat = TableSchema(
         table_id=9,
         version=1,
@@ -289,7 +289,7 @@ def test_the_heartbeat_goes_to_the_applied_row(database: str, broker: FakeDelive
     assert query(database, "SELECT to_regclass('venus.heartbeat')") == [(None,)]
 
 
-def test_two_targets_follow_with_offsets_of_their_own(
+def test_two_targets_follow_with_separate_offsets(
     database: str, second_database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     feed.describe(items())
@@ -350,9 +350,7 @@ def test_a_role_without_the_replica_right_defers_constraints(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_inserts_that_are_not_new_after_all_are_upserted(
-    way: str, database: str, broker: FakeDelivery, feed: Feed
-) -> None:
+def test_rows_wrongly_marked_as_new_are_upserted(way: str, database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = load_target(database, feed, items(), rows=30, apply=WAYS[way])
     with following(settings, "a"):
         feed.cut(*(put(i, "again", i) for i in range(20, 60)), inserts_only=True)
@@ -360,7 +358,9 @@ def test_inserts_that_are_not_new_after_all_are_upserted(
     check_equal(database, feed)
 
 
-def test_a_transaction_notices_commands_and_rivals(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_a_transaction_notices_commands_and_competing_processes(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
     settings = load_target(database, feed, items(), rows=1)
     target = PostgresDatabase(settings, "a")
     feed.cut(put(1, "new", 2))
@@ -417,7 +417,7 @@ def _set_offset(database: str) -> None:
 
 
 @pytest.mark.parametrize("keyed_rows_max", [0, 5000])
-def test_values_that_exclude_each_other_are_swapped(
+def test_values_under_an_exclusion_constraint_are_swapped(
     keyed_rows_max: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = load_target(database, feed, items(), rows=100, apply={"keyed_rows_max": keyed_rows_max})

@@ -1,4 +1,4 @@
-"""A target whose connection is lost, that becomes slow, or that is not there at all."""
+"""A target whose connection is lost, that becomes slow, or that does not exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from venus.errors import LoginRefused
 pytestmark = pytest.mark.integration
 
 
-def test_a_lost_connection_is_made_again_and_the_circuit_tells(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_a_lost_connection_is_reopened_and_the_circuit_reports_it(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
     settings = load_target(database, feed, items(), rows=1)
     kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'venus apply%'"
     with following(settings, "a") as reports:
@@ -43,7 +45,7 @@ def test_a_lost_connection_is_made_again_and_the_circuit_tells(database: str, br
 
 
 class StoppableClock:
-    """The monotonic clock of the circuits, which can stand still."""
+    """The monotonic clock of the circuit breakers, which the test can stop."""
 
     def __init__(self) -> None:
         self._stands_at: float | None = None
@@ -58,7 +60,7 @@ class StoppableClock:
         self._stands_at = None
 
 
-def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
+def test_a_slow_target_is_isolated_probed_and_followed_again(
     postgres_server: Server, database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = StoppableClock()
@@ -75,7 +77,7 @@ def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
         "ALTER TABLE shop.items ENABLE ALWAYS TRIGGER slow",
     )
     with following(settings, "a") as reports, following(settings, "b") as others:
-        clock.stop()  # so that no busy machine ends the isolation before it is looked at
+        clock.stop()  # so that a busy machine does not end the isolation before the test sees it
         feed.cut(put(1, "slowly", 1))
         wait_until_caught_up(database, broker)
         eventually(lambda: any("isolated for 2 s" in r.error for r in reports))
@@ -98,16 +100,16 @@ def test_a_target_that_becomes_slow_is_left_alone_probed_and_followed_again(
     postgres_server.drop_database(other)
 
 
-def test_an_address_that_cannot_be_right_is_no_reason_to_wait(database: str) -> None:
+def test_an_invalid_address_fails_without_a_retry(database: str) -> None:
     settings = settings_for("127.0.0.1:1", {"a": database.replace("/t", "/nothing_like_t")})
     with pytest.raises(LoginRefused, match="does not exist"):
         full_sync(settings, "a")
 
 
-def test_a_login_that_is_refused_for_a_while_is_waited_for(
+def test_a_login_that_is_refused_for_a_while_is_retried(
     postgres_server: Server, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    """A password that is being changed, pg_hba.conf, a name server: capture waits for these at the source as well."""
+    """A password, pg_hba.conf or a name server may be changing: capture retries these errors at the source as well."""
     query(database, "CREATE ROLE renamed LOGIN SUPERUSER")
     try:
         url = postgres_server.url(str(sqlalchemy.make_url(database).database), user="renamed")

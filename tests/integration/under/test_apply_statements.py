@@ -1,4 +1,4 @@
-"""Which statements a small cut, and a quiet target, cost."""
+"""How many statements a small cut costs, and how many an idle target."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from venus.adapters.targets.relational.session import Params
 
 pytestmark = pytest.mark.integration
 
-#: Together they have more changes than may be keyed of one of them.
+#: Tables and rows that together exceed the limit for keyed changes of a single table.
 TABLES = 30
 
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Keep every statement of the sessions with targets."""
+    """Record every statement of the sessions with targets."""
     statements: list[str] = []
     run = TargetSession.run
 
@@ -34,7 +34,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return statements
 
 
-def test_a_small_cut_is_one_round_trip_of_what_was_planned_once_in_a_session(
+def test_a_small_cut_is_one_round_trip_of_prepared_statements(
     database: str, broker: FakeDelivery, feed: Feed, statements: list[str]
 ) -> None:
     settings = load_target(database, feed, items(), rows=1)
@@ -78,7 +78,7 @@ def test_a_cut_of_many_tables_is_one_round_trip(
 
 
 @pytest.mark.slow
-def test_a_quiet_target_is_asked_about_once_a_second(
+def test_an_idle_target_is_polled_once_a_second(
     database: str, broker: FakeDelivery, feed: Feed, statements: list[str]
 ) -> None:
     settings = load_target(database, feed, items(), rows=1)

@@ -1,4 +1,4 @@
-"""Errors that the target raises only at COMMIT: the table of the trigger or constraint halts, others continue."""
+"""Errors that the target raises only at COMMIT halt the table of the trigger or constraint; other tables continue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRIGGER = (
     " FOR EACH ROW EXECUTE FUNCTION complain()"
 )
 ALWAYS = "ALTER TABLE shop.{table} ENABLE ALWAYS TRIGGER complains"
-#: A table of another user, into which an own trigger writes what is then refused.
+#: A table of another user, into which the user's own trigger writes a value that is then refused.
 COPIES = """
 CREATE TABLE shop.copied (amount bigint);
 CREATE FUNCTION copy_it() RETURNS trigger LANGUAGE plpgsql AS
@@ -63,7 +63,7 @@ def test_a_trigger_that_raises_at_commit_halts_its_table_alone(
         assert reason.startswith("refused at the COMMIT: ")
         assert "no such amount" in reason
         assert "`venus quarantine retry --table shop.others --target a`" in reason
-        retry_quarantine(settings, "a")  # it raises again
+        retry_quarantine(settings, "a")  # the trigger raises again
         eventually(lambda: states(settings)[1] == "HALTED", "another halt")
         feed.cut(put(7, "good", 7, table=2))
         query(database, "DROP TRIGGER complains ON shop.others")
@@ -73,7 +73,7 @@ def test_a_trigger_that_raises_at_commit_halts_its_table_alone(
     check_counters(settings, feed, since)
 
 
-def test_a_trigger_of_a_foreign_table_halts_what_was_written_and_no_more(
+def test_a_trigger_of_a_foreign_table_halts_only_the_tables_that_were_written(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = load_target(database, feed, items(), items(2, "others"), rows=3)

@@ -1,4 +1,4 @@
-"""Tables of a PostgreSQL source with child tables: each has its own rows at the target, and the status says so."""
+"""Tables of a PostgreSQL source with child tables: each has its own rows at the target, and the status shows it."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ LINKS = (
 
 
 def find_obstacles(e2e: EndToEnd) -> list[str]:
-    """Return which heirs stand in the way of a cut-over."""
+    """Return the child tables that forbid a cut-over."""
     e2e.wait_until_caught_up()
     rehearsal = run_cutover(e2e.settings, "main", CutoverRequest(rehearse=True, quiet_s=0.1))
     return sorted(block.what for block in rehearsal.blocks if "inherit" in block.what or "child table" in block.what)
 
 
 def query_tables(url: str) -> list[list[tuple[object, ...]]]:
-    """Return what queries see, of each table with and without its heirs."""
+    """Return the results of queries on each table, with and without its child tables."""
     tables = ("parent", "ONLY parent", "other", "ONLY other", "child", "both_of")
     return [query(url, f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
 
 
-def test_each_heir_is_named_before_and_forbids_the_cut_over_until_it_is_one(e2e: EndToEnd) -> None:
+def test_each_child_table_is_named_early_and_forbids_the_cutover_until_it_inherits(e2e: EndToEnd) -> None:
     with closing(open_source(e2e.settings)) as source:
         findings = [f for f in source.installer.check(("*",), ()) if "child table" in f.message]
     assert [(f.where, f.message) for f in findings] == [
@@ -71,7 +71,7 @@ def test_each_heir_is_named_before_and_forbids_the_cut_over_until_it_is_one(e2e:
 
 @pytest.mark.parametrize("empty_by", ["delete", "truncate"])
 @pytest.mark.parametrize("keyed_rows_max", [0, 5000])
-def test_no_statement_about_a_table_touches_the_rows_of_its_heirs(
+def test_no_statement_about_a_table_affects_the_rows_of_its_child_tables(
     e2e: EndToEnd, keyed_rows_max: int, empty_by: str
 ) -> None:
     apply = e2e.settings.apply.model_copy(update={"keyed_rows_max": keyed_rows_max})
@@ -92,7 +92,7 @@ def test_no_statement_about_a_table_touches_the_rows_of_its_heirs(
     assert difference_keys(e2e.verify()) == set()
 
 
-def test_a_column_that_comes_to_a_table_and_its_heirs_halts_none_of_them(e2e: EndToEnd) -> None:
+def test_a_new_column_of_a_table_and_its_child_tables_halts_none_of_them(e2e: EndToEnd) -> None:
     e2e.at_target(*LINKS)
     e2e.start()
     query(e2e.source, "ALTER TABLE parent ADD more int DEFAULT 7; UPDATE parent SET v = 'new' WHERE id = 1")
@@ -108,7 +108,7 @@ def test_a_column_that_comes_to_a_table_and_its_heirs_halts_none_of_them(e2e: En
     e2e.until(lambda: query_tables(e2e.source)[0] == query_tables(e2e.target)[0], "the rows")
 
 
-def test_an_heir_that_joins_or_leaves_is_reported_and_parted(e2e: EndToEnd) -> None:
+def test_a_child_table_that_joins_or_leaves_is_reported_and_separated(e2e: EndToEnd) -> None:
     e2e.at_target(*LINKS)
     e2e.start()
     query(e2e.source, "ALTER TABLE child NO INHERIT parent")

@@ -1,4 +1,4 @@
-"""A target whose columns are masked, dropped and renamed: loaded, followed, resynced, and what it refuses."""
+"""A target whose columns are masked, dropped and renamed: loaded, followed, resynced, and its refusals."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from venus.rpc import reports
 
 pytestmark = pytest.mark.integration
 
-#: The ways of rows into a target: in one round trip, and through staging tables, in pieces.
+#: Paths of rows into a target: in one round trip, or through staging tables in pieces.
 WAYS: dict[str, dict[str, int]] = {"at once": {}, "staged": {"keyed_rows_max": 0, "cut_group_rows_max": 30}}
 
 
@@ -84,14 +84,14 @@ def test_a_target_gets_masked_rows(database: str, feed: Feed, key_file: Path, wa
     assert len(rows_at(database, table(1, "people", column(1, "id")))) == len(feed.model[1]) > 40
     joined = "SELECT count(*) FROM shop.orders o JOIN shop.people p ON p.id = o.who"
     orders = [row for row in feed.model[2].values() if (row[0],) in feed.model[1]]
-    assert query(database, joined) == [(len(orders),)]  # joins keep working
+    assert query(database, joined) == [(len(orders),)]  # joins still work
     assert read_progress(settings, "a").unaccounted == 0
     assert "plain" not in text_at(database)
     assert SECRET.decode() not in text_at(database)
 
 
 class LostRunner:
-    """A runner whose workers are lost before they load a split."""
+    """A runner whose workers die before they load a split."""
 
     def run(self, function: Any, tasks: Any) -> Any:
         raise WorkerLost
@@ -156,7 +156,7 @@ def test_a_changed_rule_resyncs_its_table_from_the_broker(
                 run_apply(changed, "a", threading.Event())
         state = table_state(changed, "shop.people")
         assert (state.state, "the rules for its columns have changed" in state.reason) == ("HALTED", True)
-        assert text_at(database).count("***") >= before  # readers keep their rows meanwhile
+        assert text_at(database).count("***") >= before  # readers still have their rows meanwhile
     with following(changed, "a"):
         write(feed, 4, seed=3)
         eventually(partial(is_settled, changed), "the resync")
@@ -189,7 +189,7 @@ def test_another_key_resyncs_the_tables_that_use_it(database: str, feed: Feed, k
     assert is_equal(database, changed, feed, RULES, b"x" * 40)
 
 
-def test_two_targets_have_their_own_keys(
+def test_two_targets_have_separate_keys(
     database: str, second_database: str, feed: Feed, key_file: Path, tmp_path: Path
 ) -> None:
     settings = begin(feed, database, key_file)
@@ -202,14 +202,14 @@ def test_two_targets_have_their_own_keys(
     assert is_equal(database, settings, feed, RULES)
 
 
-def wider_schema(schema: TableSchema) -> TableSchema:
+def add_column_to_schema(schema: TableSchema) -> TableSchema:
     return replace(schema, version=schema.version + 1, columns=(*schema.columns, column(9, "phone")))
 
 
 @pytest.mark.parametrize("new_columns", ["carry", "drop", "halt"])
 def test_a_new_column_is_treated_as_configured(database: str, feed: Feed, key_file: Path, new_columns: str) -> None:
     settings = begin(feed, database, key_file, new_columns=new_columns)
-    feed.describe(wider_schema(PEOPLE))
+    feed.describe(add_column_to_schema(PEOPLE))
     feed.model[1] = {key: (*row, None) for key, row in feed.model[1].items()}
     rules = RULES | ({} if new_columns == "carry" else {"people.phone": "drop"})
     with following(settings, "a"):
@@ -222,7 +222,7 @@ def test_a_new_column_is_treated_as_configured(database: str, feed: Feed, key_fi
         assert states["shop.people"].state == "HALTED"
         assert "the source has added phone, and new_columns of [targets.a] is halt" in states["shop.people"].reason
         assert '("people.phone" = "keep", "drop" or a mask)' in states["shop.people"].reason
-        with following(settings, "a"):  # a restart changes nothing
+        with following(settings, "a"):  # still the same after a restart
             feed.cut(put(778, "plain2", "plain", table=2))
             wait_until_caught_up(database, feed.broker)
         assert table_state(settings, "shop.people").state == "HALTED"
@@ -252,12 +252,10 @@ def test_a_column_that_is_renamed_at_the_source_stays_masked(database: str, feed
     assert there == expected_rows(feed, renamed, rules)
     assert "plain" not in text_at(database)
     with pytest.raises(ConfigError, match=r"targets\.a\.columns\.people\.label: shop\.people has no column label"):
-        run_apply(settings, "a", threading.Event())  # the rule must follow, before anything is read
+        run_apply(settings, "a", threading.Event())  # the rule must be renamed before any row is read
 
 
-def test_a_rule_for_a_column_that_the_source_has_dropped_stops_nothing(
-    database: str, feed: Feed, key_file: Path
-) -> None:
+def test_a_rule_for_a_dropped_column_does_not_stop_the_target(database: str, feed: Feed, key_file: Path) -> None:
     rules = {name: rule for name, rule in RULES.items() if name != "people.note"} | {"*.note": "drop"}
     settings = begin(feed, database, key_file, columns=rules)
     columns = tuple(c for c in PEOPLE.columns if c.name not in ("note", "tag"))
@@ -267,7 +265,7 @@ def test_a_rule_for_a_column_that_the_source_has_dropped_stops_nothing(
         feed.cut(put("plain9", "plain9@9", "2020-05-06"))
         wait_until_caught_up(database, feed.broker)
     before = query(database, "SELECT xmin::text FROM shop.people ORDER BY id")
-    with following(settings, "a"):  # it starts with a rule for a column that is gone
+    with following(settings, "a"):  # the target starts with a rule for a column that is gone
         wait_until_caught_up(database, feed.broker)
         feed.cut(put("plain8", "plain8@8", "2020-05-07"))
         wait_until_caught_up(database, feed.broker)
@@ -311,7 +309,7 @@ def test_a_predicate_selects_by_plain_values(database: str, feed: Feed, key_file
     assert is_equal(database, settings, feed, RULES)
 
 
-def test_bad_input_is_refused_before_anything_is_written(
+def test_invalid_rules_are_refused_before_any_row_is_written(
     database: str, feed: Feed, key_file: Path, tmp_path: Path
 ) -> None:
     feed.describe(PEOPLE, ORDERS)
@@ -345,13 +343,13 @@ def is_halted(settings: Settings, name: str, reason: str) -> bool:
     return found.state == "HALTED" and found.reason.startswith(reason)
 
 
-def test_a_new_table_whose_rules_do_not_fit_halts_alone(database: str, feed: Feed, key_file: Path) -> None:
+def test_a_new_table_that_contradicts_the_rules_halts_alone(database: str, feed: Feed, key_file: Path) -> None:
     settings = begin(feed, database, key_file)
     late = make_referring_schema(table(3, "late", column(1, "id", INT), column(2, "person")), "person", PEOPLE)
     twin = replace(table(4, "people", column(1, "id"), column(2, "label")), namespace="hr")
     feed.describe(late, twin)
     reason = "targets.a.columns.people.id: foreign key late_fk of shop.late refers to shop.people, and the columns at"
-    for round_number in range(2):  # a restart changes nothing
+    for round_number in range(2):  # still the same after a restart
         with following(settings, "a"):
             feed.cut(put(1 + round_number, "plain1", table=3), put("plain1", "plain", table=4))
             write(feed, 2, seed=2 + round_number)
@@ -364,7 +362,7 @@ def test_a_new_table_whose_rules_do_not_fit_halts_alone(database: str, feed: Fee
         assert not query(database, "SELECT FROM pg_tables WHERE tablename = 'late' OR schemaname = 'hr'")
         eventually(lambda: f"late is HALTED ({reason}" in page_text(feed), "the report to the broker")
         assert "id (hmac), label (hmac), note (drop), born (year), tag (text); masking key" in page_text(feed)
-    for command in (resume, request_resync):  # none of them lets plain rows in
+    for command in (resume, request_resync):  # none of these commands writes plain rows
         command(settings, "a", ["shop.late"] if command is resume else "shop.late")  # type: ignore[arg-type]
         begins = "resync failed: " + reason if command is request_resync else reason
         with following(settings, "a"):
@@ -396,12 +394,12 @@ def test_a_masked_target_cannot_be_cut_over(database: str, feed: Feed, key_file:
     settings = begin(feed, database, key_file)
     with pytest.raises(Refused, match="target a cannot be cut over: columns are masked, dropped or renamed there"):
         open_target(settings, "a").open_cutover()
-    plain = with_options(settings, columns={})  # not in force yet
+    plain = with_options(settings, columns={})  # the new rule is not in force yet
     with pytest.raises(Refused, match=r"shop\.people"):
         open_target(plain, "a").open_cutover()
 
 
-def test_ddl_shows_the_table_as_the_target_gets_it(database: str, feed: Feed, key_file: Path) -> None:
+def test_ddl_shows_the_table_with_its_masked_columns(database: str, feed: Feed, key_file: Path) -> None:
     given: dict[str, Any] = {"columns": RULES, "masking_key_file": str(key_file)}
     settings = settings_for(feed.broker.address, {"a": database}, **given)
     text = open_target(settings, "a").build_ddl([PEOPLE, ORDERS], [], []).text

@@ -1,4 +1,4 @@
-"""Names of columns that are taken at a target: by what is kept of a dropped column, or by a column of its own."""
+"""New columns whose name is taken at the target: by kept values of a dropped column, or by the target's own column."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def state(settings: Settings) -> tuple[str, str]:
 
 
 def refuse(database: str, feed: Feed) -> None:
-    """Let the target refuse a row, so that the table halts."""
+    """Make the target refuse a row, so that the table halts."""
     query(database, "ALTER TABLE shop.items ADD CHECK (label <> 'refused')")
     feed.cut(put(8, "refused"))
     wait_until_caught_up(database, feed.broker)
@@ -58,7 +58,9 @@ def refuse(database: str, feed: Feed) -> None:
 
 
 @pytest.mark.parametrize("how", ["streamed", "resynced"])
-def test_a_dropped_column_that_comes_again_is_followed(database: str, feed: Feed, settings: Settings, how: str) -> None:
+def test_a_dropped_column_that_is_added_again_is_followed(
+    database: str, feed: Feed, settings: Settings, how: str
+) -> None:
     with following(settings, "a"):
         feed.describe(FEW)
         feed.model[1] = {k: v[:1] for k, v in feed.model[1].items()}
@@ -82,7 +84,7 @@ def test_a_dropped_column_that_comes_again_is_followed(database: str, feed: Feed
         assert "the column that was kept here is now amount_before_v3" in state(settings)[1]
 
 
-def test_a_column_of_the_targets_own_halts_the_table_until_it_has_another_name(
+def test_the_targets_own_column_halts_the_table_until_it_is_renamed(
     database: str, feed: Feed, settings: Settings
 ) -> None:
     query(database, "ALTER TABLE shop.items ADD price text DEFAULT 'ours'")

@@ -1,4 +1,4 @@
-"""The file of `migrate --ddl-only` goes through psql, and makes exactly what `migrate` makes; from each source."""
+"""The file of `migrate --ddl-only` runs in psql, and creates exactly what `migrate` creates; from each source."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ Compare = Callable[[str], str]
 
 @pytest.fixture
 def compare(tmp_path: Path, database: str, second_database: str, postgres_server: Server) -> Compare:
-    """Load one database, run the file in another, and return the file if the two have become the same."""
+    """Load one database, run the file in another; return the file if both databases are the same."""
 
     def compare_with_load(source: str) -> str:
         with end_to_end(tmp_path, source, database) as e2e:
@@ -146,7 +146,7 @@ def test_from_mariadb(compare: Compare, mariadb_server: MariaServer, mariadb_dat
     assert "index words FULLTEXT (what)" in head
 
 
-def test_a_check_that_rows_contradict_is_reported_and_not_made(tmp_path: Path, database: str) -> None:
+def test_a_check_that_rows_violate_is_reported_and_not_created(tmp_path: Path, database: str) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as app:
         app.executescript(
             "PRAGMA journal_mode = wal; PRAGMA ignore_check_constraints = on;"
@@ -159,7 +159,7 @@ def test_a_check_that_rows_contradict_is_reported_and_not_made(tmp_path: Path, d
             run_capture_fill(e2e.settings, threading.Event())
             report = full_sync(e2e.settings, "main")
             e2e.start()
-            app.execute("UPDATE t SET n = 10")  # the source lets that pass, and so must the target
+            app.execute("UPDATE t SET n = 10")  # the source accepts such rows, and so must the target
             app.commit()
             e2e.wait_until_caught_up()
 

@@ -1,4 +1,4 @@
-"""A target in LATIN1: what it cannot hold is said before the load, waits in quarantine, and the rest is exact."""
+"""A target in LATIN1: texts that it cannot hold are reported before the load, then quarantined; others are exact."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def latin(postgres_server: Server) -> Iterator[str]:
     postgres_server.drop_database(url)
 
 
-def test_a_target_that_lacks_characters_says_so_and_takes_the_other_rows(
+def test_a_target_without_some_characters_reports_them_and_gets_the_other_rows(
     latin: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = settings_for(broker.address, {"a": latin, "b": database})

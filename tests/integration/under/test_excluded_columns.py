@@ -1,4 +1,4 @@
-"""Columns that [source.columns] leaves out, from each source to the end: capture, load, comparison, certificate."""
+"""Columns excluded by [source.columns], from each source, in every step: capture, load, comparison, certificate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 HEAD = {"venus": "x", "made_at": "now", "made_by": "me", "source_url": "s", "target_url": "t"}
 WISH = CutoverRequest(quiet_s=0.2, wait_s=120.0, head=HEAD)
-#: By dialect: the type of the column that is left out, and two of its values.
+#: For each dialect: the type of the excluded column, and two of its values.
 ODD = {"postgresql": ("odd", "'(1,x)'"), "sqlite": ("", "x'00ff'"), "mariadb": ("point", "point(1, 2)")}
 TABLES = (
     "CREATE TABLE maker (id int NOT NULL PRIMARY KEY, name varchar(20))",
@@ -85,7 +85,7 @@ def e2e(place: DialectSource, tmp_path: Path, second_database: str) -> Iterator[
         yield made
 
 
-def excluding(e2e: EndToEnd, *patterns: str) -> None:
+def exclude_columns(e2e: EndToEnd, *patterns: str) -> None:
     source = e2e.settings.source.model_copy(update={"columns": ColumnsSettings(exclude=patterns)})
     e2e.settings = e2e.settings.model_copy(update={"source": source})
 
@@ -107,8 +107,8 @@ def columns(e2e: EndToEnd) -> list[str]:
     ]
 
 
-def test_they_travel_nowhere_and_the_certificate_names_them(e2e: EndToEnd, place: DialectSource) -> None:
-    excluding(e2e, *EXCLUDE)
+def test_excluded_columns_are_not_carried_and_the_certificate_names_them(e2e: EndToEnd, place: DialectSource) -> None:
+    exclude_columns(e2e, *EXCLUDE)
     e2e.install()
     e2e.load()
     e2e.start()
@@ -126,23 +126,23 @@ def test_they_travel_nowhere_and_the_certificate_names_them(e2e: EndToEnd, place
     assert "item_by_name" not in said
 
 
-def test_one_that_is_left_out_later_is_kept_at_the_target_and_one_that_comes_again_is_read(
+def test_a_column_excluded_later_is_kept_at_the_target_and_one_included_again_is_read(
     e2e: EndToEnd, place: DialectSource
 ) -> None:
-    excluding(e2e, "item.odd")
+    exclude_columns(e2e, "item.odd")
     e2e.install()
     e2e.load()
     e2e.start()
     e2e.wait_until_caught_up()
     e2e.stop("capture")
-    excluding(e2e, "item.odd", "item.secret")
+    exclude_columns(e2e, "item.odd", "item.secret")
     e2e.start("capture")
     place.do("UPDATE item SET secret = 8, name = 'b' WHERE id = 1")
     e2e.wait_until_caught_up()
     assert query(e2e.target, f"SELECT name, secret FROM {item(e2e)} WHERE id = 1") == [("b", 5)]
     assert difference_keys(e2e.verify()) == set()
     e2e.stop("capture")
-    excluding(e2e, "item.odd")
+    exclude_columns(e2e, "item.odd")
     e2e.start("capture")
     e2e.until(lambda: query(e2e.target, f"SELECT secret FROM {item(e2e)} WHERE id = 1") == [(8,)], "it to be read")
     e2e.wait_until_caught_up()
@@ -153,25 +153,25 @@ def item(e2e: EndToEnd) -> str:
     return str(query(e2e.target, "SELECT oid::regclass::text FROM pg_class WHERE relname = 'item'")[0][0])
 
 
-def test_a_column_of_the_key_and_one_that_is_not_there_are_refused(e2e: EndToEnd, place: DialectSource) -> None:
-    excluding(e2e, "item.odd", "item.id", "item.nothing")
+def test_excluding_a_key_column_or_an_unknown_column_is_refused(e2e: EndToEnd, place: DialectSource) -> None:
+    exclude_columns(e2e, "item.odd", "item.id", "item.nothing")
     with pytest.raises(Refused, match=r"\[source.columns\]: 'item.nothing' matches no column of a captured table"):
         use_source(e2e, lambda source: find_refused_tables(source, e2e.settings))
-    excluding(e2e, "item.odd", "item.id")
+    exclude_columns(e2e, "item.odd", "item.id")
     (line,) = use_source(e2e, lambda source: find_refused_tables(source, e2e.settings)).values()
     assert ".item: refused: " in line
     assert "key" in line
 
 
 def run_in_sqlite(tmp_path: Path, *statements: str) -> str:
-    """Run statements in a file; return its URL."""
+    """Execute statements in a SQLite file; return its URL."""
     with closing(sqlite3.connect(tmp_path / "job.db", isolation_level=None)) as connection:
         for text in statements:
             connection.execute(text)
     return f"sqlite:///{tmp_path / 'job.db'}"
 
 
-def test_a_column_without_a_type_is_named_with_rows_and_values_and_can_be_left_out(
+def test_a_column_without_a_type_is_named_with_rows_and_values_and_can_be_excluded(
     tmp_path: Path, second_database: str
 ) -> None:
     url = run_in_sqlite(
@@ -183,7 +183,7 @@ def test_a_column_without_a_type_is_named_with_rows_and_values_and_can_be_left_o
         (finding,) = [f for f in use_source(e2e, lambda source: source.installer.check(["*"], [])) if f.blocks]
         assert finding.details == ("row id=2: blob X'00FF'", "row id=3: integer 5", "row id=1: text 'text'")
         assert "exclude the column in [source.columns] exclude" in finding.remedy
-        excluding(e2e, "job.anything")
+        exclude_columns(e2e, "job.anything")
         assert not [f for f in use_source(e2e, lambda source: source.installer.check(["*"], [])) if f.blocks]
         e2e.install()
         e2e.load()
@@ -213,7 +213,7 @@ def test_a_table_that_halts_at_a_value_continues_without_its_column(tmp_path: Pa
         assert "row id=2: column anything: " in reasons()[0]
         assert "00ff" in reasons()[0]
         e2e.stop("capture")
-        excluding(e2e, "job.anything")
+        exclude_columns(e2e, "job.anything")
         e2e.start("capture")
         e2e.wait_until_caught_up()
         assert reasons() == []

@@ -1,4 +1,4 @@
-"""Broker sets that mirror the rows inside a predicate, and targets below them, with everything real."""
+"""Broker sets that mirror the rows of a predicate, and targets below them; all parts are real."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def random_change(rng: random.Random, table: int = 1) -> Change:
 
 
 def full_data(address: str) -> dict[int, dict[Key, bytes]]:
-    """Return the rows of a set's full data, by the text of their keys."""
+    """Return the rows of a set's full data, by their keys as text."""
     found: dict[int, dict[Key, bytes]] = {}
     with SnapshotClient(address) as snapshots:
         snapshot = snapshots.open("main", splits=3)
@@ -92,7 +92,7 @@ def rows_inside(feed: Feed, is_inside: Callable[[Row], bool], table: int = 1) ->
     return {key: row for key, row in feed.model[table].items() if is_inside(row)}
 
 
-def test_sets_and_targets_have_the_rows_inside(
+def test_sets_and_targets_have_the_rows_of_the_predicate(
     database: str, second_database: str, tmp_path: Path, real: RealBroker, start: Start
 ) -> None:
     rng = random.Random(4)
@@ -135,7 +135,7 @@ def test_sets_and_targets_have_the_rows_inside(
 
 
 def increments(address: str, until: int) -> list[change_pb2.BatchBody]:
-    """Return the bodies of everything that a set keeps of its queue."""
+    """Return the bodies of all increments that a set keeps in its queue."""
     found = []
     with Subscriber(address, "main", "reader", credit_bytes=8 << 20, transient=True) as subscriber:
         subscriber.open(business_status(address).log_start, 0)
@@ -145,7 +145,7 @@ def increments(address: str, until: int) -> list[change_pb2.BatchBody]:
 
 
 def test_a_filtered_set_survives_kills(database: str, tmp_path: Path, real: RealBroker) -> None:
-    """Each kill comes in the middle: of the full data at first, then of increments."""
+    """Each kill interrupts work: the full data at first, then increments."""
     rng = random.Random(5)
     feed = Feed(real)
     feed.describe(items())
@@ -155,7 +155,7 @@ def test_a_filtered_set_survives_kills(database: str, tmp_path: Path, real: Real
     )
     for _ in range(2):
         with BrokerProcess(chosen):
-            pass  # and killed while it fills
+            pass  # and killed during the fill
     broker = BrokerProcess(chosen)
     try:
         networks.has(broker.address, real.next_offset)
@@ -174,7 +174,7 @@ def test_a_filtered_set_survives_kills(database: str, tmp_path: Path, real: Real
         broker.kill()
 
 
-def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
+def test_another_predicate_fills_the_set_again_and_its_consumers_are_loaded_again(
     database: str, tmp_path: Path, real: RealBroker, start: Start
 ) -> None:
     rng = random.Random(6)
@@ -200,7 +200,7 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
         listen=f"127.0.0.1:{port}",
     )
     networks.wait_for_state(again.address, "following")
-    assert business_status(again.address).mirror.fills == 0  # it says the same
+    assert business_status(again.address).mirror.fills == 0  # the same predicate in other words
     again.stop()
     again = start("access", real.address, where={"main": {"items": NARROW}}, listen=f"127.0.0.1:{port}")
     eventually(lambda: networks.wait_for_state(again.address, "waiting").reason)
@@ -208,7 +208,7 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
         f"the predicates have changed; the full data is taken once the queue above goes past offset {position}, so "
         "that main/a has to start over"
     )
-    assert full_data(again.address)[1].keys() == rows_inside(feed, is_in_eu).keys()  # it serves what it has
+    assert full_data(again.address)[1].keys() == rows_inside(feed, is_in_eu).keys()  # the set serves its old rows
     feed.cut(put(500, "EU", 30), put(501, "EU", 70))
     networks.has(again.address, real.next_offset)
     assert full_data(again.address)[1].keys() == rows_inside(feed, is_in_narrow).keys()
@@ -219,7 +219,7 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
         subscriber.open(position, 0)
     second = settings_for(again.address, {"a": database})
     before = rows_at(database, items())
-    with pytest.raises(OffsetTrimmed, match="the queue starts at") as trimmed:  # rows would disappear by themselves
+    with pytest.raises(OffsetTrimmed, match="the queue starts at") as trimmed:  # rows would vanish without deletions
         run_apply(second, "a", threading.Event())
     assert "`venus resync --all --target a`" in trimmed.value.hint
     assert rows_at(database, items()) == before
@@ -228,7 +228,7 @@ def test_another_predicate_fills_the_set_again_and_its_consumers_start_over(
         eventually(lambda: rows_at(database, items()) == rows_inside(feed, is_in_narrow))
         feed.cut(*(random_change(rng) for _ in range(20)))
         wait_until_caught_up(database, real)
-        # the table may still hold changes of the time when it was loaded again
+        # the table may still hold changes from the time of its reload
         eventually(lambda: rows_at(database, items()) == rows_inside(feed, is_in_narrow))
 
 
@@ -263,7 +263,7 @@ def test_a_column_that_is_dropped_stops_its_table_alone(real: RealBroker, start:
     assert list(business_status(again.address).alarms) == []
 
 
-def test_what_cannot_be_is_said(real: RealBroker, start: Start) -> None:
+def test_an_invalid_predicate_is_reported(real: RealBroker, start: Start) -> None:
     feed = Feed(real)
     feed.describe(items())
     feed.cut(put(1, "EU", 20), put(2, "EU", 70))
@@ -292,10 +292,10 @@ def test_what_cannot_be_is_said(real: RealBroker, start: Start) -> None:
 
 
 @pytest.mark.parametrize("part", ["open", "where"])
-def test_an_older_set_above_that_does_not_judge_is_refused(
+def test_an_older_set_above_that_ignores_predicates_is_refused(
     real: RealBroker, start: Start, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """It does not know the field: here it does not arrive, in the full data or behind it."""
+    """Such a set does not know the field: here the field is dropped from the requests for full data and increments."""
     opened, made = SnapshotClient.open, Subscriber.__init__
 
     def build_without_where(snapshots: SnapshotClient, business: str, **options: Any) -> Any:
@@ -324,8 +324,8 @@ def test_an_older_set_above_that_does_not_judge_is_refused(
             assert business_status(access.address).mirror.lag == 0
 
 
-def test_a_snapshot_is_chosen_and_summed_for_each_reader(real: RealBroker) -> None:
-    """Readers share a checkpoint; what each gets, and how much that is, depends on what it asked for."""
+def test_a_snapshot_is_filtered_and_counted_for_each_reader(real: RealBroker) -> None:
+    """Readers share a checkpoint; the rows and totals of each depend on its request."""
     feed = Feed(real)
     feed.describe(items())
     feed.cut(*(put(n, "EU" if n % 3 else "US", n) for n in range(1, 100)))

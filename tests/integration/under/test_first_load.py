@@ -1,4 +1,4 @@
-"""A first load that overlaps the first read of the source, against an embedded PostgreSQL (scenarios 86, 87)."""
+"""A first load that overlaps the first read of the source, into an embedded PostgreSQL (scenarios 86, 87)."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ INDEXES = "SELECT indexname FROM pg_indexes WHERE schemaname = 'shop' ORDER BY 1
 
 
 def plan() -> None:
-    """Do nothing: the load asks for the end once before it opens its snapshot."""
+    """Take no action: the load asks for the end once before it opens its snapshot."""
 
 
 def send(feed: Feed, low: int, high: int) -> None:
-    """Send rows of the first read."""
+    """Write rows of the first read to the broker."""
     rows = [put(i, f"label {i}", i) for i in range(low, high)]
     feed.model[1] |= {change.key: change.row for change in rows if change.row is not None}
     feed.sections([section(feed.schemas[1], rows, first_read=True)])
 
 
-def test_a_load_beside_the_read_ends_behind_it(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_a_load_during_the_first_read_ends_after_it(database: str, broker: FakeDelivery, feed: Feed) -> None:
     feed.describe(replace(items(), indexes=(Index(name="by_amount", columns=("amount",)),)))
     send(feed, 0, 500)
     settings = settings_for(broker.address, {"a": database})
@@ -75,7 +75,7 @@ def test_a_load_beside_the_read_ends_behind_it(database: str, broker: FakeDelive
     seen: list[object] = []
 
     def end() -> int | None:
-        """Look from outside each time, and send the next cut."""
+        """Check the target from another session each time, then send the next cut."""
         if step := next(steps, None):
             seen.append([state.state for state in read_table_states(settings, "a")] or ["none"])
             seen.append(query(database, INDEXES) if applied_offset(database) > 0 else [])
@@ -179,7 +179,7 @@ def test_a_trigger_that_discards_rows_halts_the_table(database: str, broker: Fak
         ("DELETE FROM shop.items WHERE id = 7", "INSERT INTO shop.items VALUES (7, 'label 7', 7)", 499),
     ],
 )
-def test_what_another_session_writes_meanwhile_is_noticed(
+def test_rows_that_another_session_writes_meanwhile_are_noticed(
     database: str, broker: FakeDelivery, feed: Feed, written: str, undone: str, found: int
 ) -> None:
     feed.describe(items())
@@ -210,7 +210,7 @@ def test_what_another_session_writes_meanwhile_is_noticed(
 
 
 def test_rows_are_counted_exactly_at_a_snapshot(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    """Cuts before and behind it arrive together."""
+    """Cuts before and after the snapshot's offset arrive together."""
     feed.describe(items())
     send(feed, 0, 10)
     ends: list[int] = []
@@ -275,7 +275,7 @@ def test_a_new_column_meanwhile_reaches_all_rows(database: str, broker: FakeDeli
 
 
 def run_history(seed: int, server: Server) -> int:
-    """Load beside a random first read with real kills around commits; return how many there were."""
+    """Load during a random first read, with real kills around commits; return the number of kills."""
     random_, url = random.Random(seed), server.create_database()
     broker = FakeDelivery()
     broker.start()
@@ -317,10 +317,10 @@ def test_more_histories_with_kills(seed: int, postgres_server: Server) -> None:
     run_history(seed, postgres_server)
 
 
-def test_tables_that_the_target_refuses_do_not_keep_the_load_from_its_end(
+def test_tables_that_the_target_refuses_do_not_block_the_end_of_the_load(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
-    """Both are new during the first read: one cannot be created, the other one is the user's own."""
+    """Both appear during the first read: one cannot be created, the other is a table of the target's own."""
     feed.describe(items())
     query(database, "CREATE SCHEMA shop; CREATE TABLE shop.other (id bigint, label bytea, amount bigint)")
     send(feed, 0, 10)
@@ -350,9 +350,7 @@ def test_tables_that_the_target_refuses_do_not_keep_the_load_from_its_end(
     assert full_sync(settings, "a").already
 
 
-def test_empty_meanwhile_begins_a_load_that_has_not_ended_again(
-    database: str, broker: FakeDelivery, feed: Feed
-) -> None:
+def test_a_restart_with_empty_begins_an_unfinished_load_again(database: str, broker: FakeDelivery, feed: Feed) -> None:
     feed.describe(items())
     send(feed, 0, 50)
     settings = settings_for(broker.address, {"a": database})

@@ -1,4 +1,4 @@
-"""A held table keeps its increments at the broker, and one that has lost them does not stop the others (VENUS 3.4)."""
+"""The broker keeps a held table's increments, and a table that has lost them does not stop the others (VENUS 3.4)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RETAIN_BYTES = 20_000
 
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[RealBroker]:
-    """Start a broker that keeps little more than what its consumers need."""
+    """Start a broker that keeps little more than its consumers need."""
     started = RealBroker(tmp_path / "data", retain_bytes=RETAIN_BYTES)
     yield started
     started.stop()
@@ -40,7 +40,7 @@ def load(database: str, feed: Feed, real: RealBroker) -> Settings:
 
 
 def commit_more_than_retained(feed: Feed, word: str) -> None:
-    """Commit several times what the broker keeps for no consumer."""
+    """Commit several times as much as the broker keeps without consumers."""
     for n in range(10):
         feed.cut(put(n, word, n), *(put(i, f"{word} {n}" * 20, i, table=2) for i in range(100)))
 
@@ -57,7 +57,7 @@ def state_of(settings: Settings, name: str = "shop.items") -> TableState:
     return next(t for t in read_table_states(settings, "a") if t.source_name == name)
 
 
-def test_a_held_table_keeps_its_increments_over_reconnections(database: str, real: RealBroker) -> None:
+def test_the_increments_of_a_held_table_are_kept_over_reconnections(database: str, real: RealBroker) -> None:
     feed = Feed(real)
     settings = load(database, feed, real)
     with following(settings, "a"):
@@ -72,7 +72,7 @@ def test_a_held_table_keeps_its_increments_over_reconnections(database: str, rea
         wait_until_caught_up(database, real)
         eventually(lambda: consumer(real).acknowledged == real.next_offset, "the acknowledgement")
         kept = consumer(real)
-        commit_more_than_retained(feed, "third")  # gives the broker time and reason to trim
+        commit_more_than_retained(feed, "third")  # so that the broker has time and a reason to trim
         wait_until_caught_up(database, real)
         resume(settings, "a", ["items"])
         eventually(lambda: state_of(settings).state == "ACTIVE", "the table's return")
@@ -85,7 +85,7 @@ def test_a_held_table_keeps_its_increments_over_reconnections(database: str, rea
 
 
 def test_a_held_table_without_its_increments_halts_alone(database: str, real: RealBroker) -> None:
-    """Its group was forgotten while the target was away: the others continue, and a resync brings the table back."""
+    """The target's group was forgotten while it was away: other tables continue, and a resync repairs this one."""
     feed = Feed(real)
     settings = load(database, feed, real)
     with following(settings, "a"):

@@ -1,4 +1,4 @@
-"""Names that only quotes can carry, from a PostgreSQL source to a PostgreSQL target, through load, stream and DDL."""
+"""Names that need quotes, from a PostgreSQL source to a PostgreSQL target, through load, stream and DDL."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = (
     "venus_offset",
     "a;--",
 )
-#: {q} is schema, table, key and types at once, {b} and {c} are other columns.
+#: {q} is the name of the schema, table, key and types alike; {b} and {c} are other columns.
 TABLE = """
 CREATE SCHEMA {q};
 CREATE TYPE {q}.mood AS ENUM ('a', 'b'); CREATE DOMAIN {q}.code AS text CHECK (VALUE <> '');
@@ -48,7 +48,7 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def for_each(url: str, statements: str) -> None:
+def for_each_name(url: str, statements: str) -> None:
     for name in NAMES:
         made = statements
         for place, suffix in (("{q}", ""), ("{b}", "2"), ("{c}", "3"), ("{d}", "4")):
@@ -62,19 +62,19 @@ def until_same(e2e: EndToEnd) -> None:
 
 
 def test_tables_with_such_names_are_carried(tmp_path: Path, database: str, second_database: str) -> None:
-    for_each(database, TABLE)
+    for_each_name(database, TABLE)
     with end_to_end(tmp_path, database, second_database, tables=["*.*"]) as e2e:
         e2e.install()
         e2e.load()
         e2e.start()
-        for_each(database, CHANGES)
+        for_each_name(database, CHANGES)
         until_same(e2e)
-        for_each(database, DDL)
-        for_each(database, MORE)
+        for_each_name(database, DDL)
+        for_each_name(database, MORE)
         until_same(e2e)
         request_resync(e2e.settings, "main", "*")
         e2e.until(lambda: not read_progress(e2e.settings, "main").resyncing, "the resyncs to end")
-        for_each(database, EMPTIED)
+        for_each_name(database, EMPTIED)
         e2e.until(lambda: len(e2e.verify().tables) == len(NAMES), "all to be compared")
         e2e.wait_until_caught_up()
         until_same(e2e)

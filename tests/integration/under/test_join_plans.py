@@ -1,4 +1,4 @@
-"""What is staged is joined in time that grows with what there is, whatever the server believes of the table."""
+"""Joins with staged rows take time in proportion to the rows, whatever statistics the server has of the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOUND = "SET LOCAL statement_timeout = '60s'"
 
 @pytest.fixture
 def table(database: str, broker: FakeDelivery, feed: Feed) -> Iterator[tuple[TargetSession, RowSql]]:
-    """Open a session like the one that applies; its table was analysed while its rows came."""
+    """Open a session like the apply loop's; its table was analysed while it was still being filled."""
     settings = load_target(database, feed, items(), rows=1)
     query(database, f"INSERT INTO shop.items (id, label, amount) SELECT g, 'x', g FROM generate_series(2, {ROWS}) g")
     query(database, "ANALYZE shop.items; UPDATE pg_class SET reltuples = 0 WHERE oid = 'shop.items'::regclass")
@@ -35,12 +35,12 @@ def table(database: str, broker: FakeDelivery, feed: Feed) -> Iterator[tuple[Tar
 
 
 def stage_rows(session: TargetSession, sql: RowSql, stage: str, columns: str) -> None:
-    """Fill a staging table with every row there is."""
+    """Fill a staging table with a copy of every row."""
     session.run(f"{sql.create_stages}; INSERT INTO {stage} SELECT {columns} FROM shop.items; {BOUND}")
 
 
 def has_usual_plans(session: TargetSession) -> bool:
-    """Whether the statements that follow are planned as before."""
+    """Return whether later statements are planned as before."""
     found = session.row("SELECT current_setting('enable_nestloop'), current_setting('enable_hashjoin')")
     return found == ("on", "off")
 
@@ -69,7 +69,7 @@ def test_repeated_keys_are_dropped_from_a_large_stage(table: tuple[TargetSession
 
 
 def test_a_few_keys_of_a_large_table_are_looked_up(table: tuple[TargetSession, RowSql]) -> None:
-    """A hash join reads the whole table: not where its statistics say that it is large."""
+    """A hash join reads the whole table, so it must not be used if the statistics show a large one."""
     session, sql = table
     session.rollback()
     session.run("ANALYZE shop.items; BEGIN")

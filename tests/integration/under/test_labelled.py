@@ -29,7 +29,9 @@ LABELS = {"eu": ("shop.items",)}
 
 
 @pytest.mark.parametrize("keyed_rows_max", [0, 1000])
-def test_a_target_below_a_labelled_set(database: str, tmp_path: Path, real: RealBroker, keyed_rows_max: int) -> None:
+def test_a_target_below_a_labelled_set_gets_its_tables(
+    database: str, tmp_path: Path, real: RealBroker, keyed_rows_max: int
+) -> None:
     rng = random.Random(3)
     feed = Feed(real)
     feed.describe(items(), items(2, "others"))

@@ -1,4 +1,4 @@
-"""What a cut takes in memory at the target does not grow with it: many bytes in few rows, a table on its way back."""
+"""Large cuts need limited memory at the target: many bytes in few rows, and a table that catches up."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ LABEL = "x" * 20_000
 
 
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note how many rows wait in the assembler of a reader, each time something arrives."""
+def waiting_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record how many rows wait in a reader's assembler each time an increment arrives."""
     found: list[int] = []
 
     def record_call(assembler: CutAssembler, piece: CutPiece) -> None:
@@ -68,8 +68,8 @@ def large(*, first: int = 0, count: int = 200) -> list[Change]:
 
 
 @contextmanager
-def held_back(database: str, broker: Broker, settings: Settings) -> Iterator[None]:
-    """Let the table items stand still for the time of the block, and then catch up."""
+def hold_back(database: str, broker: Broker, settings: Settings) -> Iterator[None]:
+    """Hold the table items back for the time of the block, then let it catch up."""
     pause(settings, "a", ["items"])
     with following(settings, "a"):
         yield
@@ -85,29 +85,29 @@ def wait_until_active(settings: Settings) -> None:
 
 
 def test_a_table_catches_up_with_a_cut_that_is_larger_than_memory_allows(
-    database: str, real: RealBroker, waiting: list[int]
+    database: str, real: RealBroker, waiting_rows: list[int]
 ) -> None:
     feed = Feed(real)
     settings = load(database, feed, 20)
-    with held_back(database, real, settings):
+    with hold_back(database, real, settings):
         feed.cut(put(1, "small", 1), put(2, "x", 2, table=2))
         feed.cut(*large(), put(3, "x", 3, table=2), batch_rows=5)
         feed.cut(put(2, "later", 1))
         wait_until_caught_up(database, real)
-        waiting.clear()
+        waiting_rows.clear()
     with following(settings, "a"):
         wait_until_active(settings)
 
-    assert max(waiting) < 120, "the whole cut has 200 rows of 20 kB"
+    assert max(waiting_rows) < 120, "the whole cut has 200 rows of 20 kB"
     assert rows_at(database, items()) == feed.model[1]
     assert read_progress(settings, "a").unaccounted == 0
 
 
-def test_a_row_that_is_refused_in_such_a_cut_waits_in_quarantine(database: str, real: RealBroker) -> None:
+def test_a_row_that_is_refused_in_such_a_cut_is_quarantined(database: str, real: RealBroker) -> None:
     feed = Feed(real)
     settings = load(database, feed, 20, "quarantine")
     query(database, "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)")
-    with held_back(database, real, settings):
+    with hold_back(database, real, settings):
         changes = large()
         changes[150] = put(150, "bad", 666)
         feed.cut(*changes, batch_rows=5)
@@ -122,11 +122,11 @@ def test_a_row_that_is_refused_in_such_a_cut_waits_in_quarantine(database: str, 
     assert read_progress(settings, "a").unaccounted == 0
 
 
-def test_a_table_halts_at_such_a_cut_and_comes_back(database: str, real: RealBroker) -> None:
+def test_a_table_halts_at_such_a_cut_and_continues_after_the_repair(database: str, real: RealBroker) -> None:
     feed = Feed(real)
     settings = load(database, feed, 20)
     query(database, "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)")
-    with held_back(database, real, settings):
+    with hold_back(database, real, settings):
         feed.cut(put(1, "before", 1))
         start = real.next_offset
         changes = large()
@@ -149,7 +149,7 @@ def test_rows_that_exchange_a_value_far_apart_in_such_a_cut_are_merged_together(
     feed = Feed(real)
     settings = load(database, feed, 20)
     query(database, "CREATE UNIQUE INDEX only_here ON shop.items (md5(label))")
-    with held_back(database, real, settings):
+    with hold_back(database, real, settings):
         changes = large()
         changes[60], changes[180] = put(60, "old 180", 60), put(180, "old 60", 180)
         feed.cut(*changes, batch_rows=5)
@@ -160,7 +160,7 @@ def test_rows_that_exchange_a_value_far_apart_in_such_a_cut_are_merged_together(
     assert read_progress(settings, "a").unaccounted == 0
 
 
-def test_only_some_tables_catch_up_at_once(
+def test_only_a_few_tables_catch_up_at_once(
     database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(held_tables, "CATCH_UPS_MAX", 2, raising=False)
@@ -198,7 +198,7 @@ def test_only_some_tables_catch_up_at_once(
 
 
 def test_few_large_rows_of_one_cut_are_streamed_into_the_target(
-    database: str, real: RealBroker, waiting: list[int], monkeypatch: pytest.MonkeyPatch
+    database: str, real: RealBroker, waiting_rows: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = Feed(real)
     for module in (cut_assembler, "venus.adapters.targets.relational.writer"):
@@ -220,7 +220,7 @@ def test_few_large_rows_of_one_cut_are_streamed_into_the_target(
         wait_until_caught_up(database, real)
 
     assert max(most) < 3 << 19, "the cut has 6 MB"
-    assert max(waiting) < 200
+    assert max(waiting_rows) < 200
     assert rows_at(database, items()) == feed.model[1]
     assert rows_at(database, feed.schemas[2]) == feed.model[2]
     assert read_progress(settings, "a").unaccounted == 0

@@ -1,4 +1,4 @@
-"""Limits of time and other settings of a target's database or role, which are meant for others, do not change apply."""
+"""Time limits and other settings of a target's database or role, meant for other sessions, do not affect apply."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_settings(database: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_target_is_loaded_applied_and_made_equal_whatever_is_set(
+def test_a_target_is_loaded_followed_and_resynced_under_every_setting(
     name: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings_here = read_settings(database)
@@ -72,7 +72,7 @@ def test_a_target_is_loaded_applied_and_made_equal_whatever_is_set(
     check_counters(settings, feed, since)
 
 
-def test_a_target_that_is_read_only_is_waited_for_and_says_what_to_do(
+def test_apply_waits_for_a_read_only_target_and_names_the_remedy(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = load_target(database, feed, items(), rows=5)
@@ -88,9 +88,7 @@ def test_a_target_that_is_read_only_is_waited_for_and_says_what_to_do(
     check_equal(database, feed)
 
 
-def test_a_role_that_an_administrator_has_made_a_replica_needs_no_right_to_do_so(
-    postgres_server: Server, database: str
-) -> None:
+def test_a_role_with_a_preset_replication_role_needs_no_right_to_set_it(postgres_server: Server, database: str) -> None:
     query(database, "CREATE ROLE applier LOGIN; ALTER ROLE applier SET session_replication_role = replica")
     try:
         session = TargetSession(

@@ -1,4 +1,4 @@
-"""Offset -1 against an embedded PostgreSQL: what it makes, what it refuses, how it continues (scenarios 21, 22, 25)."""
+"""Full load into an embedded PostgreSQL: what it creates, refuses and continues (scenarios 21, 22, 25)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def test_a_target_is_loaded_and_then_follows(database: str, broker: FakeDelivery
     assert full_sync(settings, "a").already
 
 
-def test_keys_indexes_and_foreign_keys_come_after_the_rows(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_keys_indexes_and_foreign_keys_are_created_after_the_rows(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
     number = LogicalType(kind=Kind.DECIMAL, precision=12, scale=2)
     orders = table(
         1,
@@ -115,7 +117,7 @@ def test_existing_tables_are_compared_and_every_difference_is_named(
 
 
 @pytest.mark.parametrize(("rule", "expected"), [("refuse", None), ("truncate", 2), ("append", 3)])
-def test_rows_that_are_there_already(
+def test_existing_rows_are_refused_or_removed(
     rule: str, expected: int | None, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     feed.describe(items())
@@ -133,7 +135,7 @@ def test_rows_that_are_there_already(
 
 
 @pytest.mark.parametrize(("sums_off", "says"), [((1, 0), "3 rows were loaded of the 4"), ((0, 1), "other rows were")])
-def test_a_load_that_is_not_what_the_broker_counts_is_no_load(
+def test_a_load_with_a_wrong_number_of_rows_fails(
     sums_off: tuple[int, int], says: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     feed.describe(items())
@@ -211,7 +213,7 @@ def test_many_small_tables_share_connections_and_an_interrupted_load_of_them_con
         assert rows_at(database, schema) == feed.model[table_id]
 
 
-def test_many_tables_are_loaded_also_if_the_first_ones_are_empty(
+def test_many_tables_are_loaded_even_if_the_first_ones_are_empty(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     count = load.SINGLE_SPLITS_MAX + 8
@@ -222,7 +224,7 @@ def test_many_tables_are_loaded_also_if_the_first_ones_are_empty(
     assert sum(report.rows.values()) == 1
 
 
-def test_a_split_that_is_loaded_twice_has_one_effect(
+def test_a_split_that_is_loaded_twice_is_stored_once(
     database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed.describe(items())
@@ -242,7 +244,7 @@ def test_a_split_that_is_loaded_twice_has_one_effect(
     assert rows_at(database, items()) == feed.model[1]
 
 
-def test_a_snapshot_that_expires_is_planned_again(
+def test_an_expired_snapshot_is_planned_again(
     database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed.describe(items())
@@ -261,7 +263,7 @@ def test_a_snapshot_that_expires_is_planned_again(
     assert rows_at(database, items()) == feed.model[1]
 
 
-def test_a_trimmed_target_is_loaded_again_where_that_is_accepted(
+def test_a_target_behind_the_trimmed_queue_is_loaded_again_on_request(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     feed.describe(items())
@@ -277,7 +279,7 @@ def test_a_trimmed_target_is_loaded_again_where_that_is_accepted(
 
 
 @pytest.mark.parametrize("before", ["its own", "of another user"])
-def test_a_load_empties_no_table_for_those_who_read_an_older_snapshot(
+def test_a_reload_keeps_the_rows_for_readers_with_an_older_snapshot(
     before: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     feed.describe(items())
@@ -304,7 +306,7 @@ def test_a_load_empties_no_table_for_those_who_read_an_older_snapshot(
 
 
 @pytest.mark.parametrize("on_error", ["halt", "quarantine"])
-def test_rows_refused_during_the_load_wait_in_quarantine(
+def test_rows_refused_during_the_load_are_quarantined(
     on_error: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     feed.describe(items(), items(2, "others"))
@@ -339,7 +341,7 @@ def test_a_large_load_runs_in_processes(
     assert report.rows == {"shop.items": 900}
 
 
-def test_who_loads_is_chosen_by_the_rows_that_there_are(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_the_runner_is_chosen_by_the_number_of_rows(database: str, broker: FakeDelivery, feed: Feed) -> None:
     feed.describe(items())
     feed.cut(*(put(i, "x", i) for i in range(900)))
     asked: list[int] = []

@@ -1,4 +1,4 @@
-"""A load counts the rows of each table: only that shows a change by another session between two splits."""
+"""A load counts the rows of each table, which alone reveals another session's change between two splits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class MeddledLoad:
-    """Runner that loads in this process; another session then changes the target."""
+    """Runner that loads in this process, after which another session changes the target."""
 
     def __init__(self, database: str, text: str) -> None:
         self._database, self._text = database, text
@@ -46,7 +46,7 @@ def describe(database: str, feed: Feed) -> Settings:
         ("INSERT INTO shop.items VALUES (77, 'a stranger', 7)", 11),
     ],
 )
-def test_a_table_with_rows_of_another_writer_is_not_loaded(
+def test_a_table_with_rows_of_another_writer_fails_the_load(
     meddling: str, rows: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = describe(database, feed)

@@ -1,4 +1,4 @@
-"""A split is one COPY that is fed while it runs: its progress meanwhile, and its result when the feed ends."""
+"""A split is loaded by one COPY that is fed while it runs: its progress, and its result when the feed ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 @dataclass
 class HaltingBroker(FakeDelivery):
-    """A broker that waits in the middle of a split, or ends it there with a wrong count."""
+    """A broker that pauses in the middle of a split, or ends it there with a wrong count."""
 
     halt_at: int = -1
     damage: bool = False
@@ -47,8 +47,8 @@ def broker() -> Iterator[HaltingBroker]:
     fake.stop()
 
 
-def test_the_rows_of_a_split_under_way_are_reported(database: str, broker: HaltingBroker, feed: Feed) -> None:
-    count, broker.halt_at = 4 * 4 * CHUNK_ROWS, 3  # four splits, each halts before its last chunk
+def test_the_rows_of_a_split_in_progress_are_reported(database: str, broker: HaltingBroker, feed: Feed) -> None:
+    count, broker.halt_at = 4 * 4 * CHUNK_ROWS, 3  # four splits, each of which pauses before its last chunk
     feed.describe(items())
     feed.cut(*(put(i, f"a label that is not short, of row number {i}" * 4, i) for i in range(count)))
     reports: list[LoadProgress] = []
@@ -62,12 +62,12 @@ def test_the_rows_of_a_split_under_way_are_reported(database: str, broker: Halti
     thread.join(60)
 
     assert seen == sorted(seen)
-    assert CHUNK_ROWS < max(seen) <= 3 * CHUNK_ROWS  # nothing of it is committed
+    assert CHUNK_ROWS < max(seen) <= 3 * CHUNK_ROWS  # nothing of the load is committed
     assert reports[-1].rows == count
     assert rows_at(database, items()) == feed.model[1]
 
 
-def test_what_ends_the_feed_comes_out_and_nothing_is_loaded(database: str, broker: HaltingBroker, feed: Feed) -> None:
+def test_an_error_of_the_feed_is_raised_and_no_row_is_loaded(database: str, broker: HaltingBroker, feed: Feed) -> None:
     broker.halt_at, broker.damage = 1, True
     feed.describe(items())
     feed.cut(*(put(i, "x", i) for i in range(8 * CHUNK_ROWS)))
@@ -83,7 +83,7 @@ def test_what_ends_the_feed_comes_out_and_nothing_is_loaded(database: str, broke
     assert rows_at(database, items()) == feed.model[1]
 
 
-def test_rows_of_several_versions_lie_in_one_split(database: str, broker: HaltingBroker, feed: Feed) -> None:
+def test_rows_of_several_versions_are_in_one_split(database: str, broker: HaltingBroker, feed: Feed) -> None:
     first = table(1, "items", *(c for c in items().columns[:2]), column(4, "gone"))
     second = replace(first, version=2, columns=(*first.columns[:2], column(3, "amount", items().columns[2].type)))
     feed.describe(first)

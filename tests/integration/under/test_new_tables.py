@@ -1,4 +1,4 @@
-"""Tables that the stream brings to a target that has others: what of them cannot be made delays nothing else."""
+"""New tables that the stream brings to a target: an object of theirs that cannot be created delays nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 INDEXES = "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s::regclass ORDER BY 1"
 
 
-def bring(e2e: EndToEnd, *statements: str) -> None:
+def add_table(e2e: EndToEnd, *statements: str) -> None:
     """Make a table at the source, capture it, and wait until the target has everything."""
     query(e2e.source, "; ".join(statements))
     e2e.install()
@@ -39,7 +39,7 @@ def state_of(e2e: EndToEnd, name: str) -> tuple[str, str]:
 def test_indexes_of_two_tables_may_have_the_same_name(
     tmp_path: Path, database: str, mariadb_server: MariaServer, mariadb_database: str
 ) -> None:
-    """As they have at MariaDB by default: a unique key is called like its first column."""
+    """MariaDB names a unique key after its first column by default."""
     name = str(sqlalchemy.make_url(mariadb_database).database)
     table = (
         "CREATE TABLE {} (id int PRIMARY KEY, name varchar(20) COLLATE utf8mb4_bin,"
@@ -67,24 +67,24 @@ def test_indexes_of_two_tables_may_have_the_same_name(
             ]
 
 
-def test_a_name_that_was_given_by_hand_at_the_target_stays(e2e: EndToEnd) -> None:
+def test_an_index_that_was_renamed_at_the_target_keeps_its_name(e2e: EndToEnd) -> None:
     query(e2e.source, "CREATE INDEX by_name ON item (name)")
     query(e2e.target, "CREATE TABLE mine (x int); CREATE INDEX by_name ON mine (x); CREATE INDEX by_other ON mine (x)")
     e2e.load()
     assert query(e2e.target, INDEXES, ["item"]) == [("item_name_idx2",), ("item_pkey",)]
     e2e.start()
-    bring(e2e, "CREATE TABLE other (id int PRIMARY KEY, name text)", "CREATE INDEX by_other ON other (name)")
+    add_table(e2e, "CREATE TABLE other (id int PRIMARY KEY, name text)", "CREATE INDEX by_other ON other (name)")
     assert query(e2e.target, INDEXES, ["other"]) == [("other_name_idx2",), ("other_pkey",)]
 
 
-def test_an_index_that_cannot_be_made_is_reported_and_the_table_follows(e2e: EndToEnd) -> None:
+def test_an_index_that_cannot_be_created_is_reported_and_the_table_follows(e2e: EndToEnd) -> None:
     e2e.load()
     e2e.start()
     long = "CREATE INDEX by_name ON other USING btree (name) WITH (fillfactor = 70)"
     query(e2e.target, "CREATE FUNCTION no() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'no index'; END$$")
     query(e2e.target, "CREATE EVENT TRIGGER no ON ddl_command_start WHEN tag IN ('CREATE INDEX') EXECUTE FUNCTION no()")
     query(e2e.target, "ALTER EVENT TRIGGER no ENABLE ALWAYS")
-    bring(e2e, "CREATE TABLE other (id int PRIMARY KEY, name text)", long)
+    add_table(e2e, "CREATE TABLE other (id int PRIMARY KEY, name text)", long)
     state, reason = state_of(e2e, "other")
     assert state == "ACTIVE"
     assert 'CREATE INDEX "by_name"' in reason
@@ -92,13 +92,13 @@ def test_an_index_that_cannot_be_made_is_reported_and_the_table_follows(e2e: End
     assert e2e.verify().verdict is ComparisonVerdict.SAME
 
 
-def test_a_table_that_may_not_be_made_halts_alone(e2e: EndToEnd) -> None:
+def test_a_table_that_may_not_be_created_halts_alone(e2e: EndToEnd) -> None:
     e2e.load()
     e2e.start()
     query(e2e.target, "CREATE FUNCTION no() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'no table'; END$$")
     query(e2e.target, "CREATE EVENT TRIGGER no ON ddl_command_start WHEN tag IN ('CREATE TABLE') EXECUTE FUNCTION no()")
     query(e2e.target, "ALTER EVENT TRIGGER no ENABLE ALWAYS")
-    bring(e2e, "CREATE TABLE other (id int PRIMARY KEY, name text)")
+    add_table(e2e, "CREATE TABLE other (id int PRIMARY KEY, name text)")
     state, reason = state_of(e2e, "other")
     assert (state, "no table" in reason) == ("HALTED", True)
     assert query(e2e.target, "SELECT name FROM item ORDER BY 1") == [("a",), ("b",)]

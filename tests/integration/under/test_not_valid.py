@@ -1,4 +1,4 @@
-"""Constraints that older rows of the source violate (NOT VALID): the target has them as they are there."""
+"""Constraints that older rows of the source violate (NOT VALID) are NOT VALID at the target too."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def read_again(e2e: EndToEnd) -> None:
         e2e.until(lambda: all(t.fill.done for t in source.registry.read_registered_tables()), "the source to be read")
 
 
-def test_a_target_has_them_as_they_are_at_the_source(e2e: EndToEnd) -> None:
+def test_a_target_has_the_constraints_as_not_valid(e2e: EndToEnd) -> None:
     assert query(e2e.source, VALID) == AS_AT_SOURCE
     assert query(e2e.target, VALID) == AS_AT_SOURCE
     with pytest.raises(psycopg2.errors.CheckViolation):
         query(e2e.target, "INSERT INTO t VALUES (3, -9)")
 
 
-def test_rows_that_violate_them_may_come_again(e2e: EndToEnd) -> None:
+def test_rows_that_violate_the_constraints_may_arrive_again(e2e: EndToEnd) -> None:
     read_again(e2e)
     query(e2e.source, "INSERT INTO t VALUES (3, 7, 1, 'c')")
     e2e.wait_until_caught_up()
@@ -69,7 +69,7 @@ def test_rows_that_violate_them_may_come_again(e2e: EndToEnd) -> None:
     assert query(e2e.target, VALID) == AS_AT_SOURCE
 
 
-def test_they_do_not_forbid_the_cut_over_and_hold_behind_it(e2e: EndToEnd) -> None:
+def test_such_constraints_do_not_forbid_the_cutover_and_are_enforced_after_it(e2e: EndToEnd) -> None:
     found_ = run_cutover(e2e.settings, "main", WISH).certificate
     assert [(k["name"], k["orphans"], k["not_valid"]) for k in found_["foreign_keys"]] == [("of", 1, True)]
     assert found_["warnings"] == ["check positive of t is NOT VALID: older rows may violate it"]

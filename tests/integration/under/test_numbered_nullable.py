@@ -1,4 +1,4 @@
-"""Columns that are numbered and may be NULL: an identity cannot hold their NULLs, a sequence and a default can."""
+"""Auto-numbered columns that may be NULL: an identity cannot store NULL, a sequence with a default can."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_from_postgresql(tmp_path: Path, second_database: str, database: str) ->
         assert query(second_database, "INSERT INTO t DEFAULT VALUES RETURNING id, n, must") == [(5, 3, 4)]
 
 
-def test_an_identity_of_an_earlier_version_gives_way_to_a_resync(
+def test_a_resync_replaces_an_identity_of_an_earlier_version(
     tmp_path: Path, second_database: str, database: str
 ) -> None:
     query(database, TABLES.replace("(NULL), ", ""))

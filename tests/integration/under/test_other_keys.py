@@ -1,4 +1,4 @@
-"""A table whose key changes at the source: it halts, and comes back by the way that its reason says."""
+"""A table whose key changes at the source halts, and continues by the remedy in its reason."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ ROWS = "SELECT * FROM item ORDER BY name"
 @pytest.fixture
 def e2e(tmp_path: Path, database: str, second_database: str) -> Iterator[EndToEnd]:
     query(database, TABLE)
-    with running(tmp_path, database, second_database) as made:
+    with run_pipeline(tmp_path, database, second_database) as made:
         yield made
 
 
 @pytest.fixture
 def another(e2e: EndToEnd, postgres_server: Server) -> Iterator[Settings]:
-    """Give the configuration of a target that is not loaded yet."""
+    """Return the settings of another target that is not loaded yet."""
     url = postgres_server.create_database()
     yield e2e.settings.model_copy(update={"targets": {"another": TargetSettings.model_validate({"url": url})}})
     postgres_server.drop_database(url)
 
 
 @contextmanager
-def running(folder: Path, source: str, target: str) -> Iterator[EndToEnd]:
+def run_pipeline(folder: Path, source: str, target: str) -> Iterator[EndToEnd]:
     with end_to_end(folder, source, target) as made:
         made.install()
         made.load()
@@ -71,7 +71,7 @@ def until_same(e2e: EndToEnd) -> None:
 
 
 def read_again(e2e: EndToEnd) -> None:
-    """Do what the state at the source says: `venus install-triggers`, then `venus resync`."""
+    """Follow the reason at the source: `venus install-triggers`, then `venus resync`."""
     e2e.until(lambda: "install-triggers" in registered_state(e2e)[1], "capture to notice it")
     assert registered_state(e2e)[0] == "RESYNC"
     e2e.install()
@@ -97,7 +97,7 @@ def halt_reason(e2e: EndToEnd) -> str:
     return item(e2e).reason
 
 
-def test_another_key_is_taken_over_by_the_way_that_is_said(e2e: EndToEnd) -> None:
+def test_another_key_is_adopted_by_the_remedy_in_the_reason(e2e: EndToEnd) -> None:
     query(e2e.source, OTHER_KEY)
     query(e2e.source, "INSERT INTO item VALUES (NULL, 'x', 'no id')")
     read_again(e2e)
@@ -161,7 +161,7 @@ def test_resyncs_that_come_too_early_change_nothing(e2e: EndToEnd, another: Sett
     ],
     ids=["wider", "renamed", "made again"],
 )
-def test_what_else_may_become_of_a_key(e2e: EndToEnd, change: str, key: list[str]) -> None:
+def test_other_changes_of_a_key_are_adopted(e2e: EndToEnd, change: str, key: list[str]) -> None:
     query(e2e.source, change)
     read_again(e2e)
     halt_reason(e2e)
@@ -173,7 +173,7 @@ def test_what_else_may_become_of_a_key(e2e: EndToEnd, change: str, key: list[str
     until_same(e2e)
 
 
-def test_a_wider_key_needs_no_resync_at_all(e2e: EndToEnd) -> None:
+def test_a_wider_key_needs_no_resync(e2e: EndToEnd) -> None:
     query(e2e.source, "ALTER TABLE item ALTER id TYPE bigint")
     query(e2e.source, "INSERT INTO item VALUES (5000000000, 'big', 'big')")
     until_same(e2e)
@@ -184,7 +184,7 @@ def test_a_wider_key_needs_no_resync_at_all(e2e: EndToEnd) -> None:
 
 
 @pytest.mark.slow
-def test_a_table_that_is_paused_stays_so(e2e: EndToEnd) -> None:
+def test_a_paused_table_stays_paused(e2e: EndToEnd) -> None:
     pause(e2e.settings, "main", ["public.item"])
     query(e2e.source, OTHER_KEY)
     read_again(e2e)
@@ -207,7 +207,7 @@ def make_resync_fail(e2e: EndToEnd) -> None:
 
 
 @pytest.mark.slow
-def test_a_foreign_key_that_stands_on_the_former_key_is_named(e2e: EndToEnd) -> None:
+def test_a_foreign_key_that_refers_to_the_former_key_is_named(e2e: EndToEnd) -> None:
     query(e2e.target, "CREATE TABLE mine (item int REFERENCES item); INSERT INTO mine VALUES (3)")
     query(e2e.source, OTHER_KEY)
     make_resync_fail(e2e)
@@ -219,7 +219,7 @@ def test_a_foreign_key_that_stands_on_the_former_key_is_named(e2e: EndToEnd) -> 
 
 
 @pytest.mark.slow
-def test_a_table_that_venus_has_not_made_keeps_its_keys(e2e: EndToEnd) -> None:
+def test_a_table_that_venus_has_not_created_keeps_its_keys(e2e: EndToEnd) -> None:
     e2e.stop("apply")
     query(e2e.target, "UPDATE venus.target_table SET created = false WHERE name = 'item'")
     e2e.start("apply")
@@ -241,7 +241,7 @@ def test_from_mariadb(tmp_path: Path, database: str, mariadb_server: MariaServer
             "CREATE TABLE item (id int PRIMARY KEY, code varchar(20) COLLATE utf8mb4_bin NOT NULL, name text)"
         )
         cursor.execute("INSERT INTO item SELECT seq, concat('c', seq), concat('name ', seq) FROM seq_1_to_40")
-        with running(tmp_path, mariadb_database, database) as e2e:
+        with run_pipeline(tmp_path, mariadb_database, database) as e2e:
             cursor.execute("ALTER TABLE item DROP PRIMARY KEY, ADD PRIMARY KEY (code)")
             cursor.execute("INSERT INTO item VALUES (1, 'x', 'an id twice')")
             read_again(e2e)

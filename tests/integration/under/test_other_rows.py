@@ -1,4 +1,4 @@
-"""A consumer is refused at a set that has other rows at the same offset, and applies nothing; everything real."""
+"""A consumer is refused at a set that has other rows at its offset, and applies nothing; all parts are real."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def follow_once(settings: Settings) -> None:
 
 
 def read_identity(address: str, offset: int, rows: RowsIdentity | None = None) -> RowsIdentity | None:
-    """Return which rows a set reports at an offset, to a client that has others."""
+    """Return the identity of the rows that a set reports at an offset to a client with other rows."""
     with Subscriber(address, "main", "reader", credit_bytes=1 << 20, transient=True) as subscriber:
         return reports.rows_identity(subscriber.open(offset, 0, rows=rows))
 
 
-def test_a_target_takes_nothing_of_a_set_with_other_rows(
+def test_a_target_takes_no_changes_from_a_set_with_other_rows(
     database: str, real: RealBroker, start: Start, feed: Feed
 ) -> None:
     twin = {"main": {"shop.items": "LABEL in ('EU')"}}
@@ -96,18 +96,18 @@ def test_a_target_takes_nothing_of_a_set_with_other_rows(
         assert caught.value.hint.startswith("give that set the same predicates; or `venus resync --all --target a`")
         assert applied_offset(database) == offset
     feed.cut(put(3, "EU", 30), put(4, "US", 40))
-    with following(at(settings, sets["twin"].address), "a"):  # says the same in other words
+    with following(at(settings, sets["twin"].address), "a"):  # the same predicate in other words
         wait_until_caught_up(database, real)
     assert rows_at(database, items()).keys() == {("1",), ("3",)}
     assert '"set": "twin"' in query(database, "SELECT rows_identity FROM venus.applied")[0][0]
 
-    request_resync(at(settings, sets["us"].address), "a", "*")  # the way out
+    request_resync(at(settings, sets["us"].address), "a", "*")  # the remedy
     with following(at(settings, sets["us"].address), "a"):
         eventually(lambda: rows_at(database, items()).keys() == {("2",), ("4",)})
         wait_until_caught_up(database, real)
 
 
-def test_a_target_waits_for_a_set_with_its_rows_if_there_is_one(
+def test_a_target_waits_for_a_set_with_its_rows_if_one_exists(
     database: str, real: RealBroker, start: Start, feed: Feed
 ) -> None:
     port = free_port()
@@ -137,7 +137,9 @@ def position(database: str) -> RowsIdentity | None:
     return rows_from_text(query(database, "SELECT rows_identity FROM venus.applied")[0][0])
 
 
-def test_a_position_of_before_is_accepted_once(database: str, real: RealBroker, start: Start, feed: Feed) -> None:
+def test_a_position_of_an_older_version_is_accepted_once(
+    database: str, real: RealBroker, start: Start, feed: Feed
+) -> None:
     sets = [start(name, real.address, where=where) for name, where in (("eu", EU), ("us", US))]
     for broker in sets:
         networks.has(broker.address, real.next_offset)
@@ -155,10 +157,10 @@ def test_a_position_of_before_is_accepted_once(database: str, real: RealBroker, 
         follow_once(at(settings, sets[1].address))
 
 
-def test_a_table_that_comes_later_is_in_the_position(
+def test_a_table_that_appears_later_is_in_the_position(
     database: str, tmp_path: Path, real: RealBroker, start: Start, feed: Feed
 ) -> None:
-    """What a stream reports at its beginning does not last: a table of the name appears, in a folder as well."""
+    """A stream's report at its beginning does not last: a table with the name appears later, also in a folder."""
     late = {"main": {"late": "label = 'EU'"}}
     sets = [start(name, real.address, where=where) for name, where in (("eu", late), ("whole", None))]
     for broker in sets:
@@ -197,7 +199,7 @@ def manifest(settings: Settings) -> LakeManifest:
     return found
 
 
-def test_a_set_takes_nothing_of_another_set_above_with_other_rows(
+def test_a_set_takes_no_changes_from_another_set_above_with_other_rows(
     tmp_path: Path, real: RealBroker, start: Start, feed: Feed
 ) -> None:
     uppers = {
@@ -224,16 +226,14 @@ def test_a_set_takes_nothing_of_another_set_above_with_other_rows(
     assert business_status(access.address).next_offset < real.next_offset
     assert business_status(access.address).mirror.fills == 0
     access.stop()
-    access = below("narrow")  # the same rows, by other predicates above
+    access = below("narrow")  # the same rows, selected by other predicates above
     networks.has(access.address, real.next_offset)
     assert business_status(access.address).mirror.fills == 0
     assert read_identity(access.address, real.next_offset) != read_identity(uppers["us"].address, real.next_offset)
 
 
-def test_a_consumer_exactly_where_a_set_was_filled_again_gets_the_reason(
-    real: RealBroker, start: Start, feed: Feed
-) -> None:
-    """The column goes and comes back; the table stood still meanwhile, and is filled with the same predicate."""
+def test_a_consumer_at_the_cut_of_a_refilled_set_gets_the_reason(real: RealBroker, start: Start, feed: Feed) -> None:
+    """The column is dropped and added again; meanwhile the table does not change, and keeps its predicate."""
     port = free_port()
 
     def again() -> RunningBroker:
@@ -262,10 +262,10 @@ def test_a_consumer_exactly_where_a_set_was_filled_again_gets_the_reason(
         read_identity(broker.address, end, before)
 
 
-def test_a_set_follows_the_set_above_that_was_filled_again_and_its_readers_come_again(
+def test_a_set_below_follows_a_refilled_set_above_and_its_readers_restart(
     real: RealBroker, start: Start, feed: Feed
 ) -> None:
-    """The reader is unknown, and all of it happens at one offset: only its own rows show it."""
+    """The reader is unknown, and everything happens at one offset: only the identity of the rows reveals it."""
     port, upper = free_port(), f"127.0.0.1:{free_port()}"
     tandem = start("tandem", real.address, tier="tandem", where=EU, listen=upper)
     access = start("access", tandem.address, level=2, listen=f"127.0.0.1:{port}")
@@ -295,10 +295,10 @@ def test_a_set_follows_the_set_above_that_was_filled_again_and_its_readers_come_
         read_identity(access.address, end, before)
 
 
-def test_a_set_of_before_learns_by_what_the_sets_above_choose(
+def test_a_set_of_an_older_version_learns_the_selection_of_the_sets_above(
     real: RealBroker, start: Start, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its full data was taken by a version that did not keep that."""
+    """An older version took its full data, and did not store the selection."""
     made = replication_plan.build_begin_entry
 
     def older(snapshot: broker_pb2.Snapshot, **more: Any) -> mirror_pb2.MirrorBegin:

@@ -1,4 +1,4 @@
-"""Foreign keys that hold by collation only: named before, and made exact by the statement that is printed."""
+"""Foreign keys that hold by collation only are named before the load; the printed statement makes them exact."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TABLES = {
         "INSERT INTO line VALUES (1, 'abc')",
     ),
 }
-#: By dialect: the rows that refer to another spelling, and the foreign key's name.
+#: For each dialect: rows that refer to another spelling, and the name of the foreign key.
 EXPECTED = {"mariadb": ("4 rows", "invoice_customer"), "sqlite": ("2 rows", "invoice_fk0")}
 
 
@@ -90,7 +90,9 @@ def constraints(e2e: EndToEnd) -> dict[str, bool]:
     return dict(query(e2e.target, "SELECT conname, convalidated FROM pg_constraint WHERE contype = 'f'"))
 
 
-def test_it_is_named_and_the_printed_statement_makes_it_exact(e2e: EndToEnd, place: CollatedSource) -> None:
+def test_such_a_foreign_key_is_named_and_the_printed_statement_makes_it_exact(
+    e2e: EndToEnd, place: CollatedSource
+) -> None:
     rows, name = EXPECTED[place.dialect]
     (finding,) = collation_findings(e2e)
     assert not finding.blocks

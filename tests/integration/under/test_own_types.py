@@ -1,4 +1,4 @@
-"""Enums and domains of a PostgreSQL source at the target: made, compared, followed."""
+"""Enums and domains of a PostgreSQL source are created, compared and followed at the target."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def e2e(tmp_path: Path, database: str, second_database: str) -> Iterator[EndToEn
         yield made
 
 
-def test_they_are_made_before_the_tables_and_every_value_is_the_same(e2e: EndToEnd) -> None:
+def test_types_are_created_before_the_tables_and_every_value_is_the_same(e2e: EndToEnd) -> None:
     e2e.load()
     e2e.start()
     query(e2e.source, "INSERT INTO also VALUES (3, 'ok', 'XY')")
@@ -78,7 +78,7 @@ def test_a_new_label_arrives_before_the_rows_that_have_it(e2e: EndToEnd) -> None
     assert difference_keys(e2e.verify()) == set()
 
 
-def test_no_row_is_read_in_a_version_that_knows_its_label_not(e2e: EndToEnd) -> None:
+def test_no_row_is_read_with_a_version_that_lacks_its_label(e2e: EndToEnd) -> None:
     with closing(PostgresSource(e2e.source)) as source:
         follower = Follower(source)
         follower.drain()
@@ -90,7 +90,7 @@ def test_no_row_is_read_in_a_version_that_knows_its_label_not(e2e: EndToEnd) -> 
         assert follower.schemas[follower.table_id("felt"), 2].types[-1].labels == ("sad", "ok", "glad")
 
 
-def test_a_column_of_a_new_type_brings_its_type(e2e: EndToEnd) -> None:
+def test_a_column_of_a_new_type_creates_its_type(e2e: EndToEnd) -> None:
     e2e.load()
     e2e.start()
     query(e2e.source, "CREATE TYPE size AS ENUM ('s', 'm'); ALTER TABLE also ADD size size DEFAULT 'm', ADD h host[]")
@@ -146,7 +146,7 @@ def test_a_label_is_renamed_and_another_added_at_once(e2e: EndToEnd) -> None:
     ]
 
 
-def test_the_statements_that_a_reason_names_bring_the_tables_back(e2e: EndToEnd) -> None:
+def test_the_statements_in_a_reason_repair_the_tables(e2e: EndToEnd) -> None:
     e2e.load()
     e2e.start()
     in_one_transaction(
@@ -170,7 +170,7 @@ def test_the_statements_that_a_reason_names_bring_the_tables_back(e2e: EndToEnd)
     assert query(e2e.target, LABELS) == [(["ok", "sad"],)]
 
 
-def test_another_type_of_that_name_is_refused_with_both(e2e: EndToEnd) -> None:
+def test_another_type_of_the_same_name_is_refused_with_both_definitions(e2e: EndToEnd) -> None:
     query(e2e.target, "CREATE TYPE mood AS ENUM ('ok', 'sad'); CREATE DOMAIN code AS text NOT NULL")
     with pytest.raises(Refused) as refused:
         e2e.load()
@@ -179,7 +179,7 @@ def test_another_type_of_that_name_is_refused_with_both(e2e: EndToEnd) -> None:
     assert "type public.code is domain over text NOT NULL here, domain over text CHECK ((VALUE <> ''::text))" in said
 
 
-def test_the_same_types_or_a_wider_enum_are_taken(e2e: EndToEnd) -> None:
+def test_identical_types_or_a_wider_enum_are_accepted(e2e: EndToEnd) -> None:
     query(e2e.target, TYPES.replace("'ok'", "'ok', 'more'"))
     e2e.load()
     assert query(e2e.target, "SELECT count(*) FROM felt") == [(2,)]
@@ -191,21 +191,21 @@ def test_a_missing_label_is_named_with_the_statement_that_adds_it(e2e: EndToEnd)
         e2e.load()
 
 
-def test_a_second_load_adds_the_labels_that_came_meanwhile(e2e: EndToEnd) -> None:
+def test_a_second_load_adds_the_labels_that_appeared_meanwhile(e2e: EndToEnd) -> None:
     e2e.load()
     query(e2e.source, "ALTER TYPE mood ADD VALUE 'glad'")
     query(e2e.source, "INSERT INTO felt VALUES ('glad', 'B')")
     e2e.start("capture")
     e2e.until(lambda: e2e.log_rows() == 0, "the change to be captured")
     e2e.stop("capture")
-    e2e.at_target("DELETE FROM venus.applied", "DELETE FROM venus.load_job")  # a load that begins again
+    e2e.at_target("DELETE FROM venus.applied", "DELETE FROM venus.load_job")  # a load that starts over
     full_sync(e2e.settings, "main")
     assert query(e2e.target, "SELECT count(*) FROM felt") == [(3,)]
 
 
 @contextmanager
 def into_one_schema(folder: Path, source: str, target: str) -> Iterator[EndToEnd]:
-    """Install a pipeline whose target puts everything into one schema."""
+    """Install a pipeline whose target puts all tables into one schema."""
     with end_to_end(folder, source, target) as made:
         options = made.settings.targets["main"].model_copy(update={"schema_": "copy"})
         made.settings = made.settings.model_copy(update={"targets": {"main": options}})
@@ -213,7 +213,7 @@ def into_one_schema(folder: Path, source: str, target: str) -> Iterator[EndToEnd
         yield made
 
 
-def test_they_go_into_the_one_schema_of_a_target(tmp_path: Path, database: str, second_database: str) -> None:
+def test_types_are_created_in_the_one_schema_of_a_target(tmp_path: Path, database: str, second_database: str) -> None:
     query(database, TYPES + TABLES)
     query(database, "ALTER TABLE also ADD CHECK (mood <> 'sad' OR mood IS NULL OR id = 1)")
     with into_one_schema(tmp_path, database, second_database) as e2e:
@@ -227,7 +227,9 @@ def test_they_go_into_the_one_schema_of_a_target(tmp_path: Path, database: str, 
         assert 'CREATE TYPE "copy"."mood" AS ENUM' in build_ddl(e2e.settings, open_target(e2e.settings, "main")).text
 
 
-def test_two_types_that_would_become_one_are_refused(tmp_path: Path, database: str, second_database: str) -> None:
+def test_two_types_with_the_same_name_in_one_schema_are_refused(
+    tmp_path: Path, database: str, second_database: str
+) -> None:
     query(database, TYPES + TABLES)
     query(database, "CREATE SCHEMA b; CREATE TYPE b.also AS ENUM ('x'); ALTER TABLE felt ADD other b.also")
     refused = pytest.raises(Refused, match=r"type b.also and public.also would both become copy.also")
@@ -235,7 +237,7 @@ def test_two_types_that_would_become_one_are_refused(tmp_path: Path, database: s
         e2e.load()
 
 
-def test_types_that_are_not_made_are_reported(tmp_path: Path, database: str, second_database: str) -> None:
+def test_types_that_are_not_created_are_reported(tmp_path: Path, database: str, second_database: str) -> None:
     query(database, TYPES + TABLES)
     query(database, "CREATE TYPE pair AS (a int, m mood); ALTER TABLE felt ADD pairs pair[], ADD at point")
     with end_to_end(tmp_path, database, second_database) as e2e:
@@ -245,7 +247,7 @@ def test_types_that_are_not_made_are_reported(tmp_path: Path, database: str, sec
     assert "public.felt: type of column pairs public.pair[]: neither an enum nor a domain" in notes[0]
 
 
-def test_a_table_that_is_there_may_have_types_that_are_made_by_hand(
+def test_an_existing_table_may_have_types_that_were_created_by_hand(
     tmp_path: Path, database: str, second_database: str
 ) -> None:
     types = "CREATE EXTENSION vector; CREATE TYPE pair AS (a int, b text); CREATE TYPE span AS RANGE (subtype = inet)"
@@ -259,7 +261,7 @@ def test_a_table_that_is_there_may_have_types_that_are_made_by_hand(
         assert query(e2e.target, "SELECT f::text FROM found f") == query(e2e.source, "SELECT f::text FROM found f")
 
 
-def test_a_table_that_is_there_with_a_type_of_another_schema_is_refused(
+def test_an_existing_table_with_a_type_of_another_schema_is_refused(
     tmp_path: Path, database: str, second_database: str
 ) -> None:
     query(database, "CREATE TYPE pair AS (a int, b text); CREATE TABLE found (id int PRIMARY KEY, pair pair)")

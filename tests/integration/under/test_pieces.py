@@ -31,13 +31,13 @@ from venus.wire import broker_pb2
 
 pytestmark = pytest.mark.integration
 
-#: So many rows wait in memory; a cut that has more is streamed.
+#: Most rows in memory; a larger cut is streamed.
 GROUP = 20
 
 
 @pytest.fixture(autouse=True)
 def _one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have batches arrive one by one: a cut of which all is there at once is no streamed one."""
+    """Deliver batches one by one, because a cut that has arrived completely is not streamed."""
     increments = Subscriber.increments
     kept: dict[Subscriber, deque[broker_pb2.Increment]] = {}
 
@@ -51,8 +51,8 @@ def _one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Note into what rows are copied."""
+def copied_tables(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the tables into which rows are copied."""
     found: list[str] = []
     copy_in = TargetSession.copy_in
 
@@ -65,12 +65,12 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def load_streamed(database: str, feed: Feed, schema: TableSchema, **options: object) -> Settings:
-    """Load a target whose cuts are streamed."""
+    """Load a target that streams its cuts."""
     return load_target(database, feed, schema, rows=100, apply={"cut_group_rows_max": GROUP}, **options)
 
 
 def cut(feed: Feed, *runs: tuple[Sequence[Change], bool]) -> None:
-    """Commit one cut of these sections, each of which says whether its rows are new."""
+    """Commit one cut of these sections, each of which is marked as new rows or not."""
     schema = feed.schemas[1]
     for changes, _ in runs:
         for change in changes:
@@ -101,36 +101,36 @@ def check_applied(database: str, feed: Feed, settings: Settings) -> None:
 
 
 def test_new_rows_of_a_mixed_cut_are_not_staged(
-    database: str, broker: FakeDelivery, feed: Feed, copies: list[str]
+    database: str, broker: FakeDelivery, feed: Feed, copied_tables: list[str]
 ) -> None:
     settings = load_streamed(database, feed, items())
-    copies.clear()
+    copied_tables.clear()
     cut(feed, changed_rows(range(30)), new_rows(range(200, 260)), changed_rows(range(40, 45)), deletions(range(50, 80)))
     check_applied(database, feed, settings)
-    assert copies.count('"items"') == 1
-    assert "venus_s_1_1" in copies
+    assert copied_tables.count('"items"') == 1
+    assert "venus_s_1_1" in copied_tables
 
 
-def test_a_row_that_only_claims_to_be_new_replaces_the_one_that_is_there(
-    database: str, broker: FakeDelivery, feed: Feed, copies: list[str]
+def test_a_row_wrongly_marked_as_new_replaces_the_existing_one(
+    database: str, broker: FakeDelivery, feed: Feed, copied_tables: list[str]
 ) -> None:
     settings = load_streamed(database, feed, items())
-    copies.clear()
+    copied_tables.clear()
     more = [new_rows(range(400 + 30 * i, 430 + 30 * i)) for i in range(5)]
     cut(feed, changed_rows(range(25)), new_rows([*range(300, 325), 90]), *more, deletions([91]))
     check_applied(database, feed, settings)
-    # the next piece is made before the refusal is known
-    assert copies.count('"items"') <= 2, "refused once, new rows of this cut are staged"
+    # the next piece is built before the refusal is known
+    assert copied_tables.count('"items"') <= 2, "refused once, new rows of this cut are staged"
 
 
-def test_a_new_row_does_not_come_before_a_deletion_that_waits(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    """Keys may be the same row to the target and not to the source, so a key may be gone and new in one cut."""
+def test_a_new_row_does_not_overtake_a_waiting_deletion(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    """Two keys may be equal at the target but different at the source, so one cut may delete and insert a key."""
     settings = load_streamed(database, feed, items())
     cut(feed, deletions([*range(30), 500]), new_rows([500, *range(600, 630)]), changed_rows(range(60, 90)))
     check_applied(database, feed, settings)
 
 
-def test_a_new_row_may_have_a_value_that_another_one_gives_up_later_in_the_cut(
+def test_a_new_row_may_take_a_value_that_another_one_gives_up_later_in_the_cut(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = load_streamed(database, feed, unique_label(items()))
@@ -139,7 +139,7 @@ def test_a_new_row_may_have_a_value_that_another_one_gives_up_later_in_the_cut(
     check_applied(database, feed, settings)
 
 
-def test_values_that_only_the_target_wants_unique_are_settled_once_the_cut_is_whole(
+def test_unique_values_of_the_target_alone_are_resolved_once_the_cut_is_complete(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = load_streamed(database, feed, items())
@@ -151,9 +151,7 @@ def test_values_that_only_the_target_wants_unique_are_settled_once_the_cut_is_wh
 
 
 @pytest.mark.parametrize("on_error", ["halt", "quarantine"])
-def test_a_new_row_that_is_refused_is_the_one_that_is_named(
-    on_error: str, database: str, broker: FakeDelivery, feed: Feed
-) -> None:
+def test_a_refused_new_row_is_named(on_error: str, database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = load_streamed(database, feed, items(), on_error=on_error)
     query(database, "ALTER TABLE shop.items ADD CONSTRAINT not_odd CHECK (amount <> 666)")
     bad = [put(k, "bad" if k == 915 else "good", 666 if k == 915 else 1) for k in range(900, 940)]
@@ -169,7 +167,7 @@ def test_a_new_row_that_is_refused_is_the_one_that_is_named(
 
 
 @pytest.mark.parametrize("schema", [items(), unique_label(items())], ids=["by key", "unique label"])
-def test_cuts_in_any_order_of_new_changed_and_gone_rows(
+def test_cuts_with_new_changed_and_deleted_rows_in_any_order(
     schema: TableSchema, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     rng = random.Random(7)
@@ -180,7 +178,7 @@ def test_cuts_in_any_order_of_new_changed_and_gone_rows(
         changed, left_out = there[: rng.randint(0, 40)], there[40 : 40 + rng.randint(0, 30)]
         fresh = [10_000 + 100 * number + i for i in range(rng.randint(0, 60))]
         lying = there[70:72] if rng.random() < 0.3 else []
-        # a label passes on, as a unique one may within a transaction
+        # a label moves to another row, as a unique value may within a transaction
         passing = [put(k, f"label of {k} in {number}", k) for k in changed]
         runs = [
             *((passing[i : i + 12], False) for i in range(0, len(passing), 12)),

@@ -1,4 +1,4 @@
-"""A target gets the rows that its predicate names: in the load, behind it, and when the predicate changes."""
+"""A target gets the rows of its predicate: in the load, in later changes, and when the predicate changes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from venus.process.runners import LocalRunner
 
 pytestmark = pytest.mark.integration
 
-#: The ways of rows into a target: in one round trip, and through staging tables, in pieces.
+#: Paths of rows into a target: in one round trip, or through staging tables in pieces.
 WAYS = {"at once": {}, "staged": {"keyed_rows_max": 0, "cut_group_rows_max": 30}}
 WHERE = {"items": "label = 'EU' and amount >= 100"}
 REGIONS = ("EU", "US", "eu", None)
@@ -53,7 +53,7 @@ def feed(real: RealBroker) -> Feed:
 
 
 def inside(feed: Feed, at_least: int = 100, region: str = "EU") -> dict[Any, Any]:
-    """Return the rows of the source that a predicate names, by plain Python."""
+    """Return the source's rows that satisfy a predicate, computed in plain Python."""
     rows = feed.model[1].items()
     return {k: r for k, r in rows if r[0] == region and r[1] is not None and int(r[1]) >= at_least}
 
@@ -70,8 +70,8 @@ def start(feed: Feed, database: str, where: dict[str, str], **options: Any) -> S
     return settings
 
 
-def writers(feed: Feed, cuts: int, seed: int) -> None:
-    """Write cuts in which rows enter and leave the range, keys come twice, and the table is emptied once."""
+def write_cuts(feed: Feed, cuts: int, seed: int) -> None:
+    """Write cuts in which rows enter and leave the range, keys occur twice, and the table is emptied once."""
     rng = random.Random(seed)
     for n in range(cuts):
         keys = rng.choices(range(1, 260), k=12)
@@ -109,7 +109,7 @@ def has_settled(settings: Settings) -> bool:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_target_gets_the_rows_in_range(database: str, feed: Feed, way: str) -> None:
+def test_a_target_gets_the_rows_of_its_predicate(database: str, feed: Feed, way: str) -> None:
     settings = start(feed, database, WHERE, apply=WAYS[way])
     assert 0 < len(inside(feed)) < len(feed.model[1])
     assert rows_at(database, items()) == inside(feed)
@@ -119,12 +119,12 @@ def test_a_target_gets_the_rows_in_range(database: str, feed: Feed, way: str) ->
     with following(settings, "a"):
         wait_until_caught_up(database, feed.broker)
         assert (left["id"],) in rows_at(database, items())
-        feed.cut(put(left["id"], "US", 100))  # it leaves
+        feed.cut(put(left["id"], "US", 100))  # the row leaves the range
         wait_until_caught_up(database, feed.broker)
         assert (left["id"],) not in rows_at(database, items())
-        feed.cut(put(left["id"], "EU", None))  # NULL is not in
-        feed.cut(put(left["id"], "EU", 100), deletion(left["id"]), put("5001", "EU", 100))  # another key
-        writers(feed, 30, seed=7)
+        feed.cut(put(left["id"], "EU", None))  # NULL does not satisfy the predicate
+        feed.cut(put(left["id"], "EU", 100), deletion(left["id"]), put("5001", "EU", 100))  # the update changes the key
+        write_cuts(feed, 30, seed=7)
         wait_until_caught_up(database, feed.broker)
 
     assert rows_at(database, items()) == inside(feed)
@@ -133,7 +133,7 @@ def test_a_target_gets_the_rows_in_range(database: str, feed: Feed, way: str) ->
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_changed_predicate_is_taken_over_from_the_broker(database: str, feed: Feed, way: str) -> None:
+def test_a_changed_predicate_is_applied_from_the_brokers_full_data(database: str, feed: Feed, way: str) -> None:
     settings = start(feed, database, {}, apply=WAYS[way])
     assert rows_at(database, items()) == feed.model[1]
     steps: list[tuple[dict[str, str], dict[str, Any]]] = [
@@ -144,20 +144,20 @@ def test_a_changed_predicate_is_taken_over_from_the_broker(database: str, feed: 
     for number, (where, named) in enumerate(steps, 1):
         changed = with_where(settings, where)
         with following(changed, "a"):
-            writers(feed, 15, seed=number)
+            write_cuts(feed, 15, seed=number)
             wait_until_caught_up(database, feed.broker)
             eventually(partial(has_settled, changed), "the change of the predicate")
-            writers(feed, 5, seed=number + 10)
+            write_cuts(feed, 5, seed=number + 10)
             wait_until_caught_up(database, feed.broker)
         assert rows_at(database, items()) == inside(feed, **named) != {}, where
         assert rows_at(database, items(2, "others")) == feed.model[2]
         assert read_progress(changed, "a").unaccounted == 0
-    with following(settings, "a"):  # without a predicate every row comes back
+    with following(settings, "a"):  # without a predicate every row is added again
         eventually(lambda: has_settled(settings), "the end of the predicate")
     assert rows_at(database, items()) == feed.model[1]
 
 
-def test_an_interrupted_change_continues_and_says_so(
+def test_an_interrupted_change_of_predicate_continues_and_is_reported(
     database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = start(feed, database, WHERE)
@@ -202,7 +202,7 @@ def test_a_dropped_column_halts_its_table_alone(database: str, feed: Feed) -> No
     assert "change [targets.a.where] and start `venus sync` again" in held.reason
     assert rows_at(database, items(2, "others"))[("1",)] == ("p", "1")
 
-    with following(settings, "a"):  # it starts as it was: halted, the other one follows
+    with following(settings, "a"):  # the target starts as it was: this table halted, the other one follows
         feed.cut(put(2, "q", 2, table=2))
         wait_until_caught_up(database, feed.broker)
     changed = with_where(settings, {"items": "label = 'EU'"})
@@ -235,8 +235,8 @@ def test_a_renamed_column_halts_its_table_alone_until_the_predicate_follows(data
     assert read_progress(changed, "a").unaccounted == 0
 
 
-def test_a_predicate_does_not_pass_to_another_column(database: str, feed: Feed) -> None:
-    """Rows that do not change were judged by the former column: only a resync can say what is in range now."""
+def test_a_predicate_is_not_transferred_to_another_column(database: str, feed: Feed) -> None:
+    """The predicate selected unchanged rows by the former column: only a resync finds which are in range now."""
     columns = (*items().columns, column(4, "net", INT))
     feed.describe(replace(items(), columns=columns), items(2, "others"))
     feed.cut(put(1, "EU", 100, 0), put(2, "EU", 0, 100), put(3, "EU", 100, 100), put(1, "o", 1, table=2))
@@ -262,7 +262,9 @@ def test_a_predicate_does_not_pass_to_another_column(database: str, feed: Feed) 
     assert set(rows_at(database, renamed)) == {("2",), ("3",), ("4",)}
 
 
-def test_tasks_of_a_scale_out_apply_judge_as_well(database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_of_a_scale_out_apply_use_the_predicate_as_well(
+    database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = start(feed, database, WHERE)
     staging = settings.model_copy(update={"spark": SparkSettings(stage_rows_min=1)})
     applies = StagedApply(staging, "a", LocalRunner(1), threading.Event())
@@ -284,7 +286,7 @@ def test_tasks_of_a_scale_out_apply_judge_as_well(database: str, feed: Feed, mon
     feed.cut(put(5000, "US", 100))
     applies.apply_up_to(feed.broker.next_offset)
     applies.close()
-    assert rows_at(database, items()) != inside(feed)  # the check of this test's own check
+    assert rows_at(database, items()) != inside(feed)  # checks that this test can fail
 
 
 @pytest.mark.parametrize(
@@ -296,7 +298,9 @@ def test_tasks_of_a_scale_out_apply_judge_as_well(database: str, feed: Feed, mon
         ({"items": "amount = 1", "shop.items": "amount = 2"}, "shop.items has a predicate already"),
     ],
 )
-def test_what_does_not_fit_is_refused_at_the_start(database: str, feed: Feed, where: dict[str, str], said: str) -> None:
+def test_an_invalid_predicate_is_refused_at_the_start(
+    database: str, feed: Feed, where: dict[str, str], said: str
+) -> None:
     settings = start(feed, database, {})
     wrong = with_where(settings, where)
 
@@ -310,7 +314,7 @@ def test_what_does_not_fit_is_refused_at_the_start(database: str, feed: Feed, wh
     assert said in str(caught.value)
 
 
-def test_a_table_that_comes_later_has_its_predicate_from_the_first_row(database: str, feed: Feed) -> None:
+def test_a_table_that_appears_later_has_its_predicate_from_the_first_row(database: str, feed: Feed) -> None:
     settings = start(feed, database, {})
     feed.describe(items(3, "late"))
     feed.cut(*(put(n, "EU" if n % 2 else "US", n, table=3) for n in range(10)))
@@ -328,7 +332,7 @@ def has_row(read: Callable[[str, str], set[str]], key: str) -> bool:
 
 
 def check_a_second_table_of_the_name(feed: Feed, settings: Settings, read: Callable[[str, str], set[str]]) -> None:
-    """Bring a second table with the name of a predicate, and let the configuration name both."""
+    """Create a second table with the name in a predicate; the configuration then names both tables."""
     feed.describe(replace(items(3, "items"), namespace="hr"))
 
     def states() -> dict[str, tuple[str, str]]:
@@ -339,7 +343,7 @@ def check_a_second_table_of_the_name(feed: Feed, settings: Settings, read: Calla
             put(key, "EU", 100), put(key + 1, "US", 100), put(key, "EU", 1, table=3), put(key + 1, "US", 1, table=3)
         )
 
-    for key in (900, 910):  # a restart changes nothing
+    for key in (900, 910):  # still the same after a restart
         with following(settings, "a"):
             write(key)
             follows = partial(has_row, read, str(key))
@@ -366,7 +370,7 @@ def test_a_second_table_of_the_name_halts_alone(database: str, feed: Feed) -> No
     )
 
 
-def test_a_folder_of_parquet_files_says_that_it_gets_every_row(tmp_path: Any) -> None:
+def test_a_folder_of_parquet_files_reports_that_it_gets_every_row(tmp_path: Any) -> None:
     settings = settings_for("127.0.0.1:1", {"lake": f"parquet:///{tmp_path}"}, where=WHERE)
 
     with pytest.raises(ConfigError, match="target lake is a folder of Parquet files: it gets every row") as caught:
@@ -374,7 +378,7 @@ def test_a_folder_of_parquet_files_says_that_it_gets_every_row(tmp_path: Any) ->
     assert caught.value.hint == "take [targets.lake.where] out of the configuration"
 
 
-def test_a_target_that_an_older_version_has_loaded_is_upgraded(database: str, feed: Feed) -> None:
+def test_a_target_loaded_by_an_older_version_is_upgraded(database: str, feed: Feed) -> None:
     settings = start(feed, database, {})
     query(
         database,
@@ -392,7 +396,7 @@ def test_a_target_that_an_older_version_has_loaded_is_upgraded(database: str, fe
     assert rows_at(database, items()) == inside(feed)
 
 
-def test_what_check_says_of_predicates(database: str, feed: Feed) -> None:
+def test_check_reports_on_predicates(database: str, feed: Feed) -> None:
     settings = start(feed, database, WHERE)
     schemas = [items(), items(2, "others")]
     said = [f.message for f in open_target(settings, "a").check(schemas)]
@@ -405,8 +409,10 @@ def test_what_check_says_of_predicates(database: str, feed: Feed) -> None:
         open_target(wrong, "a").require_fit(schemas)
 
 
-def test_without_the_verdict_a_row_that_left_stays(database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check of this file's own checks: each mechanism, taken out, is noticed."""
+def test_without_the_predicates_verdict_a_row_that_left_stays(
+    database: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks that the tests of this file can fail: without each mechanism the result is wrong."""
     monkeypatch.setattr("venus.adapters.targets.relational.writer.project_changes", lambda rows, *_: rows)
     monkeypatch.setattr("venus.adapters.targets.postgresql.rows.at_once.project_changes", lambda rows, *_: rows)
     settings = start(feed, database, WHERE)

@@ -1,4 +1,4 @@
-"""Rows that the target refuses, and what an operator does about them (features 4, scenarios 32 and 33)."""
+"""Rows that the target refuses, and the operators' commands for them (features 4, scenarios 32 and 33)."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ def test_a_refused_row_halts_its_table_alone_and_retry_continues_in_order(
         start = broker.next_offset
         changes = [put(i, "bad" if i == 17 else "fine", 666 if i == 17 else i) for i in range(1, 40)]
         feed.cut(*changes, put(1, "x", 1, table=2))
-        wait_until_caught_up(database, broker)  # else the cuts may be applied together, and row 17 was never bad
-        # not row 17 again: cuts that are caught up together count by net change, and it would never have been bad
+        wait_until_caught_up(database, broker)  # otherwise the cuts may be applied together, and row 17 was never bad
+        # row 17 does not change again: cuts that catch up together count by net change, and it would never have been
+        # bad
         feed.cut(put(18, "later", 4), put(2, "y", 2, table=2))
         wait_until_caught_up(database, broker)
         first, second = read_table_states(settings, "a")
@@ -77,7 +78,7 @@ def test_a_refused_row_halts_its_table_alone_and_retry_continues_in_order(
         assert (row.key, row.sqlstate, row.state, row.offset) == ('{"id": "17"}', "23514", "HALTED", start + 16)
         assert row.row_message
         assert "666" in row.message, "who may read the target sees which values"
-        retry_quarantine(settings, "a")  # nothing mended: it halts again, at the same place
+        retry_quarantine(settings, "a")  # nothing is repaired: the table halts again at the same place
         eventually(lambda: read_table_states(settings, "a")[0].state == "HALTED", "the second halt")
         assert read_table_states(settings, "a")[0].held_from == start
         query(database, NO_CHECK)
@@ -113,7 +114,7 @@ def test_a_halting_row_can_be_skipped_for_a_reason(database: str, broker: FakeDe
 
 
 @pytest.mark.parametrize("bad", ["check", "nul", "range"])
-def test_only_the_row_waits_in_quarantine_with_later_changes_of_its_key_behind_it(
+def test_a_refused_row_is_quarantined_with_the_later_changes_of_its_key(
     bad: str, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = load_target(database, feed, items(), rows=200, on_error="quarantine", apply={"keyed_rows_max": 3})
@@ -122,7 +123,7 @@ def test_only_the_row_waits_in_quarantine_with_later_changes_of_its_key_behind_i
     row = {"check": ("bad", 666), "nul": ("a\0b", 1), "range": ("bad", 2**70)}[bad]
     with following(settings, "a"):
         feed.cut(*(put(i, *(row if i in (7, 120) else ("second", i))) for i in range(1, 151)))
-        wait_until_caught_up(database, broker)  # else the cuts may be applied together
+        wait_until_caught_up(database, broker)  # otherwise the cuts may be applied together
         feed.cut(put(7, "third", 3), put(8, "third", 3), deletion(120))
         feed.cut(put(9, "fourth", 4))
         wait_until_caught_up(database, broker)
@@ -147,7 +148,7 @@ def test_only_the_row_waits_in_quarantine_with_later_changes_of_its_key_behind_i
     check_counters(settings, feed, since)
 
 
-def test_what_waited_behind_a_skipped_row_is_applied(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_changes_that_waited_for_a_skipped_row_are_applied(database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = load_target(database, feed, items(), rows=3, on_error="quarantine")
     since = dict(feed.committed)
     query(database, CHECK)
@@ -219,7 +220,7 @@ def test_a_table_is_resynced_while_the_others_stream(database: str, broker: Fake
     assert left == []
 
 
-def test_a_halted_table_is_mended_by_resync(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_a_halted_table_is_repaired_by_resync(database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = load_target(database, feed, items(), rows=30)
     query(database, CHECK)
     with following(settings, "a"):
@@ -242,7 +243,7 @@ def test_an_unknown_table_is_named(database: str, broker: FakeDelivery, feed: Fe
         pause(settings, "a", ["nonsense"])
 
 
-def test_a_truncate_settles_what_waited_before_it(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_a_truncate_resolves_the_changes_that_waited_before_it(database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = load_target(database, feed, items(), rows=5, on_error="quarantine")
     since = dict(feed.committed)
     query(database, CHECK)
@@ -260,7 +261,7 @@ def test_a_truncate_settles_what_waited_before_it(database: str, broker: FakeDel
 
 @pytest.mark.parametrize("rows_max", [8, 1000])
 @pytest.mark.parametrize("constraint", [UNIQUE, EXCLUDE], ids=["unique", "exclude"])
-def test_only_refused_rows_are_parked_when_values_change_places_around_them(
+def test_only_refused_rows_are_quarantined_when_other_rows_exchange_values(
     constraint: str, rows_max: int, database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     apply = {"keyed_rows_max": 0, "cut_group_rows_max": rows_max}
@@ -269,7 +270,8 @@ def test_only_refused_rows_are_parked_when_values_change_places_around_them(
     query(database, CHECK)
     query(database, constraint)
     with following(settings, "a"):
-        # Every label moves one key on, key 60 is gone, key 61 is refused and key 62 has a value that does not fit.
+        # Every label moves to the next key, key 60 is deleted, key 61 is refused, and key 62 has a value that does not
+        # fit.
         moved = [put(i + 1, f"label {i}", i) for i in range(1, 59)]
         feed.cut(
             put(61, "bad", 666), *moved, deletion(60), put(1, "label 60", 1), put(62, "no number", "x"), batch_rows=5
@@ -282,7 +284,9 @@ def test_only_refused_rows_are_parked_when_values_change_places_around_them(
     check_counters(settings, feed, since)
 
 
-def test_a_row_refused_while_catching_up_halts_at_its_own_cut(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_a_row_refused_during_the_catch_up_halts_at_its_own_cut(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
     settings = load_target(database, feed, items(), rows=5)
     since = dict(feed.committed)
     query(database, CHECK)
@@ -305,7 +309,7 @@ def test_a_row_refused_while_catching_up_halts_at_its_own_cut(database: str, bro
     check_counters(settings, feed, since)
 
 
-def test_a_catch_up_that_is_cut_short_continues_where_it_was(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_an_interrupted_catch_up_continues_at_its_position(database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = load_target(database, feed, items(), rows=5, apply={"cut_group_rows_max": 10})
     since = dict(feed.committed)
     pause(settings, "a", ["items"])
@@ -331,7 +335,7 @@ def test_a_catch_up_that_is_cut_short_continues_where_it_was(database: str, brok
     check_counters(settings, feed, since)
 
 
-def test_changes_behind_the_cut_of_a_resync_are_newer_than_it(
+def test_changes_after_the_cut_of_a_resync_are_newer_than_its_rows(
     database: str, broker: FakeDelivery, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = load_target(database, feed, items(), rows=50)

@@ -1,4 +1,4 @@
-"""How long the quarantine keeps what: decided changes for a while, those that wait for ever."""
+"""How long quarantined changes are kept: decided ones for a while, waiting ones for ever."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ AGED = "UPDATE venus.quarantine SET created_at = now() - interval '40 days', dec
 
 
 def read_quarantine(settings: Settings) -> list[tuple[str, str]]:
-    """Return key and state of what the quarantine has."""
+    """Return key and state of all quarantined changes."""
     return [(q.key, q.state) for q in list_quarantine(settings, "a", everything=True)]
 
 
-def test_what_was_decided_long_ago_goes_and_what_waits_stays(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_changes_decided_long_ago_are_removed_and_waiting_ones_stay(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
     settings = load_target(database, feed, items(), rows=9, on_error="quarantine")
     since = dict(feed.committed)
     query(database, CHECK.format("items"))
@@ -52,7 +54,7 @@ def test_what_was_decided_long_ago_goes_and_what_waits_stays(database: str, brok
         retry_quarantine(settings, "a", [third.id])
     states = [('{"id": "1"}', "SKIPPED"), ('{"id": "2"}', "SKIPPED"), ('{"id": "3"}', "APPLIED")]
     assert read_quarantine(settings) == [*states, ('{"id": "4"}', "PARKED")]
-    query(database, f'{AGED} WHERE key <> \'{{"id": "2"}}\'')  # also of the one that waits: as nothing ever sets it
+    query(database, f'{AGED} WHERE key <> \'{{"id": "2"}}\'')  # also of the waiting change, which has none
 
     with following(settings, "a"):
         eventually(lambda: len(read_quarantine(settings)) == 2, "the old ones to go")
@@ -63,7 +65,7 @@ def test_what_was_decided_long_ago_goes_and_what_waits_stays(database: str, brok
     check_counters(settings, feed, since)
 
 
-def test_a_skipped_change_stays_while_its_table_meets_it_once_more(
+def test_a_skipped_change_stays_while_its_table_may_read_it_again(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = load_target(database, feed, items(), items(2, "others"), rows=5)
@@ -85,7 +87,7 @@ def test_a_skipped_change_stays_while_its_table_meets_it_once_more(
     with following(settings, "a"):  # a round that began while the other table did not follow was too early for it
         eventually(lambda: len(read_quarantine(settings)) == 1, "the other change to go")
         assert read_quarantine(settings) == [('{"id": "1"}', "SKIPPED")]
-    with following(settings, "a"):  # it knows what the quarantine has, and nothing from before
+    with following(settings, "a"):  # it knows the quarantined changes, and has no earlier state
         resume(settings, "a", ["shop.items"])
         eventually(lambda: read_table_states(settings, "a")[0].state == "ACTIVE", "the table's return")
     with following(settings, "a"):
@@ -97,7 +99,7 @@ def test_a_skipped_change_stays_while_its_table_meets_it_once_more(
     check_counters(settings, feed, since)
 
 
-def test_it_is_cleared_in_pieces_with_pauses(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_the_quarantine_is_cleared_in_pieces_with_pauses(database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = load_target(database, feed, items(), quarantine_keep_s=3600)
     query(
         database,

@@ -1,4 +1,4 @@
-"""The under adapter against the real broker: loads, follows, pauses, resyncs, survives the broker's restart."""
+"""The under adapter against the real broker: it loads, follows, pauses, resyncs, and survives the broker's restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.brokers.feed import (
     settings_for,
     wait_until_caught_up,
 )
-from tests.support.brokers.real_broker import RealBroker as RealBroker  # others take it from here
+from tests.support.brokers.real_broker import RealBroker as RealBroker  # other modules import it from here
 from tests.support.waiting import eventually
 from venus.adapters.targets.relational.control import pause, read_progress, read_table_states, request_resync, resume
 from venus.adapters.targets.relational.full_sync import full_sync

@@ -1,4 +1,4 @@
-"""A table that is emptied while it is made equal to the full data: rows of before do not come back."""
+"""A table that is emptied during its resync: rows from before do not reappear."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize("how", ["truncated", "swept"])
-def test_rows_that_are_gone_do_not_come_back(
+def test_deleted_rows_do_not_reappear(
     database: str, real: RealBroker, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = Feed(real)
@@ -28,15 +28,15 @@ def test_rows_that_are_gone_do_not_come_back(
     loaded, emptied = threading.Event(), threading.Event()
     look = Resyncs._check_load
 
-    def take_over_late(self: Resyncs, session: object, catalogue: object, state: object) -> bool:
-        """Take the side table over only behind what empties the table."""
+    def replace_after_truncate(self: Resyncs, session: object, catalogue: object, state: object) -> bool:
+        """Let the side table replace the table only after the truncate."""
         if not emptied.is_set():
             if any(load.cut is not None for load in self._loads.values()):
                 loaded.set()
             return False
         return look(self, session, catalogue, state)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Resyncs, "_check_load", take_over_late)
+    monkeypatch.setattr(Resyncs, "_check_load", replace_after_truncate)
     request_resync(settings, "a", "items")
     with following(settings, "a"):
         assert loaded.wait(60)

@@ -1,4 +1,4 @@
-"""Rows alone run no DDL at the target; a new table version is DDL in front of its rows, in the rows' transaction."""
+"""Rows alone execute no DDL at the target; a new table version executes its DDL in the transaction of its rows."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from venus.config import Settings
 
 pytestmark = pytest.mark.integration
 
-#: Each way of rows into a table (rows/merging.py), by the settings that lead to it.
+#: Each path of rows into a table (rows/merging.py), by the settings that select it.
 WAYS: dict[str, dict[str, Any]] = {
     "at once": {},
     "staged": {"keyed_rows_max": 0},
     "streamed": {"keyed_rows_max": 0, "cut_group_rows_max": 5},
 }
-#: Writes down every DDL command; ENABLE ALWAYS, because VENUS applies as a replica where it may.
+#: Logs every DDL command; ENABLE ALWAYS, because VENUS applies as a replica if it may.
 _WATCH = """
 CREATE TABLE public.commands (tag text, object text, transaction bigint);
 CREATE FUNCTION public.watch() RETURNS event_trigger LANGUAGE plpgsql AS $$
@@ -45,7 +45,7 @@ END $$;
 CREATE EVENT TRIGGER watch ON ddl_command_end EXECUTE FUNCTION public.watch();
 ALTER EVENT TRIGGER watch ENABLE ALWAYS;
 """
-#: Writes down in which transaction rows and the offset came; savepoints have numbers of their own.
+#: Logs the transaction in which rows and the offset were written; savepoints have numbers of their own.
 _WATCH_ROWS = """
 CREATE TABLE public.written (what text, transaction bigint);
 CREATE FUNCTION public.wrote() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -70,21 +70,21 @@ def load(database: str, feed: Feed, **apply: Any) -> Settings:
     return settings
 
 
-def ddl(database: str) -> list[tuple[str, str]]:
-    """Return what was created or altered, but for the session's own staging tables."""
+def logged_ddl(database: str) -> list[tuple[str, str]]:
+    """Return the objects that were created or altered, except the session's own staging tables."""
     found = query(database, "SELECT tag, object FROM public.commands")
     return [(tag, name) for tag, name in found if not name.startswith(_OWN_STAGES)]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_rows_run_no_ddl_whichever_way_they_take(way: str, database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_rows_execute_no_ddl_on_any_path(way: str, database: str, broker: FakeDelivery, feed: Feed) -> None:
     settings = load(database, feed, **WAYS[way])
     with following(settings, "a"):
         feed.cut(*(put(i, "again", i) for i in range(12)), deletion(20), put(1, "swapped", 2, table=2), batch_rows=4)
         feed.cut(*(put(100 + i, "new", i) for i in range(12)), inserts_only=True, batch_rows=4)
         wait_until_caught_up(database, broker)
 
-    assert ddl(database) == []
+    assert logged_ddl(database) == []
     assert rows_at(database, items()) == feed.model[1]
 
 
@@ -103,7 +103,7 @@ def test_a_new_version_its_rows_and_the_offset_are_one_transaction(
         feed.cut(*(put(i, "behind", i, "more") for i in range(8)), batch_rows=4)
         wait_until_caught_up(database, broker)
 
-    assert ("ALTER TABLE", "shop.items") in ddl(database)
+    assert ("ALTER TABLE", "shop.items") in logged_ddl(database)
     altered = query(database, "SELECT DISTINCT transaction FROM public.commands WHERE object = 'shop.items'")
     assert query(database, "SELECT DISTINCT transaction FROM public.written WHERE what = 'items'") == altered
     assert query(database, "SELECT DISTINCT transaction FROM public.written WHERE what = 'applied'") == altered

@@ -1,4 +1,4 @@
-"""The pool of processes behind `--engine local`: every task once, whatever dies."""
+"""The process pool of `--engine local`: each task's result comes once, whichever process dies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from venus.process.runners import LocalRunner
 pytestmark = pytest.mark.integration
 
 
-def test_one_worker_is_this_process() -> None:
+def test_a_single_worker_is_this_process() -> None:
     assert list(LocalRunner().run(square, [Square(2), Square(3)])) == [(2, 4, os.getpid()), (3, 9, os.getpid())]
 
 
@@ -32,19 +32,19 @@ def test_a_lost_worker_is_replaced_and_every_task_yields_once(tmp_path: Path) ->
     assert (tmp_path / "died").exists()
 
 
-def test_the_error_of_a_task_comes_through_with_its_hint() -> None:
+def test_the_error_of_a_task_is_raised_with_its_hint() -> None:
     with pytest.raises(TargetError, match="no square of 1") as caught:
         list(LocalRunner(2).run(square, [Square(0), Square(1, fails=True), Square(2)]))
     assert caught.value.hint == "take another"
 
 
-def test_workers_that_always_die_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_always_die_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("venus.process.runners.POOLS_MAX", 2)
     with pytest.raises(WorkerLost):
         list(LocalRunner(2).run(square, [Square(0, dies=True), Square(1, dies=True)]))
 
 
-def test_workers_end_with_a_parent_that_is_killed() -> None:
+def test_workers_end_if_their_parent_is_killed() -> None:
     code = (
         "import time; from venus.process.runners import LocalRunner; list(LocalRunner(2).run(time.sleep, [600, 600]))"
     )
@@ -61,6 +61,6 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def find_workers(pid: int) -> list[psutil.Process]:
-    """Return the workers of a pool, none before all of them are there."""
+    """Return the workers of a pool, or none before all have started."""
     found = [child for child in psutil.Process(pid).children() if "spawn_main" in " ".join(child.cmdline())]
     return found if len(found) == 2 else []

@@ -1,4 +1,4 @@
-"""Indexes, checks and foreign keys that change at the source: a later target gets them, status says what differs."""
+"""Indexes, checks and foreign keys change at the source: a later target gets them, status lists the differences."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BESIDES = (
 
 @pytest.fixture
 def later(e2e: EndToEnd, postgres_server: Server) -> Iterator[Settings]:
-    """Give the configuration of a target that is not loaded yet."""
+    """Return the settings of another target that is not loaded yet."""
     url = postgres_server.create_database()
     yield e2e.settings.model_copy(update={"targets": {"later": TargetSettings.model_validate({"url": url})}})
     postgres_server.drop_database(url)
@@ -62,8 +62,8 @@ def read_secondary_objects(url: str) -> list[list[tuple[Any, ...]]]:
     return [query(url, text) for text in BESIDES]
 
 
-def source_rows(e2e: EndToEnd) -> list[list[tuple[Any, ...]]]:
-    """Return what the source has, its foreign keys as they are at a target while VENUS applies."""
+def expected_objects(e2e: EndToEnd) -> list[list[tuple[Any, ...]]]:
+    """Return the source's constraints and indexes, with foreign keys as a target has them while VENUS applies."""
     constraints, indexes = read_secondary_objects(e2e.source)
     here = [
         (name, kind, f"{text.removesuffix(' ON DELETE CASCADE')} DEFERRABLE" if kind == "f" else text)
@@ -83,20 +83,20 @@ def until_version(e2e: EndToEnd, version: int) -> None:
     e2e.until(has_version, f"version {version} to arrive")
 
 
-def test_a_later_target_gets_what_the_source_has_by_now(e2e: EndToEnd, later: Settings) -> None:
+def test_a_target_that_is_loaded_later_gets_the_current_objects(e2e: EndToEnd, later: Settings) -> None:
     for change in CHANGES:
         query(e2e.source, change)
-    query(e2e.source, "INSERT INTO item VALUES (2, NULL, 'x', '', -5, 500)")  # refused by what was dropped
+    query(e2e.source, "INSERT INTO item VALUES (2, NULL, 'x', '', -5, 500)")  # the dropped check would refuse it
     e2e.until(lambda: any("domain" in line for line in find_differences(e2e)), "the last version to arrive")
-    e2e.stop("apply")  # the row halts the table there
+    e2e.stop("apply")  # the row halts the table at the first target
     report = full_sync(later, "later")
     url = later.targets["later"].url.get_secret_value()
     assert report.warnings == ()
-    assert read_secondary_objects(url) == source_rows(e2e)
+    assert read_secondary_objects(url) == expected_objects(e2e)
     assert read_progress(later, "later").differing == {}
 
 
-def test_status_says_what_differs_until_it_was_run(e2e: EndToEnd) -> None:
+def test_status_lists_the_differences_until_the_statements_were_executed(e2e: EndToEnd) -> None:
     assert find_differences(e2e) == ()
     for change in CHANGES:
         query(e2e.source, change)
@@ -135,13 +135,13 @@ def test_status_says_what_differs_until_it_was_run(e2e: EndToEnd) -> None:
         if " at the source: " in line:
             query(e2e.target, line.partition(" at the source: ")[2])
     assert find_differences(e2e) == ()
-    assert read_secondary_objects(e2e.target) == source_rows(e2e)
+    assert read_secondary_objects(e2e.target) == expected_objects(e2e)
     query(e2e.source, "INSERT INTO item VALUES (2, NULL, 'x', '', -5, 500)")
     e2e.wait_until_caught_up()
     assert difference_keys(e2e.verify()) == set()
 
 
-def test_a_row_that_a_domain_refuses_here_arrives_after_the_statement_of_the_status(e2e: EndToEnd) -> None:
+def test_a_row_refused_by_an_old_domain_arrives_after_the_statement_in_the_status(e2e: EndToEnd) -> None:
     e2e.wait_until_caught_up()
     query(e2e.source, "ALTER DOMAIN code DROP CONSTRAINT not_empty")
     query(e2e.source, "ALTER DOMAIN code ADD CONSTRAINT short CHECK (length(VALUE) < 9)")
@@ -160,10 +160,10 @@ def test_a_row_that_a_domain_refuses_here_arrives_after_the_statement_of_the_sta
     )
     e2e.wait_until_caught_up()
     assert difference_keys(e2e.verify()) == set()
-    assert read_secondary_objects(e2e.target) == source_rows(e2e)
+    assert read_secondary_objects(e2e.target) == expected_objects(e2e)
 
 
-def test_a_table_that_was_held_meanwhile_comes_back_in_the_newest_version(e2e: EndToEnd) -> None:
+def test_a_table_that_was_held_continues_with_the_newest_version(e2e: EndToEnd) -> None:
     e2e.wait_until_caught_up()
     pause(e2e.settings, "main", ["public.item"])
     query(e2e.source, "CREATE INDEX item_named ON item (name)")

@@ -1,4 +1,4 @@
-"""The scale-out apply, its tasks run by processes of this machine: exactly what the ordinary loop would have done."""
+"""The scale-out apply, with its tasks in processes of this machine, has exactly the result of the ordinary loop."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from venus.wire.change_pb2 import BatchBody
 
 pytestmark = pytest.mark.integration
 
-#: What another target's tasks have laid down in the same database, and no other task may drop.
+#: Staging table of another target's tasks in the same database, which no other task may drop.
 OTHER = f"{stage_prefix('main/b')}0123456789abcdef_1_l"
 
 
 class LocalRunner:
-    """Runs tasks in this process; what a test wants to happen to them happens first."""
+    """Runs tasks in this process, with hooks of the test before and after each one."""
 
     def __init__(self) -> None:
         self.before: Callable[[StageTask], None] = lambda _: None
@@ -56,7 +56,7 @@ class LocalRunner:
         self.tasks = 0
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
-        for task in reversed(tasks):  # in any order
+        for task in reversed(tasks):  # the order does not matter
             self.tasks += 1
             self.before(task)
             yield self.after(function(task))
@@ -67,12 +67,12 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("venus.adapters.targets.postgresql.apply.staged_apply.PIECE_OFFSETS_MIN", 10)
 
 
-def staging(broker: FakeDelivery, url: str, rows_min: int = 1, **target: Any) -> Settings:
+def staging_settings(broker: FakeDelivery, url: str, rows_min: int = 1, **target: Any) -> Settings:
     settings = settings_for(broker.address, {"a": url}, apply={"load_workers": 3}, **target)
     return settings.model_copy(update={"spark": SparkSettings(stage_rows_min=rows_min)})
 
 
-def applying(settings: Settings, runner: LocalRunner | None = None) -> StagedApply:
+def make_apply(settings: Settings, runner: LocalRunner | None = None) -> StagedApply:
     return StagedApply(settings, "a", runner or LocalRunner(), threading.Event())
 
 
@@ -91,11 +91,11 @@ def stage_tables(url: str) -> list[Any]:
 
 
 def test_micro_batches_are_staged_and_taken_over(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings, rng, runner = staging(broker, database), random.Random(4), LocalRunner()
+    settings, rng, runner = staging_settings(broker, database), random.Random(4), LocalRunner()
     feed.describe(items(), items(2, "others"))
     feed.cut(put(1, "a", 1), put(1, "b", 1, table=2))
     full_sync(settings, "a")
-    applies = applying(settings, runner)
+    applies = make_apply(settings, runner)
     applies.start()
     for _ in range(4):
         write_changes(feed, rng, 10)
@@ -113,21 +113,21 @@ def test_micro_batches_are_staged_and_taken_over(database: str, broker: FakeDeli
     assert not stage_tables(database)
 
 
-def test_what_was_applied_is_not_applied_again(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = staging(broker, database)
+def test_applied_changes_are_not_applied_again(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = staging_settings(broker, database)
     feed.describe(items())
     feed.cut(put(1, "a", 1))
     full_sync(settings, "a")
     first = broker.next_offset
     feed.cut(*(put(i, "b", i) for i in range(20)))
     middle = broker.next_offset
-    applies = applying(settings)
+    applies = make_apply(settings)
     applies.apply_up_to(middle)
-    query(database, "UPDATE shop.items SET label = 'mine'")  # a second effect would undo this
+    query(database, "UPDATE shop.items SET label = 'mine'")  # a second application would undo this
 
-    for end in (middle, first, 0):  # a replayed micro-batch, a lost checkpoint
+    for end in (middle, first, 0):  # a micro-batch is replayed after a lost checkpoint
         applies.apply_up_to(end)
-    restarted = applying(settings)
+    restarted = make_apply(settings)
     restarted.start()
     restarted.apply_up_to(middle)
 
@@ -139,12 +139,12 @@ def test_what_was_applied_is_not_applied_again(database: str, broker: FakeDelive
     restarted.close()
 
 
-def test_whatever_is_unusual_goes_the_ordinary_way(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = staging(broker, database)
+def test_unusual_changes_use_the_ordinary_path(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings = staging_settings(broker, database)
     feed.describe(unique_label(items()))
     feed.cut(*(put(i, f"label {i}", i) for i in range(1, 40)))
     full_sync(settings, "a")
-    applies = applying(settings)
+    applies = make_apply(settings)
     ways = []
 
     def apply_and_check() -> None:
@@ -155,7 +155,7 @@ def test_whatever_is_unusual_goes_the_ordinary_way(database: str, broker: FakeDe
 
     feed.cut(*(put(i, f"new {i}", i) for i in range(1, 30)))
     apply_and_check()
-    feed.cut(put(1, "new 2", 1), put(2, "new 1", 2))  # unique values change places
+    feed.cut(put(1, "new 2", 1), put(2, "new 1", 2))  # unique values are exchanged
     apply_and_check()
     feed.truncate(1, put(5, "five", 5))
     apply_and_check()
@@ -172,13 +172,15 @@ def test_whatever_is_unusual_goes_the_ordinary_way(database: str, broker: FakeDe
     assert not stage_tables(database)
 
 
-def test_a_refused_row_halts_its_table_and_operators_are_heard(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = staging(broker, database)
+def test_a_refused_row_halts_its_table_and_operators_commands_are_executed(
+    database: str, broker: FakeDelivery, feed: Feed
+) -> None:
+    settings = staging_settings(broker, database)
     feed.describe(items(), items(2, "others"))
     feed.cut(put(1, "a", 1), put(1, "a", 1, table=2))
     full_sync(settings, "a")
     query(database, "ALTER TABLE shop.items ADD CHECK (amount < 100)")
-    applies = applying(settings)
+    applies = make_apply(settings)
 
     feed.cut(*(put(i, "b", i) for i in range(2, 30)), put(30, "big", 500), *(put(i, "b", i, table=2) for i in range(9)))
     applies.apply_up_to(broker.next_offset)
@@ -201,13 +203,13 @@ def test_a_refused_row_halts_its_table_and_operators_are_heard(database: str, br
 
 
 def test_a_paused_target_waits(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings = staging(broker, database)
+    settings = staging_settings(broker, database)
     feed.describe(items())
     feed.cut(put(1, "a", 1))
     full_sync(settings, "a")
     pause(settings, "a")
     feed.cut(put(2, "b", 2))
-    applies = applying(settings)
+    applies = make_apply(settings)
     thread = threading.Thread(target=applies.apply_up_to, args=[broker.next_offset])
     thread.start()
     eventually(lambda: broker.acknowledged.get("main/a") == 1, "the first look")
@@ -221,9 +223,9 @@ def test_a_paused_target_waits(database: str, broker: FakeDelivery, feed: Feed) 
     applies.close()
 
 
-def test_an_operator_is_heard_while_tasks_stage(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    """What was laid down under another state of the target is thrown away, and the new state read."""
-    settings, runner = staging(broker, database), LocalRunner()
+def test_an_operators_command_is_executed_while_tasks_stage(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    """Changes that were staged under the target's old state are discarded, and the new state is read."""
+    settings, runner = staging_settings(broker, database), LocalRunner()
     feed.describe(items())
     feed.cut(put(1, "a", 1))
     full_sync(settings, "a")
@@ -252,15 +254,15 @@ def test_an_operator_is_heard_while_tasks_stage(database: str, broker: FakeDeliv
     assert not stage_tables(database)
 
 
-def test_changes_that_no_task_has_laid_down_are_noticed(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    settings, runner = staging(broker, database), LocalRunner()
+def test_changes_that_no_task_has_staged_are_noticed(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings, runner = staging_settings(broker, database), LocalRunner()
     feed.describe(items())
     feed.cut(put(1, "a", 1))
     full_sync(settings, "a")
     before = broker.next_offset
     feed.cut(*(put(i, "b", i) for i in range(40)))
     runner.after = lambda receipt: replace(receipt, staged=()) if receipt.start == before else receipt
-    applies = applying(settings, runner)
+    applies = make_apply(settings, runner)
 
     with pytest.raises(ProtocolError, match="changes were staged of 40 from 1 on"):
         applies.apply_up_to(broker.next_offset)
@@ -270,10 +272,8 @@ def test_changes_that_no_task_has_laid_down_are_noticed(database: str, broker: F
     assert len(rows_at(database, items())) == 1
 
 
-def test_what_dies_between_staging_and_taking_over_leaves_nothing(
-    database: str, broker: FakeDelivery, feed: Feed
-) -> None:
-    settings, runner = staging(broker, database), LocalRunner()
+def test_a_failure_between_staging_and_applying_leaves_nothing(database: str, broker: FakeDelivery, feed: Feed) -> None:
+    settings, runner = staging_settings(broker, database), LocalRunner()
     parents = table(1, "parents", column(1, "id", INT), column(2, "v"))
     children = make_referring_schema(
         table(2, "children", column(1, "id", INT), column(2, "parent", INT)), "parent", parents
@@ -285,17 +285,17 @@ def test_what_dies_between_staging_and_taking_over_leaves_nothing(
     done: list[StageTask] = []
 
     def rival_then_death(task: StageTask) -> None:
-        stage_range(task)  # another attempt of the same task, whose answer is lost
+        stage_range(task)  # a second attempt of the same task, whose answer is lost
         done.append(task)
         if len(done) == 2:
             raise KeyboardInterrupt
 
     runner.before = rival_then_death
     with pytest.raises(KeyboardInterrupt):
-        applying(settings, runner).apply_up_to(broker.next_offset)
+        make_apply(settings, runner).apply_up_to(broker.next_offset)
     query(database, f"CREATE TABLE venus.{OTHER} (id int)")
     left = stage_tables(database)
-    survivor = applying(settings)
+    survivor = make_apply(settings)
     survivor.start()
     dropped = stage_tables(database)
     survivor.apply_up_to(broker.next_offset)
@@ -309,16 +309,20 @@ def test_what_dies_between_staging_and_taking_over_leaves_nothing(
     assert read_progress(settings, "a").unaccounted == 0
 
 
-def test_tasks_lay_down_the_rows_that_the_target_gets(database: str, broker: FakeDelivery, feed: Feed) -> None:
+def test_tasks_stage_the_rows_of_the_predicate(database: str, broker: FakeDelivery, feed: Feed) -> None:
     def inside(at_least: int) -> dict[Any, Any]:
         return {k: r for k, r in feed.model[1].items() if r[1] is not None and int(r[1]) >= at_least}
 
-    settings, rng, runner = staging(broker, database, where={"items": "amount >= 3"}), random.Random(5), LocalRunner()
+    settings, rng, runner = (
+        staging_settings(broker, database, where={"items": "amount >= 3"}),
+        random.Random(5),
+        LocalRunner(),
+    )
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(n, "a", n) for n in range(10)))
     full_sync(settings, "a")
     assert rows_at(database, items()) == inside(3)
-    applies = applying(settings, runner)
+    applies = make_apply(settings, runner)
     applies.start()
     for _ in range(3):
         write_changes(feed, rng, 6)
@@ -329,8 +333,8 @@ def test_tasks_lay_down_the_rows_that_the_target_gets(database: str, broker: Fak
     assert runner.tasks >= 3
     assert rows_at(database, items(2, "others")) == feed.model[2]
 
-    changed = applying(staging(broker, database, where={"items": "amount >= 5"}), runner)
-    changed.start()  # the change is the ordinary loop's affair
+    changed = make_apply(staging_settings(broker, database, where={"items": "amount >= 5"}), runner)
+    changed.start()  # the ordinary loop applies this change of schema
     write_changes(feed, rng, 3)
     changed.apply_up_to(broker.next_offset)
     changed.close()
@@ -339,16 +343,16 @@ def test_tasks_lay_down_the_rows_that_the_target_gets(database: str, broker: Fak
     assert read_progress(settings, "a").unaccounted == 0
 
 
-def test_a_target_whose_increments_are_gone_continues_from_the_full_data(
+def test_a_target_behind_the_trimmed_queue_continues_from_the_full_data(
     database: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     feed.describe(items(), items(2, "others"))
     feed.cut(*(put(k, "first", 0) for k in range(1, 40)))
-    settings = staging(broker, database)
+    settings = staging_settings(broker, database)
     full_sync(settings, "a")
     feed.cut(deletion(3), put(4, "changed", 1))
     broker.log_start = broker.next_offset
-    applies = applying(settings)
+    applies = make_apply(settings)
     try:
         assert applies.start() == (broker.log_start, broker.epoch)
         write_changes(feed, random.Random(5), 5)
@@ -362,8 +366,8 @@ def test_a_target_whose_increments_are_gone_continues_from_the_full_data(
 
 
 def test_each_lost_offset_is_accounted_for(database: str, broker: FakeDelivery, feed: Feed) -> None:
-    """An increment that stands for offsets lost in an unclean election has no changes and takes all of them."""
-    settings = staging(broker, database)
+    """An increment for offsets lost in an unclean election has no changes, and accounts for all of its offsets."""
+    settings = staging_settings(broker, database)
     feed.describe(items())
     feed.cut(put(1, "a", 1))
     full_sync(settings, "a")
@@ -373,7 +377,7 @@ def test_each_lost_offset_is_accounted_for(database: str, broker: FakeDelivery, 
         broker.increments.append(
             Increment(base_offset=broker.next_offset, count=7, epoch=broker.epoch, body=body, digest=digest(body))
         )
-    applies = applying(settings)
+    applies = make_apply(settings)
     applies.apply_up_to(broker.next_offset)
     applies.close()
 
@@ -383,7 +387,7 @@ def test_each_lost_offset_is_accounted_for(database: str, broker: FakeDelivery, 
 
 
 def reported_switch(address: str) -> list[str]:
-    """Return what the target has last reported of an unfinished switch."""
+    """Return the target's last report of an unfinished switch."""
     found = business_status(address).consumers[0].reported.report.tables
     return [t.reason for t in found if t.name == "switch"]
 

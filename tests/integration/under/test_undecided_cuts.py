@@ -49,7 +49,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class UndecidedBroker(RealBroker):
-    """A broker whose producer leaves cuts undecided on demand."""
+    """A broker whose producer leaves cuts undecided on request."""
 
     hold = False
     held = 0, 0
@@ -94,25 +94,25 @@ def large(first: int, last: int, word: str) -> list[Change]:
     return [put(i, f"{word} {i} {LONG}", i) for i in range(first, last)]
 
 
-def writing(url: str) -> bool:
-    """Whether the under adapter has written something that it has not committed."""
+def has_uncommitted_rows(url: str) -> bool:
+    """Return whether the under adapter has written rows that it has not committed."""
     open_ = "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE 'venus apply%%' AND backend_xid IS NOT NULL"
     return bool(query(url, f"{open_} AND state = 'idle in transaction'"))
 
 
-def wait_for_writing(url: str, rows: int = 1) -> None:
-    """Wait until it waits for a decision, or for more."""
-    eventually(lambda: writing(url), "the writing ahead")
+def wait_until_written(url: str, rows: int = 1) -> None:
+    """Wait until the under adapter has written rows and waits for a decision or for more."""
+    eventually(lambda: has_uncommitted_rows(url), "the writing ahead")
 
 
 def half_cut(real: UndecidedBroker, feed: Feed, changes: Sequence[Change]) -> None:
-    """Ship a cut, all of it, and leave it undecided."""
+    """Ship all half messages of a cut, and leave it undecided."""
     real.hold = True
     feed.cut(*changes, batch_rows=200)
 
 
 @pytest.mark.parametrize("indexed", [False, True], ids=["by key", "unique label"])
-def test_a_cut_is_written_before_its_decision_and_seen_after_it(
+def test_a_cut_is_written_before_its_decision_and_visible_after_it(
     indexed: bool, database: str, real: UndecidedBroker, feed: Feed
 ) -> None:
     schema = unique_label(items()) if indexed else items()
@@ -120,7 +120,7 @@ def test_a_cut_is_written_before_its_decision_and_seen_after_it(
     before = copy.deepcopy(feed.model[1])
     with following(settings, "a") as reports:
         half_cut(real, feed, [*large(500, 2500, "new"), *(deletion(i) for i in range(100))])
-        wait_for_writing(database)
+        wait_until_written(database)
         assert rows_at(database, schema) == before
         assert applied_offset(database) < real.next_offset + 1
         transactions = max((r.transactions for r in reports), default=0)
@@ -130,11 +130,11 @@ def test_a_cut_is_written_before_its_decision_and_seen_after_it(
     assert rows_at(database, schema) == feed.model[1]
 
 
-def test_what_is_written_ahead_is_not_kept_in_memory(database: str, real: UndecidedBroker, feed: Feed) -> None:
+def test_rows_written_ahead_are_not_kept_in_memory(database: str, real: UndecidedBroker, feed: Feed) -> None:
     settings = load(real, feed, database, items())
     with following(settings, "a"):
         half_cut(real, feed, large(0, 3000, "kept at the target alone"))
-        wait_for_writing(database)
+        wait_until_written(database)
         eventually(lambda: len(pieces()) == 15, "the whole cut")
         eventually(lambda: rows_kept() <= 600, "all rows but those that wait until a statement is full to be written")
         real.decide(Verdict.COMMIT)
@@ -143,23 +143,23 @@ def test_what_is_written_ahead_is_not_kept_in_memory(database: str, real: Undeci
 
 
 def rows_kept() -> int:
-    """Return how many rows the pieces hold in memory."""
+    """Return the number of rows that all pieces hold in memory."""
     return sum(section.count for piece in pieces() for section in piece.batch.sections)
 
 
 def pieces() -> list[CutPiece]:
-    """Return the pieces of cuts that anything in this process holds on to."""
+    """Return all pieces of cuts that this process still holds."""
     return [found for found in gc.get_objects() if isinstance(found, CutPiece)]
 
 
-def test_a_cut_that_is_rolled_back_was_never_there(database: str, real: UndecidedBroker, feed: Feed) -> None:
+def test_a_cut_that_is_rolled_back_leaves_nothing(database: str, real: UndecidedBroker, feed: Feed) -> None:
     settings = load(real, feed, database, items())
     with following(settings, "a"):
         for word in ("wrong", "wrong again"):
             was = copy.deepcopy((feed.model, feed.batch_no, feed.sequence, feed.committed))
             first = feed.batch_no + 1
             half_cut(real, feed, large(0, 1500, word))
-            wait_for_writing(database)
+            wait_until_written(database)
             with AdminClient(real.address) as admin:
                 refs = {h.batch_no: h.digest for b in admin.status("main").businesses for h in b.halves}
             real.decide(Verdict.ROLLBACK, first, refs[first])
@@ -170,21 +170,21 @@ def test_a_cut_that_is_rolled_back_was_never_there(database: str, real: Undecide
 
 
 def test_values_that_change_places_across_the_pieces_of_a_cut(database: str, real: UndecidedBroker, feed: Feed) -> None:
-    """The source's dictionary shows no unique index, but the target has one: only the whole cut can be merged."""
+    """The source's dictionary shows no unique index, but the target has one: only the complete cut can be merged."""
     settings = load(real, feed, database, items(), rows=1500)
     query(database, "CREATE UNIQUE INDEX ON shop.items (label)")
     with following(settings, "a"):
         feed.cut(*(put(i, f"label {(i + 700) % 1500}", i) for i in range(1500)), batch_rows=100)
         wait_until_caught_up(database, real)
         half_cut(real, feed, [put(i, f"label {(i + 300) % 1500}", i) for i in range(1500)] + large(2000, 3500, "more"))
-        wait_for_writing(database)
+        wait_until_written(database)
         real.decide(Verdict.COMMIT)
         wait_until_caught_up(database, real)
     assert rows_at(database, items()) == feed.model[1]
 
 
 @pytest.mark.parametrize("what", ["new column", "truncate"])
-def test_what_locks_or_alters_a_table_waits_for_the_decision(
+def test_commands_that_lock_or_alter_a_table_wait_for_the_decision(
     what: str, database: str, real: UndecidedBroker, feed: Feed
 ) -> None:
     settings = load(real, feed, database, items())
@@ -213,23 +213,21 @@ def test_a_silent_producer_does_not_hold_locks_at_the_target(
     settings = load(real, feed, database, items())
     with following(settings, "a"):
         half_cut(real, feed, large(0, 1500, "late"))
-        wait_for_writing(database)
+        wait_until_written(database)
         monkeypatch.setattr(apply_loop, "DECISION_WAIT_S", 0.2)
-        eventually(lambda: not writing(database), "the giving up")
-        query(database, "UPDATE shop.items SET amount = amount WHERE id = 1")  # no transaction holds it
+        eventually(lambda: not has_uncommitted_rows(database), "the giving up")
+        query(database, "UPDATE shop.items SET amount = amount WHERE id = 1")  # no transaction holds the lock
         real.decide(Verdict.COMMIT)
         wait_until_caught_up(database, real)
     assert rows_at(database, items()) == feed.model[1]
 
 
-def test_a_row_that_the_target_refuses_is_judged_after_the_decision(
-    database: str, real: UndecidedBroker, feed: Feed
-) -> None:
+def test_a_refused_row_is_handled_after_the_decision(database: str, real: UndecidedBroker, feed: Feed) -> None:
     settings = load(real, feed, database, items())
     query(database, "ALTER TABLE shop.items ADD CHECK (amount <> 1700)")
     with following(settings, "a"):
         half_cut(real, feed, large(600, 2100, "one of them refused"))
-        eventually(lambda: not writing(database), "the hesitation")
+        eventually(lambda: not has_uncommitted_rows(database), "the hesitation")
         assert query(database, "SELECT count(*) FROM venus.quarantine") == [(0,)]
         real.decide(Verdict.COMMIT)
         wait_until_caught_up(database, real)

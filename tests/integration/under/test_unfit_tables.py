@@ -1,4 +1,4 @@
-"""Tables that were changed at the target so that nothing can be applied to them: they halt alone."""
+"""Tables that were altered at the target so that no change can be applied to them halt alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NO_CHECK = "ALTER TABLE shop.items DROP CONSTRAINT not_odd"
 
 @pytest.fixture
 def unprivileged_url(postgres_server: Server, database: str) -> Iterator[str]:
-    """Give the URL of a role that owns the database's tables and may not set session_replication_role."""
+    """Return the URL of a role that owns the database's tables but may not set session_replication_role."""
     name = sqlalchemy.make_url(database).database
     query(database, f"CREATE ROLE applier LOGIN; GRANT ALL ON DATABASE {name} TO applier")
     yield postgres_server.url(str(name), user="applier")
@@ -68,7 +68,7 @@ def states(settings: Settings) -> list[str]:
     ],
     ids=["column", "table", "privilege"],
 )
-def test_a_table_that_does_not_fit_any_more_halts_alone_and_says_the_way_out(
+def test_an_altered_table_halts_alone_and_names_the_remedy(
     harm: str,
     cure: str,
     code: str,
@@ -143,7 +143,7 @@ def test_a_table_that_a_foreign_table_refers_to_halts_alone(
 
 
 @pytest.mark.parametrize("on_error", ["halt", "quarantine"])
-def test_a_retry_needs_no_right_to_switch_triggers_off(
+def test_a_retry_needs_no_right_to_disable_triggers(
     on_error: str, database: str, unprivileged_url: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     settings = load_target(unprivileged_url, feed, items(), rows=5, on_error=on_error)
@@ -160,7 +160,7 @@ def test_a_retry_needs_no_right_to_switch_triggers_off(
     check_counters(settings, feed, since)
 
 
-def test_a_reload_that_foreign_keys_forbid_says_what_lets_it_continue(
+def test_a_reload_that_foreign_keys_forbid_names_the_remedy(
     database: str, unprivileged_url: str, broker: FakeDelivery, feed: Feed
 ) -> None:
     child = make_referring_schema(items(2, "others"), "amount", items())
@@ -168,7 +168,7 @@ def test_a_reload_that_foreign_keys_forbid_says_what_lets_it_continue(
     with following(settings, "a"):
         feed.cut(put(1, "child", 1, table=2))
         wait_until_caught_up(database, broker)
-    query(database, "DELETE FROM venus.applied")  # as when the broker has lost its data
+    query(database, "DELETE FROM venus.applied")  # as if the broker had lost its data
     query(database, "CREATE TABLE mine (item int REFERENCES shop.items); INSERT INTO mine VALUES (3)")
     with pytest.raises(Refused, match=r"shop\.items cannot be emptied: .*mine_item_fkey") as refused:
         full_sync(settings, "a")

@@ -1,4 +1,4 @@
-"""A lock of another session holds a target up: the session is named while it lasts, and not afterwards."""
+"""A target that waits for another session's lock names that session while it waits, and not afterwards."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_a_session_with_a_lock_is_named(
     counts: list[int] = []
     report = ApplyStream.report
 
-    def listening(self: ApplyStream, catalogue: TargetCatalogue, *, waits: Sequence[TableCondition] = ()) -> None:
+    def listen(self: ApplyStream, catalogue: TargetCatalogue, *, waits: Sequence[TableCondition] = ()) -> None:
         counts.append(len(waits))
         report(self, catalogue, waits=waits)
 
-    monkeypatch.setattr(ApplyStream, "report", listening)
+    monkeypatch.setattr(ApplyStream, "report", listen)
     with following(settings, "a") as reports:
         locker.cursor().execute(statement)
         feed.cut(put(1, "new", 1))
@@ -107,7 +107,7 @@ def test_a_prepared_transaction_is_named(database: str, broker: FakeDelivery, fe
             query(database, f"ROLLBACK PREPARED '{gid}'")
 
 
-def test_what_a_full_load_waits_for_is_logged(
+def test_the_wait_of_a_full_load_is_logged(
     database: str,
     broker: FakeDelivery,
     feed: Feed,

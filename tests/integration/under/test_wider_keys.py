@@ -1,4 +1,4 @@
-"""A key that becomes wider at the source: its targets alter theirs and continue, while writers write and as one cut."""
+"""A key gets a wider type at the source: targets alter theirs and continue, under writers and within one cut."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ KEYS = {"customer": "id", "orders": "id", "word": "w"}
 
 
 class Shop:
-    """A source of one make, with a session of its application."""
+    """A source of one dialect, with a session of its application."""
 
     def __init__(self, make: str, url: str, session: Any, namespace: str) -> None:
         self.make, self.url, self.namespace = make, url, namespace
         self._session = session
 
     def do(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Run statements, each a transaction."""
+        """Execute statements, each in a transaction of its own."""
         cursor = self._session.cursor()
         for text in statements:
             cursor.execute(text)
@@ -100,7 +100,7 @@ def at_work(folder: Path, shop: Shop, target: str) -> Iterator[EndToEnd]:
 
 
 def assert_followed(e2e: EndToEnd, shop: Shop) -> None:
-    """Compare by VENUS's own comparison and by another one, and look at states, types and the foreign key."""
+    """Compare the rows by VENUS's comparison and by SQL; check states, types and the foreign key."""
     e2e.wait_until_caught_up()
     e2e.until(lambda: e2e.verify().verdict is ComparisonVerdict.SAME, "all tables to be the same")
     for table, key in KEYS.items():
@@ -133,7 +133,7 @@ def test_a_wider_key_is_followed_by_the_target(live: bool, tmp_path: Path, shop:
 
 
 class Writers:
-    """Sessions that insert, change and remove rows by their keys all the time."""
+    """Sessions that continuously insert, change and delete rows by their keys."""
 
     def __init__(self, run: Callable[[int, int], None]) -> None:
         self.rounds = [0, 0]
@@ -145,12 +145,12 @@ class Writers:
             self.rounds[number] += 1
 
     def wait(self, e2e: EndToEnd, rounds: int) -> None:
-        """Wait until each has made so many more rounds."""
+        """Wait until each session has completed this many more rounds."""
         goal = [done + rounds for done in self.rounds]
         e2e.until(lambda: all(d >= g for d, g in zip(self.rounds, goal, strict=True)), "writers to write")
 
     def end(self) -> None:
-        """End them, and raise what a statement of theirs has met."""
+        """End the sessions; raise the error of any statement."""
         for loop in self._loops:
             loop.end()
 

@@ -1,4 +1,4 @@
-"""A small real source, PostgreSQL or SQLite, that an application writes to while it is captured."""
+"""A small real source, PostgreSQL or SQLite, which an application writes to while it is captured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Shop:
 
     @classmethod
     def sqlite(cls, directory: Path) -> Shop:
-        """Make one in a file."""
+        """Make a shop in a SQLite file."""
         shop = cls(f"sqlite:///{directory / 'shop.db'}")
         shop._run([sa.text("PRAGMA journal_mode = WAL")], begin=False)
         return shop
@@ -55,7 +55,7 @@ class Shop:
         self._run([sa.text(self._statement()) for _ in range(changes)])
 
     def write_alike(self) -> None:
-        """Commit a transaction that is the same every time but for its keys: so are the steps of its capture."""
+        """Commit a transaction that differs only in its keys, so that its capture always takes the same steps."""
         self._next += 10
         n = self._next
         inserts = [f"INSERT INTO customer VALUES ({n + i}, 'new', NULL)" for i in range(6)]
@@ -100,7 +100,7 @@ class Shop:
                 connection.execute(statement)
 
     def values(self, table: str) -> Values:
-        """Return a table's rows as the ledger has them."""
+        """Return a table's rows as text."""
         keys = {"customer": 1, "line": 2}[table]
         with self.engine.connect() as connection:
             rows = connection.execute(sa.text(f"SELECT * FROM {table}")).all()

@@ -1,4 +1,4 @@
-"""One source transaction of a million rows: one cut, bounded memory, all or nothing."""
+"""One source transaction of a million rows becomes one cut, in limited memory, completely or not at all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.fault.upper.process import run_and_weigh
+from tests.fault.upper.process import run_and_measure_memory
 from tests.integration.upper.shop import Shop
 from tests.support.brokers.servers import BrokerProcess, RssWatch, settings
 from venus.config import CaptureSettings, SourceSettings
@@ -20,7 +20,7 @@ ROWS = 1_000_000
 LIMIT_BYTES = 512 << 20
 
 
-def test_a_transaction_of_a_million_rows_is_one_cut_in_bounded_memory(database: str, tmp_path: Path) -> None:
+def test_a_transaction_of_a_million_rows_is_one_cut_in_limited_memory(database: str, tmp_path: Path) -> None:
     assert psutil.virtual_memory().available > 4 * LIMIT_BYTES
     shop = Shop(database)
     with BrokerProcess(settings(tmp_path), new_interpreter=True) as broker, RssWatch(broker) as watch:
@@ -31,11 +31,11 @@ def test_a_transaction_of_a_million_rows_is_one_cut_in_bounded_memory(database: 
             }
         )
         shop.install(chosen)
-        run_and_weigh(chosen)
+        run_and_measure_memory(chosen)
         shop.run(
             f"INSERT INTO customer SELECT g, 'customer number ' || g, repeat('x', 70) FROM generate_series(1, {ROWS}) g"
         )
-        peak = run_and_weigh(chosen)
+        peak = run_and_measure_memory(chosen)
         assert peak < LIMIT_BYTES
         assert watch.peak_bytes < LIMIT_BYTES
         batches = _batches_of_the_last_cut(broker.address)

@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 
 from tests.integration.upper.shop import Shop
-from tests.integration.upper.test_privileges import others_arrive, problems
+from tests.integration.upper.test_privileges import have_other_tables_arrived, problems
 from tests.integration.upper.test_real_sources import _until_equal as until_equal
 from tests.integration.upper.test_real_sources import running
 from tests.support.brokers.servers import business_status, settings
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(periodic, "REFRESH_S", 0.2)
-    monkeypatch.setattr(periodic, "REFRESH_SHARE", 1)  # one slow comparison puts the next one off by its 100 times else
+    monkeypatch.setattr(periodic, "REFRESH_SHARE", 1)  # a slow comparison delays the next by 100 times its duration
     monkeypatch.setattr(cut_opening, "LOG_AFTER_S", 0.5)
     monkeypatch.setattr(cut_opening, "LOOK_EVERY_S", 0.1)
 
@@ -50,7 +50,7 @@ def shop_settings(shop: Shop, broker: RunningBroker) -> Settings:
 
 @pytest.fixture
 def lock(shop: Shop) -> Iterator[Callable[[], Callable[[], None]]]:
-    """Give what locks `customer`, which gives what lets it go."""
+    """Return a context manager that locks `customer` and yields a function that releases the lock."""
     with closing(psycopg2.connect(shop.url.replace("+psycopg2", ""), application_name="nightly job")) as session:
 
         def lock_table() -> Callable[[], None]:
@@ -84,7 +84,7 @@ def test_a_session_that_locks_a_table_with_changes_is_reported_to_the_broker(
 
 
 @pytest.mark.timeout(60)
-def test_status_does_not_wait_for_locks_and_says_what_they_hide(
+def test_status_does_not_wait_for_locks_and_names_what_they_hide(
     shop: Shop, shop_settings: Settings, lock: Callable[[], Callable[[], None]]
 ) -> None:
     shop.fill(5)
@@ -121,13 +121,13 @@ def test_a_transaction_of_two_tables_waits_as_a_whole_until_one_is_paused(
     let_go = lock()
     with running(shop_settings):
         eventually(lambda: problems(broker))
-        assert not others_arrive(shop, broker)
+        assert not have_other_tables_arrived(shop, broker)
         with closing(open_source(shop_settings)) as operator:
             number = next(
                 t.schema.table_id for t in operator.registry.read_registered_tables() if t.schema.name == "customer"
             )
             operator.registry.set_table_state(number, "PAUSED", "by hand")
-            eventually(lambda: others_arrive(shop, broker))
+            eventually(lambda: have_other_tables_arrived(shop, broker))
             let_go()
             operator.registry.set_table_state(number, "ACTIVE", "")
         until_equal(shop, broker)
@@ -135,7 +135,7 @@ def test_a_transaction_of_two_tables_waits_as_a_whole_until_one_is_paused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("swept", [False, True])
-def test_a_table_that_is_filled_and_locked_keeps_no_other_table_waiting(
+def test_a_locked_table_during_its_fill_delays_no_other_table(
     shop: Shop, broker: RunningBroker, shop_settings: Settings, lock: Callable[[], Callable[[], None]], swept: bool
 ) -> None:
     shop.fill(50)
@@ -153,10 +153,10 @@ def test_a_table_that_is_filled_and_locked_keeps_no_other_table_waiting(
     with running(shop_settings) as adapter:
         for n in range(3):
             shop.run(f"UPDATE line SET amount = {n} WHERE order_no = 1")
-            eventually(lambda: others_arrive(shop, broker))
+            eventually(lambda: have_other_tables_arrived(shop, broker))
         eventually(lambda: any("customer is WAITING" in said for said in problems(broker)))
         shop.run("UPDATE line SET amount = 7 WHERE order_no = 2")
-        eventually(lambda: others_arrive(shop, broker))
+        eventually(lambda: have_other_tables_arrived(shop, broker))
         let_go()
         until_equal(shop, broker)
         eventually(lambda: not problems(broker))

@@ -1,4 +1,4 @@
-"""A privilege on VENUS's own tables is revoked: status, alarms and health say what to type, and then it continues."""
+"""A privilege on VENUS's own tables is revoked: status, alarms and health name the statement that restores it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import sqlalchemy
 from tests.integration.upper.test_privileges import (
     USER,
     LimitedSource,
-    chosen_for,
     problems,
+    settings_for_source,
 )
 from tests.integration.upper.test_privileges import mariadb as mariadb
 from tests.integration.upper.test_privileges import postgres as postgres
@@ -39,8 +39,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_alarm(source: LimitedSource, broker: RunningBroker, harm: str, table: str) -> None:
-    """Take something away while capture runs, and give it back as the alarm says."""
-    shop, chosen = source.shop, chosen_for(source, broker)
+    """Revoke a privilege while capture runs, and grant it again as the alarm says."""
+    shop, chosen = source.shop, settings_for_source(source, broker)
     shop.fill(5)
     shop.install(chosen)
     source.limit()
@@ -49,7 +49,7 @@ def check_alarm(source: LimitedSource, broker: RunningBroker, harm: str, table: 
     with running(chosen) as adapter:
         until_equal(shop, broker)
         source.administer(harm)
-        if "USAGE" not in harm:  # the triggers' functions need it as well
+        if "USAGE" not in harm:  # the triggers' functions need this privilege as well
             shop.write_alike()
         (said,) = eventually(lambda: [p for p in problems(broker) if "may not be used" in p and "away since" not in p])
         found = re.fullmatch(
@@ -82,7 +82,7 @@ def check_alarm(source: LimitedSource, broker: RunningBroker, harm: str, table: 
         ("USAGE ON SCHEMA venus", "venus"),
     ],
 )
-def test_postgresql(postgres: LimitedSource, broker: RunningBroker, lost: str, table: str) -> None:
+def test_revoked_privileges_postgresql(postgres: LimitedSource, broker: RunningBroker, lost: str, table: str) -> None:
     check_alarm(postgres, broker, f"REVOKE {lost} FROM {USER}", re.escape(table))
 
 
@@ -98,7 +98,7 @@ def test_postgresql(postgres: LimitedSource, broker: RunningBroker, lost: str, t
         ("SELECT", "venus_innodb_table"),
     ],
 )
-def test_mariadb(mariadb: LimitedSource, broker: RunningBroker, lost: str, table: str) -> None:
+def test_revoked_privileges_mariadb(mariadb: LimitedSource, broker: RunningBroker, lost: str, table: str) -> None:
     if not mariadb.is_narrow:
         pytest.skip("it has these privileges for the whole database")
     place = f"{sqlalchemy.make_url(mariadb.url).database}.{table}"
@@ -106,8 +106,8 @@ def test_mariadb(mariadb: LimitedSource, broker: RunningBroker, lost: str, table
 
 
 def known_to_the_broker(source: LimitedSource, broker: RunningBroker) -> Settings:
-    """Capture once; the broker knows nothing of a business before its first half message."""
-    chosen = chosen_for(source, broker)
+    """Capture once, because the broker knows no business before its first half message."""
+    chosen = settings_for_source(source, broker)
     source.shop.fill(5)
     source.shop.install(chosen)
     source.limit()
@@ -123,10 +123,10 @@ def find_alarms(broker: RunningBroker) -> list[str]:
 @pytest.mark.parametrize(
     ("lost", "table"), [("CREATE TEMPORARY TABLES", "venus_claimed"), ("DELETE", "venus_innodb_table")]
 )
-def test_what_is_missing_at_the_start_of_mariadb_is_named(
+def test_privileges_missing_at_the_start_of_mariadb(
     mariadb: LimitedSource, broker: RunningBroker, lost: str, table: str
 ) -> None:
-    """To a session that is there it says nothing of what was taken or given back of a whole database."""
+    """MariaDB applies a revoked or granted privilege on a whole database only to new sessions."""
     if not mariadb.is_narrow:
         pytest.skip("it has these privileges for the whole database")
     chosen = known_to_the_broker(mariadb, broker)
@@ -145,7 +145,7 @@ def test_what_is_missing_at_the_start_of_mariadb_is_named(
         eventually(lambda: not problems(broker))
 
 
-def test_what_is_missing_at_the_start_of_postgresql_is_named(postgres: LimitedSource, broker: RunningBroker) -> None:
+def test_privileges_missing_at_the_start_of_postgresql(postgres: LimitedSource, broker: RunningBroker) -> None:
     chosen = known_to_the_broker(postgres, broker)
     postgres.administer(f"REVOKE SELECT ON venus.checkpoint, venus.captured_table FROM {USER}")
     with running(chosen):
@@ -158,11 +158,11 @@ def test_what_is_missing_at_the_start_of_postgresql_is_named(postgres: LimitedSo
         eventually(lambda: not problems(broker))
 
 
-def test_what_is_missing_before_anything_was_shipped_is_reported(
+def test_privileges_missing_before_the_first_half_message_are_reported(
     postgres: LimitedSource, broker: RunningBroker
 ) -> None:
-    """The broker has no such business before the first half message, and none any more when the adapter has gone."""
-    chosen = chosen_for(postgres, broker)
+    """The broker has no such business before the first half message, and forgets it when the adapter has gone."""
+    chosen = settings_for_source(postgres, broker)
     postgres.shop.fill(5)
     postgres.shop.install(chosen)
     postgres.limit()
@@ -185,7 +185,7 @@ def test_what_is_missing_before_anything_was_shipped_is_reported(
         eventually(lambda: not alarms())
 
 
-def test_an_adapter_that_takes_over_meanwhile_is_given_way(postgres: LimitedSource, broker: RunningBroker) -> None:
+def test_a_waiting_adapter_may_be_taken_over(postgres: LimitedSource, broker: RunningBroker) -> None:
     chosen = known_to_the_broker(postgres, broker)
     postgres.administer(f"REVOKE SELECT ON venus.checkpoint FROM {USER}")
     waiting = RunningAdapter(chosen)

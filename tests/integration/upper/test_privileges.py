@@ -1,4 +1,4 @@
-"""A privilege on one captured table is taken away: it halts alone, says what to type, and continues when it is back."""
+"""A privilege on one captured table is revoked: the table halts alone, names the grant, and continues after it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ USER = "capturer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitedSource:
-    """A source, as an administrator has it and as VENUS's user reaches it."""
+    """A source with the connections of its administrator and of VENUS's user."""
 
     shop: Shop
     url: str
     administer: Callable[[str], None]
-    #: What is done once the triggers are there.
+    #: Statements to execute once the triggers are installed.
     limit: Callable[[], None] = lambda: None
     is_narrow: bool = False
 
@@ -45,7 +45,7 @@ class LimitedSource:
 @pytest.fixture(autouse=True)
 def refresh_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(periodic, "REFRESH_S", 0.2)
-    monkeypatch.setattr(periodic, "REFRESH_SHARE", 1)  # one slow comparison puts the next one off by its 100 times else
+    monkeypatch.setattr(periodic, "REFRESH_SHARE", 1)  # a slow comparison delays the next by 100 times its duration
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def postgres(postgres_server: Server, database: str) -> Iterator[LimitedSource]:
 def mariadb(
     request: pytest.FixtureRequest, mariadb_server: MariaServer, mariadb_exact_database: str
 ) -> Iterator[LimitedSource]:
-    """`narrow` = information_schema does not even show a table whose SELECT is gone."""
+    """Make a MariaDB source. With `narrow`, information_schema hides a table without SELECT."""
     url = mariadb_exact_database
     name = sqlalchemy.make_url(url).database
 
@@ -85,7 +85,7 @@ def mariadb(
     administer(f"GRANT ALL ON {name}.* TO {user}")
 
     def limit() -> None:
-        """As an administrator may who gives an account no more than it needs from now on."""
+        """Grant the account the minimum, as an administrator may."""
         administer(f"REVOKE ALL ON {name}.* FROM {user}")
         others = "INSERT, UPDATE, DELETE, TRIGGER, " if request.param == "wide" else ""
         administer(f"GRANT {others}CREATE TEMPORARY TABLES ON {name}.* TO {user}")
@@ -103,7 +103,7 @@ def mariadb(
     mariadb_server.execute(f"DROP USER {USER}@'127.0.0.1'")
 
 
-def chosen_for(source: LimitedSource, broker: RunningBroker) -> Settings:
+def settings_for_source(source: LimitedSource, broker: RunningBroker) -> Settings:
     chosen = settings(Path("unused"), address=broker.address)
     return chosen.model_copy(
         update={"source": SourceSettings.model_validate({"url": source.url}), "capture": CaptureSettings()}
@@ -114,18 +114,18 @@ def problems(broker: RunningBroker) -> list[str]:
     return [said for group, said in reported_problems(business_status(broker.address), 0) if not group]
 
 
-def others_arrive(shop: Shop, broker: RunningBroker) -> bool:
+def have_other_tables_arrived(shop: Shop, broker: RunningBroker) -> bool:
     try:
         return read_ledger(broker.address).values("line") == shop.values("line")
-    except (Unavailable, KeyError, StopIteration):  # nothing has arrived yet
+    except (Unavailable, KeyError, StopIteration):  # no rows have arrived yet
         return False
 
 
 def check_halts_alone(
     source: LimitedSource, broker: RunningBroker, harm: str, cure: str, *, filled: bool, begun: bool = False
 ) -> None:
-    """`{log}` in a statement stands for the log's number."""
-    shop, chosen = source.shop, chosen_for(source, broker)
+    """Check that the table halts alone; `{log}` in a statement stands for the number of its log."""
+    shop, chosen = source.shop, settings_for_source(source, broker)
     if not begun:
         shop.fill(20)
         shop.install(chosen)
@@ -148,7 +148,7 @@ def check_halts_alone(
         (said,) = problems(broker)
         assert f"customer is HALTED (may not be read: it is captured again by itself after `{cure}`)" in said
         shop.write_alike()
-        eventually(lambda: others_arrive(shop, broker))
+        eventually(lambda: have_other_tables_arrived(shop, broker))
         with closing(open_source(chosen)) as opened:
             assert opened.capture.read_backlog(), "status shows the others"
         ledger = read_ledger(broker.address)
@@ -156,7 +156,7 @@ def check_halts_alone(
         source.administer(cure)
         until_equal(shop, broker)
         eventually(lambda: not problems(broker))
-    # that a log may not be emptied is met by a COMMIT, which nothing can be done behind
+    # a missing DELETE on the log is only noticed at COMMIT, after which nothing can be done
     assert adapter.reports[-1].connections == (2 if "DELETE ON" in harm and "mysql" in source.url else 1)
 
 
@@ -180,19 +180,17 @@ def test_a_table_of_postgresql_that_may_not_be_read_halts_alone(
 
 
 @pytest.mark.slow
-def test_a_log_of_mariadb_that_may_not_be_read_halts_its_table_alone(
-    mariadb: LimitedSource, broker: RunningBroker
-) -> None:
+def test_an_unreadable_log_of_mariadb_halts_its_table_alone(mariadb: LimitedSource, broker: RunningBroker) -> None:
     name = sqlalchemy.make_url(mariadb.url).database
     user, log = f"'{USER}'@'127.0.0.1'", f"{name}.venus_{{log}}"
     cure = f"GRANT SELECT, DELETE ON {log} TO {user}"
     check_halts_alone(mariadb, broker, f"REVOKE SELECT ON {log} FROM {user}", cure, filled=True)
-    if mariadb.is_narrow:  # else it has DELETE for the whole database
+    if mariadb.is_narrow:  # otherwise it would have DELETE for the whole database
         check_halts_alone(mariadb, broker, f"REVOKE DELETE ON {log} FROM {user}", cure, filled=True, begun=True)
 
 
-def by_column(source: LimitedSource) -> LimitedSource:
-    """Have the columns of `customer` granted one by one."""
+def grant_columns(source: LimitedSource) -> LimitedSource:
+    """Grant the columns of `customer` one by one."""
     name = sqlalchemy.make_url(source.url).database
     user = f"'{USER}'@'127.0.0.1'"
 
@@ -206,15 +204,15 @@ def by_column(source: LimitedSource) -> LimitedSource:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("filled", [True, False])
-def test_a_column_of_mariadb_that_may_not_be_read_is_not_taken_for_dropped(
+def test_an_unreadable_column_of_mariadb_is_not_taken_as_dropped(
     mariadb: LimitedSource, broker: RunningBroker, filled: bool
 ) -> None:
-    """`wide`: information_schema shows it, for there is INSERT; `narrow`: it does not."""
+    """With `wide`, information_schema shows the column, because INSERT is granted; with `narrow` it does not."""
     name = sqlalchemy.make_url(mariadb.url).database
     user = f"'{USER}'@'127.0.0.1'"
     note = f"SELECT (note) ON {name}.customer"
     check_halts_alone(
-        by_column(mariadb), broker, f"REVOKE {note} FROM {user}", f"GRANT {note} TO {user}", filled=filled
+        grant_columns(mariadb), broker, f"REVOKE {note} FROM {user}", f"GRANT {note} TO {user}", filled=filled
     )
     ledger = read_ledger(broker.address)
     assert {s.version for s in ledger.versions.values() if s.name == "customer"} == {1}
@@ -223,14 +221,14 @@ def test_a_column_of_mariadb_that_may_not_be_read_is_not_taken_for_dropped(
 @pytest.mark.slow
 @pytest.mark.parametrize("filled", [True, False])
 @pytest.mark.parametrize("lost", ["SELECT", "SELECT (id)", "INSERT"])
-def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
+def test_an_inaccessible_table_of_mariadb_fails_no_statement_for_long(
     mariadb: LimitedSource, broker: RunningBroker, lost: str, filled: bool
 ) -> None:
-    """Triggers run with their definer's privileges, and need SELECT for what they look at, INSERT for the log."""
+    """Triggers run as their definer, which needs SELECT on the tables that they read, and INSERT on the log."""
     if lost == "INSERT" and not mariadb.is_narrow:
         pytest.skip("it has INSERT for the whole database")
-    source = by_column(mariadb) if lost == "SELECT (id)" else mariadb
-    shop, chosen = source.shop, chosen_for(source, broker)
+    source = grant_columns(mariadb) if lost == "SELECT (id)" else mariadb
+    shop, chosen = source.shop, settings_for_source(source, broker)
     shop.fill(20)
     shop.install(chosen)
     source.limit()
@@ -247,7 +245,7 @@ def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
     def works() -> bool:
         try:
             shop.write_alike()
-        except sqlalchemy.exc.OperationalError:  # command denied
+        except sqlalchemy.exc.OperationalError:  # Error 1142: command denied
             return False
         return True
 
@@ -264,7 +262,7 @@ def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
         assert f"customer is HALTED (may not be read: it is captured again by itself after `{grant}`" in said
         assert "its triggers were taken away" in said
         shop.run("UPDATE line SET amount = amount + 1")
-        eventually(lambda: others_arrive(shop, broker))
+        eventually(lambda: have_other_tables_arrived(shop, broker))
         mariadb.administer(grant)
         mariadb.administer(f"GRANT ALL ON {name}.* TO {user}")
         eventually(lambda: "customer is RESYNC (its triggers were taken away" in "".join(problems(broker)))
@@ -279,11 +277,11 @@ def test_a_table_of_mariadb_that_may_not_be_used_fails_no_statement_for_long(
 
 
 @pytest.mark.slow
-def test_a_trigger_of_mariadb_that_may_not_fire_is_named(mariadb: LimitedSource, broker: RunningBroker) -> None:
-    """Without TRIGGER for their definer they fail the application's statements, and cannot be taken away."""
+def test_a_trigger_of_mariadb_with_a_weak_definer_is_named(mariadb: LimitedSource, broker: RunningBroker) -> None:
+    """Without the TRIGGER privilege of their definer they fail the application's statements, and cannot be dropped."""
     if not mariadb.is_narrow:
         pytest.skip("it has TRIGGER for the whole database")
-    shop, chosen = mariadb.shop, chosen_for(mariadb, broker)
+    shop, chosen = mariadb.shop, settings_for_source(mariadb, broker)
     shop.fill(20)
     shop.install(chosen)
     mariadb.limit()
@@ -305,7 +303,7 @@ def test_a_trigger_of_mariadb_that_may_not_fire_is_named(mariadb: LimitedSource,
     assert adapter.reports[-1].connections == 1
 
 
-def test_checks_that_a_user_of_mariadb_is_not_shown_are_not_taken_for_dropped(mariadb: LimitedSource) -> None:
+def test_checks_that_a_user_of_mariadb_may_not_see_are_not_taken_as_dropped(mariadb: LimitedSource) -> None:
     mariadb.administer("ALTER TABLE line ADD CONSTRAINT fine CHECK (amount >= 0), ADD CHECK (item <> 'x')")
     mariadb.administer("ALTER TABLE customer COMMENT = 'no CHECK (it)'")
     chosen = settings(Path("unused")).model_copy(update={"source": SourceSettings.model_validate({"url": mariadb.url})})

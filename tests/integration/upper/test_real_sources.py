@@ -71,7 +71,7 @@ def _until_equal(shop: Shop, broker: RunningBroker, also: Callable[[Ledger], boo
     def equal() -> Ledger | None:
         try:
             ledger = read_ledger(broker.address)
-        except Unavailable:  # nothing has arrived yet
+        except Unavailable:  # no rows have arrived yet
             return None
         for table in ("customer", "line"):
             if table not in ledger.schemas or ledger.values(table) != shop.values(table):
@@ -83,7 +83,7 @@ def _until_equal(shop: Shop, broker: RunningBroker, also: Callable[[Ledger], boo
     return ledger
 
 
-def test_rows_that_were_there_and_changes_arrive_exactly(shop: Shop, broker: RunningBroker) -> None:
+def test_existing_rows_and_changes_arrive_exactly(shop: Shop, broker: RunningBroker) -> None:
     chosen = _settings(shop, broker, fill_chunk_rows=20, batch_rows_max=10)
     shop.fill(100)
     shop.install(chosen)
@@ -124,7 +124,7 @@ def test_the_fill_runs_while_the_application_writes(shop: Shop, broker: RunningB
         _until_equal(shop, broker)
 
 
-def test_a_re_read_removes_what_the_triggers_did_not_see_go(shop: Shop, broker: RunningBroker) -> None:
+def test_a_new_fill_removes_rows_that_were_deleted_without_triggers(shop: Shop, broker: RunningBroker) -> None:
     chosen = _settings(shop, broker, fill_chunk_rows=20)
     shop.fill(60)
     shop.install(chosen)
@@ -144,7 +144,7 @@ def test_a_re_read_removes_what_the_triggers_did_not_see_go(shop: Shop, broker: 
 
 
 def _delete_unseen(shop: Shop, table_id: int) -> None:
-    """Delete rows and take their log rows away: as if the triggers had been off."""
+    """Delete rows and their log entries, as if the triggers had been disabled."""
     if shop.engine.dialect.name == "postgresql":
         shop.run(
             "ALTER TABLE customer DISABLE TRIGGER USER; DELETE FROM customer WHERE id % 4 = 0; "
@@ -162,7 +162,7 @@ def _delete_unseen(shop: Shop, table_id: int) -> None:
             connection.exec_driver_sql(text)
 
 
-def test_a_table_added_to_a_running_pipeline_joins_without_a_restart(shop: Shop, broker: RunningBroker) -> None:
+def test_a_table_that_is_installed_later_joins_without_a_restart(shop: Shop, broker: RunningBroker) -> None:
     chosen = _settings(shop, broker)
     shop.fill(10)
     shop.install(chosen)
@@ -213,7 +213,7 @@ def test_a_second_adapter_is_refused_unless_it_asks_to_take_over(shop: Shop, bro
         _until_equal(shop, broker)
 
 
-def test_an_idle_source_is_always_fresh_by_its_heartbeat(shop: Shop, broker: RunningBroker) -> None:
+def test_the_heartbeat_keeps_an_idle_source_up_to_date(shop: Shop, broker: RunningBroker) -> None:
     chosen = _settings(shop, broker, heartbeat_s=0.2)
     shop.fill(5)
     shop.install(chosen)
@@ -223,7 +223,7 @@ def test_an_idle_source_is_always_fresh_by_its_heartbeat(shop: Shop, broker: Run
         eventually(lambda: business_status(broker.address).last_captured_at_us > before + 600_000)
 
 
-def test_a_stop_is_honoured_at_once(shop: Shop, broker: RunningBroker) -> None:
+def test_the_adapter_stops_at_once(shop: Shop, broker: RunningBroker) -> None:
     chosen = _settings(shop, broker, poll_max_ms=600_000, poll_min_ms=600_000)
     shop.fill(5)
     shop.install(chosen)
@@ -235,9 +235,7 @@ def test_a_stop_is_honoured_at_once(shop: Shop, broker: RunningBroker) -> None:
     assert not business_status(broker.address).halves
 
 
-def test_a_re_read_that_is_asked_for_in_the_middle_of_a_fill_is_not_forgotten(
-    shop: Shop, broker: RunningBroker
-) -> None:
+def test_a_new_fill_requested_during_a_fill_is_not_forgotten(shop: Shop, broker: RunningBroker) -> None:
     chosen = _settings(shop, broker, fill_chunk_rows=10)
     shop.fill(60)
     shop.install(chosen)

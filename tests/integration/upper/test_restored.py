@@ -1,4 +1,4 @@
-"""A source that is put back to a backup, while broker and targets have continued: they become what it is now."""
+"""A source is restored from a backup while broker and targets have continued: they become equal to it again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from tests.support.databases.backups import Database, Rows, restorable
+from tests.support.databases.backups import Database, Rows, make_restorable
 from tests.support.databases.postgres import Server
 from tests.support.pipelines.end_to_end import EndToEnd, end_to_end, run_at
 from venus.adapters.targets.relational.full_sync import full_sync
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    with restorable(request.param, tmp_path, request.getfixturevalue) as made:
+    with make_restorable(request.param, tmp_path, request.getfixturevalue) as made:
         yield made
 
 
 @pytest.fixture
 def e2e(source: Database, database: str, tmp_path: Path) -> Iterator[EndToEnd]:
-    """Make a way that is not installed yet, with a table `item` of four rows."""
+    """Make a pipeline without an installation, with a table `item` of four rows."""
     source.run(
         "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40), n DECIMAL(10, 2))",
         "INSERT INTO item VALUES (1, 'one', 1), (2, 'two', 2), (3, 'three', 3), (4, 'four', 4)",
@@ -49,12 +49,12 @@ def wait_until_connected(e2e: EndToEnd) -> None:
 
 
 def plain(rows: Rows) -> list[tuple[Any, ...]]:
-    """Return rows in which numbers are equal whatever they are spelled like."""
+    """Return rows in which equal numbers have the same text."""
     return sorted(tuple(Decimal(str(v)) if isinstance(v, int | float | Decimal) else v for v in row) for row in rows)
 
 
 def read_rows(url: str, query: str) -> Rows:
-    """Return rows of a target, whatever the schema of its tables; none if table or column are not there yet."""
+    """Return a target's rows from any schema, or none if table or column do not exist yet."""
     try:
         return run_at(
             url,
@@ -67,7 +67,7 @@ def read_rows(url: str, query: str) -> Rows:
 
 
 def wait_until_equal(e2e: EndToEnd, source: Database, query: str = "SELECT * FROM item") -> None:
-    """Wait until the target has what the source has; then nothing of it goes again."""
+    """Wait until the target has the source's rows; check that it keeps them."""
 
     def equal() -> bool:
         return plain(read_rows(e2e.target, query)) == plain(source.run(query))
@@ -79,7 +79,7 @@ def wait_until_equal(e2e: EndToEnd, source: Database, query: str = "SELECT * FRO
 
 
 def check_second_load(e2e: EndToEnd, source: Database, server: Server, query: str = "SELECT * FROM item") -> None:
-    """Load another target: the broker's full data has what the source has, too."""
+    """Load another target, to check that the broker's full data equals the source as well."""
     other = server.create_database()
     targets = e2e.settings.targets | {"other": TargetSettings.model_validate({"url": other})}
     try:
@@ -89,7 +89,7 @@ def check_second_load(e2e: EndToEnd, source: Database, server: Server, query: st
         server.drop_database(other)
 
 
-def test_what_came_after_the_backup_goes_and_what_comes_now_is_there(
+def test_rows_after_the_backup_vanish_and_new_rows_arrive(
     e2e: EndToEnd, source: Database, postgres_server: Server
 ) -> None:
     wait_until_connected(e2e)
@@ -114,7 +114,7 @@ def test_what_came_after_the_backup_goes_and_what_comes_now_is_there(
     assert e2e.verify(leg="all").verdict is ComparisonVerdict.SAME
 
 
-def test_one_that_had_no_triggers_yet_is_installed_again_and_read_again(
+def test_a_backup_without_triggers_is_installed_and_read_again(
     e2e: EndToEnd, source: Database, postgres_server: Server
 ) -> None:
     source.back_up()
@@ -161,7 +161,7 @@ def test_a_table_that_was_captured_after_the_backup_is_captured_again(
 
 
 @pytest.mark.parametrize("digits", [2, 4, 0], ids=["as before", "with more digits", "not at all"])
-def test_a_column_that_was_added_after_the_backup_may_come_again_as_another(
+def test_a_column_that_was_added_after_the_backup_may_be_added_again_differently(
     digits: int, e2e: EndToEnd, source: Database, postgres_server: Server
 ) -> None:
     wait_until_connected(e2e)
@@ -191,8 +191,8 @@ def test_a_column_that_was_added_after_the_backup_may_come_again_as_another(
 @pytest.mark.parametrize(
     ("source", "how"), [("sqlite", "load"), ("sqlite", "restore"), ("mariadb", "load")], indirect=["source"]
 )
-def test_one_that_is_put_back_under_capture_is_noticed(how: str, e2e: EndToEnd, source: Database) -> None:
-    """Without the end of a session, and in the epoch of the backup."""
+def test_a_restore_during_capture_is_noticed(how: str, e2e: EndToEnd, source: Database) -> None:
+    """The session does not end, and the epoch is that of the backup."""
     wait_until_connected(e2e)
     e2e.stop("capture")
     e2e.start("capture")
@@ -210,8 +210,8 @@ def test_one_that_is_put_back_under_capture_is_noticed(how: str, e2e: EndToEnd, 
 def test_a_copy_ships_nothing_until_it_is_confirmed(
     tmp_path: Path, database: str, request: pytest.FixtureRequest
 ) -> None:
-    """PostgreSQL gives a database that is made from a template, or loaded from a dump, another number."""
-    with restorable("postgresql", tmp_path, request.getfixturevalue) as source:
+    """PostgreSQL gives a database that was made from a template or a dump another number."""
+    with make_restorable("postgresql", tmp_path, request.getfixturevalue) as source:
         source.run(
             "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(40))", "INSERT INTO item VALUES (1, 'one')"
         )

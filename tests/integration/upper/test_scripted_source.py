@@ -1,4 +1,4 @@
-"""The upper adapter over a real broker; the source is the scripted one, whose state is known at every step."""
+"""The upper adapter over a real broker, with the scripted source, whose state is known at every step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _capture(
     *,
     take_over: bool = False,
 ) -> CaptureReport:
-    """Capture until the source is idle and its deeds are done."""
+    """Capture until the source is idle and all its scripted actions are done."""
     stop, left, reports = threading.Event(), list(deeds or ()), list[CaptureReport]()
 
     def idle() -> None:
@@ -82,7 +82,7 @@ def _shop() -> ScriptedDatabase:
     return database
 
 
-def test_fill_changes_and_truncate_arrive_and_the_full_data_is_the_source(broker: RunningBroker) -> None:
+def test_fill_changes_and_truncate_arrive_and_the_full_data_equals_the_source(broker: RunningBroker) -> None:
     database = _shop()
     deeds: list[Deed] = [
         lambda db: db.delete(T1, "c1"),
@@ -94,7 +94,7 @@ def test_fill_changes_and_truncate_arrive_and_the_full_data_is_the_source(broker
     assert report.batches == len(read_ledger(broker.address).batches)
 
 
-def test_first_fill_then_capture_then_first_fill_again_is_nothing_new(broker: RunningBroker) -> None:
+def test_a_second_first_fill_after_capture_ships_nothing(broker: RunningBroker) -> None:
     database = _shop()
     outside = CaptureDependencies(source=lambda _: ScriptedSource(database, Script()))
     report = run_capture_fill(_settings(broker), threading.Event(), outside=outside)
@@ -107,9 +107,9 @@ def test_first_fill_then_capture_then_first_fill_again_is_nothing_new(broker: Ru
 
 
 @pytest.mark.parametrize("step", ["sections.more", "commit.before", "commit.after", "raise_epoch.after", "open_cut"])
-def test_a_source_that_breaks_is_reconnected_and_nothing_is_lost_or_doubled(broker: RunningBroker, step: str) -> None:
+def test_a_broken_connection_is_reopened_and_no_change_is_lost_or_doubled(broker: RunningBroker, step: str) -> None:
     class BreakingScript(Script):
-        """At the second time of this step."""
+        """Breaks the connection at the second occurrence of this step."""
 
         def step(self, name: str) -> None:
             super().step(name)
@@ -148,11 +148,11 @@ def test_the_older_of_two_running_adapters_is_fenced(broker: RunningBroker) -> N
 
 
 def test_a_slow_local_transaction_is_reviewed_and_answered_on_the_live_stream(broker: RunningBroker) -> None:
-    """The reviews come while the cut is still being read: UNKNOWN, and the half stays."""
+    """The reviews arrive while the cut is still being read: the answer is UNKNOWN, and the half message stays."""
     database = _shop()
 
     class SlowScript(Script):
-        """Reads on only when the broker has asked."""
+        """Continues to read only after the broker has sent a review."""
 
         def step(self, name: str) -> None:
             super().step(name)
@@ -169,7 +169,7 @@ def _wait_until_reviewed(broker: RunningBroker) -> None:
     eventually(lambda: business_status(broker.address).counters["reviews_sent"], "a review", every_s=0.01)
 
 
-def test_another_broker_than_the_one_that_has_the_history_is_refused(broker: RunningBroker, tmp_path: Path) -> None:
+def test_a_broker_with_another_history_is_refused(broker: RunningBroker, tmp_path: Path) -> None:
     database = _shop()
     _capture(broker, database)
     other = start_in_thread(settings(tmp_path / "other"))

@@ -1,4 +1,4 @@
-"""A source of each dialect with the tables that verification has to get right, the whole way behind it."""
+"""A source of each dialect with tables that are hard to compare, and its pipeline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conformance.places import MariaPlace, Place, PostgresPlace, SqlitePla
 from tests.support.pipelines.end_to_end import EndToEnd, end_to_end
 
 ROWS = 600
-#: An integer key, a text key, a key of both; a wide range of types in the first.
+#: An integer key, a text key, and a key of both; the first table has columns of many types.
 TABLES = {
     "item": "CREATE TABLE item (id {int} NOT NULL PRIMARY KEY, name varchar(40), price {decimal}, rate {float},"
     " at {moment}, ok boolean, photo {blob}, note {text})",
@@ -36,14 +36,14 @@ class VerifiedSource:
     e2e: EndToEnd
 
     def run(self, *statements: str) -> None:
-        """Have the application do something, in one transaction."""
+        """Execute statements of the application in one transaction."""
         with closing(self.place.connect()) as app:
             for statement in statements:
                 app.execute(statement)
             app.commit()
 
     def bypass(self, *statements: str) -> None:
-        """Write past the triggers: what they note is removed before capture can see it."""
+        """Write without a trace: remove the triggers' log rows before capture can read them."""
         if isinstance(self.place, PostgresPlace):
             self.run("SET LOCAL session_replication_role = replica", *statements)
             return
@@ -59,7 +59,7 @@ class VerifiedSource:
         self.e2e.start("capture")
 
     def logs(self) -> list[str]:
-        """Return the names of the log tables of a source that has them beside the application's tables."""
+        """Return the names of the log tables, if the source has them beside the application's tables."""
         from venus.adapters.dialects.registry import open_source
 
         with closing(open_source(self.e2e.settings)) as source:

@@ -1,4 +1,4 @@
-"""What statements on partitions change without a trigger: the source is compared, and only what differs is shipped."""
+"""After statements on partitions, which fire no trigger, the source is compared, and only differences are shipped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 ROWS = 80
-#: The rows that the application changes meanwhile.
+#: Keys of rows that the application changes meanwhile.
 BUSY = "mod(id, 10) = 1"
 
 
@@ -66,7 +66,7 @@ class PartitionedTable:
     """A source with a table t of partitions by its column p."""
 
     e2e: EndToEnd
-    #: Whether VENUS learns of every statement on a partition, and compares by itself.
+    #: Whether VENUS notices every statement on a partition and compares by itself.
     knows = True
     #: The partition that was lost last.
     lost = -1
@@ -75,18 +75,18 @@ class PartitionedTable:
         self.url = url
 
     def prepare(self, patch: pytest.MonkeyPatch) -> None:
-        """Let the dialect find the database."""
+        """Prepare the database as the dialect needs it."""
 
     def create(self) -> None:
-        """Make the table and fill it."""
+        """Create the table and fill it."""
         raise NotImplementedError
 
     def run(self, *statements: str) -> None:
-        """Run statements of the application."""
+        """Execute statements of the application."""
         run_at(self.url, *statements)
 
     def lose(self, partition: int, rng: random.Random) -> None:
-        """Let the rows of a partition vanish, and perhaps others appear, without a trigger."""
+        """Make the rows of a partition vanish without a trigger; other rows may appear."""
         self.lost = partition
         self._lose(partition, rng)
 
@@ -104,7 +104,7 @@ class PartitionedTable:
             return find_table(source)
 
     def wait_until_noticed(self, before: str = "") -> None:
-        """Wait until capture has noticed what was lost, and let it compare the table if it does not by itself."""
+        """Wait until capture has noticed the loss; request a comparison if the dialect does not compare by itself."""
         if self.knows:
             self.e2e.until(  # a comparison of few rows may be over before a look at it
                 lambda: self.read_registration().reason != before or self._has_lost(), "capture to notice the statement"
@@ -117,20 +117,20 @@ class PartitionedTable:
             assert request_comparison(source, table_id)
 
     def wait_until_compared(self) -> None:
-        """Wait until the comparison is over and the target has everything."""
+        """Wait until the comparison has ended and the target has everything."""
         self.e2e.until(
             lambda: (t := self.read_registration()).fill.done and t.state == "ACTIVE", "the comparison to end"
         )
         self.e2e.wait_until_caught_up()
 
     def start_over(self, value: str) -> None:
-        """Give every row this value, and wait until the target has it."""
+        """Set this value in every row, and wait until the target has it."""
         self.e2e.resume()
         self.run("DELETE FROM t", *(f"INSERT INTO t VALUES ({n}, {n % PARTITIONS}, '{value}')" for n in range(ROWS)))
         self.wait_until_compared()
 
     def versions(self) -> dict[tuple[int, int], tuple[str, str]]:
-        """Return value and row version of each row of the target: an applied row has another version."""
+        """Return value and row version of each row of the target; an applied row gets another version."""
         namespace = self.read_registration().schema.namespace.lower()
         rows = self.e2e.at_target(f'SELECT id, p, v, xmin::text FROM "{namespace}".t')
         return {(number, p): (v, version) for number, p, v, version in rows}
@@ -141,7 +141,7 @@ class PartitionedTable:
 
 
 class MariaParted(PartitionedTable):
-    """MariaDB: TRUNCATE, DROP and EXCHANGE PARTITION; nothing names the statement."""
+    """MariaDB: TRUNCATE, DROP and EXCHANGE PARTITION; no log entry names the statement."""
 
     knows = False
 
@@ -156,7 +156,7 @@ class MariaParted(PartitionedTable):
         self.fill()
 
     def fill(self) -> None:
-        """Write the first rows."""
+        """Insert the first rows."""
         self.run(*(f"INSERT INTO t VALUES ({n}, {n % PARTITIONS}, 'first')" for n in range(ROWS)))
 
     def run(self, *statements: str) -> None:
@@ -180,8 +180,8 @@ class MariaParted(PartitionedTable):
     def exchange(self, partition: int) -> None:
         """Exchange a partition with a table of other rows, in a session with autocommit.
 
-        Without it MariaDB 10.11 blocks itself until innodb_lock_wait_timeout: the statement has read that table in the
-        session's transaction, and waits in a transaction of its own for a lock on it.
+        Without autocommit MariaDB 10.11 blocks itself until innodb_lock_wait_timeout: the statement has read that table
+        in the session's transaction, and waits in another transaction for a lock on it.
         """
         statements = (
             "CREATE OR REPLACE TABLE stage (id int, p int, v varchar(20), PRIMARY KEY (id, p))",
@@ -193,7 +193,7 @@ class MariaParted(PartitionedTable):
 
 
 class OracleParted(MariaParted):
-    """The stand-in of an Oracle, whose DDL trigger records each statement."""
+    """The Oracle stand-in, whose DDL trigger notes each statement."""
 
     knows = True
 
@@ -213,7 +213,7 @@ class OracleParted(MariaParted):
         self.fill()
 
     def _lose(self, partition: int, rng: random.Random) -> None:
-        """Run the statement while capture is away: an Oracle writes the record in the statement's own transaction."""
+        """Execute the statement while capture is away: an Oracle writes its note in the statement's own transaction."""
         if is_capturing := "capture" in self.e2e.loops:
             self.e2e.stop("capture")
         super()._lose(partition, rng)
@@ -221,7 +221,7 @@ class OracleParted(MariaParted):
             self.e2e.start("capture")
 
     def exchange(self, partition: int) -> None:
-        """Have the effect of the statement, which the stand-in does not know as Oracle has it."""
+        """Change the rows as the statement would, which the stand-in does not support as Oracle does."""
         log = f"VENUS_L_{self.read_registration().schema.table_id:05}"
         self.run(
             f"ALTER TABLE t TRUNCATE PARTITION p{partition}",
@@ -237,7 +237,7 @@ class OracleParted(MariaParted):
 
 
 class PostgresParted(PartitionedTable):
-    """PostgreSQL: DROP and DETACH of a partition. TRUNCATE of one is captured like any other."""
+    """PostgreSQL: DROP and DETACH of a partition. TRUNCATE of a partition fires triggers and is captured."""
 
     def create(self) -> None:
         self.run(
@@ -264,7 +264,7 @@ def find_table(source: Source) -> RegisteredTable:
 
 
 class BusyRows:
-    """An application that changes rows of all partitions while the block runs."""
+    """An application that changes rows of all partitions within the block."""
 
     def __init__(self, parted_table: PartitionedTable) -> None:
         self._parted = parted_table
@@ -284,7 +284,7 @@ class BusyRows:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_only_what_a_statement_on_a_partition_changed_is_shipped(parted_table: PartitionedTable, seed: int) -> None:
+def test_only_differences_are_shipped_after_partition_ddl(parted_table: PartitionedTable, seed: int) -> None:
     rng = random.Random(seed)
     parted_table.start_over(f"v{seed}")
     before = parted_table.versions()
@@ -305,8 +305,8 @@ def test_only_what_a_statement_on_a_partition_changed_is_shipped(parted_table: P
     assert (table.state, table.reason) == ("ACTIVE", "")
 
 
-def test_a_stop_in_the_middle_loses_nothing(parted_table: PartitionedTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Capture stops after each portion of keys in the log, as if it were killed there."""
+def test_a_stop_while_comparing_loses_nothing(parted_table: PartitionedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Capture stops after each portion of keys is in the log, as if it were killed there."""
     parted_table.start_over("stopped")
     monkeypatch.setattr(differences, "KEYS_AT_ONCE", 3)
     stops: list[str] = []
@@ -336,7 +336,7 @@ def test_a_stop_in_the_middle_loses_nothing(parted_table: PartitionedTable, monk
     parted_table.assert_equal()
 
 
-def test_what_is_lost_meanwhile_is_compared_as_well(
+def test_rows_lost_during_a_comparison_are_compared_as_well(
     parted_table: PartitionedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second statement runs when the first comparison has read everything, and before it ends."""
@@ -361,7 +361,7 @@ def test_what_is_lost_meanwhile_is_compared_as_well(
     parted_table.assert_equal()
 
 
-def test_differences_beyond_the_limit_of_a_slice_make_capture_read_the_table(
+def test_too_many_differences_in_a_slice_cause_a_new_fill(
     parted_table: PartitionedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parted_table.start_over("many")
@@ -381,7 +381,7 @@ def test_differences_beyond_the_limit_of_a_slice_make_capture_read_the_table(
 def test_differences_are_shipped_while_the_table_is_compared(
     parted_table: PartitionedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slices of few rows, and a portion of suspects behind each."""
+    """Slices have few rows, and a portion of suspect keys follows each."""
     parted_table.start_over("portions")
     for name, value in {"SLICE_BYTES": 300, "PORTION_ROWS": 2}.items():
         monkeypatch.setattr(table_comparison, name, value)
@@ -394,7 +394,7 @@ def test_differences_are_shipped_while_the_table_is_compared(
     parted_table.assert_equal()
 
 
-def test_a_target_with_a_predicate_and_rules_for_columns_gets_what_it_may_have(
+def test_a_target_with_a_predicate_and_column_rules_gets_only_its_rows(
     tmp_path: Path, database: str, second_database: str
 ) -> None:
     parted_table = PostgresParted(database)

@@ -34,7 +34,7 @@ CAPTURE = {
     ("word", ("new",), "missing", "capture"),
 }
 
-#: What becomes of such rows before they are repaired: gone, there after all, changed once more.
+#: Changes of a planted difference before its repair: the row is deleted, inserted, or changed once more.
 MEANWHILE = (
     "DELETE FROM item WHERE id = 77",
     "INSERT INTO item (id, name) VALUES (-5, 'real')",
@@ -43,7 +43,7 @@ MEANWHILE = (
 
 
 def damage(sample: VerifiedSource) -> None:
-    """Write to the target, and past the triggers of the source."""
+    """Write differences to the target, and to the source without its triggers."""
     schema = sample.e2e.settings.targets["main"].schema_ or "public"
     namespace = {"mysql": sample.place.namespace}.get(sample.place.dialect, schema)
     sample.e2e.at_target(f'SET search_path = "{namespace}"', *DAMAGE)

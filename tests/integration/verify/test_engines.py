@@ -1,4 +1,4 @@
-"""The same slices by processes and by Spark."""
+"""A comparison has the same result in local processes and in Spark."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def compare(e2e: EndToEnd, runner: Runner, leg: str) -> None:
     assert not result.undecided_rows
 
 
-def test_by_processes(tmp_path: Path, database: str, second_database: str) -> None:
+def test_local_processes_compare(tmp_path: Path, database: str, second_database: str) -> None:
     with end_to_end(tmp_path, database, second_database) as e2e:
         prepare(e2e)
         compare(e2e, LocalRunner(2), "target")
@@ -53,7 +53,7 @@ def test_by_processes(tmp_path: Path, database: str, second_database: str) -> No
 @pytest.mark.slow
 @pytest.mark.usefixtures("executors_leave_nothing")
 @pytest.mark.parametrize("master", ["local[2]", CLUSTER])
-def test_by_spark(master: str, tmp_path: Path, database: str, second_database: str) -> None:
+def test_spark_compares(master: str, tmp_path: Path, database: str, second_database: str) -> None:
     legs = ("ends", "target")
     with end_to_end(tmp_path, database, second_database) as e2e:
         prepare(e2e)

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 ROWS = 20_000
 
 
-def test_one_wrong_row_does_not_move_all_rows_of_its_tenant(
+def test_one_wrong_row_does_not_transfer_all_rows_of_its_tenant(
     tmp_path: Path, database: str, second_database: str
 ) -> None:
     with end_to_end(tmp_path, database, second_database) as e2e:

@@ -1,4 +1,4 @@
-"""A target below a broker set with some rows is compared with the same rows of its source."""
+"""A target below a broker set with a predicate is compared with the source's rows of that predicate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHERE = "v = 'EU' and id between 100 and 400"
 
 
 @pytest.mark.parametrize("where", [{"item": WHERE}, {}])
-def test_a_target_below_a_filtered_set_is_compared(
+def test_a_target_below_a_filtered_set_is_compared_with_its_own_rows(
     tmp_path: Path, database: str, second_database: str, where: dict[str, str]
 ) -> None:
     run_at(

@@ -1,4 +1,4 @@
-"""Changes on their way are never findings, and what cannot be decided says why.
+"""Changes in flight are never reported as differences; rows that cannot be decided are reported with the reason.
 
 One PostgreSQL pipeline for the file; each test has a table of its own and leaves capture and apply running.
 """
@@ -47,7 +47,7 @@ def only(e2e: EndToEnd, table: str, **options: object) -> VerifyResult:
     return e2e.verify(tables=(table,), **options)
 
 
-def test_a_target_that_is_behind_is_waited_for_and_not_blamed(e2e: EndToEnd) -> None:
+def test_a_lagging_target_is_waited_for_and_not_reported(e2e: EndToEnd) -> None:
     e2e.stop("apply")
     at_source(e2e, "UPDATE behind SET v = 'new' WHERE id < 10", "DELETE FROM behind WHERE id = 20")
     at_source(e2e, "INSERT INTO behind VALUES (999, 'new')")
@@ -67,7 +67,7 @@ def test_a_target_that_is_behind_is_waited_for_and_not_blamed(e2e: EndToEnd) -> 
     assert not moving.undecided_rows
 
 
-def test_rows_on_their_way_that_reach_the_limit_do_not_hide_a_wrong_one(e2e: EndToEnd) -> None:
+def test_many_rows_in_flight_do_not_hide_a_wrong_one(e2e: EndToEnd) -> None:
     e2e.wait_until_caught_up()
     e2e.at_target("UPDATE hidden SET v = 'by hand' WHERE id = 150")
     e2e.stop("apply")
@@ -77,7 +77,7 @@ def test_rows_on_their_way_that_reach_the_limit_do_not_hide_a_wrong_one(e2e: End
     started = threading.Event()
 
     def start_apply(_: object) -> None:
-        """Start it once the first slices, with the rows on their way, have been compared."""
+        """Start apply once the first slices, with the rows in flight, have been compared."""
         if not started.is_set():
             started.set()
             e2e.start("apply")
@@ -89,7 +89,7 @@ def test_rows_on_their_way_that_reach_the_limit_do_not_hide_a_wrong_one(e2e: End
     assert limited.verdict is ComparisonVerdict.UNDECIDED
 
 
-def test_a_change_that_is_not_captured_yet_is_no_capture_fault(e2e: EndToEnd) -> None:
+def test_a_change_that_is_not_captured_yet_is_not_reported_as_a_capture_fault(e2e: EndToEnd) -> None:
     e2e.wait_until_caught_up()
     e2e.stop("capture")
     at_source(e2e, "UPDATE logged SET v = 'new' WHERE id < 4", "DELETE FROM logged WHERE id = 9")
@@ -109,13 +109,13 @@ def test_a_change_that_is_not_captured_yet_is_no_capture_fault(e2e: EndToEnd) ->
     assert not moving.undecided_rows
 
 
-def test_a_full_data_older_than_the_target_is_brought_up_to_it(e2e: EndToEnd) -> None:
-    """A snapshot with a holder is shared for half a minute: the comparison begins from what it was then."""
+def test_full_data_older_than_the_target_is_advanced_to_it(e2e: EndToEnd) -> None:
+    """A snapshot is shared for half a minute while it has a lease: the comparison starts with its older state."""
     with open_snapshot(e2e.broker.address, "main", [], "test"):
-        changed_behind_a_snapshot(e2e)
+        change_after_snapshot(e2e)
 
 
-def changed_behind_a_snapshot(e2e: EndToEnd) -> None:
+def change_after_snapshot(e2e: EndToEnd) -> None:
     at_source(e2e, "UPDATE sharing SET v = v || '!' WHERE id < 30", "DELETE FROM sharing WHERE id = 30")
     at_source(e2e, "DELETE FROM sharing WHERE id = 31", "INSERT INTO sharing VALUES (31, 'again'), (500, 'new')")
     e2e.wait_until_caught_up()
@@ -125,7 +125,7 @@ def changed_behind_a_snapshot(e2e: EndToEnd) -> None:
         result = only(e2e, "sharing", leg=leg, wait_s=0.0)
         assert not result.undecided_rows
         assert difference_keys(result) == (set() if leg == "source" else {("sharing", ("29",), "different", "apply")})
-    # none on a machine so slow that the snapshot is not shared any more
+    # no difference on a machine so slow that the snapshot is no longer shared
     assert only(e2e, "sharing", leg="target").tables[0].in_flight in (31, 0)
 
 
@@ -145,7 +145,7 @@ def test_a_truncate_and_a_sweep_in_between_are_followed(e2e: EndToEnd) -> None:
 
 
 def refill(e2e: EndToEnd, table: str) -> None:
-    """Have the table read again from the source, and wait until the sweep has ended."""
+    """Fill the table again from the source, and wait until the sweep has ended."""
     with closing(open_source(e2e.settings)) as source:
         table_id = next(t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == table)
         source.capture.restart_fill(table_id)
@@ -155,8 +155,8 @@ def refill(e2e: EndToEnd, table: str) -> None:
         )
 
 
-def test_a_newer_change_wins_over_a_repair(e2e: EndToEnd) -> None:
-    """The writer changes the very rows that are repaired, all the time: what is left is what it wrote last."""
+def test_a_newer_change_overrides_a_repair(e2e: EndToEnd) -> None:
+    """The writer continuously changes the rows that are repaired: in the end they have its last values."""
     e2e.wait_until_caught_up()
     e2e.at_target("UPDATE racing SET v = 'damaged' WHERE id <= 20", "DELETE FROM racing WHERE id BETWEEN 21 AND 40")
     wrong = only(e2e, "racing")
@@ -188,7 +188,7 @@ def test_a_newer_change_wins_over_a_repair(e2e: EndToEnd) -> None:
     assert only(e2e, "racing", leg="all").verdict is ComparisonVerdict.SAME
 
 
-def test_a_paused_table_is_undecided_only_where_it_has_changed(e2e: EndToEnd) -> None:
+def test_a_paused_table_is_undecided_only_in_changed_rows(e2e: EndToEnd) -> None:
     e2e.wait_until_caught_up()
     pause(e2e.settings, "main", ["paused"], reason="night")
     at_source(e2e, "UPDATE paused SET v = 'new' WHERE id = 3")
@@ -204,7 +204,7 @@ def test_a_paused_table_is_undecided_only_where_it_has_changed(e2e: EndToEnd) ->
     assert only(e2e, "paused", wait_s=60.0).verdict is ComparisonVerdict.SAME
 
 
-def test_a_row_in_quarantine_differs_for_that_reason(e2e: EndToEnd) -> None:
+def test_a_quarantined_row_is_reported_with_that_reason(e2e: EndToEnd) -> None:
     e2e.at_target("ALTER TABLE refused ADD CONSTRAINT no_bad CHECK (v <> 'bad')")
     at_source(e2e, "UPDATE refused SET v = 'bad' WHERE id = 7", "UPDATE refused SET v = 'good' WHERE id = 8")
     e2e.wait_until_caught_up()
@@ -216,7 +216,7 @@ def test_a_row_in_quarantine_differs_for_that_reason(e2e: EndToEnd) -> None:
     assert "no_bad" in result.differences[0].note
 
 
-def test_a_table_that_has_missed_changes_is_compared_and_says_so(e2e: EndToEnd) -> None:
+def test_a_table_that_has_missed_changes_is_compared_and_reported(e2e: EndToEnd) -> None:
     with closing(open_source(e2e.settings)) as source:
         table_id = next(
             t.schema.table_id for t in source.registry.read_registered_tables() if t.schema.name == "missed"
@@ -231,7 +231,7 @@ def test_a_table_that_has_missed_changes_is_compared_and_says_so(e2e: EndToEnd) 
     assert result.tables[0].notes == ["RESYNC at the source: a trigger was gone"]
 
 
-def test_conditions_samples_and_misspelt_options(e2e: EndToEnd) -> None:
+def test_conditions_samples_and_misspelt_options_of_verify(e2e: EndToEnd) -> None:
     e2e.wait_until_caught_up()
     e2e.at_target("UPDATE partly SET v = 'x' WHERE id IN (5, 150)")
 
@@ -259,7 +259,7 @@ def test_conditions_samples_and_misspelt_options(e2e: EndToEnd) -> None:
         only(e2e, "partly", where="nonsense = 1", wait_s=0.0)
 
 
-def test_a_limit_of_rows_is_one_for_all_workers_and_a_slice_no_more_than_a_second(e2e: EndToEnd) -> None:
+def test_one_row_limit_applies_to_all_workers_and_no_slice_takes_more_than_a_second(e2e: EndToEnd) -> None:
     def several_workers(_: int) -> Runner:
         raise AssertionError("each of them would go as fast as all of them may")
 
@@ -274,10 +274,10 @@ def test_a_limit_of_rows_is_one_for_all_workers_and_a_slice_no_more_than_a_secon
     assert len(reports) == 2
 
 
-def test_a_database_that_spells_differently_is_compared_row_by_row(
+def test_a_database_with_other_text_forms_is_compared_row_by_row(
     e2e: EndToEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a server in another encoding would: its checksums are never equal, its rows are."""
+    """As at a server with another encoding: its checksums always differ, its rows do not."""
     e2e.wait_until_caught_up()
     e2e.at_target("UPDATE spelt SET v = 'x' WHERE id = 5")
     plain = postgresql.form_sql
@@ -296,7 +296,7 @@ def test_a_database_that_spells_differently_is_compared_row_by_row(
     assert difference_keys(only(e2e, "spelt")) == difference_keys(result)
 
 
-def test_what_passes_by_itself_is_tried_again(e2e: EndToEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_errors_are_retried(e2e: EndToEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     e2e.wait_until_caught_up()
     calls: list[SliceTask] = []
 
@@ -315,7 +315,7 @@ def test_what_passes_by_itself_is_tried_again(e2e: EndToEnd, monkeypatch: pytest
     assert len(calls) == 2
 
 
-def test_a_missed_table_and_a_table_that_has_just_come(e2e: EndToEnd) -> None:
+def test_a_table_that_missed_changes_and_a_new_table_are_compared(e2e: EndToEnd) -> None:
     e2e.wait_until_caught_up()
     at_source(e2e, "CREATE TABLE fresh (id int PRIMARY KEY)", "INSERT INTO fresh VALUES (1)")
     e2e.stop("capture")

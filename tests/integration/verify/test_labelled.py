@@ -1,4 +1,4 @@
-"""Below a broker set that mirrors some tables: loads and comparisons have these, and name the others."""
+"""Loads and comparisons below a set that mirrors some tables: they use these, and name the others."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ LEFT_OUT = "the broker set here mirrors item only, so not compared: public.other
 
 @dataclass
 class Region:
-    """A home with capture, and a set below it that mirrors one of two tables."""
+    """A home with capture, and a set below it that mirrors one of its two tables."""
 
     e2e: EndToEnd
     set: RunningBroker
     settings: Settings
 
     def wait_for_target(self) -> None:
-        """Wait until the target has everything that there is."""
+        """Wait until the target has everything that its set has."""
 
         def has_arrived() -> bool:
             if self.e2e.log_rows():
@@ -88,17 +88,17 @@ def region(tmp_path: Path, database: str, second_database: str) -> Iterator[Regi
 
 
 def check_planted(result: VerifyResult) -> None:
-    """Look at the result of two planted differences."""
+    """Check that a result has exactly the two planted differences."""
     assert difference_keys(result) == {("item", ("7",), "missing", "apply"), ("item", ("499",), "different", "apply")}
     assert [t.table for t in result.tables] == ["public.item"]
     assert result.undecided_rows == []
 
 
-def plant(region: Region) -> None:
+def plant_differences(region: Region) -> None:
     run_at(region.e2e.target, "DELETE FROM item WHERE id = 7", "UPDATE item SET v = 'x' WHERE id = 499")
 
 
-def test_a_comparison_names_what_the_labels_leave_out(region: Region) -> None:
+def test_a_comparison_names_the_tables_without_a_label(region: Region) -> None:
     assert region.load() == {"public.item": ROWS}
     for leg in ("auto", "source", "all"):
         result = region.compare(leg=leg)
@@ -107,14 +107,14 @@ def test_a_comparison_names_what_the_labels_leave_out(region: Region) -> None:
     away = region.compare(leg="target")
     assert (away.verdict, away.notes) == (ComparisonVerdict.SAME, ["the broker set here mirrors item only"])
 
-    plant(region)
+    plant_differences(region)
     check_planted(region.compare())
     check_planted(region.compare(leg="target"))
     with pytest.raises(ConfigError, match="'oth\\*' is not mirrored by the broker set here"):
         region.compare(tables=("oth*",))
 
 
-def test_what_follows_is_the_same_too(region: Region) -> None:
+def test_rows_of_later_changes_are_the_same_too(region: Region) -> None:
     region.load()
     following = Loop(lambda stop: run_apply(region.settings, "main", stop))
     try:
@@ -132,7 +132,7 @@ def test_what_follows_is_the_same_too(region: Region) -> None:
         following.end()
 
 
-def test_a_table_that_the_labels_name_no_more_is_not_called_the_same(region: Region, tmp_path: Path) -> None:
+def test_a_table_that_lost_its_label_is_not_reported_as_the_same(region: Region, tmp_path: Path) -> None:
     region.load()
     region.set.stop()
     labels = {"eu": ("item",), "more": ("other",)}
@@ -150,17 +150,17 @@ def test_a_table_that_the_labels_name_no_more_is_not_called_the_same(region: Reg
 
 
 @pytest.mark.spark
-def test_by_spark_too(region: Region, spark_session: SparkSession) -> None:
+def test_spark_uses_the_labels_too(region: Region, spark_session: SparkSession) -> None:
     runner = SparkRunner(spark_session.sparkContext)
     assert region.load(runner) == {"public.item": ROWS}
     assert run_at(region.e2e.target, "SELECT to_regclass('other')") == [(None,)]
     result = region.compare(runner)
     assert (result.verdict, result.rows, result.notes) == (ComparisonVerdict.SAME, ROWS, [LEFT_OUT])
-    plant(region)
+    plant_differences(region)
     check_planted(region.compare(runner))
 
 
-def test_a_folder_of_parquet_files_has_what_the_labels_bring(region: Region, tmp_path: Path) -> None:
+def test_a_folder_of_parquet_files_has_the_labelled_tables(region: Region, tmp_path: Path) -> None:
     root = tmp_path / "lake"
     lake = TargetSettings.model_validate({"url": f"parquet://{root}"})
     settings = region.settings.model_copy(update={"targets": {"lake": lake}, "lake": LakeSettings(**lakes.QUICK)})

@@ -1,4 +1,4 @@
-"""A target with masked columns, keys too, compared with the broker's rows, which the comparison masks by the key."""
+"""A target with masked columns and keys is compared with the broker's rows, which the comparison masks too."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def mask(value: str) -> str:
     return str(mask_by_hand(ColumnRule(mask="hmac"), "text", value))
 
 
-def test_equal_rows_are_found_equal_while_the_source_changes(e2e: EndToEnd, tmp_path: Path) -> None:
+def test_equal_rows_are_the_same_while_the_source_changes(e2e: EndToEnd, tmp_path: Path) -> None:
     for n in range(5):
         run_at(
             e2e.source,
@@ -129,7 +129,7 @@ def test_differences_are_found_and_shown_masked(e2e: EndToEnd, tmp_path: Path) -
     assert all("`venus resync public." in row.reason for row in done.left)
 
 
-def test_another_key_is_named_instead_of_differences(e2e: EndToEnd, tmp_path: Path) -> None:
+def test_a_different_masking_key_is_reported_in_place_of_differences(e2e: EndToEnd, tmp_path: Path) -> None:
     other = tmp_path / "other.key"
     other.write_bytes(b"z" * 40)
     other.chmod(0o600)
@@ -145,7 +145,7 @@ def test_a_condition_in_sql_is_refused_for_a_masked_table(e2e: EndToEnd) -> None
         e2e.verify(where="id = 'plain7'", tables=("people",))
 
 
-def test_a_target_below_a_border_is_compared_with_the_full_data_there(
+def test_a_target_below_a_border_is_compared_with_its_sets_full_data(
     tmp_path: Path, database: str, second_database: str
 ) -> None:
     run_at(database, *TABLES)

@@ -1,4 +1,4 @@
-"""A captured table that is not at the source any more: verify names it and the way out, and compares the rest."""
+"""A captured table that the source no longer has: verify names it and the remedy, and compares the other tables."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 def reason(sample: VerifiedSource) -> tuple[str, str]:
-    """Return the name of the table, and why it could not be compared."""
+    """Return the name of the table, and the reason why it could not be compared."""
     result: VerifyResult = sample.e2e.verify(tables=("word",))
     (table,) = result.tables
     ((why,),) = [[undecided.reason for undecided in table.undecided]]
     return table.table, why
 
 
-def test_a_table_that_was_dropped_is_named_with_the_way_out(sample: VerifiedSource) -> None:
+def test_a_table_that_was_dropped_is_named_with_the_remedy(sample: VerifiedSource) -> None:
     e2e = sample.e2e
     e2e.stop("capture")
     sample.run("DROP TABLE word")

@@ -1,7 +1,7 @@
 """The Oracle dialect as a side of a comparison, on MariaDB in Oracle mode: a stand-in, not an Oracle.
 
-What this vouches for: the statements of adapters/dialects/oracle/sql/verify.sql as far as both databases know them,
-the keys of the log, the way of a repair. It does not show what an Oracle's optimiser or its driver make of them.
+This tests the statements of adapters/dialects/oracle/sql/verify.sql as far as both databases support them, the keys of
+the log, and the steps of a repair. It cannot show how an Oracle's optimiser or driver executes them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from venus.adapters.verify.repair import run_repair
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def test_planted_differences_on_the_stand_in(
+def test_planted_differences_are_found_on_the_stand_in(
     mariadb_oracle_server: MariaServer, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standin = StandIn(mariadb_oracle_server)
@@ -54,7 +54,7 @@ def test_planted_differences_on_the_stand_in(
         )
         e2e.until(lambda: not e2e.log_rows(), "the log to be empty")
         e2e.stop("capture")
-        with closing(place.connect()) as app:  # past the triggers: what they note is gone before capture sees it
+        with closing(place.connect()) as app:  # the triggers' log rows are removed before capture reads them
             app.execute("UPDATE item SET price = 99 WHERE id = 11")
             app.execute("DELETE FROM VENUS_L_00001")
             app.execute("DELETE FROM VENUS_L_00002")

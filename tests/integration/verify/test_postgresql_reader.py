@@ -1,4 +1,4 @@
-"""What a snapshot of a PostgreSQL source shows during a TRUNCATE of its table."""
+"""Snapshots of a PostgreSQL source during a TRUNCATE of the compared table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def reading(database: str) -> tuple[PostgresSourceReader, Subject]:
     return reader, Subject(schema=schema)
 
 
-def test_a_table_is_not_emptied_under_a_comparison(database: str) -> None:
+def test_a_table_is_not_truncated_during_its_comparison(database: str) -> None:
     reader, subject = reading(database)
     with closing(reader):
         reader.begin(subject)
@@ -39,8 +39,8 @@ def test_a_table_is_not_emptied_under_a_comparison(database: str) -> None:
         run_at(database, "TRUNCATE item")
 
 
-def test_rows_that_a_truncate_took_are_seen_with_its_note_in_the_log(database: str) -> None:
-    """TRUNCATE is not MVCC-safe: a snapshot from before it shows an empty table, but not the row of the log."""
+def test_rows_removed_by_a_truncate_are_recognised_by_its_log_entry(database: str) -> None:
+    """TRUNCATE is not MVCC-safe: an older snapshot sees the table empty, but does not see the log entry."""
     reader, subject = reading(database)
     with closing(reader), closing(psycopg2.connect(libpq(database))) as other:
         other.cursor().execute("TRUNCATE item")

@@ -1,4 +1,4 @@
-"""Each range over each type, for every kind of source: the target has the rows that the source's own WHERE finds.
+"""Each range over each type, for every kind of source: the target has the rows that the source's own WHERE selects.
 
 Oracle is MariaDB in Oracle mode: a stand-in, whose WHERE is MariaDB's.
 """
@@ -29,7 +29,7 @@ from venus.config import TargetSettings
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(540)]
 
 COLUMNS = ("name", "code", "price", "big", "day", "moment", "ok")
-#: Types of these columns; text compares by code point, and blanks at the end of a varchar count.
+#: Types of the columns; text compares by code point, and trailing blanks of a varchar count.
 TYPES = {
     "postgresql": (
         'varchar(20) COLLATE "C"',
@@ -53,7 +53,7 @@ VALUES: tuple[tuple[Any, ...], ...] = (
     ("2026-01-31 12:00:00", "2026-01-31 12:00:00.5", "2026-01-31 12:00:00.25", "2026-02-01 00:00:00"),
     (0, 1),
 )
-#: Words in upper case and names in lower case, as the stand-in wants them.
+#: SQL in the stand-in's spelling: words in upper case and names in lower case.
 WHERE = {
     "t1": "name >= 'B' AND name < 'b'",
     "t2": "name > 'EU' AND name <= '\U0001f642'",
@@ -70,7 +70,7 @@ WHERE = {
 ROWS = 80
 
 
-#: test_predicates.py has the whole way from these two in the quick suite.
+#: test_predicates.py covers the whole pipeline of these two in the quick suite.
 _SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("postgresql", "sqlite")]
 
 
@@ -130,7 +130,7 @@ def with_where(targets: dict[str, TargetSettings], where: dict[str, str]) -> Non
 
 
 def write(sample: VerifiedSource, table: str, rng: random.Random) -> None:
-    """Change everything of rows, their keys as well; delete some."""
+    """Change all columns of some rows, including their keys; delete some rows."""
     sets = ", ".join(f"{c} = ?" for c in COLUMNS)
     with closing(sample.place.connect()) as app:
         for n in range(30):
@@ -153,7 +153,7 @@ def check(sample: VerifiedSource, where: dict[str, str]) -> None:
         assert wanted, (table, "the range should not be empty")
 
 
-def test_ranges_mean_what_the_source_means(sample: VerifiedSource) -> None:
+def test_ranges_select_the_same_rows_as_at_the_source(sample: VerifiedSource) -> None:
     e2e = sample.e2e
     check(sample, WHERE)
     rng = random.Random(5)

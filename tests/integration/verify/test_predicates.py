@@ -1,4 +1,4 @@
-"""A target with predicates, the whole way from a source in use: equal to the source's own WHERE, and compared so."""
+"""A target with predicates has the rows that the source's own WHERE selects, under writers, and is compared so."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from venus.config import TargetSettings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(540)]
 
-#: Of every sort of column, in words that both sources and the target understand.
+#: One predicate for each kind of column, in words that both sources and the target understand.
 WHERE = {
     "item": "id > 1000 and price >= 150 and ok = true and name is not null",
     "word": "n between 100 and 399",
@@ -61,7 +61,7 @@ def with_where(sample: VerifiedSource, where: dict[str, str]) -> None:
 
 @contextmanager
 def writers(sample: VerifiedSource, seed: int) -> Iterator[None]:
-    """Have the application move rows into the ranges and out of them, meanwhile."""
+    """Move rows into the ranges and out of them within the block, as an application."""
     stop, rng = threading.Event(), random.Random(seed)
 
     def write() -> None:
@@ -101,7 +101,7 @@ def writers(sample: VerifiedSource, seed: int) -> Iterator[None]:
 
 
 def at_both(sample: VerifiedSource, table: str, where: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Return the rows that the source's own WHERE finds, and those that the target has; as text."""
+    """Return the rows that the source's own WHERE selects, and the target's rows, as text."""
     condition = f"WHERE {where[table]}" if table in where else ""
     with closing(sample.place.connect()) as app:
         ours = app.execute(f"SELECT {COLUMNS[table]} FROM {table} {condition}")

@@ -1,4 +1,4 @@
-"""What a repair does and what it leaves alone: keys go into the source's log, the rest is the ordinary way."""
+"""A repair writes keys into the source's log and nothing else; capture and apply then ship the rows."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def source_rows(e2e: EndToEnd, table: str) -> list[tuple[Any, ...]]:
     return run_at(e2e.source, f"SELECT id, v FROM {table} ORDER BY id")
 
 
-def test_nothing_is_written_to_the_target(e2e: EndToEnd) -> None:
-    """The keys wait in the log while capture is away; what is wrong stays wrong, and is said to be."""
+def test_a_repair_writes_nothing_to_the_target(e2e: EndToEnd) -> None:
+    """The keys wait in the log while capture is away; the difference remains, and is reported again."""
     e2e.wait_until_caught_up()
     e2e.at_target("UPDATE waiting SET v = 'damaged' WHERE id <= 3", "DELETE FROM waiting WHERE id = 4")
     found, before = verify_differences(e2e, "waiting", 4), target_rows(e2e, "waiting")
@@ -63,7 +63,7 @@ def test_nothing_is_written_to_the_target(e2e: EndToEnd) -> None:
     assert target_rows(e2e, "waiting") == source_rows(e2e, "waiting")
 
 
-def test_a_row_that_no_target_applies_is_left_and_named(e2e: EndToEnd) -> None:
+def test_a_row_that_no_target_can_apply_is_left_and_named(e2e: EndToEnd) -> None:
     e2e.wait_until_caught_up()
     e2e.at_target("UPDATE unapplied SET v = 'damaged' WHERE id <= 2")
     found = verify_differences(e2e, "unapplied", 2)
@@ -78,8 +78,8 @@ def test_a_row_that_no_target_applies_is_left_and_named(e2e: EndToEnd) -> None:
     e2e.until(lambda: e2e.verify(tables=("unapplied",)).verdict is ComparisonVerdict.SAME, "the repair")
 
 
-def test_what_is_shipped_and_not_yet_applied_is_not_repaired(e2e: EndToEnd) -> None:
-    """The target is right for where it stands, which is behind: no repair has reached it yet."""
+def test_rows_that_were_shipped_but_not_applied_are_not_repaired(e2e: EndToEnd) -> None:
+    """The target is right as of its offset, which lags: no repair has reached it yet."""
     e2e.wait_until_caught_up()
     run_at(e2e.source, "SET session_replication_role = replica", "UPDATE shipped SET v = 'past' WHERE id = 5")
     found = verify_differences(e2e, "shipped", 1)
@@ -99,7 +99,7 @@ def test_what_is_shipped_and_not_yet_applied_is_not_repaired(e2e: EndToEnd) -> N
 
 
 def test_a_capture_fault_is_repaired_when_the_full_data_has_it(e2e: EndToEnd) -> None:
-    """Compared were source and full data: the target, which stands still, is not waited for."""
+    """The comparison was of source and full data: the stopped target is not waited for."""
     e2e.wait_until_caught_up()
     run_at(
         e2e.source,
@@ -118,7 +118,7 @@ def test_a_capture_fault_is_repaired_when_the_full_data_has_it(e2e: EndToEnd) ->
     assert target_rows(e2e, "halfway") == source_rows(e2e, "halfway")
 
 
-def test_many_keys_go_in_several_transactions(e2e: EndToEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_keys_are_repaired_in_several_transactions(e2e: EndToEnd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("venus.adapters.verify.repair.KEYS_AT_ONCE", 7)
     e2e.wait_until_caught_up()
     e2e.at_target("UPDATE many SET v = 'damaged' WHERE id <= 30", "UPDATE parent SET v = 'damaged' WHERE id <= 9")
@@ -132,8 +132,8 @@ def test_many_keys_go_in_several_transactions(e2e: EndToEnd, monkeypatch: pytest
         assert target_rows(e2e, table) == source_rows(e2e, table)
 
 
-def test_keys_whose_rows_have_come_and_gone_since_they_were_compared(e2e: EndToEnd) -> None:
-    """A repair ships what is there by then, also what no trigger has noted: a deletion, a new row, another value."""
+def test_keys_whose_rows_changed_since_the_comparison_are_repaired(e2e: EndToEnd) -> None:
+    """A repair ships the current rows, also changes without a log entry: a deletion, a new row, another value."""
     e2e.wait_until_caught_up()
     e2e.at_target(
         "UPDATE parent SET v = 'damaged' WHERE id IN (50, 51)",

@@ -1,4 +1,4 @@
-"""Rows that are there more than once: a target whose key was dropped, as for a fast load by hand, takes them."""
+"""Repeated rows: a target whose key was dropped, for example for a fast manual load, accepts them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPEATED = {("item", ("7",), "repeated", "apply"), ("word", ("w7",), "repeated",
 
 @pytest.fixture(scope="module")
 def e2e(tmp_path_factory: pytest.TempPathFactory, postgres_server: Server) -> Iterator[EndToEnd]:
-    """Yield a way with a table in ranges of its key and one that is taken whole, a row of each twice at the target."""
+    """Yield a pipeline of a table compared in ranges and one compared as a whole; the target repeats a row of each."""
     source, target = postgres_server.create_database(), postgres_server.create_database()
     with end_to_end(tmp_path_factory.mktemp("way"), source, target) as made:
         run_at(
@@ -51,7 +51,7 @@ def test_a_repeated_row_is_a_difference(e2e: EndToEnd, options: dict[str, Any]) 
     assert {d.note for d in result.differences} == {"2 rows in the target"}
 
 
-def test_a_repair_ships_no_other_copy_of_it(e2e: EndToEnd) -> None:
+def test_a_repair_does_not_ship_a_further_copy(e2e: EndToEnd) -> None:
     result = e2e.verify()
 
     done = run_repair(e2e.settings, "main", result, wait_s=0.3)

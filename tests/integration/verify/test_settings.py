@@ -1,4 +1,4 @@
-"""Values arrive equal whatever the settings of databases and roles are, by load, by stream, and for `venus verify`."""
+"""Values arrive equal under all settings of databases and roles, by load, by stream, and for `venus verify`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from venus.adapters.verify.repair import run_repair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-#: A language that writes $1.234,00, so that it reads $12.34 as a hundred times as much; like es_AR, which few have.
+#: A locale in which $1.234,00 is a number, so that $12.34 is read as a hundred times as much; like es_AR, but common.
 LANGUAGE = "pesos"
 LC_MONETARY = """
 comment_char %
@@ -49,8 +49,8 @@ p_sign_posn 1
 n_sign_posn 1
 END LC_MONETARY
 """
-#: What a session of VENUS has, and what a database or a role may have instead. The server has no XML: xmloption can be
-#: set there, and that is all.
+#: Settings of VENUS's sessions, and the values of a database or role. The server has no XML support: xmloption can be
+#: set there, but has no effect.
 SETTINGS = {
     "DateStyle": ("ISO, YMD", "German, DMY"),
     "IntervalStyle": ("postgres", "sql_standard"),
@@ -65,7 +65,7 @@ SETTINGS = {
     "client_encoding": ("UTF8", "LATIN1"),
     "row_security": ("off", "on"),
 }
-#: What VENUS leaves as it is.
+#: Settings that VENUS does not change.
 OTHERS = {
     "backslash_quote": "off",
     "transform_null_equals": "on",
@@ -80,7 +80,7 @@ STRINGS = (r"C:\new\table \\ 'x' \\x41", "\\")
 
 
 def change(url: str, settings: dict[str, str], *, role: bool = False) -> None:
-    """Give new sessions of a database, or of a role in it, other settings."""
+    """Set parameters for new sessions of a database, or of a role in it."""
     name = sqlalchemy.make_url(url).database
     whose = f"ROLE postgres IN DATABASE {name}" if role else f"DATABASE {name}"
     run_at(url, *(f"ALTER {whose} SET {key} = {value!r}" for key, value in settings.items()))
@@ -88,11 +88,11 @@ def change(url: str, settings: dict[str, str], *, role: bool = False) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """Start a server that knows the language."""
+    """Start a server that has the locale."""
     if not shutil.which("localedef"):
         pytest.skip("no localedef")
     home = new_folder("pg-money-")
-    home.chmod(0o755)  # the server runs as another user
+    home.chmod(0o755)  # the server runs as another operating system user
     (home / "source").write_text(LC_MONETARY)
     made = subprocess.run(["localedef", "-c", "-i", home / "source", home / LANGUAGE], capture_output=True, check=False)
     if not (home / LANGUAGE / "LC_MONETARY").exists():
@@ -112,15 +112,13 @@ def ends(server: Server) -> Iterator[tuple[str, str]]:
         server.drop_database(url)
 
 
-def test_nothing_differs_between_ends_with_other_settings(
-    ends: tuple[str, str], server: Server, tmp_path: Path
-) -> None:
+def test_rows_are_equal_at_ends_with_other_settings(ends: tuple[str, str], server: Server, tmp_path: Path) -> None:
     source, target = ends
     place = PostgresPlace(server=server, url=source)
     columns, setup = place.torture()
     numbers = count(1)
     hostile = {name: other for name, (_, other) in SETTINGS.items()} | OTHERS | {"lc_monetary": LANGUAGE}
-    # who is connected already keeps the settings that were
+    # existing sessions keep their old settings
     with closing(place.connect()) as app, closing(PostgresPlace(server=server, url=target).connect()) as there:
         for statement in setup:
             app.execute(statement)
@@ -142,7 +140,7 @@ def test_nothing_differs_between_ends_with_other_settings(
             e2e.start()
             insert(app, place, numbers)
             e2e.wait_until_caught_up()
-            # few rows go as statements, and by the application's own session
+            # few rows are written by statements, and by the application's own session
             app.execute("UPDATE torture SET plain = ? WHERE id < 5", STRINGS[0])
             app.execute("DELETE FROM keyed WHERE k = '{a,NULL}'")
             app.execute("INSERT INTO keyed VALUES ('{q,NULL,\"NULL\"}', '-$1,234.56')")
@@ -165,7 +163,7 @@ def test_nothing_differs_between_ends_with_other_settings(
             assert run_repair(e2e.settings, "main", wrong, wait_s=60).left == []
 
 
-def test_a_target_with_a_policy_that_hides_rows_takes_no_change(
+def test_a_target_with_a_policy_that_hides_rows_applies_no_change(
     postgres_server: Server, database: str, second_database: str, tmp_path: Path
 ) -> None:
     run_at(database, "CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (1), (20)")
@@ -194,7 +192,7 @@ def test_a_target_with_a_policy_that_hides_rows_takes_no_change(
 
 @pytest.mark.parametrize("role", [False, True], ids=["database", "role"])
 @pytest.mark.parametrize("kind", [PostgresConnection, TargetSession])
-def test_text_means_the_same_in_every_session(
+def test_text_has_the_same_meaning_in_every_session(
     kind: type[PostgresConnection | TargetSession], role: bool, database: str
 ) -> None:
     change(database, {name: other for name, (_, other) in SETTINGS.items()} | OTHERS, role=role)
@@ -203,18 +201,18 @@ def test_text_means_the_same_in_every_session(
         query = "SELECT n, current_setting(n) FROM unnest(%s) n"
         assert dict(session.rows(query, [names])) == {name: ours for name, (ours, _) in SETTINGS.items()}
         assert session.rows("SELECT current_setting('work_mem')") == [("1234kB",)]
-        # what psycopg2 writes and what the server reads
+        # the text that psycopg2 writes, and the text that the server reads
         values = (*STRINGS, *(s.encode() for s in STRINGS))
         (read,) = session.rows("SELECT %s, %s, %s::bytea, %s::bytea", values)
         assert tuple(v if isinstance(v, str) else v.tobytes().decode() for v in read) == STRINGS * 2
 
 
 @pytest.mark.parametrize(("given", "had"), [("off", "on"), ("local", "local"), ("remote_apply", "remote_apply")])
-def test_what_a_target_acknowledges_is_on_its_disk(given: str, had: str, database: str) -> None:
-    """An acknowledged offset that a crash takes back is gone at the broker too."""
+def test_acknowledged_changes_are_on_the_targets_disk(given: str, had: str, database: str) -> None:
+    """The broker no longer has an acknowledged change, so a crash of the target must not lose it."""
     change(database, {"synchronous_commit": given}, role=True)
     with closing(TargetSession(database, application="test")) as session:
         assert session.rows("SHOW synchronous_commit") == [(had,)]
-        session.run("SET synchronous_commit = off")  # as the end of a load does
+        session.run("SET synchronous_commit = off")  # as at the end of a load
         session.commit_durably()
         assert session.rows("SHOW synchronous_commit") == [(had,)]

@@ -1,4 +1,4 @@
-"""Keys that are times, to the ends of their types, in unusual zones: carried, compared, repaired."""
+"""Keys of time types, up to the limits of their types and in unusual zones, are carried, compared and repaired."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ POSTGRESQL = {
 
 
 @pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let this process, and with it capture and apply, be in a zone of its own."""
+def set_process_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set this process, and with it capture and apply, to an unusual time zone."""
     monkeypatch.setenv("TZ", "America/St_Johns")
     time.tzset()
     yield
@@ -77,7 +77,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def zoned_databases(database: str, second_database: str) -> tuple[str, str]:
-    """Give source and target databases settings of their own."""
+    """Set other time zones in the source and target databases."""
     places = {database: ("Australia/Lord_Howe", "SQL, DMY"), second_database: ("Asia/Kathmandu", "German")}
     for url, (zone, style) in places.items():
         for setting in (f"timezone = '{zone}'", f"datestyle = '{style}'", "intervalstyle = 'sql_standard'"):
@@ -93,7 +93,7 @@ def check_same(e2e: EndToEnd) -> None:
 
 
 def damage_and_repair(e2e: EndToEnd, table: str, keys: int) -> None:
-    """Damage every row at the target and remove one; let a repair bring all of them back."""
+    """Change every row at the target and delete one; let a repair restore all of them."""
     e2e.at_target(f"UPDATE {table} SET v = -1")
     ((gone,),) = e2e.at_target(f"DELETE FROM {table} WHERE ctid = (SELECT min(ctid) FROM {table}) RETURNING k::text")
     result = e2e.verify(tables=("*.moment",))
@@ -124,7 +124,7 @@ def test_postgresql_keys(kind: str, zoned_databases: tuple[str, str], tmp_path: 
         check_same(e2e)
         assert texts(source) == texts(target)
         damage_and_repair(e2e, "moment", len(values))
-        if kind == "interval":  # equal, and another value
+        if kind == "interval":  # equal, but another value
             run_at(source, "UPDATE moment SET k = '30 days' WHERE k = '1 mon'")
             check_same(e2e)
             assert texts(source) == texts(target)

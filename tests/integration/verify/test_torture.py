@@ -1,4 +1,4 @@
-"""The hardest values of every type go the whole way, loaded and streamed, and `verify` finds no difference."""
+"""The hardest values of every type are loaded and streamed, and `verify` finds no difference."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def insert(app: Application, place: Place, numbers: Iterator[int]) -> int:
     return last
 
 
-def test_nothing_differs(place: tuple[Place, str], tmp_path: Path, second_database: str) -> None:
+def test_torture_values_arrive_unchanged(place: tuple[Place, str], tmp_path: Path, second_database: str) -> None:
     where, url = place
     columns, setup = where.torture()
     numbers = count(1)
@@ -49,7 +49,7 @@ def test_nothing_differs(place: tuple[Place, str], tmp_path: Path, second_databa
         spelled = ", ".join(f"{name} {column.type}" for name, column in columns.items())
         app.execute(f"CREATE TABLE torture (id {where.types['int']} NOT NULL PRIMARY KEY, {spelled})")
         insert(app, where, numbers)
-        # what is neither an enum nor a domain is made at the target by hand, as --ddl-only says
+        # types that are neither enums nor domains are created at the target by hand, as --ddl-only says
         run_at(second_database, "SELECT 1", *(s for s in setup if s.startswith("CREATE TYPE pair")))
         e2e.install()
         e2e.load()

@@ -1,4 +1,4 @@
-"""Replay one history of whole brokers by its seed, or run many from FIRST to the one before LAST."""
+"""Replay one history of whole brokers by its seed, or run all seeds from FIRST up to but not including LAST."""
 
 from __future__ import annotations
 

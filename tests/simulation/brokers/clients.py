@@ -1,4 +1,4 @@
-"""What a broker's service does for its streams: the product's ingest and delivery, called as the service calls them."""
+"""The broker's side of client streams: it calls the product's ingest and delivery as the service does."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from venus.wire import broker_pb2
 if TYPE_CHECKING:
     from tests.simulation.brokers.host import BrokerHost
 
-#: How long a thread that waits for a lock is taken to sleep.
+#: Simulated sleep of a thread that waits for a lock.
 WAITS_S = 0.01
 
 
 class Clients:
-    """The streams of one process."""
+    """The client streams of one broker process."""
 
     def __init__(self, host: BrokerHost) -> None:
         self._host = host
-        self.producers: dict[Stream, int] = {}  # stream -> its epoch
+        self.producers: dict[Stream, int] = {}  # stream -> producer epoch
         self.consumers: dict[Stream, SnapshotRead] = {}
-        self._making = False  # a snapshot: one at a time
+        self._making = False  # whether a snapshot is being made: one at a time
 
     def end(self, error: VenusError) -> None:
-        """End every stream: this broker does not lead any more, or its copy is about to go."""
+        """End every stream, because this broker no longer leads or its copy is about to be removed."""
         for stream in [*self.producers, *self.consumers]:
             stream.end(error)
 
     def _let_in(self) -> None:
-        """Refuse writes where no broker leads, as the gate of the service does."""
+        """Refuse writes unless this broker leads, as the gate of the service does."""
         standing = self._host.shared.standing(BUSINESS)
         if not standing.leads:
             raise write_refusal(BUSINESS, standing)
 
     def _settle(self, stream: Stream, tell: Callable[[Any], None]) -> Callable[[Future[Any]], None]:
-        """Return what takes the core's answer: it runs in the process's loop, or the stream ends with the error."""
+        """Return a callback for the core's result: it replies in the loop, or ends the stream with the error."""
         term = self._host.acknowledges_in
 
         def on_settled(done: Future[Any]) -> None:
@@ -71,7 +71,7 @@ class Clients:
             stream.end(error)
             return
         stream.on_end = lambda: self._producer_left(stream)
-        if not stream.open:  # it broke while this process was paused
+        if not stream.open:  # the stream broke while this process was paused
             stream._leave()
             return
 
@@ -86,10 +86,10 @@ class Clients:
         try:
             self._host.core.producers.leave(BUSINESS)
         except Unavailable:
-            return  # it is being installed again
+            return  # a copy is being installed
 
     def halves(self, stream: Stream, epoch: int, halves: list[broker_pb2.Half]) -> None:
-        """Take half messages whose digests are right."""
+        """Accept half messages, if their digests are right."""
         if any(xxhash.xxh3_64_intdigest(half.body) != half.digest for half in halves):
             self._host.loop.counts["a damaged half message was refused"] += 1
             stream.end(DigestMismatch("a half message is damaged"))
@@ -97,7 +97,7 @@ class Clients:
         self._ask(stream, lambda core: core.producers.take_halves(BUSINESS, epoch, halves), "halves")
 
     def decide(self, stream: Stream, epoch: int, batch_no: int, digest: int, verdict: int) -> None:
-        """Take a decision."""
+        """Execute a decision."""
         self._ask(stream, lambda core: core.producers.decide(BUSINESS, epoch, batch_no, digest, verdict), "decided")
 
     def _ask(self, stream: Stream, ask: Callable[[Any], Future[Any]], word: str) -> None:
@@ -109,7 +109,7 @@ class Clients:
         found.add_done_callback(self._settle(stream, lambda result: stream.down(word, result)))
 
     def tick(self) -> None:
-        """Ask producers about undecided half messages, if it is time; let readers have what there is."""
+        """Send due reviews of undecided half messages to producers, and deliver increments to consumers."""
         try:
             due = self._host.core.producers.due_reviews()
         except VenusError:
@@ -133,8 +133,8 @@ class Clients:
         transient: bool,
         wanted: broker_pb2.Open | None = None,
     ) -> None:
-        """Begin a consumer's stream, with the full data if it asks for that."""
-        if offset == FULL and self._making:  # its thread would wait for the other snapshot
+        """Begin a consumer's stream, with the full data if it requests that."""
+        if offset == FULL and self._making:  # the thread would wait for the other snapshot
             if stream.open:
                 self._host.soon(WAITS_S, self.open, stream, group, offset, epoch, transient, wanted)
             return
@@ -189,7 +189,7 @@ class Clients:
                 return
 
     def acknowledge(self, stream: Stream, offset: int) -> None:
-        """Take a consumer's word of what it has applied."""
+        """Record the offset that a consumer has applied."""
         reading = self.consumers.get(stream)
         if reading is None:
             return
@@ -198,7 +198,7 @@ class Clients:
         self.deliver()
 
     def deliver(self) -> None:
-        """Send what is committed to those who do not have it."""
+        """Send committed increments to all consumers that lack them."""
         for stream, reading in list(self.consumers.items()):
             if not stream.open or reading.unheard > 2:
                 continue
@@ -214,7 +214,7 @@ class Clients:
 
 
 class SnapshotRead:
-    """How far a consumer's stream has come; `unheard` frames are not acknowledged yet."""
+    """Position of a consumer's stream; `unheard` frames are not acknowledged yet."""
 
     def __init__(self, group: str, token: int, offset: int) -> None:
         self.group, self.token, self.offset = group, token, offset

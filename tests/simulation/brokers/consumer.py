@@ -1,4 +1,4 @@
-"""An under adapter: a target's rows and its offset in one transaction; it dies, comes back and continues."""
+"""An under adapter: a target's rows and offset change in one transaction; it is killed, restarts and continues."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ TICK_S = 0.2
 
 
 class Consumer:
-    """A group with its target, or a transient reader, which any replica serves."""
+    """A consumer group with its target, or a transient reader, which any replica serves."""
 
     def __init__(self, world: BrokerWorld, source: Source, group: str, *, transient: bool) -> None:
         self._world, self._source, self._group, self._transient = world, source, group, transient
         self._loop, self._random = world.loop, world.loop.random
-        # the target
+        # state of the target
         self.rows: Rows = {}
         self.offset: int = FULL
         self.epoch = self.sequence = 0
-        # the process
+        # state of the process
         self._stream: Stream | None = None
-        self._open: list[tuple[broker_pb2.Increment, change_pb2.BatchBody]] = []  # of a cut that is not whole
+        self._open: list[tuple[broker_pb2.Increment, change_pb2.BatchBody]] = []  # increments of an incomplete cut
         self._hint = ""
         self._heard_at = 0.0
         self._later_at = self._random.random() * 3.0
         self._tick()
 
     def stop(self, seconds: float) -> None:
-        """End the process; another one begins where the target is."""
+        """End the process; another one continues at the target's offset."""
         if self._stream is not None:
             self._stream.close()
         self._stream = None
@@ -128,7 +128,7 @@ class Consumer:
             self.stop(self._random.random())
 
     def _commit(self) -> None:
-        """Apply a whole cut, with its offset."""
+        """Apply a whole cut together with its offset."""
         for increment, body in self._open:
             apply(self.rows, body)
             self.offset, self.epoch = increment.base_offset + increment.count, increment.epoch

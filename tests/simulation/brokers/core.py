@@ -1,4 +1,4 @@
-"""The product's core without threads and files: its commit thread and its materialiser run when the loop says so."""
+"""The product's core without threads and files: the loop runs the work of its commit thread and materialiser."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from venus.config import BrokerSettings
 if TYPE_CHECKING:
     from tests.simulation.brokers.host import BrokerHost
 
-#: Small, so that histories of seconds fill a buffer, trim a queue and see leases end.
+#: Small, so that histories of seconds fill a buffer, trim a queue and expire leases.
 SETTINGS = BrokerSettings(
     free_bytes_min=1 << 20, buffer_bytes_max=8 << 10, retain_bytes=1500, review_after_s=0.6, snapshot_lease_s=5.0
 )
-#: Longer than anything that is waited for takes, unless it never comes.
+#: Longer than any wait for an answer that comes at all.
 PATIENCE_S = 3.0
 
 
 class ProcessKilled(BaseException):
-    """The process of a waiting caller has ended."""
+    """The process of a waiting caller has been killed."""
 
 
 class PatientFuture(Future[Any]):
-    """A future of the core: a caller that waits for its result lets the world continue meanwhile."""
+    """A future of the core: a caller that waits for its result lets the simulation continue meanwhile."""
 
     host: BrokerHost
 
@@ -44,7 +44,7 @@ class PatientFuture(Future[Any]):
 
 
 class SimulatedCore(Core):
-    """A core on a disk in memory. `work` and `materialise` do what its two threads do in one round."""
+    """A core on a disk in memory. `_write` and `materialise` each do one round of work of its two threads."""
 
     def __init__(
         self, host: BrokerHost, disk: MemoryDisk, shared: ReplicatedLogs | None, settings: BrokerSettings = SETTINGS
@@ -110,7 +110,7 @@ class SimulatedCore(Core):
     # -- the threads -----------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Let the commit thread do its upkeep, and the materialiser look for work."""
+        """Schedule the commit thread's upkeep and the materialiser's next round."""
         self._schedule_write()
         self._host.soon(0.001, self.materialise)
 
@@ -144,7 +144,7 @@ class SimulatedCore(Core):
         self._host.soon(0.02 * self._host.loop.random.random(), self.materialise)
 
     def materialise(self) -> None:
-        """Do a round of the materialiser, if it has something to do."""
+        """Do one round of the materialiser, if it has work."""
         materialiser = self.materialiser
         if not materialiser._pending and not materialiser._leaving and not materialiser._wanted:
             return

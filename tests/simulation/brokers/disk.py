@@ -1,4 +1,4 @@
-"""What a broker has on disk, as the judge and the faults see it."""
+"""A broker's disk, as the judge and the faults read it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LogBounds:
 
 
 class BrokerDisk:
-    """The disk of a broker; `host` is its process while there is one."""
+    """The disk of a broker; `host` is the process that uses it, if one runs."""
 
     def __init__(self, store: str) -> None:
         self.store = store
@@ -37,7 +37,7 @@ class BrokerDisk:
 
     @property
     def content(self) -> LogBounds:
-        """Where the log stands, as the process knows it, or as it lies on the disk."""
+        """Return the bounds of the log, as the process knows them or as they are on the disk."""
         business = self.host.business if self.host is not None else None
         if business is not None:
             log = business.log
@@ -58,11 +58,11 @@ class BrokerDisk:
         return LogBounds(number=0)
 
     def entry(self, index: int) -> bytes | None:
-        """Return a log entry as it is stored."""
+        """Return a stored log entry."""
         return self.memory.families[keys.RLOG].values.get(keys.log_key(self.content.number, index))
 
     def has(self, index: int, entry: bytes) -> bool:
-        """Whether an entry would be there after a power loss; a flipped bit of it is found before it is used."""
+        """Return whether an entry would survive a power loss; a flipped bit in it is found before its use."""
         business = self.host.business if self.host is not None else None
         if business is not None and index >= business.log.durable_end:
             return False
@@ -74,6 +74,6 @@ class BrokerDisk:
         self.host = None
 
     def lose_power(self, random: Random) -> str:
-        """Forget what was not synced, or a part of it."""
+        """Drop all or some of the writes that were not synced."""
         self.host = None
         return self.memory.lose_power(random)

@@ -1,4 +1,4 @@
-"""What goes wrong with whole brokers only: clocks, space, errors of the disk, damage, clients."""
+"""Faults of whole brokers only: clocks, disk space, disk errors, damage, clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def step_clock(world: BrokerWorld, _: float) -> None:
 
 
 def fill_disk(world: BrokerWorld, seconds: float) -> None:
-    """Leave next to no space on a machine."""
+    """Leave almost no free space on a machine."""
     host = common.some(world)
     host.free_bytes = world.loop.random.choice((0, 1 << 19))
 
@@ -28,14 +28,14 @@ def fill_disk(world: BrokerWorld, seconds: float) -> None:
 
 
 def fail_next_write(world: BrokerWorld, _: float) -> None:
-    """Let one of the next writes of a broker fail."""
+    """Make one of the next writes of a broker fail."""
     host = common.some(world)
     if host.up:
         host.disk.memory.fails_after = world.loop.random.randint(0, 20)
 
 
 def flip_bit(world: BrokerWorld, seconds: float) -> None:
-    """Flip a bit in the log of a broker that is down, if others have everything as well."""
+    """Flip a bit in the log of a broker that is down, if other brokers have everything as well."""
     host, record = common.some(world), world.coordinator.record
     others = {other.me for other in world.hosts.values() if other is not host}
     if not host.up or world.damaged or not record.candidates & others:
@@ -54,13 +54,13 @@ def cut_client_lines(world: BrokerWorld, seconds: float) -> None:
 
 
 def kill_producers(world: BrokerWorld, _: float) -> None:
-    """Kill every upper adapter."""
+    """Kill every upper adapter process."""
     for producer in world.producers:
         producer.end()
 
 
 def kill_consumer(world: BrokerWorld, seconds: float) -> None:
-    """Kill an under adapter, for long enough at times that the queue is trimmed."""
+    """Kill an under adapter, sometimes for so long that the queue is trimmed."""
     world.loop.random.choice(world.consumers).stop(seconds)
 
 

@@ -1,4 +1,4 @@
-"""One broker: the product's core and its host of replicas; network, disk and coordinator are simulated."""
+"""One broker: the product's core and its host of replicas, with a simulated network, disk and coordinator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.simulation.brokers.world import BrokerWorld
 
 SPACE_BYTES = 1 << 30
-#: How much of a queue is kept for a replica that is behind.
+#: Bytes of a queue that are kept for a replica that lags.
 BACKLOG_BYTES = 3000
 
 
@@ -51,12 +51,12 @@ class BrokerHost(ThreadedProcess, Host):
     # -- the process -----------------------------------------------------------------------------------------------
 
     def clock_us(self) -> int:
-        """Return what this machine takes for the time."""
+        """Return the time of this machine's clock."""
         return int((1_700_000_000 + self.loop.now + self.clock_ahead_s) * 1e6)
 
     @property
     def business(self) -> Business | None:
-        """The business as this process has it; None while there is none, or a copy is being installed."""
+        """Return this process's business, or None while it has none or installs a copy."""
         return self.core.catalogue._stored.get(BUSINESS) if self.up else None
 
     def start(self, *, begins: bool = False) -> None:
@@ -114,7 +114,7 @@ class BrokerHost(ThreadedProcess, Host):
         self.records.close()
 
     def fails(self, error: BaseException) -> None:
-        """End the process, as it does when its store fails; an operator starts it again."""
+        """End the process, as a store failure does; an operator restarts it."""
         self.loop.counts["the store failed"] += 1
         self.loop.say(f"{self.me} fails: {error}")
         if isinstance(error, Corruption):
@@ -129,7 +129,7 @@ class BrokerHost(ThreadedProcess, Host):
             self.start()
 
     def _on_damage(self, error: Corruption) -> None:
-        """Replace a store that is damaged: the broker comes back empty, as another member."""
+        """Replace a damaged store: the broker restarts empty, as another member."""
         if self.world.damaged != self.disk.store:
             raise Violation("damage is found where it was done", f"{self.me}: {error}")
         self.loop.counts["damage was found"] += 1
@@ -141,7 +141,7 @@ class BrokerHost(ThreadedProcess, Host):
         self.loop.after(0.5, self._again, self.life)
 
     def _scrub(self) -> None:
-        """Look for what the start did not find: a bit has flipped. Raises Corruption."""
+        """Search the damage that the start did not find: a bit has flipped. Raises Corruption."""
         for business in self.core.catalogue.list_stored():
             for _ in scrub.check_business(self.core.store, business, keep=False):
                 pass
@@ -150,7 +150,7 @@ class BrokerHost(ThreadedProcess, Host):
         raise Violation("damage is reported", str(self.me))
 
     def lines_to(self, to: Member, call: Callable[[BrokerHost], None]) -> None:
-        """Send something to another broker."""
+        """Call another broker over the network."""
         target = self.world.hosts[to.broker]
 
         def on_arrival() -> None:
@@ -166,19 +166,21 @@ class BrokerHost(ThreadedProcess, Host):
     # -- the coordinator -------------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read the record, then who lives."""
+        """Read the record, then the living brokers."""
         if len(self.records) > 1:
             return
         coordinator = self.world.coordinator
 
         def on_record(record: Leadership, answered: bool, _: float) -> None:
             if answered:
-                self.ask(self.records, living, lambda live, heard, _: both(record, live) if heard else None)
+                self.ask(
+                    self.records, read_living, lambda live, heard, _: on_both_read(record, live) if heard else None
+                )
 
-        def living() -> Any:
+        def read_living() -> Any:
             return coordinator.brokers(), self.loop.now
 
-        def both(record: Leadership, live: Any) -> None:
+        def on_both_read(record: Leadership, live: Any) -> None:
             brokers, self.living_at = live
             self.product.on_topology((record,), brokers.values())
 
@@ -188,7 +190,7 @@ class BrokerHost(ThreadedProcess, Host):
 
     @property
     def replica(self) -> Replica:
-        """The replica, or one that knows nothing as long as the cluster was not heard of."""
+        """Return the replica, or an empty one until the cluster state was read."""
         return self.product.replicas.get(BUSINESS, self._no_replica) if self.up else self._no_replica
 
     @replica.setter
@@ -206,17 +208,17 @@ class BrokerHost(ThreadedProcess, Host):
                 self.product.handle(BUSINESS, event)
 
     def order(self, _: tuple[Any, ...]) -> None:
-        """Trim soon, as far as the rules of retention allow it: `host.log.order` of the abstract log."""
+        """Trim soon, as far as the retention rules allow; same interface as `host.log.order` of the abstract log."""
         self.core.upkeep._maintained_at = min(self.core.upkeep._maintained_at, self.loop.now - 1.0)
 
     @property
     def log(self) -> BrokerHost:  # type: ignore[override]
-        """What faults order something of."""
+        """Return the receiver of the faults' orders for the log."""
         return self
 
 
 class _JudgedHost(ReplicaHost):
-    """The product's host; whatever it does is judged and written into the history."""
+    """The product's host; the judge sees and the history records each event."""
 
     def __init__(self, host: BrokerHost, me: LiveBroker, **parts: Any) -> None:
         super().__init__(me, **parts)
@@ -234,11 +236,11 @@ class _JudgedHost(ReplicaHost):
 
     def drop(self, business: str, why: str) -> None:
         super().drop(business, why)
-        self._host.world.judge.reinstalls(self._host)
+        self._host.world.judge.on_reinstall(self._host)
 
 
 class _JudgedLogs(CoreLogs):
-    """The product's logs; what is ordered of them is judged first."""
+    """The product's logs; the judge sees each order first."""
 
     def __init__(self, host: BrokerHost) -> None:
         super().__init__(
@@ -253,17 +255,17 @@ class _JudgedLogs(CoreLogs):
     def truncate(self, business: str, effect: m.Truncate) -> None:
         host = self._host
         host.loop.counts["log truncated"] += 1
-        host.world.judge.truncates(host, effect.end)
+        host.world.judge.on_truncate(host, effect.end)
         super().truncate(business, effect)
 
     def advance(self, business: str) -> None:
         host = self._host
-        host.world.judge.advances(host, host.replica.high)
+        host.world.judge.on_advance(host, host.replica.high)
         super().advance(business)
 
     def lead(self, business: str, term: int) -> None:
         host = self._host
-        host.world.judge.leads(host, term)
+        host.world.judge.on_lead(host, term)
         host.acknowledges_in = term
         faults.at_the_worst_moment(host.world, host)
         super().lead(business, term)
@@ -274,7 +276,7 @@ class _JudgedLogs(CoreLogs):
 
 
 class _Lines:
-    """A `Transport`."""
+    """A simulated `Transport` to other brokers."""
 
     def __init__(self, host: BrokerHost) -> None:
         self._host, self._world = host, host.world
@@ -302,7 +304,7 @@ class _Lines:
         self._send(to, lambda other: other.product.on_fetch_reply(business, event))
 
     def _mangle(self, answer: m.Entries) -> m.Entries:
-        """Send a part of what there is, now and then with a flipped bit."""
+        """Send only the first entries, and occasionally flip a bit."""
         random, world = self._host.loop.random, self._world
         entries = list(answer.entries[: random.randint(1, world.frame)])
         if entries and random.random() < world.flipping:
@@ -330,7 +332,7 @@ class _Lines:
 
 
 class _Coordination:
-    """A `Coordination`."""
+    """A simulated `Coordination` with the coordinator."""
 
     def __init__(self, host: BrokerHost) -> None:
         self._host = host
@@ -343,10 +345,10 @@ class _Coordination:
         self._host.swap(m.Swap(before=before, after=after))
 
     def publish(self, me: LiveBroker) -> None:
-        """Do nothing: the progress of an installation is not read here."""
+        """Do nothing: no test reads the progress of an installation here."""
 
     def ask_forgotten(self, business: str) -> None:
-        """Its record is always there."""
+        """Do nothing: the business's record always exists."""
 
     def create(self, leadership: Leadership) -> None:
         raise AssertionError(f"the business is there: {leadership}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedInstaller(ReplicaInstaller):
-    """Copies of leaders, piece by piece."""
+    """Installs the leader's copy, piece by piece."""
 
     def __init__(self, host: BrokerHost) -> None:
         super().__init__(
@@ -35,25 +35,25 @@ class SimulatedInstaller(ReplicaInstaller):
         self._stopping = _ProcessStop(host)  # type: ignore[assignment]
 
     def begin(self, business: str, leader: LiveBroker, done: Callable[[LogChanged], None]) -> None:
-        """Install a leader's copy, in a thread of this process."""
+        """Install a leader's copy as work of this process."""
         self._host.loop.counts["reinstalled"] += 1
-        self._host.world.judge.reinstalls(self._host)
+        self._host.world.judge.on_reinstall(self._host)
         super().begin(business, leader, done)
 
     def _wake(self) -> None:
         if self._thread is None:
-            self._thread = threading.current_thread()  # none of its own: the loop is its thread
+            self._thread = threading.current_thread()  # the loop stands for its thread
             self._host.soon(0.05 * self._host.loop.random.random(), self._run)
 
     def _install(self, business: str, leader: LiveBroker) -> LogChanged:
         try:
             return super()._install(business, leader)
-        except TimeoutError as error:  # virtual time is not what the product waits for
+        except TimeoutError as error:  # the product's time limit does not use virtual time
             raise Unavailable(f"it takes too long: {error}") from error
 
 
 class _Source:
-    """Where copies come from: the store of a leader, as it is now."""
+    """Source of copies: the current store of a leader."""
 
     def __init__(self, host: BrokerHost) -> None:
         self._host = host
@@ -61,7 +61,7 @@ class _Source:
     def read_copy(
         self, leader: LiveBroker, business: str, mark: CopyMark | None
     ) -> Generator[CopyHeader | CopyPiece, None, None]:
-        """Return a copy from its beginning: what was installed of an earlier one is of no use."""
+        """Return a copy from its beginning; pieces of an earlier copy are not reused."""
         host = self._host
         source: BrokerHost = host.world.hosts[leader.member.broker]
         self._reach(source, leader)
@@ -83,7 +83,7 @@ class _Source:
             yield piece
 
     def release_copy(self, leader: LiveBroker, business: str, copy: str) -> None:
-        """Nothing is kept of it."""
+        """Do nothing: no copy is kept."""
 
     def _reach(self, source: BrokerHost, leader: LiveBroker) -> None:
         links = {(self._host.name, source.name), (source.name, self._host.name)}
@@ -92,7 +92,7 @@ class _Source:
 
 
 class _ProcessStop:
-    """An event that is set when the process has ended, and waits in virtual time."""
+    """Event that is set when the process has ended; waiting for it takes virtual time."""
 
     def __init__(self, host: BrokerHost) -> None:
         self._host, self._life = host, host.life

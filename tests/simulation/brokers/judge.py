@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BrokerJudge(Judge):
-    """What is compared of logs are the entries as they are stored."""
+    """Judge of whole brokers, which compares stored log entries."""
 
     _world: BrokerWorld
 
@@ -26,7 +26,7 @@ class BrokerJudge(Judge):
         super().__init__(world)
         self.decided_through = 0  # the newest batch whose COMMIT was acknowledged
         self.committed_through = 0  # the newest batch that the source has committed
-        self._judged: dict[str, int] = {}  # how far each host's log was compared
+        self._judged: dict[str, int] = {}  # index up to which each host's log was compared
         self._offsets: dict[str, tuple[int, int]] = {}
 
     # -- after every step ------------------------------------------------------------------------------------------
@@ -36,8 +36,8 @@ class BrokerJudge(Judge):
         self._judged[host.name] = len(host.disk.content.applied)
         self._offsets.pop(host.name, None)
 
-    def reinstalls(self, host: Any) -> None:
-        super().reinstalls(host)
+    def on_reinstall(self, host: Any) -> None:
+        super().on_reinstall(host)
         self._judged[host.name] = 0
         self._offsets.pop(host.name, None)
 
@@ -63,7 +63,7 @@ class BrokerJudge(Judge):
             raise Violation("the full data has what is committed", f"{host.me} visible and full data: {offsets}")
         self._offsets[host.name] = offsets
 
-    def advances(self, host: Any, high: int) -> None:
+    def on_advance(self, host: Any, high: int) -> None:
         business = cast("BrokerHost", host).business
         assert business is not None
         if high >= business.log.durable_end:
@@ -79,22 +79,22 @@ class BrokerJudge(Judge):
         self._is_safe(host, high)
 
     def on_answer(self, host: Any, term: int | None) -> None:
-        """Judge an answer to a producer: something of this term is acknowledged."""
+        """Check that one process alone acknowledges in a term."""
         process = (host.name, host.life)
         if term is not None and self._acknowledges.setdefault(term, process) != process:
             raise Violation("one process acknowledges in a term", f"{host.me} in term {term}")
 
     def on_commit(self, cut: Cut) -> None:
-        """Note that the source has committed a cut: its halves were acknowledged, so they must never get lost."""
+        """Record that the source has committed a cut: its acknowledged half messages must never be lost."""
         self.committed_through = cut.records[-1].batch_no
 
     def on_decision(self, batch_no: int) -> None:
-        """Note that a COMMIT was acknowledged."""
+        """Record that a COMMIT was acknowledged."""
         self.decided_through = max(self.decided_through, batch_no)
         if batch_no > self.committed_through:
             raise Violation("nothing is visible that the source has not committed", f"batch {batch_no}")
 
-    def leads(self, host: Any, term: int) -> None:
+    def on_lead(self, host: Any, term: int) -> None:
         self._counts["leader began"] += 1
 
     # -- at the end ------------------------------------------------------------------------------------------------

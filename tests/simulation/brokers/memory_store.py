@@ -1,4 +1,4 @@
-"""The broker's store in memory: what was written outlives the process, what was synced outlives the machine."""
+"""The broker's store in memory: a crash of the process keeps all writes, a power loss keeps synced ones."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from venus.broker.store.reads import KeyCount
 from venus.broker.store.rocks import FileRange, Store, StoreBatch
 from venus.errors import StorageError
 
-#: What a batch does: family, first key, value or None; a range has its end in front of that.
+#: One change of a batch: family, first key, value or None, and the exclusive end of a range.
 Change = tuple[str, bytes, bytes | None, bytes | None]
 
 
 class Family:
-    """An ordered map."""
+    """One ordered column family."""
 
     __slots__ = ("order", "values")
 
@@ -63,15 +63,15 @@ def _carry_out(families: Families, changes: Sequence[Change]) -> None:
 
 
 class MemoryDisk:
-    """What a machine keeps of a store. `fails_after` = the write that fails, counted from now; None = none."""
+    """A machine's disk for one store. The write after `fails_after` further ones fails; None = none fails."""
 
     def __init__(self) -> None:
         self.families: Families = {name: Family() for name in keys.FAMILIES}
         self.fails_after: int | None = None
-        self.flipped: bytes | None = None  # what a log entry is since a bit of it flipped
+        self.flipped: bytes | None = None  # value of a log entry after one of its bits flipped
         self._base: Families = {name: Family() for name in keys.FAMILIES}
         self._written: list[list[Change]] = []  # batches since the base
-        self._synced = 0  # so many of them are on disk
+        self._synced = 0  # number of these batches that are synced
         self.written = 0
 
     def write(self, changes: list[Change]) -> None:
@@ -84,11 +84,11 @@ class MemoryDisk:
         self.written += len(changes)
 
     def sync(self) -> None:
-        """Have everything on disk."""
+        """Mark all writes as synced."""
         self._synced = len(self._written)
 
     def lose_power(self, random: Random) -> str:
-        """Forget what was not synced, but for whole batches of it that happened to be written; return what was lost."""
+        """Drop unsynced batches, except some that happened to reach the disk; describe the loss in words."""
         unsynced = len(self._written) - self._synced
         kept = random.choice((0, random.randint(0, unsynced)))
         for changes in self._written[: self._synced + kept]:
@@ -99,7 +99,7 @@ class MemoryDisk:
         return "nothing" if kept == unsynced else "a part" if kept else "everything unsynced"
 
     def flip(self, random: Random) -> bool:
-        """Flip a bit of a log entry; False = there is none."""
+        """Flip a bit of a log entry; return False if no entry exists."""
         family = self.families[keys.RLOG]
         if not family.order:
             return False
@@ -111,7 +111,7 @@ class MemoryDisk:
 
 
 class MemoryBatch(StoreBatch):
-    """Writes that happen together."""
+    """Writes that are applied atomically."""
 
     __slots__ = ("changes",)
 
@@ -139,12 +139,12 @@ class MemoryBatch(StoreBatch):
 
 
 class MemoryStore(Store):
-    """What the broker's parts call of a store; a walk sees the keys that there are when it begins."""
+    """The store's interface to the broker; an iterator sees the keys that exist when it begins."""
 
     def __init__(self, disk: MemoryDisk, families: Families | None = None) -> None:
         self.path = Path("/simulated/db")
         self._disk = disk
-        self._checkpoint = families  # of one that is only read
+        self._checkpoint = families  # of a frozen copy that is only read
         self.checkpoints: dict[str, Families] = {}
 
     @property
@@ -182,7 +182,7 @@ class MemoryStore(Store):
         self.checkpoints[path.name] = self.freeze()
 
     def freeze(self) -> Families:
-        """Return a copy of everything."""
+        """Return a copy of all data."""
         return {name: family.copy() for name, family in self._now.items()}
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def only_read(families: Families) -> MemoryStore:
 
 
 class MemoryCheckpoints:
-    """The checkpoints of one process; a restart loses them, as a crash that tears their seals does."""
+    """The checkpoints of one process; a restart loses them, like a crash that leaves them invalid."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store

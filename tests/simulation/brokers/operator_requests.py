@@ -1,6 +1,6 @@
-"""Operators at work while everything else goes wrong: their requests, as the commands state them, in the record.
+"""Operators change replicas and leaders while faults happen: the record gets the requests that their commands write.
 
-Histories of their own, so that the seeds of the others stay what they are.
+These histories are separate, so that the seeds of all others keep their meaning.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from venus.replication.records import Leadership
 LOOK_S = 0.1
 
 
-def wish(world: Any) -> None:
-    """Let an operator move the leadership or a replica, add one, or take one away."""
+def request_change(world: Any) -> None:
+    """Write an operator's request to move the leadership or a replica, to add or to remove a replica."""
     record, random = world.coordinator.record, world.loop.random
     living = list(world.coordinator.brokers().values())
     broker, other = random.choice(list(world.hosts)), random.choice(list(world.hosts))
@@ -29,7 +29,7 @@ def wish(world: Any) -> None:
             lambda: operator_changes.remove_replica(record, broker, living, fewer=True),
         )
     )
-    with suppress(VenusError):  # refused, as an operator would be
+    with suppress(VenusError):  # refused, as the operator's command would be
         after = make()
         if after != record:
             world.loop.counts["operator request"] += 1
@@ -37,23 +37,23 @@ def wish(world: Any) -> None:
             world.coordinator.swap(record, after)
 
 
-class WishingWorld(BrokerWorld):
-    """Whole brokers with operators."""
+class OperatedWorld(BrokerWorld):
+    """Whole brokers with operators' requests."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self._before: Leadership = self.coordinator.record
-        self.loop.at(LOOK_S, self._look)
+        self.loop.at(LOOK_S, self._count_outcomes)
         self.loop.at(1.0, self._operate)
 
     def _operate(self) -> None:
-        """Let an operator wish something now and then, until everything becomes whole again."""
+        """Write an operator's request from time to time, until all faults end."""
         if self.loop.now < self.cruel_until:
-            wish(self)
+            request_change(self)
         self.loop.after(2.0 * self.loop.random.random(), self._operate)
 
-    def _look(self) -> None:
-        """Count what became of requests."""
+    def _count_outcomes(self) -> None:
+        """Count the outcomes of requests."""
         before, after, counts = self._before, self.coordinator.record, self.loop.counts
         led_by = after.leader.broker if after.leader is not None else ""
         if before.successor and not after.successor:
@@ -63,4 +63,4 @@ class WishingWorld(BrokerWorld):
         if len(after.replicas) > len(before.replicas):
             counts["a replica has come"] += 1
         self._before = after
-        self.loop.after(LOOK_S, self._look)
+        self.loop.after(LOOK_S, self._count_outcomes)

@@ -1,4 +1,4 @@
-"""A process with threads: one of them may wait for the world, and is gone when the process is killed."""
+"""A process with threads: a thread may wait for simulated events, and ends with the process."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tests.simulation.process import Process
 
 
 class ThreadedProcess(Process):
-    """What a host runs when the product's code waits in it."""
+    """The process of a host whose product code waits inside calls."""
 
     def run(self, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        """Do something in a process, if it still runs; what waits there when it is killed does not come back."""
+        """Run a function in a process, if it still runs; a kill ends a wait in it with ProcessKilled."""
         try:
             super().run(life, what, arguments)
         except ProcessKilled:
             return
 
     def wait(self, done: Callable[[], bool], seconds: float) -> None:
-        """Let the world continue until something is done, in a thread of this process. Raises ProcessKilled."""
+        """Let the simulation continue until `done`, in a thread of this process. Raises ProcessKilled."""
         life, loop = self.life, self.loop
         loop.run_until(loop.now + seconds, lambda: done() or self.life != life)
         if self.life == life and self.paused_until > loop.now:

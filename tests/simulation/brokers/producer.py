@@ -1,4 +1,4 @@
-"""The upper adapter: halves, the local transaction, the decision; it dies between any two of them."""
+"""The upper adapter: half messages, the local transaction, the decision; it may be killed between any two of them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tests.simulation.brokers.world import BrokerWorld
 
 TICK_S = 0.1
-#: How long a broker may be silent while something is asked of it.
+#: Longest silence of a broker while the producer waits for its answer.
 SILENCE_S = 4.0
 
 
 class ProducerAction(Enum):
-    """What a producer does."""
+    """Current action of a producer."""
 
     CONNECTING = auto()
     NOTHING = auto()
@@ -31,7 +31,7 @@ class ProducerAction(Enum):
 
 
 class Producer:
-    """One process of the upper adapter. `cruelty` = how often it goes wrong between two steps."""
+    """One process of the upper adapter; with probability `cruelty` a fault follows each step."""
 
     def __init__(self, world: BrokerWorld, source: Source) -> None:
         self._world, self._source = world, source
@@ -40,7 +40,7 @@ class Producer:
         self._stream: Stream | None = None
         self._does = ProducerAction.NOTHING
         self._epoch = 0
-        self._claimed: int | None = None  # the newest epoch that this process was given
+        self._claimed: int | None = None  # the newest epoch that a broker assigned to this process
         self._next_batch, self._next_sequence = 1, 1
         self._described = False
         self._cut: Cut | None = None
@@ -84,7 +84,7 @@ class Producer:
             self._later_at = self._loop.now + 0.1
             return
         if self._claimed is not None and self._source.epoch > self._claimed:
-            self.end()  # another one has taken over
+            self.end()  # another producer has taken over
             return
         stream = self._stream = Stream(host, self._on_message, lambda error: self._on_end(stream, error))
         self._does, self._heard_at = ProducerAction.CONNECTING, self._loop.now

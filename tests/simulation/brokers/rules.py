@@ -1,4 +1,4 @@
-"""Rules of whole brokers, and the edits that take them out; as in tests/simulation/rules.py."""
+"""Rules of whole brokers, and the edits that remove them from the code; as in tests/simulation/rules.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source database: rows, the log of what changed, the batch table; and what a target must look like."""
+"""A source database: rows, the log of changes, the batch table; and the expected state of a target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What one snapshot of the source shows: bodies with their records, and how far its log is read."""
+    """One snapshot of the source: bodies with their records, and the position up to which it has read the log."""
 
     bodies: tuple[bytes, ...]
     records: tuple[BatchRecord, ...]
@@ -27,9 +27,9 @@ class Cut:
 
 
 class Source:
-    """It outlives every adapter."""
+    """The source database, which survives every adapter."""
 
-    #: Every table that there is.
+    #: Ids of all tables.
     tables: tuple[int, ...] = (TABLE,)
 
     def __init__(self, random: Random) -> None:
@@ -39,10 +39,10 @@ class Source:
         self.next_sequence = 1
         self.last_batch = 0
         self.batches: dict[BatchNo, BatchRecord] = {}
-        #: last Sequence of a committed batch -> its digest, and the rows of a target that has it.
+        #: Last Sequence of a committed batch -> digest of the batch, and the rows of a target that has applied it.
         self.history: dict[int, tuple[int, Rows]] = {}
         self._shipped: Rows = {}
-        self._log: list[tuple[int, bytes | None]] = []  # a change each; without a key: everything is gone
+        self._log: list[tuple[int, bytes | None]] = []  # one entry for each change; no key stands for TRUNCATE
         self._changes = 0
         self._values = 0
 
@@ -68,19 +68,19 @@ class Source:
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything that was changed is in a batch that is committed here."""
+        """Return whether every change is in a batch that is committed here."""
         return not self._log
 
     # -- the upper adapter -----------------------------------------------------------------------------------------
 
     def raise_epoch(self, epoch: int) -> None:
-        """Make this epoch the one that may commit. Raises Fenced."""
+        """Make this epoch the only one that may commit. Raises Fenced."""
         if self.epoch > epoch:
             raise Fenced(f"epoch {self.epoch} is at work")
         self.epoch = epoch
 
     def cut(self, epoch: int, first_batch: int, first_sequence: int, *, described: bool) -> Cut | None:
-        """Read everything that the log lists, in one or more batches; None = there is nothing."""
+        """Read everything that the log lists, in one or more batches; return None if the log is empty."""
         if not self._log:
             return None
         truncated = max((i for i, (_, key) in enumerate(self._log) if key is None), default=-1)
@@ -131,7 +131,7 @@ class Source:
                 )
 
     def table_of(self, _key: bytes) -> int:
-        """Return the table in which a key is."""
+        """Return the id of a key's table."""
         return TABLE
 
     def key(self, number: int) -> bytes:
@@ -139,11 +139,11 @@ class Source:
         return b"k%d" % number
 
     def value(self, number: int) -> bytes:
-        """Return the row that the application writes as its n-th."""
+        """Return the row that the application writes as its n-th one."""
         return b"v%d" % number
 
     def table_schema(self, table: int) -> change_pb2.TableSchema:
-        """Return how a table is described to the broker."""
+        """Return the description of a table for the broker."""
         return change_pb2.TableSchema(table_id=table, version=1, namespace="shop", name=NAMES[table])
 
     def commit(self, epoch: int, cut: Cut) -> None:

@@ -1,8 +1,8 @@
-"""Rare states of whole brokers, counted as the others are."""
+"""Rare states of whole brokers that the simulation counts."""
 
 from __future__ import annotations
 
-#: Each is reached at least 100 times in 10,000 histories.
+#: Histories reach each of them at least 100 times in 10,000.
 RARE = (
     "a bit of a shipped entry flipped",
     "a consumer died before it acknowledged",

@@ -1,4 +1,4 @@
-"""A stream between a client and a broker: in order, or broken, which each end notices a little later."""
+"""A stream between a client and a broker: it delivers in order or breaks, which each end notices after a delay."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from venus.errors import Unavailable, VenusError
 if TYPE_CHECKING:
     from tests.simulation.brokers.host import BrokerHost
 
-#: After so long an end notices that the other one is silent.
+#: Longest time until an end notices that its connection broke.
 NOTICED_S = 1.0
 
 Taken = Callable[..., None]
 
 
 class Stream:
-    """One connection of a client to a process of a broker. In the network a client has the name "!"."""
+    """One connection of a client to a broker process. The network calls a client "!"."""
 
     def __init__(self, host: BrokerHost, taken: Taken, ended: Callable[[VenusError], None], client: str = "!") -> None:
         self._client = client
@@ -29,16 +29,16 @@ class Stream:
         self._newest = {True: 0.0, False: 0.0}
 
     def up(self, what: Callable[..., None], *arguments: Any) -> None:
-        """Let the broker do something, in its process."""
+        """Call a function of the broker, in its process."""
         self._send(True, lambda: self._at_broker(what, arguments))
 
     def down(self, *arguments: Any) -> None:
-        """Tell the client something."""
+        """Send a message to the client."""
         self._send(False, lambda: self._taken(*arguments))
 
     def _at_broker(self, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         if self.host.life != self.life:
-            self.breaks()
+            self.break_off()
         else:
             self.host.run(self.life, what, arguments)
 
@@ -47,7 +47,7 @@ class Stream:
             return
         ends = (self._client, self.host.name) if to_broker else (self.host.name, self._client)
         if not self._network.passes(*ends):
-            self.breaks()
+            self.break_off()
             return
         arrival = max(self._loop.now + self._network.delay(), self._newest[to_broker] + 1e-6)
         self._newest[to_broker] = arrival
@@ -58,26 +58,26 @@ class Stream:
             deliver()
 
     def keep_alive(self) -> None:
-        """Notice at the client that the process at the other end is gone, though nothing is sent to it."""
+        """Notice at the client that the other end's process is gone, although the client sends nothing."""
         if self.host.life != self.life:
-            self.breaks()
+            self.break_off()
 
-    def breaks(self) -> None:
-        """Lose the connection: nothing more arrives, both ends notice it."""
+    def break_off(self) -> None:
+        """Break the connection: nothing more arrives, and both ends notice it."""
         if self.open:
             self.open = False
             self._loop.after(NOTICED_S * self._loop.random.random(), self._ended, Unavailable("the connection is lost"))
             self._loop.after(NOTICED_S * self._loop.random.random(), self._leave)
 
     def end(self, error: VenusError) -> None:
-        """End it at the broker; the client learns the reason, if it arrives."""
+        """End the stream at the broker; the client gets the error, if it arrives."""
         if self.open:
             self.open = False
             self._leave()
             self._loop.after(self._network.delay(), self._ended, error)
 
     def close(self) -> None:
-        """End it at the client."""
+        """End the stream at the client."""
         if self.open:
             self.open = False
             self._loop.after(self._network.delay(), self._leave)

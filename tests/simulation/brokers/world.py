@@ -22,7 +22,7 @@ from venus.replication.records import Policy
 
 
 class BrokerWorld(World):
-    """Under the policy `consistency`; what `availability` may lose is judged on the logs alone."""
+    """Whole brokers under the policy `consistency`; losses under `availability` are only tested on the log model."""
 
     hosts: dict[str, BrokerHost]  # type: ignore[assignment]
     judge: BrokerJudge
@@ -35,7 +35,7 @@ class BrokerWorld(World):
         self.damaged = ""  # the store in which a bit was flipped
         super().__init__(seed, say)
         random = self.loop.random
-        self.flipping = random.choice((0.0, 0.0, 0.02))  # how often a bit flips on the way
+        self.flipping = random.choice((0.0, 0.0, 0.02))  # probability that a bit flips on the way
         self.producers_fail = random.choice((0.0, 0.3, 0.8))
         self.source = Source(random)
         self.producers: list[Producer] = []
@@ -47,20 +47,20 @@ class BrokerWorld(World):
         self.loop.at(0.3, self._ensure_producer)
 
     def script_of(self, seed: int) -> None:
-        """Leave it to chance."""
+        """Return None: these histories have no scripts."""
 
     @property
     def leading(self) -> BrokerHost:
-        """The broker that leads; there is one."""
+        """Return the leading broker, which must exist."""
         found = self.leader
         assert isinstance(found, BrokerHost)
         return found
 
     def propose(self, host: Any) -> None:
-        """Leave it to the producers."""
+        """Do nothing: the producers write."""
 
     def on_the_way(self, body: bytes) -> bytes:
-        """Return what arrives of a half message."""
+        """Return a half message as it arrives, perhaps with a flipped bit."""
         random = self.loop.random
         if random.random() >= self.flipping:
             return body
@@ -69,13 +69,13 @@ class BrokerWorld(World):
         return bytes(flipped)
 
     def _work(self) -> None:
-        """Let the application write."""
+        """Commit a transaction of the application."""
         if self.rate:
             self.source.work()
         self.loop.after(0.6 * self.loop.random.random() / max(self.rate, 0.5), self._work)
 
     def _ensure_producer(self) -> None:
-        """Start an upper adapter if there is none; now and then another one while there is."""
+        """Start an upper adapter if none runs, and sometimes a second one."""
         random = self.loop.random
         alive = [producer for producer in self.producers if producer.alive]
         if not alive or (len(alive) < 3 and self.loop.now < self.cruel_until and random.random() < 0.02):
@@ -89,7 +89,7 @@ class BrokerWorld(World):
 
     @contextmanager
     def _virtual_time(self) -> Iterator[None]:
-        """Let the installer sleep in virtual time."""
+        """Run the installer's sleeps in virtual time."""
         virtual = SimpleNamespace(monotonic=lambda: self.loop.now, sleep=self._sleep)
         with patch.object(installation, "time", virtual):
             yield

@@ -1,4 +1,4 @@
-"""A source with writers, and its capture: the real choice of chunks on a simulated database."""
+"""A source with writers and its capture: the product's choice of fill chunks on a simulated database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from venus.codec.batch import Batch, TableChanges, marker
 from venus.codec.packed import PackedBytes
 from venus.model import BatchNo, BatchRecord, ChangeKind, Column, Epoch, Kind, LogicalType, Sequence, TableSchema
 
-#: A row is its value and, from the second version on, an added column.
+#: A row: its value and, from the second version on, an added column.
 Row = tuple[bytes, ...]
 ADDED = b"default"
 TEXT = LogicalType(kind=Kind.TEXT)
@@ -31,7 +31,7 @@ def schema(table_id: int) -> TableSchema:
 
 
 def width_of(found: TableSchema) -> int:
-    """Return how many columns a row has besides its key."""
+    """Return the number of a row's columns besides its key."""
     return len(found.columns) - 1
 
 
@@ -40,14 +40,14 @@ def encode_row(row: Row) -> bytes:
 
 
 def decode_row(text: bytes, width: int) -> Row:
-    """Return a row of any version in a table of this width."""
+    """Return a row of any version as a row of this width."""
     found = tuple(text.split(b"|"))
     return (*found, *[ADDED] * (width - len(found)))
 
 
 @dataclass
 class Table:
-    """A table at the source, its log, and the progress of its fill."""
+    """A table at the source with its log and the progress of its fill."""
 
     table_id: int
     versions: list[TableSchema]
@@ -55,7 +55,7 @@ class Table:
     log: set[bytes] = field(default_factory=set)
     is_truncated: bool = False
     fill: FillState = field(init=False)
-    #: Whether the key is another one than at first: the bytes of every key have then changed.
+    #: Whether the key was replaced, which changes the bytes of every key.
     has_other_key: bool = False
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Table:
 
 
 def changes(table: Table, rows: Mapping[bytes, Row | None]) -> TableChanges:
-    """Return a section; None = deleted."""
+    """Return a section of changes; a row of None is a deletion."""
     values = list(rows.values())
     return TableChanges(
         table_id=table.table_id,
@@ -84,7 +84,7 @@ def changes(table: Table, rows: Mapping[bytes, Row | None]) -> TableChanges:
 
 
 class SimulatedCut(Cut):
-    """One snapshot: every method sees the tables as they are now, because no writer runs meanwhile."""
+    """One snapshot: every method sees the current tables, because no writer runs meanwhile."""
 
     captured_at_us = 0
 
@@ -123,7 +123,7 @@ class SimulatedCut(Cut):
 
 
 class Source:
-    """The database with its writers, and capture."""
+    """The database with its writers and its capture."""
 
     def __init__(self, random_: random.Random) -> None:
         self._random = random_
@@ -134,7 +134,7 @@ class Source:
         self.last_batch = 0
         self._next_sequence = 1
         self._sent: set[tuple[int, int]] = set()
-        #: The batch that has brought the last rows of the first read of all tables; None while that is under way.
+        #: The batch with the last rows of the first read of all tables; None until that read ends.
         self.first_read_ends: int | None = None
 
     def _key(self, table: Table | None = None) -> bytes:
@@ -147,7 +147,7 @@ class Source:
     # -- writers -----------------------------------------------------------------------------------------------------
 
     def write(self) -> None:
-        """Change something."""
+        """Change rows as an application."""
         table = self.tables[self._random.choice((1, 1, 2))]
         chance = self._random.random()
         if chance < 0.04:
@@ -163,7 +163,7 @@ class Source:
             self._change_key(table)
         elif chance < 0.15 and table.fill.done:
             for key in [key for key in table.rows if self._random.random() < 0.3]:
-                del table.rows[key]  # without a trigger: this is why the table is read again
+                del table.rows[key]  # the row changes without a trigger, which is the reason for the new fill
                 table.log.discard(key)
             table.read_again()
         elif chance < 0.4 and table.rows:
@@ -176,7 +176,7 @@ class Source:
             table.log.add(key)
 
     def _change_key(self, table: Table) -> None:
-        """Give the table another key: it is read again in a version of its own."""
+        """Replace the table's key: the table is filled again with another version."""
         table.has_other_key = True
         known, code = table.schema, Column(name="code", number=9, type=TEXT)
         columns = (code, *known.columns[1:])
@@ -200,7 +200,7 @@ class Source:
         return not self.is_read or is_logged or bool(self._unsent)
 
     def capture(self, *, dies: bool) -> list[Batch]:
-        """Ship one cut; return its batches. If capture dies before the local transaction, nothing has happened."""
+        """Ship one cut; return its batches, or none if capture dies before the local transaction."""
         fills, tables = Fills(), self.tables.values()
         fills.read([RegisteredTable(schema=t.schema, state=ACTIVE, reason="", fill=t.fill) for t in tables])
         schemas = self._unsent

@@ -1,4 +1,4 @@
-"""The broker's queue and full data, and a target whose transactions a kill takes back whole."""
+"""The broker's queue and full data, and a target whose open transaction a kill rolls back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from venus.adapters.under.row_changes import ChangedKeys, RowChanges, join_chang
 from venus.codec.batch import Batch, TableChanges
 from venus.model import ChangeKind, TableSchema
 
-# Rules of the target that a history can do without.
+# Rules of the target that a history can disable.
 ROWS_AND_POSITION = "rows and applied offset are one transaction"
 ROWS_AND_MANIFEST = "rows and manifest are one transaction"
 FROM_THE_CUT = "the tables follow from the cut of their snapshot on"
@@ -41,7 +41,7 @@ class ProcessKilled(Exception):
 
 
 class Violation(Exception):
-    """An invariant does not hold."""
+    """A broken invariant."""
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Broker:
 
 
 def fold(rows: dict[bytes, tuple[int, int, bytes]], section: TableChanges, sequence: int) -> None:
-    """Fold a section into the rows of its table, each with its Sequence and version."""
+    """Apply a section to the rows of its table, each with its Sequence and version."""
     if section.kind is ChangeKind.TRUNCATE:
         rows.clear()
     elif section.kind is ChangeKind.SWEEP_END:
@@ -107,25 +107,25 @@ def fold(rows: dict[bytes, tuple[int, int, bytes]], section: TableChanges, seque
 
 @dataclass
 class DurableState:
-    """What the target's database has: it survives every kill."""
+    """The state of the target's database, which survives every kill."""
 
     job: str = ""
     snapshot: Snapshot | None = None
     manifest: set[int] = field(default_factory=set)
     position: int | None = None
     counted_from: int = 0
-    applied: int = 0  # changes, and offsets without a change
+    applied: int = 0  # number of changes, and number of offsets without a change
     rows: dict[int, dict[bytes, Row]] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
     schemas: dict[tuple[int, int], TableSchema] = field(default_factory=dict)
-    #: table -> (offset of the sweep's begin, keys touched since); an absent table has no record.
+    #: table -> (offset at which the sweep began, keys touched since); a table without a sweep has no entry.
     sweeps: dict[int, set[bytes]] = field(default_factory=dict)
     resyncs: set[int] = field(default_factory=set)
 
 
 class Target:
-    """The target's process: its database is `durable`, everything else is lost with it."""
+    """The target's process: `durable` is its database; a kill loses everything else."""
 
     def __init__(self, broker: Broker, random_: random.Random, without: str = "") -> None:
         self._broker, self._random, self._without = broker, random_, without
@@ -148,10 +148,10 @@ class Target:
         self.durable = made
         self._live()
 
-    # -- the rows that the broker has --------------------------------------------------------------------------------
+    # -- the broker's rows -------------------------------------------------------------------------------------------
 
     def load_step(self, *, overlaps: bool) -> None:
-        """Plan, load the next split, or let the tables follow."""
+        """Plan the load, load the next split, or let the tables follow."""
         found = self.durable
         if found.job == "":
             self._plan(overlaps=overlaps)
@@ -172,7 +172,7 @@ class Target:
 
     def _plan(self, *, overlaps: bool) -> None:
         if not overlaps:
-            self._broker.materialise(1 << 30)  # a broker lets a snapshot wait for that
+            self._broker.materialise(1 << 30)  # a broker delays a snapshot until then
         snapshot = self._broker.snapshot()
         newest = {s.table_id: s for s in snapshot.schemas.values()}
         former = any(
@@ -181,7 +181,7 @@ class Target:
             for version, _ in rows.values()
         )
         if not newest or former:
-            return  # nothing to load yet, or rows by a former key: the sweep under way removes them
+            return  # no rows yet, or only rows with a former key, which the sweep in progress removes
         with self._transaction() as made:
             made.job = "overlapping" if overlaps or self._without == OVERLAP_IN_PLAN else "loading"
             made.snapshot, made.manifest = snapshot, set()
@@ -236,7 +236,7 @@ class Target:
             ).run(cuts)
 
     def _halting(self, cuts: list[DeliveredCut]) -> set[int]:
-        """Return the tables that get another key in these cuts, which the target cannot follow."""
+        """Return the tables whose key changes in these cuts, which the target cannot follow."""
         found = self.durable
         known = {t: found.schemas[t, version] for t, version in found.versions.items()}
         return {
@@ -253,7 +253,7 @@ class Target:
             made.states = {t: "ACTIVE" if state == "LOADING" else state for t, state in made.states.items()}
 
     def resync(self) -> None:
-        """Make the tables equal to the full data that need it; everything is applied and materialised."""
+        """Resync the tables that need it, once everything is applied and materialised."""
         snapshot = self._broker.snapshot()
         with self._transaction() as made:
             for table_id in [*made.resyncs, *(t for t, state in made.states.items() if state == "HALTED")]:
@@ -266,7 +266,7 @@ class Target:
 
 
 def table_width(found: DurableState, table_id: int) -> int:
-    """Return how many columns a row of a table has at the target."""
+    """Return the number of columns in a table at the target."""
     return width_of(found.schemas[table_id, found.versions[table_id]])
 
 
@@ -318,7 +318,7 @@ class ApplyTransaction:
         self._pending.setdefault(section.table_id, []).append(rows)
 
     def _flush(self, table_id: int) -> None:
-        """Write rows as the merger does: new ones directly, unless the key refuses one; then all by their keys."""
+        """Write rows as the merger does: insert new ones, unless the key refuses one; then upsert all."""
         if not (parts := self._pending.pop(table_id, [])):
             return
         rows = join_changes(parts)

@@ -1,4 +1,4 @@
-"""A first load beside the first read ends equal to one cut, whatever is written and killed meanwhile."""
+"""A first load during the first read ends equal to one cut, whatever is written and killed meanwhile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_histories(seeds: Iterable[int]) -> Counter[str]:
     return counts
 
 
-def test_a_hundred_histories() -> None:
+def test_a_hundred_histories_hold() -> None:
     assert run_histories(range(100))["killed"] > 50
 
 
@@ -34,11 +34,11 @@ def test_three_thousand_histories_reach_each_rare_state() -> None:
 
 
 @pytest.mark.slow
-def test_thirty_thousand_histories() -> None:
+def test_thirty_thousand_histories_hold() -> None:
     run_histories(range(10_000, 40_000))
 
 
-#: For each rule a history that breaks without it.
+#: For each rule the seed of a history that breaks without it.
 SEEDS = dict(zip(RULES, (10, 0, 0, 27, 137, 10, 10, 11, 33, 33), strict=True))
 
 

@@ -1,7 +1,7 @@
 """One random history of a first load, and its judge.
 
-Writers, capture, the broker's materialiser, `venus migrate` and a `venus sync` that comes too early take turns. Each
-process can be killed before and after every transaction. `python -m tests.simulation.first_load SEED` replays one.
+Writers, capture, the broker's materialiser, `venus migrate` and a `venus sync` that is started too early run in turn.
+Each process can be killed before and after every transaction. `python -m tests.simulation.first_load SEED` replays one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from venus.wire.broker_pb2 import BusinessStatus
 
 AFTER_THE_DECISION = "the end is read after the decision of the last batch"
 AFTER_THE_READ = "the end is read after the last row was read"
-#: Every rule that a history can do without.
+#: Every rule that a history can disable.
 RULES = (
     ROWS_AND_POSITION,
     ROWS_AND_MANIFEST,
@@ -48,7 +48,7 @@ STEPS = 400
 
 
 class World:
-    """One history. `without` is a rule that is out of force."""
+    """One history. `without` names a rule that is disabled."""
 
     def __init__(self, seed: int, without: str = "") -> None:
         self._random = random.Random(seed)
@@ -57,12 +57,12 @@ class World:
         self._broker = Broker()
         self._target = Target(self._broker, self._random, without)
         self._target.kills = self._random.choice((0.0, 0.05, 0.3))
-        self._undecided: list[Batch] = []  # committed at the source, and not yet at the broker
+        self._undecided: list[Batch] = []  # batches committed at the source, and not yet at the broker
         self._end: int | None = None
         self._seen_last_batch: int | None = None
         self._writes = self._random.choice((0.1, 0.4))
         self._begins = self._random.choice((0, 0, 30, 60))
-        #: How often something rare has happened.
+        #: How often each rare event has happened.
         self.counts: Counter[str] = Counter()
 
     def run(self) -> None:
@@ -78,7 +78,7 @@ class World:
         self._judge_load()
         self._judge_following()
 
-    # -- turns -------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------------------------
 
     def _step(self, *, can_load: bool) -> None:
         chance = self._random.random()
@@ -97,7 +97,7 @@ class World:
                 self._end = self._seen_last_batch = None
 
     def _capture(self) -> None:
-        if self._undecided:  # the next instance, or the next frame, decides it
+        if self._undecided:  # the next capture process, or the next frame, decides it
             self._broker.commit(self._undecided)
             self._undecided = []
         elif self._source.has_changes():
@@ -108,7 +108,7 @@ class World:
                 self._broker.commit(found)
 
     def _load(self) -> None:
-        """Let `venus migrate`, or a `venus sync` that comes too early, do something."""
+        """Run a step of `venus migrate`, or of a `venus sync` that was started too early."""
         durable = self._target.durable
         if durable.job != "following" or (self._without == CONTINUE and self._random.random() < 0.1):
             if self._without == CONTINUE and durable.job == "following":
@@ -127,7 +127,7 @@ class World:
             self._target.follow_step(first_load=True)
 
     def _find_end(self) -> None:
-        """Read the end of the first read in two steps, as the command does."""
+        """Determine the end of the first read in two steps, as the command does."""
         if self._seen_last_batch is None:
             if self._source.is_read or self._without == AFTER_THE_READ:
                 self._seen_last_batch = self._source.last_batch
@@ -136,10 +136,10 @@ class World:
             wanted = 0 if self._without == AFTER_THE_DECISION else self._seen_last_batch
             self._end = decided_end(status, wanted)
 
-    # -- judgement ---------------------------------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------------------------------
 
     def _judge_load(self) -> None:
-        """Compare every table that follows with the queue up to the applied offset, folded by itself."""
+        """Compare every following table with an independent fold of the queue up to the applied offset."""
         found = self._target.durable
         assert found.position is not None
         if not self._source.is_read and self._source.first_read_ends is None:
@@ -160,7 +160,7 @@ class World:
             raise Violation("a load ends behind the first read")
 
     def _offset_of(self, batch: int) -> int:
-        """Return the offset behind a batch."""
+        """Return the offset after a batch."""
         return next((p.end for p in self._broker.pieces if p.batch.batch_no == batch), 1 << 60)
 
     def _fold_queue(self, end: int) -> dict[int, dict[bytes, Row]]:
@@ -178,7 +178,7 @@ class World:
         return {t: {k: decode_row(row, width[t]) for k, (_, _, row) in rows.items()} for t, rows in folded.items()}
 
     def _judge_following(self) -> None:
-        """Let everything arrive, repair what has halted as an operator does, and compare with the source itself."""
+        """Apply everything, repair halted tables as an operator does, and compare with the source."""
         self._target.kills = 0.0
         while self._undecided or self._source.has_changes():
             self._capture()

@@ -1,4 +1,4 @@
-"""Two simulated databases and a broker, as far as a switch depends on them."""
+"""Two simulated databases and a broker, with the behaviour that a switch depends on."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Mechanisms:
     suppresses_echo: bool = True
     #: A sealed checkpoint rejects a capture's transaction.
     seals: bool = True
-    #: Sealing looks into the logs in the same transaction.
+    #: Sealing checks in the same transaction that the logs are empty.
     looks_into_logs: bool = True
     #: Counters are set past those of the other database.
     sets_counters: bool = True
-    #: Nothing may have moved since the comparison.
+    #: No position may have moved since the comparison.
     checks_movement: bool = True
     #: The former owner rejects writes before the new one accepts them.
     closes: bool = True
@@ -38,11 +38,11 @@ class Mechanisms:
 
 @dataclass
 class Database:
-    """A database: rows, logged keys, VENUS's records."""
+    """A database: rows, logged keys, and the records of VENUS."""
 
     name: str
     rows: dict[str, str] = field(default_factory=dict)
-    #: The keys to be captured, each with the number of the write.
+    #: The keys to be captured, each with the number of its last write.
     log: dict[str, int] = field(default_factory=dict)
     writes: int = 0
     next_number: int = 1
@@ -54,11 +54,11 @@ class Database:
     follows: bool = False
     offset: int = 0
     marked: bool = False
-    #: The position at which it was opened.
+    #: Offset at which the database was opened.
     start: int = 0
 
     def write(self, key: str, value: str | None, *, logged: bool) -> None:
-        """Change a row, and log its key if it is captured."""
+        """Change a row, and log its key if the database is captured."""
         if value is None:
             self.rows.pop(key, None)
         else:
@@ -86,7 +86,7 @@ class Broker:
 
 
 class Side:
-    """A database as the switch sees it. `call` runs other processes, and may end this one."""
+    """A database as the switch accesses it. `call` runs other processes, and may kill this one."""
 
     def __init__(self, database: Database, rules: Mechanisms, call: Callable[[], None]) -> None:
         self.name = database.name
@@ -148,7 +148,7 @@ class Side:
             found.record, found.follows, found.offset, found.marked = record, True, start.offset, False
 
     def keep_following(self) -> None:
-        """Call other processes; a prepared handover switches nothing on here."""
+        """Let other processes run; a prepared handover enables nothing here."""
         self._call()
 
     def find_obstacles(self, tables: Seq[object]) -> list[Any]:
@@ -168,8 +168,8 @@ class Session:
         self._rules = rules
         self._call = call
         self._lock = lock
-        #: What happens to the next transaction: "" = it commits, "before" or "after" = the connection is lost then,
-        #: "locked" = it gets no lock.
+        #: Fate of the next transaction: "" = it commits; "before" or "after" = the connection is lost before or after
+        #: the commit; "locked" = it gets no lock.
         self.loses = ""
 
     def lock_switch(self) -> None:

@@ -1,4 +1,4 @@
-"""One random history: an application, `venus sync`, and operators that switch, undo and kill."""
+"""One random history of an application, `venus sync`, and operators that switch, undo and kill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from venus.errors import VenusError
 from venus.model import TableSchema
 
 NEW = "main"
-#: Steps of other processes between two calls of a switch, at most.
+#: Maximum number of other processes' steps between two calls of a switch.
 _BETWEEN = 4
 _COMMANDS = 14
 _DRAIN_TRIES = 200
@@ -26,15 +26,15 @@ BEAT = "heartbeat"
 
 
 class ProcessKilled(BaseException):
-    """The process that switches was killed."""
+    """The process that executes the switch was killed."""
 
 
 class Violation(AssertionError):
-    """An invariant is broken."""
+    """A broken invariant."""
 
 
 class SimulatedSwitch(Switch):
-    """The real switch between simulated databases."""
+    """The product's switch between simulated databases."""
 
     world: World
 
@@ -76,7 +76,7 @@ class Loop:
         self._keys: dict[str, int] | None = None
 
     def step(self, *, beats: bool) -> None:
-        """Do one step of a cut: the half message, the local transaction, or the commit."""
+        """Execute one step of a cut: the half message, the local transaction, or the commit."""
         broker, owner = self._world.broker, self._owner
         if broker.half is not None and owner.batch < broker.half[0] and self._keys is not None:
             if owner.epoch == self.epoch:
@@ -92,7 +92,7 @@ class Loop:
 
 
 class World:
-    """One history."""
+    """One random history of switches."""
 
     def __init__(self, seed: int, rules: Mechanisms | None = None) -> None:
         self._random = random.Random(seed)
@@ -101,7 +101,7 @@ class World:
         self.new = Database(name=NEW, follows=True)
         self.databases = {OLD: self.old, NEW: self.new}
         self.broker = Broker()
-        #: The rows that the application has written, wherever it was.
+        #: The rows that the application has written to either database.
         self.truth: dict[str, str] = {}
         self.numbers: set[int] = set()
         self.switches = 0
@@ -117,7 +117,7 @@ class World:
     # -- the environment -------------------------------------------------------------------------------------------
 
     def call(self) -> None:
-        """Let other processes run, and end this one if its time has come."""
+        """Let other processes run, and kill this one if its time has come."""
         if self._is_dead:
             raise ProcessKilled
         for _ in range(self._random.randrange(_BETWEEN)):
@@ -138,7 +138,7 @@ class World:
         return not database.rejects and (database is self.old or self.new.record is not None)
 
     def _write(self) -> None:
-        """Write to a database, whichever accepts it; the application has been pointed at either."""
+        """Write to the database that accepts it; the application may be connected to either."""
         found = self._random.choice((self.old, self.new))
         if (self._quiet and self._random.random() < 0.97) or not self._accepts(found):
             return
@@ -148,7 +148,7 @@ class World:
             raise Violation("a number is drawn once")
         self.numbers.add(number)
         if self._random.random() < 0.3:
-            return  # drawn, and rolled back
+            return  # a number is drawn, and the transaction rolled back
         self._writes += 1
         key = str(self._random.randrange(6)) if self._random.random() < 0.5 else f"n{number}"
         value = None if self._random.random() < 0.2 else f"{found.name} {self._writes}"
@@ -159,7 +159,7 @@ class World:
             self.truth[key] = value
 
     def decide_half(self, owner: Database) -> None:
-        """Decide what an earlier producer has left, from the owner's batches."""
+        """Decide the half message of an earlier producer by the owner's batches."""
         if self.broker.half is not None:
             if owner.batch >= self.broker.half[0]:
                 self.broker.commit()
@@ -167,7 +167,7 @@ class World:
                 self.broker.half = None
 
     def _restart(self) -> None:
-        """Start `venus sync` again: in the direction of the records."""
+        """Start `venus sync` again, in the direction of the records."""
         if self._random.random() < 0.7 and self._loop is not None:
             return
         owner = self.new if is_reversed(self.old.record, self.new.record) else self.old
@@ -195,7 +195,7 @@ class World:
     # -- the operator ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run the history, and check what is left when nothing runs any more."""
+        """Run the history, and check the final state."""
         for _ in range(_COMMANDS):
             for _ in range(self._random.randrange(30)):
                 self._tick()
@@ -210,7 +210,7 @@ class World:
 
     @property
     def _follower_of_unfinished(self) -> str:
-        """The database to which an unfinished switch leads."""
+        """Return the database to which an unfinished switch leads."""
         for found in self.databases.values():
             if found.record is not None and found.record.state in (SideState.CLOSED, SideState.STOPPED):
                 return found.record.peer
@@ -226,7 +226,7 @@ class World:
         self._quiet = False
 
     def _switch(self, name: str) -> None:
-        """Do what adapters/cutover/run.py does around the switch."""
+        """Execute the steps of adapters/cutover/run.py around the switch."""
         owner, follower = self.databases[OLD if name == NEW else NEW], self.databases[name]
         session = Session(follower, self.rules, self.call, self._lock)
         session.loses = self._random.choice(("", "", "", "before", "after", "locked"))
@@ -257,7 +257,7 @@ class World:
             if drains and owner.rows != follower.rows:
                 raise Violation("both databases are equal at a switch")
 
-        drains = self._random.random() < 0.8  # what is read of the state may be late
+        drains = self._random.random() < 0.8  # the check may have read an older state
 
         def drain() -> None:
             if drains:
@@ -307,7 +307,7 @@ class World:
         self._holder = self._process
 
     def _maybe_undo(self) -> None:
-        """Let another operator undo the switch in the middle of it."""
+        """Let another operator undo the switch while it runs."""
         if self._nested or self._random.random() > 0.02:
             return
         process, fuse, self._process, self._fuse, self._nested = self._process, self._fuse, object(), -1, True
@@ -325,7 +325,7 @@ class World:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Finish what is unfinished, let everything arrive, and compare."""
+        """Finish an unfinished switch, apply all changes, and compare."""
         self._quiet, self._random = True, _FaultlessRandom(self._random)
         for _ in range(3):
             if self._is_unfinished:
@@ -352,7 +352,7 @@ class World:
 
 
 class _FaultlessRandom(random.Random):
-    """Randomness of the end: no faults any more."""
+    """Random source for the end of a history, without faults."""
 
     def __init__(self, before: random.Random) -> None:
         super().__init__(before.random())
@@ -362,7 +362,7 @@ class _FaultlessRandom(random.Random):
 
 
 def first_violation(rules: Mechanisms, seeds: Seq[int]) -> str:
-    """Return the first broken invariant, of the histories or asserted by the switch; empty if there is none."""
+    """Return the first broken invariant, of the histories or asserted by the switch; empty if none breaks."""
     for seed in seeds:
         try:
             World(seed, rules).run()

@@ -1,1 +1,1 @@
-"""Broker sets in tiers: the product's home and mirrors with virtual time, disks in memory and lines that fail."""
+"""Broker sets in tiers: the product's home and mirrors with virtual time, disks in memory and unreliable links."""

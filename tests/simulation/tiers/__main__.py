@@ -1,4 +1,4 @@
-"""Replay one history of a network of broker sets by its seed, or run many from FIRST to the one before LAST."""
+"""Replay one history of a network of broker sets by its seed, or run all from FIRST up to but not including LAST."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a set's service does for its streams, for readers of some tables too, and for single requests."""
+"""A set's side of client streams, also of some tables only, and of single requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRAME_BYTES = 300
 
 
 class TierReading(SnapshotRead):
-    """How far a stream has come, and which tables it wants."""
+    """Position of a consumer's stream, and the tables that it requests."""
 
     def __init__(
         self, group: str, token: int, offset: int, only: tuple[str, ...], where: tuple[RowFilter, ...]
@@ -28,10 +28,10 @@ class TierReading(SnapshotRead):
 
 
 class TierClients(Clients):
-    """The streams and requests of one process; it is alone in its set, so it leads."""
+    """The streams and requests of one process, which always leads because its set has one broker."""
 
     def _let_in(self) -> None:
-        """Let every client in."""
+        """Admit every client."""
 
     def subscribe(
         self,
@@ -43,7 +43,7 @@ class TierClients(Clients):
         where: tuple[RowFilter, ...] = (),
         wanted: broker_pb2.Open | None = None,
     ) -> None:
-        """Begin a stream from an offset on."""
+        """Begin a stream at an offset."""
         core = self._host.core
         try:
             opened = core.subscriptions.check_position(BUSINESS, offset, epoch, wanted)
@@ -60,12 +60,12 @@ class TierClients(Clients):
         self.deliver()
 
     def _answer(self, stream: Stream, *what: Any) -> None:
-        """Say with the answer which rows there are, for the judge."""
+        """Add to the answer which rows this set should have, for the judge."""
         host: Any = self._host
         stream.down("opened", *what, host.world.judge.rows.admitted_at(host))
 
     def deliver(self) -> None:
-        """Send what is committed to those who do not have it."""
+        """Send committed increments to all consumers that lack them."""
         for stream, reading in list(self.consumers.items()):
             if not stream.open or reading.unheard > 2:
                 continue
@@ -81,7 +81,7 @@ class TierClients(Clients):
                 stream.down("increments", found.increments, found.next_offset)
 
     def open_snapshot(self, request: broker_pb2.OpenSnapshotRequest) -> broker_pb2.Snapshot:
-        """Make a snapshot; its thread waits meanwhile. Raises what the product raises."""
+        """Make a snapshot; other callers wait meanwhile. Raises the product's errors."""
         if self._making:
             raise Unavailable("another snapshot is being made")
         self._making = True
@@ -93,14 +93,14 @@ class TierClients(Clients):
             self._making = False
 
     def read_split(self, request: broker_pb2.ReadSplitRequest) -> Iterator[SealedChunk]:
-        """Read a split."""
+        """Read a split of a snapshot."""
         return self._host.core.full_data.read_split(request)
 
 
 def request(
     client: Any, upper: Any, ask: Callable[[Any], Any], answered: Callable[[Any, VenusError | None], None]
 ) -> None:
-    """Ask another set something; `answered` gets the answer or the error, in the process of the client, once."""
+    """Call another set; `answered` gets the answer or the error once, in the client's process."""
     loop, network, life = client.loop, client.world.network, client.life
     done = False
 

@@ -1,4 +1,4 @@
-"""A target below access sets: it continues at another set at the same offset, and dies now and then."""
+"""A target below access sets: it continues at another set at the same offset, and is killed from time to time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import xxhash
 from tests.simulation.brokers.source import Rows
 from tests.simulation.brokers.streams import Stream
 from tests.simulation.judge import Violation
-from tests.simulation.tiers.row_judge import agree
+from tests.simulation.tiers.row_judge import check_same_rows
 from tests.simulation.tiers.rows import EVERY, Admits, table_of, visible_rows
 from tests.simulation.tiers.source import apply
 from venus.errors import OffsetDiverged, OffsetTrimmed, OtherRows, VenusError
@@ -27,38 +27,38 @@ BACK_AFTER_S = 2.0
 
 
 class Consumer:
-    """A group with its target; one transaction for each batch. Which set it asks is the product's choice."""
+    """A consumer group with its target; one transaction for each batch. The product's code chooses its set."""
 
     def __init__(
         self, world: TierWorld, group: str, sets: tuple[str, ...], tables: frozenset[int], *, is_older: bool = False
     ) -> None:
         self._world, self.group, self.tables = world, group, tables
-        self._is_older = is_older  # a version that says nothing of its rows: it must keep to one set
+        self._is_older = is_older  # whether it is an older version, which reports no row identity and must keep its set
         self._loop, self._random = world.loop, world.loop.random
         self._sets = Preference(sets, back_after_s=BACK_AFTER_S)
-        # the target
+        # state of the target
         self.rows: Rows = {}
         self.offset: int = FULL
         self.epoch = self.sequence = 0
-        self.said: broker_pb2.RowsIdentity | None = None  # which rows there are, by its upstream
+        self.said: broker_pb2.RowsIdentity | None = None  # rows that the upstream set should have
         self.admits: Admits = EVERY
-        self._apart: set[str] = set()  # the sets that have other rows
+        self._apart: set[str] = set()  # sets that have other rows
         self._may_be: list[Timeline] = []
-        # the process
+        # state of the process
         self._stream: Stream | None = None
         self._heard_at = 0.0
         self._later_at = self._random.random() * 3.0
         self._tick()
 
     def stop(self, seconds: float) -> None:
-        """End the process; another one begins where the target is."""
+        """End the process; another one continues at the target's offset."""
         if self._stream is not None:
             self._stream.close()
         self._stream = None
         self._later_at = self._loop.now + seconds
 
     def on_fork(self, timeline: Timeline) -> None:
-        """Record another history. A consumer that has read only what both share may continue in it."""
+        """Record a forked history. A consumer that has read only the shared part may continue in it."""
         if self._find_rows(timeline) == self.rows:
             self._may_be.append(timeline)
 
@@ -111,7 +111,7 @@ class Consumer:
                 self._sets.record_failure(host.name)
 
     def _other_rows(self, host: TierHost) -> None:
-        """Continue elsewhere; if every set has other rows, an operator loads the target again."""
+        """Continue at another set; if every set has other rows, an operator loads the target again."""
         self._loop.counts["a consumer found other rows"] += 1
         self._apart.add(host.name)
         self._sets.record_failure(host.name)
@@ -133,7 +133,7 @@ class Consumer:
         self, opened: broker_pb2.Opened, snapshot: broker_pb2.Snapshot | None, rows: Rows | None, admits: Admits
     ) -> None:
         if snapshot is None and self.offset:
-            agree(self.group, self.admits, admits, self.tables)
+            check_same_rows(self.group, self.admits, admits, self.tables)
         self._apart.clear()
         self.said, self.admits = opened.rows if opened.HasField("rows") else None, admits
         if snapshot is None or rows is None:
@@ -145,7 +145,7 @@ class Consumer:
         self._agrees("the full data of a set is the fold of one history")
 
     def _agrees(self, invariant: str) -> None:
-        """Raise Violation unless the rows are those of one history, the same as before."""
+        """Raise Violation unless the rows equal those of one history that was possible before."""
         may_be = [line for line in self._may_be if self._find_rows(line) == self.rows]
         if not may_be:
             raise Violation(invariant, f"{self.group} at Sequence {self.sequence}: {self.rows}")

@@ -1,4 +1,4 @@
-"""What goes wrong with sets in tiers: processes, power, lines, absences, other histories, other networks, labels."""
+"""Faults of sets in tiers: processes, power, links, absences, forked histories, other networks, labels."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
     from tests.simulation.tiers.world import TierWorld
 
-#: Longer than absent groups are remembered, and than it takes until a set tries the next cut.
+#: Longer than absent groups are remembered, and than a set waits before it tries the next cut.
 AWAY_S = 7.0
 
 
 def plan(world: TierWorld, until: float) -> None:
-    """Let faults of some kinds happen until a time."""
+    """Plan faults of some kinds until a time."""
     random = world.loop.random
     kinds = random.sample(KINDS, random.randint(2, len(KINDS)))
     if world.has_predicates and world.chooser.random() < 0.8:
@@ -44,12 +44,12 @@ def _happen(world: TierWorld, fault: Callable[[TierWorld, float], None], until: 
 
 
 def some(world: TierWorld) -> TierHost:
-    """Return a set."""
+    """Choose a set."""
     return world.loop.random.choice(list(world.hosts.values()))
 
 
 def start_after(world: TierWorld, host: TierHost, seconds: float) -> None:
-    """Start a set again that is down."""
+    """Restart a set that is down after a while."""
 
     def start() -> None:
         if not host.up and world.foreign is None:
@@ -59,7 +59,7 @@ def start_after(world: TierWorld, host: TierHost, seconds: float) -> None:
 
 
 def crash(world: TierWorld, seconds: float) -> None:
-    """End a process."""
+    """Kill a process."""
     host = some(world)
     if host.up and world.foreign is None:
         host.end()
@@ -67,7 +67,7 @@ def crash(world: TierWorld, seconds: float) -> None:
 
 
 def power_loss(world: TierWorld, seconds: float) -> None:
-    """End a machine."""
+    """Cut the power of a machine."""
     host = some(world)
     if host.up and world.foreign is None:
         host.end()
@@ -86,12 +86,12 @@ def lost_disk(world: TierWorld, seconds: float) -> None:
 
 
 def interrupt_fills(world: TierWorld, _: float) -> None:
-    """Have the next fills interrupted, each at one of its chunks."""
+    """Interrupt the next fills, each at one of its chunks."""
     world.interruptions += [world.loop.random.randint(0, 3) for _ in range(4)]
 
 
 def at_chunk(world: TierWorld, lower: TierHost, upper: TierHost) -> None:
-    """Interrupt a fill that asks for a chunk, if it is time: here, above, or between the two."""
+    """Interrupt a fill that requests a chunk, if it is due: below, above, or between the two."""
     if not world.interruptions or world.foreign is not None:
         return
     world.interruptions[-1] -= 1
@@ -111,14 +111,14 @@ def at_chunk(world: TierWorld, lower: TierHost, upper: TierHost) -> None:
 
 
 def cut_line(world: TierWorld, seconds: float) -> None:
-    """Cut a set from one above, in one direction or in both."""
+    """Cut the link of a set to one above, in one or both directions."""
     lower = world.loop.random.choice([host for host in world.hosts.values() if host.upstream])
     upper = world.loop.random.choice(lower.upstream)
     _cut(world, {(lower.name, upper), (upper, lower.name)}, seconds)
 
 
 def cut_clients(world: TierWorld, seconds: float) -> None:
-    """Cut targets and producers from a set."""
+    """Cut the links of targets and producers to a set."""
     host = some(world).name
     _cut(world, {("!", host), (host, "!")}, seconds)
 
@@ -130,13 +130,13 @@ def _cut(world: TierWorld, links: set[tuple[str, str]], seconds: float) -> None:
 
 
 def pause(world: TierWorld, seconds: float) -> None:
-    """Let a process stand still."""
+    """Pause a process."""
     host = some(world)
     host.paused_until = max(host.paused_until, world.loop.now + seconds)
 
 
 def slow_down_disk(world: TierWorld, seconds: float) -> None:
-    """Let every sync of a machine take long."""
+    """Make every sync of a machine slow."""
     disk = some(world).disk
     disk.lag_s = 0.1 * world.loop.random.random()
 
@@ -147,23 +147,23 @@ def slow_down_disk(world: TierWorld, seconds: float) -> None:
 
 
 def kill_producer(world: TierWorld, _: float) -> None:
-    """Kill the upper adapter."""
+    """Kill the upper adapter process."""
     world.end_producers()
 
 
 def kill_consumer(world: TierWorld, seconds: float) -> None:
-    """Kill an under adapter."""
+    """Kill an under adapter process."""
     world.loop.random.choice(world.consumers).stop(seconds)
 
 
 def backup(world: TierWorld, _: float) -> None:
-    """Keep what the home is now, and its source."""
+    """Keep a copy of the home and its source."""
     if world.home.up and world.foreign is None:
         world.backup = (world.home.core.memory.freeze(), world.timeline.source.fork(), world.timeline)
 
 
 def restore(world: TierWorld, _: float) -> None:
-    """Set the home and its source back to the backup: another history with the same past follows."""
+    """Restore the home and its source from the backup: another history with the same past follows."""
     if world.backup is None or world.foreign is not None:
         return
     families, source, timeline = world.backup
@@ -180,7 +180,7 @@ def restore(world: TierWorld, _: float) -> None:
 
 
 def forget(world: TierWorld, _: float) -> None:
-    """Have the business forgotten at the home, and made again by a new source."""
+    """Forget the business at the home; a new source creates it again."""
     if world.foreign is not None or not world.home.up:
         return
     home = world.home
@@ -196,7 +196,7 @@ def forget(world: TierWorld, _: float) -> None:
 
 
 def start_other_network(world: TierWorld, seconds: float) -> None:
-    """Have the home of another network at the home's address for a while."""
+    """Start the home of another network at the home's address for a while."""
     if world.foreign is not None or not world.home.up:
         return
     home, before = world.home, world.timeline
@@ -204,7 +204,7 @@ def start_other_network(world: TierWorld, seconds: float) -> None:
     world.foreign = home.replace_disk(MemoryDisk())
     home.start()
     world.end_producers()
-    world.timeline = world.new_timeline()  # one that no mirror may ever have
+    world.timeline = world.new_timeline()  # a value that no mirror may ever have
 
     def back() -> None:
         if world.foreign is None:
@@ -221,7 +221,7 @@ def start_other_network(world: TierWorld, seconds: float) -> None:
 
 
 def change_labels(world: TierWorld, seconds: float) -> None:
-    """Give the set with labels others, and start it again."""
+    """Give the labelled set other labels, and restart it."""
     host = world.hosts.get("c")
     if host is None or not host.up:
         return
@@ -231,7 +231,7 @@ def change_labels(world: TierWorld, seconds: float) -> None:
 
 
 def change_predicates(world: TierWorld, seconds: float) -> None:
-    """Give a set, or each tandem set, other predicates, and start it again; now and then back again soon after."""
+    """Give a set, or each tandem set, other predicates, and restart it; sometimes revert this soon after."""
     chooser, hosts = world.chooser, world.hosts
     name = chooser.choice([host.name for host in hosts.values() if host.upstream])
     names = ("t", "u") if name in ("t", "u") and "u" in hosts and chooser.random() < 0.5 else (name,)
@@ -242,14 +242,14 @@ def change_predicates(world: TierWorld, seconds: float) -> None:
         for name in names:
             world.loop.after(1.5 + chooser.random(), _restart, world, hosts[name], before[name], 0.2)
     elif len(names) == 1 and (twin := hosts.get({"t": "u", "u": "t"}.get(name, ""))) is not None:
-        # the sets that continued there come back
+        # the sets that moved away return
         world.loop.after(5.0 + 2.0 * chooser.random(), _restart, world, twin, twin.where, 2.0)
 
 
 def refill_there(world: TierWorld, _: float) -> None:
-    """Fill a tandem set again by other predicates, exactly where the sets below it are; they are away meanwhile.
+    """Fill a tandem set again with other predicates at the offset of the sets below it, which are away meanwhile.
 
-    No set works, and they are forgotten: the set waits for no later cut.
+    No application writes, and the absent sets are forgotten: the set does not wait for a later cut.
     """
     if "t" in world.hosts and world.loop.now >= world.quiet_until:
         world.quiet_until = world.loop.now + AWAY_S + 3.0
@@ -275,7 +275,7 @@ def _restart(world: TierWorld, host: TierHost, where: dict[str, str], seconds: f
 
 
 def on_disk(families: Families) -> MemoryDisk:
-    """Return a disk that has all of this."""
+    """Return a disk with this data."""
     disk = MemoryDisk()
     disk.families = {name: family.copy() for name, family in families.items()}
     disk._base = {name: family.copy() for name, family in families.items()}
@@ -283,7 +283,7 @@ def on_disk(families: Families) -> MemoryDisk:
 
 
 def heal(world: TierWorld) -> None:
-    """End everything that is wrong."""
+    """End all faults."""
     world.is_healed = True
     world.quiet_until = 0.0
     world.network.heal()

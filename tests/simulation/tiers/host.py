@@ -1,4 +1,4 @@
-"""One broker set of one broker: the product's core and its place in the network, on a disk in memory."""
+"""A broker set of one broker: the product's core and its network membership, on a disk in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation.brokers.memory_store import MemoryDisk
 from tests.simulation.brokers.process import ThreadedProcess
 from tests.simulation.tiers.clients import TierClients
 from tests.simulation.tiers.replicator import SimulatedReplicator
-from tests.simulation.tiers.upstream import SimulatedLook
+from tests.simulation.tiers.upstream import SimulatedPoller
 from venus.broker.machine.business import Business
 from venus.broker.mirrors import network_membership as identity
 from venus.broker.mirrors import topology_position
@@ -25,7 +25,7 @@ from venus.wire import broker_pb2
 if TYPE_CHECKING:
     from tests.simulation.tiers.world import TierWorld
 
-#: Small, so that histories of seconds trim queues, end leases and forget who is away.
+#: Small, so that histories of seconds trim queues, expire leases and forget absent consumers.
 SETTINGS = BrokerSettings(
     free_bytes_min=1 << 20,
     buffer_bytes_max=8 << 10,
@@ -34,7 +34,7 @@ SETTINGS = BrokerSettings(
     consumer_ttl_s=4.0,
     review_after_s=0.6,
 )
-#: Short, so that histories of seconds have sets that are left and gone back to.
+#: Short, so that in histories of seconds a set leaves its upstream and returns.
 TIMES = SelectionTimes(
     back_after_s=3.0, looks_apart_s=15.0, stale_s=1.5, failing_s=1.0, fit_first_s=1.0, moves_apart_s=1.0, trial_s=1.0
 )
@@ -54,39 +54,39 @@ class TierHost(ThreadedProcess):
         self.free_bytes = 1 << 30
         self.acknowledges_in: int | None = None
         self.core: SimulatedCore
-        self._graves: list[Any] = []  # of processes that were killed: nothing of them may run while it is collected
+        self._graves: list[Any] = []  # cores of killed processes: no code of theirs may run at their collection
 
     # -- the process -----------------------------------------------------------------------------------------------
 
     def clock_us(self) -> int:
-        """Return what this machine takes for the time."""
+        """Return the time of this machine's clock."""
         return int((1_700_000_000 + self.loop.now) * 1e6)
 
     @property
     def business(self) -> Business | None:
-        """The business, None while this process has none."""
+        """Return the business, or None while this process has none."""
         return self.core.catalogue._stored.get(BUSINESS) if self.up else None
 
     @property
     def tables(self) -> frozenset[int]:
-        """The tables that this set has."""
+        """Return the ids of this set's tables."""
         return frozenset({1}) if self.labels == ("one",) else frozenset({1, 2})
 
     @property
     def stale_labels(self) -> bool:
-        """Whether what it has was taken with other labels."""
+        """Return whether its data was filled with other labels."""
         mirror = self.business.committed.mirror if self.business is not None else None
         wanted = topology_position.select_tables(LABELS, self.labels, BUSINESS)
         return mirror is not None and mirror.only != wanted
 
     @property
     def stale_where(self) -> bool:
-        """Whether what it has was taken with other predicates."""
+        """Return whether its data was filled with other predicates."""
         mirror = self.business.committed.mirror if self.business is not None else None
         return mirror is not None and not row_filters.is_same(mirror.where, row_filters.parse_filters(self.where))
 
     def start(self) -> None:
-        """Begin a process on what is on the disk."""
+        """Start a process with the data on the disk."""
         self.begin()
         self.core = SimulatedCore(self, self.disk.memory, None, SETTINGS)  # type: ignore[arg-type]
         self.clients = TierClients(self)  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ class TierHost(ThreadedProcess):
             proof=NONE,
             monotonic=lambda: self.loop.now,
             thread_class=SimulatedReplicator,  # type: ignore[arg-type]
-            look=partial(SimulatedLook, self),
+            look=partial(SimulatedPoller, self),
             times=TIMES,
         )
         if network._looks is not None:
@@ -122,8 +122,8 @@ class TierHost(ThreadedProcess):
 
     def _on_commit(self) -> None:
         try:
-            self.world.judge.committed_at(self)
-        except Exception as found:  # a listener to commits may fail, and the broker continues
+            self.world.judge.check_batches(self)
+        except Exception as found:  # an exception of a commit listener would not stop the broker
             self.loop.after(0.0, self.fails, found)
         self.soon(0.0005, self.clients.deliver)
 
@@ -135,17 +135,17 @@ class TierHost(ThreadedProcess):
         self.disk.host = None
 
     def fails(self, error: BaseException) -> None:
-        """Fail the history: nothing here gives a store a reason to fail."""
+        """Raise the error: nothing here gives a store a reason to fail."""
         raise error
 
     def replace_disk(self, memory: MemoryDisk) -> MemoryDisk:
-        """Give the machine another disk; return the one that it had."""
+        """Give the machine another disk; return the old one."""
         old, self.disk = self.disk.memory, BrokerDisk(self.name)
         self.disk.memory = memory
         return old
 
     def status(self) -> broker_pb2.BrokerStatus:
-        """Return what it says when it is asked: its place, and how far each business is."""
+        """Return the set's status: its position in the network, and the state of each business."""
         status = broker_pb2.BrokerStatus()
         for business in self.core.catalogue.list_stored():
             entry = status.businesses.add(business=business.name, next_offset=business.committed.next_offset)

@@ -1,4 +1,4 @@
-"""What must hold of sets in tiers, after every commit and at the end."""
+"""Invariants of sets in tiers, checked after every commit and at the end."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
     from tests.simulation.tiers.world import TierWorld
 
-#: A set above was looked at so long ago at the most, and what was on its way to it counted as there.
+#: Longest age of a set's view of the set above, including increments on their way to it.
 SEEN_S = 9.0
 Batch = tuple[int, int, int]  # offsets, epoch, digest
 
 
 @dataclass(eq=False)
 class Timeline:
-    """One history of the home, with its source: by offset, what was committed there."""
+    """One history of the home with its source: the committed batch at each offset."""
 
     source: TieredSource
     book: dict[int, Batch] = field(default_factory=dict)
 
     def fork(self, source: TieredSource, end: int) -> Timeline:
-        """Return the history that continues from here below an offset."""
+        """Return a history with the same batches below an offset, and another source."""
         return Timeline(source, {offset: batch for offset, batch in self.book.items() if offset < end})
 
     def sequence_at(self, offset: int) -> int:
@@ -46,23 +46,23 @@ class Timeline:
 
 @dataclass
 class MirrorHistory:
-    """What is known of a set since it began its full data."""
+    """What the judge knows of a set since its last full data began."""
 
     begin: int = 0
-    judged: int | None = None  # so far its queue was compared
+    judged: int | None = None  # offset up to which its queue was compared
     may_be: list[Timeline] = field(default_factory=list)
-    book: dict[int, Batch] = field(default_factory=dict)  # what was compared, by offset
+    book: dict[int, Batch] = field(default_factory=dict)  # compared batches, by offset
     acknowledged: int = 0
-    ends: deque[tuple[float, int]] = field(default_factory=deque)  # when its queue had come so far
+    ends: deque[tuple[float, int]] = field(default_factory=deque)  # times at which its queue had reached an offset
 
 
 def _is_the_same(one: Batch | None, other: Batch) -> bool:
-    """Whether two batches have the same changes: a restored home commits what a set kept again, in a newer epoch."""
+    """Return whether two batches have the same changes; a restored home may commit a set's batch in a newer epoch."""
     return one is not None and (one[0], one[2]) == (other[0], other[2])
 
 
 class TierJudge:
-    """Raises Violation."""
+    """Judge of sets in tiers; raises Violation."""
 
     def __init__(self, world: TierWorld) -> None:
         self._world = world
@@ -72,13 +72,13 @@ class TierJudge:
     # -- producers -------------------------------------------------------------------------------------------------
 
     def on_answer(self, host: Any, term: int | None) -> None:
-        """Nothing is to be said of answers."""
+        """Do nothing: answers are not checked here."""
 
     def on_commit(self, cut: Cut) -> None:
-        """Nothing is to be said of the source."""
+        """Do nothing: the source is not checked here."""
 
     def on_decision(self, batch_no: int) -> None:
-        """Nothing is to be said of decisions."""
+        """Do nothing: decisions are not checked here."""
 
     # -- sets ------------------------------------------------------------------------------------------------------
 
@@ -92,21 +92,21 @@ class TierJudge:
         return known
 
     def on_fork(self, timeline: Timeline) -> None:
-        """Record another history. A reader that has read only what both share may continue in it."""
+        """Record a forked history. A reader that has read only the shared part may continue in it."""
         end = max((offset + batch[0] for offset, batch in timeline.book.items()), default=0)
         for known in self._known.values():
             if known.judged is None or known.judged <= end:
                 known.may_be.append(timeline)
 
     def on_start(self, host: TierHost) -> None:
-        """Judge a process that has begun: what it acknowledged must be on its disk."""
+        """Check a restarted process: everything that it acknowledged must be on its disk."""
         self.rows.on_full_data(host)
         business = host.business
         if business is None or business.committed.mirror is None:
             self._known.pop(host.name, None)
             return
         known = self._of(host)
-        # what is left of its queue is compared again: it may have lost what distinguishes the histories
+        # the rest of its queue is compared again: it may have lost the batch that distinguishes the histories
         known.judged, known.may_be = None, list(self._world.timelines)
         known.book.clear()
         if business.committed.next_offset < known.acknowledged:
@@ -116,7 +116,7 @@ class TierJudge:
             )
 
     def on_acknowledgement(self, host: TierHost, offset: int) -> None:
-        """Judge what a mirror tells the set above to be safe."""
+        """Check an offset that a mirror acknowledges to the set above."""
         business = host.business
         assert business is not None
         if offset > business.committed.next_offset:
@@ -126,8 +126,8 @@ class TierJudge:
         known = self._of(host)
         known.acknowledged = max(known.acknowledged, offset)
 
-    def committed_at(self, host: TierHost) -> None:
-        """Something was committed: it must be what the home has, at its offset."""
+    def check_batches(self, host: TierHost) -> None:
+        """Check newly committed batches: they must equal the home's at the same offsets."""
         business = host.business
         if business is None:
             return
@@ -157,9 +157,9 @@ class TierJudge:
         self.rows.on_judged(host, known)
 
     def _others(self, known: MirrorHistory) -> list[Timeline]:
-        """Return the histories that have everything a set has, though the set was beyond the point where they began.
+        """Return the histories that contain all of a set's batches, even if the set was beyond the point of the fork.
 
-        A source that was set back may commit again what is there, and then something else.
+        A restored source may commit the same batch again, and then others.
         """
         return [
             found
@@ -168,7 +168,7 @@ class TierJudge:
         ]
 
     def on_move(self, host: TierHost, upper: TierHost) -> None:
-        """Judge a set that left one that served: the other one must have what was here when it was looked at."""
+        """Check a set that left a serving upstream: the next one must have had the same queue at the last look."""
         business, there = host.business, upper.business
         if business is None or there is None or len(self._world.timelines) > 1 or self._world.foreign is not None:
             return
@@ -184,7 +184,7 @@ class TierJudge:
     # -- at the end ------------------------------------------------------------------------------------------------
 
     def has_converged(self) -> bool:
-        """Whether every set has everything."""
+        """Return whether every set has everything."""
         world = self._world
         home = world.home.business
         if home is None or not world.source.is_drained or home.committed.halves:
@@ -201,29 +201,29 @@ class TierJudge:
             mirror = business.committed.mirror
             if mirror is not None and (not mirror.end or host.stale_labels or host.stale_where):
                 return False
-        return self.whole()
+        return self.have_sets_all_rows()
 
-    def at_nearest(self) -> bool:
-        """Whether every set pulls from the nearest set above that has its rows."""
+    def are_at_nearest(self) -> bool:
+        """Return whether every set pulls from the nearest set above that has its rows."""
         mirrors = [host for host in self._world.hosts.values() if host.upstream]
         return all(pull.in_use == self._nearest(host) for host in mirrors for pull in host.network._pulls.all)
 
     def _nearest(self, host: TierHost) -> str:
         hosts = self._world.hosts
-        return next((name for name in host.upstream if self.rows.would_do(host, hosts[name])), "")
+        return next((name for name in host.upstream if self.rows.has_same_rows(host, hosts[name])), "")
 
-    def came_past(self) -> bool:
-        """Whether the home has overtaken all others."""
+    def has_home_overtaken(self) -> bool:
+        """Return whether the home has overtaken all others."""
         world = self._world
         found = [host.business.committed.next_offset for host in world.hosts.values() if host.business is not None]
         home = world.home.business
         found += [consumer.offset for consumer in world.consumers]
         if any(host.stale_where for host in world.hosts.values()):
-            return False  # a cut may be waited for
+            return False  # a set may wait for a later cut
         return home is not None and home.committed.next_offset >= max(found)
 
     def have_consumers_all_rows(self) -> bool:
-        """Whether every target has everything as well."""
+        """Return whether every target has everything as well."""
         home = self._world.home.business
         assert home is not None
         end = home.committed.next_offset
@@ -232,12 +232,12 @@ class TierJudge:
             found.offset == end and found.rows == self._expected_rows(found.tables, found.admits) for found in consumers
         )
 
-    def whole(self) -> bool:
-        """Whether every set has the rows of the source."""
+    def have_sets_all_rows(self) -> bool:
+        """Return whether every set has the rows of the source."""
         return all(full_data(host) == self._wanted_of(host) for host in self._world.hosts.values())  # type: ignore[arg-type]
 
     def check_final_state(self) -> None:
-        """Compare everything."""
+        """Compare all sets and targets with the source."""
         for host in self._world.hosts.values():
             if (rows := full_data(host)) != self._wanted_of(host):  # type: ignore[arg-type]
                 raise Violation("every set's full data is the source", f"{host.name}: {rows}")

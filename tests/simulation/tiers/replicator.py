@@ -1,4 +1,4 @@
-"""The product's pulling, driven in virtual time: what it asks goes over lines that may be cut."""
+"""The product's replication plan, driven in virtual time over links that may be cut."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from venus.wire import broker_pb2
 if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
 
-#: A stream that is not opened within this time is given up.
+#: A stream without an answer within this time is given up.
 ANSWERED_S = 5.0
-#: No set begins so many sessions in a second.
+#: Limit of sessions that a set begins within a second.
 BEGUN_MAX = 20
 
 
 class SimulatedReplicator:
-    """A `ReplicatorThread` whose thread is the loop."""
+    """A `ReplicatorThread` that runs in the loop."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class SimulatedReplicator:
         self.business, self.only = business, only
         self._own = find_admitted(self.host.where)
         self._begun: deque[float] = deque(maxlen=BEGUN_MAX)
-        self._last = ""  # the set that was pulled from
-        self._followed_last = ""  # the set that had the rows that are here
-        self._moves = False  # by its own choice
+        self._last = ""  # the set of the last session
+        self._followed_last = ""  # the set whose rows are here
+        self._moves = False  # whether it moves by its own choice
         self._pulling = ReplicationPlan(core, business, only, choice, may_pull, lambda: self.host.loop.now, where)
         self._session: Generator[session_requests.Call, Any, None]
         self._clear()
@@ -75,14 +75,14 @@ class SimulatedReplicator:
         self._stream: Stream | None = None
         self._arrived: deque[broker_pb2.Increment] = deque()
         self._position = 0
-        self._error: VenusError | None = None  # of the stream
+        self._error: VenusError | None = None  # error of the stream
         self._again = self._pulling._again
         self._reading: Resume | None = None
-        self._read_at = 0  # by which process above
+        self._read_at = 0  # process life of the set above that serves the snapshot
         self._chunks: Iterator[SealedChunk] = iter(())
-        self._waits = 0  # answers are for the newest call alone
+        self._waits = 0  # only the answer to the newest call counts
         self._wants_increments = False
-        self._began = False  # the next answer of the log is that full data has begun
+        self._began = False  # whether the next answer of the log means that full data has begun
 
     def _begin(self) -> None:
         now = self.host.loop.now
@@ -156,7 +156,7 @@ class SimulatedReplicator:
         assert self._pulling.at is not None, "a session begins with a choice of its upstream"
         return self.host.world.hosts[self._pulling.at.set]
 
-    # -- what is asked ---------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------
 
     def _ask(self, call: session_requests.Call) -> None:
         match call:
@@ -290,15 +290,15 @@ class SimulatedReplicator:
         stream.up(upper.clients.subscribe, stream, above.group, call.offset, call.epoch, self.only, call.where, wanted)
 
     def _on_follow(self, upper: TierHost, above: Admits) -> None:
-        """Judge which rows come from here on."""
+        """Check the rows that arrive from here on."""
         host, rows = self.host, self.host.world.judge.rows
-        rows.follows(host, above)
+        rows.on_follow(host, above)
         if self._followed_last not in ("", upper.name) and rows.admitted_at(host) != EVERY:
             host.loop.counts["a set with predicates continued at another set with the same rows"] += 1
         self._followed_last = upper.name
 
     def _opens(self, upper: TierHost) -> None:
-        """Judge where the next stream goes."""
+        """Check the set of the next stream."""
         host, last = self.host, self._last
         if self._stream is not None and self._stream.open:
             raise Violation("a business is pulled from one set at a time", f"{host.name} from {last} and {upper.name}")
@@ -318,7 +318,7 @@ class SimulatedReplicator:
             return
         ends = {(self.host.name, stream.host.name), (stream.host.name, self.host.name)}
         if stream.host.life != stream.life or ends & self.host.world.network.cut:
-            stream.breaks()  # as keepalive finds out
+            stream.break_off()  # as keepalive would notice
         self._hand_out()
 
     def _hand_out(self) -> None:

@@ -1,4 +1,4 @@
-"""Which rows each set has to have by its predicates and those above it, and whether it has them."""
+"""The rows that each set should have by its own predicates and those above it, and the check that it has them."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.judge import MirrorHistory, Timeline
 
 OTHERS = "no consumer continues at a set with other rows"
-#: Tables that are described nowhere yet have no rows that could be others.
+#: Offset 0: without any increment a set has no rows that could be wrong.
 NOTHING = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RowChoice:
-    """By what a set chooses itself, and what comes through to it."""
+    """How a broker set selects rows, and which rows reach it."""
 
     own: Admits
     all: Admits
 
 
 class RowJudge:
-    """Raises Violation. It knows what a set asked for and where, not what the product makes of it."""
+    """Judge of rows; raises Violation. It knows each set's requests, but not how the product handles them."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[str, str], RowChoice] = {}  # by set and snapshot above
-        self._here: dict[tuple[str, int], RowChoice] = {}  # by set and where its full data began
+        self._asked: dict[tuple[str, str], RowChoice] = {}  # by set, and snapshot of the set above
+        self._here: dict[tuple[str, int], RowChoice] = {}  # by set, and offset at which its full data began
 
     def on_choice(self, host: TierHost, own: Admits, upper: TierHost, snapshot: str) -> None:
-        """Note by what a set chooses in a snapshot of the one above."""
+        """Record how a set selects rows in a snapshot of the set above."""
         self._asked[host.name, snapshot] = RowChoice(own, intersect(own, self.admitted_at(upper)))
 
     def on_full_data(self, host: TierHost) -> None:
-        """Note that full data has begun, by the log or what is left of it."""
+        """Record that full data has begun, as the log or the restarted process shows."""
         business = host.business
         mirror = business.proposed.mirror if business is not None else None
         if mirror is not None and mirror.snapshot:
             self._here[host.name, mirror.begin] = self._asked[host.name, mirror.snapshot]
 
     def admitted_at(self, host: TierHost) -> Admits:
-        """Return which rows a set should have."""
+        """Return the rows that a set should have."""
         return self._choice_of(host).all
 
     def _choice_of(self, host: TierHost) -> RowChoice:
@@ -54,22 +54,22 @@ class RowJudge:
         if mirror is None:
             return RowChoice(EVERY, EVERY)
         if (host.name, mirror.begin) not in self._here:
-            self.on_full_data(host)  # it is committed a moment before its client hears of that
+            self.on_full_data(host)  # the record is committed a moment before its client is notified
         return self._here[host.name, mirror.begin]
 
-    def follows(self, host: TierHost, above: Admits) -> None:
-        """Judge a set that continues with the increments of one above."""
+    def on_follow(self, host: TierHost, above: Admits) -> None:
+        """Check a set that continues with increments of a set above."""
         business, known = host.business, self._choice_of(host)
         mirror = business.committed.mirror if business is not None else None
         if business is None or mirror is None:
             return
         found = intersect(known.own, above)
         if business.committed.next_offset > NOTHING:
-            agree(f"{host.name}", known.all, found, host.tables)
+            check_same_rows(f"{host.name}", known.all, found, host.tables)
         self._here[host.name, mirror.begin] = RowChoice(known.own, found)
 
-    def would_do(self, host: TierHost, upper: TierHost) -> bool:
-        """Whether a set above has the rows that a set has."""
+    def has_same_rows(self, host: TierHost, upper: TierHost) -> bool:
+        """Return whether a set above has the rows of a set."""
         known = self._choice_of(host)
         found = intersect(known.own, self.admitted_at(upper))
         return all(known.all[table] == found[table] for table in host.tables)
@@ -80,7 +80,7 @@ class RowJudge:
         if business is None or business.committed.mirror is None or not business.is_filled:
             return
         host.loop.counts["full data compared"] += 1
-        # what is committed becomes rows a moment later
+        # a committed change is materialised a moment later
         offset, rows, admits = business.materialised.offset, full_data(host), self.admitted_at(host)  # type: ignore[arg-type]
         fits = [line for line in known.may_be if _shown_row(line, offset, host.tables, admits) == rows]
         if not fits:
@@ -91,8 +91,8 @@ class RowJudge:
         known.may_be = fits
 
 
-def agree(who: str, before: Admits, here: Admits, tables: frozenset[int]) -> None:
-    """Raise Violation if a set has continued where the rows are others."""
+def check_same_rows(who: str, before: Admits, here: Admits, tables: frozenset[int]) -> None:
+    """Raise Violation if a set or consumer has continued where the rows differ."""
     for table in tables:
         if before[table] != here[table]:
             raise Violation(OTHERS, f"{who}: table {table} has {sorted(here[table])}, before {sorted(before[table])}")

@@ -1,4 +1,4 @@
-"""Rows with columns, the predicates that sets have, and which rows each of them takes, said without the product."""
+"""Rows with columns, the predicates of sets, and the rows that each predicate selects, without the product's code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from venus.codec.columns import Value, from_columns
 from venus.codec.row_bytes import Layout
 from venus.model import Column, Kind, LogicalType, TableSchema
 
-#: What predicates tell apart in a row: region and amount.
+#: Columns that predicates use: region and amount.
 Kinds = frozenset[int]
-#: The kinds of rows that exist, by table.
+#: For each table the indexes of the row kinds that a set admits.
 Admits = Mapping[int, Kinds]
 
 COLUMNS = (
@@ -29,7 +29,7 @@ SCHEMAS = {
 _KINDS: tuple[tuple[str | None, int | None], ...] = tuple(product(("EU", "US", None), (1, 5, None)))
 EVERY: Admits = {n: frozenset(range(len(_KINDS))) for n in (1, 2)}
 
-#: Two of them say the same in other words.
+#: Two of the predicates are equivalent.
 PREDICATES: dict[str, Callable[[str | None, int | None], bool]] = {
     "": lambda _region, _amount: True,
     "region = 'EU'": lambda region, _: region == "EU",
@@ -62,22 +62,22 @@ def _kind(number: int) -> int:
 
 @cache
 def _kind_of(row: bytes) -> int:
-    return _kind(int(row[row.rindex(b'"') + 2 :]))  # behind the tag and the length of the last column
+    return _kind(int(row[row.rindex(b'"') + 2 :]))  # the text after the tag and the length of the last column
 
 
 def table_of(key: bytes) -> int:
-    """Return the table in which a key is: those with an odd digit are in table 2."""
+    """Return the table of a key: keys with an odd digit are in table 2."""
     return 1 + int(key[-1:]) % 2
 
 
 def random_where(random: Random) -> dict[str, str]:
-    """Return the predicates of a set, by table."""
+    """Return random predicates of a set, by table."""
     chosen = {name: random.choice(tuple(PREDICATES)) for name in NAMES.values() if random.random() < 0.6}
     return {name: text for name, text in chosen.items() if text}
 
 
 def find_admitted(where: Mapping[str, str]) -> Admits:
-    """Return the kinds of rows that predicates take."""
+    """Return the kinds of rows that satisfy the predicates."""
     return {
         n: frozenset(i for i, kind in enumerate(_KINDS) if PREDICATES[where.get(name, "")](*kind))
         for n, name in NAMES.items()
@@ -85,12 +85,12 @@ def find_admitted(where: Mapping[str, str]) -> Admits:
 
 
 def intersect(one: Admits, other: Admits) -> Admits:
-    """Return what passes two sets, one below the other."""
+    """Return the kinds of rows that pass both of two sets."""
     return {n: one[n] & other[n] for n in one}
 
 
 def visible_rows(rows: Rows, admits: Admits) -> Rows:
-    """Return those of a source's rows that some set should have."""
+    """Return the source's rows of the admitted kinds."""
     if admits == EVERY:
         return rows
     return {key: row for key, row in rows.items() if _kind_of(row) in admits[table_of(key)]}

@@ -1,4 +1,4 @@
-"""Find the first history that shows that a rule is missing: `python -m tests.simulation.tiers.search [WORDS]`."""
+"""Find the first history that breaks without a rule: `python -m tests.simulation.tiers.search [WORDS]`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def violation(seed: int) -> str | None:
 
 
 def first_violation(rule: Rule, seeds: range) -> tuple[int, str] | None:
-    """Return the first seed in which an invariant breaks without the rule, and which; None = there is none."""
+    """Return the first seed whose history breaks without the rule, and the broken invariant; None if none breaks."""
     with apply_edits(rule.edits):
         for seed in seeds:
             if (broken := violation(seed)) is not None:

@@ -1,4 +1,4 @@
-"""A source with two tables, whose history can fork: it is set back to an earlier state, and other changes follow."""
+"""A source with two tables, whose history can fork: an earlier state is restored, and other changes follow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from venus.wire import change_pb2
 
 
 class TieredSource(Source):
-    """Keys with an odd digit are in table 2."""
+    """Source with two tables: keys with an odd digit are in table 2."""
 
     tables = (1, 2)
 
@@ -20,22 +20,22 @@ class TieredSource(Source):
         return table_of(key)
 
     def fork(self) -> TieredSource:
-        """Return what it is now, as a source of its own with the same past."""
+        """Return a copy of the current state as a separate source with the same past."""
         twin = copy(self)
         for name in ("rows", "batches", "history", "_shipped", "_log"):
             setattr(twin, name, copy(getattr(self, name)))
         return twin
 
     def rows_at(self, sequence: int, tables: frozenset[int]) -> Rows | None:
-        """Return the rows of some tables as of a Sequence, None if no batch ends there."""
+        """Return the rows of some tables as of a Sequence, or None if no batch ends there."""
         if not sequence:
             return {}
-        known = self.history.get(sequence)  # none of -1
+        known = self.history.get(sequence)  # -1 has no entry
         return {key: row for key, row in known[1].items() if table_of(key) in tables} if known is not None else None
 
 
 class ColumnedSource(TieredSource):
-    """Its rows have columns, so that predicates can choose among them."""
+    """Source whose rows have columns, so that predicates can select among them."""
 
     def key(self, number: int) -> bytes:
         return columned.key_of(number)

@@ -1,8 +1,8 @@
-"""Rare states of sets in tiers, counted as the others are."""
+"""Rare states of sets in tiers that the simulation counts."""
 
 from __future__ import annotations
 
-#: Each is reached at least 20 times in 1,000 histories.
+#: Histories reach each of them at least 20 times in 1,000.
 RARE = (
     "a consumer died before it acknowledged",
     "a consumer lost its set",

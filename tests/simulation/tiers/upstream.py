@@ -1,4 +1,4 @@
-"""The product's look at a set above; what it asks takes virtual time."""
+"""The product's poller of a set above, whose requests take virtual time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tests.simulation.tiers.host import TierHost
 
 
-class SimulatedLook(UpstreamPoller):
-    """A look whose thread is the loop."""
+class SimulatedPoller(UpstreamPoller):
+    """A poller that runs in the loop."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class SimulatedLook(UpstreamPoller):
     ) -> None:
         super().__init__(reach, group, looked, pace)
         self._host = host
-        self._due = 0  # the newest question that is planned
+        self._due = 0  # number of the newest planned request
         self._asking = self._again = False
 
     def start(self) -> None:

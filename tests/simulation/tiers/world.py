@@ -1,4 +1,4 @@
-"""A home, tandem sets and access sets, a source and targets; one history from a seed."""
+"""A home, tandem sets and access sets, a source and targets; the seed determines the history."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from tests.simulation.tiers.source import ColumnedSource, TieredSource
 from venus.broker.snapshot import reading
 
 CONVERGED_WITHIN_S = 60.0
-#: A chunk has a row or two, so that filling takes several steps.
+#: A chunk has one or two rows, so that a fill takes several steps.
 CHUNK_BYTES = 60
 
 
 class HomeView:
-    """View of the world for producers: they know only the home set."""
+    """View of the world for producers, which know only the home set."""
 
     def __init__(self, world: TierWorld) -> None:
         self.loop, self.network, self.judge, self.hosts = world.loop, world.network, world.judge, {"home": world.home}
         self.producers_fail = world.producers_fail
 
     def on_the_way(self, body: bytes) -> bytes:
-        """Return what arrives of a half message."""
+        """Return a half message as it arrives."""
         return body
 
 
 class TierWorld:
-    """Two levels below the home, or one."""
+    """Two levels of sets below the home, or one."""
 
     slowest_s = 0.0
 
@@ -48,17 +48,18 @@ class TierWorld:
         self.judge = TierJudge(self)
         self.rate = random.choice((0.5, 1.0, 3.0))
         self.producers_fail = random.choice((0.0, 0.3))
-        #: Three histories in seven have predicates, of which nothing else decides.
+        #: Whether sets have predicates: three histories in seven, independent of all other choices.
         self.has_predicates, self.chooser = seed % 7 > 3, Random(f"predicates {seed}")
         self.loses_disks = seed % 10 == 8
-        #: One of them has a target of an older version, too, and sets that are filled where those below are.
+        #: Whether there is a target of an older version, and sets are filled at the offset of those below: one in
+        #: seven.
         self.has_older = seed % 7 == 6
-        self.quiet_until = 0.0  # no application writes before
+        self.quiet_until = 0.0  # time before which no application writes
         self.timeline = self.new_timeline()
         self.timelines = [self.timeline]
         self.backup: tuple[Families, TieredSource, Timeline] | None = None
         self.foreign: MemoryDisk | None = None  # the home's disk, while another network is at its address
-        self.interruptions: list[int] = []  # so many chunks into a fill, the next one last
+        self.interruptions: list[int] = []  # number of chunks before each interruption of a fill, the next one last
         self.is_healed = False
         self.put_back: Callable[[], None] = lambda: None
         self.producers: list[Producer] = []
@@ -100,7 +101,7 @@ class TierWorld:
 
     @property
     def source(self) -> TieredSource:
-        """The source, as it is now."""
+        """Return the current source."""
         return self.timeline.source
 
     def new_timeline(self) -> Timeline:
@@ -109,7 +110,7 @@ class TierWorld:
         return Timeline(kind(self.loop.random))
 
     def begin_timeline(self, timeline: Timeline) -> None:
-        """Have another history from now on."""
+        """Begin another history."""
         self.end_producers()
         self.timeline = timeline
         self.timelines.append(timeline)
@@ -118,7 +119,7 @@ class TierWorld:
             consumer.on_fork(timeline)
 
     def end_producers(self) -> None:
-        """Kill every upper adapter."""
+        """Kill every upper adapter process."""
         for producer in self.producers:
             producer.end()
 
@@ -135,7 +136,7 @@ class TierWorld:
     # -- a history -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Let faults happen, end them, wait until all have everything; judge it."""
+        """Run faults, end them, wait until all have everything, and check the result."""
         with patch.object(reading, "_CHUNK_BYTES", CHUNK_BYTES), patch.object(reading, "_CHUNK_BYTES_MIN", 1):
             self._run()
 
@@ -153,14 +154,14 @@ class TierWorld:
         self.producers_fail = 0.0
         self.end_producers()
         self.loop.run_until(self.loop.now + 2.0)
-        self.rate = 3.0  # a set that is ahead of the home finds out once the home has come so far
-        self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.came_past)
+        self.rate = 3.0  # a set that is ahead of the home notices it once the home reaches its offset
+        self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.has_home_overtaken)
         self.rate = 0.0
         if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.has_converged):
             raise Violation("all sets are complete within 60 s", self._standing())
         if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.have_consumers_all_rows):
             raise Violation("all targets are complete within 60 s", self._standing())
-        if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.at_nearest):
+        if not self.loop.run_until(self.loop.now + CONVERGED_WITHIN_S, self.judge.are_at_nearest):
             raise Violation("every set returns to the nearest upstream set", self._standing())
         self.judge.check_final_state()
 

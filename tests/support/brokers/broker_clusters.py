@@ -64,7 +64,7 @@ class ClusterMember(BrokerProcess):
 
 
 class BrokerCluster:
-    """Brokers a, b, c of one cluster.
+    """Brokers a, b and c of one cluster.
 
     The lease of a broker that is killed ends at once, unless the test chooses how long leases last.
     """
@@ -85,7 +85,7 @@ class BrokerCluster:
         if authority is not None:
             authority.issue("member", "broker", hosts=HOSTS)
         self._matching = matching or MatchingSettings()
-        self._listen = listen or {}  # ports that stay the same when a broker is started again
+        self._listen = listen or {}  # ports that stay the same when a broker is restarted
         self._options, self._broker = cluster, {**CAREFREE, **(broker or {})}
         self._ends_leases = "lease_s" not in cluster
         self.brokers: dict[str, BrokerProcess] = {}
@@ -93,7 +93,7 @@ class BrokerCluster:
             self.start(name)
 
     def start(self, name: str) -> BrokerProcess:
-        """Start a broker, or start it again."""
+        """Start or restart a broker."""
         own = {**self._broker, **({"listen": f"127.0.0.1:{self._listen[name]}"} if name in self._listen else {})}
         chosen = settings(self.folder / name, **own).model_copy(update={"matching": self._matching})
         if self._authority is not None:
@@ -121,15 +121,15 @@ class BrokerCluster:
                 client.revoke(found.lease)
 
     def configure(self, **cluster: Any) -> None:
-        """Have other options of [cluster] from the next start of a broker on."""
+        """Use other options of [cluster] from the next start of a broker on."""
         self._options |= cluster
 
     def reconfigure(self, **broker: Any) -> None:
-        """Have other options of [broker] from the next start of a broker on."""
+        """Use other options of [broker] from the next start of a broker on."""
         self._broker |= broker
 
     def config(self, of: str = "x") -> Path:
-        """Return a configuration for commands, with id and data directory of one broker."""
+        """Write a configuration for commands, with id and data directory of one broker."""
         file = self.folder / "venus.toml"
         reach = json.dumps([broker.address for broker in self.brokers.values()])
         file.write_text(
@@ -139,7 +139,7 @@ class BrokerCluster:
         return file
 
     def venus(self, *arguments: str, code: int | None = 0, timeout_s: float = 120, of: str = "x") -> tuple[str, str]:
-        """Run a command as an operator does; return what it says."""
+        """Run a command as an operator does; return its output."""
         return self.venus_at(self.config(of), *arguments, code=code, timeout_s=timeout_s)
 
     def venus_at(self, config: Path, *arguments: str, code: int | None = 0, timeout_s: float = 120) -> tuple[str, str]:
@@ -156,27 +156,27 @@ class BrokerCluster:
         return done.stdout, done.stderr
 
     def record(self, business: str = BUSINESS) -> Leadership:
-        """Return what etcd has of a business."""
+        """Return the record of a business in etcd."""
         with contextlib.closing(EtcdCoordinator(self.etcd.addresses, self.name, timeout_s=60.0)) as coordinator:
             found = coordinator.read(business)
         assert found is not None
         return found
 
     def in_sync(self) -> set[str]:
-        """Return the brokers that have everything."""
+        """Return the names of the brokers that are in sync."""
         return {member.broker for member in self.record().in_sync}
 
     def address(self, name: str) -> str:
-        """Return where a client who may do everything finds a broker."""
+        """Return the address of a broker for a client with all roles."""
         return self.reach([self.brokers[name].address])
 
     def reach(self, addresses: Iterable[str]) -> str:
-        """Return where such a client finds several brokers."""
+        """Return the addresses of several brokers for such a client."""
         text = ",".join(addresses)
         return text if self._authority is None else self._authority.address(text, "all", *EVERYTHING)
 
     def connect_producer(self, last_batch: int = 0) -> tuple[str, Producer, broker_pb2.InitAck]:
-        """Return the leader's name and a producer there, as soon as one lets it in."""
+        """Return the leader's name and a connected producer, as soon as it admits one."""
         end, error = time.monotonic() + FAIL_OVER_S, ""
         while time.monotonic() < end:
             names = {broker.address: name for name, broker in self.brokers.items() if broker.alive}
@@ -216,7 +216,7 @@ class BrokerCluster:
 
 
 class Writer:
-    """Commits batch after batch with the leader, and knows what was acknowledged."""
+    """Commits batch after batch at the leader, and records the acknowledged ones."""
 
     def __init__(self, cluster: BrokerCluster) -> None:
         self.cluster = cluster
@@ -225,7 +225,7 @@ class Writer:
         self.leader, self.producer, _ = cluster.connect_producer()
 
     def reconnect(self) -> None:
-        """Find the leader, and decide what is undecided, as the upper adapter does: again if the leader moves again."""
+        """Find the leader and decide undecided batches, as the upper adapter does; retry if the leader changes."""
         end = time.monotonic() + FAIL_OVER_S
         while True:
             try:
@@ -248,7 +248,7 @@ class Writer:
         self.acknowledged = max([ack.last_batch, *(found.batch_no for found in ack.undecided)])
 
     def write(self, batches: int, rows: int = 10) -> None:
-        """Commit so many batches."""
+        """Commit this many batches."""
         last = self.acknowledged + batches
         while self.acknowledged < last:
             message = half(self.acknowledged + 1, rows=rows)
@@ -264,7 +264,7 @@ class Writer:
 
 
 class SteadyWriter:
-    """Writes batch after batch in a thread, and knows how long each took; the writer must not be used meanwhile."""
+    """Writes batch after batch in a thread and records the time of each; the writer must not be used meanwhile."""
 
     def __init__(self, writer: Writer, rows: int = 10) -> None:
         self._writer, self._rows = writer, rows
@@ -275,7 +275,7 @@ class SteadyWriter:
 
     @property
     def refusals(self) -> list[str]:
-        """Return the errors that say that too few replicas are in sync."""
+        """Return the errors about too few replicas in sync."""
         return [error for error in self._writer.errors if "are needed" in error]
 
     def longest_s(self, first: int) -> float:
@@ -306,11 +306,11 @@ class SteadyWriter:
 
 
 def bodies(last: int, rows: int) -> list[bytes]:
-    """Return the bodies that a writer's batches 1 to ``last`` have."""
+    """Return the bodies of a writer's batches 1 to ``last``."""
     return [half(n, rows=rows).body for n in range(1, last + 1)]
 
 
 def totals(address: str) -> dict[int, RowTotals]:
-    """Return the broker's own account of its full data."""
+    """Return the broker's own totals of its full data."""
     with SnapshotClient(address) as snapshots:
         return snapshots.totals(snapshots.open(BUSINESS).snapshot_id)

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority of the test's own, and what is wrong with certificates in the world."""
+"""Certificates for tests: an authority of the test's own, and certificates with usual faults."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from venus.rpc.address import BrokerAddress, ClientCredentials
 from venus.security.authority import create_authority, issue_certificate
 
 HOSTS = ("localhost", "127.0.0.1")
-#: Of an authority: its certificates may be older than a test.
+#: Validity of an authority in days, so that its certificates may be older than a test.
 AGE_DAYS = 10
 EVERYTHING = ("producer(*)", "consumer(*, *)", "operator")
 
 
 class Authority:
-    """A folder with an authority, a broker's certificate, and those that a test asks for."""
+    """A folder with an authority, a broker's certificate, and those that a test requests."""
 
     def __init__(self, folder: Path, *, hosts: tuple[str, ...] = HOSTS) -> None:
         self.folder = folder
@@ -46,13 +46,13 @@ class Authority:
         age_days: int = 0,
         days: int = 30,
     ) -> Path:
-        """Make a certificate; one that is older than its days has expired."""
+        """Issue a certificate; one that is older than its days has expired."""
         then = datetime.now(UTC) - timedelta(days=age_days)
         made, _ = issue_certificate(self.folder, name, then, roles=roles, hosts=hosts, days=days, replace=replace)
         return made
 
     def security(self, name: str = "broker", **options: Any) -> SecuritySettings:
-        """Return the [security] of a broker."""
+        """Return the [security] section of a broker."""
         own = {"certificate": str(self.folder / f"{name}.crt"), "key": str(self.folder / f"{name}.key"), "ca": self.ca}
         return SecuritySettings(**(own | options))
 
@@ -62,7 +62,7 @@ class Authority:
         return Settings(broker=broker, security=self.security(**options))
 
     def proof(self, name: str, *roles: str) -> ClientCredentials:
-        """Return what a client with these roles shows."""
+        """Return the credentials of a client with these roles."""
         path = self.folder / f"{name}.crt"
         if not path.exists():
             self.issue(name, *roles)
@@ -74,7 +74,7 @@ class Authority:
 
 
 def self_signed(folder: Path) -> tuple[str, str]:
-    """Make a certificate that vouches for itself, as many services make one at their first start."""
+    """Make a self-signed certificate, as many services do at their first start."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
@@ -107,7 +107,7 @@ def token_file(path: Path, *lines: str) -> str:
 
 
 def serial(address: str) -> str:
-    """Return the certificate that a new connection is shown."""
+    """Return the serial number of the certificate that a new connection gets."""
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -117,7 +117,7 @@ def serial(address: str) -> str:
 
 
 class Answer(NamedTuple):
-    """What an HTTP server said."""
+    """Answer of an HTTP server."""
 
     code: int
     text: str
@@ -125,7 +125,7 @@ class Answer(NamedTuple):
 
 
 def get(address: str, path: str, proof: ClientCredentials, authorization: str = "") -> Answer:
-    """Ask a page over TLS."""
+    """Request a page over TLS."""
     context = ssl.create_default_context(cafile=proof.ca)
     if proof.certificate:
         context.load_cert_chain(proof.certificate, proof.key)

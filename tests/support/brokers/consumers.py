@@ -1,4 +1,4 @@
-"""Consumers for tests: at a real broker, with the rows of what they were given, or with credit given by hand."""
+"""Consumers for tests: at a real broker, with the rows that they received, or with credit granted by hand."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Rows = dict[tuple[int, bytes], bytes]
 
 
 def subscriber(broker: RunningBroker, **options: Any) -> Subscriber:
-    """Return a consumer of group g, with room for a mebibyte."""
+    """Return a consumer of group g with a credit of one MiB."""
     return Subscriber(broker.address, BUSINESS, "g", **{"credit_bytes": 1 << 20, **options})
 
 
 def rows_of(tables: Any) -> Rows:
-    """Return the rows of tables of a batch, deleted ones as empty rows."""
+    """Return the rows of a batch's tables; a deleted row is empty."""
     return {
         (table.table_id, record_id): row
         for table in tables
@@ -51,17 +51,17 @@ def rows_in(bodies: list[bytes]) -> Rows:
 
 
 def is_materialised(broker: RunningBroker, offset: int) -> bool:
-    """Whether the full data has everything before an offset."""
+    """Return whether the full data has everything below an offset."""
     return business_status(broker.address).materialised_offset >= offset
 
 
 def consumer_status(broker: RunningBroker) -> broker_pb2.ConsumerStatus:
-    """Return what the broker says of its first consumer."""
+    """Return the broker's status of its first consumer."""
     return next(c for c in business_status(broker.address).consumers if c.group == "g")
 
 
 class RawConsumer:
-    """A consumer's stream that gives credit only on demand."""
+    """A consumer's stream that grants credit only on request."""
 
     def __init__(self, address: str, **fields: Any) -> None:
         self._channel = open_channel(address)

@@ -1,4 +1,4 @@
-"""The broker's delivery side for the tests of adapters, as fixtures: a conftest or a module imports what it needs."""
+"""Fixtures with the delivery side of a broker for the tests of adapters; a conftest or a module imports them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.brokers.real_broker import RealBroker
 
 @pytest.fixture
 def broker() -> Iterator[FakeDelivery]:
-    """Start a broker that delivers what a test has put into it."""
+    """Start a fake broker that delivers what a test has put into it."""
     fake = FakeDelivery()
     fake.start()
     yield fake
@@ -23,13 +23,13 @@ def broker() -> Iterator[FakeDelivery]:
 
 @pytest.fixture
 def feed(broker: FakeDelivery) -> Feed:
-    """Write cuts, and know what they amount to."""
+    """Write cuts, and keep the rows that result from them."""
     return Feed(broker)
 
 
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[RealBroker]:
-    """Start a broker with a store."""
+    """Start a real broker."""
     started = RealBroker(tmp_path / "data")
     yield started
     started.stop()

@@ -1,7 +1,7 @@
-"""The delivery side of a broker, in memory, over real gRPC: for tests of consumers that need to steer what they get.
+"""The delivery side of a broker in memory, over real gRPC, for tests of consumers that must control what they receive.
 
-It keeps increments and full data, honours credit roughly, and counts what was asked of it. It can trim, expire a
-snapshot, and hold delivery back.
+It keeps increments and full data, honours credit roughly, and counts requests. It can trim, expire a snapshot, and hold
+back delivery.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
     acknowledged: dict[str, int] = field(default_factory=dict)
     pinned: dict[str, PinnedSnapshot] = field(default_factory=dict)
     splits_read: int = 0
-    #: How much SumSnapshot is wrong: rows too many, bits of the digest.
+    #: Error of SumSnapshot: additional rows, and flipped bits of the digest.
     sums_off: tuple[int, int] = (0, 0)
     snapshots_opened: int = 0
-    #: Called behind each new snapshot.
+    #: Called after each new snapshot.
     after_snapshot: Callable[[], None] = lambda: None
-    #: Nothing at or behind this offset is delivered.
+    #: Nothing at or after this offset is delivered.
     hold_from: int | None = None
     address: str = ""
 
@@ -61,7 +61,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
         self.changed = threading.Condition()
         self.stopping = False
 
-    # -- the test's side ---------------------------------------------------------------------------------------------
+    # -- the tests' interface ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self.server = grpc.server(futures.ThreadPoolExecutor(32))
@@ -252,7 +252,7 @@ class FakeDelivery(broker_pb2_grpc.DeliveryServicer):
 def _splits(table_id: int, keys: list[bytes], wanted: int) -> list[broker_pb2.Split]:
     step = max(1, -(-len(keys) // wanted))
     bounds = [b"", *keys[step::step], b""]
-    share = min(step, len(keys))  # 0 for an empty table, as at the broker
+    share = min(step, len(keys))  # 0 for an empty table, as in the real broker
     return [
         broker_pb2.Split(table_id=table_id, low=low, high=high, rows_estimate=share) for low, high in pairwise(bounds)
     ]

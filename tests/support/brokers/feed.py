@@ -1,4 +1,4 @@
-"""Writes a source's history for tests: cuts of changes go to a broker, and into a model of what must come out."""
+"""Writes a source's history for tests: cuts of changes go to a broker, and into a model of the expected rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Row = tuple[Value, ...]
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one key; `row` None = deleted, else the columns that are not in the key."""
+    """A change of one key; `row` has the columns outside the key, or is None for a deletion."""
 
     table: int
     key: Key
@@ -70,7 +70,7 @@ def make_referring_schema(schema: TableSchema, column_name: str, to: TableSchema
 def section(
     schema: TableSchema, changes: Sequence[Change], *, inserts_only: bool = False, first_read: bool = False
 ) -> TableChanges:
-    """Encode changes of one table, all at once: a call of the codec costs half a millisecond, however many rows."""
+    """Encode changes of one table in one call, because each call of the codec takes half a millisecond."""
     layout = Layout.of(schema)
     full = [c.key + c.row for c in changes if c.row is not None]
     bare = [c.key for c in changes if c.row is None]
@@ -90,7 +90,7 @@ def section(
 
 
 class Broker(Protocol):
-    """What a feed needs of a broker, a real one or not."""
+    """The methods that a feed needs of a broker, a real or a fake one."""
 
     address: str
 
@@ -102,7 +102,7 @@ class Broker(Protocol):
 
 @dataclass
 class Feed:
-    """One business."""
+    """The source's history of one business."""
 
     broker: Broker
     schemas: dict[int, TableSchema] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Feed:
     _fresh: list[TableSchema] = field(default_factory=list)
 
     def describe(self, *schemas: TableSchema) -> None:
-        """Name table versions with the next batch."""
+        """Send table versions with the next batch."""
         for schema in schemas:
             self.schemas[schema.table_id] = schema
             self.model.setdefault(schema.table_id, {})
@@ -141,9 +141,9 @@ class Feed:
             batches[-1].append(one)
         first = self.batch_no + 1
         for number, content in enumerate(batches):
-            self._batch(content, first, end=number == len(batches) - 1)
+            self._make_batch(content, first, end=number == len(batches) - 1)
 
-    def _batch(self, content: Sequence[TableChanges], cut: int, *, end: bool) -> None:
+    def _make_batch(self, content: Sequence[TableChanges], cut: int, *, end: bool) -> None:
         self.batch_no += 1
         count = sum(s.count for s in content)
         fresh, self._fresh = tuple(self._fresh), []
@@ -197,7 +197,8 @@ def deletion(key: int | str, *, table: int = 1) -> Change:
     return Change(table, (str(key),), None)
 
 
-# -- the target's side -------------------------------------------------------------------------------------------------
+# -- the target
+# ----------------------------------------------------------------------------------------------------------
 
 
 def settings_for(
@@ -223,7 +224,7 @@ def query(url: str, text: str, params: Sequence[object] = ()) -> list[tuple[Any,
 
 
 def rows_at(url: str, schema: TableSchema, namespace: str = "shop") -> dict[Key, Row]:
-    """Read a target table as text, the way the model has it."""
+    """Read a target table as text, in the form of the model."""
     names = [c.name for c in schema.wire_columns]
     columns = ", ".join(f'"{n}"::text' for n in names)
     width = len(schema.key)
@@ -232,7 +233,7 @@ def rows_at(url: str, schema: TableSchema, namespace: str = "shop") -> dict[Key,
 
 
 def following(settings: Settings, name: str) -> AbstractContextManager[list[ApplyReport]]:
-    """Run the loop of a target; what it raises is raised here."""
+    """Run the loop of a target; raise its errors in the test."""
     return run_loop(lambda stop, report: run_apply(settings, name, stop, report))
 
 

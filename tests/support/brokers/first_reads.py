@@ -1,4 +1,4 @@
-"""A first read of a table under writers, cut by cut, as capture sends it."""
+"""A first read of a table under writers, sent cut by cut as capture does."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class FirstRead:
         self._feed, self._random, self._chunk_rows = feed, random_, chunk_rows
         self._source: dict[Key, Row] = {(str(i),): (f"row {i}", str(i)) for i in range(0, 2 * rows, 2)}
         self._last, self._end = -1, 2 * rows
-        #: The offset behind the last row, once it was sent.
+        #: The offset after the last row, once it was sent.
         self.end: int | None = None
 
     def send_all(self) -> None:
-        """Send every cut that is left."""
+        """Send all remaining cuts."""
         while self.end is None:
             self.send_cut()
 

@@ -1,7 +1,7 @@
-"""Brokers in processes that are forked from a server which has everything imported: one starts in a tenth of a second.
+"""Brokers in processes that are forked from a server which has imported everything: a start takes a tenth of a second.
 
-They run the product's own `serve`. What a test puts between it and the machine (a clock that jumps, a note of what is
-synced) is a preparation that the new process carries out first; the product has no seam for it.
+They run the product's own `serve`. A test may pass a preparation that the new process runs first, such as a clock that
+jumps or a note of what is synced; the product has no hook for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _context.set_forkserver_preload(["tests.support.brokers.forked_brokers", "tests.
 
 
 class ForkedBroker:
-    """`serve` in a forked process; what it says goes to `log`, its process id to `begun` before it does anything."""
+    """`serve` in a forked process; its output goes to `log`, and its process id to `begun` before anything else."""
 
     def __init__(
         self,
@@ -64,22 +64,22 @@ class ForkedBroker:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return its process id."""
         assert self._process.pid is not None
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether its process is there."""
+        """Return whether its process is there."""
         return self._process.is_alive()
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended."""
+        """Return its exit code, or None while it runs."""
         return self._process.exitcode
 
     def output(self, nbytes: int = 4000) -> str:
-        """Return the end of its log, which earlier processes may have written to."""
+        """Return the end of its log, to which earlier processes may have written."""
         return self.log.read_text("utf-8", "replace")[-nbytes:] if self.log.exists() else ""
 
     def send(self, number: signal.Signals) -> None:
@@ -87,13 +87,13 @@ class ForkedBroker:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL."""
-        with contextlib.suppress(ProcessLookupError):  # it has ended this moment
+        """Send SIGKILL."""
+        with contextlib.suppress(ProcessLookupError):  # the process has ended at this moment
             self.send(signal.SIGKILL)
         self._process.join(STOP_S)
 
     def stop(self) -> int | None:
-        """SIGTERM; return the exit code."""
+        """Send SIGTERM; return the exit code."""
         if self.alive:
             self.send(signal.SIGTERM)
         self._process.join(STOP_S)
@@ -101,13 +101,13 @@ class ForkedBroker:
         return self.exit_code
 
     def limit_files(self, nbytes: int | None) -> None:
-        """Let no file of the process grow beyond this size: what a full disk or a quota is to a store."""
+        """Limit the size of the process's files, as a full disk or a quota does."""
         most = psutil.RLIM_INFINITY
         psutil.Process(self.pid).rlimit(psutil.RLIMIT_FSIZE, (most if nbytes is None else nbytes, most))
 
 
 def start_supervised(*arguments: Any) -> ForkedBroker:
-    """Start a broker until it is up, as a supervisor does: one that finds no etcd ends and asks to be tried again."""
+    """Start a broker until it serves, as a supervisor does: a broker that finds no etcd ends and asks for a retry."""
     end = time.monotonic() + SUPERVISED_S
     while True:
         try:
@@ -118,7 +118,7 @@ def start_supervised(*arguments: Any) -> ForkedBroker:
 
 
 class DidNotStart(AssertionError):
-    """A broker that ended before it served; the text is what it said."""
+    """A broker ended before it served; the text is its output."""
 
     def __init__(self, said: str, exit_code: int | None) -> None:
         super().__init__(said)

@@ -1,4 +1,4 @@
-"""How long a batch takes from set to set: a reader at each notes when it sees which offset."""
+"""Delay of a batch from set to set: a reader at each set records when it receives which offset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from venus.rpc.subscriber import Subscriber
 
 
 class Reader:
-    """Notes when each batch can be read at a set."""
+    """Records when each batch can be read at a set."""
 
     def __init__(self, address: str) -> None:
         self.seen: dict[int, float] = {}
@@ -29,7 +29,7 @@ class Reader:
                 self.seen[increment.base_offset] = time.monotonic()
 
     def close(self) -> None:
-        """End it."""
+        """Stop the reader."""
         self._stop.set()
         self._thread.join()
         self._subscriber.close()
@@ -37,7 +37,7 @@ class Reader:
 
 @contextmanager
 def reading(addresses: Mapping[str, str]) -> Iterator[dict[str, Reader]]:
-    """Read at every set for as long as the block runs."""
+    """Read at every set within the block."""
     with ExitStack() as stack:
         readers = {}
         for name, address in addresses.items():
@@ -47,12 +47,12 @@ def reading(addresses: Mapping[str, str]) -> Iterator[dict[str, Reader]]:
 
 
 def hop_ms(upper: Reader, lower: Reader) -> list[float]:
-    """Return for every batch that both saw how much later the lower set had it, in milliseconds."""
+    """Return the delay of the lower set in milliseconds, for every batch that both readers received."""
     both = upper.seen.keys() & lower.seen.keys()
     return [1000 * max(0.0, lower.seen[offset] - upper.seen[offset]) for offset in both]
 
 
 def format_times(what: str, values: Sequence[float], unit: str = "ms") -> str:
-    """Return p50, p99 and the largest of some values, as a line."""
+    """Return median, 99th percentile and maximum of some values, as a line."""
     cuts = statistics.quantiles(values, n=100, method="inclusive") if len(values) > 1 else [*values] * 99
     return f"{what:<24} {cuts[49]:>8,.1f} {cuts[98]:>8,.1f} {max(values):>8,.1f} {unit}  ({len(values):,})"

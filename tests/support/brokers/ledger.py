@@ -1,6 +1,6 @@
-"""What a broker holds for a business, checked while it is read: nothing doubled, missing or out of order.
+"""A broker's data of a business, checked while it is read: nothing doubled, missing or out of order.
 
-Two independent ways to the same rows: the increments from offset 0, folded here, and the broker's own full data.
+The same rows are read in two independent ways: the increments from offset 0, folded here, and the broker's full data.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ def _apply(rows: dict[bytes, tuple[int, Row]], section: TableChanges, sequence: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Everything that consumers of a business can see."""
+    """Everything that consumers of a business can read."""
 
     batches: list[Batch]
     tables: Tables
     schemas: dict[str, TableSchema]  # the newest version of each table, by table name
     versions: dict[tuple[int, int], TableSchema]
-    digests: list[int]  # of each batch as it was delivered
+    digests: list[int]  # of each delivered batch
 
     def values(self, table: str) -> Values:
-        """Return a table's rows as canonical text: columns of the key -> the other columns."""
+        """Return a table's rows as canonical text: key columns -> other columns."""
         found: Values = {}
         table_id = self.schemas[table].table_id
         for key, (version, row) in self.tables.get(table_id, {}).items():
@@ -79,9 +79,9 @@ class Ledger:
 
 
 def read_ledger(address: str, business: str = "main", *, holder: str = "ledger") -> Ledger:
-    """Read all of it up to one offset, fold it, and compare the fold with the broker's full data at that offset.
+    """Read everything up to one offset, fold it, and compare the result with the broker's full data at that offset.
 
-    With a `holder` a cluster sends the reader to the leader; without one, each replica answers for itself.
+    With a `holder` a cluster redirects the reader to the leader; without one, each replica answers itself.
     """
     with SnapshotClient(address) as snapshots:
         snapshot = snapshots.open(business, holder=holder)

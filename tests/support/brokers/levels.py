@@ -1,4 +1,4 @@
-"""Three levels of two broker sets each, a source and two targets: processes that are killed, lines that are cut.
+"""Three levels of two broker sets each, a source and two targets: the test kills processes and cuts connections.
 
 hq  <- second        core: hq is the home, second mirrors it
 north, south         tandem, each below both core sets
@@ -32,7 +32,7 @@ from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.upper.capture import run_capture_fill
 from venus.config import BrokerSettings, CaptureSettings, Settings, SourceSettings, TargetSettings
 
-#: By set: tier, level, and the sets it pulls from, nearest first.
+#: For each set: tier, level, and the sets it may pull from, nearest first.
 SETS: Mapping[str, tuple[str, int, tuple[str, ...]]] = {
     "hq": ("core", 0, ()),
     "second": ("core", 0, ("hq",)),
@@ -42,7 +42,7 @@ SETS: Mapping[str, tuple[str, int, tuple[str, ...]]] = {
     "west": ("access", 2, ("south", "north")),
 }
 LEVELS = (("hq", "second"), ("north", "south"), ("east", "west"))
-#: By target: the access sets, nearest first.
+#: For each target: the access sets, nearest first.
 TARGETS = {"a": ("east", "west"), "b": ("west", "east")}
 KEYS = 400
 WRITERS = 3
@@ -56,7 +56,7 @@ TABLES = (
     "INSERT INTO items SELECT n, nextval('versions') FROM generate_series(1, 200) n",
     "INSERT INTO marks VALUES ('newest', 0)",
 )
-#: Each version is written once at the source; so it is put once and taken away once at a target.
+#: The source writes each version of a row once, so a target inserts it once and removes it once.
 AUDIT = (
     "CREATE SCHEMA audit",
     "CREATE TABLE audit.applied (id int, version bigint, put bool, took interval)",
@@ -74,7 +74,7 @@ TOOK = "SELECT extract(epoch FROM took) FROM audit.applied WHERE put"
 
 
 class BrokerLevels:
-    """The sets of all levels, their source and targets. Each connection has a proxy of its own."""
+    """The sets of all levels, their source and targets. Each connection has its own proxy."""
 
     def __init__(self, folder: Path, source: str, targets: Mapping[str, str]) -> None:
         self.folder, self.source, self.targets = folder, source, targets
@@ -84,7 +84,7 @@ class BrokerLevels:
         self.lines = {link: Proxy(self.at[link[1]]) for link in (*links, ("capture", "hq"))}
         self.brokers: dict[str, BrokerProcess] = {}
         self.clients: dict[str, subprocess.Popen[Any]] = {}
-        #: By set: where its queue begins.
+        #: For each set: the first offset of its queue.
         self.began_at: dict[str, int] = {}
         self._marks = 0
         self._source = psycopg2.connect(libpq(source))
@@ -103,7 +103,7 @@ class BrokerLevels:
         )
 
     def begin(self, client: str) -> None:
-        """Start capture, or what applies to a target, as a process."""
+        """Start capture, or the apply loop of a target, as a process."""
         part = ["--capture-only"] if client == "capture" else ["--apply-only", "--target", client]
         with (self.folder / f"{client}.log").open("ab") as log:
             self.clients[client] = forked.popen(
@@ -114,7 +114,7 @@ class BrokerLevels:
             )
 
     def kill(self, client: str) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.clients[client].kill()
         self.clients[client].wait()
 
@@ -141,7 +141,7 @@ class BrokerLevels:
         return path
 
     def follow(self) -> None:
-        """Install, load both targets from their access sets, and begin to follow."""
+        """Install, load both targets from their access sets, and start to follow."""
         for statement in TABLES:
             query(self.source, statement)
         capture = self.settings("capture")
@@ -163,7 +163,7 @@ class BrokerLevels:
         self.began_at = {name: business_status(address).log_start for name, address in self.at.items()}
 
     def close(self) -> None:
-        """End everything."""
+        """Stop all processes."""
         for client in self.clients:
             self.kill(client)
         for broker in self.brokers.values():
@@ -176,7 +176,7 @@ class BrokerLevels:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Let writers work; each version is written once."""
+        """Let writers work within the block; each version is written once."""
         stop, errors = threading.Event(), list[BaseException]()
         threads = [threading.Thread(target=self._write, args=(n, stop, errors)) for n in range(WRITERS)]
         for thread in threads:
@@ -207,19 +207,19 @@ class BrokerLevels:
             connection.close()
 
     def mark(self) -> Callable[[str], bool]:
-        """Write a mark; the answer says whether a target has it."""
+        """Write a mark; return a function that says whether a target has it."""
         self._marks += 1
         number = self._marks
         self._source.cursor().execute("UPDATE marks SET number = %s", (number,))
         return lambda target: bool(query(self.targets[target], "SELECT number FROM marks")[0][0] >= number)
 
     def level(self) -> None:
-        """Wait until a mark that is written now is at every target."""
+        """Wait until every target has a mark that is written now."""
         has = self.mark()
         for target in self.targets:
             eventually(partial(has, target), timeout_s=SURE_S)
 
     def rows(self, url: str) -> list[tuple[Any, ...]]:
-        """Return every row, at the source or at a target."""
+        """Return all rows of the source or of a target."""
         items = "SELECT id, version, written AT TIME ZONE 'UTC' FROM items ORDER BY id"
         return query(url, items) + query(url, "SELECT * FROM marks")

@@ -1,4 +1,4 @@
-"""Broker sets for tests: homes and mirrors, each one broker, in threads of the test or in processes."""
+"""Broker sets for tests: homes and mirrors of one broker each, in threads of the test or in processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def settings_of(
     near: dict[str, tuple[str, ...]] | None = None,
     **options: Any,
 ) -> Settings:
-    """Return settings of a set of one broker, named as its directory; without an upstream it is the home."""
+    """Return settings of a set of one broker, named after its directory; without an upstream it is the home."""
     place: dict[str, Any] = {"set": set_name or data_dir.name, "site": site, "near": near or {}}
     if upstream:
         place |= {"tier": tier, "level": level, "upstream": tuple(upstream), "labels": tuple(labels)}
@@ -49,7 +49,7 @@ def start(data_dir: Path, *upstream: str, **options: Any) -> RunningBroker:
 
 @contextmanager
 def starting(directory: Path) -> Iterator[Callable[..., RunningBroker]]:
-    """Yield what starts sets in threads, each in a directory of its name; they end with the block."""
+    """Yield a function that starts sets in threads, each in a directory of its name; they stop with the block."""
     with ExitStack() as running:
 
         def begin(name: str, *upstream: str, **options: Any) -> RunningBroker:
@@ -69,7 +69,7 @@ def two_regions(real: RealBroker) -> Feed:
 
 
 def mirror_of(address: str, business: str = BUSINESS) -> broker_pb2.MirrorStatus | None:
-    """Return how a mirror stands, None if it is not there yet."""
+    """Return a mirror's status, or None if it does not exist yet."""
     try:
         return business_status(address, business).mirror
     except (StopIteration, VenusError):
@@ -77,7 +77,7 @@ def mirror_of(address: str, business: str = BUSINESS) -> broker_pb2.MirrorStatus
 
 
 def has(address: str, offset: int, business: str = BUSINESS, timeout_s: float = 60.0) -> None:
-    """Wait until a mirror has, and serves, everything below an offset."""
+    """Wait until a mirror serves everything below an offset."""
 
     def has_arrived() -> bool:
         try:

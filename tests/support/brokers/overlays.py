@@ -1,4 +1,4 @@
-"""Overlays of real brokers, and one that owns subscriptions, in the test, with a port of its own."""
+"""Overlays of real brokers, and one access broker in the test that owns subscriptions and has a port of its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAME = "core"
 
 
 def matching(join: Sequence[str], **options: Any) -> MatchingSettings:
-    """Return settings of a quick overlay."""
+    """Return settings of an overlay with short intervals."""
     quick = {"exchange_s": 0.25, "lease_s": 3.0, "local_interests_max": 10}
     return MatchingSettings(**{"overlay": True, "join": join, **quick, **options})
 
@@ -65,16 +65,16 @@ class BrokerOverlay:
         self.brokers[address] = ForkedBroker(chosen, folder / "log")
 
     def status(self, address: str) -> broker_pb2.OverlayStatus:
-        """Return what a broker says of the overlay."""
+        """Return a broker's status of the overlay."""
         with AdminClient(address) as admin:
             return admin.status().overlay
 
     def statuses(self) -> dict[str, broker_pb2.OverlayStatus]:
-        """Return what all living brokers say."""
+        """Return the status of all living brokers."""
         return {address: self.status(address) for address, broker in self.brokers.items() if broker.alive}
 
     def is_whole(self, *others: str) -> bool:
-        """Whether all brokers know exactly the living ones of their top clusters; `others` are in the overlay too."""
+        """Return whether all brokers know exactly the living ones of their top clusters; `others` are members too."""
         found = self.statuses()
         clusters: dict[str, set[str]] = {}
         for address, status in found.items():
@@ -105,7 +105,7 @@ class BrokerOverlay:
         eventually(lambda: self.is_whole(*others), "a whole overlay", timeout_s=timeout_s, every_s=0.2)
 
     def kill(self, count: int) -> list[str]:
-        """SIGKILL the first brokers at once; return their addresses."""
+        """Kill the first brokers at once; return their addresses."""
         chosen = [address for address, broker in self.brokers.items() if broker.alive][:count]
         for address in chosen:
             self.brokers[address].kill()
@@ -120,7 +120,7 @@ class BrokerOverlay:
 
 
 class AccessBroker:
-    """The overlay's part of a broker in a thread of the test, which owns subscriptions."""
+    """The overlay part of a broker in a thread of the test, which owns subscriptions."""
 
     def __init__(self, join: Sequence[str], proof: ClientCredentials = NONE, **options: Any) -> None:
         self.address = f"127.0.0.1:{free_port()}"
@@ -154,7 +154,7 @@ class AccessBroker:
         return self.overlay.remote.match(table, events)
 
     def wait_for_rounds(self, count: int) -> None:
-        """Wait for rounds of installation, which place subspaces by what was matched."""
+        """Wait for rounds of installation, which assign subspaces by the matched load."""
         last = self.overlay.remote.rounds + count
         eventually(lambda: self.overlay.remote.rounds >= last, "rounds of installation", every_s=0.05)
 

@@ -25,7 +25,7 @@ class PageBroker:
     """A broker, its producer, and a target that applies what the producer commits."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        alarms = AlarmsSettings(check_s=0.1, late_s=1e9)  # the batches of tests are years old
+        alarms = AlarmsSettings(check_s=0.1, late_s=1e9)  # the timestamps of test batches are years old
         chosen = settings(folder / "data", **options).model_copy(update={"alarms": alarms})
         self.broker: RunningBroker = start_in_thread(chosen, on_fatal=lambda error: None)
         self.url = f"http://{self.broker.http_address}/"
@@ -38,13 +38,13 @@ class PageBroker:
         self.follow()
 
     def commit_more(self, batches: int) -> None:
-        """Commit batches."""
+        """Commit more batches."""
         first = self._batches + 1
         commit(self.producer, [half(first + n, rows=ROWS) for n in range(batches)])
         self._batches += batches
 
     def commit_more_tables(self, count: int) -> None:
-        """Commit a batch for each of so many new tables."""
+        """Commit a batch for each of this many new tables."""
         for n in range(self._batches + 1, self._batches + count + 1):
             commit(self.producer, [half(n, rows=ROWS, table=other_table(n))])
         self._batches += count
@@ -55,7 +55,7 @@ class PageBroker:
         self.target.acknowledge(self._batches * ROWS)
 
     def close(self) -> None:
-        """End everything."""
+        """Stop the broker and its clients."""
         self.target.close()
         self.producer.close()
         self.broker.stop()

@@ -1,4 +1,4 @@
-"""Three replicated brokers whose power can be cut, each alone or all at once, while a producer commits (power.py)."""
+"""Three replicated brokers whose power can be cut, one or all at once, while a producer commits (power.py)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ANSWER_S = 10.0
 
 
 class PowerCluster:
-    """Brokers a, b, c, whose notes say what each disk was promised to keep."""
+    """Brokers a, b and c, whose notes record what each disk must keep."""
 
     def __init__(self, folder: Path, etcd: EtcdCluster) -> None:
         self.folder, self._etcd, self._name = folder, etcd, etcd.new_name()
@@ -58,8 +58,8 @@ class PowerCluster:
         return self.folder / f"{name}.note"
 
     def cut(self, names: Sequence[str], chance: random.Random, *, everything: bool) -> int:
-        """Cut the power of some brokers at the same moment; return how many bytes their disks had not kept."""
-        loss = power.all_of_it if everything else power.lose_some_bytes
+        """Cut the power of some brokers at the same moment; return how many bytes their disks have lost."""
+        loss = power.lose_unsynced_bytes if everything else power.lose_some_bytes
         for name in names:
             self.brokers[name].send(signal.SIGKILL)
         for name in names:
@@ -67,18 +67,18 @@ class PowerCluster:
         return sum(power.cut(self.folder / name, self._note(name), chance, loss) for name in names)
 
     def start(self, names: Sequence[str]) -> None:
-        """Give them power again."""
+        """Restore the power of some brokers."""
         for name in names:
             self.brokers[name] = self._start(name)
 
     def status(self, name: str) -> broker_pb2.BusinessStatus | None:
-        """Return what a broker says, None if it does not."""
+        """Return a broker's status, or None if it does not answer."""
         with contextlib.suppress(VenusError), AdminClient(self.brokers[name].address) as admin:
             return next(iter(admin.status(BUSINESS).businesses), None)
         return None
 
     def leader(self) -> str:
-        """Return the leader, as soon as there is one."""
+        """Return the leader, as soon as one exists."""
 
         def look() -> str:
             found = {name: self.status(name) for name in NAMES if self.brokers[name].alive}
@@ -124,7 +124,7 @@ class PowerCluster:
 
 
 class PhaseWriter:
-    """Commits batch after batch of a phase in a thread, and asserts that the leader has what was acknowledged."""
+    """Commits the batches of a phase in a thread, and checks that the leader has the acknowledged ones."""
 
     def __init__(self, cluster: PowerCluster, phase: str) -> None:
         self._cluster, self._phase = cluster, phase
@@ -141,7 +141,7 @@ class PhaseWriter:
             raise self._error
 
     def stop(self) -> None:
-        """End, with nothing undecided."""
+        """Stop, without an undecided batch."""
         self._stop.set()
         self._thread.join(HEALED_S)
         assert not self._thread.is_alive()
@@ -153,7 +153,7 @@ class PhaseWriter:
             while not self._stop.is_set():
                 with contextlib.suppress(VenusError):
                     self._session()
-        except BaseException as error:  # raised where the test waits
+        except BaseException as error:  # raised in the test that waits
             self._error = error
 
     def _session(self) -> None:
@@ -162,7 +162,7 @@ class PhaseWriter:
             last = max([ack.last_batch, *(half.batch_no for half in ack.undecided)])
             assert ack.last_batch >= self.committed, "an acknowledged commit is lost"
             assert last >= self.persisted, "an acknowledged half message is lost"
-            for half in ack.undecided:  # the source has them: it committed before the power went
+            for half in ack.undecided:  # the source has them: it committed before the power cut
                 self._decide(producer, half.batch_no, half.digest)
             self.committed = self.persisted = last
             while not self._stop.is_set():
@@ -183,7 +183,7 @@ class PhaseWriter:
 
 
 def check(cluster: PowerCluster, phase: str, last_batch: int) -> None:
-    """Compare every broker's queue and full data with what was sent."""
+    """Compare every broker's queue and full data with the sent batches."""
     end = cluster.settle()
     assert end == last_batch * power.ROWS, "a batch is missing or doubled"
     wanted: dict[bytes, bytes] = {}
@@ -201,5 +201,5 @@ def check(cluster: PowerCluster, phase: str, last_batch: int) -> None:
 
 
 def let_producer_work(chance: random.Random) -> None:
-    """Let the producer work."""
+    """Let the producer work for a while."""
     time.sleep(chance.uniform(0.05, 0.4))

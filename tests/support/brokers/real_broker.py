@@ -50,7 +50,7 @@ class RealBroker:
 
 
 class KillableBroker(RealBroker):
-    """The same in a process of its own, at the same address after every start."""
+    """A real broker in a process of its own, with the same address after every start."""
 
     def _serve(self) -> None:
         self._process = BrokerProcess(self._settings)
@@ -61,6 +61,6 @@ class KillableBroker(RealBroker):
         self._process.stop()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._process.kill()
         self._producer.close()

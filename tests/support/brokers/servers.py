@@ -1,4 +1,4 @@
-"""Brokers for tests: in a thread of the test, or in a process of their own that can be killed."""
+"""Brokers for tests: in a thread of the test, or in processes of their own that can be killed."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ START_TIMEOUT_S = 60.0
 
 
 def settings(data_dir: Path, *, cluster: dict[str, Any] | None = None, **options: Any) -> Settings:
-    """Return settings of a broker on free ports; `cluster` is its place in a network."""
+    """Return settings of a broker on free ports; `cluster` has its options of [cluster]."""
     chosen: dict[str, Any] = {"listen": f"127.0.0.1:{free_port()}", "http": "127.0.0.1:0", "data_dir": data_dir}
     return Settings(broker=BrokerSettings(**(chosen | options)), cluster=ClusterSettings(**(cluster or {})))
 
 
 class BrokerProcess:
-    """`serve` in a process; in a new interpreter if its memory is measured as a whole."""
+    """`serve` in a process; in a new interpreter if its total memory is measured."""
 
     def __init__(
         self, chosen: Settings, *, descriptors: tuple[int, int] | None = None, new_interpreter: bool = False
@@ -60,20 +60,20 @@ class BrokerProcess:
 
     @property
     def rss_bytes(self) -> int:
-        """Resident memory now."""
+        """Return its current resident memory."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
 
     @property
     def alive(self) -> bool:
-        """Whether its process is there."""
+        """Return whether its process is there."""
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """SIGTERM; return the exit code."""
+        """Send SIGTERM; return the exit code."""
         return self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> int:
@@ -112,7 +112,7 @@ class RssWatch:
 
 
 def commit(producer: Producer, halves: list[broker_pb2.Half]) -> broker_pb2.Decided:
-    """Send, wait for the disk, commit and wait again."""
+    """Send, wait until it is durable, commit and wait again."""
     for message in halves:
         producer.send_half(message)
     producer.wait_until_persisted(halves[-1].batch_no)
@@ -121,7 +121,7 @@ def commit(producer: Producer, halves: list[broker_pb2.Half]) -> broker_pb2.Deci
 
 
 def _decide_rest(producer: Producer, ack: Any, halves: list[broker_pb2.Half]) -> list[broker_pb2.Half]:
-    """Commit what an earlier connection left undecided; return the batches that the broker does not have."""
+    """Commit batches that an earlier connection left undecided; return the batches that the broker lacks."""
     for found in ack.undecided:
         producer.decide(found.batch_no, found.digest, Verdict.COMMIT)
         producer.wait_until_decided(found.batch_no)
@@ -130,7 +130,7 @@ def _decide_rest(producer: Producer, ack: Any, halves: list[broker_pb2.Half]) ->
 
 
 def fill(address: str, first: int, last: int, *, rows: int = 1, business: str = BUSINESS) -> list[broker_pb2.Half]:
-    """Commit batches `first` to `last` with a producer of its own; again if another broker begins to lead meanwhile."""
+    """Commit batches `first` to `last` with a producer of its own; retry if another broker becomes the leader."""
     halves = [half(n, rows=rows) for n in range(first, last + 1)]
     left, end = halves, time.monotonic() + 60.0
     while left:
@@ -145,7 +145,7 @@ def fill(address: str, first: int, last: int, *, rows: int = 1, business: str = 
         except NotLeader:
             if time.monotonic() > end:
                 raise
-            left = halves[:]  # another list: some of it may be there
+            left = halves[:]  # a new list, because some batches may already be there
     return halves
 
 
@@ -160,7 +160,7 @@ def take(subscriber: Subscriber, until: int, timeout_s: float = 60.0) -> list[br
 
 
 def traffic(address: str) -> broker_pb2.TrafficStatus:
-    """Return who is held back, and what is degraded."""
+    """Return the throttled clients and the degraded lanes."""
     with AdminClient(address) as admin:
         return admin.status().traffic
 
@@ -172,5 +172,5 @@ def business_status(address: str, business: str = BUSINESS) -> broker_pb2.Busine
 
 
 def data(increments: Iterator[broker_pb2.Increment] | list[broker_pb2.Increment]) -> list[bytes]:
-    """Return the bodies."""
+    """Return the bodies of batches."""
     return [increment.body for increment in increments]

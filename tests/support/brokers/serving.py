@@ -1,4 +1,4 @@
-"""A broker as `venus broker` runs it, without the command.
+"""A broker as `venus broker` runs it, but without the command line.
 
 python -m tests.support.brokers.serving SETTINGS [SOFT HARD]
 SETTINGS is JSON; SOFT and HARD are its limits of open files.

@@ -1,4 +1,4 @@
-"""Databases that can be put back to a backup, as a DBA does it, and then know nothing of what came after."""
+"""Databases that can be restored from a backup, as a DBA does it, and then lack all later changes."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Rows = list[tuple[Any, ...]]
 
 
 class Database(Protocol):
-    """One database, with one backup at most."""
+    """One database, with at most one backup."""
 
     url: str
 
     def run(self, *statements: str) -> Rows:
-        """Run statements as the application, each a transaction; return the last one's rows."""
+        """Run statements as the application, each in a transaction of its own; return the last one's rows."""
         ...
 
     def back_up(self) -> None:
-        """Keep it as it is; no session may be connected."""
+        """Take a backup; no session may be connected."""
         ...
 
     def restore(self) -> None:
-        """Put it back, and end every session."""
+        """Restore the backup, and end every session."""
         ...
 
 
@@ -58,7 +58,7 @@ class SqliteFile:
         shutil.copy(self.path, self.path.with_suffix(".backup"))
 
     def load(self) -> None:
-        """Put the rows of the copy back in the file as it is, under every open session: `.restore` of sqlite3."""
+        """Restore the rows into the same file under every open session: `.restore` of sqlite3."""
         with (
             closing(sqlite3.connect(self.path.with_suffix(".backup"))) as backup,
             closing(sqlite3.connect(self.path, timeout=30)) as there,
@@ -73,7 +73,7 @@ class SqliteFile:
 
 
 class PostgresDatabase:
-    """A database, and one that was made from it as its template: even the numbers of its objects are the same."""
+    """A database, and its backup, which uses it as a template: even the oids of its objects are the same."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -91,7 +91,7 @@ class PostgresDatabase:
         self.server.execute(f"CREATE DATABASE {self.name} TEMPLATE {self.name}_backup")
 
     def drop(self) -> None:
-        """Remove both."""
+        """Remove both databases."""
         self.server.execute(f"DROP DATABASE IF EXISTS {self.name}_backup WITH (FORCE)")
         self.server.drop_database(self.url)
 
@@ -119,7 +119,7 @@ class MariaDatabase:
         self.load()
 
     def load(self) -> None:
-        """Run the dump in the database as it is, with every session that is connected."""
+        """Run the dump in the existing database, with all its sessions connected."""
         self._client("mariadb", self.name, text=self.dump.read_bytes())
 
     def _client(self, program: str, *arguments: str, text: bytes = b"") -> bytes:
@@ -129,16 +129,16 @@ class MariaDatabase:
         return done.stdout
 
     def drop(self) -> None:
-        """Remove it."""
+        """Remove the database."""
         try:
             self.server.drop_database(self.url)
-        except pymysql.Error as error:  # a test that failed in the middle of a restore
+        except pymysql.Error as error:  # after a test that failed in the middle of a restore
             raise AssertionError(f"{self.name} cannot be removed") from error
 
 
 @contextmanager
-def restorable(kind: str, folder: Path, fixture: Any) -> Iterator[Database]:
-    """Make one of a kind; `fixture` gives the servers."""
+def make_restorable(kind: str, folder: Path, fixture: Any) -> Iterator[Database]:
+    """Make a database of one kind; `fixture` returns the servers."""
     match kind:
         case "sqlite":
             yield SqliteFile(folder)

@@ -1,4 +1,4 @@
-"""Inputs of public bug reports: a setup, the line `-- CHANGES`, and the changes, in tests/story/field_cases."""
+"""Cases from public bug reports in tests/story/field_cases: a setup, the line `-- CHANGES`, and the changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Rows = list[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class FieldCase:
-    """One of them, as statements; a transaction of several begins with BEGIN and ends with COMMIT."""
+    """One case as statements; a transaction of several statements begins with BEGIN and ends with COMMIT."""
 
     name: str
     make: str
@@ -35,7 +35,7 @@ class FieldCase:
 
 
 def read_case(name: str) -> FieldCase:
-    """Read a case by the number that its file begins with."""
+    """Read a case by the number at the start of its file name."""
     (path,) = FOLDER.glob(f"{name}*.sql")
     setup, changes = path.read_text().split(_MARK)
     return FieldCase(path.name, path.suffixes[0].lstrip("."), tuple(_statements(setup)), tuple(_statements(changes)))
@@ -48,15 +48,15 @@ def _statements(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class FieldSource:
-    """The database that a case runs on: a session of the application, and its tables."""
+    """The database of a case: a session of the application, and its tables."""
 
     url: str
     run: Callable[[str], Rows]
     quote: Callable[[str], str]
-    #: The tables as (namespace, name), VENUS's own left out.
+    #: Return the tables as (namespace, name), without VENUS's own.
     tables: Callable[[], list[tuple[str, str]]]
     columns: Callable[[str, str], list[str]]
-    #: What makes a value text; both sides are PostgreSQL then.
+    #: Converts a value to text; both sides are PostgreSQL if it is None.
     cast: str = ""
 
     def rows(self, namespace: str, name: str) -> list[tuple[str | None, ...]]:
@@ -64,7 +64,7 @@ class FieldSource:
         return as_text(self.run(self._query(namespace, name, self.quote)))
 
     def rows_at(self, target: str, namespace: str, name: str) -> list[tuple[str | None, ...]]:
-        """Return the rows that a table of this name has at a PostgreSQL target, in the source's columns."""
+        """Return the rows of the table of this name at a PostgreSQL target, in the source's columns."""
         return as_text(query(target, self._query(namespace, name, double_quoted)))
 
     def _query(self, namespace: str, name: str, quote: Callable[[str], str]) -> str:
@@ -82,7 +82,7 @@ def _text(value: Any) -> str:
 
 
 def double_quoted(name: str) -> str:
-    """Quote a name as SQL does."""
+    """Quote a name as standard SQL does."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -103,7 +103,7 @@ PG_COLUMNS = (
 
 @contextmanager
 def postgres_source(url: str) -> Iterator[FieldSource]:
-    """Open a database of PostgreSQL; values are compared as its own text."""
+    """Open a PostgreSQL database; values are compared in its own text form."""
     connection = psycopg2.connect(libpq(url))
     connection.autocommit = True
 
@@ -123,7 +123,7 @@ def postgres_source(url: str) -> Iterator[FieldSource]:
 
 @contextmanager
 def mariadb_source(server: MariaServer, url: str) -> Iterator[FieldSource]:
-    """Open a database of MariaDB."""
+    """Open a MariaDB database."""
     name = str(sqlalchemy.make_url(url).database)
     connection = server.connect(name, autocommit=True)
 
@@ -154,7 +154,7 @@ def mariadb_source(server: MariaServer, url: str) -> Iterator[FieldSource]:
 
 @contextmanager
 def sqlite_source(path: Path) -> Iterator[FieldSource]:
-    """Open a file of SQLite."""
+    """Open a SQLite file."""
     connection = sqlite3.connect(path, isolation_level=None)
 
     def run(text: str) -> Rows:

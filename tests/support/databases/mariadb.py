@@ -1,7 +1,8 @@
 """A MariaDB for the tests: one server for each sql_mode and test run, a fresh database for every test.
 
-Its binaries are those of Debian's package mariadb-server. It listens on loopback only and has its data in a directory
-of its own. Nothing is synced to the disk: no test here pulls the plug of the machine, and DDL costs a sync each.
+Its binaries are those of Debian's package mariadb-server. It listens on the loopback interface only, with a data
+directory of its own. Nothing is synced to the disk, because no test cuts the machine's power and each DDL statement
+would cost a sync.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from tests.support.ports import free_port
 from tests.support.processes.lifetimes import new_folder
 from tests.support.programs import reject_missing
 
-#: What MariaDB 10.11 has by itself.
+#: Default sql_mode of MariaDB 10.11.
 DEFAULT_MODE = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_CREATE_USER,NO_ENGINE_SUBSTITUTION"
-#: MariaDB's dialect of Oracle: PL/SQL triggers, sequences by NEXTVAL, the empty string is NULL.
-#: Strict, as an Oracle is: a value that does not fit is an error.
+#: MariaDB's Oracle mode: PL/SQL triggers, sequences by NEXTVAL, and the empty string is NULL. It is strict, as an
+#: Oracle is: a value that does not fit is an error.
 ORACLE_MODE = "ORACLE,EMPTY_STRING_IS_NULL,STRICT_ALL_TABLES"
 
 _START_S = 120.0
@@ -41,7 +42,7 @@ _SYSTEM_PATHS = "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"
 
 @dataclass(slots=True)
 class MariaServer:
-    """A running server; databases are made on it by name."""
+    """A running server, on which databases are created by name."""
 
     process: subprocess.Popen[bytes]
     home: Path
@@ -50,9 +51,9 @@ class MariaServer:
     command: tuple[str, ...] = ()
 
     def connect(self, database: str | None = None, **options: Any) -> pymysql.connections.Connection[Any]:
-        """Open a session of the administrator, with autocommit off by default.
+        """Open a session of the administrator, by default without autocommit.
 
-        Without TLS, for which the driver would read the system's certificates each time, 90 ms.
+        It uses no TLS, for which the driver would read the system's certificates each time, which takes 90 ms.
         """
         options = {"user": "root", "charset": "utf8mb4", "ssl_disabled": True, **options}
         return pymysql.connect(host="127.0.0.1", port=self.port, database=database, **options)
@@ -86,30 +87,30 @@ class MariaServer:
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
-        """Drop it, after ending every session that is still connected to it: an open transaction would hold it."""
+        """Drop a database after ending all its sessions, because an open transaction would block it."""
         name = sqlalchemy.make_url(url).database
         for (session,) in self.execute(f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"):
             try:
                 self.execute(f"KILL {session}")
             except pymysql.OperationalError as e:
-                if e.args[0] != ER.NO_SUCH_THREAD:  # it has ended by itself
+                if e.args[0] != ER.NO_SUCH_THREAD:  # the session has ended by itself
                     raise
         self.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
     def kill(self) -> None:
-        """Kill it, as a crash of its machine would, except for what the operating system has not written."""
+        """Kill the server, as a crash of its machine would, except that the operating system's buffers are kept."""
         self.process.kill()
         self.process.wait()
 
     def start_again(self) -> None:
-        """Start it on the same port, with its data."""
+        """Restart the server on the same port, with its data."""
         assert self.command
         with (self.home / "server.log").open("ab") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT)
         _wait_for(self)
 
     def stop(self) -> None:
-        """End it as its service manager would."""
+        """Stop the server as its service manager would."""
         self.process.terminate()
         try:
             self.process.wait(60)
@@ -123,7 +124,7 @@ def _binary(name: str) -> str | None:
 
 
 def require_binaries() -> tuple[str, str]:
-    """Return the server and its installer."""
+    """Return the paths of the server and its installer."""
     server, installer = _binary("mariadbd"), _binary("mariadb-install-db")
     if server is None or installer is None:
         reject_missing("MariaDB")
@@ -132,7 +133,7 @@ def require_binaries() -> tuple[str, str]:
 
 @contextmanager
 def running_mariadb(sql_mode: str = DEFAULT_MODE, *options: str) -> Iterator[MariaServer]:
-    """Install and start a server of its own with this global sql_mode; stop and remove it at the end."""
+    """Install and start a server with this global sql_mode; stop and remove it at the end."""
     server, installer = require_binaries()
     home = new_folder("maria-")
     user = pwd.getpwuid(os.getuid()).pw_name
@@ -149,7 +150,7 @@ def running_mariadb(sql_mode: str = DEFAULT_MODE, *options: str) -> Iterator[Mar
 
 
 def _start(server: str, home: Path, user: str, sql_mode: str, options: tuple[str, ...]) -> MariaServer:
-    """Start it and wait until it answers; on another port if this one was taken in between."""
+    """Start the server and wait until it answers; use another port if this one was taken in between."""
     for attempt in range(1, _PORTS_MAX + 1):
         running = _launch(server, home, user, sql_mode, options)
         try:
@@ -193,7 +194,7 @@ def _launch(server: str, home: Path, user: str, sql_mode: str, options: tuple[st
 
 
 def _install(installer: str, data: Path, user: str) -> None:
-    """Make the server's own tables; the administrator connects over TCP without a password, on loopback only."""
+    """Create the server's own tables; the administrator connects over loopback TCP without a password."""
     command = [
         installer,
         "--no-defaults",
@@ -203,7 +204,7 @@ def _install(installer: str, data: Path, user: str) -> None:
         "--skip-test-db",
         "--skip-name-resolve",
     ]
-    # A server that starts removes what looks like temporary tables from its TMPDIR, also another one's.
+    # A starting server removes files that look like temporary tables from its TMPDIR, even those of another server.
     own = os.environ | {"TMPDIR": str(data.parent)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=_START_S, env=own)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -229,21 +230,21 @@ def _wait_for(server: MariaServer) -> None:
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaServer]:
-    """Start one server with MariaDB's own defaults for the whole test run."""
+    """Start one server with MariaDB's default sql_mode for the whole test run."""
     with running_mariadb() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def mariadb_oracle_server() -> Iterator[MariaServer]:
-    """Start one server that speaks Oracle's dialect for the whole test run."""
+    """Start one server in Oracle mode for the whole test run."""
     with running_mariadb(ORACLE_MODE) as server:
         yield server
 
 
 @pytest.fixture
 def mariadb_database(mariadb_server: MariaServer) -> Iterator[str]:
-    """Make a fresh database and give its URL."""
+    """Make an empty database and yield its URL."""
     url = mariadb_server.create_database()
     yield url
     mariadb_server.drop_database(url)
@@ -251,14 +252,14 @@ def mariadb_database(mariadb_server: MariaServer) -> Iterator[str]:
 
 @pytest.fixture
 def mariadb_exact_database(mariadb_server: MariaServer) -> Iterator[str]:
-    """Make a database that tells 'a' from 'A' and from 'a ', as other databases do."""
+    """Make a database whose collation distinguishes 'a' from 'A' and from 'a ', as in other database systems."""
     url = mariadb_server.create_database("utf8mb4_nopad_bin")
     yield url
     mariadb_server.drop_database(url)
 
 
 def catalogue(server: MariaServer, database: str) -> str:
-    """Return the DDL of everything in a database, without counters that change with its rows."""
+    """Return the DDL of every object in a database, without counters that change with its rows."""
     connection = server.connect(database, autocommit=True)
     try:
         cursor = connection.cursor()

@@ -1,6 +1,6 @@
-"""An application on MariaDB that makes life hard for capture: many writers at once, on few rows.
+"""An application on MariaDB with many concurrent writers on few rows, which is hard to capture.
 
-What `workload` is for PostgreSQL; the counts and the tables are the same.
+The same as `workload` for PostgreSQL, with equal counts and tables.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REFUSED = {ER.LOCK_DEADLOCK: "deadlock", ER.DUP_ENTRY: "key taken", ER.LOCK_WAI
 
 
 def change_item(cursor: Any, rng: random.Random) -> None:
-    """Change one row of item (id, v) in one of the ways there are."""
+    """Change one row of item (id, v) in a random way."""
     key, other, value = rng.randrange(KEYS), rng.randrange(KEYS), str(rng.random())
     match rng.choice(("upsert", "upsert", "replace", "delete", "move")):
         case "upsert":
@@ -38,7 +38,7 @@ def change_item(cursor: Any, rng: random.Random) -> None:
 
 @contextmanager
 def writers(server: MariaServer, database: str, step: Step, *, steps_max: int = 3) -> Iterator[Counts]:
-    """Let eight writers work for as long as the block runs."""
+    """Let eight writers work within the block."""
     stop, counts = threading.Event(), Counts()
     threads = [
         threading.Thread(target=_write, args=(server, database, step, random.Random(i), steps_max, stop, counts))
@@ -70,7 +70,7 @@ def _write(
             try:
                 for _ in range(rng.randint(1, steps_max)):
                     step(cursor, rng)
-                time.sleep(rng.uniform(0, HOLD_MAX_S))  # numbers drawn early commit late
+                time.sleep(rng.uniform(0, HOLD_MAX_S))  # so that numbers drawn early commit late
                 ending = "rollback" if rng.random() < 0.2 else "commit"
                 getattr(connection, ending)()
                 counts.ended[ending] += 1
@@ -80,5 +80,5 @@ def _write(
                 connection.rollback()
                 counts.ended[_REFUSED[error.args[0]]] += 1
         connection.close()
-    except BaseException as error:  # the test asserts that there is none
+    except BaseException as error:  # the test checks that there is none
         counts.failed.append(error)

@@ -1,6 +1,6 @@
-"""A stand-in for PgBouncer: clients share connections to a server, each for a transaction or for its whole session.
+"""A stand-in for PgBouncer: clients share server connections, each for a transaction or for a whole session.
 
-It speaks as much of the protocol as psycopg2 does (simple queries and COPY), without passwords and TLS.
+It supports the protocol as far as psycopg2 uses it (simple queries and COPY), without passwords and TLS.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _message(connection: socket.socket) -> tuple[bytes, bytes]:
 
 
 class Pooler:
-    """Listens on a port of loopback."""
+    """A pooler that listens on a loopback port."""
 
     def __init__(self, server: Path, *, by_transaction: bool) -> None:
         self._server = server
@@ -101,7 +101,7 @@ class Pooler:
 
     @staticmethod
     def _relay(server: socket.socket, client: socket.socket) -> bool:
-        """Pass on what the server says; return whether its transaction is over."""
+        """Forward the server's messages; return whether its transaction has ended."""
         while True:
             kind, data = _message(server)
             client.sendall(data)
@@ -113,7 +113,7 @@ class Pooler:
 
 @contextmanager
 def pooler(server: Path, *, by_transaction: bool) -> Iterator[int]:
-    """Run one in front of a server's socket; give its port."""
+    """Run a pooler in front of a server's socket; yield its port."""
     running = Pooler(server, by_transaction=by_transaction)
     try:
         yield running.port

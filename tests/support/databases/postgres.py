@@ -1,6 +1,6 @@
-"""An embedded PostgreSQL for the tests: one server for the whole run, a fresh database for every test.
+"""An embedded PostgreSQL for the tests: one server for the whole run, an empty database for every test.
 
-It runs as in production as far as durability goes (fsync on), because capture costs are measured on it.
+Its durability is that of production (fsync on), because capture costs are measured on it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _STILL_USED = tenacity.retry_if_exception_type(psycopg2.errors.ObjectInUse)
 
 @dataclass(slots=True)
 class Server:
-    """A running server; databases are made on it by name."""
+    """A running server, on which databases are created by name."""
 
     pg: PostgresServer
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     @property
     def bin(self) -> Path:
-        """Where pg_dump and psql are."""
+        """Return the folder of pg_dump and psql."""
         return Path(self.pg.bin_path)
 
     def url(self, database: str, user: str = "postgres", password: str = "") -> str:
@@ -79,7 +79,7 @@ class Server:
         return self.url(name)
 
     def crash(self) -> None:
-        """Kill -9 the postmaster and every process of it."""
+        """Kill the postmaster and all its processes with SIGKILL."""
         postmaster = psutil.Process(self.pg.get_postmaster_info().pid or 0)
         processes = [postmaster, *postmaster.children(recursive=True)]
         for process in processes:
@@ -88,16 +88,16 @@ class Server:
         psutil.wait_procs(processes, timeout=60)
 
     def start(self) -> None:
-        """Start it again after a crash; its URLs stay the same."""
+        """Restart the server after a crash; its URLs stay the same."""
         _start(self.pg)
 
     def drop_database(self, url: str) -> None:
-        """Drop it, and end every session that is still connected."""
+        """Drop a database, and end all its sessions."""
         self.execute(f'DROP DATABASE IF EXISTS "{sqlalchemy.make_url(url).database}" WITH (FORCE)')
 
 
 def libpq(url: str) -> str:
-    """Return the connection string that psycopg2, psql and pg_dump take for a SQLAlchemy URL."""
+    """Return the connection string for psycopg2, psql and pg_dump of a SQLAlchemy URL."""
     return sqlalchemy.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
@@ -109,7 +109,7 @@ def _start(pg: PostgresServer) -> None:
 
 @contextmanager
 def running_server(data: Path) -> Iterator[Server]:
-    """Run a server in a new data directory, and remove that in the end."""
+    """Run a server in a new data directory, which is removed at the end."""
     pg = get_server(data, cleanup_mode="delete", start=False)
     pg.ensure_pgdata_inited()
     with (data / "postgresql.conf").open("a") as conf:
@@ -132,7 +132,7 @@ def postgres_server() -> Iterator[Server]:
 
 @pytest.fixture
 def database(postgres_server: Server) -> Iterator[str]:
-    """Make a fresh database and give its URL."""
+    """Make an empty database and yield its URL."""
     url = postgres_server.create_database()
     yield url
     postgres_server.drop_database(url)
@@ -140,7 +140,7 @@ def database(postgres_server: Server) -> Iterator[str]:
 
 @pytest.fixture
 def second_database(postgres_server: Server) -> Iterator[str]:
-    """Make another one: a target beside its source."""
+    """Make a second database, for a target beside its source."""
     url = postgres_server.create_database()
     yield url
     postgres_server.drop_database(url)

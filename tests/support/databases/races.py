@@ -1,4 +1,4 @@
-"""Writers that race with capture: how long they do, and the reader that shows that the race is a hard one."""
+"""Writers that race with capture: how long they run, and a naive reader that shows whether the race is hard enough."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-#: A machine that is so slow that there was not enough by then fails the test.
+#: A machine that has not had enough events by then fails the test.
 RACE_S_MAX = 150.0
 
 
 @dataclass(slots=True)
 class Race:
-    """A race of some seconds, and on a slow machine of as many as it takes until there was enough of everything."""
+    """A race of some seconds; on a slow machine it lasts until every kind of event has occurred often enough."""
 
     seconds: float
-    ended: Counter[str]  # transactions, by how they ended
+    ended: Counter[str]  # transactions, by outcome
     cuts_min: int
     began: float = field(default_factory=time.monotonic)
 
     def has_enough(self, cuts: int) -> bool:
-        """Whether there was enough of everything."""
+        """Return whether every kind of event has occurred often enough."""
         return cuts > self.cuts_min and self.ended["commit"] > 100 and self.ended["rollback"] > 5
 
     def is_over(self, cuts: int, *, is_hard: bool = True) -> bool:
-        """Whether the race may end; `is_hard` = a naive reader would have missed changes of it."""
+        """Return whether the race may end; `is_hard` = a naive reader would have missed some of its changes."""
         took = time.monotonic() - self.began
         return took > RACE_S_MAX or (took > self.seconds and is_hard and self.has_enough(cuts))
 
 
 @dataclass(slots=True)
 class NaiveReader:
-    """Reads what has a higher number than the last one read, from a log that nothing consumes: the way that loses rows.
+    """Reads log rows with numbers above the last one read, which loses rows; the log is never purged.
 
-    `cursor` belongs to a connection with autocommit. The log's number is its column `seq`.
+    `cursor` needs a connection with autocommit. The log's number is its column `seq`.
     """
 
     cursor: Any
@@ -45,7 +45,7 @@ class NaiveReader:
     polls: int = 0
 
     def poll(self) -> None:
-        """Read once; look back at times until something was missed."""
+        """Read once; until a row was missed, sometimes check for missed rows as well."""
         new = self._read("> %s")
         self.numbers |= new
         self.last = max(new, default=self.last)

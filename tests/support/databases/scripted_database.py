@@ -1,4 +1,4 @@
-"""A source database in memory: what survives a crash of capture (`scripted_source.py`)."""
+"""A source database in memory: the state that survives a crash of capture (`scripted_source.py`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEARTBEAT = 1
 
 
 def schema_of(table_id: int, name: str, *, version: int = 1) -> TableSchema:
-    """Return a table of a key and a value."""
+    """Return the schema of a table with a key and a value."""
     text = LogicalType(kind=Kind.TEXT)
     extra = tuple(Column(name=f"c{n}", number=2 + n, type=text) for n in range(1, version))
     return TableSchema(
@@ -44,7 +44,7 @@ def schema_of(table_id: int, name: str, *, version: int = 1) -> TableSchema:
 
 @dataclass(slots=True)
 class Table:
-    """One captured table: its rows, and how far it is filled."""
+    """One captured table: its rows, and the progress of its fill."""
 
     schema: TableSchema
     fill: FillState
@@ -54,7 +54,7 @@ class Table:
 
 @dataclass(slots=True)
 class LogRow:
-    """One entry of the log: a key, or None for a TRUNCATE; `bulk` = this many new rows at once."""
+    """One log entry: a key, or None for a TRUNCATE; `bulk` stands for this many new rows at once."""
 
     table_id: int
     key: bytes | None
@@ -72,19 +72,19 @@ class ScriptedDatabase:
         self.batches: dict[BatchNo, BatchRecord] = {}
         self.own_lacking: list[MissingGrant] = []
         self.locked: dict[str, str] = {}
-        #: Versions that refresh_schemas will find.
+        #: Versions that the next refresh_schemas finds.
         self.altered: list[TableSchema] = []
         self.beats = 0
         #: How often the sizes of the logs were compared with their limits.
         self.limited = 0
-        #: Whether batch numbers and Sequences must follow the checkpoint row; not after a restored backup.
+        #: Whether batch numbers and Sequences must continue those of the checkpoint row; not after a restored backup.
         self.strict = True
         #: Reads of this table are refused until its schema is refreshed.
         self.broken_table = 0
         self.chunk_rows = 3
         #: Keys of rows that cannot be carried.
         self.unfit: set[bytes] = set()
-        #: How many log rows a table had in the snapshot in which it halted.
+        #: Number of log rows that a table had in the snapshot in which it halted.
         self.extents: dict[int, int] = {}
         self.halted: set[int] = set()
         self.uncaptured: list[UncapturedTable] = []
@@ -92,7 +92,7 @@ class ScriptedDatabase:
         for name in names:
             self.add_table(name, filled=filled)
 
-    # -- what the application does ---------------------------------------------------------------------------
+    # -- the application -------------------------------------------------------------------------------------
 
     def add_table(self, name: str, *, filled: bool) -> int:
         """Register another table."""
@@ -104,7 +104,7 @@ class ScriptedDatabase:
         return table_id
 
     def put(self, table_id: int, key: str, value: str, *, logged: bool = True) -> None:
-        """Insert or update a row; not logged = it was there before the triggers."""
+        """Insert or update a row; without `logged` it existed before the triggers."""
         self.tables[table_id].rows[key.encode()] = value.encode()
         if logged:
             self._log(LogRow(table_id, key.encode()))
@@ -120,21 +120,21 @@ class ScriptedDatabase:
         self._log(LogRow(table_id, None))
 
     def bulk(self, table_id: int, rows: int) -> None:
-        """Log one statement that inserts many rows; they are made up while the cut is read."""
+        """Log one statement that inserts many rows, which are generated while the cut is read."""
         self._log(LogRow(table_id, b"", bulk=rows))
 
     def alter(self, table_id: int) -> None:
-        """Give a table a new version; until the dictionary is read again, reading it fails."""
+        """Give a table a new version; reading the table fails until the dictionary is read again."""
         schema = self.tables[table_id].schema
         self.altered.append(schema_of(table_id, schema.name, version=schema.version + 1))
         self.broken_table = table_id
 
     def contents(self) -> dict[int, dict[bytes, bytes]]:
-        """Return every table as it is now."""
+        """Return the current rows of every table."""
         return {table_id: dict(t.rows) for table_id, t in self.tables.items()}
 
     def waiting(self, table_id: int) -> int:
-        """Return how many log rows a table has."""
+        """Return the number of log rows of a table."""
         return sum(r.table_id == table_id for r in self.log.values())
 
     def _log(self, row: LogRow) -> None:

@@ -1,8 +1,8 @@
-"""A source database in memory, so that the upper adapter can be tested step by step, without a clock or a thread.
+"""A source database in memory, so that tests of the upper adapter run step by step, without a clock or a thread.
 
-`ScriptedDatabase` is what survives a crash; each `ScriptedSource` is one connection to it. Every call passes a
-`Script`, which counts the steps of a run and can make any one of them fail. Rows are opaque bytes here: nothing
-between capture and the broker's disk looks into them.
+`ScriptedDatabase` has the state that survives a crash; each `ScriptedSource` is one connection to it. Every call passes
+a `Script`, which counts the steps of a run and can make any of them fail. Rows are opaque bytes here: no part between
+capture and the broker's disk reads them.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ from venus.model import Sequence as Position
 
 
 class Script:
-    """Counts the steps of a run; fails at the chosen ones."""
+    """Counts the steps of a run, and fails at the chosen ones."""
 
     def __init__(self, failures: dict[int, VenusError] | None = None) -> None:
         self.trace: list[str] = []
         self.failures = failures or {}
 
     def step(self, name: str) -> None:
-        """Pass, or raise what was scripted for this step."""
+        """Count a step, or raise the error that is scripted for it."""
         at = len(self.trace)
         self.trace.append(name)
         if at in self.failures:
             raise self.failures[at]
 
     def loses(self, name: str) -> bool:
-        """Whether something queued at this step is lost silently."""
+        """Return whether a message queued at this step is silently lost."""
         at = len(self.trace)
         self.trace.append(name)
         return at in self.failures
 
 
 class ScriptedCut:
-    """A snapshot: what was there when it was opened."""
+    """A snapshot of the state at its opening."""
 
     def __init__(self, source: ScriptedSource) -> None:
         self._source = source
@@ -79,7 +79,7 @@ class ScriptedCut:
         self.captured_at_us = 1_000_000
 
     def read_sections(self, *, rows_max: int, bytes_max: int) -> Iterator[TableChanges]:
-        """Stream the changes."""
+        """Yield the sections of changes."""
         self._reading = True
         try:
             yield from self._sections(rows_max)
@@ -106,7 +106,7 @@ class ScriptedCut:
     def read_fill_chunk(
         self, fill: FillState, *, rows_max: int, bytes_max: int
     ) -> tuple[list[TableChanges], FillState]:
-        """Read the next rows behind the cursor."""
+        """Read the next rows after the cursor."""
         self._source.pass_step("fill_chunk")
         rows = self._rows[fill.table_id]
         after = fill.cursor.removeprefix(b">")
@@ -115,7 +115,7 @@ class ScriptedCut:
         self._require_fit(self._schemas[fill.table_id], chunk)
         sections = [self._changes(self._schemas[fill.table_id], chunk)] if chunk else []
         if keys and not chunk:
-            return [], fill  # halted
+            return [], fill  # the table has halted
         return sections, replace(
             fill,
             cursor=b">" + chunk[-1] if chunk else b">",
@@ -147,7 +147,7 @@ class ScriptedCut:
         fills: Sequence[FillState],
         forget_batches_below: BatchNo,
     ) -> None:
-        """Run the local transaction: all of it, or nothing."""
+        """Execute the local transaction, completely or not at all."""
         self._source.pass_step("commit.before")
         database = self._database
         if database.state.epoch != epoch:
@@ -171,14 +171,14 @@ class ScriptedCut:
         self._source.pass_step("commit.after")
 
     def rollback(self) -> None:
-        """Close the snapshot; impossible while its sections are being read."""
+        """Close the snapshot; not allowed while its sections are being read."""
         assert not self._reading, "the connection is busy"
         self._source.pass_step("rollback")
         self._source.cut = None
 
 
 class ScriptedSource:
-    """One connection. After a step that failed it is broken, as a driver's is."""
+    """One connection. After a failed step it is broken, as a real driver's would be."""
 
     name = "scripted"
     capabilities = SourceCapabilities(transactional_ddl=True)
@@ -189,18 +189,18 @@ class ScriptedSource:
         self.broken = False
         self.cut: Cut | None = None
         self._idle = idle
-        #: The argument of `wait`: for how long nothing else is due.
+        #: The last argument of `wait`: the time for which no other work is due.
         self.rests: list[float] = []
 
     @property
     def dictionary(self) -> ScriptedSource:
-        """All four parts are this object."""
+        """Return this object, which implements all four parts."""
         return self
 
     installer = registry = capture = dictionary
 
     def pass_step(self, name: str) -> None:
-        """Fail here if the script says so, and from then on at every call."""
+        """Fail if the script says so; from then on every call fails."""
         if self.broken:
             raise DatabaseUnavailable("the connection is broken")
         try:
@@ -332,7 +332,7 @@ class ScriptedSource:
         self.database.limited += 1
 
     def limit_lock_waits(self) -> None:
-        """Nothing is locked."""
+        """Do nothing: nothing is ever locked."""
 
     def read_backlog(self) -> dict[int, tuple[int, int]]:
         return dict.fromkeys(self.database.tables, (0, 0))

@@ -1,4 +1,4 @@
-"""The two sources of the story tests: the demo's shop in SQLite, and one in PostgreSQL, each with people who use it."""
+"""The two sources of the story tests, each with users: the demo's shop in SQLite, and one in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ INSERT INTO shop.scratch SELECT n::text, make_interval(days => n) FROM generate_
 """
 _POSTGRES_TABLES = ("account", "entry", "scratch")
 
-#: What people do; %(a)s and %(b)s are random accounts, %(n)s a random number.
+#: Statements of users; %(a)s and %(b)s are random accounts, %(n)s is a random number.
 _ACTIONS = (
     "INSERT INTO shop.account (owner, balance) VALUES ('new ' || %(n)s, %(n)s)",
     "UPDATE shop.account SET balance = balance - 1 WHERE id = %(a)s",
@@ -54,14 +54,14 @@ _ACTIONS = (
     "INSERT INTO shop.scratch VALUES (%(n)s, make_interval(secs => %(n)s)) ON CONFLICT (k) DO NOTHING",
 )
 _TRUNCATE = "TRUNCATE shop.scratch"
-#: An entry for an account that another session deletes between its statement's snapshot and the check of the key is
-#: refused by PostgreSQL with and without VENUS (tests/integration/postgresql/test_the_application.py).
+#: Error of an entry for an account that another session deletes between the statement's snapshot and the check of the
+#: key; PostgreSQL refuses it with and without VENUS (tests/integration/postgresql/test_the_application.py).
 _OWN_KEY = "entry_account_fkey"
 ADD_ENTRY, DELETE_ACCOUNT = _ACTIONS[2], _ACTIONS[3]
 
 
 class Shop(Protocol):
-    """A source that is in use."""
+    """A source with users."""
 
     url: str
 
@@ -74,7 +74,7 @@ class Shop(Protocol):
 
 
 class SqliteShop:
-    """The demo's."""
+    """The shop of the demo."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "shop.db"
@@ -111,7 +111,7 @@ class SqliteShop:
 
 
 class PostgresShop:
-    """Three tables with all that PostgreSQL sources have: cascades, arrays, TRUNCATE, several writers."""
+    """Three tables with the properties of PostgreSQL sources: cascades, arrays, TRUNCATE, several writers."""
 
     def __init__(self, server: Server, url: str, shown_url: str) -> None:
         self._server = server
@@ -165,7 +165,7 @@ class PostgresShop:
     def catalogue(self) -> str:
         dump = [str(self._server.bin / "pg_dump"), "--schema-only", "--dbname", libpq(self._own)]
         text = subprocess.run(dump, check=True, capture_output=True, text=True).stdout
-        # two lines have a token that is another one each time
+        # two lines contain a token that differs each time
         return "\n".join(line for line in text.splitlines() if not line.startswith(("\\restrict", "\\unrestrict")))
 
     def go_away(self) -> None:
@@ -194,7 +194,7 @@ class PostgresShop:
 
 
 def rows(connection: psycopg2.extensions.connection, table: str) -> set[str]:
-    """Return every row as text; rows have keys, so a set loses none."""
+    """Return every row as text; rows have keys, so none is lost in the set."""
     with connection.cursor() as cursor:
         cursor.execute("SET timezone = 'UTC'")
         cursor.execute(f"SELECT t::text FROM shop.{table} t")

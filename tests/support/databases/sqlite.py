@@ -1,4 +1,4 @@
-"""A SQLite file as an application sees it, with VENUS beside it."""
+"""A SQLite file as an application uses it, with VENUS beside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from venus.codec.columns import Value
 
 @dataclass(slots=True)
 class Copy:
-    """What a target would have; the source is followed from the first call on."""
+    """The rows that a target would have; the source is followed from the first call on."""
 
     source: SqliteSource
     bytes_max: int = BYTES_MAX
@@ -27,7 +27,7 @@ class Copy:
 
     @property
     def follower(self) -> Follower:
-        """The reader that keeps the copy."""
+        """Return the reader that maintains the copy."""
         if self._follower is None:
             self._follower = Follower(self.source)
         self._follower.read_registry()
@@ -40,7 +40,7 @@ class Copy:
         return seen is not None
 
     def catch_up(self) -> None:
-        """Follow until there is nothing left."""
+        """Follow until no change is left."""
         while self.follow():
             pass
 
@@ -49,7 +49,7 @@ class Copy:
         return self.follower.table_id(name)
 
     def content(self, name: str) -> dict[tuple[Value, ...], tuple[Value, ...]]:
-        """Return key values -> the other values in wire order."""
+        """Return a dictionary from key values to the other values in wire order."""
         return {key: tuple(row.values())[len(key) :] for key, row in self.follower.rows(name).items()}
 
 
@@ -63,13 +63,13 @@ class Shop:
     copy: Copy
 
     def run(self, script: str) -> None:
-        """Have the application run statements, each a transaction of its own."""
+        """Run statements as the application, each in a transaction of its own."""
         for statement in script.split(";"):
             if statement.strip():
                 self.app.execute(statement)
 
     def rows(self, query: str) -> set[tuple[object, ...]]:
-        """Ask the application's connection."""
+        """Return a query's rows from the application's connection."""
         return set(self.app.execute(query).fetchall())
 
 
@@ -98,7 +98,7 @@ def open_shop(file: Path, ddl: str = "", *, install: bool = True, wal: bool = Tr
 
 @contextmanager
 def keep_writing(file: Path, *, keys: int, every_s: float) -> Iterator[None]:
-    """Insert, replace and delete rows of t (id, v) all the time; `keys` is the number of different keys."""
+    """Insert, replace and delete rows of t (id, v) within the block; `keys` is the number of different keys."""
     stop = threading.Event()
 
     def write() -> None:

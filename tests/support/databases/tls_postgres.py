@@ -1,4 +1,4 @@
-"""A PostgreSQL that speaks TLS: Debian's, because the embedded one was built without OpenSSL."""
+"""A PostgreSQL with TLS: Debian's, because the embedded one was built without OpenSSL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HBA = "hostssl all all 127.0.0.1/32 trust\n"
 
 
 def require_binaries() -> Path:
-    """Return the folder of the server."""
+    """Return the folder of the server's binaries."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     if not found:
         reject_missing("PostgreSQL with TLS")
@@ -32,7 +32,7 @@ def require_binaries() -> Path:
 
 @contextmanager
 def running_tls_postgres(certificate: Path, key: Path) -> Iterator[int]:
-    """Run a server that takes connections over TLS only; return its port. The user is postgres, without a password."""
+    """Run a server that accepts only TLS connections; yield its port. The user is postgres, without a password."""
     binaries, home = require_binaries(), new_folder("pgtls-")
     user = USER if os.geteuid() == 0 else None
     try:
@@ -75,7 +75,7 @@ def _own(home: Path) -> None:
     owner = pwd.getpwnam(USER)
     for path in (home, *home.iterdir()):
         os.chown(path, owner.pw_uid, owner.pw_gid)
-    for parent in home.parents:  # of ours: they are closed to others
+    for parent in home.parents:  # the temporary folders, which are closed to other users
         if parent.stat().st_uid == 0 and parent != Path("/") and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o011)
 

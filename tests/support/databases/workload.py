@@ -1,8 +1,8 @@
-"""An application that makes life hard for capture: many writers at once, on few rows, in every order of commit.
+"""An application with many concurrent writers on few rows and every order of commit, which is hard to capture.
 
-Each writer holds its transaction open for a random while, so that numbers drawn early commit late; it inserts,
-updates, deletes, changes keys and rolls back. What the database refuses (a deadlock, a key that is taken) is rolled
-back and counted, as an application would.
+Each writer holds its transaction open for a random time, so that numbers drawn early commit late; it inserts, updates,
+deletes, changes keys and rolls back. Statements that the database refuses (a deadlock, a duplicate key) are rolled back
+and counted, as an application would.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ BALANCE = 1000
 
 @dataclass(slots=True)
 class Counts:
-    """What the writers did."""
+    """Counts of the writers' transactions."""
 
     ended: Counter[str] = field(default_factory=Counter)
     failed: list[BaseException] = field(default_factory=list)
 
 
 def change_item(cursor: Cursor, rng: random.Random) -> None:
-    """Change one row of item (id, v) in one of the ways there are."""
+    """Change one row of item (id, v) in a random way."""
     key, other, value = rng.randrange(KEYS), rng.randrange(KEYS), rng.random()
     match rng.choice(("upsert", "upsert", "upsert", "delete", "move")):
         case "upsert":
@@ -60,7 +60,7 @@ def transfer_step(cursor: Cursor, rng: random.Random) -> None:
 
 @contextmanager
 def writers(url: str, step: Step, *, count: int = 8, steps_max: int = 3, seed: int = 1) -> Iterator[Counts]:
-    """Let `count` writers work for as long as the block runs; every one has ended when it is left."""
+    """Let `count` writers work within the block; all have ended after it."""
     stop = threading.Event()
     counts = Counts()
     threads = [
@@ -94,7 +94,7 @@ def _write(url: str, step: Step, rng: random.Random, steps_max: int, stop: threa
                 connection.rollback()
                 counts.ended["deadlock"] += 1
         connection.close()
-    except BaseException as error:  # the test asserts that there is none
+    except BaseException as error:  # the test checks that there is none
         counts.failed.append(error)
 
 

@@ -1,1 +1,1 @@
-"""The broker's core with a real store, without a wire."""
+"""The broker's core with a real store, without a network."""

@@ -1,4 +1,4 @@
-"""Half messages with real batches of one small table, for tests of the broker's wire."""
+"""Half messages with real batches of one small table, for tests of the broker's wire protocol."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ITEMS = TableSchema(
 
 
 def other_table(table_id: int) -> TableSchema:
-    """Return a second table of the same columns."""
+    """Return a second table with the same columns."""
     return TableSchema(
         table_id=table_id,
         version=1,
@@ -38,7 +38,7 @@ def other_table(table_id: int) -> TableSchema:
 def half(
     batch_no: int, *, rows: int = 1, payload: str = "x" * 20, table: TableSchema = ITEMS, cut_end: bool = True
 ) -> broker_pb2.Half:
-    """Return batch `batch_no` of a business whose batches all insert `rows` new rows."""
+    """Return batch `batch_no` of a business; each batch inserts `rows` new rows."""
     first = 1 + (batch_no - 1) * rows
     ids = [str(first + i) for i in range(rows)]
     record_ids, packed = from_columns([ids, [f"{payload}{i}" for i in ids]], Layout.of(table))

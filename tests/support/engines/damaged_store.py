@@ -1,4 +1,4 @@
-"""A small store of a broker, damaged copies of it, and what the product makes of each, in a fork of its own."""
+"""A broker's small store, damaged copies of it, and the product's reaction to each, in a forked process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOPPED, KILLED = "stopped", "killed"
 
 
 def build(path: Path, end: str) -> None:
-    """Make a store that has files of every kind, two generations of rows, a snapshot and an undecided half message."""
+    """Make a store with files of every kind, two generations of rows, a snapshot and an undecided half message."""
     engine = engines.make(path)
     producer = Producer(engine)
     for n in range(4):
@@ -46,19 +46,19 @@ def build(path: Path, end: str) -> None:
 
 
 def flush(engine: Core) -> None:
-    """Bring everything into files, as a checkpoint does."""
+    """Write everything to files, as a checkpoint does."""
     eventually(lambda: engines.status(engine).materialised_offset == engines.status(engine).next_offset)
     with tempfile.TemporaryDirectory(dir=engine.data_dir.parent) as scratch:
         engine.store.checkpoint(Path(scratch) / "copy")
 
 
 def read_served(path: Path) -> tuple[str, str]:
-    """Start a broker on a directory and return what it serves, as a digest, and the same of its old snapshots.
+    """Start a broker on a directory; return digests of the served data and of its old snapshots.
 
     Raises VenusError.
     """
     later = Clock()
-    later.now_s += 60  # a snapshot that is wanted now is a new one
+    later.now_s += 60  # a snapshot that is requested now is a new one
     engine = engines.make(path, later)
     found = engines.status(engine)
     businesses = [
@@ -78,7 +78,7 @@ def read_served(path: Path) -> tuple[str, str]:
 
 
 def digest(found: list[Any]) -> str:
-    """Return a digest of what was found."""
+    """Return a digest of the data."""
     return xxhash.xxh3_128_hexdigest(repr(found).encode())
 
 
@@ -90,11 +90,11 @@ def leased_rows(engine: Core, snapshot_id: str) -> list[tuple[bytes, bytes]]:
 
 
 def damage(path: Path, how: str, at: int, bit: int) -> None:
-    """Flip one bit of a file, cut it off, or remove it."""
+    """Flip one bit of a file, truncate it, or remove it."""
     if how == "flip":
         content = bytearray(path.read_bytes())
         content[at] ^= 1 << bit
-        path.unlink()  # the other names of a linked file stay as they are
+        path.unlink()  # other hard links of the file keep their content
         path.write_bytes(content)
     elif how == "cut":
         content = bytearray(path.read_bytes())
@@ -105,7 +105,7 @@ def damage(path: Path, how: str, at: int, bit: int) -> None:
 
 
 def try_damage(words: list[str]) -> None:
-    """Damage a copy and start a broker on it; the exit code says what came of it."""
+    """Damage a copy and start a broker on it; the exit code tells the result."""
     original, wanted, leased, scratch, name, how, at, bit = words
     copy = Path(tempfile.mkdtemp(dir=scratch))
     shutil.copytree(original, copy / "data", dirs_exist_ok=True)
@@ -121,7 +121,7 @@ def try_damage(words: list[str]) -> None:
 
 
 def serve_copy(path: Path, scratch: Path) -> None:
-    """Print what an undamaged store serves; the store itself is left alone."""
+    """Print the served data of an undamaged copy; the store itself is not changed."""
     copy = Path(tempfile.mkdtemp(dir=scratch))
     shutil.copytree(path, copy / "data")
     sys.stdout.write(" ".join(read_served(copy / "data")))

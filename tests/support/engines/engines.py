@@ -1,4 +1,4 @@
-"""Engines for tests: a real store, a clock that stands still until it is moved, and batches built by hand."""
+"""Engines for tests: a real store, a clock that only the test advances, and batches built by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from venus.wire import broker_pb2, change_pb2
 
 BUSINESS = "main"
 WAIT_S = 60.0
-#: Where the clock of an engine stands, and the epoch of the first producer there.
+#: Start of an engine's clock, and the epoch of the first producer at that time.
 STARTS_AT_S = 1_800_000_000.0
 FIRST_EPOCH = int(STARTS_AT_S * 1000) + 1
 MATERIALISE = "venus-materialise"
@@ -50,13 +50,13 @@ class Clock:
 
 
 class Disk:
-    """The free bytes that an engine sees: plenty, until a test says less."""
+    """The free disk space that an engine sees: plenty, until a test reduces it."""
 
     def __init__(self) -> None:
         self.free = 1 << 40
-        #: For the materialising thread there is no room: the full data stays behind, everything else continues.
+        #: Whether the materialising thread alone finds no space: the full data lags, everything else continues.
         self.holds_full_data = False
-        #: How often each thread has looked, by its name.
+        #: How often each thread has checked the space, by its name.
         self.looks: Counter[str] = Counter()
 
     def __call__(self, _path: Path) -> int:
@@ -64,13 +64,13 @@ class Disk:
         return 0 if self.holds_full_data and threading.current_thread().name == MATERIALISE else self.free
 
     def wait_for_rounds(self, count: int = 3) -> None:
-        """Wait until the materialising thread, which looks once a round, has done so many whole ones from now on."""
+        """Wait until the materialising thread, which checks once a round, has completed this many more rounds."""
         seen = self.looks[MATERIALISE]
         eventually(lambda: self.looks[MATERIALISE] > seen + count)
 
 
 class Gate:
-    """A write hook that holds the materialising thread in front of its next write."""
+    """A write hook that blocks the materialising thread before its next write."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -82,12 +82,12 @@ class Gate:
             assert self._open.wait(WAIT_S)
 
     def open(self) -> None:
-        """Let it continue forever."""
+        """Let the thread continue permanently."""
         self._open.set()
 
 
 class Errors:
-    """What the engine said before it stopped."""
+    """The errors that the engine reported before it stopped."""
 
     def __init__(self) -> None:
         self.fatal: list[BaseException] = []
@@ -99,7 +99,7 @@ class Errors:
 def make(
     path: Path, clock: Clock | None = None, errors: Callable[[BaseException], None] | None = None, **options: Any
 ) -> Core:
-    """Start an engine with small limits; `on_write`, `watermark`, `shared`, `free_bytes` are hooks, else settings."""
+    """Start an engine with small limits; `on_write`, `watermark`, `shared`, `free_bytes` are hooks, others settings."""
     on_write: Callable[[str], None] | None = options.pop("on_write", None)
     watermark: Callable[[Business], int] | None = options.pop("watermark", None)
     shared: SharedLog = options.pop("shared", None) or StandaloneLog(watermark)
@@ -121,7 +121,7 @@ def make(
 
 
 def make_full_data_from_start(path: Path, *, met_before: bool) -> None:
-    """Let the next engine here make the full data of its first business again; `met_before`: it knows these rows."""
+    """Let the next engine here rebuild the full data of its first business; `met_before`: it knows these rows."""
     store = Store(path / "db")
     key = keys.materialised_key(1)
     reached = decode_materialised_position(store.get(keys.STATE, key))
@@ -135,13 +135,13 @@ def make_full_data_from_start(path: Path, *, met_before: bool) -> None:
 
 
 def begin_fill(engine: Core) -> None:
-    """Say that the producer reads its tables, and let files be made of the fewest rows. The process ends soon."""
+    """Report that the producer reads its tables, and write even few rows to files, until the end of the process."""
     step.FILES_BYTES_MIN, materialiser.FILL_LINGER_S = 1, 0.005
     engine.producers.record_fill(BUSINESS, is_filling=True)
 
 
 def has_files(engine: Core) -> bool:
-    """Return whether rows became files at once, without memtable and write-ahead log."""
+    """Return whether rows were written to files directly, without memtable and write-ahead log."""
     return engine.store._file_number > 0
 
 
@@ -204,7 +204,7 @@ def half(batch_no: int, first: int, changes: Changes, **options: Any) -> broker_
 
 
 class Producer:
-    """Sends batches the way an upper adapter would, one call at a time."""
+    """Sends batches as an upper adapter would, one call at a time."""
 
     def __init__(self, engine: Core, business: str = BUSINESS, *, source_last_batch: int = 0) -> None:
         self.engine = engine
@@ -216,7 +216,7 @@ class Producer:
         self.last_digest = 0
 
     def next_half(self, changes: Changes, **options: Any) -> broker_pb2.Half:
-        """Build the half message that comes next."""
+        """Build the next half message."""
         self.batch_no += 1
         message = half(self.batch_no, self.sequence + 1, changes, **options)
         self.sequence += len(changes) + len(options.get("markers", ()))
@@ -242,7 +242,7 @@ class Producer:
 
 
 def chunks(engine: Core, snapshot: broker_pb2.Snapshot, split: broker_pb2.Split) -> list[Chunk]:
-    """Read one split, checking digests."""
+    """Read one split, and check the digests."""
     request = broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id, split=split, chunk_bytes=1 << 14)
     found = []
     for chunk in engine.full_data.read_split(request):
@@ -257,7 +257,7 @@ def rows_of(chunk: Chunk) -> dict[bytes, bytes]:
 
 
 def full_data(engine: Core, table_id: int = 1, business: str = BUSINESS) -> dict[bytes, bytes]:
-    """Return what a loader would load now."""
+    """Return the rows that a loader would load now."""
     snapshot = engine.full_data.open(broker_pb2.OpenSnapshotRequest(business=business, table_ids=[table_id], splits=3))
     found: dict[bytes, bytes] = {}
     try:
@@ -307,5 +307,5 @@ def wait_until_caught_up(engine: Core) -> None:
 
 
 def status(engine: Core) -> broker_pb2.BusinessStatus:
-    """Return what the engine says of the one business."""
+    """Return the engine's status of its only business."""
     return engine.status(BUSINESS).businesses[0]

@@ -18,20 +18,20 @@ CALM_STEPS = 1500
 
 
 class ProcessDeath(Exception):
-    """A producer stops."""
+    """A producer process ends."""
 
 
 class Network(Enum):
-    """What may happen to the frames of a producer on their way; answers come in order or not at all."""
+    """The frames of a producer in both directions; they arrive in order or not at all."""
 
-    FIFO = "in order, single frames refused"  # what gRPC gives within a stream, with Throttle
+    FIFO = "in order, single frames refused"  # the guarantee of gRPC within a stream
     WILD = "reordered, doubled and lost; a producer that rolled back introduces itself again"
     LATE_DECISIONS = "decisions doubled and late by any time"
 
 
 @dataclass
 class Source:
-    """The database: `rows` are numbered, `consumed` of them were shipped by committed local transactions."""
+    """The database: `rows` are numbered, and `consumed` of them were shipped by committed local transactions."""
 
     rows: int = 0
     consumed: int = 0
@@ -49,7 +49,7 @@ class Batch:
 
 
 class Producer:
-    """The upper adapter: one cut at a time, of up to three batches; does not wait for the answer to a commit."""
+    """The upper adapter: one cut at a time, of up to three batches; it does not wait for the answer to a commit."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
@@ -140,7 +140,7 @@ class Producer:
         self.next_batch = self.cut[-1].no + 1
         final, self.cut = self.cut[-1], []
         if rng.random() < 0.1 and not self.world.calm:
-            self._die()  # the local transaction is done, its decision is never sent
+            self._die()  # the local transaction is done, and its decision is never sent
         self.pending.append((final.no, final.digest, Verdict.COMMIT))
         yield
 
@@ -165,7 +165,7 @@ class Producer:
             self.outgoing.append((self.epoch, *frame))
 
     def _alive(self) -> None:
-        """Compare the epoch of the checkpoint row, as each local transaction does."""
+        """Check the epoch of the checkpoint row, as each local transaction does."""
         if self.world.source_fences and self.world.source.epoch != self.epoch:
             self._die()
 
@@ -193,7 +193,7 @@ class Producer:
 
 
 class Broker:
-    """half_messages.py, and what it would have in its log. A crash loses no state: it is written before any answer."""
+    """half_messages.py with the state of its log. A crash loses no state, which is written before any answer."""
 
     def __init__(self) -> None:
         self.state = HalfState()
@@ -305,10 +305,10 @@ class World:
         elif x < 0.98:
             self._crash_of_the_broker()
         elif sum(not p.dead for p in self.producers) < 3:
-            self.producers.append(Producer(self, len(self.producers)))  # the others do not know: zombies
+            self.producers.append(Producer(self, len(self.producers)))  # the older producers become zombies
 
     def _calm_step(self) -> None:
-        """Let the newest producer work; its zombies, and late frames, still come in between."""
+        """Let the newest producer work; its zombies and late frames still interfere."""
         live = self._live()
         for producer in live[:-1]:
             producer.act()
@@ -322,7 +322,7 @@ class World:
         for producer in self.producers:
             producer.outgoing.clear()
             producer.incoming.clear()
-            producer.dead = producer.dead or self.random.random() < 0.7  # the others reconnect late, fenced
+            producer.dead = producer.dead or self.random.random() < 0.7  # the others reconnect late, and are fenced
 
     def _deliver(self, producer: Producer) -> None:
         frames, rng = producer.outgoing, self.random
@@ -354,7 +354,7 @@ class World:
 
 
 def histories(network: Network, n: int, **options: Any) -> dict[str, int]:
-    """Run histories; return how each ended. A broken assumption of half_messages.py counts as one more way to end."""
+    """Run histories; return the outcome of each. A failed assertion of half_messages.py counts as an outcome too."""
     ends: dict[str, int] = {}
     for seed in range(n):
         world = World(seed, network, **options)

@@ -1,6 +1,6 @@
 """Coordinator in the memory of one process, for tests of several brokers without etcd.
 
-Time is an argument, and each change calls the watches at once, so that a simulation is deterministic.
+Time is a parameter, and each change calls the watchers at once, so that a simulation is deterministic.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class MemoryCoordinator:
         self.invalid: tuple[str, ...] = ()
         #: Set by a test: the coordinator does not answer.
         self.away = False
-        #: Set by a test: the next write is carried out, but its answer is lost.
+        #: Set by a test: the next write is executed, but its answer is lost.
         self.loses_answer = False
 
     # -- brokers -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A mirror without its wire: what a replicator does, one call at a time, from one engine to another."""
+"""A mirror without a network: the steps of a replicator, one call at a time, from one engine to another."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SET = "head-office"
 
 
 def business_of(engine: Core, name: str = BUSINESS) -> Business:
-    """Return the business as the engine has it."""
+    """Return the engine's business."""
     return engine.catalogue.find(name)
 
 
 def begin(home: Core, mirror: Core, /, **more: object) -> tuple[Business, int, broker_pb2.Snapshot]:
-    """Begin the full data of the home at the mirror."""
+    """Begin the home's full data at the mirror."""
     snapshot = home.full_data.open(broker_pb2.OpenSnapshotRequest(business=BUSINESS, splits=3))
     said = mirror_pb2.MirrorBegin(
         set=SET,
@@ -43,7 +43,7 @@ def begin(home: Core, mirror: Core, /, **more: object) -> tuple[Business, int, b
 
 
 def rows(home: Core, mirror: Core, business: Business, index: int, snapshot: broker_pb2.Snapshot) -> int:
-    """Take every row of the full data; return how many chunks there were."""
+    """Transfer every row of the full data; return the number of chunks."""
     sent = 0
     for split in snapshot.splits:
         request = broker_pb2.ReadSplitRequest(snapshot_id=snapshot.snapshot_id, split=split, chunk_bytes=1 << 14)
@@ -54,7 +54,7 @@ def rows(home: Core, mirror: Core, business: Business, index: int, snapshot: bro
 
 
 def fill(home: Core, mirror: Core, /, **more: object) -> Business:
-    """Take the whole full data of the home."""
+    """Transfer the home's whole full data."""
     business, index, snapshot = begin(home, mirror, **more)
     rows(home, mirror, business, index, snapshot)
     home.full_data.close(snapshot.snapshot_id)
@@ -63,12 +63,12 @@ def fill(home: Core, mirror: Core, /, **more: object) -> Business:
 
 
 def take(mirror: Core, increments: Sequence[broker_pb2.Increment], position: int = 0, *, sparse: bool = False) -> int:
-    """Let the mirror take increments."""
+    """Give increments to the mirror."""
     return mirror.mirrors.take_increments(business_of(mirror), increments, position, sparse=sparse).result(WAIT_S)
 
 
 def follow(home: Core, mirror: Core) -> None:
-    """Take everything that the home has and the mirror has not."""
+    """Transfer all increments that the mirror lacks."""
     offset = business_of(mirror).committed.next_offset
     while True:
         found = home.subscriptions.read(BUSINESS, offset, 1 << 20)

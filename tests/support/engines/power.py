@@ -1,8 +1,8 @@
-"""A broker's engine whose power can be cut: what its disk was promised to keep is known after each fsync.
+"""A broker's engine whose power can be cut: after each fsync it is known what the disk must keep.
 
-The engine works in a process of its own. Each time the store's write-ahead log has been synced, the sizes that the
-logs had before the sync are noted; whatever lies behind them may be gone after a power cut, nothing before. RocksDB
-itself syncs tables and the manifest before it relies on them; they stay as they are.
+The engine runs in a process of its own. Each time the store's write-ahead log has been synced, the sizes of the logs
+before the sync are noted; a power cut may remove bytes beyond these, but none before. RocksDB itself syncs tables and
+the manifest before it relies on them, so they stay.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ def log_sizes(folder: Path) -> dict[str, int]:
 
 
 def note_what_is_synced(note: Path, *, gone_at: int = 0) -> None:
-    """Let the store of this process say what is on disk, behind each fsync and before anything relies on it.
+    """Let this process's store note after each fsync what is on disk, before anything relies on it.
 
-    At fsync number `gone_at` the power goes: what is written by then is not synced.
+    At fsync number `gone_at` the power is cut: the data written until then is not synced.
     """
     sync, bear_witness = rocks.Store._sync, Witness.write_note
     sizes: dict[str, int] = {}
     numbers = itertools.count(1)
 
-    def before_the_sync(store: Any) -> None:
+    def before_sync(store: Any) -> None:
         if next(numbers) == gone_at:
             os.kill(os.getpid(), signal.SIGKILL)
         sizes.clear()
         sizes.update(log_sizes(store.path))
         sync(store)
 
-    def behind_the_sync(witness: Any, sequence: int) -> None:
+    def after_sync(witness: Any, sequence: int) -> None:
         place = witness_path(witness._store)
         before = place.read_bytes() if place.exists() else b""
         for file, content in ((note, json.dumps(sizes).encode()), (note.with_suffix(".witness"), before)):
@@ -62,13 +62,13 @@ def note_what_is_synced(note: Path, *, gone_at: int = 0) -> None:
         bear_witness(witness, sequence)
 
     patched: Any = rocks.Store
-    patched._sync = before_the_sync
+    patched._sync = before_sync
     patched = Witness
-    patched.write_note = behind_the_sync
+    patched.write_note = after_sync
 
 
 def change(phase: str, number: int) -> list[tuple[bytes, bytes | None]]:
-    """Return the changes of a batch: new rows, the same rows over and over, or the deletion of the batch before."""
+    """Return the changes of a batch: new rows, the same rows repeatedly, or the deletion of the previous batch."""
     place = {"update": number % 50, "delete": number - number % 2}.get(phase, number)
     if phase == "delete" and number % 2:
         return [(b"%08d" % (place * ROWS + i), None) for i in range(ROWS)]
@@ -77,7 +77,7 @@ def change(phase: str, number: int) -> list[tuple[bytes, bytes | None]]:
 
 
 def work(path: Path, diary: Path, note: Path, phase: str, gone_at: int = 0) -> None:
-    """Commit batch after batch of a phase until the power goes; the diary has what was acknowledged."""
+    """Commit batch after batch of a phase until the power is cut; the diary lists the acknowledged ones."""
     note_what_is_synced(note, gone_at=gone_at)
     log = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -90,7 +90,7 @@ def work(path: Path, diary: Path, note: Path, phase: str, gone_at: int = 0) -> N
         engines.begin_fill(engine)
     undecided = list(producer.ack.undecided)
     say("begin", producer.ack.last_batch)
-    if undecided:  # the source has them: it committed before the power went at the broker
+    if undecided:  # the source has them: it committed before the power cut at the broker
         last = undecided[-1]
         engine.producers.decide("main", producer.epoch, last.batch_no, last.digest, 1).result(60)
         producer.batch_no, producer.sequence = last.batch_no, last.first_sequence + last.count - 1
@@ -104,14 +104,14 @@ def work(path: Path, diary: Path, note: Path, phase: str, gone_at: int = 0) -> N
 
 
 def cut(path: Path, note: Path, chance: random.Random, loss: Callable[[random.Random, int, int], int]) -> int:
-    """Leave of a dead engine's files what the disk was promised to keep, and perhaps more; return the bytes lost."""
+    """Truncate a dead engine's files to what the disk had to keep, or a little more; return the lost bytes."""
     kept: dict[str, int] = json.loads(note.read_bytes()) if note.exists() else {}
     lost = 0
     for name, size in log_sizes(path / "db").items():
         left = loss(chance, kept.get(name, 0), size)
         lost += size - left
         os.truncate(path / "db" / name, left)
-    if chance.random() < 0.5 and note.exists():  # the witness is never synced: it may be older
+    if chance.random() < 0.5 and note.exists():  # the witness is never synced, and may be older
         content = note.with_suffix(".witness").read_bytes()
         place = witness_path(path / "db")
         place.unlink(missing_ok=True)
@@ -123,11 +123,11 @@ def cut(path: Path, note: Path, chance: random.Random, loss: Callable[[random.Ra
     return lost
 
 
-def all_of_it(_chance: random.Random, kept: int, _size: int) -> int:
-    """Lose every byte that was not synced."""
+def lose_unsynced_bytes(_chance: random.Random, kept: int, _size: int) -> int:
+    """Return the size of a file that has lost all unsynced bytes."""
     return kept
 
 
 def lose_some_bytes(chance: random.Random, kept: int, size: int) -> int:
-    """Lose some of the bytes that were not synced."""
+    """Return the size of a file that has lost some of its unsynced bytes."""
     return chance.randint(min(kept, size), size)

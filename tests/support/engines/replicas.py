@@ -1,4 +1,4 @@
-"""Clusters of brokers' cores in one process: real stores, a network and a coordinator in memory, real time.
+"""Clusters of broker cores in one process: real stores, a network and a coordinator in memory, real time.
 
 A node that is killed writes nothing any more and closes nothing politely. Its lease ends at once: those of the others
 last long, so that no node loses its own because it waits for the machine.
@@ -33,12 +33,12 @@ from venus.replication.records import LiveBroker, Member, Policy
 
 LEASE_S = 60.0
 TICK_S = 0.02
-#: Impatient, so that tests are short.
+#: Short times, so that tests are fast.
 PATIENCE = ReplicationTimes(lag_s=3.0, idle_s=0.1, ballot_s=0.3, election_every_s=0.3, turn_s=0.1, fetch_s=1.0)
 
 
 class RealClock(engines.Clock):
-    """Time that passes."""
+    """The clocks of the machine."""
 
     def clock_us(self) -> int:
         return time.time_ns() // 1000
@@ -48,16 +48,16 @@ class RealClock(engines.Clock):
 
 
 class Net:
-    """Lines between nodes; `cut` holds pairs (from, to) between which nothing arrives."""
+    """Network between nodes; `cut` has the pairs (from, to) between which no message arrives."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.cut: set[tuple[str, str]] = set()
-        #: Changes each answer on its way: bytes may flip.
+        #: Changes each answer on its way, for example by flipped bits.
         self.mangle: Callable[[Answer], Answer] = lambda answer: answer
 
     def send(self, sender: Node, to: Member, call: Callable[[Node], None], lost: Callable[[], None]) -> None:
-        """Run `call` at a node, or `lost` at the sender."""
+        """Run `call` at the receiving node, or `lost` at the sender."""
         node = self.nodes.get(to.broker)
         if node is None or node.killed or node.member != to or (sender.name, to.broker) in self.cut:
             sender.post(lost)
@@ -66,7 +66,7 @@ class Net:
 
 
 class MemoryTransport:
-    """A `Transport` over a Net."""
+    """A `Transport` over a `Net`."""
 
     def __init__(self, net: Net, node: Node) -> None:
         self._net, self._node = net, node
@@ -203,7 +203,7 @@ class Node:
         return answer.get(timeout=engines.WAIT_S)
 
     def leads(self, business: str = engines.BUSINESS) -> bool:
-        """Whether it can take writes."""
+        """Return whether it can accept writes."""
         standing = self._shared.standing(business)
         started = (
             business in self.host.replicas and self.core.catalogue.find(business).log.terms.newest == standing.term
@@ -211,7 +211,7 @@ class Node:
         return not self.killed and standing.leads and not standing.refusal and started
 
     def kill(self) -> None:
-        """End it as kill -9 does: what is written stays, no peer gets a word."""
+        """Kill the node as kill -9 does: written data stays, and no peer gets a message."""
         self.killed = True
         self._inbox.put(None)
         self._thread.join()
@@ -223,7 +223,7 @@ class Node:
         self.core.stop()
 
     def stop(self) -> None:
-        """End it cleanly, without handing over."""
+        """Stop it cleanly, without a hand-over."""
         if not self.killed:
             self.coordination.stop()
             self._inbox.put(None)
@@ -249,9 +249,9 @@ class Cluster:
     ) -> None:
         self.folder, self.options, self.backlog_bytes = folder, options, backlog_bytes
         self.net, self.rebalance = Net(), rebalance
-        #: Called with the node that installs and how many pieces it has had.
+        #: Called with the installing node and the number of pieces it has received.
         self.piece_came: Callable[[Node, int], None] = lambda _node, _n: None
-        #: Which copies were begun, and how many records of each were there already.
+        #: The copies that were begun, and how many records of each were there already.
         self.copied: list[tuple[str, int]] = []
         self.memory = MemoryCluster(clock=time.monotonic)
         minimum = len(names) // 2 + 1 if policy is Policy.CONSISTENCY else 1
@@ -261,12 +261,12 @@ class Cluster:
             self.start(name)
 
     def start(self, name: str, store: str = "s1") -> Node:
-        """Start a node, or start it again."""
+        """Start or restart a node."""
         self.nodes[name] = Node(self, name, store)
         return self.nodes[name]
 
     def create(self, name: str = "a", business: str = engines.BUSINESS) -> Node:
-        """Create a business at a node and return its leader, maybe another node, once no hand-over is due."""
+        """Create a business at a node; return its leader, perhaps another node, once no hand-over is due."""
         node = self.nodes[name]
         eventually(lambda: len(node.ask(lambda host: host.brokers.live)) == len(self.nodes))
         node.post(lambda: node.host.create(business))
@@ -280,7 +280,7 @@ class Cluster:
         return self.leader(business)
 
     def leader(self, business: str = engines.BUSINESS) -> Node:
-        """Return the node that takes writes, as soon as there is one."""
+        """Return the node that accepts writes, as soon as one does."""
         eventually(lambda: any(node.leads(business) for node in self.nodes.values()))
         return next(node for node in self.nodes.values() if node.leads(business))
 
@@ -289,13 +289,13 @@ class Cluster:
         return [node for node in self.nodes.values() if not node.killed]
 
     def settle(self, business: str = engines.BUSINESS) -> None:
-        """Wait until every living node has everything, and everything is applied everywhere."""
+        """Wait until every living node has all entries and has applied them."""
 
         def even() -> bool:
             try:
                 logs = [node.core.catalogue.find(business).log for node in self.living()]
             except Unavailable:
-                return False  # one starts over
+                return False  # a replica starts over
             return len({(log.end, log.applied + 1) for log in logs}) == 1 and logs[0].end == logs[0].applied + 1
 
         eventually(even)

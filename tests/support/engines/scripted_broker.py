@@ -1,7 +1,7 @@
-"""The broker's half of the half-message protocol in memory, for tests of the upper adapter.
+"""The broker's side of the half-message protocol in memory, for tests of the upper adapter.
 
-The rules are those of docs/explanation/protocol.md. `ScriptedProducer` is one stream; what a broken stream had queued
-may be lost (`.lost` steps) or may have arrived without an answer (`.after` steps).
+The rules are those of docs/explanation/protocol.md. `ScriptedProducer` is one stream. Messages queued in a broken
+stream may be lost (`.lost` steps), or may have arrived without an answer (`.after` steps).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from venus.wire.broker_pb2 import COMMIT, ROLLBACK, Decided, Half, HalfRef, Init
 
 
 class ScriptedBroker:
-    """What is on the broker's disk."""
+    """The durable state of the broker."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -28,7 +28,7 @@ class ScriptedBroker:
 
     @property
     def batches(self) -> list[Batch]:
-        """What consumers see, in order."""
+        """Return the batches that consumers see, in order."""
         return [decode(half.body) for half in self.committed]
 
     def init(self, source_epoch: int, source_last_batch: int) -> int:
@@ -39,7 +39,7 @@ class ScriptedBroker:
         return self.epoch
 
     def half(self, half: Half) -> None:
-        """Accept a half in order."""
+        """Accept a half message in order."""
         self.check(half)
         expected = (self.halves[-1].batch_no if self.halves else self.last_batch) + 1
         if half.batch_no != expected:
@@ -51,7 +51,7 @@ class ScriptedBroker:
         assert digest(half.body) == half.digest
 
     def decide(self, batch_no: int, digest: int, verdict: Verdict, *, can_wait: bool = False) -> None:
-        """Decide in order."""
+        """Decide half messages in order."""
         self.answers.append((batch_no, verdict))
         if verdict is Verdict.COMMIT:
             assert batch_no <= self.last_batch or any(
@@ -66,7 +66,7 @@ class ScriptedBroker:
             self.halves = [h for h in self.halves if h.batch_no < batch_no]
 
     def tables(self) -> list[KnownTable]:
-        """Return every table that was described, with its newest version, and whether it ever had a change."""
+        """Return every described table with its newest version, and whether it has ever changed."""
         found: dict[int, int] = {}
         for schema in (schema for batch in self.batches for schema in batch.schemas):
             found[schema.table_id] = max(schema.version, found.get(schema.table_id, 0))
@@ -74,11 +74,11 @@ class ScriptedBroker:
         return [KnownTable(table_id=t, version=v, last_sequence=int(t in changed)) for t, v in found.items()]
 
     def refs(self) -> list[HalfRef]:
-        """Return the undecided halves."""
+        """Return the undecided half messages."""
         return [HalfRef(batch_no=h.batch_no, digest=h.digest) for h in self.halves]
 
     def fold(self) -> dict[int, dict[bytes, bytes]]:
-        """Return the full data, and check on the way that nothing is doubled, missing or out of order."""
+        """Return the full data; check that nothing is doubled, missing or out of order."""
         return {table_id: {k: row for k, (_, row) in rows.items()} for table_id, rows in fold(self.batches).items()}
 
 

@@ -1,4 +1,4 @@
-"""Rows as a broker stores them, made by plain code."""
+"""Rows in a broker's stored form, built by simple code."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Row = tuple[int, int, bytes, bytes]  # Sequence, schema version, record_id, row
 
 
 def stored_rows(rows: Iterable[Row], *, flags: int = 0) -> StoredRows:
-    """Return rows end to end."""
+    """Return rows one after the other in stored form."""
     return StoredRows(PackedBytes.of(HEAD.pack(s, v, flags, len(key)) + key + row for s, v, key, row in rows))
 
 
 def plain_rows(rows: StoredRows) -> list[Row]:
-    """Take them apart again, one by one."""
+    """Decode stored rows one by one."""
     found = []
     for value in rows.packed.split():
         sequence, version, _, size = HEAD.unpack_from(value)

@@ -1,1 +1,1 @@
-"""What kills, cuts, delays or damages something."""
+"""Faults that kill, cut, delay or damage a part."""

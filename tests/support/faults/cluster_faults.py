@@ -1,7 +1,7 @@
-"""Faults of a cluster of brokers: each does its harm while writers work, and leaves everything able to heal.
+"""Faults of a cluster of brokers: each does damage while writers work, and leaves a state that can heal.
 
-A fault draws whatever it needs from the run's own random numbers, so that a run can be repeated. `Wait.long` says how
-long a partition or an outage lasts at most: briefly in the usual suite, beyond every time limit in the long one.
+A fault takes all random choices from the run's own generator, so that a run can be repeated. `Wait.long` is the longest
+duration of a partition or an outage: short in the usual suite, beyond every time limit in the long one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.support.faults.fault_cluster import LEASE_S, NAMES, FaultCluster
 from tests.support.faults.links import CLIENT, Link, PoorLine
 
 logger = logging.getLogger(__name__)
-#: A broker that found its store damaged must say this, in words that name the way out.
+#: Message of a broker that found its store damaged, which must name the remedy.
 DAMAGED = ("damaged", "corrupt", "Corrupt", "broken", "digest", "checksum", "lost", "missing")
 
 
 @dataclass(frozen=True, slots=True)
 class FaultDurations:
-    """How long faults last, seconds."""
+    """Durations of faults in seconds."""
 
     long_s: float
     etcd_away_s: float
@@ -39,7 +39,7 @@ WRITERS = 3
 
 
 def run_fault(cluster: FaultCluster, fault: Fault, number: int, wait: FaultDurations) -> None:
-    """Do one fault while writers work, let everything heal, compare; the number decides what is drawn for it."""
+    """Cause one fault while writers work, let everything heal, and compare; `number` seeds its random choices."""
     rng, began = random.Random(number), time.monotonic()
     with writers(cluster.source, change_item, count=WRITERS, seed=number) as counts:
         cluster.until(lambda: counts.ended["commit"] or counts.failed, "the writers to begin")
@@ -69,7 +69,7 @@ def _followers(cluster: FaultCluster) -> list[str]:
 
 
 def _restart(cluster: FaultCluster, rng: random.Random, *names: str) -> None:
-    """Start killed brokers again, after a while, in any order."""
+    """Restart killed brokers after a while, in random order."""
     time.sleep(rng.uniform(0, LEASE_S + 1.0))
     for name in rng.sample(names, len(names)):
         cluster.start(name)
@@ -79,7 +79,7 @@ def _restart(cluster: FaultCluster, rng: random.Random, *names: str) -> None:
 
 
 def kill_leader(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
-    """Kill the leader, as kill -9 does."""
+    """Kill the leader with SIGKILL."""
     name = cluster.leader()
     cluster.brokers[name].kill()
     _restart(cluster, rng, name)
@@ -93,7 +93,7 @@ def kill_follower(cluster: FaultCluster, rng: random.Random, _: FaultDurations) 
 
 
 def kill_two(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
-    """Kill two, one soon after the other."""
+    """Kill two brokers, one soon after the other."""
     names = rng.sample(NAMES, 2)
     for name in names:
         cluster.brokers[name].kill()
@@ -111,7 +111,7 @@ def kill_all(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> No
 
 
 def pause_leader(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
-    """Stop the leader's process until long after its lease, and let it continue."""
+    """Suspend the leader's process until long after its lease, then let it continue."""
     broker = cluster.brokers[cluster.leader()]
     broker.send(signal.SIGSTOP)
     time.sleep(LEASE_S + rng.uniform(0.5, 3.0))
@@ -119,7 +119,7 @@ def pause_leader(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -
 
 
 def restart_one_by_one(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
-    """Stop and start one broker after the other, each once the one before is back."""
+    """Stop and start one broker after the other, each once the previous one is in sync."""
     for name in rng.sample(NAMES, len(NAMES)):
         assert cluster.brokers[name].stop() == 0, cluster.brokers[name].output()
         cluster.start(name)
@@ -136,7 +136,7 @@ def restart_replica(cluster: FaultCluster, rng: random.Random, _: FaultDurations
 
 
 def jump_clock(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
-    """Let clocks of some brokers jump, by seconds or by years; perhaps the leader dies meanwhile."""
+    """Let the clocks of some brokers jump, by seconds or by years; sometimes kill the leader meanwhile."""
     for name in rng.sample(NAMES, rng.randint(1, 3)):
         cluster.clocks[name].jump(rng.choice((-1, 1)) * 10 ** rng.uniform(0, 8))
     time.sleep(1.0)
@@ -162,7 +162,7 @@ def _cut(cluster: FaultCluster, rng: random.Random, wait: FaultDurations, links:
 
 
 def cut_off_broker(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
-    """Cut one broker off from the others; etcd and clients reach every broker."""
+    """Cut one broker off from the other brokers; etcd and clients still reach every broker."""
     name = rng.choice(NAMES)
     _cut(cluster, rng, wait, _between(name, NAMES))
 
@@ -174,15 +174,15 @@ def cut_one_way(cluster: FaultCluster, rng: random.Random, wait: FaultDurations)
 
 
 def cut_ring(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
-    """Let each broker be heard by one of the two others only."""
+    """Let each broker be heard by only one of the two others."""
     a, b, c = rng.sample(NAMES, 3)
     _cut(cluster, rng, wait, [(a, b), (b, c), (c, a)])
 
 
 def disturb_lines(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
-    """Let lines between brokers delay, lose and end what they carry; another broker must lead meanwhile.
+    """Let connections between brokers delay, lose and end their traffic until another broker leads.
 
-    The one that led comes back only then: what was acknowledged must be with the others.
+    The former leader returns only then: the others must have every acknowledged batch.
     """
     poor = partial(PoorLine, rng, delay_s=0.1, jitter_s=0.1, loss=0.05, resets=0.002)
     lines = {link: poor() for link in _between(NAMES, NAMES)}
@@ -208,7 +208,7 @@ def _etcd_silent(cluster: FaultCluster, name: str, *, silent: bool) -> None:
 
 
 def cut_off_etcd(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -> None:
-    """Cut one broker, mostly the leader, off from etcd; brokers and clients reach each other."""
+    """Cut one broker, usually the leader, off from etcd; brokers and clients still reach each other."""
     name = cluster.leader() if rng.random() < 0.7 else rng.choice(NAMES)
     _etcd_silent(cluster, name, silent=True)
     time.sleep(LEASE_S + rng.uniform(0.5, wait.long_s))
@@ -225,8 +225,8 @@ def isolate_leader(cluster: FaultCluster, rng: random.Random, wait: FaultDuratio
     _etcd_silent(cluster, name, silent=False)
 
 
-def frame_flipped(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
-    """Flip single bits of what brokers send each other."""
+def flip_frame_bits(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
+    """Flip single bits of messages between brokers."""
     before = cluster.links.flipped
     for _round in range(3):
         cluster.links.flip(tuple(rng.sample(NAMES, 2)), rng.randrange(4096))  # type: ignore[arg-type]
@@ -238,7 +238,7 @@ def frame_flipped(cluster: FaultCluster, rng: random.Random, _: FaultDurations) 
 
 
 def fill_disk(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
-    """Let the leader's disk take nothing more: the broker ends itself, and is started again once there is room."""
+    """Fill the leader's disk: the broker ends itself, and is restarted once there is room."""
     name = cluster.leader()
     broker = cluster.brokers[name]
     newest = max((file.stat().st_size for file in (cluster.data(name) / "db").glob("*.log")), default=0)
@@ -249,7 +249,7 @@ def fill_disk(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> N
 
 
 def lose_disk(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
-    """Let a broker come back with an empty disk."""
+    """Restart a broker with an empty disk."""
     name = rng.choice(NAMES)
     cluster.brokers[name].kill()
     cluster.lose_disk(name)
@@ -257,7 +257,7 @@ def lose_disk(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> N
 
 
 def _flip_in(cluster: FaultCluster, rng: random.Random, pattern: str) -> None:
-    """Flip a bit in a file of a killed broker, which then says so and is given an empty disk, or continues unharmed."""
+    """Flip a bit in a file of a killed broker, which then reports it and gets an empty disk, or continues unharmed."""
     name = rng.choice(NAMES)
     cluster.brokers[name].kill()
     files = [file for file in (cluster.data(name) / "db").glob(pattern) if file.stat().st_size]
@@ -278,13 +278,13 @@ def _flip(file: Path, rng: random.Random) -> None:
     file.write_bytes(content)
 
 
-def log_flipped(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
-    """Flip a bit of a write-ahead log while its broker is away."""
+def flip_log_bit(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
+    """Flip a bit of a write-ahead log while its broker is down."""
     _flip_in(cluster, rng, "*.log")
 
 
 def flip_table_bit(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
-    """Flip a bit of a table file while its broker is away."""
+    """Flip a bit of a table file while its broker is down."""
     _flip_in(cluster, rng, "*.sst")
 
 
@@ -292,7 +292,7 @@ def flip_table_bit(cluster: FaultCluster, rng: random.Random, _: FaultDurations)
 
 
 def kill_etcd_leader(cluster: FaultCluster, rng: random.Random, _: FaultDurations) -> None:
-    """Kill the etcd node that leads; perhaps the brokers' leader as well."""
+    """Kill the leading etcd node; sometimes the brokers' leader as well."""
     node = cluster.etcd.leader()
     node.kill()
     if rng.random() < 0.5:
@@ -315,7 +315,7 @@ def stop_etcd(cluster: FaultCluster, rng: random.Random, wait: FaultDurations) -
     cluster.etcd.wait()
 
 
-#: A run takes the one at its number; the first ten are those of the usual suite.
+#: All faults: a run takes the one at its number; the usual suite runs the first ten.
 FAULTS: tuple[Fault, ...] = (
     kill_leader,
     cut_one_way,
@@ -323,7 +323,7 @@ FAULTS: tuple[Fault, ...] = (
     pause_leader,
     fill_disk,
     cut_off_etcd,
-    frame_flipped,
+    flip_frame_bits,
     jump_clock,
     kill_etcd_leader,
     cut_off_broker,
@@ -331,7 +331,7 @@ FAULTS: tuple[Fault, ...] = (
     cut_ring,
     restart_one_by_one,
     stop_etcd,
-    log_flipped,
+    flip_log_bit,
     isolate_leader,
     lose_disk,
     kill_two,

@@ -1,8 +1,8 @@
-"""The whole way over three replicated brokers, each part of which can be made to fail.
+"""A whole pipeline over three replicated brokers, in which each part can be made to fail.
 
-Brokers are processes behind relays, etcd has three nodes and each broker a line of its own to each of them; source and
-target are PostgreSQL, capture and apply threads of the test. The target writes down every row that it is given, and
-the producer's end every batch that was acknowledged.
+Brokers are processes behind relays; etcd has three nodes, and each broker its own connection to each of them. Source
+and target are PostgreSQL; capture and apply are threads of the test. The target logs every row that it receives, and
+the producer's side every acknowledged batch.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from venus.wire import broker_pb2
 
 NAMES = "abc"
 LEASE_S = 2.0
-#: Until everything is whole again behind a fault; the machine may be busy with other tests.
+#: Longest time until everything has recovered after a fault, on a busy machine.
 HEALED_S = 120.0
 _TABLES = "CREATE TABLE item (id integer PRIMARY KEY, v text)"
-#: The same row twice at the target would stand here twice: each value is written once at the source.
+#: Log of the target: a row that arrives twice is there twice, because the source writes each value once.
 _WITNESS = """
 CREATE TABLE written (id integer, v text);
 CREATE FUNCTION note_written() RETURNS trigger LANGUAGE plpgsql AS
@@ -62,22 +62,22 @@ ALTER TABLE item ENABLE ALWAYS TRIGGER note_written
 
 
 class AcknowledgedBatches:
-    """What brokers said is committed: the digest of each batch."""
+    """The digest of each batch that brokers reported as committed."""
 
     def __init__(self) -> None:
         self.digests: dict[int, int] = {}
         self._sent: dict[int, int] = {}
 
     def watch(self, producer: IngestClient) -> IngestClient:
-        """Return a producer whose acknowledgements are noted."""
+        """Return a producer whose acknowledgements are recorded."""
         return cast(IngestClient, _WatchedClient(producer, self))
 
     def record_sent(self, half: broker_pb2.Half) -> None:
-        """Note a half message on its way."""
+        """Record a sent half message."""
         self._sent[half.batch_no] = half.digest
 
     def through(self, batch_no: int) -> None:
-        """Note that every batch up to this one was said to be committed."""
+        """Record that every batch up to this one was reported as committed."""
         for number in range(max(self.digests, default=0) + 1, batch_no + 1):
             if number in self._sent:
                 self.digests[number] = self._sent[number]
@@ -142,7 +142,7 @@ class FaultCluster:
     # -- brokers -------------------------------------------------------------------------------------------------
 
     def start(self, name: str) -> ForkedBroker:
-        """Start a broker, or start it again."""
+        """Start or restart a broker."""
         cluster = ClusterSettings(
             name=self._name,
             broker_id=name,
@@ -165,7 +165,7 @@ class FaultCluster:
         return SecuritySettings() if self._authority is None else self._authority.security(name)
 
     def address(self, name: str) -> str:
-        """Return where a client that may do everything finds a broker itself, past its relay."""
+        """Return a broker's own address, behind its relay, for a client with all roles."""
         text = self.brokers[name].address
         return text if self._authority is None else self._authority.address(text, "all", *EVERYTHING)
 
@@ -173,7 +173,7 @@ class FaultCluster:
         self._pids[name] = pid
 
     def refusal_of(self, name: str) -> str:
-        """Start a broker, and return what it said if it refuses to serve."""
+        """Start a broker; return its output if it refuses to serve."""
         try:
             self.start(name)
         except DidNotStart as refused:
@@ -185,7 +185,7 @@ class FaultCluster:
         return self.folder / name
 
     def lose_disk(self, name: str) -> None:
-        """Remove everything that a broker had stored."""
+        """Remove a broker's data."""
         shutil.rmtree(self.data(name))
 
     def start_all(self) -> None:
@@ -195,11 +195,11 @@ class FaultCluster:
                 self.start(name)
 
     def watch_damaged(self, name: str) -> None:
-        """Read all that a broker with a damaged file has: it must find the damage and end itself, or be unharmed."""
+        """Read all data of a broker with a damaged file: it must find the damage and end itself, or be unharmed."""
         self._damaged = name
 
     def replace_damaged(self) -> None:
-        """Give a broker that has ended itself over its damaged store an empty disk, as an operator does."""
+        """Give a broker that has ended because of its damaged store an empty disk, as an operator does."""
         name, self._damaged = self._damaged, ""
         if not name or self._is_unharmed(name):
             return
@@ -217,13 +217,13 @@ class FaultCluster:
             try:
                 read_ledger(self.address(name), holder="")
             except Unavailable:
-                time.sleep(0.2)  # it has only begun, or is ending
+                time.sleep(0.2)  # the broker has just started, or is ending
             else:
                 return True
         return False
 
     def leader(self) -> str:
-        """Return who leads, as soon as one says so of itself."""
+        """Return the name of the leader, as soon as one broker reports to lead."""
         found: list[str] = []
 
         def look() -> bool:
@@ -237,10 +237,10 @@ class FaultCluster:
         self.until(look, "a leader")
         return found[0]
 
-    # -- the two ends --------------------------------------------------------------------------------------------
+    # -- source and target ---------------------------------------------------------------------------------------
 
     def set_up(self) -> None:
-        """Install the triggers, load the empty table, and let capture and apply work."""
+        """Install the triggers, load the empty table, and start capture and apply."""
         run_at(self.source, _TABLES)
         with contextlib.closing(open_source(self.settings)) as opened:
             opened.installer.install(self.settings.source.tables, self.settings.source.exclude)
@@ -256,7 +256,7 @@ class FaultCluster:
         ]
 
     def until(self, condition: Callable[[], object], what: str, timeout_s: float = HEALED_S) -> None:
-        """Wait for a condition; raise what a loop raises meanwhile."""
+        """Wait for a condition; raise an error of a loop meanwhile."""
 
         def check() -> object:
             for loop in self._loops:
@@ -267,7 +267,7 @@ class FaultCluster:
         eventually(check, lambda: f"{what}\n{self.describe()}", timeout_s=timeout_s, every_s=0.05)
 
     def describe(self) -> str:
-        """Return the state of everything, for a reader of the failure."""
+        """Return the state of every part, for the message of a failure."""
         lines = [repr(run_at(self.source, "SELECT count(*) FROM item"))]
         for name, broker in self.brokers.items():
             if broker.alive:
@@ -282,7 +282,7 @@ class FaultCluster:
         """Wait until the source's log is empty, every replica is in sync, and every broker has everything."""
         self.replace_damaged()
         self.until(self._is_captured, "the source's log to be empty")
-        self._owed = dict(self.acknowledged.digests)  # later ones are the source's heartbeat
+        self._owed = dict(self.acknowledged.digests)  # later entries are the source's heartbeats
         self.until(self._level, "the replicas and the target to have everything")
 
     def _is_captured(self) -> bool:
@@ -290,7 +290,7 @@ class FaultCluster:
             return not sum(rows for rows, _ in opened.capture.read_backlog().values())
 
     def _standing(self) -> dict[str, broker_pb2.BusinessStatus]:
-        """Return what every broker says of itself, the leader first; {} = not all are there and in sync."""
+        """Return the status of every broker, the leader's first; {} while a broker is missing or not in sync."""
         try:
             found = {name: business_status(self.address(name)) for name in self.brokers}
         except (VenusError, StopIteration):
@@ -301,7 +301,7 @@ class FaultCluster:
         return {leaders[0]: found[leaders[0]], **found}
 
     def in_sync(self) -> bool:
-        """Whether every broker is there and in sync."""
+        """Return whether every broker is there and in sync."""
         return bool(self._standing())
 
     def _level(self) -> bool:
@@ -316,7 +316,7 @@ class FaultCluster:
         return not halves and ends == {(leads.next_offset, leads.next_offset)} and applied >= leads.next_offset
 
     def check(self) -> None:
-        """Compare source, every replica and target; nothing acknowledged is missing, nothing is there twice."""
+        """Compare source, every replica and target; no acknowledged batch is missing or doubled."""
         wanted = set(run_at(self.source, "SELECT id, v FROM item"))
         assert set(run_at(self.target, "SELECT id, v FROM item")) == wanted, "the target differs from the source"
         twice = run_at(self.target, "SELECT id, v, count(*) FROM written GROUP BY 1, 2 HAVING count(*) > 1")
@@ -325,7 +325,7 @@ class FaultCluster:
         ledgers = {name: read_ledger(self.address(name), holder="") for name in self.brokers}
         for name, ledger in ledgers.items():
             self._check_replica(name, ledger, wanted)
-        shortest = min(len(ledger.digests) for ledger in ledgers.values())  # the source's heartbeat continues
+        shortest = min(len(ledger.digests) for ledger in ledgers.values())  # the source's heartbeat continues to write
         queues = {tuple(ledger.digests[:shortest]) for ledger in ledgers.values()}
         assert len(queues) == 1, "the replicas' queues differ"
 
@@ -337,7 +337,7 @@ class FaultCluster:
             assert ledger.digests[number - 1] == digest, f"{name} has another batch {number}"
 
     def close(self) -> None:
-        """Stop everything."""
+        """Stop every part."""
         self.links.heal()
         for loop in self._loops:
             loop.stop.set()
@@ -355,7 +355,7 @@ class FaultCluster:
 def fault_cluster(
     folder: Path, etcd: EtcdCluster, server: Server, authority: Authority | None = None
 ) -> Iterator[FaultCluster]:
-    """Make one at work, and end it; with an authority all but the databases speak TLS and show certificates."""
+    """Run a cluster with a working pipeline; with an authority all parts but the databases use client certificates."""
     source, target = server.create_database(), server.create_database()
     cluster = FaultCluster(folder, etcd, source, target, authority)
     try:

@@ -1,4 +1,4 @@
-"""A proxy that understands gRPC and no message: it flips single bits of messages, never of HTTP/2's own bytes."""
+"""A proxy for any gRPC call: it flips single bits of messages, never of HTTP/2's own bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.faults.proxy import Direction
 
 
 class GrpcProxy(grpc.GenericRpcHandler):
-    """Passes every call on. `damage` flips one bit of the first message of one method, in one direction."""
+    """Forwards every call. `damage` flips one bit of the first message of one method, in one direction."""
 
     def __init__(self, target: str) -> None:
         self._channel = grpc.insecure_channel(target)
@@ -27,7 +27,7 @@ class GrpcProxy(grpc.GenericRpcHandler):
         self.seen = b""
 
     def damage(self, method: str, way: Direction, bit: int | None) -> None:
-        """Flip this bit from now on; None = only look."""
+        """Flip this bit from now on; with None only record messages."""
         self._method, self._way, self._bit = method, way, bit
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""Runs a lake's load or loop in processes of their own that kill themselves with SIGKILL at their n-th durable step.
+"""Runs a lake's load or loop in processes that kill themselves with SIGKILL at their n-th durable step.
 
 python -m tests.support.faults.killed_lake BROKER ROOT, then a line a run: load|follow N before|after GOAL (forks.py)
 """
@@ -19,7 +19,7 @@ from venus.adapters.targets.parquet.lake_stream import LakeReport, run_lake
 
 
 def kill_at(step: int, moment: str) -> None:
-    """Die just before or just after the `step`-th call that the disk will remember."""
+    """Kill the process just before or just after the `step`-th durable call."""
     lock, steps = threading.Lock(), 0
 
     def watch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,7 +43,7 @@ def kill_at(step: int, moment: str) -> None:
 
 
 def run(broker: str, root: Path, mode: str, goal: int) -> None:
-    """Run until everything is there, or until the kill."""
+    """Run until every change is applied, or until the kill."""
     settings = settings_of(broker, root)
     if mode == "load":
         load(settings)
@@ -58,7 +58,7 @@ def run(broker: str, root: Path, mode: str, goal: int) -> None:
 
 
 def main() -> None:
-    """Answer line by line."""
+    """Execute runs, one for each input line."""
     broker, root = sys.argv[1:]
 
     def one(words: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Runs the under adapter of a target without a COPY in a process that kills itself with SIGKILL at a durable step.
+"""Runs the under adapter of a target without COPY in a process that kills itself with SIGKILL at a durable step.
 
 python -m tests.support.faults.killed_session BROKER TARGET URL, then a line a run:
 apply|load|ddl-apply|ddl-load N before|after GOAL
@@ -25,14 +25,14 @@ from venus.adapters.targets.relational.full_sync import full_sync
 from venus.adapters.targets.relational.session import Params
 from venus.adapters.targets.sqlite.session import SqliteSession
 
-#: A statement of a step of DDL; the intent is one, too.
+#: A statement of a DDL step, including that of its intent.
 DDL = ("CREATE TABLE", "ALTER TABLE", "DROP TABLE", "INSERT INTO venus_intent", "DELETE FROM VENUS_INTENT")
 
 SessionKind = type[MysqlSession] | type[OracleTargetSession] | type[SqliteSession]
 
 
 def kill_at(step: int, moment: str, *, ddl: bool, kind: SessionKind) -> None:
-    """Die just before or just after the `step`-th commit, or the `step`-th statement of DDL."""
+    """Kill the process just before or just after the `step`-th commit, or the `step`-th statement of DDL."""
     steps = 0
     original: Any = kind.run
 
@@ -69,7 +69,7 @@ def run(broker: str, name: str, url: str, mode: str, goal: int) -> None:
 
 
 def main() -> None:
-    """Answer line by line."""
+    """Execute runs, one for each input line."""
     broker, name, url = sys.argv[1:]
     kinds: dict[str, SessionKind] = {"sqlite": SqliteSession, "oracle+cx_oracle": OracleTargetSession}
     kind = kinds.get(url.partition(":")[0], MysqlSession)

@@ -1,4 +1,4 @@
-"""Reads a cut of an SQLite source, then dies before the n-th statement of its local transaction, in a fork each time.
+"""Reads a cut of an SQLite source in a fork, and kills it before the n-th statement of its local transaction.
 
 python -m tests.support.faults.killed_sqlite, then a line a run: N FILE (forks.py)
 """
@@ -16,7 +16,7 @@ from venus.model import BatchNo, BatchRecord, Sequence
 
 
 def run(words: list[str]) -> None:
-    """Carry out one local transaction, up to the kill."""
+    """Execute one local transaction, up to the kill."""
     statement, file = int(words[0]), Path(" ".join(words[1:]))
     source = SqliteSource(file)
     state = source.registry.read_state()

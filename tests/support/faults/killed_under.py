@@ -1,4 +1,4 @@
-"""Runs the under adapter in a process of its own that kills itself with SIGKILL at its n-th durable step.
+"""Runs the under adapter in a process that kills itself with SIGKILL at its n-th durable step.
 
 python -m tests.support.faults.killed_under BROKER URL KEYED_ROWS_MAX, then a line a run:
 apply|load|first N before|after GOAL
@@ -21,7 +21,7 @@ from venus.adapters.targets.relational.session import Params
 
 
 def kill_at(step: int, moment: str) -> None:
-    """Die just before or just after the `step`-th transaction is committed."""
+    """Kill the process just before or just after the `step`-th transaction is committed."""
     commits = 0
     original = TargetSession.run
 
@@ -47,7 +47,7 @@ def run(broker: str, url: str, keyed: int, mode: str, goal: int) -> None:
         full_sync(settings, "a")
         return
     if mode == "first":
-        asked = iter(range(60))  # without a kill it ends when nothing has come for a while
+        asked = iter(range(60))  # without a kill it ends when no change has arrived for a while
         full_sync(settings, "a", fill_end=lambda: os._exit(0) if next(asked, None) is None else None)
         return
     stop = threading.Event()
@@ -60,7 +60,7 @@ def run(broker: str, url: str, keyed: int, mode: str, goal: int) -> None:
 
 
 def main() -> None:
-    """Answer line by line."""
+    """Execute runs, one for each input line."""
     broker, url, keyed = sys.argv[1:]
 
     def one(words: list[str]) -> None:

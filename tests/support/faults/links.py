@@ -1,8 +1,8 @@
-"""The network between brokers, and between brokers and their clients: TCP relays whose links can be cut one way.
+"""The network between brokers and their clients: TCP relays whose links can be cut in one direction.
 
-A relay stands in front of each broker, at the address that the cluster knows. Who calls is found out from the process
-that owns the other end of a connection, so a link has two ends with names. What is cut stays on the way, as in a real
-network that drops packets which TCP sends again; a connection that is made over a cut link waits.
+A relay is in front of each broker, at the address that the cluster knows. The caller of a connection is known from the
+process that owns its other end, so both ends of a link have names. Bytes on a cut link wait, because TCP resends
+dropped packets in a real network; a new connection over a cut link waits too.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tests.support.faults.proxy import receive
 
 CLIENT = "client"
 CONNECT_S = 10.0
-#: After so long TCP sends a lost segment again; if that is lost too, after twice as long.
+#: Time after which TCP resends a lost segment; if that is lost too, the next wait is twice as long.
 RETRANSMIT_S = 0.2
 Link = tuple[str, str]
 
 
 @dataclass(slots=True)
 class PoorLine:
-    """What a bad network does to TCP: each piece takes its time, waits for what was lost, or ends its connection.
+    """Effects of a bad network on TCP: each piece is delayed, waits for a lost one, or ends its connection.
 
-    A lost packet shows above TCP as a pause in which nothing behind it arrives either; so it is one here.
+    A lost packet appears above TCP as a pause in which nothing behind it arrives; it is simulated as such a pause.
     """
 
     rng: random.Random
@@ -43,7 +43,7 @@ class PoorLine:
     reset: int = 0
 
     def transit_s(self) -> float:
-        """Return how long a piece is on its way; negative = its connection ends instead."""
+        """Return the delay of a piece in seconds; negative = its connection ends."""
         if self.rng.random() < self.resets:
             self.reset += 1
             return -1.0
@@ -55,7 +55,7 @@ class PoorLine:
 
 
 class Links:
-    """Which links carry bytes; `pids` returns the process of each name that is there."""
+    """The links of the network; `pids` returns the process id of each running broker or client by name."""
 
     def __init__(self, pids: Callable[[], dict[str, int]]) -> None:
         self._pids = pids
@@ -68,41 +68,41 @@ class Links:
         self.relays: dict[str, Relay] = {}
 
     def relay(self, name: str) -> Relay:
-        """Put a relay in front of a broker."""
+        """Start a relay in front of a broker."""
         self.relays[name] = Relay(self, name)
         return self.relays[name]
 
     def cut(self, links: Iterable[Link]) -> None:
-        """Let no byte pass from the first to the second of each pair, and everything else again."""
+        """Stop all bytes from the first to the second name of each pair; open all other links."""
         with self._changed:
             self._cut = frozenset(links)
             self._changed.notify_all()
 
     def heal(self, *, reset: bool = False) -> None:
-        """Let everything pass; `reset` breaks each connection, as a host does that was away for too long."""
+        """Open all links; `reset` ends each connection, as a host does that was away for too long."""
         self.cut(())
         if reset:
             for relay in self.relays.values():
                 relay.reset()
 
     def impair(self, lines: Mapping[Link, PoorLine]) -> None:
-        """Make these links poor, and all others good again."""
+        """Make these links poor, and all others good."""
         with self._changed:
             self._poor = dict(lines)
 
     def transit_s(self, link: Link) -> float:
-        """Return how long the next piece is on its way."""
+        """Return the delay of the next piece in seconds."""
         with self._changed:
             line = self._poor.get(link)
             return line.transit_s() if line is not None else 0.0
 
     def flip(self, link: Link, after_bytes: int) -> None:
-        """Flip one bit of what passes a link, so many bytes from now on."""
+        """Flip one bit in the bytes of a link, after this many further bytes."""
         with self._changed:
             self._flip[link] = after_bytes
 
     def caller(self, port: int) -> str:
-        """Return whose connection comes from a port of this machine; `met` has every caller so far."""
+        """Return the name of the process that connects from a local port; `met` has every caller so far."""
         name = self._owner(port)
         self.met.add(name)
         return name
@@ -110,18 +110,18 @@ class Links:
     def _owner(self, port: int) -> str:
         for name, pid in list(self._pids().items()):
             with contextlib.suppress(psutil.Error):
-                found = psutil.Process(pid).net_connections("tcp")  # gRPC speaks IPv4 through IPv6
+                found = psutil.Process(pid).net_connections("tcp")  # gRPC uses IPv4 over an IPv6 socket
                 if any(connection.laddr and connection.laddr[1] == port for connection in found):
                     return name
         return CLIENT
 
     def wait_open(self, *links: Link) -> None:
-        """Return once links carry bytes."""
+        """Wait until the link is open."""
         with self._changed:
             self._changed.wait_for(lambda: self._cut.isdisjoint(links))
 
     def damage_data(self, link: Link, data: bytes) -> bytes:
-        """Return what arrives."""
+        """Return the bytes as they arrive, perhaps with a flipped bit."""
         if link not in self._flip:
             return data
         with self._changed:
@@ -133,14 +133,14 @@ class Links:
         return data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
 
     def close(self) -> None:
-        """End every relay."""
+        """Stop every relay."""
         self.heal()
         for relay in self.relays.values():
             relay.close()
 
 
 class Relay:
-    """Listens in front of one broker, which may come back at another port: `target` is where it is now."""
+    """Listens in front of one broker; `target` is its current port, which changes with a restart."""
 
     def __init__(self, links: Links, name: str) -> None:
         self._links, self._name = links, name
@@ -152,14 +152,14 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def reset(self) -> None:
-        """Break every connection."""
+        """End every connection by a reset."""
         with self._lock:
             sockets, self._sockets = self._sockets, set()
         for end in sockets:
             _abort(end)
 
     def close(self) -> None:
-        """End everything."""
+        """Stop listening, and end every connection."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

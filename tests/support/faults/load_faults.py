@@ -1,4 +1,4 @@
-"""What may happen to a split while it is loaded, made to happen in the worker that loads it, once."""
+"""Faults that happen once to a split while it is loaded, inside the worker that loads it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FAULTS = ("exception", "killed", "killed after commit", "rivals", "killed rival"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultyTask:
-    """A split, and what shall happen to the first attempt to load it."""
+    """A split, and the fault of the first attempt to load it."""
 
     task: SplitTask
     fault: str
     folder: str
 
-    def first(self, what: str) -> bool:
-        """Whether this has not happened yet."""
+    def is_first_attempt(self, what: str) -> bool:
+        """Return whether the fault has not happened yet."""
         try:
             os.close(os.open(Path(self.folder) / f"{self.task.split_no} {what}", os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -36,9 +36,9 @@ class FaultyTask:
 
 
 def load_faulty(faulty: FaultyTask) -> SplitResult:
-    """Load a split, or come to grief."""
+    """Load a split, or fail as planned."""
     fault = faulty.fault
-    if not fault or not faulty.first("begun"):
+    if not fault or not faulty.is_first_attempt("begun"):
         return load_split(faulty.task)
     if fault == "killed after commit":
         load_split(faulty.task)
@@ -55,7 +55,7 @@ def _ways(faulty: FaultyTask) -> dict[str, Callable[[], None]]:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def wait() -> None:
-        """Give the rival time to come, and to wait for this one's manifest row."""
+        """Wait until the rival attempt has started and waits for this one's manifest row."""
         time.sleep(2)
 
     def wait_and_die() -> None:
@@ -67,7 +67,7 @@ def _ways(faulty: FaultyTask) -> dict[str, Callable[[], None]]:
 
 @contextmanager
 def _act_after_first_chunk(happens: Callable[[], None]) -> Iterator[None]:
-    """Let it happen when a part of the split has gone to the target and the rest has not."""
+    """Cause the fault when one part of the split has been sent to the target."""
     original = CopyLines.read
     reads = 0
 
@@ -86,7 +86,7 @@ def _act_after_first_chunk(happens: Callable[[], None]) -> Iterator[None]:
 
 
 class FaultyRunner:
-    """A runner under which the n-th split meets the n-th fault; rivals are two attempts of one split at once."""
+    """A runner in which the n-th split has the n-th fault; two concurrent attempts of one split are rivals."""
 
     def __init__(self, runner: Runner, faults: Sequence[str], folder: Path) -> None:
         self._runner = runner
@@ -95,7 +95,7 @@ class FaultyRunner:
         self.results: list[SplitResult] = []
 
     def run(self, function: Any, tasks: Sequence[Any]) -> Iterator[Any]:
-        """Run the splits; of two attempts both report."""
+        """Run the splits; both attempts of a split report."""
         assert function is load_split
         faults = dict(zip((task.split_no for task in tasks), self._faults, strict=False))
         faulty = [FaultyTask(task=t, fault=faults.get(t.split_no, ""), folder=str(self._folder)) for t in tasks]

@@ -1,4 +1,4 @@
-"""A place in front of an etcd that carries every call out and may then lose the answer."""
+"""A proxy in front of an etcd that executes every call and may then lose the answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 
 
 class LostAnswers(grpc.GenericRpcHandler):
-    """Forwards unary calls as bytes; `lose` says how many answers of writes to lose from now on."""
+    """Forwards unary calls as bytes; `lose` is the number of next answers to writes that are lost."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address)
@@ -21,7 +21,7 @@ class LostAnswers(grpc.GenericRpcHandler):
         self.lost = 0
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """Forward any call."""
+        """Return a handler that forwards any call."""
         path = details.method
 
         def forward(request: bytes, context: grpc.ServicerContext) -> bytes:

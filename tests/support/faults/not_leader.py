@@ -1,4 +1,4 @@
-"""A place in front of a real broker that answers, for chosen calls, that another broker leads."""
+"""A proxy in front of a real broker that answers some calls with the leader's address, as a follower does."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tests.support.faults.grpc_proxy import GrpcProxy
 from venus.errors import NotLeader
 from venus.rpc.errors import to_status
 
-#: What it leaves to the leader.
+#: Calls that only the leader answers.
 LEADERS_CALLS = frozenset({"Produce", "Subscribe", "OpenSnapshot", "Status", "Decide", "Forget", "ForgetBusiness"})
 
 
 class NotLeading(GrpcProxy):
-    """Passes on what any replica may answer, and everything once `follows` is None."""
+    """Forwards the calls that any replica may answer, and every call while `follows` is None."""
 
     def __init__(self, target: str, follows: str | None = "") -> None:
         super().__init__(target)
-        #: The leader's address in its answers; "" = it is not known; None = this one leads.
+        #: The leader's address in its answers; "" = unknown; None = this broker leads.
         self.follows = follows
         self.refused = 0
 

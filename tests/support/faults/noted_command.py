@@ -1,4 +1,4 @@
-"""A command of VENUS whose store notes what its disk was promised to keep, so that its power can be cut (power.py).
+"""A command of VENUS whose store notes what its disk must keep, so that the test can cut its power (power.py).
 
 python -m tests.support.faults.noted_command NOTE WORDS...
 """

@@ -1,4 +1,4 @@
-"""A TCP proxy between a client and a broker that does to the bytes what networks do: cut, silence, delay, damage."""
+"""A TCP proxy between a client and a broker that disturbs the traffic as networks do: cut, silence, delay, damage."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CHUNK_BYTES = 65536
 
 
 class Direction(Enum):
-    """Direction of the bytes through a proxy."""
+    """Direction of bytes through a proxy."""
 
     UP = "client to broker"
     DOWN = "broker to client"
 
 
 class Proxy:
-    """Listens on a free port of the loopback and passes everything on by default."""
+    """Listens on a free loopback port and forwards everything by default."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -36,13 +36,13 @@ class Proxy:
         self._damage: dict[Direction, bytes | int] = {}
         self._closed = False
         self.delay_s = 0.0
-        self.bytes_per_s = 0.0  # of each direction; 0 = as fast as it goes
+        self.bytes_per_s = 0.0  # bytes per second in each direction; 0 = unlimited
         self.passed = dict.fromkeys(Direction, 0)
         self.flipped = 0
         self.accepted = 0
         self._spawn(self._accept)
 
-    # -- what it can do ------------------------------------------------------------------------------------------
+    # -- faults --------------------------------------------------------------------------------------------------
 
     def cut(self) -> None:
         """Reset every connection."""
@@ -54,15 +54,15 @@ class Proxy:
             _close(end)
 
     def silence(self) -> None:
-        """Keep the connections and pass nothing more on."""
+        """Keep the connections open but forward nothing more."""
         self._flowing.clear()
 
     def resume(self) -> None:
-        """Pass on again."""
+        """Forward bytes again."""
         self._flowing.set()
 
     def flip_at(self, way: Direction, position: int) -> None:
-        """Flip one bit of the byte that comes after `position` more ones."""
+        """Flip one bit of the byte after `position` further ones."""
         self._damage[way] = position
 
     def flip_in(self, way: Direction, pattern: bytes) -> None:
@@ -78,7 +78,7 @@ class Proxy:
                     end.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """End everything."""
+        """Stop listening, and end every connection."""
         self._closed = True
         self._flowing.set()
         with contextlib.suppress(OSError):
@@ -94,7 +94,7 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- how -----------------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------------
 
     def _spawn(self, target: object, *args: object) -> None:
         thread = threading.Thread(target=target, args=args, daemon=True)  # type: ignore[arg-type]
@@ -155,7 +155,7 @@ class Proxy:
 
 
 def receive(source: socket.socket) -> Iterator[bytes]:
-    """Yield what comes, until the connection ends in whatever way."""
+    """Yield received bytes until the connection ends in any way."""
     while True:
         try:
             data = source.recv(CHUNK_BYTES)

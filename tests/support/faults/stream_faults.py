@@ -1,6 +1,7 @@
-"""What may happen in a worker of Spark in the middle of a micro-batch, made to happen there, each once.
+"""Faults in a Spark worker within a micro-batch; each happens once.
 
-To `format("venus")` while it hands rows to Spark, to `venus sync --engine spark` while its tasks lay rows down.
+They happen to `format("venus")` while it passes rows to Spark, and to `venus sync --engine spark` while its tasks stage
+rows.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
-#: Pieces of a micro-batch as small as this, so that several workers have one each.
+#: Small partitions of a micro-batch, so that several workers have one each.
 PIECE_OFFSETS = 40
 
 
 def next_of(faults: Sequence[str], folder: Path, place: str) -> str:
-    """Return the next fault that has not happened in this place, "" if all have; each is handed out once."""
+    """Return the next fault that has not happened here, or "" after the last one; each is returned once."""
     for fault in faults:
         try:
             os.close(os.open(folder / f"{place}: {fault}", os.O_CREAT | os.O_EXCL))
@@ -42,7 +43,7 @@ def next_of(faults: Sequence[str], folder: Path, place: str) -> str:
 
 
 def happen(fault: str) -> None:
-    """Come to grief; nothing of this process, or of its executor, is tidied up."""
+    """Cause a fault; nothing in this process or its executor is cleaned up."""
     if fault == "exception":
         raise RuntimeError("planned")
     if fault == "worker killed":
@@ -52,7 +53,7 @@ def happen(fault: str) -> None:
 
 
 class FaultyReader(ChangesReader):
-    """Reads as ever, in small pieces; the first attempts do not come to the end of theirs."""
+    """Reads as usual in small partitions, but the first attempts fail before their end."""
 
     def __init__(self, source: VenusSource, schema: StructType, faults: Sequence[str], folder: Path) -> None:
         super().__init__(source._read_options(), schema)
@@ -70,7 +71,7 @@ class FaultyReader(ChangesReader):
 
 
 def faulty_source(faults: Sequence[str], folder: Path) -> type[VenusSource]:
-    """Return the source with faults in its readers."""
+    """Return the data source with faults in its readers."""
 
     class FaultySource(VenusSource):
         @classmethod
@@ -85,7 +86,7 @@ def faulty_source(faults: Sequence[str], folder: Path) -> type[VenusSource]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultyStage:
-    """A piece of a micro-batch, and what may happen to an attempt to lay it down."""
+    """A piece of a micro-batch, and the fault of an attempt to stage it."""
 
     task: StageTask
     faults: tuple[str, ...]
@@ -93,7 +94,7 @@ class FaultyStage:
 
 
 def stage_faulty(faulty: FaultyStage) -> StageReceipt:
-    """Lay a piece down, or come to grief: behind its rows, before or after their commit."""
+    """Stage a piece, or cause its fault: after its rows, before or after their commit."""
     fault = next_of(faulty.faults, Path(faulty.folder), "apply")
     if fault.endswith(" after commit"):
         stage_range(faulty.task)
@@ -112,13 +113,13 @@ def stage_faulty(faulty: FaultyStage) -> StageReceipt:
 
 
 class FaultyStages:
-    """A runner whose first tasks meet a fault each."""
+    """A runner whose first tasks have one fault each."""
 
     def __init__(self, runner: Runner, faults: Sequence[str], folder: Path) -> None:
         self._runner, self._faults, self._folder = runner, tuple(faults), str(folder)
 
     def run(self, function: Any, tasks: Sequence[Any]) -> Iterator[Any]:
-        """Run the pieces."""
+        """Run the tasks."""
         assert function is stage_range
         yield from self._runner.run(
             stage_faulty, [FaultyStage(task=task, faults=self._faults, folder=self._folder) for task in tasks]

@@ -1,1 +1,1 @@
-"""The stand-in for an Oracle database, and readers of its language."""
+"""The stand-in for an Oracle database, and parsers of its language."""

@@ -1,6 +1,6 @@
-"""What the stand-in for Oracle, MariaDB in Oracle mode, gets instead of a statement: the whole difference.
+"""Every change of a statement for the stand-in (MariaDB in Oracle mode): the complete difference from an Oracle.
 
-Source and target are adapted by one table. A pattern that fits changes the text; the others leave it as it is.
+One table adapts source and target. A matching pattern changes the text; the others leave it unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _keep_only(trigger: str) -> str:
     return f"REPLACE INTO {DICTIONARY}.DDL_TRIGGERS VALUES ('VENUS_DDL_TRG', {text})"
 
 
-#: Pattern -> what MariaDB gets instead. In order; a trigger's body is touched by none of them.
+#: Patterns and their replacements for MariaDB, in order; none changes the body of a trigger.
 ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (
         r"(?s)^BEGIN\n  DBMS_SCHEDULER\.CREATE_JOB.*q'\[\n(.*)\n\]'\);\nEND;$",
@@ -29,13 +29,13 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         ),
     ),
     (r"^(?:BEGIN EXECUTE IMMEDIATE ')?ALTER SESSION SET .*", _NOTHING),
-    (r"^ALTER TRIGGER \w+ ENABLE$", _NOTHING),  # its triggers are always enabled
+    (r"^ALTER TRIGGER \w+ ENABLE$", _NOTHING),  # MariaDB's triggers are always enabled
     (
         r"(?s)^BEGIN\n  DBMS_STATS\.SET_TABLE_STATS.*TABNAME => '(\w+)'\);\nEND;$",
         rf"REPLACE INTO {DICTIONARY}.FIXED_STATISTICS VALUES ('\1')",
     ),
     (r"^ALTER INDEX \w+ COALESCE$", _NOTHING),
-    # of a database that follows: it has no client info, no autonomous transactions, and cannot disable anything
+    # in a following database: MariaDB has no client info, no autonomous transactions, and cannot disable a trigger
     (
         r"^BEGIN DBMS_APPLICATION_INFO\.SET_CLIENT_INFO\('(.*)'\); END;$",
         rf"SET @venus_client_info = '\1', foreign_key_checks = (SELECT COUNT(*) = 0 FROM {DICTIONARY}.DISABLED)",
@@ -58,11 +58,11 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         r'ALTER SEQUENCE "ISEQ$$_\1" RESTART \2',
     ),
     (r"^(ALTER SEQUENCE \S+ RESTART) START WITH (\d+)$", r"\1 \2"),
-    # of the target
+    # statements of the target
     (r"(?s)^BEGIN DBMS_APPLICATION_INFO\.SET_MODULE.*", _NOTHING),
     (r"^COMMENT ON .*|^ALTER TABLE .* FOREIGN KEY .* DISABLE$", _NOTHING),
     (r"\(\(TO_NUMBER\(TO_CHAR\(.*?, 'FF6'\)\)", "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"),
-    (r"(?s)^CREATE GLOBAL TEMPORARY TABLE (.*) ON COMMIT DELETE ROWS$", r"CREATE TABLE \1"),  # Connection.commit
+    (r"(?s)^CREATE GLOBAL TEMPORARY TABLE (.*) ON COMMIT DELETE ROWS$", r"CREATE TABLE \1"),  # by Connection.commit
     (r"^DELETE FROM (\S+) ([tq]) WHERE", r"DELETE \2 FROM \1 \2 WHERE"),
     (r"INSERT /\*\+ IGNORE_ROW_ON_DUPKEY_INDEX\(.*?\) \*/\s+INTO", "INSERT IGNORE INTO"),
     (r"ORDER BY id\) piece\nWHERE ROWNUM <= (:\w+)", r"ORDER BY id LIMIT \1) piece"),
@@ -74,18 +74,18 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"SYS_EXTRACT_UTC\((T\.[^()]+)\)", r"\1"),
     (r"^(ALTER TABLE \S+ MODIFY) \((\".*)\)$", r"\1 \2"),
     (r"\" BINARY_DOUBLE\b", '" DOUBLE'),
-    (r"NUMBER\((\d+),-(\d+)\)", lambda made: f"NUMBER({int(made[1]) + int(made[2])})"),  # its scales are not negative
-    (r"(\" )NUMBER(?= NOT| DEFAULT|,|\n|\))", r"\1DECIMAL(65,30)"),  # its NUMBER is a DOUBLE
+    (r"NUMBER\((\d+),-(\d+)\)", lambda made: f"NUMBER({int(made[1]) + int(made[2])})"),  # no negative scales
+    (r"(\" )NUMBER(?= NOT| DEFAULT|,|\n|\))", r"\1DECIMAL(65,30)"),  # MariaDB's NUMBER is a DOUBLE
     (r"(\" )TIMESTAMP\(([0-6])\)(?: WITH TIME ZONE)?", r"\1DATETIME(\2)"),
-    (r"VARCHAR2\(\d{4} BYTE\)", "VARCHAR2(300)"),  # its keys end at 3,072 bytes
+    (r"VARCHAR2\(\d{4} BYTE\)", "VARCHAR2(300)"),  # MariaDB's keys are limited to 3,072 bytes
     (r"^CREATE OR REPLACE NONEDITIONABLE TRIGGER", "CREATE OR REPLACE TRIGGER"),
-    # its triggers can only be dropped, and it runs no job: a test runs the job's block
+    # MariaDB's triggers can only be dropped, and it runs no job: a test runs the job's block
     (r"'ALTER TRIGGER (VENUS_[IUD]_)' \|\| T\.NUM \|\| ' DISABLE'", r"'DROP TRIGGER \1' || T.NUM"),
     (r"(?s)^BEGIN\n  DBMS_SCHEDULER\.DROP_JOB.*", f"DELETE FROM {DICTIONARY}.JOBS"),
     (r"^ALTER SEQUENCE VENUS_SEQ NOORDER$", f"DELETE FROM {DICTIONARY}.ORDERED"),
     (r"  LOCK TABLE \w+ IN EXCLUSIVE MODE NOWAIT;\n", ""),
     (r"\bIF USER <> ", f"IF '{SCHEMA}' <> "),
-    # it has no DDL triggers: `oracle_ddl_events` writes for the application what this one would
+    # the views of blocking sessions are one table, which exists only where a test creates it
     (r"(?s)^CREATE OR REPLACE TRIGGER VENUS_DDL_TRG.*", lambda made: _keep_only(made[0])),
     (r"^DROP TRIGGER (VENUS_DDL_TRG)$", rf"DELETE FROM {DICTIONARY}.DDL_TRIGGERS WHERE NAME = '\1'"),
     # the views of who blocks are one made by hand, and there only where a test makes it
@@ -102,9 +102,9 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\bGV\$(SQL_PLAN|INSTANCE|SYSSTAT)\b", rf"{DICTIONARY}.\1"),
     (r"SYS_CONTEXT\('USERENV', '(DB_UNIQUE_NAME|CON_NAME)'\) FROM DUAL", rf"\1 FROM {DICTIONARY}.THE_DATABASE"),
     (r"TO_CHAR\(DBID\) FROM V\$DATABASE", f"DBID FROM {DICTIONARY}.THE_DATABASE"),
-    # a round trip through a smaller character set loses what it does not have, as at an Oracle
+    # a conversion to a smaller character set and back loses the characters that it lacks, as at an Oracle
     (r"CONVERT\(CONVERT\((.+?), 'AL32UTF8', 'US7ASCII'\), 'US7ASCII', 'AL32UTF8'\)", r"CONVERT(\1 USING ascii)"),
-    # texts read as bytes: here a column has a character set of its own, and a CLOB is a text
+    # texts read as bytes: a MariaDB column has a character set of its own, and a CLOB is a text
     (
         r"TO_CLOB\(RAWTOHEX\(UTL_RAW\.CAST_TO_RAW\(SUBSTRB\(([^(),]+), (\d+), (\d+)\)\)\)\)",
         r"HEX(SUBSTR(CAST(\1 AS BINARY), \2, \3))",
@@ -118,10 +118,10 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"NOCYCLE CACHE 1000 (NO)?ORDER", "NOCYCLE CACHE 1000"),
     (r" USING INDEX INITRANS 8(?: TABLESPACE \"\w+\")?\n\) INITRANS 8 PCTFREE 5(?: TABLESPACE \"\w+\")?", "\n)"),
     (r"^ALTER TABLE (VENUS_L_\d+) MODIFY \((K\d+) (.*)\)$", r"ALTER TABLE \1 MODIFY \2  \3  NOT NULL"),
-    # its CAST adds no blanks
+    # MariaDB's CAST adds no blanks
     (r"CAST\(([^()]+) AS CHAR\((\d+) BYTE\)\)", r"PADDED(\1, \2)"),
     (r"CAST\(([^()]+) AS N?CHAR\((\d+)(?: CHAR)?\)\)", r"RPAD(\1, \2, ' ')"),
-    # a log table's columns: MariaDB's NUMBER is a DOUBLE, its fractions end at the sixth digit
+    # columns of a log table: MariaDB's NUMBER is a DOUBLE, and fractions end at the sixth digit
     (r"\b(K\d+)  NUMBER  NOT NULL", r"\1  DECIMAL(65,20)  NOT NULL"),
     (r"\b(K\d+)  TIMESTAMP\(9\)  NOT NULL", r"\1  DATETIME(6)  NOT NULL"),
     (r"\b(K\d+)  NVARCHAR2\(", r"\1  VARCHAR2("),
@@ -132,7 +132,7 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"SELECT USER, SYS_CONTEXT\('USERENV', 'CURRENT_SCHEMA'\)", f"SELECT '{SCHEMA}', '{SCHEMA}'"),
     (r"\bVSIZE\(", "OCTET_LENGTH("),
     (r"\bORA_HASH\(", "CRC32("),
-    (r"\bDBMS_LOB\.GETLENGTH\(", "CHAR_LENGTH("),  # counts 1 for characters beyond U+FFFF: see Cursor.add_locators
+    (r"\bDBMS_LOB\.GETLENGTH\(", "CHAR_LENGTH("),  # counts 1 for characters above U+FFFF: see Cursor.add_locators
     (r"\(SYSDATE - (T\.LAST_ANALYZED|I\.STARTUP_TIME)\) \* 86400", r"TIMESTAMPDIFF(SECOND, \1, NOW())"),
     (r"TO_CHAR\((O\.DATA_OBJECT_ID)\)", r"\1"),
     (r"TO_CHAR\((O\.LAST_DDL_TIME), '[^']*'\)", r"\1"),
@@ -141,13 +141,13 @@ ADAPTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"TO_CHAR\(([^()]+), 'SYYYY-MM-DD HH24:MI:SS'\)", rf"DATE_FORMAT(\1, '{_MOMENT}')"),
     (r"TO_CHAR\(([^()]+), 'SYYYY-MM-DD HH24:MI:SS\.FF6'\)", rf"DATE_FORMAT(\1, '{_MOMENT}.%f')"),
     (r"TO_(?:DATE|TIMESTAMP)\((:[pe]\d+), '[^']*'\)", r"\1"),
-    (r"(?s)^SELECT \* FROM \((.*)\) WHERE ROWNUM <= :lines$", r"\1 LIMIT :lines"),  # a subquery's order is not kept
+    (r"(?s)^SELECT \* FROM \((.*)\) WHERE ROWNUM <= :lines$", r"\1 LIMIT :lines"),  # MariaDB ignores the ORDER BY
 )
 
 
 @lru_cache(maxsize=1024)
 def adapt(text: str) -> str:
-    """Return what MariaDB gets for a statement."""
+    """Return the statement for MariaDB."""
     for pattern, instead in ADAPTATIONS:
         text = re.sub(pattern, instead, text)
     return text

@@ -1,4 +1,4 @@
-"""A double of python-oracledb for what no Oracle-like server here can show: how values are fetched, which errors come.
+"""A double of python-oracledb for behaviour that the stand-in cannot show: how values are fetched, and driver errors.
 
 It does what the driver's documentation says, and nothing in it was observed on an Oracle. The pages, at
 https://python-oracledb.readthedocs.io/en/latest/ :
@@ -34,7 +34,7 @@ LONG, LONG_NVARCHAR, LONG_RAW = "long", "long nvarchar", "long raw"
 
 
 class Error(Exception):
-    """oracledb.Error."""
+    """Stands for oracledb.Error."""
 
 
 @dataclass(slots=True)
@@ -51,17 +51,17 @@ class ErrorDetails:
 
 
 def error(full_code: str, message: str = "said so") -> Error:
-    """Return an exception as the driver raises it."""
+    """Return an exception in the form in which the driver raises it."""
     return Error(ErrorDetails(full_code, message))
 
 
 @dataclass(slots=True)
 class Lob:
-    """A LOB object: what comes by default."""
+    """A LOB object, the default form of a fetched LOB."""
 
     content: str | bytes
     replaces: bool = False
-    error: Error | None = None  # of the read behind the first piece: its row has gone meanwhile
+    error: Error | None = None  # error of the read after the first piece: its row was deleted meanwhile
     read_at: list[tuple[int, int]] = field(default_factory=list)
 
     def _units(self) -> bytes:
@@ -91,7 +91,7 @@ class Lob:
 
 @dataclass(slots=True)
 class Answer:
-    """What a statement gives: column types and rows of what is stored, or an error."""
+    """Answer to a statement: column types and stored rows, or an error."""
 
     types: Sequence[str] = ()
     names: Sequence[str] = ()
@@ -102,14 +102,14 @@ class Answer:
 
 @dataclass(slots=True)
 class Module:
-    """The module: types, and connections that answer from `answers` by the beginning of a statement."""
+    """The driver module: types, and connections that answer by the beginning of a statement, from `answers`."""
 
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     said: list[tuple[str, Any]] = field(default_factory=list)
     connections: int = 0
-    #: Of the statement executed last: what was bound as another type than the driver's choice.
+    #: Binds of the statement executed last whose type is not the driver's default.
     bound: dict[str, str] = field(default_factory=dict)
-    #: The types of the binds of many rows, None = the driver's choice.
+    #: Types of the binds of executemany; None = the driver's default.
     sizes: tuple[str | None, ...] = ()
     DB_TYPE_NUMBER: str = NUMBER
     DB_TYPE_CLOB: str = CLOB
@@ -141,7 +141,7 @@ class Module:
 
 @dataclass(slots=True)
 class Connection:
-    """oracledb.Connection."""
+    """Stands for oracledb.Connection."""
 
     module: Module
     outputtypehandler: Any = None
@@ -164,7 +164,7 @@ class Connection:
 
 @dataclass(slots=True)
 class Cursor:
-    """oracledb.Cursor."""
+    """Stands for oracledb.Cursor."""
 
     connection: Connection
     arraysize: int = 100
@@ -186,7 +186,7 @@ class Cursor:
         self.rows = [tuple(_fetch(k, v) for k, v in zip(kinds, row, strict=True)) for row in answer.rows]
 
     def _bind(self, binds: Mapping[str, Any] | Sequence[Any] | None) -> None:
-        """Ask how each value is to be bound; api_manual/connection.html, Connection.inputtypehandler."""
+        """Ask the input handler how to bind each value; api_manual/connection.html, Connection.inputtypehandler."""
         handler = self.connection.inputtypehandler
         named = binds.items() if isinstance(binds, Mapping) else enumerate(binds or (), 1)
         kinds = {str(name): handler(self, value, 1) for name, value in named} if handler else {}

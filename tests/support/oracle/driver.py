@@ -1,7 +1,7 @@
-"""The stand-in under the name of a driver, so that the commands find it behind a URL as they find cx_Oracle.
+"""The stand-in as a driver module, so that the commands find it by a URL, as they would find cx_Oracle.
 
-`driver_folder` writes a module `cx_Oracle` for the path of a test's processes. What it has is what SQLAlchemy's dialect
-and VENUS ask of cx_Oracle: makedsn(), connect(), Error and the types (cx_Oracle's documentation, "Module Interface").
+`driver_folder` writes a module `cx_Oracle` for the path of a test's processes. It has what SQLAlchemy's dialect and
+VENUS use of cx_Oracle: makedsn(), connect(), Error and the types (cx_Oracle's documentation, "Module Interface").
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROOT = Path(__file__).parents[3]
 
 
 def makedsn(host: str, port: int, sid: str | None = None, service_name: str | None = None) -> str:
-    """Return what connect() gets."""
+    """Return the argument of connect()."""
     return f"{host}:{port}/{service_name or sid}"
 
 
@@ -35,12 +35,12 @@ def connect(*, user: str, dsn: str, password: str | None = None, **_: Any) -> Co
 
 
 def driver_folder(folder: Path) -> Path:
-    """Write the module; the folder goes to the front of PYTHONPATH, with the repository behind it."""
+    """Write the module into a folder, which must come first in PYTHONPATH, before the repository."""
     folder.mkdir(exist_ok=True)
     (folder / "cx_Oracle.py").write_text("from tests.support.oracle.driver import *\n")
     return folder
 
 
 def python_path(folder: Path) -> str:
-    """Return what PYTHONPATH must be."""
+    """Return the required PYTHONPATH."""
     return f"{driver_folder(folder)}:{_ROOT}"

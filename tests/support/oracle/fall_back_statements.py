@@ -1,4 +1,4 @@
-"""Every statement of an Oracle database that follows, and is taken back, for a version of the server."""
+"""Every statement for an Oracle database that follows, and is switched back to, for a version of the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BLOCKS = (
     "empty_log",
     "is_waiting",
 )
-#: Since 12.1, and since 18c.
+#: Minimum versions: 12.1, and 18c.
 _IDENTITY, _RESTART = ("always_identities", "set_identity", "is_on_null"), ("set_sequence",)
 _PARTS = {
     "table": '"STUDENT"',
@@ -66,7 +66,7 @@ def fall_back_statements(version: Version) -> list[str]:
 
 
 def _write_statements() -> list[str]:
-    """Return an INSERT with a column of every type that comes back."""
+    """Return an INSERT with a column of every type that can be carried back."""
     kept = {n: r for n, r in make_full_table().readings.items() if not find_loss(r)}
     places = [bind(r).sql.replace("{b}", f":{n}") for n, r in enumerate(kept.values(), 1)]
     names = ", ".join(f'"{name}"' for name in kept)

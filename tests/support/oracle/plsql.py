@@ -1,8 +1,8 @@
 """A real grammar of Oracle's SQL and PL/SQL: the one of ANTLR's grammars-v4, as a jar from Maven Central.
 
-superior-oracle-parser (Apache 2.0) is that grammar, compiled; nothing else of it is used. Ivy, which comes with
-PySpark, fetches the two jars into its own cache; py4j, which comes with PySpark too, calls them. No grammar is an
-Oracle: it says that a statement can be read, not that it does what is meant.
+superior-oracle-parser (Apache 2.0) is that grammar, compiled; no other part of it is used. Ivy, a part of PySpark,
+downloads the two jars into its own cache; py4j, also a part of PySpark, calls them. A grammar is not an Oracle: it
+shows that a statement can be parsed, not that it has the intended effect.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _FETCH_S = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The parser in a Java of its own."""
+    """The parser in a Java process of its own."""
 
     gateway: Any
 
     def problem(self, statement: str) -> str:
-        """Return what is wrong with a statement, empty if it can be read to its end."""
-        # the quick way to predict refuses more than the exact one, never less: what it takes needs no second look
+        """Return the syntax error of a statement; empty if it can be parsed to its end."""
+        # the fast prediction mode refuses more than the exact one, never less, so what it accepts needs no second parse
         return self._find_error("SLL", statement) and self._find_error("LL", statement)
 
     def _find_error(self, prediction: str, statement: str) -> str:
         jvm = self.gateway.jvm
         antlr, oracle = jvm.org.antlr.v4.runtime, jvm.io.github.melin.superior.parser.oracle.antlr4
-        text = statement.upper()  # its keywords are in upper case only
+        text = statement.upper()  # the grammar's keywords are in upper case only
         lexer = oracle.OracleLexer(antlr.CharStreams.fromString(text))
         lexer.removeErrorListeners()
         tokens = antlr.CommonTokenStream(lexer)
@@ -67,14 +67,14 @@ class Grammar:
 
 
 def _absent(why: str) -> NoReturn:
-    """Skip in one line, as where no registry is in reach; VENUS_TEST_GRAMMAR=required makes that a failure."""
+    """Skip in one line if no registry can be reached; VENUS_TEST_GRAMMAR=required makes that a failure."""
     if os.environ.get("VENUS_TEST_GRAMMAR") == "required":
         pytest.fail(why, pytrace=False)
     pytest.skip(why)
 
 
 def _jars(java: Path, pyspark: Path, folder: Path) -> list[Path]:
-    """Fetch the jars, or take them from Ivy's cache."""
+    """Download the jars, or take them from Ivy's cache."""
     (ivy,) = (pyspark / "jars").glob("ivy-*.jar")
     for group, name, version in JARS:
         command = [

@@ -1,8 +1,8 @@
-"""Reads a script as SQL*Plus does, as far as its manual says ("SQL*Plus User's Guide and Reference").
+"""Reads a script as SQL*Plus does, according to its manual ("SQL*Plus User's Guide and Reference").
 
-A statement ends with a semicolon at the end of a line, a PL/SQL block with a slash alone on one; SQL*Plus's own
-commands take one line each. What SQL*Plus would stumble over is an AssertionError: a line that is too long, a bind
-undeclared variable, a substitution variable, a hyphen that continues a line.
+A statement ends with a semicolon at the end of a line, a PL/SQL block with a slash alone on a line; each of SQL*Plus's
+own commands is one line. Input that SQL*Plus would refuse is an AssertionError: a line that is too long, an undeclared
+bind variable, a substitution variable, a hyphen that continues a line.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-#: The shortest limit of any version: SP2-0027 in 11.2 and 12.1.
+#: Lowest limit of all versions: SP2-0027 in 11.2 and 12.1.
 LINE_CHARS_MAX = 2499
 _OWN = re.compile(r"(?:SET|WHENEVER|SPOOL|PROMPT|EXIT|SHOW)\b", re.IGNORECASE)
 _BLOCK = re.compile(
@@ -23,10 +23,10 @@ _BIND = re.compile(r"(?<![:\w]):(?!NEW\b|OLD\b|=)\w+", re.IGNORECASE)
 
 @dataclass(slots=True)
 class Script:
-    """What SQL*Plus would do."""
+    """A script as SQL*Plus would execute it."""
 
-    commands: list[str] = field(default_factory=list)  # its own
-    statements: list[str] = field(default_factory=list)  # what the server gets
+    commands: list[str] = field(default_factory=list)  # SQL*Plus's own commands
+    statements: list[str] = field(default_factory=list)  # statements for the server
 
 
 def read(text: str) -> Script:
@@ -50,7 +50,7 @@ def read(text: str) -> Script:
 
 
 def _end(found: Script, lines: list[str], where: str) -> None:
-    """Hand a statement over if this line ends it."""
+    """Add a statement to the script if this line ends it."""
     is_block = bool(_BLOCK.match(lines[0]))
     if is_block and lines[-1].strip() == "/":
         statement = "\n".join(lines[:-1])

@@ -1,9 +1,9 @@
 """MariaDB in Oracle mode behind the Oracle dialect's driver seam: a stand-in, not an Oracle.
 
-What it vouches for: the text of the row triggers as an Oracle would get it, the exact delete, the state query and the
-local transaction under concurrent writers. What it cannot: DISABLE/ENABLE, the DDL trigger, LOCK TABLE, physical
-attributes, Oracle's own dictionary, types and errors. adaptations.py is the whole difference between what the dialect
-says and what MariaDB gets; the dictionary's views (standin.sql) are made of information_schema.
+It tests: the text of the row triggers exactly as an Oracle would get it, the exact delete, the state query and the
+local transaction under concurrent writers. It cannot test DISABLE/ENABLE, the DDL trigger, LOCK TABLE, physical
+attributes, Oracle's own dictionary, types and errors. adaptations.py has every difference between the dialect's
+statements and MariaDB's; the dictionary's views (standin.sql) are built from information_schema.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _RAISE = """CREATE PROCEDURE RAISE_APPLICATION_ERROR(N NUMBER(9), T VARCHAR(200)
   BEGIN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = S; END"""
 _PADDED = """CREATE FUNCTION PADDED(V VARCHAR(4000), N NUMBER(9))
   RETURN VARCHAR(4000) DETERMINISTIC AS BEGIN RETURN CONCAT(V, SPACE(GREATEST(N - LENGTHB(V), 0))); END"""
-#: Oracle's packages, as far as VENUS calls them. MariaDB's CREATE TRIGGER waits for open writers by itself, so nothing
-#: is ever left to wait for but what a test writes into PENDING_DML.
+#: Oracle's packages, as far as VENUS calls them. MariaDB's CREATE TRIGGER waits for open writers by itself, so the only
+#: writers to wait for are those that a test writes into PENDING_DML.
 _PACKAGES = (
     """CREATE PACKAGE DBMS_UTILITY AS
   FUNCTION WAIT_ON_PENDING_DML(TABLES VARCHAR(4000), TIMEOUT INT, SCN OUT BIGINT) RETURN INT;
@@ -67,7 +67,7 @@ END""",
 )
 PRIVILEGES = "('CREATE TABLE'), ('CREATE SEQUENCE'), ('CREATE TRIGGER'), ('CREATE VIEW'), ('UNLIMITED TABLESPACE')"
 
-#: What tests write into the dictionary.
+#: Tables of the dictionary into which tests write.
 _FILLED = (
     "SESSION_PRIVS",
     "USER_TS_QUOTAS",
@@ -103,7 +103,7 @@ _FILLED = (
     "DISABLED",
 )
 
-#: MariaDB's error numbers -> the code that an Oracle gives in the same situation.
+#: MariaDB's error numbers -> Oracle's error code for the same situation.
 _CODES = {
     1045: "ORA-01017",
     1048: "ORA-01400",
@@ -111,7 +111,7 @@ _CODES = {
     1051: "ORA-00942",
     1054: "ORA-00904",
     1062: "ORA-00001",
-    1142: "ORA-01031",  # an Oracle says so if the user may do anything else with it, else ORA-00942
+    1142: "ORA-01031",  # as an Oracle reports it if the user has any other privilege on the table; otherwise ORA-00942
     1146: "ORA-00942",
     1205: "ORA-00054",
     1213: "ORA-00060",
@@ -131,12 +131,12 @@ _CODES = {
 
 
 class StandInError(Exception):
-    """An error of the server under its Oracle code."""
+    """An error of the server with Oracle's code."""
 
 
 @dataclass(slots=True)
 class Cursor:
-    """A cursor that takes Oracle's binds."""
+    """A cursor that accepts Oracle's binds."""
 
     raw: Any
     session: Connection
@@ -148,7 +148,7 @@ class Cursor:
         return int(self.raw.rowcount)
 
     def setinputsizes(self, *types: Any) -> None:
-        """Take the types of binds: MariaDB's driver needs none."""
+        """Ignore the types of binds, which MariaDB's driver does not need."""
 
     def execute(self, text: str, binds: Mapping[str, Any] | Sequence[Any] | None = None) -> None:
         self.session.said.append(text)
@@ -179,7 +179,7 @@ class Cursor:
         return self.add_locators(self.raw.fetchmany(size))
 
     def add_locators(self, rows: Sequence[Any]) -> list[Any]:
-        """Give locators where an Oracle would, with their lengths as an Oracle counts them."""
+        """Return values with locators where an Oracle would return them, with lengths as an Oracle counts them."""
         named = [column[0] for column in self.raw.description or ()]
         located = [n for n, name in enumerate(named) if name.startswith(LOCATOR)]
         return [_locate(row, located) for row in rows] if located else list(rows)
@@ -188,12 +188,12 @@ class Cursor:
         self.raw.close()
 
 
-#: A temporary table of a target, which is an ordinary one here: the session empties it at its COMMIT.
+#: A temporary table of a target, which is an ordinary one here: the session empties it at COMMIT.
 _TEMPORARY = re.compile(r'^INSERT INTO ("venus_[sd]_\w+")')
 
 
 def _bind_value(value: Any) -> Any:
-    """Return what an Oracle's driver binds: nothing for what is empty."""
+    """Return the value that an Oracle's driver binds: None for an empty one."""
     return None if value in ("", b"") else value
 
 
@@ -207,7 +207,7 @@ def _locate(row: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
 
 
 def _check_binds(text: str, binds: Mapping[str, Any] | Sequence[Any] | None) -> None:
-    """Oracle's driver takes neither a bind too many (DPY-4008) nor one too few (DPY-4010); MySQL's does not care."""
+    """Check the number of binds: Oracle's driver refuses too many (DPY-4008) or too few (DPY-4010), MySQL's none."""
     if isinstance(binds, Mapping):
         placed = set(re.findall(r"(?<![:\w]):([a-z]\w*)", text))
         assert placed == set(binds), f"binds {sorted(binds)}, placeholders {sorted(placed)}: {text}"
@@ -220,14 +220,14 @@ def _place(text: str) -> str:
 
 def _error(error: pymysql.Error) -> StandInError:
     code = error.args[0] if error.args else 0
-    if raised := re.match(r"ORA-2\d{4}: .*", str(error.args[-1])):  # by RAISE_APPLICATION_ERROR
+    if raised := re.match(r"ORA-2\d{4}: .*", str(error.args[-1])):  # raised by RAISE_APPLICATION_ERROR
         return StandInError(raised[0])
     return StandInError(f"{_CODES.get(code, 'ORA-00600')}: {error}")
 
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Raise the errors of MariaDB's driver as those of an Oracle's."""
+    """Raise errors of MariaDB's driver as an Oracle's."""
     try:
         yield
     except pymysql.Error as e:
@@ -240,16 +240,16 @@ class Connection:
 
     raw: Any
     said: list[str]
-    outputtypehandler: Any = None  # MariaDB's driver fetches decimals and texts as they are
+    outputtypehandler: Any = None  # MariaDB's driver fetches decimals and texts unchanged
     inputtypehandler: Any = None
-    is_open: bool = False  # a transaction
-    written: set[str] = field(default_factory=set)  # temporary tables that have rows of it
+    is_open: bool = False  # whether a transaction is open
+    written: set[str] = field(default_factory=set)  # temporary tables with rows of the transaction
 
     def cursor(self) -> Cursor:
         return Cursor(self.raw.cursor(), self)
 
     def on_executed(self, text: str) -> None:
-        """Let go of what MariaDB holds behind a query: at an Oracle it begins no transaction."""
+        """End the read transaction that MariaDB opens for a query; at an Oracle a query opens none."""
         passes = text.startswith(("SELECT", "ALTER SESSION", "BEGIN EXECUTE IMMEDIATE 'ALTER SESSION"))
         self.is_open = self.is_open or not passes or "FOR UPDATE" in text
         if not self.is_open:
@@ -276,19 +276,19 @@ class Connection:
 
 
 def session(said: list[str] | None = None, **where: Any) -> Connection:
-    """Open a session with the settings of an Oracle's."""
+    """Open a session with an Oracle's settings."""
     with _translate_errors():
         raw = pymysql.connect(charset="utf8mb4", client_flag=CLIENT.FOUND_ROWS, ssl_disabled=True, **where)
     cursor = raw.cursor()
     cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-    cursor.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")  # what a CAST gives is compared like a column
-    # a CHAR comes with its blanks, as from an Oracle
+    cursor.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")  # a CAST compares like a column
+    # a CHAR is read with its blanks, as from an Oracle
     cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',PAD_CHAR_TO_FULL_LENGTH')")
     return Connection(raw, [] if said is None else said)
 
 
 def ddl_trigger_body(trigger: str, event: str, name: str, text: str) -> str:
-    """Return what an Oracle would run of the DDL trigger for a statement, as a block.
+    """Return the DDL trigger's body for a statement, as a block that an Oracle would run.
 
     MariaDB has no ORA_SQL_TXT and no collections: that part is replaced by its result.
     """
@@ -306,7 +306,7 @@ def ddl_trigger_body(trigger: str, event: str, name: str, text: str) -> str:
 
 @dataclass(slots=True)
 class StandIn:
-    """A Driver of the Oracle dialect; `said` is every statement that the dialect said."""
+    """A driver of the Oracle dialect; `said` lists every statement that the dialect executed."""
 
     server: MariaServer
     place: str = "stand-in"
@@ -318,12 +318,12 @@ class StandIn:
         return session(self.said, host="127.0.0.1", port=self.server.port, user=self.user, database=SCHEMA)
 
     def prepare(self) -> None:
-        """Make an empty schema, and the dictionary if this server has none yet; in one session."""
+        """Make an empty schema, and the dictionary if this server has none yet, in one session."""
         with closing(self.server.connect(autocommit=True)) as session, session.cursor() as cursor:
             cursor.execute(f'DROP DATABASE IF EXISTS "{SCHEMA}"')
             cursor.execute(f'CREATE DATABASE "{SCHEMA}" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin')
             session.select_db(SCHEMA)
-            # a trigger asks it how its session compares text: it must be found where the trigger lies
+            # a trigger calls it to find how its session compares text, so it must be in the trigger's schema
             for made in (_SYS_CONTEXT, _RAISE, _PADDED, *_PACKAGES):
                 cursor.execute(made)
             if not cursor.execute(f"SHOW DATABASES LIKE '{DICTIONARY}'"):
@@ -344,8 +344,8 @@ class StandIn:
 def oracle_target(
     mariadb_oracle_server: MariaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[StandIn]:
-    """Make an empty schema that a URL of cx_Oracle leads to, in this process and in those that it spawns."""
-    from tests.support.oracle.driver import driver_folder  # it needs this module
+    """Make an empty schema for a URL of cx_Oracle, which works in this process and in those that it spawns."""
+    from tests.support.oracle.driver import driver_folder  # the folder's module imports this one
 
     standin = StandIn(mariadb_oracle_server)
     standin.prepare()

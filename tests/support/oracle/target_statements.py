@@ -1,6 +1,6 @@
 """Every statement of the Oracle target, as the session sends it, for a table that has a column of every type.
 
-They are the same for every version: what a later one adds is not used.
+They are the same for every version, because they use no feature of later ones.
 """
 
 from __future__ import annotations

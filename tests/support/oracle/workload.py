@@ -1,4 +1,4 @@
-"""An application on the Oracle dialect's stand-in that makes life hard for capture: many writers, on few rows."""
+"""An application on the Oracle stand-in with many concurrent writers on few rows, which is hard to capture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Step = Callable[[Any, random.Random], None]
 
 
 def change_item(cursor: Any, rng: random.Random) -> None:
-    """Change one row in one of the ways there are."""
+    """Change one row in a random way."""
     key, other, value = rng.randrange(KEYS), rng.randrange(KEYS), str(rng.random())
     match rng.choice(("insert", "update", "update", "delete", "move")):
         case "insert":
@@ -33,7 +33,7 @@ def change_item(cursor: Any, rng: random.Random) -> None:
 
 @contextmanager
 def writers(standin: StandIn, step: Step) -> Iterator[Counter[str]]:
-    """Let the writers work for as long as the block runs."""
+    """Let the writers work within the block."""
     stop, ended = threading.Event(), Counter[str]()
     threads = [
         threading.Thread(target=_write, args=(standin, step, random.Random(n), stop, ended)) for n in range(WRITERS)
@@ -58,6 +58,6 @@ def _write(standin: StandIn, step: Step, rng: random.Random, stop: threading.Eve
                 how = "rollback" if rng.random() < 0.1 else "commit"
                 getattr(connection, how)()
                 ended[how] += 1
-            except (pymysql.IntegrityError, pymysql.OperationalError):  # a key that is taken, a deadlock
+            except (pymysql.IntegrityError, pymysql.OperationalError):  # a duplicate key, a deadlock
                 connection.rollback()
                 ended["refused"] += 1

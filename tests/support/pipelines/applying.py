@@ -1,4 +1,4 @@
-"""A target that is loaded from a feed, and whether it has the same rows."""
+"""Loads a target from a feed, and compares its rows with the feed's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_equal(database: str, feed: Feed, *, namespace: str = "shop") -> None:
 
 
 def check_counters(settings: Settings, feed: Feed, since: dict[int, int]) -> None:
-    """Compare applied + quarantined + skipped with what was committed, table by table."""
+    """Compare applied + quarantined + skipped with the committed changes, table by table."""
     for state in read_table_states(settings, "a"):
         known = state.rows_applied + state.rows_quarantined + state.rows_skipped
         assert known == feed.committed[state.table_id] - since.get(state.table_id, 0), state

@@ -1,4 +1,4 @@
-"""The whole way in one process: a source, a broker, a target, capture and apply as threads that can be stopped."""
+"""A whole pipeline in one process: a source, a broker, a target, capture and apply as threads that can be stopped."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Loop:
             self.error = error
 
     def end(self) -> None:
-        """Stop it, and raise what it raised."""
+        """Stop the loop, and raise its error."""
         self.stop.set()
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
@@ -59,7 +59,7 @@ class Loop:
 
 @dataclass
 class EndToEnd:
-    """Everything between one source and one target."""
+    """The pipeline from one source to one target."""
 
     folder: Path
     source: str
@@ -67,7 +67,7 @@ class EndToEnd:
     options: dict[str, Any] = field(default_factory=dict)
     on_error: str = "halt"
     loops: dict[str, Loop] = field(default_factory=dict)
-    #: Of brokers that run elsewhere; none = one is started here.
+    #: Addresses of brokers that run elsewhere; without any, a broker is started here.
     addresses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class EndToEnd:
         )
 
     def install(self) -> None:
-        """Make the triggers."""
+        """Install the triggers."""
         opened = open_source(self.settings)
         try:
             opened.installer.install(self.settings.source.tables, self.settings.source.exclude)
@@ -91,7 +91,7 @@ class EndToEnd:
             opened.close()
 
     def accept_moved(self) -> None:
-        """Accept the source as the database that was captured: what `venus install-triggers --moved` begins with."""
+        """Accept the source as the captured database, which is the first step of `venus install-triggers --moved`."""
         opened = open_source(self.settings)
         try:
             confirm_identity(opened.registry, moved=True)
@@ -113,12 +113,12 @@ class EndToEnd:
             self.loops[name] = Loop(ways[name])
 
     def resume(self) -> None:
-        """Start what does not run: a test that failed half-way may have stopped it."""
+        """Start the loops that do not run: a test that failed half-way may have stopped them."""
         if missing := [name for name in ("capture", "apply") if name not in self.loops]:
             self.start(*missing)
 
     def stop(self, *names: str) -> None:
-        """Stop them."""
+        """Stop loops."""
         for name in names or list(self.loops):
             self.loops.pop(name).end()
 
@@ -127,7 +127,7 @@ class EndToEnd:
         self.until(self._level, "the target to catch up")
 
     def log_rows(self) -> int:
-        """Return how many changes wait at the source; a heartbeat, which may come at any time, is none."""
+        """Return the number of changes in the source's log; heartbeats, which may come at any time, do not count."""
         opened = open_source(self.settings)
         try:
             beats = {
@@ -150,15 +150,15 @@ class EndToEnd:
         eventually(condition, what, every_s=0.05)
 
     def at_target(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Run statements at the target as another program than VENUS would."""
+        """Run statements at the target as another program would."""
         return run_at(self.target, *statements)
 
     def verify(self, **options: Any) -> VerifyResult:
-        """Compare."""
+        """Compare source and target."""
         return run_verify(self.settings, VerifyOptions(**{"target": "main", **options}))
 
     def close(self) -> None:
-        """Stop everything."""
+        """Stop every part."""
         try:
             self.stop()
         finally:
@@ -181,9 +181,10 @@ def run_at(url: str, *statements: str) -> list[tuple[Any, ...]]:
 
 @contextmanager
 def end_to_end(folder: Path, source: str, target: str, *, on_error: str = "halt", **options: Any) -> Iterator[EndToEnd]:
-    """Make one, and stop it in the end; `options` are the source's.
+    """Make a pipeline, and stop it at the end; `options` are those of [source].
 
-    On a busy machine, one slow comparison of the dictionary would put the next one off by 100 times as long.
+    Comparisons of the dictionary are not delayed: on a busy machine one slow comparison would delay the next by 100
+    times its duration.
     """
     with patch.object(periodic, "REFRESH_SHARE", 1):
         e2e = EndToEnd(folder, source, target, options, on_error)
@@ -197,7 +198,7 @@ def end_to_end(folder: Path, source: str, target: str, *, on_error: str = "halt"
 def start_numbered(
     folder: Path, server: Server, tables: Sequence[str], *, rows: int, on_error: str = "halt"
 ) -> Iterator[EndToEnd]:
-    """Make one between two databases of a server, at work, with tables (id, v) of so many rows."""
+    """Run a pipeline between two databases of a server, with tables (id, v) of this many rows."""
     source, target = server.create_database(), server.create_database()
     for name in tables:
         run_at(

@@ -1,4 +1,4 @@
-"""Steps of a switch at which a lock of another session holds the command (`venus cutover --fall-back`, `fallback`)."""
+"""Steps of a switch at which another session's lock blocks the command (`venus cutover --fall-back`, `fallback`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = {"old": "@source", "new": "main"}
 
 @dataclass(frozen=True)
 class HeldStep:
-    """A step at which a lock holds the command, and what a kill leaves there.
+    """A step at which a lock blocks the command, and the state that a kill leaves there.
 
     `before`: the database and its state in which the command waits until the lock is taken; None = before the command.
     """
@@ -30,7 +30,7 @@ class HeldStep:
     writable: list[str]
 
     def start(self, pipeline: Pipeline, hold: Callable[[str], object], state_of: Callable[[str], str | None]) -> int:
-        """Start the command and take the lock before it reaches the step; return where its log begins."""
+        """Start the command, and take the lock before it reaches the step; return the position where its log begins."""
         if self.before is None:
             hold(self.lock)
         start = pipeline.log.stat().st_size
@@ -49,22 +49,22 @@ class HeldStep:
 
     @property
     def owner(self) -> str:
-        """The database that accepts writes after the switch."""
+        """Return the database that accepts writes after the switch."""
         return "old" if self.command == BACK else "new"
 
     @property
     def has_begun(self) -> bool:
-        """Whether a kill at this step leaves a switch that is not finished."""
+        """Return whether a kill at this step leaves an unfinished switch."""
         return self.records not in ((None, "FOLLOWING"), ("FOLLOWING", "OPEN"))
 
 
-#: A transaction that may write delays the command before its first step, so that lock is of another mode.
+#: A transaction that may write would delay the command before its first step, so this lock has another mode.
 NEW_READ = "BEGIN; LOCK TABLE orders IN SHARE UPDATE EXCLUSIVE MODE"
 NEW_WRITE = "BEGIN; LOCK TABLE orders IN ROW EXCLUSIVE MODE"
 
 
 def build_steps(spell: Callable[[str], str] = str) -> dict[str, HeldStep]:
-    """Return all steps between a MariaDB, in which `spell` writes the names of tables, and PostgreSQL."""
+    """Return all steps between an old database, whose table names `spell` writes, and PostgreSQL."""
     read = f"START TRANSACTION; SELECT * FROM {spell('orders')}"
     record = f"START TRANSACTION; SELECT * FROM {spell('venus_side')} FOR UPDATE"
     new_record = "BEGIN; SELECT FROM venus.side FOR UPDATE"
@@ -87,7 +87,7 @@ _CAPTURING = re.compile("capture: started.*capture: capturing", re.DOTALL)
 
 
 def start_pair(pair: SwitchedPair, held: HeldStep, tables: str) -> None:
-    """Bring a pair to where the command begins, and wait until the owner is captured."""
+    """Prepare a pair up to the start of the command, and wait until the owner is captured."""
     pair.start(tables)
     begin = 0
     if held.command == BACK:
@@ -98,7 +98,7 @@ def start_pair(pair: SwitchedPair, held: HeldStep, tables: str) -> None:
 
 @contextmanager
 def hold_step(pair: SwitchedPair, held: HeldStep) -> Iterator[int]:
-    """Start the command, and hold it at this step within the block; yield where the command's log begins."""
+    """Start the command, and block it at this step within the block; yield the position at which its log begins."""
     with closing(pair.connect(held.database)) as holder:
         if held.database == "new":
             run_statements(holder, "SET idle_in_transaction_session_timeout = 0")
@@ -106,7 +106,7 @@ def hold_step(pair: SwitchedPair, held: HeldStep) -> Iterator[int]:
 
 
 def kill_at_step(pair: SwitchedPair, held: HeldStep) -> None:
-    """Kill the command while a lock holds it at this step, and check what it leaves."""
+    """Kill the command while a lock blocks it at this step, and check the state that it leaves."""
     pipeline = pair.pipeline
     with hold_step(pair, held) as begin:
         pipeline.until(
@@ -123,7 +123,7 @@ def kill_at_step(pair: SwitchedPair, held: HeldStep) -> None:
 
 
 def write_to_owner(pair: SwitchedPair, held: HeldStep, text: str) -> None:
-    """Check that only the database that the command has opened accepts writes, and write to it."""
+    """Check that only the database opened by the command accepts writes, and write to it."""
     assert pair.writable() == [held.owner]
     (pair.new if held.owner == "new" else pair.old)(text)
 
@@ -137,12 +137,12 @@ def kill_and_complete(pair: SwitchedPair, held: HeldStep, tables: str, text: str
 
 
 def wait_until_reported(pipeline: Pipeline, start: int, report: str = "") -> None:
-    """Wait until the command says that it waits for a lock, in words that contain `report`."""
+    """Wait until the command reports that it waits for a lock, in a text that contains `report`."""
     line = re.compile(f"^(waits: |waiting for ).*{report}", re.MULTILINE)
     pipeline.until(lambda: line.search(pipeline.log.read_text()[start:]), "the command to report that it waits")
 
 
-#: Sessions of a switch wait for locks of PostgreSQL for half a second, so that a test need not hold one for long.
+#: Sessions of a switch wait half a second for locks of PostgreSQL, so that a test need not hold a lock for long.
 SHORT_WAITS = (
     SourceEdit(
         where="venus.adapters.targets.postgresql.session:limit_lock_waits",

@@ -1,4 +1,4 @@
-"""Looks into a lake as any reader would, and runs its loop."""
+"""Reads a lake as any reader would, and runs its loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from venus.adapters.targets.parquet.refresh import change_rows, live_rows, read_
 from venus.config import BrokerSettings, LakeSettings, Settings, TargetSettings
 from venus.model import TableSchema
 
-#: Quick, so that a test need not wait.
+#: Short intervals, so that a test need not wait.
 QUICK: dict[str, Any] = {"commit_s": 0.05, "refresh_s": 0.05}
 
 
@@ -34,7 +34,7 @@ def settings_of(broker: str, root: Path, **lake: Any) -> Settings:
 
 
 def load(settings: Settings) -> dict[str, int]:
-    """Load it from the full data; return how many rows each table has."""
+    """Load the lake from the full data; return the number of rows of each table."""
     return load_lake(ParquetFolder(settings, "lake"), lambda *_: None).rows
 
 
@@ -45,7 +45,7 @@ def manifest_of(settings: Settings) -> LakeManifest:
 
 
 def _as_model(rows: pa.Table, schema: TableSchema) -> dict[Key, Row]:
-    """Return rows the way a Feed's model has them: text."""
+    """Return rows as text, in the form of a Feed's model."""
     names, width = [c.name for c in schema.wire_columns], len(schema.key)
     columns = [rows.column(n).cast(pa.string()).to_pylist() for n in names]
     found = {tuple(r[:width]): tuple(r[width:]) for r in zip(*columns, strict=True)}
@@ -54,7 +54,7 @@ def _as_model(rows: pa.Table, schema: TableSchema) -> dict[Key, Row]:
 
 
 def read_newest_rows(target: ParquetFolder, manifest: LakeManifest, table: LakeTable) -> pa.Table:
-    """Return a table's rows as of the lake's offset: its state with the changes behind it applied."""
+    """Return a table's rows as of the lake's offset: its state with the later changes applied."""
     shape = manifest.shape(table, table.shape_number(table.schema_version))
     found = read_net_changes(manifest, table, shape, target.layout.root)
     changes = change_rows(manifest, table, shape, target.layout.root)
@@ -73,19 +73,19 @@ def newest_rows(settings: Settings, schema: TableSchema) -> dict[Key, Row]:
 
 
 def current_rows(root: Path, schema: TableSchema) -> dict[Key, Row]:
-    """Return the rows of the newest state, as a reader has them that knows nothing of VENUS."""
+    """Return the rows of the newest state, as a reader without VENUS sees them."""
     return _as_model(pq.read_table(root / "current" / f"{schema.namespace}.{schema.name}"), schema)
 
 
 def history(root: Path, name: str) -> pa.Table:
-    """Return every change, whatever its shape."""
+    """Return every change, whatever columns it has."""
     parts = [pa.table({"_offset": pa.array([], pa.int64())})]
     parts += [ds.dataset(p).to_table() for p in sorted((root / "history" / name).glob("version=*"))]
     return pa.concat_tables(parts, promote_options="default")
 
 
 def follow_in_thread(settings: Settings) -> AbstractContextManager[list[LakeReport]]:
-    """Run the loop; what it raises is raised here."""
+    """Run the loop in a thread; raise its errors in the test."""
     return run_loop(lambda stop, report: run_lake(settings, "lake", stop, report))
 
 

@@ -1,4 +1,4 @@
-"""A target's loop in a thread: what it reports is kept, and what it raises is raised in the test."""
+"""A target's loop in a thread: its reports are collected, and its error is raised in the test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Report = TypeVar("Report")
 
 @contextmanager
 def run_loop(follow: Callable[[threading.Event, Callable[[Report], None]], None]) -> Iterator[list[Report]]:
-    """Run `follow` until the block ends; give its reports."""
+    """Run `follow` until the block ends; yield its reports."""
     stop, reports, errors = threading.Event(), list[Report](), list[BaseException]()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Databases that an application left for PostgreSQL: MariaDB, SQLite, the stand-in for Oracle (switched_pair.py)."""
+"""Databases that an application leaves for PostgreSQL: MariaDB, SQLite, the Oracle stand-in (switched_pair.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.oracle.driver import python_path
 from tests.support.oracle.standin import DICTIONARY, SCHEMA, StandIn
 from tests.support.pipelines.switched_pair import SwitchedPair
 
-#: Sessions of MariaDB that wait for a lock. InnoDB answers again within 0.1 s what it has answered before.
+#: Sessions of MariaDB that wait for a lock. Within 0.1 s InnoDB repeats its last answer.
 _WAITING = """
 SELECT trx_id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'
 UNION ALL SELECT id FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock%'
@@ -54,7 +54,7 @@ INSERT INTO probe VALUES (1);
         return sum(self.old(f"SELECT count(*) FROM venus_l_{number:05}")[0][0] for (number,) in tables)
 
 
-#: A program that dies in a transaction: it holds the write lock, and its change is in the file's log.
+#: A program that dies in a transaction: it holds the write lock, and its change is in the write-ahead log.
 _DYING = """
 import os, signal, sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=30)
@@ -87,15 +87,15 @@ INSERT INTO probe VALUES (1);
         return sqlite3.connect(self.path, isolation_level=None, timeout=30)
 
     def crash_old(self) -> None:
-        """Kill -9 a process of the application in a transaction; there is no server."""
+        """Kill a process of the application in a transaction with SIGKILL; there is no server."""
         done = subprocess.run([sys.executable, "-c", _DYING, str(self.path)], check=False)
         assert done.returncode < 0
 
     def is_waiting_in_old(self, begin: int) -> bool:
-        return True  # nothing shows who waits for a file, but its holder lets no step pass
+        return True  # no query shows the waiting command, but the lock's holder blocks the step
 
     def count_logged(self) -> int:
-        """Count the log rows behind the watermark: capture leaves some that it has read (capture/cut.py)."""
+        """Count the log rows after the watermark, because capture leaves some that it has read (capture/cut.py)."""
         tables = self.old(
             "SELECT table_id, log_through FROM venus_captured_table WHERE name <> 'venus_heartbeat'",
         )
@@ -106,7 +106,7 @@ INSERT INTO probe VALUES (1);
 class OraclePair(SwitchedPair):
     """The stand-in for Oracle and a PostgreSQL database with a pipeline between them.
 
-    A sequence ISEQ$$_TABLE stands for the one of an identity column.
+    A sequence ISEQ$$_TABLE stands for that of an identity column.
     """
 
     LEDGER = """
@@ -119,7 +119,7 @@ INSERT INTO PROBE VALUES (1);
     ledger, probe = "LEDGER", "PROBE"
     HAS_RECORD = "SHOW TABLES LIKE 'VENUS_SIDE'"
     READ_STATE = "SELECT STATE FROM VENUS_SIDE WHERE BUSINESS IS NOT NULL"
-    BEGIN = "START TRANSACTION"  # BEGIN is that of a block
+    BEGIN = "START TRANSACTION"  # here BEGIN starts a block
     ERRORS = (pymysql.Error,)
 
     def __init__(self, folder: Path, server: MariaServer, new: Server) -> None:
@@ -135,7 +135,7 @@ INSERT INTO PROBE VALUES (1);
         super().start("")
 
     def _declare_counters(self) -> None:
-        """Let the dictionary name the sequences, some as those of identity columns, with their numbers."""
+        """Let the dictionary list the sequences, some as those of identity columns, with their numbers."""
         found = self.server.execute("SHOW FULL TABLES WHERE TABLE_TYPE = 'SEQUENCE'", SCHEMA)
         names = [str(name) for name, _ in found]
         numbers = " UNION ALL ".join(
@@ -158,7 +158,7 @@ INSERT INTO PROBE VALUES (1);
         self.server.start_again()
 
     def is_waiting_in_old(self, begin: int) -> bool:
-        # a statement that gets its lock at once or not at all is tried again
+        # a statement with NOWAIT is retried
         return "waits: " in self.pipeline.log.read_text()[begin:] or self.old(_WAITING) != []
 
     def count_logged(self) -> int:

@@ -1,7 +1,7 @@
-"""A whole pipeline as a user runs it: commands as subprocesses in a folder of their own, everything they say kept.
+"""A whole pipeline as a user runs it: commands as subprocesses in a folder of their own, with all output kept.
 
-At the end of a test `close` stops what runs and looks through every line that was written: no traceback, and none of
-the passwords of the configuration.
+At the end of a test `close` stops all processes and checks every line of output: no traceback, and none of the
+passwords in the configuration.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PASSING = re.compile(
     r"undecided batch|behind the broker|waiting at the source|and no process |catches up at the target"
 )
 PASSWORD = "s3cret/Of@Story"
-#: As it stands in a URL.
+#: The password as it is encoded in a URL.
 QUOTED = "s3cret%2FOf%40Story"
 
 CONFIGURATION = """\
@@ -56,18 +56,18 @@ heartbeat_s = 1.0
 
 
 def slowdown_by_others() -> float:
-    """Return how many times as long as its own computing a piece of work takes here just now, because of other work."""
+    """Return by which factor other load on this machine currently slows down a piece of work."""
     return max(1.0, sum(measure_parts(time.perf_counter)) / sum(measure_parts(time.process_time)))
 
 
 def with_password(url: str) -> str:
-    """Put the password into the URL of a server that trusts everyone."""
+    """Add the password to the URL of a server that requires none."""
     return url.replace("://postgres@", f"://postgres:{QUOTED}@")
 
 
 @dataclass(slots=True)
 class Answer:
-    """What a command said and how it ended."""
+    """Output and exit code of a command."""
 
     code: int
     out: str
@@ -75,7 +75,7 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """Its answer for machines."""
+        """Return its JSON document."""
         return json.loads(self.out)
 
 
@@ -110,12 +110,12 @@ class Pipeline:
 
     @property
     def log(self) -> Path:
-        """Everything that was said."""
+        """Return the path of the log with all output."""
         return self.folder / "said.log"
 
     @property
     def broker(self) -> str:
-        """Where the broker is."""
+        """Return the broker's address."""
         return f"127.0.0.1:{self.ports[0]}"
 
     def venus(self, *arguments: str, code: int | tuple[int, ...] = 0, environ: dict[str, str] | None = None) -> Answer:
@@ -138,11 +138,11 @@ class Pipeline:
         return Answer(done.returncode, done.stdout, done.stderr)
 
     def ask(self, *arguments: str, code: int | tuple[int, ...] = 0) -> Any:
-        """Run a command for machines and return its document."""
+        """Run a command with --json and return its document."""
         return self.venus(*arguments, "--json", code=code).json
 
     def start(self, name: str, *arguments: str, module: str = "venus.cli") -> None:
-        """Start a command in the background; `module` is what runs it."""
+        """Start a command in the background; `module` is the module that runs it."""
         with self.log.open("ab") as log:
             log.write(f"$ venus {' '.join(arguments)} &\n".encode())
             log.flush()
@@ -157,7 +157,7 @@ class Pipeline:
             )
 
     def edit_processes(self, edits: Sequence[object]) -> None:
-        """Let every process start with these edits of the product's code (tests/simulation/patching.py)."""
+        """Start every process with these edits of the product's code (tests/simulation/patching.py)."""
         folder = self.folder / "edits"
         folder.mkdir()
         (folder / "sitecustomize.py").write_text(
@@ -179,7 +179,7 @@ class Pipeline:
         assert self.running["broker"].poll() is None, self.tail()
 
     def kill(self, name: str) -> None:
-        """Kill -9."""
+        """Kill a process with SIGKILL."""
         process = self.running.pop(name)
         process.kill()
         process.wait(TIMEOUT_S)
@@ -191,7 +191,7 @@ class Pipeline:
         return process.wait(TIMEOUT_S)
 
     def status(self) -> Any:
-        """Look at the status as the command does, without a process: what is waited for is asked often."""
+        """Return the status as the command computes it, but in this process, because waits read it often."""
         return document(read_overview(load(self.folder / "venus.toml")))
 
     def until_ok(self) -> None:
@@ -217,8 +217,8 @@ class Pipeline:
     def wait_until_caught_up(self, *targets: str) -> None:
         """Wait until the log at the source is empty and the targets have applied everything.
 
-        One after the other, from left to right: a cut that leaves the source's log behind our back is then met at the
-        broker, as a half message or as committed.
+        It checks from left to right: a cut that leaves the source's log meanwhile is then seen at the broker, as a half
+        message or as committed.
         """
         settings = load(self.folder / "venus.toml")
 
@@ -260,11 +260,11 @@ class Pipeline:
         return found[0]
 
     def tail(self) -> str:
-        """Return the end of what was said."""
+        """Return the end of the log."""
         return self.log.read_text()[-6000:] if self.log.exists() else ""
 
     def close(self) -> None:
-        """Stop what runs, the broker last; then look whether the counters close, and through all that was written."""
+        """Stop all processes, the broker last; then check that the counters add up, and all output."""
         for name in sorted(self.running, key=lambda n: n == "broker"):
             self.running[name].send_signal(signal.SIGTERM)
             try:
@@ -272,7 +272,7 @@ class Pipeline:
             except subprocess.TimeoutExpired:
                 self.running[name].kill()
                 self.running[name].wait()
-        self.counters_close()
+        self.check_counters()
         said = self.log.read_text() if self.log.exists() else ""
         kept = "".join(path.read_text() for path in (self.folder / "state").rglob("*.log"))
         for secret in (PASSWORD, QUOTED):
@@ -280,12 +280,12 @@ class Pipeline:
         assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:4000]
         assert not kept, kept
 
-    def counters_close(self) -> None:
-        """Check that every change which has passed a target's offset is accounted for; asks only the targets."""
+    def check_counters(self) -> None:
+        """Check that every change below a target's offset is accounted for; reads only the targets."""
         try:
             settings = load(self.folder / "venus.toml")
         except VenusError:
-            return  # a test of broken configurations: nothing ever ran
+            return  # a test of broken configurations, in which no process ever ran
         for name in settings.targets:
             assert open_target(settings, name).read_view().unaccounted_rows == 0, name
 

@@ -1,4 +1,4 @@
-"""Tasks for tests of runners: what runs them imports this module in a process of its own."""
+"""Tasks for tests of runners, whose worker processes import this module."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from venus.errors import TargetError
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """A number, and what shall happen to the worker that gets it."""
+    """A number, and the fault of the worker that gets it."""
 
     number: int
-    #: The worker kills itself unless this file is there, which it makes first.
+    #: The worker kills itself unless this file exists; it creates the file first.
     dies_unless: str = ""
-    #: The worker kills itself whenever it gets this.
+    #: The worker always kills itself.
     dies: bool = False
     #: The task fails.
     fails: bool = False
 
 
 def square(task: Square) -> tuple[int, int, int]:
-    """Return the number, its square, and who made it."""
+    """Return the number, its square, and the id of the process."""
     if task.dies_unless and not Path(task.dies_unless).exists():
         Path(task.dies_unless).touch()
         os.kill(os.getpid(), signal.SIGKILL)

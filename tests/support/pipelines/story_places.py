@@ -1,4 +1,4 @@
-"""Pipelines whose source and target several stories share."""
+"""Pipelines with sources and targets that several stories share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.pipelines.pipeline import Pipeline, with_password
 
 @contextmanager
 def sqlite_pipeline(folder: Path, server: Server) -> Iterator[Pipeline]:
-    """Configure a pipeline from a SQLite file, app.db, to a new database; end it, and remove the database."""
+    """Configure a pipeline from a SQLite file, app.db, to a new database; stop it and drop the database at the end."""
     target = server.create_database()
     made = Pipeline(folder=folder, source=f"sqlite:///{folder}/app.db", targets={"main": with_password(target)})
     made.configure()
@@ -32,7 +32,7 @@ def sqlite_pipeline(folder: Path, server: Server) -> Iterator[Pipeline]:
 def standin_pipeline(
     folder: Path, standin: MariaServer, server: Server, patch: pytest.MonkeyPatch, *, password: bool = True
 ) -> Iterator[Pipeline]:
-    """Configure one from the stand-in for Oracle; its driver is found by this process and by the commands."""
+    """Configure a pipeline from the Oracle stand-in, whose driver this process and the commands can import."""
     target = server.create_database()
     source = f"oracle+cx_oracle://root@127.0.0.1:{standin.port}/?service_name=SCHOOL"
     url = with_password(target) if password else target

@@ -1,8 +1,8 @@
 """An application between two databases that can be switched: its writers, and a probe of which one accepts writes.
 
-A writer knows every transaction that was acknowledged. Each one also writes its number into a journal, so a writer
-whose connection was lost in COMMIT looks there for the outcome. Writers own different rows; together they know what
-both databases have to contain.
+A writer records every acknowledged transaction. Each transaction also writes its number into a journal, in which a
+writer whose connection was lost in COMMIT looks up the outcome. Writers own different rows; together they know the
+expected content of both databases.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ CREATE TABLE line (ledger bigint REFERENCES ledger ON DELETE CASCADE, no int, wh
     PRIMARY KEY (ledger, no));
 CREATE TABLE journal (op bigint PRIMARY KEY);
 """
-#: The tables, with the expression that shows a row.
+#: The tables, with an expression that returns a row as text.
 TABLES = {
     "ledger": "concat_ws('|', id, writer, code, amount, note)",
     "line": "concat_ws('|', ledger, no, what)",
     "journal": "op::text",
 }
 CLOSED = psycopg2.errors.ReadOnlySqlTransaction
-#: The connection or the transaction was lost; the application tries again.
+#: Errors of a lost connection or transaction, after which the application retries.
 _LOST = (psycopg2.OperationalError, psycopg2.InterfaceError)
 _NUMBERS = 1_000_000
 _PAUSE_S = 0.005
@@ -52,7 +52,7 @@ def query(url: str, text: str, *params: object) -> list[tuple[Any, ...]]:
 
 
 def read_rows(url: str) -> Rows:
-    """Read all rows of a database, as texts. A row that is there twice raises AssertionError."""
+    """Read all rows of a database as texts. A duplicate row raises AssertionError."""
     found = {}
     for table, shown in TABLES.items():
         rows = [row for (row,) in query(url, f"SELECT {shown} FROM {table}")]
@@ -91,7 +91,7 @@ class Writer:
         self.errors: list[str] = []
 
     def run(self, url: str, stop: threading.Event, pause_s: float, *, insists: bool) -> None:
-        """Write until the stop, or until the database rejects writes; `insists`: try that again."""
+        """Write until the stop, or until the database rejects writes; `insists`: retry then."""
         while not stop.is_set():
             try:
                 with closing(psycopg2.connect(libpq(url))) as connection:
@@ -108,7 +108,7 @@ class Writer:
                 return
 
     def _write(self, connection: Any, url: str) -> None:
-        """Do one transaction, and learn its outcome."""
+        """Execute one transaction, and find its outcome."""
         self._tries += 1
         op = self._number * _NUMBERS + self._tries
         cursor = connection.cursor()
@@ -125,7 +125,7 @@ class Writer:
                 raise
         record()
         self.ops.add(op)
-        with self._lock:  # what is durable keeps the numbers that were drawn before
+        with self._lock:  # durable rows keep the numbers that were drawn before
             self._drawn |= self._rolled_back
         self._rolled_back.clear()
 
@@ -170,7 +170,7 @@ class Writer:
         return number
 
     def _draw(self, cursor: Any) -> None:
-        """Draw a number, and roll back: it may be known outside, and is not drawn again."""
+        """Draw a number, and roll back: it may be known outside, and must not be drawn again."""
         self._rolled_back.add(self._take_number(cursor, *self._values()))
 
     def _pick(self) -> int:
@@ -216,7 +216,7 @@ class Writer:
         return lambda: lines.__setitem__(after, lines.pop(before))
 
     def add_to(self, found: Rows) -> None:
-        """Add the rows that have to exist."""
+        """Add the rows that must exist."""
         found["journal"].update(map(str, self.ops))
         for number, row in self.rows.items():
             found["ledger"].add(f"{number}|{self._number}|{row.code}|{row.amount}|{row.note}")
@@ -233,17 +233,17 @@ class SwitchedApplication:
 
     @property
     def writes(self) -> int:
-        """How many transactions were acknowledged."""
+        """Return the number of acknowledged transactions."""
         return sum(len(writer.ops) for writer in self._writers)
 
     @property
     def errors(self) -> list[str]:
-        """What an application must never see."""
+        """Return errors that an application must never see."""
         return [error for writer in self._writers for error in writer.errors]
 
     @property
     def rows(self) -> Rows:
-        """The rows that both databases have to contain; only while no writer runs."""
+        """Return the rows that both databases must contain; call it only while no writer runs."""
         found: Rows = {table: set() for table in TABLES}
         for writer in self._writers:
             writer.add_to(found)
@@ -270,8 +270,8 @@ class SwitchedApplication:
 class WriteProbe:
     """Continuous probe of two databases: both at once must never accept a write.
 
-    It opens a write in each, without a row, and holds both. The new database counts once VENUS has closed it, which it
-    does in the step that writes its record.
+    It opens a write in each without changing a row, and holds both. The new database counts from the moment VENUS has
+    closed the old one, in the step that writes its record.
     """
 
     _WRITE = "UPDATE ledger SET note = note WHERE false"
@@ -312,7 +312,7 @@ class WriteProbe:
                 self.accepted[name] += 1
 
     def _accepts(self, name: str) -> bool:
-        """Open a write and hold it."""
+        """Open a write and hold it; return whether the database accepts it."""
         try:
             connection = self._connections.get(name)
             if connection is None or connection.closed:

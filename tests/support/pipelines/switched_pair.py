@@ -1,7 +1,7 @@
-"""Two databases of different kinds between which an application switches: PostgreSQL, and the one it came from.
+"""Two databases of different kinds between which an application is switched: PostgreSQL, and its former database.
 
 Each pair has the table `ledger`, which the application writes, and `probe`, which shows whether a database accepts
-writes. A kind adds how its own database is asked, killed and looked into.
+writes. A subclass for each kind adds how its database is queried, killed and inspected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 QUIET = ("--quiet", "0.2", "--wait", "120")
 FORWARD = ("cutover", "--target", "main", "--fall-back")
 BACK = ("fallback",)
-#: Attempts of one switch, the first of them with a fault.
+#: Maximum attempts of one switch; the first ones have a fault.
 _ATTEMPTS_MAX = 8
 _FAULTS_MAX = 4
 #: Sessions of PostgreSQL that wait for a lock.
@@ -37,10 +37,10 @@ class SwitchedPair(ABC):
 
     #: The tables of the application in the old database, for `SwitchProof`.
     LEDGER: ClassVar[str]
-    #: Their names as both databases read them: PostgreSQL folds a name in upper case.
+    #: Their names as both databases read them: PostgreSQL folds a name that is in upper case.
     ledger: ClassVar[str] = "ledger"
     probe: ClassVar[str] = "probe"
-    #: How a transaction begins in the old database; PostgreSQL takes each of these.
+    #: Statement that begins a transaction in the old database; PostgreSQL accepts it too.
     BEGIN: ClassVar[str] = "BEGIN"
     #: Queries of the old database: whether it has a table for its record, and the record's state.
     HAS_RECORD: ClassVar[str]
@@ -55,11 +55,11 @@ class SwitchedPair(ABC):
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """Errors of both drivers."""
+        """Return the error classes of both drivers."""
         return (psycopg2.Error, *self.ERRORS)
 
     def start(self, tables: str) -> None:
-        """Load the new database and all other targets, and leave `venus sync` running."""
+        """Load the new database and all other targets, and keep `venus sync` running."""
         self.old(tables)
         self.pipeline.configure()
         self.pipeline.ask("install-triggers")
@@ -70,7 +70,7 @@ class SwitchedPair(ABC):
         self.pipeline.wait_until_connected(*self.pipeline.targets)  # else they may count as absent at a switch
 
     def close(self) -> None:
-        """Stop everything, and drop the new database."""
+        """Stop all processes, and drop the new database."""
         self.pipeline.close()
         self._server.drop_database(self.new_url)
 
@@ -80,18 +80,18 @@ class SwitchedPair(ABC):
 
     @abstractmethod
     def count_logged(self) -> int:
-        """Return how many changes of the application's tables wait in the old database's logs."""
+        """Return the number of the application's changes in the old database's logs."""
 
     def count_loads(self) -> int:
-        """Return how many loads into the old database there were."""
+        """Return the number of loads into the old database."""
         return int(self.old("SELECT count(*) FROM venus_load_job")[0][0])
 
     @abstractmethod
     def crash_old(self) -> None:
-        """Kill -9 the old database's server, and start it again."""
+        """Kill the old database's server with SIGKILL, and restart it."""
 
     def state_of(self, name: str) -> str | None:
-        """Return the state that the record of a database names; None if it has no record."""
+        """Return the state in the record of a database, or None without a record."""
         if name == "new":
             return str(self.new("SELECT state FROM venus.side")[0][0]) if self.has_begun else None
         found = self.old(self.READ_STATE) if self.old(self.HAS_RECORD) else []
@@ -99,7 +99,7 @@ class SwitchedPair(ABC):
 
     @property
     def states(self) -> tuple[str | None, str | None]:
-        """The states of the old and the new database."""
+        """Return the states of the old and the new database."""
         return self.state_of("old"), self.state_of("new")
 
     def is_waiting(self, name: str, begin: int) -> bool:
@@ -121,7 +121,7 @@ class SwitchedPair(ABC):
         return self.connect_new() if name == "new" else self.connect_old()
 
     def crash_new(self) -> None:
-        """Kill -9 PostgreSQL, and start it again."""
+        """Kill PostgreSQL with SIGKILL, and restart it."""
         self._server.crash()
         self._server.start()
 
@@ -136,17 +136,17 @@ class SwitchedPair(ABC):
             return run_statements(connection, text)
 
     def switch(self, *command: str) -> Any:
-        """Make the other database the application's, and return the certificate."""
+        """Switch the application to the other database, and return the certificate."""
         return self.pipeline.ask(*command, *QUIET)["certificate"]
 
     @property
     def probe_write(self) -> str:
-        """A write that shows whether a database accepts writes."""
+        """Execute a write that shows whether a database accepts writes."""
         return f"UPDATE {self.probe} SET n = n + 1"
 
     @property
     def has_begun(self) -> bool:
-        """Whether a switch was ever begun: the new database has a record."""
+        """Return whether any switch was begun: then the new database has a record."""
         there = self.new("SELECT to_regclass('venus.side') IS NOT NULL")
         return there == [(True,)] and bool(self.new("SELECT 1 FROM venus.side"))
 
@@ -178,9 +178,9 @@ def run_statements(connection: Any, text: str) -> list[tuple[Any, ...]]:
 
 
 class LedgerApplication:
-    """An application with one connection: it writes rows, and knows which ones were acknowledged.
+    """An application with one connection: it writes rows, and records the acknowledged ones.
 
-    Where the connection was lost in a write, it looks for the outcome. No number may be drawn twice.
+    After a connection was lost in a write, it looks up the outcome. No number may be drawn twice.
     """
 
     def __init__(self, pair: SwitchedPair, seed: int) -> None:
@@ -194,7 +194,7 @@ class LedgerApplication:
 
     @contextmanager
     def write_in_background(self, name: str, *, insists: bool = False) -> Iterator[None]:
-        """Write to this database within the block; `insists`: try again while it rejects writes."""
+        """Write to this database within the block; `insists`: retry while it rejects writes."""
         self._stop.clear()
         thread = threading.Thread(target=self._run, args=(name, insists))
         thread.start()
@@ -229,7 +229,7 @@ class LedgerApplication:
                 self._stop.wait(0.05)
 
     def _look_for(self, connection: Any, note: str) -> None:
-        """Find out what became of the write that the last connection may have lost."""
+        """Look up the outcome of the write in which the last connection was lost."""
         rows = run_statements(connection, f"SELECT id, amount, note FROM {self._pair.ledger}")
         found = {i: (f"{a:.2f}", n) for i, a, n in rows}
         lost = {i: row for i, row in self.rows.items() if found.get(i) != row}
@@ -257,7 +257,7 @@ class LedgerApplication:
         self.writes += 1
 
     def _draw_unseen(self, connection: Any) -> None:
-        """Draw a number that may be known outside, for a row that no other database ever sees."""
+        """Draw a number that may be known outside, for a row that never reaches the other database."""
         cursor = connection.cursor()
         cursor.execute(self._pair.BEGIN)
         cursor.execute(f"INSERT INTO {self._pair.ledger} (amount, note) VALUES (0, 'drawn') RETURNING id")
@@ -276,8 +276,8 @@ class LedgerApplication:
 class DoubleWriteProbe:
     """Continuous probe of both databases: both at once must never accept a write.
 
-    It opens a write in each and holds both. The new database counts once VENUS has closed it, which it does in the step
-    that writes its record.
+    It opens a write in each and holds both. The new database counts from the moment VENUS has closed the old one, in
+    the step that writes its record.
     """
 
     def __init__(self, pair: SwitchedPair) -> None:
@@ -307,7 +307,7 @@ class DoubleWriteProbe:
                     self.accepted[name] += 1
 
     def _accepts(self, connection: Any) -> bool:
-        """Open a write, which the end of the connection rolls back."""
+        """Open a write, which is rolled back with the connection; return whether the database accepts it."""
         try:
             connection.cursor().execute(self._pair.BEGIN)
             connection.cursor().execute(self._pair.probe_write)
@@ -317,7 +317,7 @@ class DoubleWriteProbe:
 
 
 class SwitchProof:
-    """Switches in a row under a writer, with kill -9 of processes and databases."""
+    """Repeated switches under a writer, with kill -9 of processes and databases."""
 
     def __init__(self, pair: SwitchedPair, seed: int, edits: tuple[SourceEdit, ...] = ()) -> None:
         self.pair = pair
@@ -325,7 +325,7 @@ class SwitchProof:
         self.application = LedgerApplication(pair, seed)
         self.owner, self.follower = "old", "new"
         self.killed: list[str] = []
-        #: What is killed, with the function that does it.
+        #: Victims by name, with the function that kills each.
         self.victims: dict[str, Callable[[], None]] = {
             "broker": self._kill_broker,
             "sync": self._kill_sync,
@@ -338,7 +338,7 @@ class SwitchProof:
         pair.start(pair.LEDGER)
 
     def run(self, switches: int, *, faults: bool) -> None:
-        """Switch so many times, and raise AssertionError for what an application must never see."""
+        """Switch this many times; raise AssertionError for anything that an application must never see."""
         with DoubleWriteProbe(self.pair) as probe:
             for number in range(switches + 1):
                 self._write(faults=faults)
@@ -365,7 +365,7 @@ class SwitchProof:
         self.pair.pipeline.start("sync", "sync", "--take-over")
 
     def _kill_child(self) -> None:
-        """Kill one of the loops that `venus sync` has started; it starts it again."""
+        """Kill one of the loops of `venus sync`, which restarts it."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -378,7 +378,7 @@ class SwitchProof:
     # -- phases ------------------------------------------------------------------------------------------------------
 
     def _write(self, *, faults: bool) -> None:
-        """Write to the owner with faults meanwhile, and compare all rows in the middle and at the end."""
+        """Write to the owner under faults; compare all rows in the middle and at the end."""
         for part in ("in the middle of a phase", "at the end of a phase"):
             with self.application.write_in_background(self.owner):
                 self.application.until_written(30)
@@ -389,7 +389,7 @@ class SwitchProof:
 
     def _until_equal(self, where: str) -> None:
         pair, application = self.pair, self.application
-        with suppress(AssertionError):  # `_check_equal` says what is different
+        with suppress(AssertionError):  # `_check_equal` reports the differences
             eventually(
                 lambda: application.errors or pair.read_ledger(self.follower) == application.rows,
                 timeout_s=120.0,
@@ -398,7 +398,7 @@ class SwitchProof:
         self._check_equal(where)
 
     def _check_equal(self, where: str) -> None:
-        """Check that both databases have what was acknowledged, and that the follower has logged nothing."""
+        """Check that both databases have every acknowledged write, and that the follower's logs are empty."""
         assert self.application.errors == [], f"{where}: {self.application.errors}"
         wanted = self.application.rows
         for name in ("old", "new"):
@@ -410,7 +410,7 @@ class SwitchProof:
             assert self.pair.count_logged() == 0, f"{where}: old has logged changes of VENUS"
 
     def _switch(self, *, faults: bool, eager: bool) -> None:
-        """Switch, with a fault in most attempts; `eager`: the application tries the new owner all the time."""
+        """Switch, with a fault in most attempts; with `eager` the application tries the new owner all the time."""
         command = BACK if self.owner == "new" else FORWARD
         for attempt in range(_ATTEMPTS_MAX):
             if eager and attempt == 0:
@@ -432,7 +432,7 @@ class SwitchProof:
         assert writable == [self.owner], f"{writable} accept writes, not {self.owner} alone"
 
     def _attempt(self, command: tuple[str, ...], *, fault: bool) -> bool:
-        """Run the command once, with a fault at a random moment; return whether it has switched."""
+        """Run the command once, with a fault at a random moment; return whether the switch is complete."""
         pipeline = self.pair.pipeline
         pipeline.start("switch", *command, *QUIET)
         process = pipeline.running["switch"]

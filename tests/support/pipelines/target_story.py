@@ -1,4 +1,4 @@
-"""The story of a target that is no PostgreSQL: a shop and every type from PostgreSQL, damage, repair, a resync."""
+"""The story of a target other than PostgreSQL: a shop and every type from PostgreSQL, damage, repair, a resync."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ ROWS = "generate_series(1, 500) n"
 
 @dataclass(slots=True, kw_only=True)
 class TargetStory:
-    """A pipeline with one target, which gets only some rows of a table, and in which unfit rows wait."""
+    """A pipeline with one target, which gets only some rows of one table, and quarantines rows that do not fit."""
 
     pipeline: Pipeline
-    #: Runs a statement at the target as another program does.
+    #: Function that executes a statement at the target as another program does.
     at_target: Callable[[str], list[tuple[Any, ...]]]
-    #: The names of the tables at the target.
+    #: Names of the tables at the target.
     item: str = "item"
     piece: str = "piece"
-    #: The rows that the load has refused, and why rows wait.
+    #: Rows that the load has refused, and the reasons of quarantined rows.
     refused: int = 0
     waiting: tuple[str, ...] = ()
 
     def venus(self, command: str, *arguments: str, code: int | tuple[int, ...] = 0) -> str:
-        """Run a command for the target; return what it wrote."""
+        """Run a command for the target; return its output."""
         answer = self.pipeline.venus(command, *arguments, "--target", TARGET, code=code)
         return answer.out + answer.err
 
     def load(self, *, short_text: str = "text", note: str = "varchar(40)") -> str:
-        """Load a shop and a table of every type, and follow; return the DDL. Unfit values wait."""
+        """Load a shop and a table of every type, and follow; return the DDL. Values that do not fit are quarantined."""
         numbers = count(1)
         spelled = ", ".join(f"{name} {c.type}" for name, c in COLUMNS.items())
         self.run(
@@ -68,7 +68,7 @@ class TargetStory:
         return ddl
 
     def run(self, *statements: str) -> None:
-        """Run statements of the application."""
+        """Execute statements of the application."""
         run_at(self.pipeline.source, *statements)
 
     def start(self) -> None:
@@ -76,12 +76,12 @@ class TargetStory:
         self.pipeline.start("sync", "sync", "--target", TARGET)
 
     def restart(self) -> None:
-        """Kill -9, and start again."""
+        """Kill the loop with SIGKILL, and restart it."""
         self.pipeline.kill("sync")
         self.start()
 
     def change(self) -> None:
-        """Change rows, a column and which rows the target gets; kill while they arrive, then wait for all of it."""
+        """Change rows, a column and the target's predicate; kill the loop meanwhile, then wait until all arrived."""
         self.run(
             "UPDATE item SET v = 'w' || id WHERE id < 100",
             "UPDATE item SET region = 'EU' WHERE id = 1",
@@ -92,14 +92,14 @@ class TargetStory:
         self.pipeline.until(lambda: self.at_target(f"SELECT 1 FROM {self.item} WHERE v = 'w2'"), "the first changes")
         self.restart()
         self.pipeline.wait_until_caught_up(TARGET)
-        self.venus("verify", code=1)  # the rows that wait
+        self.venus("verify", code=1)  # the quarantined rows
         self.venus("verify", *BOTH)
         assert self.at_target(f"SELECT count(*) FROM {self.item} WHERE region <> 'EU'") == [(0,)]
         ((weight,),) = self.at_target(f"SELECT weight FROM {self.piece} ORDER BY id DESC LIMIT 1")
         assert str(weight) == "7.25"
 
     def damage(self) -> None:
-        """Let another program change rows at the target; find and repair that, and read a table again."""
+        """Change rows at the target as another program; find and repair them, and resync a table."""
         self.at_target(f"DELETE FROM {self.item} WHERE id = 2")
         self.at_target(f"UPDATE {self.piece} SET note = 'damaged' WHERE id = 1")
         self.venus("verify", *BOTH, code=1)
@@ -114,7 +114,7 @@ class TargetStory:
         self.venus("verify", "--table", "piece")
 
     def end(self) -> None:
-        """Refuse a cut-over, and stop."""
+        """Check that a cut-over is refused, and stop."""
         refusal = self.venus("cutover", code=2)
         assert "on which an application relies, so it cannot be cut over" in refusal
         assert "A PostgreSQL target can be: --target NAME" in refusal
@@ -132,7 +132,7 @@ def open_story(
     item: str = "item",
     piece: str = "piece",
 ) -> Iterator[TargetStory]:
-    """Configure a new database of the server and this target; end everything, and remove the database."""
+    """Configure a new database of the server and this target; stop everything and drop the database at the end."""
     source = server.create_database()
     pipeline = Pipeline(
         folder=folder,

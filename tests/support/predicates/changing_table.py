@@ -1,4 +1,4 @@
-"""The table of the histories whose columns change: its versions, and every row as each version encodes it.
+"""The table of histories whose columns change: its versions, and every row as each version encodes it.
 
 It is the table of `predicate_histories`. Columns that predicates name are dropped and added again under the same name,
 or renamed and renamed back. Columns also change their types: whole amounts become fractions, days become texts.
@@ -20,8 +20,8 @@ from venus.model import TableSchema
 _ID, _REGION, *_REST = SCHEMA.columns
 _AMOUNT, _DAY = _REST
 DROPPED, RENAMED, RETYPED = "dropped", "renamed", "retyped"
-#: The table, then without a column that predicates name, then with one of that name again, or with the same one; or
-#: with a column of another type that is compared in the same way, then also with one that is compared in another way.
+#: The table; then without a column that predicates name; then with a column of that name again, or with the same one;
+#: or with a column of another type that compares in the same way; then also with one that compares differently.
 VERSIONS = {
     DROPPED: {
         1: SCHEMA,
@@ -42,12 +42,12 @@ VERSIONS = {
 
 
 def has_halves(kind: str, version: int) -> bool:
-    """Whether rows that this version writes have amounts that are larger by a half."""
+    """Return whether rows that this version writes have amounts that are larger by a half."""
     return kind == RETYPED and version > 1
 
 
 def amount_text(amount: int | None, kind: str, version: int) -> str | None:
-    """Return an amount as a row of this version has it."""
+    """Return an amount as text in a row of this version."""
     if amount is None:
         return None
     if (kind, version) == (RETYPED, 1):
@@ -67,7 +67,7 @@ def _encode_rows(kind: str, schema: TableSchema) -> dict[Row, bytes]:
     return dict(zip(ROWS, rows.split(), strict=True))
 
 
-#: By kind of change and version.
+#: Versions by kind of change.
 ENCODED_ROWS = {
     kind: {n: _encode_rows(kind, schema) for n, schema in found.items()} for kind, found in VERSIONS.items()
 }
@@ -81,13 +81,13 @@ WIRE_SCHEMAS = {
 
 
 def row_in_version(row: Row, version: int, kind: str) -> Row:
-    """Return a row as a version of the table has it, if it was written in an older one."""
+    """Return a row as this version of the table has it, also if an older one wrote it."""
     return row if version == 1 or kind == RENAMED else (None, *row[1:])
 
 
 @cache
 def decode_row(value: bytes, now: int, kind: str) -> Row:
-    """Return a stored row as the newest version of its table shows it."""
+    """Return a stored row in the newest version of its table."""
     stored = StoredRows(pack_items([value]))
     version = int(stored.heads["version"][0])
     row = _DECODED_ROWS[kind][version][stored.rows.data]

@@ -1,4 +1,4 @@
-"""A table of every comparable type, random rows of it, and random predicates over it; for property tests."""
+"""A table with every comparable type, random rows and random predicates, for property tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from venus.model import Column, Kind, LogicalType, TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A column: its type for PostgreSQL, some values in canonical text, and how a value is written in SQL."""
+    """A column: its PostgreSQL type, some values in canonical text, and a function that writes a value in SQL."""
 
     name: str
     type: LogicalType
@@ -122,7 +122,7 @@ SAMPLES = (
         _text,
     ),
 )
-#: Values that no constant can be, and that columns hold nevertheless.
+#: Values that no constant of a predicate can be, but that columns may have.
 STRANGE = {
     "free": ("NaN", "Infinity", "-Infinity"),
     "ratio": ("NaN", "Infinity", "-Infinity"),
@@ -146,7 +146,7 @@ Row = tuple[Value, ...]
 
 
 def random_row(number: int, rng: random.Random) -> Row:
-    """Return a row; about every sixth value is NULL."""
+    """Return a random row; about every sixth value is NULL."""
     found: list[Value] = [str(number)]
     for sample in SAMPLES:
         values = (*sample.values, *STRANGE.get(sample.name, ()))
@@ -177,11 +177,11 @@ def random_term(rng: random.Random, samples: tuple[Sample, ...] = SAMPLES) -> st
 
 
 def random_predicate(rng: random.Random, samples: tuple[Sample, ...] = SAMPLES) -> str:
-    """Return a conjunction of one to three ranges; some no value can meet."""
+    """Return a conjunction of one to three ranges; some cannot be satisfied by any value."""
     terms = [random_term(rng, samples) for _ in range(rng.choice((1, 1, 2, 3)))]
     return " and ".join(f"({term})" if rng.random() < 0.2 else term for term in terms)
 
 
 def pack_rows(rows: list[Row], schema: TableSchema = SCHEMA) -> tuple[PackedBytes, PackedBytes]:
-    """Return the rows as a batch has them."""
+    """Return the rows in the form of a batch."""
     return from_columns(list(zip(*rows, strict=True)), Layout.of(schema))

@@ -1,8 +1,8 @@
-"""A model around one client's stream of subscriptions, and random histories of it.
+"""Random histories of one client's stream of subscriptions, with a model around it.
 
-The stream is the real one. Around it stands a model: a queue whose batches are numbers, judging that gives each of them
-to every subscription, and a reader of the queue. A subscription must get each batch from its start on once, in order,
-or the news that it has ended.
+The stream is the product's own. The model has a queue whose batches are numbers, a judge that gives each of them to
+every subscription, and a reader of the queue. A subscription must get each batch from its start on once, in order, or a
+message that it has ended.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from venus.errors import Refused, Unavailable, VenusError
 from venus.wire import broker_pb2
 
 STEPS = 60
-#: Turns of the event loop after which nothing more happens by itself.
+#: Turns of the event loop after which no further callback is pending.
 SETTLED = 400
 TABLE = items()
 
 
 @dataclass
 class ReceivedNews:
-    """What a client knows of one subscription since it last began."""
+    """The messages that a client has received about one subscription since its last start."""
 
     state: int = 0
     batches: list[int] = field(default_factory=list)
@@ -44,7 +44,7 @@ class ReceivedNews:
 
 
 class Broker:
-    """The queue, judging, positions, and the lanes: everything around the stream."""
+    """Model of everything around the stream: queue, judge, positions, and threads."""
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self.rng, self.end = rng, 5
@@ -52,16 +52,16 @@ class Broker:
         self.made = 0
         self.errors: deque[VenusError] = deque()  # of the next parts that are read again
         self.reloads_next = False
-        self.kept: dict[int, tuple[int, bool]] = {}  # by token: the offset, and whether it is a reader's
+        self.kept: dict[int, tuple[int, bool]] = {}  # by token: the offset, and whether a reader holds it
         self.replays: list[tuple[list[int], int, int]] = []
-        self.pause: asyncio.Event | None = None  # what registers waits for this
+        self.pause: asyncio.Event | None = None  # callbacks that wait for the registration
         self.business = SimpleNamespace(
             visible_offset=5, epoch_at_end=1, open_cut=False, lock=Lock(), consumers=dict[str, Any]()
         )
         self.subscriptions = self.listening = self
         self.catalogue = SimpleNamespace(find=lambda _: self.business)
 
-    # -- the lanes ---------------------------------------------------------------------------------------------------
+    # -- threads -----------------------------------------------------------------------------------------------------
 
     async def _turn(self) -> None:
         for _ in range(self.rng.randint(0, 3) if self.rng else 0):
@@ -186,7 +186,7 @@ class _Numbers:
 
 
 class Client:
-    """The other end of a stream."""
+    """The client's end of a stream."""
 
     def __init__(self, broker: Broker, *, group: str = "") -> None:
         self.broker, self.received = broker, dict[int, ReceivedNews]()
@@ -248,7 +248,7 @@ async def settle(turns: int = SETTLED) -> None:
 
 
 class History:
-    """One client's stream through random steps."""
+    """A random history of one client's stream."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.rng = seed, random.Random(seed)
@@ -267,7 +267,7 @@ class History:
         while self.unjudged:
             self.judge()
         await settle()
-        if self.client.task.done():  # an error in a gap, of which the client hears
+        if self.client.task.done():  # an error while the queue is read again, which the client gets
             assert isinstance(self.client.task.exception(), Unavailable), f"history {self.seed}"
         else:
             self.check()
@@ -275,7 +275,7 @@ class History:
         assert (self.broker.registered, self.broker.kept) == ({}, {}), f"history {self.seed}"
 
     def check(self) -> None:
-        """Check that each subscription has ended with news, or is registered once and has each batch once."""
+        """Check that each subscription has ended with a message, or is registered once and has each batch once."""
         live, visible = self.client.stream._live, self.broker.business.visible_offset
         assert sorted(number for _, number in self.broker.registered.values()) == sorted(live), f"history {self.seed}"
         for number, offset in self.wanted.items():

@@ -1,4 +1,4 @@
-"""Random interests and events: every index must find exactly what brute force finds, pair by pair."""
+"""Random interests and events: every index must find exactly the pairs that brute force finds."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def some_range(chance: random.Random) -> tuple[float, float]:
         case 2:
             return low, INF
         case 3:
-            return high + 1, low  # empty
+            return high + 1, low  # empty range
         case 4:
-            return -INF, INF  # is not NULL
+            return -INF, INF  # satisfied by every value but NULL
     return low, high
 
 
@@ -59,7 +59,7 @@ def some_events(chance: random.Random, count: int) -> Events:
 
 
 def crowded_interests(count: int, seed: int = 1) -> list[Interest]:
-    """Return interests of which many are in few places."""
+    """Return interests, many of which are in few places."""
     chance = random.Random(seed)
     found = []
     for _ in range(count):
@@ -70,7 +70,7 @@ def crowded_interests(count: int, seed: int = 1) -> list[Interest]:
 
 
 def crowded_events(count: int, seed: int = 1) -> Events:
-    """Return events where the crowded interests are."""
+    """Return events at the places of the crowded interests."""
     chance = random.Random(seed)
     return Events(
         count,
@@ -79,7 +79,7 @@ def crowded_events(count: int, seed: int = 1) -> Events:
     )
 
 
-def brute(interests: list[Interest], events: Events) -> list[tuple[int, int]]:
+def match_by_brute_force(interests: list[Interest], events: Events) -> list[tuple[int, int]]:
     found = []
     for row in range(events.count):
         event: dict[str, object] = {name: float(column[row]) for name, column in events.numbers.items()}
@@ -89,18 +89,18 @@ def brute(interests: list[Interest], events: Events) -> list[tuple[int, int]]:
 
 
 def compare(seed: int, interests: int, events: int) -> int:
-    """Compare all indexes; return how many pairs there were."""
+    """Compare all indexes with brute force; return the number of pairs."""
     chance = random.Random(seed)
     ranged = some_interests(chance, interests, equal=False)
     filed = some_interests(chance, interests, equal=True)
     mixed = chance.sample(ranged + filed, len(ranged) + len(filed))
     come = some_events(chance, events)
-    wanted = brute(ranged, come)
+    wanted = match_by_brute_force(ranged, come)
     assert IntervalIndex(ranged).match(come).pairs() == wanted
     for size, segments in ((1, 10), (2, 6), (2, 1), (3, 4), (4, 3)):
         index = HPartition(ranged, size=size, segments=segments)
         assert index.match(come).pairs() == wanted, (size, segments)
         assert index.copies == pytest.approx(estimate_copies(ranged, size=size, segments=segments))
-    assert EqualityIndex(filed).match(come).pairs() == brute(filed, come)
-    assert TableIndex(mixed, come).match(come).pairs() == brute(mixed, come)
+    assert EqualityIndex(filed).match(come).pairs() == match_by_brute_force(filed, come)
+    assert TableIndex(mixed, come).match(come).pairs() == match_by_brute_force(mixed, come)
     return len(wanted)

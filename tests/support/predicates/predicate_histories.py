@@ -1,9 +1,8 @@
-"""Random histories of a table, of a target's predicate and of its changes, against what SQLite's own WHERE finds.
+"""Random histories of a table, a target's predicate and its changes, compared with SQLite's own WHERE.
 
-Verdicts, net changes and the choice of rows from the full data are the product's own code; around them stands a model
-of the target's tables: rows, the record of touched keys, the side table of a resync. What is right is asked of a
-database: the rows that `SELECT ... WHERE` finds among all that there can be. `tests/integration/predicates` asks
-PostgreSQL the same.
+Verdicts, net changes and the selection of rows from the full data are the product's own code. A model of the target's
+tables surrounds it: rows, the record of touched keys, the side table of a resync. SQLite determines the right result:
+the rows that `SELECT ... WHERE` finds among all possible ones. `tests/integration/predicates` asks PostgreSQL the same.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ AMOUNTS = (None, -1, 9, 99, 100, 101)
 DAYS = (None, "2025-12-31", "2026-01-01", "2026-02-01")
 ROWS: tuple[Row, ...] = tuple(product(REGIONS, AMOUNTS, DAYS))
 KEYS = range(6)
-#: The mechanisms that can be taken out, to see that the histories notice.
+#: Mechanisms that a history can disable, to prove that the histories notice.
 FAULTS = (
     "no verdict",
     "a row that leaves is dropped",
@@ -76,7 +75,7 @@ ROW_OF = {encoded: row for row, encoded in BYTES.items()}
 
 @cache
 def _database() -> sqlite3.Connection:
-    """Return a database with a table of all rows that there can be."""
+    """Return a database with a table of all possible rows."""
     made = sqlite3.connect(":memory:")
     made.execute("CREATE TABLE t (n INTEGER, region TEXT, amount DECIMAL(9,2), day TEXT)")
     made.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", [(n, *row) for n, row in enumerate(ROWS)])
@@ -85,7 +84,7 @@ def _database() -> sqlite3.Connection:
 
 @cache
 def where(text: str, *, has_halves: bool = False) -> frozenset[Row]:
-    """Return the rows that SQLite finds, also if each amount is larger by a half; no text = every row."""
+    """Return the rows that SQLite finds, also if each amount is larger by a half; without a text, every row."""
     table = "(SELECT n, region, amount + 0.5 AS amount, day FROM t)" if has_halves else "t"
     found = _database().execute(f"SELECT n FROM {table} {'WHERE ' if text else ''}{text}")
     return frozenset(ROWS[n] for (n,) in found)
@@ -112,7 +111,7 @@ def _a_range(rng: random.Random) -> str:
 
 
 def random_text(rng: random.Random) -> str:
-    """Return a predicate that some value meets; what the product refuses as never met, the database never finds."""
+    """Return a predicate that some value satisfies; the product refuses others, and the database finds no row."""
     while True:
         text = " and ".join(_a_range(rng) for _ in range(rng.choice((1, 1, 2, 3))))
         if predicate_of(text) is not None:
@@ -122,7 +121,7 @@ def random_text(rng: random.Random) -> str:
 
 @cache
 def predicate_of(text: str) -> Predicate | None:
-    """Return what the product makes of a text; None = it says that no value meets it."""
+    """Return the product's predicate for a text, or None if it says that no value satisfies it."""
     try:
         return compile_predicate(text, SCHEMA)
     except PredicateRefused as refused:
@@ -133,7 +132,7 @@ def predicate_of(text: str) -> Predicate | None:
 
 @dataclass(frozen=True)
 class Choice:
-    """A predicate as text for the product and as the rows that a database finds; no text = every row."""
+    """A predicate as a text for the product and as the rows that a database finds; without a text, every row."""
 
     text: str
 
@@ -151,7 +150,7 @@ class Choice:
 
 @dataclass
 class Cut:
-    """Changes of one source transaction, behind a TRUNCATE or not."""
+    """Changes of one source transaction, after a TRUNCATE or not."""
 
     changes: list[tuple[int, Row | None]]
     truncates: bool = False
@@ -164,14 +163,14 @@ class History:
     rng: random.Random
     fault: str = ""
     cuts: list[Cut] = field(default_factory=list)
-    #: The source behind each cut: states[n] is what n cuts have made.
+    #: The source's rows after each cut: states[n] is the result of n cuts.
     states: list[dict[int, Row]] = field(default_factory=lambda: [{}])
-    applied: int = 0  # cuts
+    applied: int = 0  # all cuts
     target: dict[int, Row] = field(default_factory=dict)
-    #: The predicate that each key was last judged by.
+    #: The predicate by which each key was last selected.
     judged_by: dict[int, Choice] = field(default_factory=dict)
     choice: Choice = Choice("")
-    before: Choice | None = None  # while a change of it is under way
+    before: Choice | None = None  # the next predicate, while a change is in progress
     recorded_from: int | None = None
     touched: dict[int, int] = field(default_factory=dict)
     side: tuple[int, dict[int, Row]] | None = None
@@ -179,7 +178,7 @@ class History:
     changes: int = 0
 
     def run(self, steps: int) -> None:
-        """Take random steps and look after each; raises AssertionError."""
+        """Take random steps, and check the rows after each one. Raises AssertionError."""
         for _ in range(steps):
             step = self.rng.choice(
                 (
@@ -214,7 +213,7 @@ class History:
         for _ in range(rng.randint(1, 4)):
             key = rng.choice(KEYS)
             row = None if rng.random() < 0.2 else rng.choice(ROWS)
-            if key in state and rng.random() < 0.2:  # its key is changed, and what it holds
+            if key in state and rng.random() < 0.2:  # its key and its columns change
                 changes.append((key, None))
                 del state[key]
                 key = rng.choice(KEYS)
@@ -226,7 +225,7 @@ class History:
     # -- the target -------------------------------------------------------------------------------------------------
 
     def apply(self) -> None:
-        """Apply one cut, or some of them in one transaction."""
+        """Apply one cut, or several in one transaction."""
         end = min(len(self.cuts), self.applied + self.rng.choice((1, 1, 3)))
         parts: list[RowChanges] = []
         for number in range(self.applied, end):
@@ -272,7 +271,7 @@ class History:
     # -- a change of the predicate ----------------------------------------------------------------------------------
 
     def change(self) -> None:
-        """Start again with another configuration."""
+        """Restart with another predicate in the configuration."""
         if self.rng.random() < 0.5:
             return
         self.before = self.before or self.choice
@@ -280,7 +279,7 @@ class History:
         self.recorded_from, self.side = None, None
 
     def begin(self) -> None:
-        """Record touched keys from here on."""
+        """Record touched keys from now on."""
         if self.before is not None and self.recorded_from is None:
             self.recorded_from = self.applied
             self.touched.clear()
@@ -299,7 +298,7 @@ class History:
         self.side = cut, {k: state[k] for k, inside in zip(keys, chosen, strict=True) if inside}
 
     def replace(self) -> None:
-        """Remove and bring what differs from the side table, but for keys that were touched behind its cut."""
+        """Delete and insert rows that differ from the side table, except keys that were touched after its cut."""
         if self.side is None or self.applied < self.side[0]:
             return
         cut, side = self.side
@@ -314,13 +313,13 @@ class History:
         self.changes += 1
 
     def crash(self) -> None:
-        """Lose what is in memory: the side table is loaded again."""
+        """Lose the state in memory: the side table is loaded again."""
         self.side = None
 
-    # -- what must be ------------------------------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Compare with the source at the cut that is applied: each key by the predicate that it was judged by."""
+        """Compare with the source as of the applied cut: each key by the predicate with which it was last selected."""
         whole = self.before or self.choice
         wanted = {
             key: row for key, row in self.states[self.applied].items() if self.judged_by.get(key, whole).where(row)
@@ -331,7 +330,7 @@ class History:
 
 
 def run_histories(numbers: range, steps: int, fault: str = "") -> tuple[int, int]:
-    """Run histories by their numbers; return how often rows left the range, and predicates were changed to the end."""
+    """Run histories by their numbers; return how often rows left the range, and how often predicates were replaced."""
     leaves = changes = 0
     for number in numbers:
         history = History(random.Random(number), fault)

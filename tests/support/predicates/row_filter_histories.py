@@ -1,10 +1,10 @@
-"""Random histories of a table and of the broker sets that mirror some of its rows, against what SQLite's WHERE finds.
+"""Random histories of a table and of broker sets that mirror some of its rows, compared with SQLite's own WHERE.
 
-A source, two tandem sets below it, an access set below one of them, and a target below each of these. Batches are cut
-down, rows of the full data are chosen and folded, filters are fitted and positions distinguished by the product's own
-code; the sets around them are a model: rows, a queue, a cut. Columns are dropped and added again, or renamed and back
-again; sets are filled again, also exactly where those below are; predicates change, consumers are forgotten, resume
-at the other tandem set, start over.
+A source, two tandem sets below it, an access set below one of them, and a target below each of these. The product's own
+code filters batches, selects and folds rows of the full data, fits filters and distinguishes positions; the sets are a
+model: rows, a queue, a cut. Columns are dropped and added again, or renamed and renamed back. Sets are filled again,
+also exactly at the offset of those below. Predicates change; consumers are forgotten, resume at the other tandem set,
+or start over.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from venus.network import row_filters
 from venus.network.row_filters import FittedFilter, Levels, RowFilter
 from venus.wire import change_pb2
 
-#: The mechanisms that can be taken out, to see that the histories notice.
+#: Mechanisms that a history can disable, to prove that the histories notice.
 FAULTS = (
     "sent whole",
     "left out instead of deleted",
@@ -56,7 +56,7 @@ FAULTS = (
 
 @cache
 def _identity(kind: str, levels: Levels, versions: tuple[int, ...], fault: str) -> dict[int, int]:
-    """Return what is said of the rows with a position; `fault` is what was taken out of it."""
+    """Return the identity of the rows at a position; `fault` is the disabled mechanism."""
     starts = min if fault == "a table that stood still is as before" else None
     with (
         patch.object(row_filters, "first_fitting_version", lambda _, found: starts(found)) if starts else nullcontext()
@@ -70,7 +70,7 @@ COUNTED = ("leaves", "fills", "frozen", "refilled", "refused", "moved")
 
 @dataclass(eq=False)
 class Node:
-    """A set, or a target, from which no set reads. `at` and `cut` count batches; offsets are not modelled."""
+    """A set, or a target, which no set reads from. `at` and `cut` count batches; offsets are not modelled."""
 
     upper: Node | None = None
     text: str = ""
@@ -81,15 +81,15 @@ class Node:
     at: int = 0
     versions: set[int] = field(default_factory=lambda: {1})
     has_consumers: bool = False
-    #: Where it has read from last; it may try to resume elsewhere.
+    #: The set above from which it has last read; it may try to resume elsewhere.
     origin: Node | None = None
     levels: Levels = ()
     checked: tuple[int, int] = (0, 0)
-    #: What SQLite finds of what the set above should have, by how far it was; empty = never filled.
+    #: The rows that SQLite finds among those of the set above, by batch; empty = never filled.
     wanted: dict[int, dict[int, Row]] = field(default_factory=dict)
 
     def take(self, body: bytes) -> None:
-        """Fold a batch into the rows."""
+        """Apply a batch to the rows."""
         message = envelope.parse_body(body)
         envelope.open_mirrored_body(body)
         self.versions |= {schema.version for schema in message.schemas}
@@ -108,7 +108,7 @@ class Node:
 
 @dataclass
 class History:
-    """One source and what is below it."""
+    """One source and the sets and targets below it."""
 
     rng: random.Random
     fault: str = ""
@@ -120,7 +120,7 @@ class History:
     fills: int = 0
     leaves: int = 0
     frozen: int = 0
-    #: How often a set filled again because the set above has other rows, was refused elsewhere, moved elsewhere.
+    #: How often a set was filled again because of other rows above, was refused elsewhere, and moved elsewhere.
     refilled: int = 0
     refused: int = 0
     moved: int = 0
@@ -138,7 +138,7 @@ class History:
         self.nodes = [tandem, twin, access, Node(tandem), Node(access)]
 
     def run(self, steps: int) -> None:
-        """Take random steps and look after each; raises AssertionError."""
+        """Take random steps, and check the rows after each one. Raises AssertionError."""
         for _ in range(steps):
             rare = (self.change, self.alter, self.fill_again, self.read_all_queues, self.refill_at_the_cut, self.move)
             self.rng.choice((*[self.write] * 3, *[self.follow] * 3, *rare))()
@@ -169,7 +169,7 @@ class History:
         self._commit(truncates, changes, state)
 
     def alter(self) -> None:
-        """Drop the column, or add one of its name again; its values are gone."""
+        """Drop the column, or add one with the same name again, whose old values are gone."""
         if self.version < 3 and self.rng.random() < 0.3:
             self._alter()
 
@@ -216,18 +216,18 @@ class History:
         self.home.wanted[number] = state
         self.home.take(body.SerializeToString())
 
-    # -- below -----------------------------------------------------------------------------------------------------
+    # -- sets below ------------------------------------------------------------------------------------------------
 
     def change(self) -> None:
-        """Start a set again with another predicate: it fills again."""
+        """Restart a set with another predicate: it is filled again."""
         node = self.rng.choice(self.sets)
         if self.rng.random() < 0.5:
             node.text = "" if self.rng.random() < 0.15 else random_text(self.rng)
             if self.rng.random() < 0.3:
-                node.has_consumers = False  # they were forgotten, and come again
+                node.has_consumers = False  # its consumers were forgotten, and return
 
     def fill_again(self) -> None:
-        """Fill a set again with the predicate that it has."""
+        """Fill a set again with its current predicate."""
         node = self.rng.choice(self.nodes)
         if self.rng.random() < 0.2 and node.wanted:
             self._fill(node)
@@ -238,7 +238,7 @@ class History:
             self._follow(node, len(self.states))
 
     def refill_at_the_cut(self) -> None:
-        """Fill a set again, with its predicate or after another one, while all sets below are exactly there."""
+        """Fill a set again, with its predicate or another one, while all sets below are exactly at that offset."""
         node = self.rng.choice(self.sets)
         if self.version < 3 and self.rng.random() < 0.3:
             self._alter()
@@ -256,14 +256,14 @@ class History:
             node.upper = self.uppers[node.upper is self.uppers[0]]
 
     def follow(self) -> None:
-        """Let a set or a target take some batches."""
+        """Let a set or a target read some batches."""
         self._follow(self.rng.choice(self.nodes), self.rng.randint(1, 4))
 
     def _follow(self, node: Node, batches: int) -> None:
         upper = node.upper
         assert upper is not None
         if upper is not self.home and (not upper.wanted or node.at > upper.at):
-            return  # the set above serves nothing yet, or is behind
+            return  # the set above serves nothing yet, or lags
         if not node.wanted or node.at < upper.cut or self._requested_filters(node) != self._contents(node.filters):
             self._fill(node)
             return
@@ -290,7 +290,7 @@ class History:
             node.wanted[number] = self._expected_rows(node, number)
 
     def _open_stream(self, node: Node, upper: Node) -> bool:
-        """Open a stream if a position has the rows that are above; return whether it was opened."""
+        """Open a stream if the position fits the rows above; return whether it was opened."""
         own = (node.filters,) if node.filters else ()
         if self.fault not in ("positions say nothing", "no later cut"):
             here, there = (self._rows(levels, node.at) for levels in (node.levels, upper.levels + own))
@@ -318,7 +318,7 @@ class History:
         return self._contents(row_filters.parse_filters({"t": node.text} if node.text else {}))
 
     def _fill(self, node: Node) -> None:
-        """Take the full data of the set above, if there is one and its cut will do."""
+        """Take the full data of the set above, if it exists and its cut is late enough."""
         upper = node.upper
         assert upper is not None
         asked = row_filters.parse_filters({"t": node.text} if node.text else {})
@@ -353,10 +353,10 @@ class History:
                 return patch.object(row_filters, "differing_column", lambda *_: "")
         return nullcontext()
 
-    # -- what must be ----------------------------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------------------------
 
     def _expected_rows(self, node: Node, number: int) -> dict[int, Row]:
-        """Return what a set should have after a batch, from what the set above should have."""
+        """Return the rows that a set should have after a batch, from those that the set above should have."""
         assert node.upper is not None
         if "region" in node.text and node.filters and not self._fits(node, number):
             self.frozen += 1
@@ -370,7 +370,7 @@ class History:
         return at_cut != 2 and self.versions_at[number] == at_cut
 
     def check(self) -> None:
-        """Compare every set and target that has moved with what it should have."""
+        """Compare every set and target that has moved with its expected rows."""
         for node in self.nodes:
             if node.wanted and node.checked != (self.fills, node.at):
                 node.checked = self.fills, node.at
@@ -381,7 +381,7 @@ class History:
 
 
 def _without_deletions(whole: bytes, body: bytes) -> bytes:
-    """Leave out what a predicate has turned into deletions."""
+    """Leave out deletions that stand for rows which left the predicate."""
     before, after = change_pb2.BatchBody.FromString(whole), change_pb2.BatchBody.FromString(body)
     for one, other in zip(before.tables, after.tables, strict=True):
         if one.is_deleted != other.is_deleted and one.kind == change_pb2.TableChanges.CHANGES and other.kind == 0:
@@ -398,7 +398,7 @@ def _restore_hint(whole: bytes, body: bytes) -> bytes:
 
 
 def _check_hint(body: bytes, rows: dict[bytes, bytes]) -> None:
-    """Check that a batch of new rows has no other: readers insert them without a look-up."""
+    """Check that a batch marked as new rows has only new ones, because readers insert them without a look-up."""
     for table in change_pb2.BatchBody.FromString(body).tables:
         if table.inserts_only:
             assert 1 not in table.is_deleted, "a deletion is called an insertion"
@@ -407,7 +407,7 @@ def _check_hint(body: bytes, rows: dict[bytes, bytes]) -> None:
 
 
 def run_histories(numbers: range, steps: int, fault: str = "") -> Counter[str]:
-    """Run histories by their numbers; return how often rows left, sets were filled, tables stood still, and so on."""
+    """Run histories by their numbers; return how often each kind of event happened."""
     totals = Counter[str]()
     for number in numbers:
         history = History(random.Random(number), fault)

@@ -1,4 +1,4 @@
-"""The mechanisms of subscriptions that can be taken out, to see that the histories notice."""
+"""Mechanisms of subscriptions that can be disabled, to prove that the histories notice."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class _BlindReplay(Replay):
         return replay.ReplayedBatch(at_cut_end=True)
 
 
-#: What takes each of them out while it is entered.
+#: For each mechanism a context manager that disables it.
 FAULTS: Mapping[str, AbstractContextManager[object]] = {
     "a row that leaves is dropped": patch.object(watched_table.WatchedTable, "judge", _judge_without_deletions),
     "what is outside is not deleted when it is read again": patch.object(

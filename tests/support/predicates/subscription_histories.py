@@ -1,10 +1,10 @@
-"""Random histories of a table and of subscriptions to some of its rows, against what SQLite's own WHERE finds.
+"""Random histories of a table and of subscriptions to some of its rows, compared with SQLite's own WHERE.
 
-Batches are folded, judged live, judged again after a reconnect, put on the wire and read by the product's own code.
-Around it stands a model: the stored rows, the queue, and each client with its rows and its position. Clients disconnect
-and resume, some have equal predicates; the broker restarts, batches are too many to be judged live; the table is
-emptied, read again by a sweep, and its columns are dropped, added again, renamed, and get other types. A live change
-must also be called what it is to the client.
+The product's own code folds batches, judges them live and again after a reconnect, encodes and decodes them. The model
+around it has the stored rows, the queue, and each client with its rows and its position. Clients disconnect and resume,
+some with equal predicates; the broker restarts, and batches are too many to be judged live. The table is emptied and
+read again by a sweep; its columns are dropped, added again, renamed, and get other types. A live change must also have
+the right kind for the client.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from venus.predicates.ranges import compile_predicate
 from venus.predicates.syntax import PredicateRefused
 from venus.wire import broker_pb2, change_pb2
 
-#: What is kept of written rows: those of the last steps.
+#: Number of last steps whose written rows are kept.
 WRITTEN_BYTES_MAX = 600
 
 
 class _Store:
-    """The stored rows and schemas, as far as judging asks for them."""
+    """The stored rows and schemas, with the interface that judging needs."""
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}
@@ -66,7 +66,7 @@ class _Store:
 
 @dataclass(frozen=True)
 class _View:
-    """The rows as they were."""
+    """The rows as of a batch."""
 
     rows: dict[bytes, bytes]
 
@@ -76,7 +76,7 @@ class _View:
 
 @dataclass(eq=False)
 class Client:
-    """A client of one subscription: what it has, and the rows that it should have."""
+    """A client of one subscription: its rows, and the rows that it should have."""
 
     number: int
     text: str
@@ -190,7 +190,7 @@ class History:
         self.store.rows |= written
         self.reached = max(self.reached, place.last_sequence)
         folded = FoldedBatch(place=place, sections=found, schemas=list(message.schemas))
-        if self.rng.random() < 0.05:  # more than can wait
+        if self.rng.random() < 0.05:  # more batches than can wait
             self.counts["gaps"] += 1
             gap = JudgedBatch(1, place.base_offset, place.next_offset, place.epoch, is_gap=True)
             gap.schemas += message.schemas
@@ -236,14 +236,14 @@ class History:
             if text:
                 compile_predicate(text, self.described[-1][1])
         except PredicateRefused:
-            return  # a column that the table lacks now, or a constant that it cannot have
+            return  # the table lacks a column now, or its type does not allow a constant
         for _ in range(self.rng.choice((1, 2))):
             client = Client(len(self.clients), text)
             self.clients.append(client)
             self._load(client)
 
     def _load(self, client: Client, *, is_reload: bool = False) -> None:
-        """Send the rows of the full data, and judge live from there on."""
+        """Send the rows of the full data, and judge live after that."""
         self.counts["reloads"] += is_reload
         state = broker_pb2.RELOADS if is_reload else broker_pb2.BEGUN
         frame = broker_pb2.ChangesFrame(
@@ -286,7 +286,7 @@ class History:
             self._go_live(client)
 
     def _read_again(self, client: Client, offset: int) -> bool:
-        """Replay what a client may have missed; return whether it can be judged live again."""
+        """Replay the changes that a client may have missed; return whether it can be judged live again."""
         before = [place for place, _ in self.queue if place.base_offset < offset]
         last = before[-1].last_sequence if before else 0
         again = replay.Replay(self.described, offset, [(1, client.text, None)], last)
@@ -360,7 +360,7 @@ class History:
         self._commit([self._marker(ChangeKind.TRUNCATE), rows])
 
     def read_whole_table(self) -> None:
-        """Read the table again by a sweep, in which rows may be gone of which no change said so."""
+        """Read the table again by a sweep, in which rows may be missing without a deletion before."""
         before = self.sequence
         self._commit([self._marker(ChangeKind.SWEEP_BEGIN)])
         for record_id in list(self.truth):
@@ -384,7 +384,7 @@ class History:
         gone = self.kind == DROPPED and written < self.version
         return (None, *row[1:]) if gone else row
 
-    # -- what is right ---------------------------------------------------------------------------------------------
+    # -- the right result --------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         for client in self.clients:
@@ -399,7 +399,7 @@ class History:
                 }, f"client {client.number}, {client.text!r}, at {self.offset}"
 
     def _recognised_values(self, row: Row, written: int) -> dict[str, Any]:
-        """Return the values by which a client's row is recognised: a dropped column stays as the client had it."""
+        """Return the values that identify a client's row: a dropped column keeps the value that the client has."""
         region, amount, day = row
         values = {"amount": amount_text(amount, self.kind, written), "day": day}
         return values | ({"region": region} if written == self.version != 2 else {})
@@ -432,7 +432,7 @@ class History:
 
 
 def run_histories(seeds: Iterable[int], steps: int, fault: str = "") -> dict[str, int]:
-    """Run histories, with a mechanism taken out; return how often things happened. Raises AssertionError."""
+    """Run histories with a disabled mechanism; return counts of events. Raises AssertionError."""
     counts: dict[str, int] = {}
     with FAULTS[fault] if fault else nullcontext():
         for seed in seeds:

@@ -1,1 +1,1 @@
-"""Processes of a test: how they start, and that they end with it."""
+"""Processes of a test: they start, and end with it."""

@@ -1,10 +1,10 @@
 """Forks processes that run a module as `python -m` does, with everything imported.
 
-`python -m tests.support.processes.fork_server FD ROOM`: FD is a socket, and ROOM is as long as the words of any process
-may be, which are shown in its place. A message on the socket is one process: a JSON object, and with it four
-descriptors: stdin, stdout, stderr, and a socket that receives the process id, and the status once it has ended.
-The server ends with the caller. What `venus sync` and `venus demo` start is forked as well: such a fork has a socket of
-its own.
+`python -m tests.support.processes.fork_server FD ROOM`: FD is a socket, and ROOM is as long as the longest command line
+of a process, which /proc shows in its place. A message on the socket is one process: a JSON object with four
+descriptors: stdin, stdout, stderr, and a socket that receives the process id, and the status once it has ended. The
+server ends with the caller. What `venus sync` and `venus demo` start is forked as well; such a fork has a socket of its
+own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.processes import forked
 from venus.cli import supervisor
 from venus.cli.demo import servers
 
-#: What most commands import before they do anything; without PySpark, which few need.
+#: Modules that most commands import first; without PySpark, which few need.
 PRELOADED = (
     "venus.adapters.assess.report",
     "venus.adapters.cutover.run",
@@ -78,7 +78,7 @@ MESSAGE_BYTES_MAX = 1 << 20
 
 
 def serve(control: socket.socket) -> dict[str, Any] | None:
-    """Fork as often as asked. Return in each fork with what it is to run; in the server None, when the caller ends."""
+    """Fork on each request. Return in a fork its command; in the server None, when the caller ends."""
     ended, ends = os.pipe()
     os.set_blocking(ends, False)
     signal.set_wakeup_fd(ends, warn_on_full_buffer=False)
@@ -94,7 +94,7 @@ def serve(control: socket.socket) -> dict[str, Any] | None:
             message, descriptors = _receive(asking)
             if not message and asking is control:
                 return None
-            if not message:  # a fork that might have asked has ended
+            if not message:  # a fork that could have asked has ended
                 controls.pop(asking.fileno()).close()
                 continue
             asked: dict[str, Any] = json.loads(message)
@@ -113,7 +113,7 @@ def serve(control: socket.socket) -> dict[str, Any] | None:
 
 
 def _receive(asking: socket.socket) -> tuple[bytes, list[int]]:
-    """Return a message with its descriptors; without a byte if the peer has gone."""
+    """Return a message with its descriptors; empty if the peer has gone."""
     try:
         message, descriptors, _, _ = socket.recv_fds(asking, MESSAGE_BYTES_MAX, 4)
     except ConnectionError:
@@ -122,18 +122,18 @@ def _receive(asking: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _confirm(pid: int, descriptors: list[int]) -> socket.socket:
-    """Say that it runs. What it was given is its own now, but for the socket that will receive its exit status."""
+    """Report the process id, and close the descriptors but for the socket that receives the exit status."""
     *streams, reply = descriptors
     for stream in streams:
         os.close(stream)
     receiver = socket.socket(fileno=reply)
-    with contextlib.suppress(OSError):  # it may have been killed meanwhile
+    with contextlib.suppress(OSError):  # the process may have been killed meanwhile
         receiver.sendall(f"{pid}\n".encode())
     return receiver
 
 
 def _forget(*inherited: socket.socket | int) -> None:
-    """Be no server any more."""
+    """Reset the state of the server in a fork."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for one in inherited:
@@ -150,7 +150,7 @@ def _report_ended_processes(replies: dict[int, socket.socket]) -> None:
 
 
 def _connect(descriptors: list[int]) -> None:
-    """Make the caller's descriptors stdin, stdout and stderr."""
+    """Replace stdin, stdout and stderr by the caller's descriptors."""
     for number, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, number)
     for descriptor in descriptors:
@@ -158,7 +158,7 @@ def _connect(descriptors: list[int]) -> None:
 
 
 def _show(words: list[str]) -> None:
-    """Let /proc show these as the words of this process: they take the place of the server's own."""
+    """Write this command line over the server's own, for /proc."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])
     shown = "\0".join(words).encode()[: end - start - 1]
@@ -166,7 +166,7 @@ def _show(words: list[str]) -> None:
 
 
 def run(asked: dict[str, Any]) -> None:
-    """Be the process that was asked for."""
+    """Run the requested command in this process."""
     if asked["new_session"]:
         os.setsid()
     os.umask(asked["umask"])
@@ -187,22 +187,23 @@ def run(asked: dict[str, Any]) -> None:
 
 
 def _spare(imported: dict[str, types.ModuleType]) -> None:
-    """Have the interpreter's end leave the server's modules alone.
+    """Keep the interpreter from destroying the server's modules at its end.
 
-    It would take each apart, and the system copy 90 MB page by page for that: 0.12 s of a command that takes 0.05 s.
+    It would destroy each one, and the system would copy 90 MB page by page for that: 0.12 s for a command that takes
+    0.05 s.
     """
     for kept in (imported, sys.path_importer_cache):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # forever
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # never freed
     for name in imported.keys() - {"sys", "builtins"}:
         if sys.modules.get(name) is imported[name]:
             del sys.modules[name]
 
 
 def main() -> None:
-    """Import, then serve; a fork leaves `serve` as well, and ends as any interpreter does."""
+    """Import the modules, then serve; a fork returns from `serve` too, and ends as any interpreter does."""
     gc.disable()
     imported: dict[str, types.ModuleType] = {}
-    atexit.register(_spare, imported)  # the first one: it is called last
+    atexit.register(_spare, imported)  # registered first, so called last
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # as the command itself does before it imports gRPC
     for name in PRELOADED:
         importlib.import_module(name)

@@ -1,10 +1,10 @@
-"""`subprocess` for the project's own commands: the process is a fork of a server that has everything imported.
+"""`subprocess` for the project's commands: each process is a fork of a server that has imported everything.
 
-A command is up in a tenth of a second, and imports cost a second of CPU only once. All else is as it is with a new
-interpreter: a process id, streams, signals, an exit code, the interpreter's own end, its words in `/proc/PID/cmdline`.
-What differs: the parent and `/proc/PID/environ` are the server's, and modules that the server has imported are not
-taken apart at the end. What `venus sync` and `venus demo` start are forks of the same server, if they are.
-TEST_NEW_INTERPRETERS=1 starts a new interpreter each time.
+A command starts in a tenth of a second, and the imports cost a second of CPU only once. The rest is as with a new
+interpreter: a process id, streams, signals, an exit code, the interpreter's own end, the command line in
+`/proc/PID/cmdline`. Differences: the parent and `/proc/PID/environ` are the server's, and modules that the server has
+imported are not destroyed at the end. Processes that a forked `venus sync` or `venus demo` starts are forks of the same
+server. TEST_NEW_INTERPRETERS=1 starts a new interpreter each time.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from typing import Any
 
 ROOT = Path(__file__).parents[3]
 _SERVER = "tests.support.processes.fork_server"
-#: The words of a process are shown up to this many characters.
+#: Longest command line that /proc shows.
 ROOM = 4096
-#: The commands that start others.
+#: Commands that start other processes.
 _STARTERS = {"sync", "demo"}
-#: An environment that a fork could not obey: what the interpreter or the C library reads at its start.
+#: Variables that a fork could not apply: the interpreter or the C library reads them at its start.
 _AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "TZ")
-#: A path adds modules; it does not replace those that are imported already.
+#: A path may add modules, but it does not replace imported ones.
 _OBEYED = ("PYTHONUNBUFFERED", "PYTHONPATH")
 
 
 class _Server:
-    """The server, from the first process on."""
+    """The fork server, which runs from the first process on."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
 
     def fork(self, asked: dict[str, Any], streams: tuple[int, int, int]) -> tuple[int, socket.socket]:
-        """Return the process id, and the socket that will receive its exit status."""
+        """Fork a process; return its id, and the socket that will receive its exit status."""
         receiver, tells = socket.socketpair()
         with tells, self._lock:
             control = self._control or self._start_server()
@@ -48,7 +48,7 @@ class _Server:
         return int(receiver.makefile("rb", buffering=0).readline()), receiver
 
     def use(self, control: socket.socket) -> None:
-        """Ask the server that runs already."""
+        """Use the server that runs already."""
         self._control = control
 
     def _start_server(self) -> socket.socket:
@@ -78,9 +78,9 @@ use = _server.use
 
 
 class Popen(subprocess.Popen[Any]):
-    """`subprocess.Popen` of `[sys.executable, "-m", MODULE, ...]`; it starts and reaps in another way, no more.
+    """`subprocess.Popen` of `[sys.executable, "-m", MODULE, ...]`, which only starts and reaps differently.
 
-    The methods are those by which `subprocess` itself tells systems apart (Python 3.11).
+    It overrides the methods that differ between systems in `subprocess` itself (Python 3.11).
     """
 
     _receiver: socket.socket
@@ -129,7 +129,7 @@ class Popen(subprocess.Popen[Any]):
 
 
 def _umask() -> int:
-    """Return it without setting it, which other threads would see."""
+    """Return the umask without setting it, which other threads would notice."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask:"))
     return int(line.split()[1], 8)
 
@@ -148,7 +148,7 @@ def run(
     check: bool = False,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """Run one to its end; the options are those of `subprocess.run`."""
+    """Run a command to its end; the options are those of `subprocess.run`."""
     if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     if input is not None:
@@ -166,7 +166,7 @@ def run(
 
 
 def _new_interpreter(environ: Mapping[str, str] | None) -> bool:
-    """Return whether a fork would not do: it is not wanted, or the environment is one of the interpreter's start."""
+    """Return whether a new interpreter is needed: it is requested, or the environment affects its start."""
     if os.environ.get("TEST_NEW_INTERPRETERS"):
         return True
     given = os.environ if environ is None else environ

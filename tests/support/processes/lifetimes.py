@@ -1,7 +1,7 @@
-"""No server of a test outlives the process of the test run that has started it, also if that is killed.
+"""No server of a test outlives the process that has started it, even if that is killed.
 
-Every process of a test run (the controller and each worker) has a folder of its own, whose name marks in the
-environment whatever it starts, and a watchdog that ends all of that behind it.
+Every process of a test run (the controller and each worker) has a folder of its own. The folder's name is a mark in the
+environment of all that it starts, and a watchdog ends all marked processes after it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 
 from tests.support.processes import watchdog
 
-#: Not VENUS_...: an unknown variable of that name is an error of the configuration.
+#: No name with VENUS_, because an unknown variable with that prefix is an error of the configuration.
 MARK = "TEST_LIFETIME"
-#: A file system in memory, where a database is made and dropped for half the CPU, and what it needs and shall leave.
+#: A file system in memory, where a database costs half the CPU; the space that it needs, and the space to leave free.
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 8 << 30
 _OWN_FOLDER = pytest.StashKey[Path]()
@@ -30,8 +30,8 @@ _OWN_FOLDER = pytest.StashKey[Path]()
 def pytest_configure(config: pytest.Config) -> None:
     """Give the run a folder of its own for `tmp_path`.
 
-    All runs of a user share one otherwise, and each new run closes it to other users: the servers of a run as root,
-    which have a user of their own, lose their data directories.
+    Otherwise all runs of a user share one, and each new run closes it to other users: the servers of a run as root,
+    which have a user of their own, would lose their data directories.
     """
     if config.option.basetemp is None:
         folder = Path(tempfile.mkdtemp(prefix="venus-tmp-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)  # after the second try
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remove the folder of a run that succeeded; the files of a failure stay."""
+    """Remove the folder of a successful run; the files of a failed one stay."""
     folder = session.config.stash.get(_OWN_FOLDER, None)
     if folder is not None and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         shutil.rmtree(folder, ignore_errors=True)
@@ -55,14 +55,14 @@ def pytest_sessionstart() -> None:
 
 
 def _memory() -> Path | None:
-    """Return where files are kept in memory, if there is enough of it."""
+    """Return a folder in memory, if it has enough space."""
     if not os.access(_MEMORY, os.W_OK) or psutil.virtual_memory().available < _ROOM_BYTES:
         return None
     return _MEMORY if shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES else None
 
 
 def _watch(folder: str) -> None:
-    """Start the watchdog: outside the mark, and outside the terminal's group that Ctrl-C ends."""
+    """Start the watchdog: without the mark, and outside of the terminal's process group, which Ctrl-C ends."""
     assert watchdog.__file__ is not None
     subprocess.Popen(
         [sys.executable, "-I", "-S", watchdog.__file__, str(os.getpid()), f"{MARK}={folder}", folder],

@@ -1,4 +1,4 @@
-"""How much memory this process has had at its highest."""
+"""The peak memory of this process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 def peak_bytes() -> int:
     """Return the high-water mark of this program's resident memory.
 
-    Not getrusage(): its figure survives exec, so a program that a large test process starts would begin with that
-    process's memory.
+    getrusage() does not fit: its value survives exec, so a program started by a large test process would begin with
+    that process's memory.
     """
     found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert found is not None

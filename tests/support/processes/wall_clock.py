@@ -1,7 +1,7 @@
 """A wall clock that a test can set in a running broker: its process reads the time through a shared file.
 
-Monotonic time continues as before, as on a machine whose clock is set. The product reads `time.time_ns`;
-`time.time` is left alone: gRPC's Python half makes deadlines of it that its C half compares with the real clock.
+Monotonic time continues as before, as on a machine whose clock is set. The product reads `time.time_ns`; `time.time` is
+not changed, because gRPC's Python half computes deadlines from it that its C half compares with the real clock.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ _OFFSET = struct.Struct("<q")
 
 
 class WallClock:
-    """How far a broker's clock is ahead, in a file."""
+    """The offset of a broker's clock, in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         path.write_bytes(_OFFSET.pack(0))
 
     def jump(self, to_s: float) -> None:
-        """Let the broker's clock be ahead by so many seconds from now on; negative = behind."""
+        """Set the broker's clock ahead by this many seconds; negative = behind."""
         with self._path.open("r+b") as file, mmap.mmap(file.fileno(), _OFFSET.size) as shared:
             _OFFSET.pack_into(shared, 0, int(to_s * 1e9))
 
     def follow(self) -> None:
-        """Let this process see that clock; called in the broker's process, before it serves."""
+        """Use that clock in this process; called in the broker's process before it serves."""
         with self._path.open("rb") as file:
             shared = mmap.mmap(file.fileno(), _OFFSET.size, access=mmap.ACCESS_READ)
         real = time.time_ns

@@ -1,7 +1,7 @@
-"""Outlives one process and then ends everything that process has started: python watchdog.py PID MARK FOLDER.
+"""Waits for the end of one process, then ends everything that it has started: python watchdog.py PID MARK FOLDER.
 
-What was started is known by the environment it was started with, which a daemon and a session of its own keep. Only
-the standard library, because it starts with every test process.
+Started processes are found by their environment, which daemons and processes with a session of their own keep. It uses
+only the standard library, because it starts with every test process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-#: How long each signal is given. SIGTERM lets servers remove their shared memory, and so does SIGQUIT at PostgreSQL.
+#: Seconds after each signal. SIGTERM lets servers remove their shared memory, and so does SIGQUIT at PostgreSQL.
 _GRACES_S = ((signal.SIGTERM, 2.0), (signal.SIGQUIT, 1.0), (signal.SIGKILL, 10.0))
 
 
@@ -26,7 +26,7 @@ def find_marked(mark: str) -> list[int]:
             continue
         try:
             environ = (entry / "environ").read_bytes()
-        except OSError:  # it has ended, or belongs to another user
+        except OSError:  # the process has ended, or belongs to another user
             continue
         if sought in environ.split(b"\0"):
             found.append(int(entry.name))
@@ -34,7 +34,7 @@ def find_marked(mark: str) -> list[int]:
 
 
 def end_all(mark: str) -> None:
-    """End them, also those that are started meanwhile."""
+    """End these processes, including those that are started meanwhile."""
     for number, grace_s in _GRACES_S:
         until = time.monotonic() + grace_s
         named: set[int] = set()
@@ -51,10 +51,10 @@ def end_all(mark: str) -> None:
 
 
 def main() -> None:
-    """Wait for the end of the process; a pidfd is the process itself, also if its number is given again."""
+    """Wait for the end of the process by its pidfd, which stays valid if its number is reused."""
     pid, mark, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     watched = os.pidfd_open(pid)
-    if os.getppid() == pid:  # else it has ended before there was anything to wait for
+    if os.getppid() == pid:  # otherwise it has ended before the wait
         select.select([watched], [], [])
     end_all(mark)
     shutil.rmtree(folder, ignore_errors=True)

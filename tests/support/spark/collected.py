@@ -1,4 +1,4 @@
-"""A Spark query over VENUS's changes that keeps what it has seen, and what that comes to."""
+"""A Spark query over VENUS's changes that collects them, and the rows that result."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 Rows = list[dict[str, Any]]
-#: Micro-batches take seconds on a machine that does other things as well.
+#: Micro-batches take seconds on a busy machine.
 WAIT_S = 240.0
 
 
 class CollectedQuery:
-    """A query that keeps what it has seen, by micro-batch; the same checkpoint is used again after a stop."""
+    """A query that collects changes by micro-batch; after a stop the same checkpoint is used again."""
 
     def __init__(self, spark: SparkSession, broker: KillableBroker, folder: Path, **options: object) -> None:
         self._spark, self._folder = spark, folder
         self._options = {"address": broker.address, "table": "shop.items"} | {k: str(v) for k, v in options.items()}
         self._by_number: dict[int, Rows] = {}
-        #: Micro-batches that came again, as Spark may do, and had other rows than the first time.
+        #: Micro-batches that Spark repeated, and that had other rows than the first time.
         self.different: list[int] = []
         self.fails = False
         self.query: StreamingQuery
@@ -66,7 +66,7 @@ class CollectedQuery:
 
 
 def apply_rows(rows: Rows, schema: TableSchema) -> dict[Any, Any]:
-    """Apply what a stream has delivered, as a reader of the documentation would."""
+    """Apply the changes of a stream, as a reader of the documentation would."""
     state: dict[Any, tuple[int, Any]] = {}
     names = [c.name for c in schema.wire_columns]
     width = len(schema.key)

@@ -53,7 +53,7 @@ def connect_server(pythonpath: str, timeout_s: float = 180.0) -> Iterator[str]:
         )
         try:
             deadline = time.monotonic() + timeout_s
-            while not _listening(port):
+            while not _is_listening(port):
                 assert server.poll() is None, "the server ended"
                 assert time.monotonic() < deadline, "the server does not listen"
                 time.sleep(0.2)
@@ -67,6 +67,6 @@ def connect_server(pythonpath: str, timeout_s: float = 180.0) -> Iterator[str]:
                 server.wait()
 
 
-def _listening(port: int) -> bool:
+def _is_listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

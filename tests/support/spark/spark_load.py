@@ -1,4 +1,4 @@
-"""Loads a target by Spark in a process of its own, which can be killed; faults happen to its splits.
+"""Loads a target by Spark in a process of its own, which can be killed; its splits have faults.
 
 python -m tests.support.spark.spark_load MASTER BROKER URL FOLDER [FAULT ...]
 """
@@ -22,12 +22,12 @@ from venus.adapters.targets.relational.full_sync import full_sync
 from venus.config import SparkSettings
 from venus.spark.runner import open_runner
 
-#: The driver kills itself when so many splits have been reported to it.
+#: Number of reported splits after which the driver kills itself.
 DRIVER = "driver killed"
 
 
 class KilledDriver(FaultyRunner):
-    """Dies with the second result; what runs on the executors may or may not come to its end."""
+    """Kills the driver at the second result; tasks on the executors may or may not complete."""
 
     def run(self, function: Any, tasks: Sequence[Any]) -> Iterator[Any]:
         for number, result in enumerate(super().run(function, tasks)):
@@ -37,7 +37,7 @@ class KilledDriver(FaultyRunner):
 
 
 def main() -> None:
-    """Load and say how it went."""
+    """Load, and print the result."""
     master, broker, url, folder, *faults = sys.argv[1:]
     memory = {"spark.driver.memory": "512m", "spark.executor.memory": "512m"}
     spark = SparkSettings(remote=master) if master.startswith("sc://") else SparkSettings(master=master, conf=memory)

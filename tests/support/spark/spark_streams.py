@@ -1,9 +1,9 @@
-"""Both streams of VENUS on any master of Spark, in a driver of their own: what a job sees, and what a target gets.
+"""Both streams of VENUS on any Spark master, in a driver of their own: changes for a job, and apply to a target.
 
 python -m tests.support.spark.spark_streams MASTER FOLDER BROKER URL FAULT,FAULT FAULT,FAULT
 
-The faults of `format("venus")`, then those of `venus sync --engine spark`. It runs until its input ends. FOLDER has the
-rows of each micro-batch, and then what became of it all.
+The first list has the faults of `format("venus")`, the second those of `venus sync --engine spark`. It runs until its
+input ends. FOLDER then has the rows of each micro-batch, and the final report.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 MAX_ROWS = 200
-#: Small, and quick to start rather than quick.
+#: Spark options for a small session with a fast start.
 LEAN = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
@@ -39,7 +39,7 @@ LEAN = {
 
 
 def start(spark: SparkSession, broker: str, folder: Path, faults: list[str]) -> StreamingQuery:
-    """Start a query that writes down what it gets, a file a micro-batch."""
+    """Start a query that writes its rows to a file for each micro-batch."""
     batches = folder / "batches"
     batches.mkdir()
 
@@ -57,7 +57,7 @@ def start(spark: SparkSession, broker: str, folder: Path, faults: list[str]) -> 
 
 
 def stopping() -> threading.Event:
-    """Return an event that is set when the starter of this closes its pipe."""
+    """Return an event that is set when the parent process closes its pipe."""
     stop = threading.Event()
 
     def read() -> None:
@@ -69,7 +69,7 @@ def stopping() -> threading.Event:
 
 
 def follow(settings: Settings, folder: Path, of_stream: list[str], of_apply: list[str]) -> dict[str, Any]:
-    """Run both until the end; say how it went."""
+    """Run both streams until the end; return the report."""
     staged.PIECE_OFFSETS_MIN = PIECE_OFFSETS
     stop = stopping()
     with open_session(settings) as spark:
@@ -87,7 +87,7 @@ def follow(settings: Settings, folder: Path, of_stream: list[str], of_apply: lis
 
 
 def main() -> None:
-    """Run, and leave the report behind."""
+    """Run the streams, and write the report."""
     master, folder, broker, url, of_stream, of_apply = sys.argv[1:]
     spark = SparkSettings(master=master, conf=LEAN, stage_rows_min=50, batch_rows_max=400)
     settings = settings_for(broker, {"a": url}).model_copy(update={"spark": spark})

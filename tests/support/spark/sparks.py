@@ -1,6 +1,6 @@
-"""Sessions of Spark for the tests: one for a whole test run, because its start takes seconds.
+"""Sessions of Spark for the tests: one for a whole test run, because a start takes seconds.
 
-What runs on a cluster of this machine runs in a process of its own, and its executors leave folders inside PySpark.
+A cluster on this machine runs in a process of its own, and its executors leave folders inside PySpark.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 #: A whole cluster in processes of this machine: two executors with one core and 1024 MB each.
 CLUSTER = "local-cluster[2,1,1024]"
 APPLICATIONS = "applications"
-#: The fixture by which a file is known to share it.
+#: Fixture that marks a file as sharing the session.
 SESSION = "spark_session"
 
 
 class OneSession(LoadFileScheduling):  # type: ignore[misc]
-    """File by file to the workers, but for those that share a session of Spark: these go to one worker."""
+    """Scheduler that distributes by file, but sends all files that share a session of Spark to one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
@@ -41,32 +41,32 @@ def _shares(file: Path) -> bool:
     return SESSION in file.read_text()
 
 
-@pytest.hookimpl(optionalhook=True)  # a run without xdist does not know it
+@pytest.hookimpl(optionalhook=True)  # a run without xdist does not know this hook
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """Start one JVM for the whole run, not one for each of its workers."""
+    """Use one JVM for the whole run, not one for each of its workers."""
     return OneSession(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
 def spark_session() -> Iterator[SparkSession]:
-    """Run Spark on two workers of this machine, made as the product makes it."""
+    """Run Spark on two workers of this machine, started as the product does it."""
     with open_session(Settings.model_validate({"spark": {"conf": {"spark.driver.memory": "512m"}}})) as session:
         yield session
 
 
 def note_application(name: str, folder: Path) -> None:
-    """Leave an application's name where `executors_leave_nothing` looks for it: its driver may be killed."""
+    """Record an application's name for `executors_leave_nothing`, because its driver may be killed."""
     with (folder / APPLICATIONS).open("a") as file:
         file.write(f"{name}\n")
 
 
 @pytest.fixture
 def executors_leave_nothing(tmp_path: Path) -> Iterator[None]:
-    """Remove the folders of the applications that were noted, and no others: other tests run beside this one."""
+    """Remove the folders of the recorded applications only, because other tests run beside this one."""
     yield
     noted, found = tmp_path / APPLICATIONS, importlib.util.find_spec("pyspark")
     assert found is not None
     assert found.origin is not None
-    work = Path(found.origin).parent / "work"  # where executors work, whatever one says
+    work = Path(found.origin).parent / "work"  # executors always use this folder
     for name in noted.read_text().split() if noted.exists() else ():
         shutil.rmtree(work / name, ignore_errors=True)

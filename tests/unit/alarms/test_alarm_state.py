@@ -1,4 +1,4 @@
-"""When an alarm is sent: after it has lasted a while, again while it lasts, and when it is over."""
+"""When an alarm is sent: after it has lasted for a while, repeatedly while it lasts, and when it is over."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_alarm_is_raised_repeated_and_recovers() -> None:
     assert book.update([], LATER + 200) == []
 
 
-def test_what_comes_back_at_once_was_never_over() -> None:
+def test_an_alarm_that_returns_at_once_was_never_over() -> None:
     book = AlarmState(AlarmsSettings(clear_s=10), STARTED)
     book.update([("main", HALTED.format(1))], LATER)
 
@@ -44,7 +44,7 @@ def test_what_comes_back_at_once_was_never_over() -> None:
     assert book.update([], LATER + 15) == []
 
 
-def test_what_does_not_last_is_not_reported() -> None:
+def test_a_short_problem_is_not_reported() -> None:
     book = AlarmState(AlarmsSettings(clear_s=0), STARTED)
 
     assert book.update([("main", AWAY)], LATER) == []
@@ -54,7 +54,7 @@ def test_what_does_not_last_is_not_reported() -> None:
     assert notified_pairs(book.update([("main", AWAY)], LATER + 100)) == [("raised", "target_away")]
 
 
-def test_a_rule_of_the_configuration_decides_how_long_and_how_often() -> None:
+def test_a_configured_rule_sets_delay_and_interval() -> None:
     rules = {"table_halted": AlarmRuleSettings(after_s=20, repeat_s=5)}
     book = AlarmState(AlarmsSettings(rules=rules), STARTED)
 
@@ -73,7 +73,7 @@ def test_two_tables_are_two_alarms_and_two_businesses_too() -> None:
     assert len(book.active_alarms()) == 3
 
 
-def test_a_business_that_another_broker_leads_now_is_not_called_recovered() -> None:
+def test_a_business_that_another_broker_leads_now_is_not_reported_as_recovered() -> None:
     book = AlarmState(AlarmsSettings(clear_s=0), STARTED)
     book.update([("main", HALTED.format(1))], LATER)
 
@@ -81,7 +81,7 @@ def test_a_business_that_another_broker_leads_now_is_not_called_recovered() -> N
     assert book.active_alarms() == []
 
 
-def test_a_broker_that_starts_again_tells_nothing_twice_and_that_it_is_over(tmp_path: Path) -> None:
+def test_a_restarted_broker_repeats_no_alarm_and_reports_the_end(tmp_path: Path) -> None:
     first = AlarmState(AlarmsSettings(clear_s=10), STARTED)
     first.update([("main", HALTED.format(1)), ("main", AWAY)], LATER)
     save_alarms(tmp_path / "alarms.json", first.all_alarms())
@@ -89,9 +89,9 @@ def test_a_broker_that_starts_again_tells_nothing_twice_and_that_it_is_over(tmp_
 
     second = AlarmState(AlarmsSettings(clear_s=10), again, load_alarms(tmp_path / "alarms.json"))
 
-    assert [alarm.rule for alarm in second.active_alarms()] == ["table_halted"]  # the other was never sent
+    assert [alarm.rule for alarm in second.active_alarms()] == ["table_halted"]  # the other one was never sent
     assert second.update([], again) == []
-    assert second.update([], again + 20) == []  # its adapters may not have come back yet
+    assert second.update([], again + 20) == []  # its adapters may not have reconnected yet
     assert notified_pairs(second.update([], again + SETTLING_S)) == [("recovered", "table_halted")]
     third = AlarmState(AlarmsSettings(), again, load_alarms(tmp_path / "alarms.json"))
     assert third.update([("main", HALTED.format(1))], again) == []
@@ -110,7 +110,7 @@ def test_a_broker_that_starts_again_tells_nothing_twice_and_that_it_is_over(tmp_
         "\xff" * 5,
     ],
 )
-def test_a_damaged_file_is_not_believed(content: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_ignored(content: str, tmp_path: Path) -> None:
     (tmp_path / "alarms.json").write_bytes(content.encode("latin-1"))
 
     assert load_alarms(tmp_path / "alarms.json") == []
@@ -125,7 +125,7 @@ def test_too_many_alarms_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(notices), book.left_out) == (2, 3)
 
 
-def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
     alarm = Alarm(business="", rule="other", subject="x", hop="broker", text="x", since_s=1.0, notified_s=2.0)
     save_alarms(tmp_path / "alarms.json", [alarm])
 

@@ -1,4 +1,4 @@
-"""Alarms of a broker whose clock is set, forward and back."""
+"""Alarms of a broker whose clock is set, forward or back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR_S = 3600.0
 
 
 class Machine:
-    """A broker's clocks, its alarms, and what is sent."""
+    """A broker's clocks, its alarms, and the sent notifications."""
 
     def __init__(self, path: Path, clock_s: float = 2_000_000_000.0) -> None:
         self.clock_s, self.steady_s = clock_s, 0.0
@@ -41,7 +41,7 @@ class Machine:
         self.sent += [(notice.event.value, notice.alarm.rule) for notice in notices]
 
     def look(self, after_s: float = 0.0, *, said: list[str] | None = None) -> list[tuple[str, str]]:
-        """Let time pass, look, and return what is sent now."""
+        """Advance the time, check the alarms, and return the notifications sent now."""
         self.clock_s += after_s
         self.steady_s += after_s
         self.said = self.said if said is None else said
@@ -64,7 +64,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize("by_s", [-5 * HOUR_S, -1.9e9, 5 * HOUR_S], ids=["back", "to 1970", "forward"])
-def test_what_was_seen_before_is_reported_repeated_and_over_in_time(machine: Machine, by_s: float) -> None:
+def test_an_alarm_from_before_the_setting_is_reported_repeated_and_ended_in_time(machine: Machine, by_s: float) -> None:
     assert machine.look(said=[AWAY, HALTED]) == [("raised", "table_halted")]
     machine.clock_s += by_s
 
@@ -78,7 +78,7 @@ def test_what_was_seen_before_is_reported_repeated_and_over_in_time(machine: Mac
     assert sorted(machine.look(6)) == [("recovered", "table_halted"), ("recovered", "target_away")]
 
 
-def test_a_target_that_is_late_is_not_called_level_when_the_clock_is_set_back(machine: Machine) -> None:
+def test_a_lagging_target_is_not_reported_as_current_when_the_clock_is_set_back(machine: Machine) -> None:
     machine.unapplied_us = int(machine.clock_s * 1e6)
     machine.look(61)
     assert machine.look(31) == [("raised", "target_late")]
@@ -115,7 +115,7 @@ def test_points_of_the_history_stay_in_order(machine: Machine) -> None:
     assert times[-1] == machine.clock_s
 
 
-def test_what_was_remembered_while_the_clock_was_ahead_is_repeated_in_time(tmp_path: Path) -> None:
+def test_an_alarm_stored_while_the_clock_was_ahead_is_repeated_in_time(tmp_path: Path) -> None:
     ahead = 3_000_000_000.0
     alarm = Alarm(
         business="main",
@@ -135,7 +135,7 @@ def test_what_was_remembered_while_the_clock_was_ahead_is_repeated_in_time(tmp_p
     assert machine.look(11) == [("recovered", "table_halted")]
 
 
-def test_a_clock_that_is_kept_right_is_not_set() -> None:
+def test_a_clock_that_is_adjusted_slowly_does_not_count_as_set() -> None:
     book = AlarmState(AlarmsSettings(), 0.0)
     book.update([("main", HALTED)], 100.0)
     (before,) = book.all_alarms()

@@ -1,4 +1,4 @@
-"""Which parts a broker reports as away or late, and which it does not blame, by its status."""
+"""Which parts a broker reports as away or late by its status, and which it does not."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def rules(status: broker_pb2.BrokerStatus) -> list[str]:
     return [classify_sentence(text)[0].name for _, text in derive_alarms(status, NOW, LATE)]
 
 
-def test_a_follower_is_not_mentioned() -> None:
+def test_a_follower_is_not_reported() -> None:
     assert rules(business()[0]) == []
 
 
-def test_capture_that_is_away_or_silent() -> None:
+def test_capture_that_is_away_or_silent_is_reported() -> None:
     status, entry = business()
     entry.last_captured_at_us = NOW_US - 61_000_000
     assert rules(status) == ["capture_late"]
@@ -38,11 +38,11 @@ def test_capture_that_is_away_or_silent() -> None:
     assert said.endswith("for 61 s; a large transaction is being read: 1 half message so far")
     entry.producer = ""
     assert rules(status) == ["capture_away"]
-    entry.last_captured_at_us = 0  # nothing was captured ever
+    entry.last_captured_at_us = 0  # no change was ever captured
     assert rules(status) == []
 
 
-def test_capture_that_a_switch_has_ended_is_not_missing() -> None:
+def test_capture_that_a_switch_has_ended_is_not_reported() -> None:
     status, entry = business()
     entry.producer = ""
     report = encode(AdapterCondition(tables=switch_conditions("the switch to eu is not finished")))
@@ -52,7 +52,7 @@ def test_capture_that_a_switch_has_ended_is_not_missing() -> None:
     assert sorted(rules(status)) == ["capture_away", "target_away"]
 
 
-def test_a_target_that_is_away_and_late() -> None:
+def test_a_target_that_is_away_and_late_is_reported() -> None:
     status, entry = business()
     entry.consumers[0].connected = False
     entry.consumers[0].backlog_rows = 1200
@@ -64,7 +64,7 @@ def test_a_target_that_is_away_and_late() -> None:
     assert rules(status) == ["target_late"]
 
 
-def test_a_set_below_is_no_target() -> None:
+def test_a_set_below_is_not_reported_as_a_target() -> None:
     status, entry = business()
     below = entry.consumers.add(group="mirror/lyon", connected=True)
     assert rules(status) == []
@@ -78,7 +78,7 @@ def test_a_set_below_is_no_target() -> None:
     assert rules(status) == ["set_late"]
 
 
-def test_who_was_paused_is_neither() -> None:
+def test_a_paused_adapter_is_neither_away_nor_late() -> None:
     status, entry = business()
     entry.consumers[0].backlog_rows = 1200
     entry.consumers[0].oldest_unacknowledged_us = 1
@@ -100,7 +100,7 @@ def test_a_target_that_was_cut_over_is_neither_away_nor_late_nor_paused() -> Non
     assert list(reported_problems(entry, NOW_US)) == []
 
 
-def test_another_broker_leads_and_speaks() -> None:
+def test_a_business_that_another_broker_leads_is_not_reported() -> None:
     status, entry = business()
     entry.producer = ""
     entry.replication.leader = "b2"
@@ -110,8 +110,8 @@ def test_another_broker_leads_and_speaks() -> None:
     assert rules(status) == ["capture_away"]
 
 
-def test_silence_is_judged_by_the_clock_of_the_broker_alone() -> None:
-    """The source's may be hours ahead or behind: capture that has died was called alive, and what works was late."""
+def test_silence_is_measured_by_the_brokers_clock_alone() -> None:
+    """The source's clock may be hours ahead or behind: dead capture looked alive, and working capture looked late."""
     status, entry = business()
     for wrong_us in (7_200_000_000, -7_200_000_000):
         entry.last_committed_at_us = NOW_US - 61_000_000
@@ -128,7 +128,7 @@ def test_silence_is_judged_by_the_clock_of_the_broker_alone() -> None:
     assert "is 0 s old" in text
 
 
-def test_silence_is_as_long_as_it_was_whatever_the_clock_was_set_to() -> None:
+def test_silence_has_its_real_length_whatever_the_clock_was_set_to() -> None:
     status, entry = business()
     entry.last_captured_at_us = entry.last_committed_at_us = NOW_US - 3_600_000_000
     entry.committed_ago_ms = 1000

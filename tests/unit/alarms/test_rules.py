@@ -1,4 +1,4 @@
-"""Every sentence about what an operator must do has a rule, and stays the same alarm when its figures change."""
+"""Every sentence about an operator's task matches a rule, and stays the same alarm when its figures change."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ABOVE = broker_pb2.NetworkStatus(set="europe", tier="tandem", level=1, labels=["
 
 
 def directory_problems() -> list[str]:
-    """Return what a directory says about a second set of its own name."""
+    """Return the directory's problems about a second set with its own name."""
     own = ReportedSet(name="lyon", set_id="a", tier=Tier.ACCESS, level=2, addresses=("a:1",))
     found = SetDirectory()
     found.record_own(own)
@@ -93,14 +93,14 @@ def of_table(state: str, target: str = "", reason: str = "") -> list[str]:
         ([unaccounted_problem(-3, "eu")], "unaccounted", "target eu", "target"),
     ],
 )
-def test_what_adapters_report_has_a_rule(said: list[str], rule: str, subject: str, hop: str) -> None:
+def test_reports_of_adapters_match_a_rule(said: list[str], rule: str, subject: str, hop: str) -> None:
     (sentence,) = said
     found, about = classify_sentence(sentence)
 
     assert (found.name, about, hop_of(found, sentence)) == (rule, subject, hop)
 
 
-def test_what_replicas_say_has_a_rule() -> None:
+def test_reports_of_replicas_match_a_rule() -> None:
     status = broker_pb2.ReplicationStatus(trouble="cannot follow b2: its log differs", refusal="one of two is there")
     status.replicas.add(broker="b2")
     status.replicas.add(broker="b3", alive=True)
@@ -152,14 +152,14 @@ def test_what_replicas_say_has_a_rule() -> None:
         (find_missing_labels(replace(ACCESS, labels=frozenset()), ABOVE), "label_short", "lyon"),
     ],
 )
-def test_what_a_mirror_says_has_a_rule(sentences: list[str], rule: str, subject: str) -> None:
+def test_reports_of_mirrors_match_a_rule(sentences: list[str], rule: str, subject: str) -> None:
     (sentence,) = sentences
     found, about = classify_sentence(sentence)
 
     assert (found.name, about, hop_of(found, sentence)) == (rule, subject, "broker")
 
 
-def test_what_a_broker_says_of_losses_and_replicas_that_stopped_has_a_rule() -> None:
+def test_reports_of_losses_and_stopped_replicas_match_a_rule() -> None:
     known = Leadership(
         business="main",
         term=7,
@@ -186,7 +186,7 @@ def test_what_a_broker_says_of_losses_and_replicas_that_stopped_has_a_rule() -> 
 
 
 @pytest.mark.parametrize("ship_s", [-7200.0, 7200.0])
-def test_clocks_that_differ_have_a_rule(ship_s: float) -> None:
+def test_clocks_that_differ_match_a_rule(ship_s: float) -> None:
     sentence = conditions.clock_problem(ship_s, 60.0)
     found, about = classify_sentence(sentence)
 
@@ -194,7 +194,7 @@ def test_clocks_that_differ_have_a_rule(ship_s: float) -> None:
     assert conditions.clock_problem(ship_s / 200, 60.0) == ""
 
 
-def test_a_degraded_lane_has_a_rule_and_is_one_alarm_for_each_lane() -> None:
+def test_a_degraded_lane_matches_a_rule_and_is_one_alarm_for_each_lane() -> None:
     said = "lane {} (details) is degraded since 2026-11-22 12:00:00 UTC: CPU is at 95 %, the limit is 90 %"
     assert [(rule.name, lane) for rule, lane in (classify_sentence(said.format(n)) for n in (4, 3))] == [
         ("lane_degraded", "4"),
@@ -202,7 +202,7 @@ def test_a_degraded_lane_has_a_rule_and_is_one_alarm_for_each_lane() -> None:
     ]
 
 
-def test_a_full_disk_has_a_rule_and_says_what_ends_it() -> None:
+def test_a_full_disk_matches_a_rule_and_names_the_remedy() -> None:
     said = full_disk_message(Path("/srv/venus"), 3 << 20, 512 << 20)
 
     assert said.startswith("too little free space: /srv/venus has only 3 MiB free, 512 MiB are needed: ")
@@ -244,18 +244,18 @@ def test_an_unfinished_switch_is_a_kind_of_alarm(names: tuple[str, str], states:
     assert problems(AdapterCondition(tables=switch_conditions(""))) == []
 
 
-def test_what_can_be_typed_is_read_off_the_sentence() -> None:
+def test_commands_to_type_are_extracted_from_the_sentence() -> None:
     (sentence,) = of_table("RESYNC", "eu")
     assert find_commands(sentence) == ["venus resync app.a b --target eu"]
 
 
-def test_rules_have_names_of_their_own() -> None:
+def test_rules_have_unique_names() -> None:
     assert len(set(NAMES)) == len(RULES) + 1
     assert all(alarm_rules.min_duration_s(name) >= 0 for name in NAMES)
 
 
-def test_every_sentence_of_a_broker_has_a_rule() -> None:
-    """Every literal that the broker appends to alarms, its figures and names filled in."""
+def test_every_sentence_of_a_broker_matches_a_rule() -> None:
+    """Every literal that the broker appends to alarms, with figures and names filled in."""
     folder = Path(broker.__file__).parent
     code = "".join(path.read_text() for path in folder.rglob("*.py"))
     literals = re.findall(r'alarms\.append\(\s*f?"((?:[^"\\]|\\.)+)"', code)

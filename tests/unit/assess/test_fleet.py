@@ -1,4 +1,4 @@
-"""`venus assess --fleet` and `--watch`: a list of databases of which one may be away, and the peak of changes."""
+"""`venus assess --fleet` and `--watch`: a list of databases, one of which may be away, and the peak rate of changes."""
 
 from __future__ import annotations
 
@@ -60,25 +60,25 @@ def test_each_database_is_assessed_and_one_that_is_away_is_named(
         ("x" * (FLEET_BYTES_MAX + 1), "larger than"),
     ],
 )
-def test_a_file_that_is_no_list_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_not_a_list_is_refused(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "fleet.csv"
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_fleet(file)
 
 
-def test_a_list_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_list_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_fleet(tmp_path / "none.csv")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("", 0.0), ("90s", 90.0), ("10m", 600.0), ("2h", 7200.0)])
-def test_a_time_has_a_unit(text: str, seconds: float) -> None:
+def test_a_duration_needs_a_unit(text: str, seconds: float) -> None:
     assert parse_time_s(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["10", "m", "0s", "-1m", "1.5h", "10 m", "99999h", "\u0661m"])
-def test_another_text_is_no_time(text: str) -> None:
+def test_another_text_is_not_a_duration(text: str) -> None:
     with pytest.raises(ConfigError, match="not a time"):
         parse_time_s(text)
 
@@ -95,7 +95,7 @@ def test_a_database_that_counts_no_changes_has_no_peak(capsys: pytest.CaptureFix
 def test_the_peak_is_watched_until_the_time_has_passed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    now, counts = [0.0], iter([0, 0, 30, 4030, 4040])  # the first is that of the assessment
+    now, counts = [0.0], iter([0, 0, 30, 4030, 4040])  # the first reading is that of the assessment
 
     def count(*arguments: Any) -> Survey:
         read = survey(*arguments)
@@ -104,7 +104,7 @@ def test_the_peak_is_watched_until_the_time_has_passed(
     def wait(seconds: float) -> None:
         now[0] += seconds
 
-    # only there: other threads sleep, too
+    # in this thread only, because others sleep too
     monkeypatch.setattr("venus.cli.assess.time", SimpleNamespace(sleep=wait))
     monkeypatch.setattr("venus.adapters.assess.report.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("venus.adapters.assess.report.survey", count)

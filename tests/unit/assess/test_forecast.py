@@ -1,4 +1,4 @@
-"""What a forecast is made of: each figure alone, without what is unknown."""
+"""The parts of a forecast: each figure alone, and without unknown ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_reading_and_loading_are_rows_values_and_bytes() -> None:
     assert found.broker_bytes == 1_000_000 * (256 + BROKER_ROW_BYTES) * BROKER_COPIES
 
 
-def test_a_slow_machine_takes_longer_and_costs_the_application_no_more() -> None:
+def test_a_slow_machine_takes_longer_and_costs_the_application_the_same() -> None:
     quick, slow = forecast_table(SIZE, 10, 12, PACE, 1.0), forecast_table(SIZE, 10, 12, PACE, 3.0)
 
     assert quick is not None
@@ -62,7 +62,7 @@ def test_a_slow_machine_takes_longer_and_costs_the_application_no_more() -> None
     assert slow.trigger_ms_per_s == quick.trigger_ms_per_s
 
 
-def test_what_the_sample_shows_goes_before_what_a_bench_says() -> None:
+def test_a_sample_takes_precedence_over_the_benchmarks() -> None:
     far = replace(SIZE, sample=Sample(rows=2_000, nbytes=512_000, seconds=1.0))
     found = forecast_table(far, 10, 12, PACE, 1.0)
 
@@ -70,7 +70,7 @@ def test_what_the_sample_shows_goes_before_what_a_bench_says() -> None:
     assert found.read_s == 500.0
 
 
-def test_a_handful_of_rows_measures_the_query_and_not_the_rows() -> None:
+def test_a_sample_of_few_rows_measures_the_query_and_not_the_rows() -> None:
     small = replace(SIZE, rows=10, sample=Sample(rows=10, nbytes=2_560, seconds=1.0))
     found = forecast_table(small, 10, 12, PACE, 1.0)
 
@@ -87,7 +87,7 @@ def test_changes_cost_triggers_and_grow_logs() -> None:
     assert found.log_bytes_per_hour == 36_000 * (40 + 2 * 12)
 
 
-def test_what_is_unknown_is_not_made_up() -> None:
+def test_unknown_figures_are_not_invented() -> None:
     assert forecast_table(replace(SIZE, rows=None), 10, 12, PACE, 1.0) is None
     found = forecast_table(replace(SIZE, changes=None), 10, 12, PACE, 1.0)
 
@@ -98,7 +98,7 @@ def test_what_is_unknown_is_not_made_up() -> None:
     assert {line.unit for line in whole.lines} == {"s", "bytes"}
 
 
-def test_without_a_sample_a_row_is_what_the_table_is_divided_by_its_rows() -> None:
+def test_without_a_sample_the_row_size_is_table_size_by_rows() -> None:
     bare = forecast_table(replace(SIZE, sample=None), 10, 12, PACE, 1.0)
     nothing = forecast_table(replace(SIZE, sample=None, data_bytes=None), 10, 12, PACE, 1.0)
 
@@ -108,14 +108,14 @@ def test_without_a_sample_a_row_is_what_the_table_is_divided_by_its_rows() -> No
     assert nothing.row_bytes == ROW_BYTES_ASSUMED
 
 
-def test_large_values_count_beside_the_sample() -> None:
+def test_large_values_are_added_to_the_sample() -> None:
     found = forecast_table(replace(SIZE, large_bytes=10_000_000_000), 10, 12, PACE, 1.0)
 
     assert found is not None
     assert found.row_bytes == 256.0 + 10_000
 
 
-def test_the_whole_is_its_tables_and_a_start() -> None:
+def test_the_total_is_the_sum_of_the_tables_and_a_start() -> None:
     one = forecast_table(SIZE, 10, 12, PACE, 2.0)
     assert one is not None
     found = forecast_source([one, one], 2_000_000, 2.0)
@@ -126,7 +126,7 @@ def test_the_whole_is_its_tables_and_a_start() -> None:
     assert all(line.formula for line in found.lines)
 
 
-def test_from_so_many_rows_on_a_load_starts_processes() -> None:
+def test_a_large_load_includes_the_start_of_processes() -> None:
     found = forecast_table(SIZE, 10, 12, PACE, 1.0)
     assert found is not None
     few, many = forecast_source([found], POOL_ROWS - 1, 2.0), forecast_source([found], POOL_ROWS, 2.0)
@@ -136,7 +136,7 @@ def test_from_so_many_rows_on_a_load_starts_processes() -> None:
     assert many.fill_s - few.fill_s == pytest.approx(2 * POOL_S)
 
 
-def test_a_target_has_the_rows_and_indexes_like_those_of_the_source() -> None:
+def test_a_target_has_the_rows_and_the_indexes_of_the_source() -> None:
     found = forecast_table(replace(SIZE, index_bytes=7_000), 10, 12, PACE, 1.0)
     assert found is not None
     assert found.target_bytes == 1_000_000 * (256 + TARGET_ROW_BYTES) + 7_000

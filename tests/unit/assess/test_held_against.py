@@ -1,4 +1,4 @@
-"""The demo's one line: what was forecast, and what then happened."""
+"""The demo's one-line comparison of its forecast with the result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from venus.cli.demo.story import compare_with_forecast, largest_folder_bytes
 FORECAST = {"rows": 1_000, "fill_seconds": 4.0, "broker_bytes": 2 << 20}
 
 
-def test_the_factor_is_how_far_off_it_was_either_way() -> None:
+def test_the_factor_is_the_error_in_either_direction() -> None:
     slower = compare_with_forecast(FORECAST, rows=1_005, seconds=8.0, disk_bytes=1 << 20)
     quicker = compare_with_forecast(FORECAST, rows=1_005, seconds=2.0, disk_bytes=1 << 20)
 
@@ -20,7 +20,7 @@ def test_the_factor_is_how_far_off_it_was_either_way() -> None:
     assert "(factor 2.0)" in quicker
 
 
-def test_the_disk_is_that_of_the_largest_broker(tmp_path: Path) -> None:
+def test_the_disk_figure_is_that_of_the_largest_broker(tmp_path: Path) -> None:
     for name, size in (("data-a", 10), ("data-b", 30)):
         (tmp_path / name / "inside").mkdir(parents=True)
         (tmp_path / name / "inside" / "file").write_bytes(bytes(size))

@@ -1,4 +1,4 @@
-"""What an assessment says of tables that are carried and refused, as a document and as a page."""
+"""An assessment's report on carried and refused tables, as a document and as a page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def assess_survey(survey: Survey = SURVEY, findings: tuple[Finding, ...] = FINDI
     return build_assessment(survey, schemas, findings, speed=1.0, version="1", taken_at="now", transactional=False)
 
 
-def test_findings_about_a_table_or_its_columns_refuse_it_and_no_other() -> None:
+def test_findings_refuse_their_own_table_only() -> None:
     found = assess_survey()
 
     assert {t.size.name: t.refused for t in found.refused_tables} == {
@@ -57,21 +57,21 @@ def test_findings_about_a_table_or_its_columns_refuse_it_and_no_other() -> None:
     assert verdict(found) == "2 of 4 tables can be carried as they are; 3 findings to be settled first."
 
 
-def test_a_table_without_a_known_size_is_named_and_not_in_the_forecast() -> None:
+def test_a_table_without_a_known_size_is_named_and_left_out_of_the_forecast() -> None:
     found = assess_survey()
 
     assert found.forecast.rows == 10
     assert any("leaves out app.goodness" in text for text in found.unknown)
 
 
-def test_a_table_that_the_dialect_does_not_offer_is_refused_even_without_a_finding() -> None:
+def test_a_table_that_the_dialect_does_not_list_is_refused_without_a_finding() -> None:
     found = assess_survey(findings=())
 
     assert {t.size.name for t in found.refused_tables} == {"bad", "bad_too"}
     assert all(t.refused[0] for t in found.refused_tables)
 
 
-def test_the_document_is_json_and_says_what_is_not_carried() -> None:
+def test_the_document_is_json_and_lists_everything_not_carried() -> None:
     found = json.loads(json.dumps(to_document(assess_survey())))
 
     assert found["format"] == "venus-assessment/1"
@@ -82,7 +82,7 @@ def test_the_document_is_json_and_says_what_is_not_carried() -> None:
 
 
 class _Links(HTMLParser):
-    """Collects what a browser would fetch, and checks that elements are closed."""
+    """Collects the links that a browser would fetch, and checks that elements are closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class _Links(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_needs_nothing_else_and_believes_no_name() -> None:
+def test_the_page_loads_no_other_file_and_escapes_names() -> None:
     evil = replace(SURVEY, sizes=(TableSize(namespace="app", name="<script>alert(1)</script>", rows=1, counted=True),))
     shown = render_page(assess_survey(evil, (Finding(where="<b>", message="<i>", remedy="<u>", blocks=True),)))
     parser = _Links()
@@ -111,7 +111,7 @@ def test_the_page_needs_nothing_else_and_believes_no_name() -> None:
     assert re.search(r"\$\w", shown) is None
 
 
-def test_sentences_stand_below_each_other_on_a_phone_and_commands_are_code() -> None:
+def test_sentences_wrap_on_a_phone_and_commands_are_code() -> None:
     remedy = "run `venus install-triggers` with <u> & more"
     page = render_page(
         assess_survey(SURVEY, (Finding(where="app.good", message="no key", remedy=remedy, blocks=True),))
@@ -122,7 +122,7 @@ def test_sentences_stand_below_each_other_on_a_phone_and_commands_are_code() -> 
     assert ".words td { display: block" in page
 
 
-def test_a_page_without_any_table_says_so() -> None:
+def test_a_page_without_tables_says_so() -> None:
     assert "No table matches" in render_page(assess_survey(replace(SURVEY, sizes=()), ()))
 
 

@@ -1,4 +1,4 @@
-"""The way out as a script: what can be run stands there as a statement, everything else is a remark."""
+"""The remedies as a script: executable ones are statements, all others are comments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def finding(remedy: str = "", **more: object) -> Finding:
         ("", False),
     ],
 )
-def test_what_can_be_run_as_it_stands(remedy: str, runs: bool) -> None:
+def test_an_executable_remedy_is_a_statement(remedy: str, runs: bool) -> None:
     assert is_statement(remedy) == runs
 
 
@@ -34,7 +34,7 @@ def statements(text: str) -> list[str]:
     return [line for line in text.splitlines() if line and not line.startswith("--")]
 
 
-def test_statements_are_statements_and_the_rest_is_remarks() -> None:
+def test_statements_stay_statements_and_the_rest_become_comments() -> None:
     found = build_script(
         [
             finding("GRANT A TO B;"),
@@ -50,13 +50,13 @@ def test_statements_are_statements_and_the_rest_is_remarks() -> None:
     assert "-- or: or another key" in found
 
 
-def test_ddl_in_transactions_is_put_into_one() -> None:
+def test_transactional_ddl_is_wrapped_in_a_transaction() -> None:
     found = build_script([finding(script=("ALTER TABLE t ADD k int",))], transactional=True)
 
     assert statements(found) == ["BEGIN;", "ALTER TABLE t ADD k int;", "COMMIT;"]
 
 
-def test_a_name_with_a_line_break_ends_no_remark() -> None:
+def test_a_name_with_a_line_break_does_not_end_a_comment() -> None:
     odd = Finding(
         where="app.t\nDROP TABLE t;", message="x\nDROP TABLE u;", remedy="exclude\nDROP TABLE v;", blocks=True
     )
@@ -64,11 +64,11 @@ def test_a_name_with_a_line_break_ends_no_remark() -> None:
     assert statements(build_script([odd], transactional=False)) == []
 
 
-def test_nothing_blocks_and_there_is_no_script() -> None:
+def test_without_a_blocking_finding_there_is_no_script() -> None:
     assert build_script([Finding(where="x", message="a note")], transactional=True) == ""
 
 
-def test_excluded_tables_are_lines_of_the_configuration() -> None:
+def test_excluded_tables_become_lines_of_the_configuration() -> None:
     names = ["app.t", 'app.od"d\\ name', "app.line\nbreak", "app.größe"]
 
     assert tomllib.loads(build_exclusion(names))["source"]["exclude"] == names

@@ -1,4 +1,4 @@
-"""How quick a core is: other work may disturb a part of the measurement, not its result."""
+"""The speed of a core: other load may disturb a part of the measurement, but not its result."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from venus.adapters.assess.report import PARTS, REFERENCE_S, measure_speed
 
 
 def clock(*took_s: float) -> Callable[[], float]:
-    """Return a clock by which the parts take so long."""
+    """Return a clock with which the parts of the measurement take these times."""
     times = accumulate(chain.from_iterable(zip(repeat(0.0), took_s, strict=False)))
     return lambda: next(times)
 
 
-def test_other_work_in_some_of_the_time_is_not_in_the_speed() -> None:
+def test_other_load_in_some_parts_does_not_affect_the_speed() -> None:
     part = REFERENCE_S / PARTS
 
     assert measure_speed(clock(*repeat(part, PARTS))) == pytest.approx(1.0)

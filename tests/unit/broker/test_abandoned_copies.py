@@ -1,4 +1,4 @@
-"""A replica that disconnects while its copy is made, or read, leaves nothing behind at the leader."""
+"""A replica that disconnects while its copy is made or read leaves nothing behind at the leader."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _CopyStream:
 
 class _Traffic:
     async def pace_full_data(self, business: str, nbytes: int) -> None:
-        """Let everything go."""
+        """Do not throttle anything."""
 
 
 class _BlockingCall:
@@ -107,10 +107,10 @@ async def _hang_up(call: asyncio.Task[None]) -> None:
         await call
 
 
-def test_a_copy_whose_replica_has_hung_up_before_it_was_made_is_let_go(
+def test_a_copy_whose_replica_disconnects_before_it_is_made_is_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four of these, and no replica was ever installed again: a copy in use is never removed."""
+    """Otherwise four such copies would block every later installation, because a copy in use is never removed."""
     made, make = _BlockingCall(), Store.checkpoint
 
     def read_slowly(store: Store, path: Path) -> None:
@@ -133,10 +133,10 @@ def test_a_copy_whose_replica_has_hung_up_before_it_was_made_is_let_go(
 
 
 @pytest.mark.parametrize("hung_up_at", [1, 2])
-def test_a_copy_is_released_after_its_last_reader(
+def test_a_copy_is_released_only_after_its_last_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung_up_at: int
 ) -> None:
-    """What is let go may be removed at once, under a thread that still reads it."""
+    """A released copy may be removed at once, while a thread still reads it."""
     reading, after, reads = _BlockingCall(), BusinessCopy.read_after, [0]
 
     def read_slowly(copy: BusinessCopy, place: CopyPlace) -> CopyPiece | None:
@@ -152,7 +152,7 @@ def test_a_copy_is_released_after_its_last_reader(
         call = asyncio.create_task(service.Copy(_request(), line))
         await _wait_until(reading.entered.is_set)
         call.cancel()
-        for _ in range(10):  # turns of the loop: enough for whatever it does at once
+        for _ in range(10):  # turns of the loop, enough for all callbacks that run at once
             await asyncio.sleep(0)
         is_done = call.done()
         reading.let_go()
@@ -169,13 +169,13 @@ def test_a_copy_is_released_after_its_last_reader(
 def test_a_copy_that_cannot_be_made_leaves_nothing_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Its files were there until the broker started again, each try had others, and kept old ones from going."""
+    """Its files stayed until the broker restarted; each retry made further ones, which kept old files from deletion."""
     broken = StorageError("the disk has a bad block")
     make, begin, get = Store.checkpoint, Store.__init__, Store.get
 
     def checkpoint(store: Store, path: Path) -> None:
         make(store, path)
-        if step == "checkpoint":  # as when there is no room for the seal
+        if step == "checkpoint":  # as if there were no room for the seal
             raise broken
 
     def open_store(store: Store, path: Path, **options: Any) -> None:

@@ -20,7 +20,7 @@ WAIT_S = 60.0
 
 
 class SlowSnapshots:
-    """Makes a snapshot when it is let to."""
+    """Makes a snapshot when the test allows it."""
 
     def __init__(self) -> None:
         self.began, self.go, self.closed = threading.Event(), threading.Event(), threading.Event()
@@ -37,8 +37,8 @@ class SlowSnapshots:
 
 
 @pytest.mark.parametrize("subscribes", [False, True])
-def test_a_snapshot_that_is_no_longer_waited_for_is_closed(subscribes: bool) -> None:
-    """It counted against [broker.limits] snapshots until its lease ended."""
+def test_a_snapshot_without_a_waiting_client_is_closed(subscribes: bool) -> None:
+    """Otherwise it would count against [broker.limits] snapshots until its lease ended."""
     slow = SlowSnapshots()
     context: Any = SimpleNamespace(peer=lambda: "test", done=lambda: True)
     traffic: Any = SimpleNamespace(

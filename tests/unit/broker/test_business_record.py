@@ -1,4 +1,4 @@
-"""The record of a business is put with every group: what has not changed is not encoded again."""
+"""The record of a business is stored with every command group: unchanged parts are not encoded again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from venus.broker.store.rocks import StoreBatch
 from venus.model import Verdict
 
 
-class PutCounter(StoreBatch):
-    """Keeps what is put."""
+class RecordingBatch(StoreBatch):
+    """A batch that records every stored value."""
 
     def __init__(self) -> None:
         self.value = b""
@@ -28,7 +28,7 @@ class PutCounter(StoreBatch):
 
 
 def saved_record(business: Business) -> Any:
-    puts = PutCounter()
+    puts = RecordingBatch()
     records.save(business, puts)
     return json.loads(puts.value)
 
@@ -46,7 +46,7 @@ def grown_business() -> Business:
     return business
 
 
-def test_what_is_stored_is_the_whole_record() -> None:
+def test_the_stored_record_is_complete() -> None:
     empty = Business(1, "main", ReviewSchedule(first_s=6.0))
     short = json.loads(json.dumps(records._short_parts(empty)))
     assert saved_record(empty) == short | {"outcomes": [], "marks": []}
@@ -58,7 +58,7 @@ def test_what_is_stored_is_the_whole_record() -> None:
         assert saved_record(business) == short | {"outcomes": outcomes, "marks": [[1, 2, 3], [10**12, 5, 7]]}
 
 
-def test_what_has_not_changed_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_parts_are_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[str] = []
 
     def record_writes(name: str, rows: Callable[[Any], list[str]], value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Subscriptions of `venus.client`: those that end early or are closed, and the messages about wrong arguments."""
+"""Subscriptions of `venus.client` that end early or are closed, and the errors about wrong arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADDRESS = BrokerAddress("127.0.0.1:1", ClientCredentials())
 
 
 class EndingClient:
-    """A stream of which the first subscription ends before it has begun."""
+    """A stream whose first subscription ends before it has begun."""
 
     opened = 0
 
@@ -43,7 +43,7 @@ class EndingClient:
         pass
 
 
-def test_a_subscription_that_ends_before_it_begins_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subscription_that_ends_before_it_begins_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_changes, "ListenerClient", EndingClient)
     monkeypatch.setattr(client_changes, "RETRY_S", 0.0)
     with Broker(ADDRESS) as broker:
@@ -82,7 +82,7 @@ def test_a_wrong_address_is_named(address: str) -> None:
         connect(address)
 
 
-def test_an_address_and_a_directory_are_not_both_taken() -> None:
+def test_an_address_together_with_a_directory_is_refused() -> None:
     with pytest.raises(ConfigError, match="are both given"):
         connect("a:1", directory="b:1")
     with pytest.raises(ConfigError, match="'b' should be HOST:PORT"):
@@ -103,7 +103,7 @@ def test_the_reason_for_waiting_is_logged_once(
     assert caplog.messages == ["the broker cannot be reached (trying again for up to 0.02 s)"]
 
 
-def test_a_position_that_the_broker_never_had_has_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_position_that_the_broker_never_had_is_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     class DivergedClient(EndingClient):
         def begin(self, _requests: Any) -> None:
             raise OffsetDiverged("beyond the end", hint="`venus resync`")

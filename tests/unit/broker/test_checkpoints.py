@@ -1,4 +1,4 @@
-"""A checkpoint that has gone ends the call that still wants it, and no more: the store is as whole as it was."""
+"""A checkpoint that is gone fails the call that still needs it and nothing else: the store is intact."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from venus.broker.store.rocks import Store
 from venus.errors import SnapshotExpired
 
 
-def test_a_checkpoint_that_was_dropped_is_no_failure_of_the_store(tmp_path: Path) -> None:
-    """A load that is given up closes its snapshot while the broker still sums it up: that ended the broker."""
+def test_a_dropped_checkpoint_is_no_failure_of_the_store(tmp_path: Path) -> None:
+    """A load that is given up closes its snapshot while the broker still sums it up: that stopped the broker."""
     store, checkpoints = Store(tmp_path / "db"), Checkpoints(tmp_path / "snapshots")
     store.checkpoint(checkpoints.path("one"))
     with checkpoints.open_reader("one") as reader:
@@ -33,13 +33,13 @@ def test_a_checkpoint_that_was_dropped_is_no_failure_of_the_store(tmp_path: Path
     [
         ([(3, 20)], None, 3),
         ([(3, 20), (4, 21)], None, 3),
-        ([(3, 20), (4, 21)], 21, 3),  # nothing of it is below: a client at the cut has not diverged
-        ([(3, 21)], 21, 3),  # a mirror that an older version filled
+        ([(3, 20), (4, 21)], 21, 3),  # the cut is at the end of the last epoch: a client there has not diverged
+        ([(3, 21)], 21, 3),  # a mirror that an older version has filled
         ([(3, 21), (4, 25)], 21, 3),
         ([(4, 21)], None, 0),
     ],
 )
-def test_the_epoch_of_a_cut_is_that_of_the_last_change_below_it(
+def test_a_cut_has_the_epoch_of_the_last_change_below_it(
     epochs: list[tuple[int, int]], cut: int | None, below: int
 ) -> None:
     source = Mirror(set="core", network="n", offset=cut) if cut is not None else None

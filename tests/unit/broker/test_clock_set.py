@@ -1,4 +1,4 @@
-"""What is kept by the wall clock continues when that was set: a clock that was ahead once must not stop it for ever."""
+"""Work that the wall clock schedules continues after the clock is set back: a clock that was ahead stops nothing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def make_marks(times: list[int]) -> list[QueueMark]:
 
 
 @pytest.mark.parametrize("ahead_us", [20 * MINUTE_US, 5 * HOUR_US, 50 * 365 * DAY_US])
-def test_tombstones_go_after_a_day_though_the_clock_was_ahead_once(ahead_us: int) -> None:
-    """A machine without a battery, or a virtual one that was restored, has any clock until it is set."""
+def test_tombstones_are_removed_after_a_day_though_the_clock_was_once_ahead(ahead_us: int) -> None:
+    """A machine without a battery, or a restored virtual one, has a wrong clock until it is set."""
     after = [NOW_US + n * HOUR_US for n in range(48)]
     marks = make_marks([NOW_US + ahead_us, *after])
 
@@ -32,7 +32,7 @@ def test_tombstones_go_after_a_day_though_the_clock_was_ahead_once(ahead_us: int
     assert forgotten >= 20  # those of the first day
 
 
-def test_a_clock_that_trembles_adds_no_marks() -> None:
+def test_small_clock_corrections_add_no_marks() -> None:
     assert len(make_marks([NOW_US + n % 2 * MINUTE_US for n in range(1000)])) == 1
 
 
@@ -44,7 +44,7 @@ def test_a_store_is_scrubbed_though_the_clock_was_ahead_at_the_last_pass(ahead_u
     scrub = Scrub(cast("Any", None), businesses=lambda: [business], clock_us=lambda: NOW_US)
 
     assert scrub._due() == business
-    business.scrubbed_at_us = NOW_US + MINUTE_US  # it was set back a little behind the pass
+    business.scrubbed_at_us = NOW_US + MINUTE_US  # the clock was set back to just before the pass
     assert scrub._due() is None
     business.scrubbed_at_us = NOW_US - int(PASS_EVERY_S * 1e6)
     assert scrub._due() is business

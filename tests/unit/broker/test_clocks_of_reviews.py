@@ -1,4 +1,4 @@
-"""Which half messages a broker means to ask about, after a group was applied."""
+"""The half messages that a broker plans to ask about after it has applied a command group."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from venus.broker.pipeline.publisher import Publisher
     [
         ([3], [], [3]),
         (list(range(1, 100)), list(range(1, 99)), [99]),  # a replica that catches up applies all of it at once
-        ([3, 3], [3], [3]),  # rolled back, and its number used again
+        ([3, 3], [3], [3]),  # rolled back, after which its number is used again
         ([3], [3], []),
     ],
 )
-def test_a_half_message_that_is_decided_in_the_same_group_is_not_asked_about(
+def test_a_half_message_decided_in_the_same_group_is_not_asked_about(
     expected: list[int], settled: list[int], undecided: list[int]
 ) -> None:
-    """Such clocks were never stopped: 64 of them, and the next leader asked about nothing else."""
+    """Otherwise its timer would never stop: 64 of them, and the next leader would ask about nothing else."""
     nothing: Any = SimpleNamespace()
     business = Business(1, "main", ReviewSchedule(first_s=1.0))
     halves = [HalfMessage(batch_no=n, digest=n, first_sequence=n, count=1) for n in undecided]

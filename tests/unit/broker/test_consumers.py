@@ -1,4 +1,4 @@
-"""The offset that a consumer needs, the one that it has applied, and how long it has been away."""
+"""The offset that a consumer needs, its applied offset, and the length of its absence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def consumer(acknowledged: int, kept: int | None = None, *, token: int = 0, tran
         ([consumer(40), consumer(60)], [30], 30),
     ],
 )
-def test_the_trim_point_is_the_slowest_of_those_who_count(
+def test_the_trim_point_is_that_of_the_slowest_counted_consumer(
     found: list[ConsumerState], pins: list[int], point: int
 ) -> None:
     assert consumers.trim_point(100, kept_offsets(found), pins) == point
@@ -39,15 +39,15 @@ def test_the_trim_point_is_the_slowest_of_those_who_count(
     [
         (None, 50, None, (50, 50)),  # nothing is kept for an unknown group
         (None, 50, 30, (50, 30)),
-        (None, 50, 5, (50, 10)),  # the queue begins at 10: what is gone is not kept
-        (consumer(50, 30), 50, None, (50, 30)),  # a stream is opened again: nothing is given up
+        (None, 50, 5, (50, 10)),  # the queue begins at 10: earlier offsets cannot be kept
+        (consumer(50, 30), 50, None, (50, 30)),  # a stream is reopened: nothing is released
         (consumer(50, 30), 80, None, (80, 30)),
         (consumer(50, 30), 80, 60, (80, 60)),
         (consumer(50, 30), 20, None, (20, 20)),  # a target that was restored from a backup
         (consumer(50, 30), 50, 90, (50, 50)),
     ],
 )
-def test_an_attachment_gives_up_nothing_by_itself(
+def test_an_attachment_alone_releases_nothing(
     known: ConsumerState | None, offset: int, kept: int | None, wanted: tuple[int, int]
 ) -> None:
     made = consumers.attach(known, consumer(offset, token=7), kept=kept, log_start=10)
@@ -59,14 +59,14 @@ def test_an_attachment_gives_up_nothing_by_itself(
 @pytest.mark.parametrize(
     ("applied", "kept", "wanted"),
     [
-        (70, None, (70, 70)),  # an older consumer knows one position
+        (70, None, (70, 70)),  # an older consumer reports one position
         (70, 40, (70, 40)),
-        (70, 20, (70, 30)),  # no position goes back
+        (70, 20, (70, 30)),  # no position decreases
         (40, None, (50, 40)),
         (40, 35, (50, 35)),
         (0, 45, (50, 45)),
         (0, None, (50, 30)),
-        (400, None, (100, 100)),  # what is not there cannot be applied
+        (400, None, (100, 100)),  # an offset beyond the end cannot be applied
         (70, 400, (70, 70)),
     ],
 )
@@ -78,7 +78,7 @@ def test_an_acknowledgement_moves_both_positions_forward(
     assert (made.acknowledged, made.kept, made.updated_at_us) == (*wanted, 9)
 
 
-def test_only_time_that_was_looked_at_counts_as_absence() -> None:
+def test_only_time_in_which_the_broker_ran_counts_as_absence() -> None:
     here, gone = consumer(1, token=1), consumer(1)
     assert consumers.count_absence(here, 10**9) == here
     assert consumers.count_absence(gone, 5).away_us == 5
@@ -89,15 +89,15 @@ def test_only_time_that_was_looked_at_counts_as_absence() -> None:
     assert consumers.detach(replace(here, away_us=5), now_us=3).away_us == 0
 
 
-def test_an_absence_is_stored_in_steps() -> None:
-    """Seldom enough to cost nothing, often enough for a broker that is restarted each day."""
+def test_an_absence_is_stored_in_steps_of_minutes() -> None:
+    """Rarely enough to cost nothing, often enough for a broker that restarts every day."""
     passed = [replace(consumer(1), away_us=n * 10**6) for n in range(0, 7 * 86400, 60)]
     stored = sum(consumers.should_store_absence(a, b, 7 * 86400.0) for a, b in itertools.pairwise(passed))
 
     assert stored == 7 * 86400 // 600 - 1
 
 
-def test_a_record_of_before_has_one_position() -> None:
+def test_a_record_of_an_older_version_has_one_position() -> None:
     found = records.decode_consumer({"group": "g", "acknowledged": 5, "transient": False, "updated_at_us": 3})
 
     assert found == replace(consumer(5), updated_at_us=3)

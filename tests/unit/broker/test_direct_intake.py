@@ -1,4 +1,4 @@
-"""Small messages of a client in this process: what the commit thread answers itself, and the end of their stream."""
+"""Small messages of a client in the broker's process: answers of the commit thread, and the end of their stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from venus.wire import broker_pb2
 
 
 class IntakeSetup:
-    """A direct intake, and stand-ins for its stream, its client and the broker's core."""
+    """A direct intake with stand-ins for its stream, its client and the broker's core."""
 
     def __init__(self) -> None:
         self.futures: list[Future[Any]] = []
@@ -64,19 +64,19 @@ class IntakeSetup:
         return self.intake.take_commit(broker_pb2.Decision(epoch=1, batch_no=1, verdict=broker_pb2.COMMIT))
 
     def run_loop(self) -> None:
-        """Let the event loop run what was posted."""
+        """Let the event loop run all posted callbacks."""
         done = self.loop.create_future()
         self.bridge.post(done.set_result, None)
         self.loop.run_until_complete(done)
 
     def settle(self, *, result: Any = None, error: Exception | None = None) -> None:
-        """Settle the newest command in a thread of its own, as the commit thread does."""
+        """Complete the newest command in a thread of its own, as the commit thread does."""
         thread = threading.Thread(target=self.settle_here, kwargs={"result": result, "error": error})
         thread.start()
         thread.join()
 
     def settle_here(self, *, result: Any = None, error: Exception | None = None) -> None:
-        """Settle the newest command in this thread, as the client's thread does."""
+        """Complete the newest command in this thread, as the client's thread does."""
         if error is None:
             self.futures[-1].set_result(result)
         else:
@@ -91,7 +91,7 @@ def place() -> Iterator[IntakeSetup]:
     found.loop.close()
 
 
-def test_the_commit_thread_acknowledges_what_is_on_disk(place: IntakeSetup) -> None:
+def test_the_commit_thread_acknowledges_durable_half_messages(place: IntakeSetup) -> None:
     assert place.take_half()
     place.settle(result=HalvesResult(through=1))
     assert [frame.halves_through for frame in place.put] == [1]
@@ -106,7 +106,7 @@ def test_the_client_waits_for_a_half_message_and_not_for_a_commit(place: IntakeS
     assert place.wakes == [False, True]
 
 
-def test_so_does_the_clients_thread_that_writes_it(place: IntakeSetup) -> None:
+def test_the_clients_own_thread_acknowledges_what_it_has_written(place: IntakeSetup) -> None:
     assert place.take_half()
     place.settle_here(result=HalvesResult(through=1))
     assert [frame.halves_through for frame in place.put] == [1]
@@ -114,7 +114,7 @@ def test_so_does_the_clients_thread_that_writes_it(place: IntakeSetup) -> None:
     assert place.settled == [True]
 
 
-def test_a_result_that_is_there_at_once_goes_through_the_event_loop(place: IntakeSetup) -> None:
+def test_a_result_that_exists_at_once_is_sent_by_the_event_loop(place: IntakeSetup) -> None:
     """The client's thread holds the lock that the answer needs."""
     hand_over = place.intake._core.producers.take_halves
 
@@ -131,14 +131,14 @@ def test_a_result_that_is_there_at_once_goes_through_the_event_loop(place: Intak
 
 
 @pytest.mark.parametrize("error", [None, Unavailable("the broker is stopping")])
-def test_it_leaves_a_gap_and_an_error_to_the_stream(place: IntakeSetup, error: Exception | None) -> None:
+def test_a_gap_and_an_error_are_left_to_the_stream(place: IntakeSetup, error: Exception | None) -> None:
     assert place.take_half()
     place.settle(result=HalvesResult(through=0, resend_from=1, reason="a gap"), error=error)
     place.run_loop()
     assert (place.put, place.settled) == ([], [False])
 
 
-def test_it_answers_a_commit_and_leaves_a_rollback_to_the_stream(place: IntakeSetup) -> None:
+def test_a_commit_is_answered_and_a_rollback_left_to_the_stream(place: IntakeSetup) -> None:
     assert place.take_commit()
     place.settle(result=broker_pb2.Decided(batch_no=1, verdict=broker_pb2.COMMIT))
     assert place.take_commit()
@@ -148,12 +148,12 @@ def test_it_answers_a_commit_and_leaves_a_rollback_to_the_stream(place: IntakeSe
     assert place.settled == [True, False]
 
 
-def test_a_damaged_body_goes_in_a_frame(place: IntakeSetup) -> None:
+def test_a_damaged_body_is_sent_in_a_frame(place: IntakeSetup) -> None:
     assert not place.intake.take_half(broker_pb2.Half(batch_no=1, digest=digest(b"body"), body=b"bodY"))
     assert not place.futures
 
 
-def test_nothing_is_handed_over_once_the_stream_has_ended(place: IntakeSetup) -> None:
+def test_no_message_is_handed_over_once_the_stream_has_ended(place: IntakeSetup) -> None:
     place.stream.is_over = True
     assert not place.take_half()
     place.stream.is_over = False
@@ -163,7 +163,7 @@ def test_nothing_is_handed_over_once_the_stream_has_ended(place: IntakeSetup) ->
     assert not place.futures
 
 
-def test_a_stream_ends_behind_what_its_client_is_handing_over(place: IntakeSetup) -> None:
+def test_a_stream_ends_after_the_message_that_its_client_is_handing_over(place: IntakeSetup) -> None:
     """An ended stream releases its business, which the core may then drop."""
     begun, may_continue = threading.Event(), threading.Event()
     steps: list[str] = []

@@ -1,7 +1,7 @@
-"""Many random histories of a table: what full.py stores must be what the source has.
+"""Many random histories of a table: the rows that full.py stores must equal the source's.
 
 Batches arrive in order, or doubled and reordered; the fast path is used exactly when the materialiser would use it.
-Truncates and sweeps are part of the history. With one rule taken out the same histories must end wrong.
+Truncates and sweeps are part of the history. Without one of the rules the same histories must end wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TABLE = 1
 
 @dataclass
 class History:
-    """What the source did, as the sections that capture made of it, and what it has in the end."""
+    """The source's changes, as the sections that capture made of them, and the source's final rows."""
 
     sections: list[ChangeSection]
     rows: dict[bytes, bytes]
@@ -62,7 +62,7 @@ def change(rng: random.Random, rows: dict[bytes, bytes]) -> tuple[bytes, bytes |
 
 
 def sweep(rng: random.Random, rows: dict[bytes, bytes], sections: list[ChangeSection], begin: int) -> int:
-    """Re-read a table from which rows vanished silently."""
+    """Read a table again from which rows vanished without a deletion."""
     sections.append(marker(ChangeKind.SWEEP_BEGIN, begin))
     for record_id in [r for r in rows if rng.random() < 0.5]:
         del rows[record_id]
@@ -120,7 +120,7 @@ def reorder_sections(rng: random.Random, sections: list[ChangeSection]) -> list[
 
 
 class Table:
-    """The column family `row` of one table, with the materialiser's choice of the path."""
+    """The column family `row` of one table, with the materialiser's choice of the write path."""
 
     def __init__(self, *, always_compare: bool = False, always_blind: bool = False) -> None:
         self.stored: dict[bytes, bytes] = {}
@@ -169,7 +169,7 @@ def count_wrong_histories(deliver: Deliver, n: int, *, markers: bool = True, **o
 @pytest.mark.parametrize("histories", [HISTORIES, pytest.param(40 * HISTORIES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("deliver", [in_order, resent, reorder_sections])
 @pytest.mark.parametrize("always_compare", [False, True], ids=["as it comes", "compare path only"])
-def test_the_full_data_is_what_the_source_has(deliver: Deliver, always_compare: bool, histories: int) -> None:
+def test_the_full_data_equals_the_source(deliver: Deliver, always_compare: bool, histories: int) -> None:
     assert count_wrong_histories(deliver, histories, always_compare=always_compare) == 0
 
 
@@ -183,11 +183,11 @@ def test_both_paths_store_the_same_bytes() -> None:
         assert fast.stored == slow.stored
 
 
-def test_without_the_comparison_late_changes_win() -> None:
+def test_without_the_comparison_late_changes_replace_newer_ones() -> None:
     assert count_wrong_histories(reorder_sections, 200, always_blind=True) > 0
 
 
-def test_without_tombstones_deleted_rows_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tombstones_deleted_rows_reappear(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Table.take
 
     def forgetful(self: Table, each: ChangeSection) -> None:
@@ -199,7 +199,7 @@ def test_without_tombstones_deleted_rows_come_back(monkeypatch: pytest.MonkeyPat
     assert count_wrong_histories(reorder_sections, 200, markers=False) > 0
 
 
-def test_without_the_floor_truncated_rows_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_floor_truncated_rows_reappear(monkeypatch: pytest.MonkeyPatch) -> None:
     fold = folding.fold_section
     monkeypatch.setattr(
         folding, "fold_section", lambda each, prefix, _floor, stored: replace(fold(each, prefix, 0, stored), floor=0)
@@ -208,8 +208,8 @@ def test_without_the_floor_truncated_rows_come_back(monkeypatch: pytest.MonkeyPa
     assert count_wrong_histories(reorder_sections, 200) > 0
 
 
-def test_the_printed_table_is_wrong_even_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Table 3 as printed ignores the update of an existing row."""
+def test_the_papers_table_3_is_wrong_even_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table 3 as printed in the paper ignores the update of an existing row."""
     printed = {**folding._RULES, (False, StoredKind.ROW): WrittenKind.NOTHING}
     monkeypatch.setattr(folding, "_RULES", printed)
 
@@ -217,7 +217,7 @@ def test_the_printed_table_is_wrong_even_in_order(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("equal", [True, False], ids=["equal sizes", "different sizes"])
-def test_rows_are_cut_where_they_end(equal: bool) -> None:
+def test_rows_are_split_at_their_ends(equal: bool) -> None:
     rows = [b"aa", b"bb", b"cc"] if equal else [b"", b"bbb", b"c"]
     each = replace(section(5, [(b"1", b""), (b"2", b""), (b"3", b"")]), rows=PackedBytes.of(rows))
 
@@ -226,7 +226,7 @@ def test_rows_are_cut_where_they_end(equal: bool) -> None:
     assert values == [HEAD.pack(5 + i, 1, 0, 1) + b"%d" % (i + 1) + row for i, row in enumerate(rows)]
 
 
-def test_garbage_is_what_lies_under_the_floor_and_old_tombstones() -> None:
+def test_rows_under_the_floor_and_old_tombstones_are_garbage() -> None:
     values = folding.encode_values(section(10, [(b"a", b"x"), (b"b", None), (b"c", b"x"), (b"d", None)]))
 
     assert folding.find_garbage(values, floor=10, forget_below=0) == [0]

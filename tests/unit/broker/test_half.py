@@ -1,4 +1,4 @@
-"""Effect of each message about a half message: arrival, commit, rollback, review."""
+"""The effect of each message about a half message: arrival, commit, rollback, review."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_pair_of_stage_and_event_is_in_the_table_or_a_contradiction() -> N
     }
 
 
-def test_offsets_follow_each_other_also_over_an_empty_batch() -> None:
+def test_offsets_are_consecutive_also_after_an_empty_batch() -> None:
     state = with_halves(1)
     state = half_messages.add_half(state, message(2, count=0))
     state = half_messages.add_half(state, message(3))
@@ -54,13 +54,13 @@ def test_a_number_can_be_used_again_after_a_rollback() -> None:
 
     assert (
         half_messages.judge_decision(state, EPOCH, 2, 22, Verdict.ROLLBACK) is HalfAction.ANSWER
-    )  # late, about the first use
+    )  # a late decision about the first use
     with pytest.raises(IllegalTransition):
         half_messages.judge_decision(state, EPOCH, 2, 22, Verdict.COMMIT)
     assert half_messages.judge_decision(state, EPOCH, 2, 99, Verdict.COMMIT) is HalfAction.COMMIT
 
 
-def test_what_was_committed_stays_committed() -> None:
+def test_a_committed_batch_stays_committed() -> None:
     state, _ = half_messages.commit(with_halves(1, 2), 2)
 
     assert half_messages.judge_decision(state, EPOCH, 1, 11, Verdict.COMMIT) is HalfAction.ANSWER
@@ -84,7 +84,7 @@ def test_a_commit_older_than_the_record_is_still_a_commit() -> None:
         half_messages.judge_decision(state, EPOCH, 1, 11, Verdict.ROLLBACK)
 
 
-def test_a_decision_about_nothing() -> None:
+def test_a_decision_about_an_unknown_batch_is_refused() -> None:
     state = with_halves(1)
 
     with pytest.raises(IllegalTransition, match="ABSENT"):
@@ -93,7 +93,7 @@ def test_a_decision_about_nothing() -> None:
     assert half_messages.judge_decision(state, EPOCH, 1, 11, Verdict.UNKNOWN) is HalfAction.WAIT
 
 
-def test_gaps_repeats_and_strangers() -> None:
+def test_gaps_repetitions_and_strangers_are_distinguished() -> None:
     state = with_halves(1, 2)
 
     assert half_messages.judge_arrival(state, EPOCH, message(4)) is HalfAction.RESEND
@@ -105,7 +105,7 @@ def test_gaps_repeats_and_strangers() -> None:
             half_messages.judge_decision(state, epoch, 2, 22, Verdict.COMMIT)
 
 
-def test_sequences_never_go_back() -> None:
+def test_sequences_never_decrease() -> None:
     state = with_halves(1, 2)
 
     with pytest.raises(Diverged, match="back in time"):
@@ -121,7 +121,7 @@ def test_the_epoch_rises_above_both_sides() -> None:
     assert half_messages.next_epoch(with_halves(), 9, 0) == 10
 
 
-def test_the_epoch_rises_above_the_time_so_that_no_lost_history_had_it() -> None:
+def test_the_epoch_is_above_the_time_so_that_no_lost_history_had_it() -> None:
     assert half_messages.next_epoch(with_halves(), 9, 1_700_000_000_123_456) == 1_700_000_000_124
     assert half_messages.next_epoch(with_halves(), 1_700_000_000_200, 1_700_000_000_123_456) == 1_700_000_000_201
 

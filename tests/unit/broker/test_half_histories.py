@@ -1,8 +1,8 @@
 """Thousands of random histories of one queue: crashes of producers and broker, zombies, loss, duplication, delay.
 
 The broker of this model is half_messages.py itself; source, producers and network are models. After each history the
-queue must hold every row of the source once, in order, and nothing may be left undecided. Taking out one mechanism at a
-time must make that fail, else the simulation would prove nothing.
+queue must have every row of the source once, in order, and no undecided half message. Without any one of the mechanisms
+that must fail, or the simulation would prove nothing.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def test_offsets_are_dense() -> None:
 
 
 def disable_fence(_state: HalfState, _epoch: int) -> None:
-    """Listen to every producer, whatever its epoch."""
+    """Accept every producer, whatever its epoch."""
 
 
 def remove_without_cascade(state: HalfState, batch_no: int) -> tuple[HalfState, tuple[HalfMessage, ...]]:
-    """Remove the one half message, keep those that were captured after it."""
+    """Remove the one half message, but keep those that were captured after it."""
     removed = tuple(found for found in state.halves if found.batch_no == batch_no)
     return replace(state, halves=SharedSequence(f for f in state.halves if f.batch_no != batch_no)), removed
 
@@ -48,7 +48,7 @@ def remove_without_cascade(state: HalfState, batch_no: int) -> tuple[HalfState, 
 def find_by_number(
     state: HalfState, batch_no: int, _digest: int, _mismatch: type[Exception]
 ) -> half_messages.HalfStage:
-    """Take any word about a batch number for a word about the half message that has it now."""
+    """Apply a decision about a batch number to the half message that has the number now."""
     if state.find_undecided(batch_no) is not None:
         return half_messages.HalfStage.HALF
     return half_messages.HalfStage.COMMITTED if batch_no <= state.last_batch else half_messages.HalfStage.ABSENT
@@ -63,7 +63,7 @@ def find_by_number(
     ],
     ids=["without fencing", "without the cascade", "without the digest"],
 )
-def test_taking_out_a_mechanism_is_noticed(
+def test_a_disabled_mechanism_is_noticed(
     name: str, without: Any, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(half_messages, name, without)
@@ -73,7 +73,7 @@ def test_taking_out_a_mechanism_is_noticed(
     assert ends.get("exact", 0) < 150, "the simulation does not test this mechanism"
 
 
-def test_taking_out_the_fence_at_the_source_is_noticed() -> None:
+def test_a_disabled_fence_at_the_source_is_noticed() -> None:
     ends = histories(Network.WILD, 300, source_fences=False)
 
     assert ends.get("exact", 0) < 300

@@ -1,4 +1,4 @@
-"""An idle broker checks itself rarely, and its threads do not wake up without work."""
+"""An idle broker checks itself rarely, and its threads do not wake without work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from venus.wire import broker_pb2
 
 
 class SleepRecorder:
-    """Takes the place of asyncio.sleep: notes each one, and ends the sleeper after so many."""
+    """Stands for asyncio.sleep: it records each sleep, and ends the sleeper after a number of them."""
 
     def __init__(self, most: int, between: Callable[[int], None] = lambda _: None) -> None:
         self.taken: list[float] = []
@@ -37,7 +37,7 @@ class SleepRecorder:
 
 
 class Bridge:
-    """Counts the turns of threads."""
+    """Bridge that counts the calls in threads."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -71,7 +71,7 @@ def review_clock(undecided: list[bool], bridge: Bridge, first_s: float) -> Any:
     return asked, reviews.ask_for_reviews(cast("Any", core), cast("Any", bridge), cast("Any", ingest), first_s=first_s)
 
 
-def test_while_nothing_is_undecided_reviews_wake_no_thread_more_than_once_a_second(
+def test_without_undecided_messages_reviews_wake_a_thread_once_a_second_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     undecided, bridge = [False], Bridge()
@@ -88,7 +88,7 @@ def test_while_nothing_is_undecided_reviews_wake_no_thread_more_than_once_a_seco
     assert bridge.calls == len(asked) == 4, "a thread has a turn only for what is undecided"
 
 
-def test_a_first_review_that_is_due_early_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_review_that_is_due_early_is_sent_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     sleeps = SleepRecorder(3)
     sleeps.replace(monkeypatch, reviews)
     _, work = review_clock([False], Bridge(), first_s=2.0)
@@ -96,11 +96,11 @@ def test_a_first_review_that_is_due_early_is_not_late(monkeypatch: pytest.Monkey
     assert sleeps.taken == [0.5] * 3
 
 
-# -- the watch ---------------------------------------------------------------------------------------------------------
+# -- the self-check ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("busy", ["", "CPU", "late", "consumer", "degraded"])
-def test_a_broker_that_is_quiet_looks_at_itself_every_other_second(
+def test_an_idle_broker_checks_itself_every_other_second(
     busy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sleeps, bridge, now = SleepRecorder(40), Bridge(), [1000.0]
@@ -140,10 +140,10 @@ def test_a_broker_that_is_quiet_looks_at_itself_every_other_second(
 
 
 @pytest.mark.parametrize("rests", [0.0, 0.6])
-def test_a_broker_whose_large_work_rests_is_as_busy_as_if_it_did_not(
+def test_a_broker_whose_large_work_pauses_counts_as_busy(
     rests: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else what gives way in an overload would hide it, and nothing would be given up for it."""
+    """Otherwise work that pauses in an overload would hide the overload, and no lane would be given up."""
     now = 1000.0
     monkeypatch.setattr(traffic_watch, "time", SimpleNamespace(monotonic=lambda: now, process_time=lambda: 0.5 * now))
     precedence = SimpleNamespace(rested_s={"loads": 0.0})
@@ -169,7 +169,7 @@ def test_a_broker_whose_large_work_rests_is_as_busy_as_if_it_did_not(
 
 
 @pytest.mark.parametrize(("own_s", "facts"), [(0.05, []), (1.0, ["the machine's CPU is at 99 %"])])
-def test_a_machine_that_other_work_keeps_busy_is_no_fact_about_the_health_of_the_broker(
+def test_other_load_on_the_machine_is_no_fact_about_the_brokers_health(
     own_s: float, facts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0

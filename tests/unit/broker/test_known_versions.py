@@ -1,4 +1,4 @@
-"""Which table versions a half message may use: against a model, with rollbacks."""
+"""The table versions that a half message may use, compared with a model that includes rollbacks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from venus.model import Verdict
 
 
 class NullBatch:
-    """A write batch that goes nowhere."""
+    """A write batch that stores nothing."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
 
 
 class Log:
-    """A business, and what of its log is alive by plain book-keeping: (batch, versions that it describes)."""
+    """A business, and a simple list of its log's live entries: (batch, versions that it describes)."""
 
     def __init__(self) -> None:
         self.business = Business(1, "main", ReviewSchedule(first_s=6.0))
@@ -67,7 +67,7 @@ class Log:
         return {version for _, versions in self.live for _, version in versions}
 
 
-def test_what_is_described_against_a_model() -> None:
+def test_known_versions_equal_the_model() -> None:
     for seed in range(200):
         rng = random.Random(seed)
         log = Log()
@@ -80,7 +80,7 @@ def test_what_is_described_against_a_model() -> None:
 
 
 def take_step(rng: random.Random, log: Log, undo: list[tuple[Savepoint, list[tuple[int, set[Version]]], int]]) -> None:
-    """Do something that a broker does."""
+    """Execute a random operation of a broker."""
     halves = log.business.proposed.halves
     chosen = rng.random()
     if chosen < 0.1:
@@ -99,12 +99,12 @@ def take_step(rng: random.Random, log: Log, undo: list[tuple[Savepoint, list[tup
         log.prepare(rng.randrange(6), described=rng.random() < 0.4)
 
 
-def test_nothing_is_collected_while_all_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_not_rebuilt_while_all_versions_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     log.prepare(1, described=True)
     content, _ = log.arriving_entry(1, described=False)
     assert described_versions.find_missing_versions(log.business, content) == set()
-    monkeypatch.setattr(described_versions, "undecided_versions", None)  # asked for once, then kept up to date
+    monkeypatch.setattr(described_versions, "undecided_versions", None)  # read once, then maintained
     for _ in range(5):
         log.prepare(2, described=True)
         content, _ = log.arriving_entry(2, described=False)

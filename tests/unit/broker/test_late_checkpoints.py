@@ -1,4 +1,4 @@
-"""A checkpoint that comes too late is removed: each keeps files from being deleted."""
+"""A checkpoint that is completed too late is removed, because each one keeps files from deletion."""
 
 from __future__ import annotations
 

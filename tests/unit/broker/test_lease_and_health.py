@@ -1,4 +1,4 @@
-"""The lease continues while everything else waits for the coordinator; what makes a broker unfit to lead."""
+"""The lease continues while other calls to the coordinator hang; states that make a broker unhealthy as a leader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 class StuckCoordinator(MemoryCoordinator):
-    """A coordinator whose swaps do not end until they are let go."""
+    """A coordinator whose swaps block until the test releases them."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         super().__init__(cluster, lease_s=LEASE_S)
@@ -37,7 +37,7 @@ class StuckCoordinator(MemoryCoordinator):
 
 
 class Host:
-    """What the host would get."""
+    """Records the events that the host would receive."""
 
     def __init__(self) -> None:
         self.until: list[float] = []
@@ -81,7 +81,7 @@ def test_a_swap_that_is_not_answered_does_not_cost_the_lease() -> None:
         (1 << 40, 0, SLOW_SYNC_S, "an fsync does not end"),
     ],
 )
-def test_what_makes_a_broker_unfit(free: int, slow: int, running_s: float, wrong: str) -> None:
+def test_states_that_make_a_broker_unhealthy(free: int, slow: int, running_s: float, wrong: str) -> None:
     syncs, now = SyncTimes(), 100.0
     for _ in range(slow):
         syncs.begin(now - 10)
@@ -94,7 +94,7 @@ def test_what_makes_a_broker_unfit(free: int, slow: int, running_s: float, wrong
     assert find_trouble(free, 512 * MIB, syncs, now) == wrong
 
 
-def test_a_trouble_that_has_ended_counts_for_a_while(tmp_path: Path) -> None:
+def test_a_problem_that_has_ended_counts_for_a_while(tmp_path: Path) -> None:
     now, free = 0.0, 10 * MIB
     store = Store(tmp_path / "db")
     try:

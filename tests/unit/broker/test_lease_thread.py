@@ -1,4 +1,4 @@
-"""A broker's lease: a broker with an empty disk waits for the end of the lease of the lost disk."""
+"""A broker's lease: a broker with an empty disk waits until the lease of its lost disk ends."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_a_broker_is_refused_whose_id_another_one_still_uses() -> None:
 
 
 @pytest.mark.parametrize("says", [False, True], ids=["refreshed", "registered"])
-def test_a_lease_that_ended_while_the_machine_slept_is_said_to_have_ended(says: bool) -> None:
-    """The machine's own clock stood still: for it, the old lease would hold for some seconds more."""
+def test_a_lease_that_ended_while_the_machine_was_suspended_counts_as_ended(says: bool) -> None:
+    """The machine's own clock stood still, by which the old lease would hold for some more seconds."""
     slept_s, leases = 0.0, list[float]()
     cluster = MemoryCluster(clock=lambda: slept_s)  # while it stands, no pause of this test ends a lease
     thread = LeaseThread(
@@ -82,7 +82,7 @@ def test_a_lease_that_ended_while_the_machine_slept_is_said_to_have_ended(says: 
 
 
 class SilentCoordinator(MemoryCoordinator):
-    """A coordinator that can be made to take no registration."""
+    """A coordinator that can refuse registrations."""
 
     silent = False
 
@@ -92,7 +92,7 @@ class SilentCoordinator(MemoryCoordinator):
         super().register(broker)
 
 
-def test_a_lease_that_has_ended_is_not_taken_for_one_until_there_is_another() -> None:
+def test_an_ended_lease_does_not_count_until_there_is_another() -> None:
     slept_s, leases = 0.0, list[float]()
     coordinator = SilentCoordinator(MemoryCluster(clock=lambda: slept_s), lease_s=LEASE_S)
     thread = LeaseThread(
@@ -112,7 +112,7 @@ def test_a_lease_that_has_ended_is_not_taken_for_one_until_there_is_another() ->
 
 
 class RecordingHost:
-    """A host that notes the terms of the records it hears of."""
+    """A host that records the terms of the records that it gets."""
 
     def __init__(self) -> None:
         self.terms: list[int] = []
@@ -129,7 +129,7 @@ class RecordingHost:
     def on_forgotten_term(self, business: str, term: int) -> None: ...
 
 
-def test_a_process_whose_place_a_copy_has_taken_ends_before_it_hears_of_a_term_of_the_copy() -> None:
+def test_a_process_replaced_by_a_copy_ends_before_it_sees_a_term_of_the_copy() -> None:
     """Both would lead in that term, as one member with two logs."""
     cluster, ended, leases = MemoryCluster(clock=time.monotonic), list[BaseException](), RecordingHost()
     thread = CoordinatorThread(

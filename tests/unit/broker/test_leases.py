@@ -1,4 +1,4 @@
-"""Leases expire in time, and the search for expired ones does not grow with the number of live ones."""
+"""Leases expire in time, and finding expired ones does not take longer with more live ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_renewed_lease_ends_later_and_each_is_reported_once() -> None:
         leases.find_live("0", 30)
 
 
-def test_the_last_lease_on_a_checkpoint_is_known() -> None:
+def test_the_last_lease_on_a_checkpoint_is_recognised() -> None:
     leases = LeaseTable()
     for name, directory in (("a", "x"), ("b", "x"), ("c", "y")):
         leases.add(pin(name, 10, directory))
@@ -61,10 +61,10 @@ def test_ending_very_many_leases_is_linear() -> None:
         for name in leases.expired_snapshots(now):
             assert leases.end(name) is not None
     assert leases.all_leases() == []
-    assert time.process_time() - began < 10  # each was compared with all the others once
+    assert time.process_time() - began < 10  # each lease was compared with all the others once
 
 
-def test_leases_that_are_closed_early_leave_nothing() -> None:
+def test_leases_that_are_closed_early_are_removed_completely() -> None:
     leases = LeaseTable()
     for n in range(10_000):
         leases.add(pin(str(n), 10**9))

@@ -1,4 +1,4 @@
-"""One client's stream of subscriptions: beginnings, ends, gaps, errors and reloads in every order."""
+"""One client's stream of subscriptions: starts, ends, gaps, errors and reloads in every order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def request(number: int, offset: int, *columns: str) -> broker_pb2.SubscriptionR
     return broker_pb2.SubscriptionRequest(number=number, table="items", offset=offset, columns=columns)
 
 
-def test_a_gap_is_read_again_from_where_a_subscription_began() -> None:
+def test_a_gap_is_read_again_from_the_start_of_a_subscription() -> None:
     async def exercise(broker: Broker) -> None:
         client = Client(broker)
         client.begin(1, 5)
@@ -54,7 +54,7 @@ def test_a_gap_is_read_again_from_where_a_subscription_began() -> None:
     run(exercise)
 
 
-def test_a_gap_before_a_subscription_moves_nothing_back() -> None:
+def test_a_gap_before_a_subscription_does_not_move_its_position_back() -> None:
     async def exercise(broker: Broker) -> None:
         client = Client(broker)
         broker.commit()
@@ -69,7 +69,7 @@ def test_a_gap_before_a_subscription_moves_nothing_back() -> None:
 
 
 @pytest.mark.parametrize("error", [OffsetTrimmed("gone"), Unavailable("not now")])
-def test_an_error_while_the_queue_is_read_ends_what_begins(error: VenusError) -> None:
+def test_an_error_while_the_queue_is_read_ends_the_starting_subscription(error: VenusError) -> None:
     async def exercise(broker: Broker) -> None:
         client = Client(broker)
         client.begin(3, 5)
@@ -85,7 +85,7 @@ def test_an_error_while_the_queue_is_read_ends_what_begins(error: VenusError) ->
     run(exercise)
 
 
-def test_the_queue_is_kept_from_where_a_subscription_begins_until_it_is_live() -> None:
+def test_the_queue_is_kept_from_the_start_of_a_subscription_until_it_is_live() -> None:
     async def exercise(broker: Broker) -> None:
         client = Client(broker)
         await settle()
@@ -127,7 +127,7 @@ def test_a_new_group_exists_from_its_first_acknowledgement_on() -> None:
     run(exercise)
 
 
-def test_what_ends_or_reloads_before_it_is_live_is_not_forgotten() -> None:
+def test_an_end_or_a_reload_before_a_subscription_is_live_is_not_lost() -> None:
     async def exercise(broker: Broker) -> None:
         client = Client(broker)
         subscribe = broker.subscribe
@@ -147,7 +147,7 @@ def test_what_ends_or_reloads_before_it_is_live_is_not_forgotten() -> None:
     run(exercise)
 
 
-def test_an_end_while_it_begins_leaves_nothing_registered_and_it_may_begin_again() -> None:
+def test_an_end_during_the_start_leaves_nothing_registered_and_it_may_start_again() -> None:
     async def exercise(broker: Broker) -> None:
         client = Client(broker)
         await settle()
@@ -168,7 +168,7 @@ def test_an_end_while_it_begins_leaves_nothing_registered_and_it_may_begin_again
     run(exercise)
 
 
-def test_a_number_begins_once_and_counts_while_it_begins() -> None:
+def test_a_number_starts_once_and_counts_while_it_starts() -> None:
     async def exercise(broker: Broker) -> None:
         client = Client(broker)
         await settle()
@@ -185,7 +185,7 @@ def test_a_number_begins_once_and_counts_while_it_begins() -> None:
     run(exercise)
 
 
-def test_an_end_while_it_is_read_again_and_a_reload() -> None:
+def test_an_end_and_a_reload_while_the_queue_is_read_again() -> None:
     async def exercise(broker: Broker) -> None:
         client = Client(broker)
         client.begin_together(request(1, 5), request(2, 5))
@@ -222,7 +222,7 @@ def test_a_wrong_column_ends_its_own_subscription_only() -> None:
     run(exercise)
 
 
-def test_what_waits_holds_nothing_of_other_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_messages_contain_nothing_for_other_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
     async def exercise(broker: Broker) -> None:
         client, other = Client(broker), Client(broker)
         for one in (client, other):
@@ -241,7 +241,7 @@ def test_what_waits_holds_nothing_of_other_listeners(monkeypatch: pytest.MonkeyP
     assert (waiting.first.judged.is_gap, waiting.first.judged.schemas) == (True, [schema])
 
 
-def test_what_reloads_before_judging_fails_stays_in_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reload_before_judging_fails_stays_in_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "load_schemas", lambda _store, _business, table_id: [(0, items(table_id))])
     judging, delivered, stream = Listening(cast("Any", None), subscriptions_max=10), Queue[JudgedBatch](), object()
     business = Business(1, "main", ReviewSchedule(first_s=1.0))
@@ -261,7 +261,7 @@ def test_what_reloads_before_judging_fails_stays_in_the_gap(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_random_histories(part: int) -> None:
+def test_random_histories_of_a_stream_hold(part: int) -> None:
     for seed in range(part * HISTORIES, (part + 1) * HISTORIES):
 
         async def run_one(seed: int = seed) -> None:

@@ -1,4 +1,4 @@
-"""Live subscriptions through a change of the table's columns, and what limits them."""
+"""Live subscriptions while the table's columns change, and the limits of subscriptions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def find_inside(table: WatchedTable, rows: Iterable[bytes]) -> list[tuple[int, i
 
 
 class OtherBrokers:
-    """The interests that other brokers have."""
+    """Interests that are installed at other brokers."""
 
     def __init__(self) -> None:
         self.interests: dict[int, Interest] = {}
@@ -82,7 +82,7 @@ def test_equal_predicates_stay_shared_when_a_column_gets_another_type() -> None:
     assert len(others.interests) == 1
 
 
-def test_a_column_of_another_type_is_compared_as_that_type() -> None:
+def test_a_column_with_a_new_type_is_compared_by_that_type() -> None:
     table = WatchedTable([table_of(1, TEXT)])
     table.add(1, "x > '5'")
     table.add(2, "id >= 0")
@@ -92,7 +92,7 @@ def test_a_column_of_another_type_is_compared_as_that_type() -> None:
     assert find_inside(table, encode_stored(table_of(2, INT), "10", "4")) == [(0, 2), (0, 3), (1, 2)]
 
 
-def test_a_column_that_is_no_longer_named_leaves_nothing_behind() -> None:
+def test_a_column_that_no_predicate_names_any_more_leaves_nothing_behind() -> None:
     table = WatchedTable([table_of(1, TEXT)])
     table.add(1, "x in ('5', '6')")
     table.add(2, "id >= 0")
@@ -102,7 +102,7 @@ def test_a_column_that_is_no_longer_named_leaves_nothing_behind() -> None:
     assert find_inside(table, encode_stored(table_of(2, INT), "5")) == [(0, 2), (0, 3)]
 
 
-def test_numbers_of_entries_do_not_grow_while_subscriptions_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_numbers_do_not_grow_while_subscriptions_start_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched_table, "ENTRIES_MIN", 10)
     others = OtherBrokers()
     table = WatchedTable([table_of(1, INT)], others)
@@ -133,7 +133,7 @@ def subscriptions(*predicates: str) -> list[WantedSubscription]:
     return [WantedSubscription(n, predicate) for n, predicate in enumerate(predicates)]
 
 
-def test_predicates_have_a_limit_of_values(business: Business) -> None:
+def test_the_number_of_values_in_predicates_is_limited(business: Business) -> None:
     judging = Listening(cast("Any", None), subscriptions_max=100, values_max=8, values_of_stream_max=5)
     one, other = object(), object()
     made, refused = judging.subscribe(business, 1, subscriptions("x in (1, 2, 3)", "x > 1", "", "x in (4, 5)"), one)
@@ -188,13 +188,13 @@ def folded_batch(at: int, nbytes: int) -> FoldedBatch:
     return FoldedBatch(place=place, sections=[], schemas=())
 
 
-def test_the_backlog_of_one_business_does_not_make_others_read_again(
+def test_the_backlog_of_one_business_makes_no_other_read_again(
     business: Business, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judging = Listening(cast("Any", None), subscriptions_max=100)
     monkeypatch.setattr(listening, "QUEUE_BYTES_MAX", 100)
     monkeypatch.setattr(FoldedBatch, "nbytes", property(lambda batch: batch.place.nbytes))
-    judging._thread = threading.current_thread()  # so that nothing takes the work
+    judging._thread = threading.current_thread()  # so that no thread takes the work
     small = Business(2, "small", ReviewSchedule(first_s=1.0))
     judging.on_folded(business, [folded_batch(1, 60), folded_batch(2, 30)])
     judging.on_folded(small, [folded_batch(1, 20)])
@@ -210,7 +210,7 @@ def test_the_backlog_of_one_business_does_not_make_others_read_again(
     assert judging.gaps == 2
 
 
-def test_a_judgement_waits_for_the_frames_of_the_one_before(
+def test_judging_waits_for_the_frames_of_the_previous_batch(
     business: Business, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judging, delivered = Listening(cast("Any", None), subscriptions_max=100), Queue[listening.JudgedBatch]()
@@ -226,5 +226,5 @@ def test_a_judgement_waits_for_the_frames_of_the_one_before(
     assert delivered.get(timeout=0).next_offset == 4
 
 
-def test_a_pause_grows_with_the_streams_up_to_its_bound() -> None:
+def test_a_pause_grows_with_the_number_of_streams_up_to_its_limit() -> None:
     assert [listening.find_pause_s(streams) for streams in (0, 1, 20, 1_000_000)] == [0, 0.0015, 0.03, 0.1]

@@ -1,4 +1,4 @@
-"""What a broker says of its load: rounded, seldom, and placed by."""
+"""A broker's reported load: rounded, rarely changed, and used for placement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def broker(name: str, disk: float | None = None, *, report: int = 1, businesses:
     )
 
 
-def test_a_load_is_said_when_it_has_changed_and_now_and_then() -> None:
+def test_a_load_is_reported_when_it_has_changed_and_periodically() -> None:
     now, load = [0.0], [Load(cpu=0.1)]
     loads = BrokerLoad(Path("/"), lambda: now[0], lambda *_: load[0])
     first = loads(broker("a"), 2)
@@ -53,7 +53,7 @@ def test_the_machine_can_be_measured(tmp_path: Path) -> None:
     assert found.memory > 0
 
 
-def test_what_is_said_of_a_load_is_kept_and_checked() -> None:
+def test_a_reported_load_is_stored_and_checked() -> None:
     said = broker("a", 0.35, report=7)
     assert decode_broker("k", encode_broker(said)) == said
     silent = replace(broker("a"), report=0, businesses=0)
@@ -78,12 +78,12 @@ def replicas_of(live: list[LiveBroker], business: str = "x", me: int = 0, replic
     return placement.new_record(business, live[me].member, ClusterView(live), 1).replicas
 
 
-def test_replicas_are_placed_where_there_is_room() -> None:
+def test_replicas_are_placed_on_brokers_with_room() -> None:
     live = [broker("a", 0.3), broker("b", 0.2), broker("c", 0.7), broker("d", 0.85), broker("e", 0.2)]
     assert {replicas_of(live, f"x{n}")[1] for n in range(6)} == {"b", "e"}
 
 
-def test_one_after_the_other_is_placed_without_a_new_report() -> None:
+def test_successive_replicas_are_spread_without_a_new_report() -> None:
     live = [broker("a", 0.3), *(broker(name, 0.2 if name == "b" else 0.3) for name in "bcde")]
     view, wanted = ClusterView(live), ReplicaPlacement(replicas=2, min_in_sync=1)
     made = [wanted.new_record(f"x{n}", live[0].member, view, 1) for n in range(40)]
@@ -91,13 +91,13 @@ def test_one_after_the_other_is_placed_without_a_new_report() -> None:
     assert Counter(record.replicas[1] for record in made) == dict.fromkeys("bcde", 10)
 
 
-def test_brokers_that_say_nothing_are_placed_by_their_rank() -> None:
+def test_brokers_without_a_report_are_chosen_by_their_rank() -> None:
     live = [broker(name) for name in "abcde"]
     assert replicas_of(live, "shop", replicas=3) == ("a", *rank_brokers("shop", "bcde")[:2])
     assert replicas_of(live, "shop", me=2)[0] == "c", "among equals the broker that was asked leads"
 
 
-def test_a_draining_broker_is_replaced_by_one_with_room() -> None:
+def test_a_replica_on_a_draining_broker_moves_to_one_with_room() -> None:
     known = ReplicaPlacement(replicas=2, min_in_sync=1).new_record(
         "x", member("a"), ClusterView([broker("a", 0.3), broker("b", 0.3)]), 1
     )
@@ -190,7 +190,7 @@ def member(name: str) -> Member:
     return Member(broker=name, store=f"s{name}")
 
 
-def test_replicas_move_to_a_new_broker_one_at_a_time_and_never_to_a_site_that_has_one() -> None:
+def test_replicas_move_to_a_new_broker_one_by_one_and_never_to_an_occupied_site() -> None:
     live = [*live_brokers("east", "a"), *live_brokers("west", "b"), *live_brokers("east", "d")]
     records = {
         f"x{n}": Leadership(

@@ -1,4 +1,4 @@
-"""Calls into the event loop: in order, all of them, and with as few wake-ups as there can be."""
+"""Calls into the event loop: in order, complete, and with as few wake-ups as possible."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from venus.rpc.event_loop import LoopBridge
 
 
 class Loop:
-    """Counts its wake-ups, and runs on demand."""
+    """Event loop that counts its wake-ups, and runs on request."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], object]] = []
 
     def call_soon_threadsafe(self, call: Callable[[], object], *_: Any) -> None:
-        """Take note of a wake-up."""
+        """Record a wake-up."""
         self.calls.append(call)
 
     def run(self) -> None:
-        """Do what it was woken for."""
+        """Run the scheduled callbacks."""
         calls, self.calls = self.calls, []
         for call in calls:
             call()
@@ -41,7 +41,7 @@ def bridge(loop: Loop) -> LoopBridge:
     return LoopBridge(made)
 
 
-def test_calls_that_come_until_the_loop_runs_ride_along(bridge: LoopBridge, loop: Loop) -> None:
+def test_calls_before_the_loop_runs_share_one_wakeup(bridge: LoopBridge, loop: Loop) -> None:
     heard: list[int] = []
     for n in range(3):
         bridge.post(heard.append, n)
@@ -50,7 +50,7 @@ def test_calls_that_come_until_the_loop_runs_ride_along(bridge: LoopBridge, loop
     assert heard == [0, 1, 2]
 
 
-def test_calls_made_together_wake_the_loop_once_and_at_the_end(bridge: LoopBridge, loop: Loop) -> None:
+def test_calls_in_one_block_wake_the_loop_once_at_its_end(bridge: LoopBridge, loop: Loop) -> None:
     heard: list[int] = []
     with bridge.coalesce_posts():
         bridge.post(heard.append, 1)
@@ -62,7 +62,7 @@ def test_calls_made_together_wake_the_loop_once_and_at_the_end(bridge: LoopBridg
     assert heard == [1, 2]
 
 
-def test_a_failure_among_calls_made_together_keeps_no_call_waiting(bridge: LoopBridge, loop: Loop) -> None:
+def test_a_failure_in_a_block_delays_no_call(bridge: LoopBridge, loop: Loop) -> None:
     with suppress(ValueError), bridge.coalesce_posts():
         bridge.post(print)
         raise ValueError("broken")
@@ -75,7 +75,7 @@ def test_an_empty_notification_wakes_no_thread(bridge: LoopBridge, loop: Loop) -
     assert not loop.calls
 
 
-def test_another_thread_does_not_wait_for_calls_made_together(bridge: LoopBridge, loop: Loop) -> None:
+def test_another_thread_does_not_wait_for_a_block(bridge: LoopBridge, loop: Loop) -> None:
     heard: list[int] = []
     with bridge.coalesce_posts():
         bridge.post(heard.append, 1)
@@ -87,7 +87,7 @@ def test_another_thread_does_not_wait_for_calls_made_together(bridge: LoopBridge
         assert heard == [1, 2], "and takes along what was said before"
 
 
-def test_it_wakes_a_real_loop() -> None:
+def test_the_bridge_wakes_a_real_loop() -> None:
     async def run() -> list[int]:
         bridge = LoopBridge(asyncio.get_running_loop())
         heard: list[int] = []
@@ -107,7 +107,7 @@ def test_it_wakes_a_real_loop() -> None:
     assert asyncio.run(run()) == [0, 1, 2]
 
 
-def test_a_call_that_fails_keeps_those_behind_it_from_nothing(
+def test_a_call_that_fails_does_not_block_the_calls_behind_it(
     bridge: LoopBridge, loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[int] = []

@@ -1,4 +1,4 @@
-"""What unclean elections may have lost, in the record of a business: until a repair of every target closes it."""
+"""Possible losses of unclean elections in the record of a business, until a repair of every target closes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEASURED = Loss(term=4, first_offset=10, end_offset=28, first_batch=2, last_batc
 EMPTY = Loss(term=5, first_offset=28, end_offset=28, first_batch=5, last_batch=4)
 
 
-def test_the_record_takes_up_what_the_log_knows_once() -> None:
+def test_the_record_takes_a_loss_of_the_log_once() -> None:
     assert unrecorded_terms(KNOWN) == (4, 5)
     begun = record_losses(KNOWN, [OPEN])
     assert begun is not None
@@ -36,11 +36,11 @@ def test_the_record_takes_up_what_the_log_knows_once() -> None:
     assert [(w.first_offset, w.end_offset, w.rows) for w in known.losses] == [(10, 28, 15)]
     assert unrecorded_terms(known) == (5,)
     assert record_losses(known, [MEASURED]) is None
-    assert record_losses(known, [replace(MEASURED, rows=99)]) is None  # what was measured once stays
+    assert record_losses(known, [replace(MEASURED, rows=99)]) is None  # a measured window stays
     assert record_losses(known, [Loss(term=3, first_offset=1)]) is None  # closed long ago
 
 
-def test_a_window_without_anything_in_it_is_closed() -> None:
+def test_an_empty_window_is_closed() -> None:
     after = record_losses(KNOWN, [MEASURED, EMPTY])
     assert after is not None
     assert (after.unclean_terms, [w.term for w in after.losses]) == ((4,), [4])
@@ -58,7 +58,7 @@ def test_a_window_is_closed_once_every_target_was_compared() -> None:
     assert (done.losses, done.unclean_terms) == ((), (5,))
 
 
-def test_a_window_that_began_later_or_is_not_measured_stays_open() -> None:
+def test_a_window_that_began_later_or_is_unmeasured_stays_open() -> None:
     known = record_losses(KNOWN, [MEASURED, Loss(term=5, first_offset=40)])
     assert known is not None
     assert record_verification(known, "main/one", [5], ["main/one"]).losses == known.losses
@@ -67,7 +67,7 @@ def test_a_window_that_began_later_or_is_not_measured_stays_open() -> None:
     assert after.unclean_terms == (5,)
 
 
-def test_every_open_window_is_a_sentence() -> None:
+def test_every_open_window_is_reported() -> None:
     known = replace(
         KNOWN, losses=(LossWindow(term=4, first_offset=10, end_offset=28, first_batch=2, last_batch=4, rows=15),)
     )

@@ -1,4 +1,4 @@
-"""A broker with hundreds of businesses: no step looks through all, and what is kept for each shares one budget."""
+"""A broker with hundreds of businesses: no step walks through all of them, and all caches share one budget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def business(number: int) -> Business:
     return Business(number=number, name=f"shop{number}", reviews=ReviewSchedule(first_s=1.0))
 
 
-def test_what_one_business_has_in_the_buffer_is_not_walked_for_the_others() -> None:
+def test_the_buffer_of_one_business_is_not_walked_for_the_others() -> None:
     buffer = BodyBuffer(1 << 30)
     for index in range(100_000):
         buffer.save((1, index), b"x")
@@ -41,7 +41,7 @@ def test_what_one_business_has_in_the_buffer_is_not_walked_for_the_others() -> N
     assert buffer.status().nbytes == 101_000 * (1 + ENTRY_BYTES)
 
 
-def test_each_business_gives_its_share_of_the_buffer() -> None:
+def test_each_business_gives_up_its_share_of_the_buffer() -> None:
     buffer = BodyBuffer(100_000)
     body = bytes(1000 - ENTRY_BYTES)
     for index in range(90):
@@ -58,7 +58,7 @@ def test_each_business_gives_its_share_of_the_buffer() -> None:
     assert all(buffer.get((number, 0)) is not None for number in (1, 2, 3)), "a lagging reader wants the oldest"
 
 
-def test_thousands_of_consumers_that_stay_away_are_forgotten_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousands_of_absent_consumers_are_forgotten_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[str] = []
     monkeypatch.setattr(consumer_groups, "forget", lambda _group, _business, name, _at: forgotten.append(name))
     monkeypatch.setattr(consumer_groups, "logger", SimpleNamespace(warning=lambda *_: None))
@@ -73,7 +73,7 @@ def test_thousands_of_consumers_that_stay_away_are_forgotten_in_a_moment(monkeyp
 
 
 class _Floors:
-    """Counts the questions below what the tombstones of a business may go."""
+    """Counts the queries for the floor below which tombstones of a business may be removed."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -89,7 +89,7 @@ def _scavenger(floors: _Floors, clock: list[float]) -> Scavenger:
     return Scavenger(cast(Store, store), forget_below=floors, monotonic=lambda: clock[0])
 
 
-def test_tables_with_tombstones_are_not_all_looked_at_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_with_tombstones_are_not_all_visited_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scavenger, "_store_record", lambda *_args, **_options: None)
     floors, clock = _Floors(), [0.0]
     found, one = _scavenger(floors, clock), business(1)
@@ -104,7 +104,7 @@ def test_tables_with_tombstones_are_not_all_looked_at_in_each_round(monkeypatch:
     assert floors.asked <= 5, "it was asked for each table in each round"
 
 
-def test_each_table_whose_tombstones_may_go_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_table_with_removable_tombstones_is_visited_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scavenger, "_store_record", lambda *_args, **_options: None)
     floors, clock = _Floors(), [0.0]
     found, one, other = _scavenger(floors, clock), business(1), business(2)
@@ -153,7 +153,7 @@ def test_the_newest_entries_of_all_logs_share_one_budget(monkeypatch: pytest.Mon
     assert first.read(0, 1) is None, "and what is not is read from the store"
 
 
-def test_room_is_made_in_the_logs_that_were_extended_longest_ago() -> None:
+def test_logs_that_were_extended_longest_ago_make_room_first() -> None:
     logs = [RecentEntries(1 << 20) for _ in range(4)]
     for used, log in enumerate((logs[2], logs[0], logs[3], logs[1]), 1):
         log.used = used
@@ -167,7 +167,7 @@ def test_room_is_made_in_the_logs_that_were_extended_longest_ago() -> None:
     assert logs[2].read(14, 1) is None
 
 
-def test_a_removed_replica_is_not_kept_for_its_orders() -> None:
+def test_a_removed_replica_is_not_kept_in_memory_by_its_orders() -> None:
     logs = ReplicatedLogs()
     (one,) = _publish_businesses(logs, 1)
     group = cast(CommandGroup, SimpleNamespace(log_changed=set()))
@@ -195,7 +195,7 @@ def test_a_removed_replica_is_not_kept_for_its_orders() -> None:
         (200, True, (32 << 20) // 200),
     ],
 )
-def test_answers_to_a_follower_that_comes_back_share_one_budget(count: int, is_bulk: bool, frame: int) -> None:
+def test_answers_to_a_returning_follower_share_one_budget(count: int, is_bulk: bool, frame: int) -> None:
     logs = ReplicatedLogs()
     found = _publish_businesses(logs, count)
     for one in found:

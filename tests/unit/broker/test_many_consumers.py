@@ -1,4 +1,4 @@
-"""A status of a business with very many consumers or half messages is as long as a message may be."""
+"""The status of a business with very many consumers or half messages is no longer than a message may be."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _without_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_without_batches")
-def test_the_oldest_half_messages_are_named_and_all_are_counted() -> None:
+def test_the_oldest_half_messages_are_listed_and_all_are_counted() -> None:
     (entry,) = status_of(business_of(MANY)).businesses
 
     assert [half.batch_no for half in entry.halves] == list(range(1, NAMED_MAX + 1))
@@ -81,7 +81,7 @@ def test_the_oldest_half_messages_are_named_and_all_are_counted() -> None:
 
 
 @pytest.mark.usefixtures("_without_batches")
-def test_consumers_that_need_an_operator_are_named() -> None:
+def test_consumers_that_need_an_operator_are_listed() -> None:
     business = business_of(MANY)
     away = f"{LONG}{7:06d}"
     business.consumers[away] = replace(business.consumers[away], token=0)
@@ -99,7 +99,7 @@ def test_consumers_that_need_an_operator_are_named() -> None:
 
 
 @pytest.mark.usefixtures("_without_batches")
-def test_all_businesses_share_what_one_answer_holds() -> None:
+def test_all_businesses_share_the_room_of_one_answer() -> None:
     few = business_of(3, "few")
     status = status_of(*(business_of(2 * NAMED_MAX, f"b{n}") for n in range(12)), few)
 
@@ -108,7 +108,7 @@ def test_all_businesses_share_what_one_answer_holds() -> None:
     assert status.ByteSize() < MESSAGE_BYTES_MAX / 2
 
 
-def test_what_there_is_little_of_is_named_whole() -> None:
+def test_short_lists_are_complete() -> None:
     few = business_of(3)
     assert EntrySelection().select_halves(few.committed.halves) == list(few.committed.halves)
     assert EntrySelection().select_consumers(list(few.consumers.values())) == list(few.consumers.values())

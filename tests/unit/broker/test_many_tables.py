@@ -1,4 +1,4 @@
-"""A status of a business with very many tables: as long as a message may be, and nothing is left out of it silently."""
+"""The status of a business with very many tables fits into a message, and leaves out nothing silently."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def numbers(found: list[broker_pb2.TableStatus]) -> list[int]:
     return [table.table_id for table in found]
 
 
-def test_the_first_are_shown_and_those_that_are_mentioned(large: Business) -> None:
+def test_the_first_tables_and_the_mentioned_ones_are_listed(large: Business) -> None:
     named = {150_000, 199_999, 3, 999_999}
 
     found = TableSelection(reported={"main": named}).describe(large)
@@ -56,11 +56,11 @@ def test_the_first_are_shown_and_those_that_are_mentioned(large: Business) -> No
     )
 
 
-def test_of_few_tables_all_are_shown() -> None:
+def test_few_tables_are_all_listed() -> None:
     assert numbers(TableSelection(reported={"main": {2}}).describe(business_of(3))) == [1, 2, 3]
 
 
-def test_all_businesses_share_what_one_answer_holds() -> None:
+def test_all_businesses_share_the_room_of_one_answer() -> None:
     tables = TableSelection(most=10)
 
     assert [numbers(tables.describe(business_of(7, name))) for name in ("one", "two", "three")] == [
@@ -70,7 +70,7 @@ def test_all_businesses_share_what_one_answer_holds() -> None:
     ]
 
 
-def test_an_older_client_gets_what_a_message_holds(large: Business) -> None:
+def test_an_older_client_gets_as_much_as_a_message_holds(large: Business) -> None:
     found = requested_tables(broker_pb2.StatusRequest()).describe(large)
     assert len(found) == ANSWER_TABLES_MAX
     assert broker_pb2.BusinessStatus(tables=found).ByteSize() < ANSWER_BYTES_MAX
@@ -80,7 +80,7 @@ def test_an_older_client_gets_what_a_message_holds(large: Business) -> None:
     assert 0.9 * ANSWER_BYTES_MAX < broker_pb2.BusinessStatus(tables=found).ByteSize() < MESSAGE_BYTES_MAX / 2
 
 
-def test_tables_are_found_by_name_however_many_there_are(large: Business) -> None:
+def test_tables_are_found_by_name_however_many_exist(large: Business) -> None:
     request = broker_pb2.StatusRequest(
         tables_max=10, tables=["TABLE_199999", "shop.table_7", "other.table_8", "table_9.", "no_table"]
     )
@@ -89,7 +89,7 @@ def test_tables_are_found_by_name_however_many_there_are(large: Business) -> Non
 
 
 class FakeAdminClient(AdminClient):
-    """An Admin service that has this business, and notes how large its answers are."""
+    """A client of an Admin service with this business, which records the size of its answers."""
 
     def __init__(self, business: Business, *, is_older: bool = False) -> None:
         self.business, self.is_older = business, is_older
@@ -121,7 +121,7 @@ def test_a_client_that_needs_every_table_gets_them_in_pages(large: Business) -> 
     assert len(admin.status("main").businesses[0].tables) == SHOWN_MAX
 
 
-def test_few_tables_come_with_one_answer_and_an_older_broker_sends_all_at_once() -> None:
+def test_few_tables_are_in_one_answer_and_an_older_broker_sends_all_at_once() -> None:
     for admin in (FakeAdminClient(business_of(3)), FakeAdminClient(business_of(30_000), is_older=True)):
         assert list(every_name(admin)) == [f"Table_{n}" for n in sorted(admin.business.tables)]
         assert len(admin.sizes) == 1

@@ -1,4 +1,4 @@
-"""Which broker matches: work that is spread over the brokers, whatever the subspaces and the clusters are."""
+"""Distribution of the matching work over the brokers, for any subspaces and clusters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from venus.network.skipcloud.views import Neighbour
 TABLE = "main/1"
 SHAPE = CloudShape.of(16)
 TARGETS = [SHAPE.identifier(number) for number in range(SHAPE.clusters)]
-#: Brokers come and go: clusters differ by one or two brokers.
+#: Brokers join and leave: clusters differ by one or two brokers.
 SIZES = (5, 4, 4, 3)
 
 
@@ -53,7 +53,7 @@ def max_to_mean(placed: dict[Place, PlacedSubspace]) -> float:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_subspaces_move_until_the_brokers_have_equally_much_work(seed: int) -> None:
+def test_subspaces_move_until_the_brokers_have_equal_work(seed: int) -> None:
     chance, members = random.Random(seed), clusters()
     placed = {}
     for number in range(64):
@@ -71,7 +71,7 @@ def test_subspaces_move_until_the_brokers_have_equally_much_work(seed: int) -> N
     assert max_to_mean(placed) <= max(EVEN + 0.1, largest / min(SIZES) * sum(SIZES) / total)
 
 
-def test_nothing_moves_without_work_or_to_a_cluster_that_is_not_known() -> None:
+def test_no_subspace_moves_without_work_or_to_an_unknown_cluster() -> None:
     first, second = TARGETS[:2]
     idle = {(TABLE, str(n)): PlacedSubspace(work=0.0, at=first, other=second) for n in range(9)}
     assert plan_placements(idle, clusters()) == {}
@@ -80,7 +80,7 @@ def test_nothing_moves_without_work_or_to_a_cluster_that_is_not_known() -> None:
     assert plan_placements(busy, {first: ["a:1"], second: ["a:1"]}) == {}, "both identifiers are of one cluster"
 
 
-def test_the_least_loaded_candidate_is_asked_and_one_that_is_suspended_is_not() -> None:
+def test_the_least_loaded_candidate_is_asked_and_a_suspended_one_is_not() -> None:
     candidates = Candidates()
     candidates.members[TARGETS[0]] = ["a:1", "b:1"]
     candidates["a:1"].load = LOAD_STEP
@@ -92,7 +92,7 @@ def test_the_least_loaded_candidate_is_asked_and_one_that_is_suspended_is_not() 
 
 
 def test_a_candidate_that_was_busy_once_is_asked_again() -> None:
-    """It reports its load with an answer only."""
+    """It reports its load only with an answer."""
     candidates = Candidates()
     candidates.members[TARGETS[0]] = ["a:1", "b:1"]
     candidates["a:1"].load, candidates["a:1"].heard_at = 8 * LOAD_STEP, 100.0
@@ -141,8 +141,8 @@ class SixteenOthers:
 
 
 @pytest.mark.parametrize("table", ["main/5", "main/6"])
-def test_skewed_interests_are_matched_by_all_brokers_alike(table: str) -> None:
-    """The names are such that most subspaces are hashed to one cluster: 1.8 and 2.0 times the mean."""
+def test_skewed_interests_are_spread_evenly_over_all_brokers(table: str) -> None:
+    """With these names most subspaces are hashed to one cluster: it had 1.8 and 2.0 times the mean."""
     interests, others = crowded_interests(2000), SixteenOthers()
     matching = RemoteMatching(
         SHAPE,

@@ -1,4 +1,4 @@
-"""Where a set may stand, what it mirrors there, and how far it is behind: without a broker."""
+"""The position of a set in the topology, the tables it mirrors there, and its lag, tested without a broker."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def upstream_status(**fields: object) -> broker_pb2.NetworkStatus:
         (upstream_status(tier="of a later version"), (), ""),
     ],
 )
-def test_a_set_stands_below_the_level_above(
-    network: broker_pb2.NetworkStatus, known: tuple[str, ...], says: str
-) -> None:
+def test_a_set_is_below_the_level_above(network: broker_pb2.NetworkStatus, known: tuple[str, ...], says: str) -> None:
     found = explain_refusal(HERE, network, known)
 
     assert says in found
@@ -71,7 +69,7 @@ def test_core_sets_mirror_core_sets() -> None:
     assert explain_refusal(here, upstream_status(level=1), ()) != ""
 
 
-def test_labels_that_the_set_above_does_not_get() -> None:
+def test_labels_that_the_set_above_lacks_are_refused() -> None:
     wanting = replace(HERE, labels=frozenset({"eu", "us"}))
 
     assert find_missing_labels(wanting, upstream_status()) == []
@@ -91,7 +89,7 @@ def test_the_path_grows_by_one() -> None:
     assert path_of(HERE, upstream_status(path=[])) == ["t", "eu"]
 
 
-def test_what_labels_choose() -> None:
+def test_labels_select_tables() -> None:
     labels = {"eu": ["orders", "business:crm"], "us": ["app.orders", "Items"], "crm": ["business:crm"]}
 
     assert select_tables(labels, [], "main") == ()
@@ -104,7 +102,7 @@ def test_what_labels_choose() -> None:
     ]
 
 
-def test_tables_by_name() -> None:
+def test_tables_are_found_by_name() -> None:
     assert is_labelled(["orders"], "APP", "ORDERS")
     assert is_labelled(["app.Orders"], "APP", "ORDERS")
     assert not is_labelled(["b.orders"], "app", "orders")
@@ -127,7 +125,7 @@ def body(*tables: tuple[int, int, int]) -> bytes:
     return message.SerializeToString()
 
 
-def test_a_batch_is_cut_down_to_some_tables_at_the_same_sequences() -> None:
+def test_a_batch_is_reduced_to_some_tables_with_the_same_sequences() -> None:
     whole = body((1, 0, 2), (2, 0, 3), (3, 1, 1), (1, 0, 4), (2, 0, 5))
 
     found = change_pb2.BatchBody.FromString(OpenBatch(whole).reduce(WantedPart(frozenset({1}))).body)
@@ -138,7 +136,7 @@ def test_a_batch_is_cut_down_to_some_tables_at_the_same_sequences() -> None:
     assert not any(t.rows for t in found.tables if t.kind == 4)
 
 
-def test_a_batch_of_which_all_is_wanted_is_the_same_bytes() -> None:
+def test_a_batch_without_other_tables_keeps_its_bytes() -> None:
     whole = body((1, 0, 2), (2, 0, 3))
 
     assert OpenBatch(whole).reduce(WantedPart(frozenset({1, 2, 3}))).body is whole
@@ -152,19 +150,19 @@ def test_a_batch_of_which_all_is_wanted_is_the_same_bytes() -> None:
     [
         ("the labels have changed", (3, 10), ("main/eu",), True),
         ("the labels have changed", (3, 9), ("main/eu",), True),
-        ("the labels have changed", (3, 11), ("main/eu",), False),  # every reader is below it
-        ("the labels have changed", (4, 2), ("main/eu",), False),  # another history: they have diverged
+        ("the labels have changed", (3, 11), ("main/eu",), False),  # every reader is below the cut
+        ("the labels have changed", (4, 2), ("main/eu",), False),  # another history: the readers have diverged
         ("the labels have changed", (3, 10), (), False),
         ("", (3, 10), ("main/eu",), False),
     ],
 )
-def test_what_is_wanted_otherwise_waits_for_a_cut_behind_every_consumer(
+def test_changed_options_wait_for_a_cut_after_every_consumer(
     changed: str, cut: tuple[int, int], groups: tuple[str, ...], waits: bool
 ) -> None:
     assert bool(explain_late_cut(changed, cut, (3, 10), groups)) is waits
 
 
-def test_lag_counts_from_when_it_was_seen_above() -> None:
+def test_lag_is_measured_from_the_sight_of_an_offset_above() -> None:
     lag = UpstreamLag()
     lag.record_end(10, 1.0)
     lag.record_end(20, 2.0)
@@ -175,17 +173,17 @@ def test_lag_counts_from_when_it_was_seen_above() -> None:
     assert (lag.milliseconds(20, 4.0), lag.offsets(20)) == (0, 0)
 
 
-def test_what_is_above_no_more_is_no_lag() -> None:
+def test_an_offset_that_vanished_above_is_no_lag() -> None:
     lag = UpstreamLag()
     lag.record_end(10, 1.0)
     lag.record_end(80, 2.0)
-    lag.record_end(65, 9.0)  # the home was set back to a backup, or another set is pulled from
+    lag.record_end(65, 9.0)  # the home was restored from a backup, or another set is the upstream
 
     assert lag.milliseconds(60, 10.0) == 1000
     assert (lag.milliseconds(65, 100.0), lag.offsets(65)) == (0, 0)
 
 
-def test_a_batch_that_took_the_place_of_another_is_not_taken_for_it() -> None:
+def test_a_batch_that_replaced_another_is_not_taken_as_the_same() -> None:
     cut, business, ids = (
         ReducedBatchCache(),
         Business(1, "main", ReviewSchedule(first_s=1.0)),

@@ -1,4 +1,4 @@
-"""A batch that several sets judge is decoded once, whatever else is asked for meanwhile; within a limit."""
+"""A batch that several sets need is decoded once, whatever else is requested meanwhile, within a memory limit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BUSINESS = Business(1, "main", ReviewSchedule(first_s=1.0))
 
 @pytest.fixture
 def decoded_batches(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Return the batches that were decoded, in order."""
+    """Record the decoded batches in order."""
     found: list[bytes] = []
     begin = OpenBatch.__init__
 
@@ -87,24 +87,24 @@ def place(number: int, whole: bytes) -> QueuedBatch:
 PARTS = [wanted_part(f"region = '{region}' and amount > {n}") for region in ("EU", "US", "eu") for n in (5, 50)]
 
 
-def test_it_is_opened_once_for_all_and_each_gets_its_own(decoded_batches: list[bytes]) -> None:
+def test_a_batch_is_decoded_once_and_each_set_gets_its_part(decoded_batches: list[bytes]) -> None:
     cut, wholes = ReducedBatchCache(), [body(n) for n in range(1, 20)]
     found = [cut.body(BUSINESS, place(n, whole), whole, one)[1] for n, whole in enumerate(wholes, 1) for one in PARTS]
-    # the first is opened twice: the others were still unknown
+    # the first batch is decoded twice, before the other sets were known
     assert len(decoded_batches) == len(wholes) + 1
     assert found == [OpenBatch(whole).reduce(one).body for whole in wholes for one in PARTS]
 
 
-def test_it_is_made_once_for_all_that_want_the_same_of_it() -> None:
+def test_a_part_is_built_once_for_all_sets_with_the_same_options() -> None:
     cut, whole = ReducedBatchCache(), body(1)
-    cut.body(BUSINESS, place(1, whole), whole, PARTS[0])  # the others are still unknown
+    cut.body(BUSINESS, place(1, whole), whole, PARTS[0])  # before the other sets were known
     found = [cut.body(BUSINESS, place(1, whole), whole, one) for one in PARTS[1:] * 2]
     assert len({id(made) for _, made in found}) == len({made for _, made in found}) < len(PARTS) - 1
     assert all(digest == xxhash.xxh3_64_intdigest(made) for digest, made in found)
     assert cut.open_nbytes > OPEN_BYTES + OPEN_PRICE * len(whole), "what was made counts"
 
 
-def test_another_batch_at_the_same_index_is_opened_itself(decoded_batches: list[bytes]) -> None:
+def test_another_batch_at_the_same_index_is_decoded_itself(decoded_batches: list[bytes]) -> None:
     cut, one, other = ReducedBatchCache(), body(1), body(9)
     for whole in (one, other):
         here = replace(place(1, whole), base_offset=4)
@@ -112,7 +112,7 @@ def test_another_batch_at_the_same_index_is_opened_itself(decoded_batches: list[
         assert found == [OpenBatch(whole).reduce(part).body for part in PARTS]
 
 
-def test_a_single_set_keeps_nothing_open_and_no_more_is_kept_than_allowed(decoded_batches: list[bytes]) -> None:
+def test_a_single_set_keeps_no_batch_and_the_cache_is_limited(decoded_batches: list[bytes]) -> None:
     wholes = [body(n) for n in range(1, 10)]
     two = 2 * (OPEN_BYTES + OPEN_PRICE * len(wholes[0]) + ENTRY_BYTES) + 20
     cut = ReducedBatchCache(open_bytes_max=two)
@@ -132,9 +132,9 @@ def test_a_single_set_keeps_nothing_open_and_no_more_is_kept_than_allowed(decode
 
 
 def _memory_behind(cut: ReducedBatchCache, parts: list[WantedPart], batches: int) -> int:
-    """Return how much memory is kept behind so many small batches."""
+    """Return the memory that remains used after this many small batches."""
     wholes = [body(1 + n % 10) for n in range(batches)]
-    cut.body(BUSINESS, place(10**6, wholes[0]), wholes[0], PARTS[0])  # what is made once
+    cut.body(BUSINESS, place(10**6, wholes[0]), wholes[0], PARTS[0])  # allocations that happen once
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for n, whole in enumerate(wholes, 1):
@@ -146,10 +146,10 @@ def _memory_behind(cut: ReducedBatchCache, parts: list[WantedPart], batches: int
 
 
 @pytest.mark.full
-def test_small_batches_that_were_cut_take_no_more_memory_than_large_ones() -> None:
+def test_small_cached_parts_take_no_more_memory_than_large_ones() -> None:
     assert _memory_behind(ReducedBatchCache(1 << 20, 1 << 20), PARTS[:1], 6000) < 3 << 19
 
 
 @pytest.mark.full
-def test_small_batches_that_are_kept_open_take_no_more_memory_than_large_ones() -> None:
+def test_small_decoded_batches_take_no_more_memory_than_large_ones() -> None:
     assert _memory_behind(ReducedBatchCache(1 << 20, 1 << 20), PARTS[:3], 1000) < 3 << 19

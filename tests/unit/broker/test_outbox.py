@@ -1,4 +1,4 @@
-"""The frames to a producer, put together."""
+"""Coalescing of the frames to a producer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from venus.broker.service.producer_stream import ProducerOutbox
 from venus.wire import broker_pb2
 
 
-def test_of_two_commits_the_one_that_reaches_further_is_reported_in_either_order() -> None:
-    """A cut is committed, and one of its first half messages is decided once more, for a review: both at once."""
+def test_of_two_commits_the_one_with_the_later_batch_is_reported_in_either_order() -> None:
+    """A cut is committed, and at the same time one of its first half messages is decided again for a review."""
 
     async def notify(*batch_nos: int) -> list[int]:
         outbox = ProducerOutbox(broker_pb2.InitAck())

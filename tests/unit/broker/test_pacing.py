@@ -1,4 +1,4 @@
-"""Large work in the broker's threads holds back for small commits: shorter steps and groups, and the scrub waits."""
+"""Large work in the broker's threads makes room for small commits: shorter steps and groups, and the scrub waits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KIB = 1 << 10
 
 
 def paused_precedence() -> Precedence:
-    """Return one whose small commits have been late for a while."""
+    """Return a precedence whose small commits have been late for a while."""
     precedence = Precedence(0.001)
     precedence.on_arrival("small", 100, NOW)
     precedence.share = SHARE_MOST
@@ -51,7 +51,7 @@ def make_pacing(precedence: Precedence, pauses: list[float]) -> MaterialiserPaci
     return MaterialiserPacing(store, precedence, monotonic=lambda: NOW, pause=pause)
 
 
-def test_a_turn_is_followed_by_its_rest() -> None:
+def test_a_turn_is_followed_by_its_pause() -> None:
     pauses: list[float] = []
     make_pacing(paused_precedence(), pauses).pause_after(NOW - 0.01)
     assert pauses == [pytest.approx(0.01 * SHARE_MOST)]
@@ -59,13 +59,13 @@ def test_a_turn_is_followed_by_its_rest() -> None:
     assert len(pauses) == 1
 
 
-def test_steps_are_shorter_while_large_work_rests() -> None:
+def test_steps_are_shorter_while_large_work_pauses() -> None:
     assert make_pacing(Precedence(0.001), []).step_bytes() == STEP_BYTES_MAX
     assert STEP_BYTES_LEAST <= make_pacing(paused_precedence(), []).step_bytes() < STEP_BYTES_MAX / 4
 
 
 def take_bytes(precedence: Precedence) -> int:
-    """Let two businesses flood a commit thread; return how many bytes it takes at once."""
+    """Let two businesses flood a commit thread; return the number of bytes that it takes at once."""
     store: Any = None
     thread = CommitThread(
         store,
@@ -86,12 +86,12 @@ def take_bytes(precedence: Precedence) -> int:
     return sum(command.nbytes for command in commands)
 
 
-def test_groups_are_shorter_while_large_work_rests() -> None:
+def test_groups_are_shorter_while_large_work_pauses() -> None:
     assert take_bytes(Precedence(0.001)) >= SHARED_GROUP_BYTES[1]
     assert RESTING_GROUP_BYTES <= take_bytes(paused_precedence()) < SHARED_GROUP_BYTES[1] / 4
 
 
-def test_steps_of_the_full_data_and_the_scrub_heed_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_of_the_full_data_and_the_scrub_pause_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[bool] = set()
     asked: list[int] = []
 
@@ -129,7 +129,7 @@ class FollowerLog(StandaloneLog):
 
 @dataclass
 class Follower:
-    """A replica that catches up, with 100 KiB that are not in the full data; its buffer holds `buffer` bytes."""
+    """A replica that catches up, with 100 KiB that are not in the full data; its buffer has `buffer` bytes."""
 
     folder: Path
     buffer: int = 1 << 20
@@ -161,7 +161,7 @@ class Follower:
 
 
 @pytest.mark.parametrize("act", [Follower.be_in_sync, Follower.let_time_pass, Follower.wait_for_snapshot])
-def test_the_full_data_rests_while_a_replica_catches_up_and_not_forever(
+def test_the_full_data_pauses_while_a_replica_catches_up_but_not_forever(
     act: Callable[[Follower], None], tmp_path: Path
 ) -> None:
     follower = Follower(tmp_path)
@@ -171,7 +171,7 @@ def test_the_full_data_rests_while_a_replica_catches_up_and_not_forever(
     follower.engine.stop()
 
 
-def test_the_full_data_of_a_replica_that_catches_up_is_behind_by_some_buffers_at_most(tmp_path: Path) -> None:
+def test_the_full_data_of_a_replica_that_catches_up_lags_by_a_few_buffers_at_most(tmp_path: Path) -> None:
     follower = Follower(tmp_path, buffer=20 * KIB)
     business, most = follower.business, CATCH_UP_REST_BUFFERS * 20 * KIB
     assert business.nbytes > most
@@ -180,10 +180,10 @@ def test_the_full_data_of_a_replica_that_catches_up_is_behind_by_some_buffers_at
 
 
 @pytest.mark.parametrize(("nbytes", "busy"), [(10 * KIB, False), (100 * KIB, True)])
-def test_the_scrub_waits_behind_a_large_step_although_nothing_more_waits(
+def test_the_scrub_waits_after_a_large_step_although_no_more_work_waits(
     nbytes: int, busy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under load the full data has caught up at the end of nearly every round, and the next one comes at once."""
+    """Under load the full data has caught up at the end of nearly every round, and the next one begins at once."""
     behind_rows: set[bool] = set()
     engine = engines.make(tmp_path)
 
@@ -207,8 +207,8 @@ def test_the_scrub_waits_behind_a_large_step_although_nothing_more_waits(
 
 
 @pytest.mark.parametrize("every_s", [0.01, 0.5])
-def test_the_scrub_takes_a_small_part_of_the_time_however_often_the_thread_wakes(every_s: float) -> None:
-    """Each commit of a watched table ends a round, and in each the scrub looked up 2,000 rows."""
+def test_the_scrub_takes_little_time_however_often_the_thread_wakes(every_s: float) -> None:
+    """Each commit of a table with subscriptions ends a round, in each of which the scrub looked up 2,000 rows."""
     now, took = [NOW], [0.0]
 
     def step(*, busy: bool) -> bool:

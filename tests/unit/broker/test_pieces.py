@@ -1,4 +1,4 @@
-"""A frame of a producer is cut before it goes to the disk, into smaller pieces while small senders wait."""
+"""A producer's frame is split before it is written to the disk, into smaller pieces while small senders wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HALF_BYTES = 100 << 10
 
 
 def sizes(precedence: Precedence) -> list[int]:
-    """Return how many of sixteen half messages go together."""
+    """Return how many of sixteen half messages are in each piece."""
     core = SimpleNamespace(precedence=precedence)
     traffic = Traffic(cast("Any", core), BrokerSettings(), monotonic=lambda: NOW)
     frame = [ShippedHalf(batch_no=n, digest=n, body=bytes(HALF_BYTES)) for n in range(1, 17)]
@@ -28,8 +28,8 @@ def test_a_frame_is_one_piece_without_small_senders() -> None:
     assert sizes(Precedence(0.05)) == [16]
 
 
-def test_a_piece_is_small_while_small_commits_are_there() -> None:
-    """A piece is never divided again: a row waited for the whole frame that was on its way to the disk, 1 MiB."""
+def test_pieces_are_small_while_small_commits_wait() -> None:
+    """A piece is never divided again: otherwise a row would wait for a whole frame of 1 MiB on its way to the disk."""
     precedence = Precedence(0.05)
     precedence.on_arrival("trickle", 100, NOW)
     assert sizes(precedence) == [BESIDE_BYTES // HALF_BYTES] * 8

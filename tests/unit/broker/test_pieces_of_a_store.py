@@ -1,4 +1,4 @@
-"""What is read of a store in pieces fits into a message, however different rows and entries are in size."""
+"""Pieces that are read from a store fit into a message, however different the sizes of rows and entries are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMALL, LARGE, LARGE_BYTES = 130, 64, 300_000
 
 
 def store_at(path: Path, family: str) -> Store:
-    """Return a store with small values, and large ones behind them: 64 of these are more than a message holds."""
+    """Return a store with small values before large ones, 64 of which are more than a message holds."""
     assert LARGE * LARGE_BYTES > REPLICA_BYTES_MAX > MESSAGE_BYTES_MAX
     store = Store(path / "db")
     batch = store.batch()
@@ -25,7 +25,7 @@ def store_at(path: Path, family: str) -> Store:
 
 
 def test_large_rows_behind_small_ones_are_read_in_parts(tmp_path: Path) -> None:
-    """A table of documents of which the first are empty: its chunk was too large to be sent, each time it was read."""
+    """In a table of documents whose first ones are empty, the chunk was too large to be sent, each time."""
     store = store_at(tmp_path, keys.ROW)
     end = store.find_before(keys.ROW, keys.log_key(2, 0))
     assert end is not None
@@ -40,7 +40,7 @@ def test_large_rows_behind_small_ones_are_read_in_parts(tmp_path: Path) -> None:
 
 
 def test_large_entries_behind_small_ones_are_copied_in_parts(tmp_path: Path) -> None:
-    """Small commits, and a large cut behind them: the piece was too large, so the replica was never installed."""
+    """After small commits, the piece of a large cut was too large, so the replica was never installed."""
     store = store_at(tmp_path, keys.RLOG)
     stop = keys.log_key(1, SMALL + LARGE)
     copy = BusinessCopy(name="copy", path=tmp_path, store=store, number=1, log_stop=stop, records_expected=0)

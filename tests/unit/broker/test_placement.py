@@ -1,4 +1,4 @@
-"""Placement of replicas: where new ones go, which ones are replaced, and which ones move for balance."""
+"""Placement of replicas: positions of new ones, replacement, and moves for balance."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_draining_broker_gets_no_replica() -> None:
     assert set(view.choose_replicas("shop", ("a",), (), 3)) == {"b", "d"}
 
 
-def test_replicas_go_to_the_brokers_that_have_few() -> None:
+def test_replicas_are_placed_on_the_brokers_with_the_fewest() -> None:
     records = [record("ab", name=f"x{n}") for n in range(4)]
     for n in range(10):
         assert ClusterView([A, B, C], records).choose_replicas(f"y{n}", ("a",), (), 1) == ["c"]
@@ -105,14 +105,14 @@ def test_the_site_of_a_broker_that_is_away_is_remembered() -> None:
 
 
 def find_move(me: str, records: Sequence[Leadership], brokers: Sequence[LiveBroker]) -> Leadership | None:
-    """Return the move of a broker once the imbalance has lasted; nothing moves before."""
+    """Return the move of a broker once the imbalance has lasted; check that nothing moves before."""
     balancer, known = ReplicaBalancer(me), {one.business: one for one in records}
     for now in (0.0, UNEVEN_S - 1.0):
         assert balancer.next_record(known, ClusterView(brokers, records), now) is None
     return balancer.next_record(known, ClusterView(brokers, records), UNEVEN_S)
 
 
-def test_a_replica_moves_to_a_broker_that_has_hardly_any_once_that_has_lasted() -> None:
+def test_a_replica_moves_to_a_nearly_empty_broker_after_a_while() -> None:
     records = [record("a", name="only a"), *(record("ab", name=f"x{n}") for n in range(6))]
     moved = find_move("a", records, (A, B, C))
     assert moved is not None
@@ -135,7 +135,7 @@ def test_a_broker_with_a_fair_share_gets_no_more() -> None:
     assert find_move("c", records, (A, B, C)) is None
 
 
-def test_no_replica_moves_to_a_site_that_has_one() -> None:
+def test_no_replica_moves_to_an_occupied_site() -> None:
     east, west = replace(A, site="east"), replace(B, site="west")
     records = [record("ba", name=f"x{n}") for n in range(6)]
     assert find_move("b", records, (east, west, replace(C, site="west"))) is None

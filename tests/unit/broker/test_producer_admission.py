@@ -16,7 +16,7 @@ WAIT_S = 60.0
 
 
 class LeaderlessGate(StandaloneGate):
-    """Lets producers in, but for one business: that has no leader for now."""
+    """Gate that admits producers of all businesses but one, which has no leader for now."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -40,7 +40,7 @@ def ingest_with(gate: LeaderlessGate) -> IngestService:
     return IngestService(core, nothing, status, traffic=nothing, patience_s=1.0, gate=gate)
 
 
-def test_a_business_without_a_leader_keeps_no_other_producer_out() -> None:
+def test_a_business_without_a_leader_blocks_no_other_producer() -> None:
     async def exercise() -> list[str]:
         gate = LeaderlessGate()
         ingest, context = ingest_with(gate), SimpleNamespace()
@@ -57,8 +57,8 @@ def test_a_business_without_a_leader_keeps_no_other_producer_out() -> None:
         await asyncio.gather(*stuck, return_exceptions=True)
         del each
         stuck.clear()
-        await asyncio.sleep(0)  # the loop holds what woke this turn of it,
-        gc.collect()  # and a cancelled task the frames that it ended in
+        await asyncio.sleep(0)  # the loop keeps the callback of this iteration,
+        gc.collect()  # and a cancelled task keeps the frames in which it ended
         assert not list(ingest._admission_locks), "no business leaves one behind"
         return gate.asked
 

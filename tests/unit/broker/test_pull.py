@@ -1,4 +1,4 @@
-"""What a pull takes for what is here, and what it does about a set above that has other rows."""
+"""A pull's view of the local queue, and its reaction to a set above that has other rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from venus.errors import OtherRows
 
 
 class PulledBusiness:
-    """A business whose queue grows; it is pulled from one of two sets."""
+    """A business whose queue grows, with one of two sets as its upstream."""
 
     def __init__(self) -> None:
         self.now, self.end, self.woken = 100.0, 10, 0
@@ -41,7 +41,7 @@ class PulledBusiness:
         self.woken += 1
 
 
-def test_a_queue_above_is_compared_with_what_is_here_now_and_its_end_with_what_was_a_moment_ago() -> None:
+def test_the_upstreams_queue_is_compared_with_the_current_one_and_its_end_with_a_recent_one() -> None:
     pulled = PulledBusiness()
     assert pulled.pull.local_position() == LocalPosition(end=10, epoch=7, next=10)
     pulled.now, pulled.end = pulled.now + ON_THE_WAY_S / 2, 90
@@ -50,7 +50,7 @@ def test_a_queue_above_is_compared_with_what_is_here_now_and_its_end_with_what_w
     assert pulled.pull.local_position() == LocalPosition(end=90, epoch=7, next=90)
 
 
-def test_a_set_with_other_rows_is_left_for_one_that_may_have_them() -> None:
+def test_an_upstream_with_other_rows_is_left_for_one_that_may_have_them() -> None:
     pulled = PulledBusiness()
     pull, found = pulled.pull, []
     for _ in range(8):

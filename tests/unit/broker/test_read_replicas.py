@@ -1,4 +1,4 @@
-"""The stream of a group whose increments are read from replicas: when it ends, and what that says of brokers."""
+"""The stream of a group that reads increments from replicas: when it ends, and the effect on the broker's health."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def broker(name: str, **more: Any) -> LiveBroker:
 
 
 class Leader:
-    """The parts of a broker that a stream without full data uses; it has no increment to send."""
+    """The methods of a broker that a stream without full data calls; it has no increment to send."""
 
     def __init__(self, *found: LiveBroker) -> None:
         self.found, self.fill = list(found), (1, 0)
@@ -71,7 +71,7 @@ class Client:
 
 
 def serve(leader: Leader, change: Callable[[], None], seconds: float = WAIT_S) -> tuple[list[str], VenusError | None]:
-    """Return the replicas that a stream is given, and the error that ends it after a change; None = none did."""
+    """Return the replicas that a stream is given, and the error that ends it after a change; None if it continues."""
 
     async def run() -> VenusError | None:
         bridge = LoopBridge(asyncio.get_running_loop())
@@ -106,7 +106,7 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_replica_that_leaves_ends_the_stream_and_no_broker_counts_as_away() -> None:
-    """With one address and `further` the whole set counted as away for a minute."""
+    """With one address and `further`, the whole set counted as away for a minute."""
     leader = Leader(broker("b"), broker("c"))
     given, error = serve(leader, lambda: leader.found.remove(broker("c")))
     assert given == ["b:1", "c:1"]
@@ -116,7 +116,7 @@ def test_a_replica_that_leaves_ends_the_stream_and_no_broker_counts_as_away() ->
 
 
 def places_after(error: VenusError) -> int:
-    """Return how many sets are nearer than the one that a client with one address and `further` uses afterwards."""
+    """Return how many nearer sets a client with one address and `further` skips afterwards."""
     brokers = BrokerSelector((OWN,), ("other:1",))
     connection = object.__new__(BrokerConnection)
     connection._brokers, connection.address = brokers, OWN
@@ -124,8 +124,8 @@ def places_after(error: VenusError) -> int:
     return brokers.place
 
 
-def test_a_replica_that_drains_or_is_degraded_is_not_given_and_moves_no_reader() -> None:
-    """A lane that flapped at one replica made all readers of the business connect again."""
+def test_a_draining_or_degraded_replica_is_not_offered_and_moves_no_reader() -> None:
+    """A flapping lane of one replica made all readers of the business reconnect."""
     leader = Leader(broker("b"), broker("c"), broker("d", draining=True), broker("e", unhealthy="lane 4 is degraded"))
 
     def flap() -> None:
@@ -134,7 +134,7 @@ def test_a_replica_that_drains_or_is_degraded_is_not_given_and_moves_no_reader()
     assert serve(leader, flap, seconds=0.2) == (["b:1", "c:1"], None)
 
 
-def test_a_stream_that_sends_nothing_ends_when_the_full_data_is_taken_again() -> None:
+def test_a_stream_without_increments_ends_when_the_full_data_is_taken_again() -> None:
     leader = Leader(broker("b"))
 
     def fill_again() -> None:
@@ -144,7 +144,7 @@ def test_a_stream_that_sends_nothing_ends_when_the_full_data_is_taken_again() ->
     assert "takes the full data again" in str(error)
 
 
-def test_a_site_that_a_client_refuses_is_left_empty() -> None:
+def test_a_site_that_a_client_refuses_is_omitted() -> None:
     leader = Leader(broker("b", site=OLD_SITE), broker("c", site="paris"), broker("d", site=" paris"))
     assert serve(leader, lambda: None, seconds=0.0) == (["b:1", "c:1", "d:1"], None)
 
@@ -160,7 +160,7 @@ def test_a_stream_ends_when_another_replica_can_be_read(monkeypatch: pytest.Monk
     assert error.leader == OWN
 
 
-def test_a_replica_that_was_not_given_must_stay_for_a_while() -> None:
+def test_a_replica_that_was_not_offered_must_stay_for_a_while() -> None:
     watch, others = ReplicaWatch([broker("b")]), [broker("b"), broker("c")]
     assert watch.find_change(others, 0.0) == ""
     assert watch.find_change([broker("b"), broker("c", draining=True)], OTHERS_AFTER_S - 1) == ""

@@ -1,4 +1,4 @@
-"""A probe is answered at once from what was seen lately, and never from what was seen long ago."""
+"""A health probe is answered at once from a recent check, and never from an old one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from venus.broker.service.http import FRESH_S, HealthCache, HealthResult
 
 
 class ScriptedHealth:
-    """Health check that counts its calls; each waits until the test lets it end."""
+    """Health check that counts its calls; each blocks until the test releases it."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -32,7 +32,7 @@ class ScriptedHealth:
         return (await asyncio.wait_for(self.recent.current(), 60))[1][0]
 
 
-def test_what_was_seen_lately_is_answered_without_a_look() -> None:
+def test_a_recent_result_is_answered_without_a_check() -> None:
     async def work() -> None:
         broker = ScriptedHealth()
         assert await broker.ask() == "1"
@@ -43,7 +43,7 @@ def test_what_was_seen_lately_is_answered_without_a_look() -> None:
     asyncio.run(work())
 
 
-def test_a_long_turn_does_not_delay_frequent_requests() -> None:
+def test_a_long_check_does_not_delay_frequent_requests() -> None:
     async def work() -> None:
         broker = ScriptedHealth()
         await broker.ask()
@@ -61,7 +61,7 @@ def test_a_long_turn_does_not_delay_frequent_requests() -> None:
     asyncio.run(work())
 
 
-def test_what_is_too_old_is_not_answered() -> None:
+def test_an_old_result_is_not_answered() -> None:
     async def work() -> None:
         broker = ScriptedHealth()
         await broker.ask()
@@ -75,7 +75,7 @@ def test_what_is_too_old_is_not_answered() -> None:
     asyncio.run(work())
 
 
-def test_a_look_that_failed_beforehand_is_made_again() -> None:
+def test_a_check_that_failed_in_advance_is_repeated() -> None:
     async def work() -> None:
         broker = ScriptedHealth()
         await broker.ask()
@@ -91,7 +91,7 @@ def test_a_look_that_failed_beforehand_is_made_again() -> None:
     asyncio.run(work())
 
 
-def test_an_old_look_that_ends_late_does_not_replace_a_newer_one() -> None:
+def test_an_old_check_that_ends_late_does_not_replace_a_newer_one() -> None:
     async def work() -> None:
         broker = ScriptedHealth()
         slow = broker.quick = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Frames that are kept for many consumers of a mirror go with the full data that they followed."""
+"""Shared frames of a mirror's consumers are dropped when its full data is replaced."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ROOM = 1 << 10
 
 
 class Mirror:
-    """A business that is filled again, with another history; consumers read behind the same cut."""
+    """A business that is filled again with another history; consumers read after the same cut."""
 
     def __init__(self) -> None:
         self.business = Business(1, "main", ReviewSchedule(first_s=1.0))
-        self.business.visible_offset = 1000  # what is read is not all of it
+        self.business.visible_offset = 1000  # the read returns only a part
         self.fill, self.history = (1, 7), b"lost"
         self.subscriptions = self
         self.borders: dict[str, Any] = {}
@@ -40,7 +40,7 @@ class Mirror:
 
 
 async def first_body(mirror: Mirror, frames: SharedFrames, bridge: LoopBridge) -> bytes:
-    """Return what a consumer gets that comes now."""
+    """Return the body that a new consumer gets first."""
     traffic: Any = SimpleNamespace(
         admission=SimpleNamespace(limits=SimpleNamespace(slow_consumer_s=5.0)), monotonic=lambda: 0.0
     )
@@ -55,8 +55,8 @@ async def first_body(mirror: Mirror, frames: SharedFrames, bridge: LoopBridge) -
     return unseal(broker_pb2.DeliveryFrame, found.content, "a frame").increments[0].body
 
 
-def test_nothing_of_the_history_before_is_sent_behind_the_cut_of_another() -> None:
-    """While consumers leave and return repeatedly, the frames of a business are never dropped."""
+def test_no_frame_of_the_old_history_is_sent_after_the_cut_of_another() -> None:
+    """While consumers leave and return all the time, the frames of a business are never dropped."""
 
     async def exercise() -> list[bytes]:
         bridge, mirror = LoopBridge(asyncio.get_running_loop()), Mirror()

@@ -1,4 +1,4 @@
-"""Matching at other brokers: whatever they answer or do not answer, every change is judged by the present interests."""
+"""Matching at other brokers: whatever they answer, every change is judged by the current interests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.predicates.matching import brute, crowded_events, crowded_interests
+from tests.support.predicates.matching import crowded_events, crowded_interests, match_by_brute_force
 from venus.broker.matching import messages, remote
 from venus.broker.matching.matching_load import MatchedEvents, MatchingLoad
 from venus.broker.matching.messages import Missing, OverlayMessages
@@ -37,7 +37,7 @@ WIRE = OverlayMessages("core", SHAPE, lambda: 1000)
 
 
 class ClusterCandidates:
-    """Two candidates of every cluster, whose answers go over the wire's own encoding."""
+    """Two candidates for every cluster, whose answers are encoded and decoded as on the wire."""
 
     def __init__(self) -> None:
         self.stores = {"b:1": InstalledSubspaces(), "c:1": InstalledSubspaces()}
@@ -106,13 +106,13 @@ class SubscriptionOwner:
             self.matching.add(TABLE, number, one)
 
     async def match(self) -> Matches:
-        """Match as the thread does that judges changes."""
+        """Match in the way of the thread that judges changes."""
         self.others.loop = asyncio.get_running_loop()
         return await asyncio.to_thread(self.matching.match, TABLE, CHANGES)
 
     def expected_pairs(self, events: Events) -> list[tuple[int, int]]:
         numbers = list(self.present)
-        return [(row, numbers[n]) for row, n in brute([self.present[k] for k in numbers], events)]
+        return [(row, numbers[n]) for row, n in match_by_brute_force([self.present[k] for k in numbers], events)]
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -125,7 +125,7 @@ def run(work: Callable[[], Awaitable[Any]]) -> Any:
 CHANGES = crowded_events(50)
 
 
-def test_others_match_what_is_installed_there() -> None:
+def test_other_brokers_match_the_installed_interests() -> None:
     access = SubscriptionOwner(crowded_interests(500))
 
     async def work() -> Matches:
@@ -138,7 +138,7 @@ def test_others_match_what_is_installed_there() -> None:
     assert set(access.others.asked) == {"b:1", "c:1"}, "candidates with equal load take turns"
 
 
-def test_what_this_broker_matches_as_a_candidate_counts_as_matched_here() -> None:
+def test_pairs_matched_by_this_broker_as_a_candidate_count_as_matched_here() -> None:
     access = SubscriptionOwner(crowded_interests(500))
     access.matching.origin = access.others.origin = "b:1"
 
@@ -154,13 +154,13 @@ def test_what_this_broker_matches_as_a_candidate_counts_as_matched_here() -> Non
     assert counters.asked == access.others.asked.count("c:1")
 
 
-def test_few_interests_are_matched_here() -> None:
+def test_few_interests_are_matched_at_the_owner() -> None:
     access = SubscriptionOwner(crowded_interests(10))
     assert run(lambda: access.match()).pairs() == access.expected_pairs(CHANGES)
     assert access.others.asked == []
 
 
-def test_without_an_answer_the_other_candidate_is_asked_and_then_it_is_matched_here() -> None:
+def test_without_an_answer_the_other_candidate_is_asked_and_then_the_owner_matches() -> None:
     access = SubscriptionOwner(crowded_interests(500))
 
     async def work() -> list[Matches]:
@@ -181,7 +181,7 @@ def test_without_an_answer_the_other_candidate_is_asked_and_then_it_is_matched_h
     assert asked == len([a for a in access.others.asked if a in ("b:1", "c:1")])
 
 
-def test_one_that_did_not_answer_is_left_alone_for_a_while() -> None:
+def test_a_candidate_that_did_not_answer_is_skipped_for_a_while() -> None:
     access = SubscriptionOwner(crowded_interests(500))
 
     async def work() -> None:
@@ -198,7 +198,7 @@ def test_one_that_did_not_answer_is_left_alone_for_a_while() -> None:
     run(work)
 
 
-def test_interests_that_are_not_the_present_ones_never_answer() -> None:
+def test_outdated_interests_never_answer() -> None:
     access = SubscriptionOwner(crowded_interests(500))
 
     async def work() -> Matches:
@@ -215,7 +215,7 @@ def test_interests_that_are_not_the_present_ones_never_answer() -> None:
     assert access.matching.counters.unknown > 0
 
 
-def test_a_subspace_that_is_cut_while_an_answer_is_on_its_way_loses_nothing() -> None:
+def test_a_subspace_that_is_split_while_an_answer_is_on_its_way_loses_nothing() -> None:
     access = SubscriptionOwner(crowded_interests(60))
     before = access.expected_pairs(CHANGES)
 
@@ -236,7 +236,7 @@ def test_a_subspace_that_is_cut_while_an_answer_is_on_its_way_loses_nothing() ->
     assert found == before
 
 
-def test_only_changes_are_sent_and_what_a_member_lacks_is_sent_as_a_whole() -> None:
+def test_only_differences_are_sent_and_a_missing_part_is_sent_completely() -> None:
     access = SubscriptionOwner(crowded_interests(500))
 
     async def work() -> None:
@@ -250,7 +250,7 @@ def test_only_changes_are_sent_and_what_a_member_lacks_is_sent_as_a_whole() -> N
         sent = matching.counters.installed
         await matching.install_all()
         assert matching.counters.installed == sent, "leases are renewed without the interests"
-        others.stores["c:1"] = InstalledSubspaces()  # it has started again
+        others.stores["c:1"] = InstalledSubspaces()  # the candidate has restarted
         await matching.install_all()
         assert others.stores["c:1"].interests == others.stores["b:1"].interests
         assert matching.uninstalled == 0
@@ -258,7 +258,7 @@ def test_only_changes_are_sent_and_what_a_member_lacks_is_sent_as_a_whole() -> N
     run(work)
 
 
-def test_a_lease_outlasts_the_time_that_installing_everything_takes() -> None:
+def test_a_lease_outlasts_the_installation_of_everything() -> None:
     access = SubscriptionOwner(crowded_interests(500))
     leases: list[float] = []
     install = access.others.install
@@ -293,7 +293,7 @@ def test_the_least_loaded_candidate_is_asked() -> None:
     run(work)
 
 
-def test_the_last_interest_of_a_table_takes_it_away() -> None:
+def test_the_last_interest_of_a_table_removes_the_table() -> None:
     access = SubscriptionOwner(crowded_interests(3))
     for number in range(3):
         access.matching.remove(TABLE, number)
@@ -309,7 +309,7 @@ ASKED = MatchedEvents(
 )
 
 
-def test_an_answer_names_only_what_was_asked_about() -> None:
+def test_an_answer_names_only_requested_interests() -> None:
     good = Matches(np.array([0, 1]), np.array([7, 7]))
     (found,) = messages.decode_matches(messages.encode_matches([good], 0.0), [ASKED])
     assert found is not None
@@ -344,7 +344,7 @@ def test_a_call_from_another_overlay_or_shape_is_refused() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"cluster": b"\2\0"}, {"cluster": b""}, {"stamp": 10**16}])
-def test_a_neighbour_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_impossible_neighbour_is_refused(wrong: dict[str, Any]) -> None:
     sender = Neighbour(address="a:1", cluster=(0, 1), stamp=5)
     sent = WIRE.encode_exchange(Exchange(sender=sender, level=1, entries=(sender,)))
     for name, value in wrong.items():

@@ -20,7 +20,7 @@ A, B = (LiveBroker(member=Member(broker=name, store="s"), address=f"{name}:1") f
 
 
 class CopyingInstaller(ReplicaInstaller):
-    """The product's installer, whose copies come when they are let through."""
+    """The product's installer, whose copies wait until the test lets them through."""
 
     def __init__(self) -> None:
         nothing: Any = None
@@ -43,7 +43,7 @@ class CopyingInstaller(ReplicaInstaller):
         return LogChanged(start=1, end=1, durable_end=1, terms=TermCache(()))
 
     def _remove(self, business: str, mark: object) -> None:
-        """There is nothing of it."""
+        """Do nothing: there are no data to remove."""
 
     def ask(self, leader: LiveBroker, name: str) -> None:
         self.begin("shop", leader, lambda _: self.begun.append(name))
@@ -55,7 +55,7 @@ class CopyingInstaller(ReplicaInstaller):
             assert not thread.is_alive()
 
 
-def test_a_second_wish_for_the_same_copy_gets_the_one_under_way() -> None:
+def test_a_second_request_for_the_same_copy_gets_the_one_in_progress() -> None:
     installer = CopyingInstaller()
     installer.ask(A, "first")
     assert installer.under_way.acquire(timeout=WAIT_S)
@@ -63,11 +63,11 @@ def test_a_second_wish_for_the_same_copy_gets_the_one_under_way() -> None:
     installer.let_through.release(2)
     installer.join()
 
-    assert installer.copied == ["a"]  # a second copy would replace the log that the replica follows by now
+    assert installer.copied == ["a"]  # a second copy would replace the log that the replica already follows
     assert installer.begun == ["second"]
 
 
-def test_who_wants_another_leaders_copy_hears_of_that_alone() -> None:
+def test_a_request_for_another_leaders_copy_is_answered_alone() -> None:
     installer = CopyingInstaller()
     installer.ask(A, "first")
     assert installer.under_way.acquire(timeout=WAIT_S)
@@ -91,7 +91,7 @@ def test_a_broker_that_removes_a_business_gets_no_copy() -> None:
     assert (installer.begun, removed) == ([], [True])
 
 
-def test_a_copy_is_wanted_again_after_it_is_there() -> None:
+def test_a_copy_may_be_requested_again_after_it_is_installed() -> None:
     installer = CopyingInstaller()
     installer.let_through.release(2)
     for name in ("first", "second"):
@@ -105,8 +105,8 @@ def test_a_copy_is_wanted_again_after_it_is_there() -> None:
 @pytest.mark.parametrize(
     "error", [Unavailable("its leader is away"), TimeoutError()], ids=["a leader away", "an unexpected error"]
 )
-def test_a_copy_that_fails_keeps_no_other_business_waiting(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """An unexpected error ended the thread forever: replicas were out of sync until the broker was started again."""
+def test_a_copy_that_fails_blocks_no_other_business(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """An unexpected error ended the thread: replicas stayed out of sync until the broker was restarted."""
     monkeypatch.setattr(installation, "RETRY_S", 0.01)
     installer = CopyingInstaller()
     installer.fails["stuck"] = error
@@ -120,8 +120,8 @@ def test_a_copy_that_fails_keeps_no_other_business_waiting(monkeypatch: pytest.M
     assert installer.begun == ["shop", "stuck"]
 
 
-def test_a_disk_that_is_slow_is_waited_for_until_the_broker_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given up half way, an old copy would be taken out of the catalogue, and stay in the store."""
+def test_a_slow_disk_is_waited_for_until_the_broker_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given up half way, an old copy would be removed from the catalogue, but stay in the store."""
     monkeypatch.setattr(installation, "LOOK_S", 0.01)
     installer, slow, never = CopyingInstaller(), Future[int](), Future[int]()
     timer = threading.Timer(0.1, slow.set_result, (7,))

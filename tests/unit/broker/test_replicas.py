@@ -1,4 +1,4 @@
-"""Small parts of the replicas: what is kept in memory for followers, and where replicas are placed."""
+"""Small parts of the replicas: the memory kept for followers, and the placement of replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from venus.replication.records import Leadership, LiveBroker, Member
 A, B, C, D = (LiveBroker(member=Member(broker=name, store="s"), address=f"{name}:1") for name in "abcd")
 
 
-def test_recent_entries_are_taken_in_frames() -> None:
+def test_recent_entries_are_read_in_frames() -> None:
     recent = RecentEntries(100)
     recent.extend(5, [b"a" * 10, b"b" * 10, b"c" * 10])
     assert recent.read(5, 25) == (b"a" * 10, b"b" * 10)
@@ -27,14 +27,14 @@ def test_recent_entries_are_taken_in_frames() -> None:
     assert recent.read(9, 25) is None
 
 
-def test_recent_entries_are_bounded_in_bytes_and_keep_the_newest() -> None:
+def test_recent_entries_are_limited_in_bytes_and_the_newest_are_kept() -> None:
     recent = RecentEntries(25)
     recent.extend(1, [b"x" * 10] * 4)
     assert recent.read(2, 100) is None
     assert recent.read(3, 100) == (b"x" * 10,) * 2
 
 
-def test_entries_that_were_taken_back_are_replaced() -> None:
+def test_truncated_entries_are_replaced() -> None:
     recent = RecentEntries(100)
     recent.extend(1, [b"1", b"2", b"3"])
     recent.truncate(2)
@@ -48,7 +48,7 @@ def test_entries_that_were_taken_back_are_replaced() -> None:
     assert recent.read(9, 10) == (b"9",)
 
 
-def test_a_business_gets_its_replicas_as_brokers_come() -> None:
+def test_a_business_gets_its_replicas_as_brokers_join() -> None:
     wanted = ReplicaPlacement(replicas=3, min_in_sync=2)
     first = wanted.new_record("shop", A.member, ClusterView([A]), 1)
     assert (first.leader, first.in_sync, first.replicas) == (A.member, frozenset({A.member}), ("a",))
@@ -86,14 +86,14 @@ class Requests:
         self.given.append(event)
 
     def execute(self, now: float = 0.0) -> list[str]:
-        """Return the leaders requested after a look."""
+        """Return the leaders that are requested after one check."""
         self.now = now
         replica = SimpleNamespace(known=self.known, leading=SimpleNamespace(handing_over=None))
         self._requests.execute({"shop": cast(Any, replica)}, {"shop": self.known}, self.view)
         return [after.successor for after in self.swapped]
 
 
-def test_a_requested_leader_may_catch_up_for_a_while() -> None:
+def test_a_requested_leader_has_time_to_catch_up() -> None:
     requests = Requests(A, B, C)
     assert requests.execute(100.0) == []
     assert requests.execute(100.0 + AWAIT_SUCCESSOR_S - 1) == []
@@ -121,7 +121,7 @@ def test_a_backlog_is_kept_up_to_its_limit() -> None:
     assert not NO_BACKLOG.must_keep(1, 0)
 
 
-def test_a_business_that_one_broker_had_alone_needs_no_other_until_enough_are_in_sync() -> None:
+def test_a_business_on_one_broker_needs_no_other_until_enough_are_in_sync() -> None:
     wanted = ReplicaPlacement(replicas=3, min_in_sync=2)
     alone = wanted.joining_record("shop", A.member, 1)
     assert (alone.min_in_sync, alone.min_in_sync_wanted) == (1, 2)

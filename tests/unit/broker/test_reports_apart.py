@@ -1,4 +1,4 @@
-"""A refusal of an upper adapter before it shipped anything is reported, although the broker lacks the business."""
+"""An upper adapter that is refused before it shipped anything is reported, although the broker lacks its business."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRANT = "GRANT SELECT ON venus.batch TO capture"
 
 
 def refused_status(monkeypatch: pytest.MonkeyPatch, *names: str) -> ServiceStatus:
-    """Return the status of a broker that has `main`, of which adapters of these businesses have spoken."""
+    """Return the status of a broker that has `main`, after reports of adapters for these businesses."""
     monkeypatch.setattr(service_status, "now_us", lambda: NOW_US)
     known = [broker_pb2.BusinessStatus(business="main")]
     core: Any = SimpleNamespace(
@@ -34,7 +34,7 @@ def refused_status(monkeypatch: pytest.MonkeyPatch, *names: str) -> ServiceStatu
 
 
 @pytest.mark.parametrize(("business", "shown"), [("", ["new", "payroll"]), ("new", ["new"]), ("main", [])])
-def test_it_is_reported_and_not_to_requests_for_another_business(
+def test_the_refusal_is_in_the_status_but_not_for_another_business(
     monkeypatch: pytest.MonkeyPatch, business: str, shown: list[str]
 ) -> None:
     found = refused_status(monkeypatch, "new", "payroll")
@@ -52,7 +52,7 @@ def test_it_is_reported_and_not_to_requests_for_another_business(
     assert len({classify_sentence(text)[1] for text in said}) == len(shown), "an alarm each"
 
 
-def test_it_stands_for_a_while_after_the_adapter_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_refusal_stays_for_a_while_after_the_adapter_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     found = refused_status(monkeypatch, "new")
     found.reports.record_disconnect("new", SOURCE, NOW_US - 60 * 10**6)
     (said,) = found.status().alarms
@@ -63,14 +63,14 @@ def test_it_stands_for_a_while_after_the_adapter_has_gone(monkeypatch: pytest.Mo
     assert list(found.status().alarms) == []
 
 
-def test_it_is_said_once_where_the_business_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_refusal_is_reported_once_if_the_business_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     status = refused_status(monkeypatch, "main").status()
     assert list(status.alarms) == []
     assert len(status.businesses[0].alarms) == 1
 
 
 @pytest.mark.parametrize(("business", "shown"), [("", 2), ("new", 1), ("main", 0)])
-def test_others_do_not_see_alarms_of_the_wire_either(
+def test_other_clients_do_not_see_alarms_of_the_wire_either(
     monkeypatch: pytest.MonkeyPatch, business: str, shown: int
 ) -> None:
     found = refused_status(monkeypatch)

@@ -1,4 +1,4 @@
-"""Filters are read as they were stored, with leases and with mirrors."""
+"""Row filters are read as they were stored, in leases and in mirrors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_leases_and_mirrors_keep_their_filters() -> None:
     assert filters_from_wire(filters_to_wire(FILTERS)) == FILTERS
 
 
-def test_without_filters_an_older_broker_can_read_it() -> None:
+def test_an_older_broker_can_read_records_without_filters() -> None:
     stored = encode_mirror(Mirror(set="hq", network="n"))
     assert stored is not None
     assert "where" not in stored

@@ -1,4 +1,4 @@
-"""Frames that many consumers share: which are kept, for how long, and how often the store is read."""
+"""Frames that many consumers share: which ones are kept, for how long, and how often the store is read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def result(first: int, count: int, nbytes: int = 100) -> ReadResult:
 
 
 class SharedBusiness:
-    """Frames of one business with a thread pool behind them; counts the reads."""
+    """Frames of one business with a thread pool; it counts the reads."""
 
     def __init__(self, **options: Any) -> None:
         self.bridge = LoopBridge(asyncio.get_running_loop())
@@ -56,7 +56,7 @@ def run(test: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(test)
 
 
-def test_a_frame_costs_no_more_than_the_room_and_the_first_message_always_goes() -> None:
+def test_a_frame_fits_into_the_room_and_the_first_message_is_always_sent() -> None:
     each = cost(increments(0, 1)[0])
     made = encode_frame(build_frame_key(bytes_max=3 * each + each // 2), result(0, 5), tail=5)
     assert (made.increments, made.price, made.end, made.next_offset, made.full) == (3, 3 * each, 3, 3, True)
@@ -65,19 +65,19 @@ def test_a_frame_costs_no_more_than_the_room_and_the_first_message_always_goes()
     assert not encode_frame(build_frame_key(), result(0, 5), tail=5).full
 
 
-def test_a_frame_says_what_is_passed_over() -> None:
+def test_a_frame_names_the_skipped_offsets() -> None:
     made = encode_frame(build_frame_key(tables=(1,)), ReadResult(increments=increments(0, 2), next_offset=9), tail=9)
     assert made.frame is not None
     frame = unseal(broker_pb2.DeliveryFrame, made.frame.content, "a frame")
     assert (frame.progress, made.end, made.next_offset) == (9, 2, 9)
 
 
-def test_what_is_squeezed_for_each_connection_has_no_bytes_to_share() -> None:
+def test_frames_compressed_for_each_connection_share_no_bytes() -> None:
     assert encode_frame(build_frame_key(), result(0, 1, LARGE_BYTES), tail=1).frame is None
 
 
 @pytest.mark.parametrize(("room", "found"), [(1, 1), (1 << 20, 1 << 20), ((1 << 20) - 1, 1 << 19), (700, 512)])
-def test_rooms_of_about_the_same_size_are_one(room: int, found: int) -> None:
+def test_similar_amounts_of_room_are_rounded_to_one(room: int, found: int) -> None:
     assert bytes_max_for(room) == found
 
 
@@ -97,7 +97,7 @@ def test_a_frame_at_the_tail_is_kept_until_the_tail_moves() -> None:
     run(exercise())
 
 
-def test_a_full_frame_outlives_the_tail_and_goes_for_newer_ones() -> None:
+def test_a_full_frame_is_kept_after_the_tail_moves_until_newer_ones_replace_it() -> None:
     async def exercise() -> None:
         shared = SharedBusiness(bytes_max=100_000)
         shared.business.visible_offset = 1000
@@ -116,7 +116,7 @@ def test_a_full_frame_outlives_the_tail_and_goes_for_newer_ones() -> None:
     run(exercise())
 
 
-def test_consumers_that_come_while_one_is_read_wait_for_it_also_if_the_first_one_leaves() -> None:
+def test_consumers_that_arrive_during_a_read_share_it_also_if_the_first_one_leaves() -> None:
     async def exercise() -> None:
         shared = SharedBusiness()
         tasks = [asyncio.create_task(shared.take(memory=False)) for _ in range(10)]
@@ -129,7 +129,7 @@ def test_consumers_that_come_while_one_is_read_wait_for_it_also_if_the_first_one
     run(exercise())
 
 
-def test_a_failed_read_fails_for_all_who_wait_and_is_not_kept() -> None:
+def test_a_failed_read_fails_for_all_waiting_consumers_and_is_not_kept() -> None:
     async def exercise() -> None:
         shared = SharedBusiness()
 
@@ -146,7 +146,7 @@ def test_a_failed_read_fails_for_all_who_wait_and_is_not_kept() -> None:
     run(exercise())
 
 
-def test_a_business_that_was_replaced_shares_nothing_with_its_predecessor() -> None:
+def test_a_business_that_was_replaced_shares_no_frame_with_its_predecessor() -> None:
     async def exercise() -> None:
         shared = SharedBusiness()
         await shared.take()
@@ -157,7 +157,7 @@ def test_a_business_that_was_replaced_shares_nothing_with_its_predecessor() -> N
     run(exercise())
 
 
-def test_the_last_but_one_consumer_takes_the_frames_with_it() -> None:
+def test_the_frames_are_dropped_when_only_one_consumer_is_left() -> None:
     async def exercise() -> None:
         shared = SharedBusiness()
         await shared.take()

@@ -1,4 +1,4 @@
-"""Versions of a shared sequence behave like separate tuples."""
+"""Versions of a shared sequence behave like independent tuples."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from venus.broker.machine.half_messages import SharedSequence
 
-#: Which version to continue from, and how: append, or take the run from one place to another.
+#: The version to continue from, and the change: append, or take the run between two positions.
 STEPS = st.lists(st.tuples(st.integers(0, 99), st.sampled_from("aaars"), st.integers(-3, 9), st.integers(-3, 9)))
 
 
 @given(STEPS)
-def test_every_version_stays_what_it_was(steps: list[tuple[int, str, int, int]]) -> None:
+def test_every_version_stays_unchanged(steps: list[tuple[int, str, int, int]]) -> None:
     versions: list[tuple[SharedSequence[int], tuple[int, ...]]] = [(SharedSequence(), ())]
     for number, (which, what, low, high) in enumerate(steps):
         shared, plain = versions[which % len(versions)]
@@ -28,7 +28,7 @@ def test_every_version_stays_what_it_was(steps: list[tuple[int, str, int, int]])
         assert shared[-1:] == plain[-1:]
 
 
-def test_what_a_version_leaves_out_is_given_back() -> None:
+def test_entries_that_a_version_leaves_out_are_freed() -> None:
     window: SharedSequence[int] = SharedSequence()
     for number in range(100_000):
         window = window.with_item(number)[-10:]

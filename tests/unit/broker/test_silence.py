@@ -1,4 +1,4 @@
-"""A write that waits for a follower which says nothing is refused in one line, and only if nothing else would help."""
+"""A write that waits for a silent follower is refused in one line, but only if no other broker could help."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TERMS = TermCache(((1, 1),))
 
 
 def leader(*in_sync: Member, needed: int = 2) -> Replica:
-    """Return a leader whose log ends at 6 on disk, of which followers had 5 at 10.0."""
+    """Return a leader whose durable log ends at 6, while followers had 5 at time 10.0."""
     replica = Replica(A, Position(), patience=ReplicationTimes(), begins=True)
     known = Leadership(
         business="main",
@@ -33,7 +33,7 @@ def leader(*in_sync: Member, needed: int = 2) -> Replica:
 
 def test_a_write_that_waits_is_refused_after_a_while() -> None:
     replica = leader(B)
-    assert silence_refusal(replica, 100.0, 5.0) == ""  # nothing waits
+    assert silence_refusal(replica, 100.0, 5.0) == ""  # no write waits
     replica.step(LogChanged(start=1, end=6, durable_end=6, terms=TERMS), 11.0)
     assert silence_refusal(replica, 14.9, 5.0) == ""
     said = "no answer from b for 5 s: 1 of 3 replicas is in sync without it, 2 are needed"
@@ -42,7 +42,7 @@ def test_a_write_that_waits_is_refused_after_a_while() -> None:
     assert silence_refusal(replica, 15.3, 5.0) == ""
 
 
-def test_who_can_continue_without_the_silent_one_does() -> None:
+def test_a_leader_that_can_continue_without_the_silent_follower_does() -> None:
     replica = leader(B, C)
     replica.step(LogChanged(start=1, end=6, durable_end=6, terms=TERMS), 11.0)
     replica.step(FetchRequest(sender=C, term=1, index=6, last_term=1, version=1), 15.0)

@@ -1,4 +1,4 @@
-"""Review times, retention, the buffer and the records of the queue."""
+"""Review times, retention, the buffer, and records of the queue."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_tombstones_are_dated_by_marks() -> None:
         )
 
     now = 59 * 3600 * 10**6
-    assert consumers.tombstone_limit(marks, 10**9, now) == 350  # 24 h before
-    assert consumers.tombstone_limit(marks, 100, now) == 200  # a consumer is still there
+    assert consumers.tombstone_limit(marks, 10**9, now) == 350  # 24 h earlier
+    assert consumers.tombstone_limit(marks, 100, now) == 200  # a consumer still needs it
     assert consumers.tombstone_limit(marks, 10**9, DAY_US // 2) == 0
     assert consumers.add_mark(marks, QueueMark(at_us=marks[-1].at_us + 1, sequence=0, next_offset=0)) is marks
 
@@ -54,12 +54,12 @@ def body(n: int) -> bytes:
     return bytes(1000 - ENTRY_BYTES - 1) + bytes([n])
 
 
-def test_the_buffer_evicts_what_was_delivered_then_the_middle() -> None:
+def test_the_buffer_evicts_delivered_entries_first_and_then_the_middle() -> None:
     buffer = BodyBuffer(10_000)
     for n in range(10):
         buffer.save((1, n), body(n))
     buffer.mark_delivered(1, 3)
-    assert buffer.get((1, 0)) == body(0)  # used last of the delivered ones
+    assert buffer.get((1, 0)) == body(0)  # the delivered entry that was used last
 
     buffer.save((1, 10), body(10))
     assert (buffer.get((1, 1)), buffer.get((1, 0))) == (None, body(0))
@@ -70,12 +70,12 @@ def test_the_buffer_evicts_what_was_delivered_then_the_middle() -> None:
     buffer.save((1, 13), body(13))
 
     kept = [n for n in range(14) if buffer.get((1, n))]
-    assert kept[:2] == [3, 4]  # the laggard reads these next
+    assert kept[:2] == [3, 4]  # the lagging consumer reads these next
     assert kept[-4:] == [10, 11, 12, 13]  # and these are the tail
     assert buffer.status().nbytes <= 10_000
 
 
-def test_unsaved_bytes_push_out_saved_ones() -> None:
+def test_unsaved_bytes_evict_saved_ones() -> None:
     buffer = BodyBuffer(10_000)
     for n in range(10):
         buffer.save((1, n), body(n))
@@ -117,7 +117,7 @@ def place(base_offset: int, count: int = 10) -> QueuedBatch:
     )
 
 
-def test_a_record_of_the_queue_reads_back() -> None:
+def test_a_record_of_the_queue_is_read_as_it_was_written() -> None:
     assert queue_index.decode(30, place(30).encode()) == place(30)
 
 
@@ -125,7 +125,7 @@ def test_the_tail_finds_the_batch_that_holds_an_offset() -> None:
     tail = QueueTail(places_max=10)
     tail.extend(place(n) for n in range(0, 300, 10))
 
-    assert tail.walk(50) is None  # cut off
+    assert tail.walk(50) is None  # truncated
     assert [found.base_offset for found in tail.walk(285) or ()] == [280, 290]
     assert [found.base_offset for found in tail.walk(290) or ()] == [290]
 
@@ -139,7 +139,7 @@ def test_a_damaged_entry_is_noticed() -> None:
 
 
 def test_each_flipped_bit_of_an_entry_is_noticed() -> None:
-    """Kind, term, epoch, time, digest, seal and body: nothing of an entry is believed unsealed."""
+    """Kind, term, epoch, time, digest, seal and body: every part of an entry is covered by the seal."""
     stored = entry.record_entry(entry.EntryKind.DECIDE, epoch=3, at_us=2, record={"verdict": 1}).encode(7)
     for bit in range(8 * len(stored)):
         flipped = bytearray(stored)

@@ -1,4 +1,4 @@
-"""A commit goes to the only consumer of a business in the committing thread, or through the event loop."""
+"""The committing thread sends a commit to the only consumer of a business; otherwise the event loop sends it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUSINESS = "main"
 
 
 class Consumer:
-    """A stream of the business."""
+    """A consumer's stream of the business."""
 
     business, group, is_transient = BUSINESS, "g", False
 
@@ -23,7 +23,7 @@ class Consumer:
 
 
 class SoleConsumerSetup:
-    """A Delivery service whose sends and calls into the event loop are recorded."""
+    """A Delivery service that records its sends and its calls into the event loop."""
 
     def __init__(self) -> None:
         self.posted: list[tuple[str, int]] = []
@@ -82,15 +82,15 @@ def test_the_event_loop_serves_other_processes_and_several_consumers(place: Sole
     assert place.posted[-1] == (BUSINESS, 5)
 
 
-def test_the_event_loop_sends_what_the_consumer_could_not_take(place: SoleConsumerSetup) -> None:
+def test_the_event_loop_sends_the_rest_that_the_consumer_could_not_take(place: SoleConsumerSetup) -> None:
     place.add()
     place.can_send = False
     place.publish(1)
     assert place.posted == [(BUSINESS, 1)]
 
 
-def test_a_consumer_that_comes_meanwhile_hears_of_the_commit(place: SoleConsumerSetup) -> None:
-    """It may have read where the queue ends before the commit was shown."""
+def test_a_consumer_that_attaches_meanwhile_is_notified_of_the_commit(place: SoleConsumerSetup) -> None:
+    """It may have read the end of the queue before the commit was visible."""
     place.add()
     place.meanwhile = lambda: place.add()
     place.publish(1)

@@ -1,4 +1,4 @@
-"""The status of one business, for a client with a role for it alone, says nothing about other businesses."""
+"""The status of one business, for a client with a role for it alone, contains nothing of other businesses."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def status() -> broker_pb2.BrokerStatus:
 
 
 @pytest.mark.parametrize(("business", "shown"), [(OWN, [OWN]), ("", [OWN, OTHER])])
-def test_whose_copies_are_being_installed(business: str, shown: list[str]) -> None:
+def test_installations_of_other_businesses_are_left_out(business: str, shown: list[str]) -> None:
     host = host_of(troubles={OTHER: "its log has diverged"})
     coordination: Any = SimpleNamespace(unreachable="", invalid=())
     installing = tuple(
@@ -67,7 +67,7 @@ def test_whose_copies_are_being_installed(business: str, shown: list[str]) -> No
 
 
 @pytest.mark.parametrize(("business", "shown"), [(OWN, ["", OWN]), ("", ["", OWN, OTHER])])
-def test_who_is_braked(business: str, shown: list[str]) -> None:
+def test_throttled_clients_of_other_businesses_are_left_out(business: str, shown: list[str]) -> None:
     record = LimiterRecord()
     for name in ("", OWN, OTHER):
         record.record_delay(Limiter.ROWS, name, "a producer", 1.0, 10.0)
@@ -79,7 +79,7 @@ def test_who_is_braked(business: str, shown: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("business", "shown"), [(OWN, [OWN]), ("", [OWN, OTHER, "wages"])])
-def test_whose_mirrors_come_from_elsewhere_or_are_refused(business: str, shown: list[str]) -> None:
+def test_mirrors_and_refusals_of_other_businesses_are_left_out(business: str, shown: list[str]) -> None:
     away = AwayFromNearest(at="t2", nearest="t1", kind=FitnessKind.SILENT, why="it is gone", since=0.0, checked_at=9.0)
     follows, refused = (
         ReplicatorStatus(state=MirrorState.FOLLOWING),
@@ -103,7 +103,7 @@ def test_whose_mirrors_come_from_elsewhere_or_are_refused(business: str, shown: 
 
 
 @pytest.mark.parametrize("business", [OWN, ""])
-def test_each_part_of_it_knows_what_was_asked_for(business: str) -> None:
+def test_each_part_of_the_status_gets_the_requested_business(business: str) -> None:
     asked: list[Any] = []
     core: Any = SimpleNamespace(status=lambda *_: status())
 
@@ -121,7 +121,7 @@ def test_each_part_of_it_knows_what_was_asked_for(business: str) -> None:
 
 
 @pytest.mark.parametrize(("business", "shown"), [(OWN, [OWN]), ("", [OWN, OTHER])])
-def test_whose_records_at_the_coordinator_cannot_be_used(business: str, shown: list[str]) -> None:
+def test_unusable_records_of_other_businesses_are_left_out(business: str, shown: list[str]) -> None:
     host = host_of()
     lines = tuple(f"/venus/c/businesses/{name} cannot be used: it is not JSON" for name in (OWN, OTHER))
     coordination: Any = SimpleNamespace(
@@ -136,14 +136,16 @@ def test_whose_records_at_the_coordinator_cannot_be_used(business: str, shown: l
     assert [name for name in (OWN, OTHER) if name in said] == shown
 
 
-def test_a_record_of_a_business_with_any_name_is_known_by_it() -> None:
+def test_a_record_of_a_business_with_any_name_is_found_by_it() -> None:
     key = EtcdCoordinator(["127.0.0.1:1"], "c")._key("businesses", "a/b c")
     assert business_of(f"{key} cannot be used: it is not JSON") == "a/b c"
 
 
 @pytest.mark.parametrize(("business", "shown"), [(OWN, [OWN]), ("", [OWN, OTHER]), ("wages", [])])
 @pytest.mark.parametrize("upstream", [(), ("10.0.0.1:7411",)])
-def test_whose_homes_have_moved(business: str, shown: list[str], upstream: tuple[str, ...]) -> None:
+def test_moved_homes_of_other_businesses_are_left_out(
+    business: str, shown: list[str], upstream: tuple[str, ...]
+) -> None:
     homes = {name: Home(set="eu", term=2, addresses=(), here=True) for name in (OWN, OTHER)}
     stored = [SimpleNamespace(name=name, committed=SimpleNamespace(home=home)) for name, home in homes.items()]
     core: Any = SimpleNamespace(catalogue=SimpleNamespace(list_stored=lambda: stored))
@@ -159,7 +161,7 @@ def test_whose_homes_have_moved(business: str, shown: list[str], upstream: tuple
 
 
 @pytest.mark.parametrize(("business", "shown"), [(OWN, [OWN]), ("", [OWN, OTHER])])
-def test_what_labels_and_predicates_are_about(business: str, shown: list[str]) -> None:
+def test_labels_and_predicates_of_other_businesses_are_left_out(business: str, shown: list[str]) -> None:
     labels = {"eu": [f"business:{OWN}", f"business:{OTHER}"]}
     where = {name: (RowFilter(table="shop.orders", predicate="id < 5"),) for name in (OWN, OTHER)}
     said = [

@@ -1,8 +1,8 @@
-"""Random histories of one producer's stream: refusals, damage, rollbacks, late answers, turns that do not come.
+"""Random histories of one producer's stream: refusals, damage, rollbacks, late answers, missing turns of the loop.
 
-Both ends are the real ones (ProducerStream and Traffic; Producer with its Outgoing), and half_messages.py is the
-broker's state; network, disk and application are models that do one step at a time. Whatever happened, everything must
-be persisted and decided in the end: a stream that expects what is never sent would wait forever.
+Both ends are the product's own (ProducerStream and Traffic; Producer with its Outgoing), and half_messages.py is the
+broker's state; network, disk and application are models that take one step at a time. In the end every half message
+must be persisted and decided: a stream that expects a frame which is never sent would wait forever.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ STEPS = 120
 CALM_STEPS = 400
 BATCHES = 14
 BODY_BYTES = 30_000
-#: Turns of the event loop after which nothing more happens by itself.
+#: Turns of the event loop after which no further callback is pending.
 SETTLED = 12
 
 
 class Disk:
-    """The core: commands in order, each settled when the history says so."""
+    """The core: commands in order, each completed when the history says so."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -60,7 +60,7 @@ class Disk:
         return self._queue(partial(self._take, epoch, halves), can_be_refused=True)
 
     def carry_out_here(self) -> None:
-        """Settle the only command, or leave it to the commit thread, which is not at rest."""
+        """Execute the only command, or leave it to the commit thread if that is busy."""
         if len(self.waiting) == 1 and self.chance.random() < 0.5:
             self.settle(refuse=False)
 
@@ -103,7 +103,7 @@ class Disk:
 
 
 class RefusingTraffic(Traffic):
-    """Refuses what the history says."""
+    """Refuses frames as the history says."""
 
     refuses = False
 
@@ -115,7 +115,7 @@ class RefusingTraffic(Traffic):
 
 
 class History:
-    """One producer, one broker, and what happens between them."""
+    """One producer, one broker, and the events between them."""
 
     def __init__(self, seed: int, *, in_process: bool) -> None:
         self.rng = random.Random(seed)
@@ -145,10 +145,10 @@ class History:
         self.next, self.use, self.decided = 1, 0, 0
         self.sent: dict[int, int] = {}
         self.rolling_back = 0
-        self.has_waited = False  # half messages stood in line
+        self.has_waited = False  # half messages have waited in line
 
     def _connect(self, first: broker_pb2.ProducerFrame) -> InProcessContext:
-        """Connect the producer in this process; the history says when the broker wakes."""
+        """Connect the producer in this process; the history decides when the broker wakes."""
         stream = self.producer._stream = InProcessStream(self.producer, 0, first)
         context = InProcessContext(stream)
 
@@ -193,13 +193,13 @@ class History:
         if damaged and self.damages and frame.halves:
             self.damages -= 1
             if self.rng.random() < 0.5:
-                self.arriving.put_nowait(None)  # its seal is broken
+                self.arriving.put_nowait(None)  # its seal is wrong
                 return
             self.rng.choice(frame.halves).body += b"?"
         self.arriving.put_nowait(frame)
 
     def settle(self, *, refuse: bool = False) -> None:
-        """Let the disk settle its next command, in a thread of its own as the core does."""
+        """Let the disk complete its next command in a thread of its own, as the core does."""
         if self.disk.waiting:
             thread = threading.Thread(target=self.disk.settle, kwargs={"refuse": refuse})
             thread.start()
@@ -224,7 +224,7 @@ class History:
 
     def roll_back(self) -> None:
         first = self.decided + 1
-        if not self.use and first < self.next:  # once: answers to rollbacks of one number look alike
+        if not self.use and first < self.next:  # once only, because answers to rollbacks of one number look alike
             self.rolling_back, self.use = first, 1
             self.producer.decide(first, self.sent[first], Verdict.ROLLBACK)
 
@@ -238,7 +238,7 @@ class History:
     # -- a history -----------------------------------------------------------------------------------------------
 
     async def run(self) -> bool:
-        """Return whether everything was persisted and decided in the end."""
+        """Run the history; return whether every half message was persisted and decided."""
         steps: list[Callable[[], object]] = [
             *[self.say, self.write, self.carry, self.settle, self.answer] * 4,
             *[self.commit, self.cancel_rival] * 2,
@@ -249,7 +249,7 @@ class History:
             self.add_rival,
         ]
         await self._settle()
-        self.answer()  # to init
+        self.answer()  # the answer to init
         for _ in range(STEPS):
             self.rng.choice(steps)()
             await self._settle()
@@ -288,7 +288,7 @@ class History:
 
 
 async def play(seed: int, *, in_process: bool) -> tuple[bool, History]:
-    """Play one history; return whether it came to its end."""
+    """Run one history; return whether it was completed."""
     history = History(seed, in_process=in_process)
     return await history.run(), history
 
@@ -299,7 +299,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("in_process", [False, True])
-def test_every_history_ends_with_everything_persisted_decided_and_nothing_counted(in_process: bool) -> None:
+def test_every_history_ends_with_everything_persisted_and_decided(in_process: bool) -> None:
     waited = 0
     for seed in range(HISTORIES):
         done, history = asyncio.run(play(seed, in_process=in_process))
@@ -310,7 +310,7 @@ def test_every_history_ends_with_everything_persisted_decided_and_nothing_counte
     assert waited > HISTORIES // 20
 
 
-def test_without_the_rule_that_what_is_on_disk_is_not_asked_for_again_some_wait_forever(
+def test_without_the_rule_against_requesting_durable_messages_again_some_wait_forever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def repeat(self: Intake, batch_no: int) -> int:

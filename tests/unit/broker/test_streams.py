@@ -1,4 +1,4 @@
-"""Streams of consumers are found without looking at those of others."""
+"""The streams of a consumer group are found without a search through those of other groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reader:
         return self.of
 
 
-def test_streams_of_others_are_not_looked_at() -> None:
+def test_streams_of_other_groups_are_not_read() -> None:
     readers = [Reader(f"business {n}", f"group {m}") for n in range(20) for m in range(5)]
     streams: StreamIndex[Reader] = StreamIndex()
     for reader in readers:
@@ -44,7 +44,7 @@ def test_streams_of_others_are_not_looked_at() -> None:
     assert set(streams) == set(readers[1:])
 
 
-def test_a_successor_comes_before_its_predecessor_leaves() -> None:
+def test_a_successor_is_registered_before_its_predecessor_leaves() -> None:
     streams: StreamIndex[Reader] = StreamIndex()
     first, second, visitor = Reader("b", "g"), Reader("b", "g"), Reader("b", "g", is_transient=True)
     for reader in (first, second, visitor):

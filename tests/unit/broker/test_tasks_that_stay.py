@@ -17,7 +17,7 @@ from venus.flow.degradation import Lane
 
 
 class FailsOnce:
-    """A bridge whose first call ends in a defect."""
+    """A bridge whose first call fails by a defect."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -29,9 +29,7 @@ class FailsOnce:
         return call(*args)
 
 
-def test_reviews_are_asked_for_behind_a_defect(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_reviews_continue_after_a_defect(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     bridge: Any = FailsOnce()
     SleepRecorder(3).replace(monkeypatch, ingest)
     asked, work = review_clock([True], bridge, first_s=6.0)
@@ -40,7 +38,7 @@ def test_reviews_are_asked_for_behind_a_defect(
     assert "a defect of the broker" in caplog.text
 
 
-def test_the_watch_looks_on_behind_a_defect(
+def test_the_self_check_continues_after_a_defect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bridge: Any = FailsOnce()

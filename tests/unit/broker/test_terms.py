@@ -1,4 +1,4 @@
-"""The cache of terms against a plain list of every entry's term."""
+"""The cache of terms equals a plain list of every entry's term."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from venus.broker.service.shared_frames import Turnstile
 CROWD, AT_ONCE = 100, 10
 
 
-def test_others_have_their_turn_between_a_few_of_the_crowd_who_go_in_order() -> None:
+def test_other_work_runs_between_a_few_waiting_tasks_which_keep_their_order() -> None:
     gone: list[int] = []
-    seen: list[int] = []  # how many had gone at each turn of the loop
+    seen: list[int] = []  # how many tasks had passed at each iteration of the loop
 
     async def pass_one(turnstile: Turnstile, number: int) -> None:
         await turnstile.enter()
@@ -41,7 +41,7 @@ def test_a_waiting_client_that_leaves_delays_no_other() -> None:
             task.cancel()
         async with asyncio.timeout(60):
             found = await asyncio.gather(*tasks, return_exceptions=True)
-            await turnstile.enter()  # and it is open for those who come later
+            await turnstile.enter()  # and it is open for later tasks
         return sum(isinstance(each, asyncio.CancelledError) for each in found)
 
     assert asyncio.run(pass_crowd()) == CROWD // 2

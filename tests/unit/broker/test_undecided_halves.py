@@ -1,4 +1,4 @@
-"""Half messages sent ahead of their decision: a consumer sees only what the queue has, whatever is decided."""
+"""Half messages that are sent before their decision: a consumer sees only what the queue has, whatever is decided."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from venus.wire import broker_pb2
 
 
 class NoStore:
-    """Every body is in the buffer."""
+    """A store without bodies, because every body is in the buffer."""
 
     def get(self, *_: object, **__: object) -> bytes:
         raise AssertionError("a body was looked for on the disk")
 
 
 class ChangingBusiness:
-    """A business that the commit thread changes between a reader's two looks at it."""
+    """A business that the commit thread changes between a reader's two reads of it."""
 
     def __init__(self, business: Business, act: Callable[[], None]) -> None:
         self._business, self._act = business, act
@@ -42,7 +42,7 @@ class ChangingBusiness:
 
 @dataclass
 class ConsumerModel:
-    """A business of a broker, and the batches that one consumer believes in."""
+    """A business of a broker, and the batches that one consumer has accepted."""
 
     rng: random.Random
     business: Business = field(default_factory=lambda: Business(1, "main", ReviewSchedule(first_s=1)))
@@ -60,7 +60,7 @@ class ConsumerModel:
         state, self.index = self.business.committed, self.index + 1
         number, sequence = state.end_batch + 1, state.end_sequence + 1
         digest, count = self.rng.getrandbits(60), self.rng.choice([0, 1, 5])
-        if self.rng.random() < 0.5:  # after a rollback the same batch may come again
+        if self.rng.random() < 0.5:  # after a rollback the same batch may be sent again
             digest, count = self.before.get((number, sequence), (digest, count))
         self.before[number, sequence] = digest, count
         found = half_messages.HalfMessage(
@@ -92,7 +92,7 @@ class ConsumerModel:
             self.business.committed, _ = half_messages.roll_back(state, self.rng.choice(state.halves).batch_no)
 
     def publish(self) -> None:
-        """As the commit thread does after its fsync; a reader may come in between."""
+        """Publish as the commit thread does after its fsync; a reader may run in between."""
         self.business.visible_offset = self.business.committed.next_offset
         if self.rng.random() < 0.5:
             self.deliver()
@@ -100,11 +100,11 @@ class ConsumerModel:
 
     def deliver(self) -> None:
         decided = self.sent.position < self.business.visible_offset
-        for word in self.queue_says() if decided else self.read_ahead():
+        for word in self.deliver_queue() if decided else self.read_ahead():
             self.take(word)
 
-    def queue_says(self) -> list[broker_pb2.Increment]:
-        """As the consumer's stream does: several increments at once, without the bodies that are there."""
+    def deliver_queue(self) -> list[broker_pb2.Increment]:
+        """Deliver as the consumer's stream does: several increments at once, without bodies that the consumer has."""
         words: list[broker_pb2.Increment] = []
         at = next(n for n, (offset, _) in enumerate(self.queue) if offset == self.sent.position)
         there = EarlyBatches(self.sent.waiting)
@@ -159,7 +159,7 @@ def live_world(seed: int, steps: int = 120) -> ConsumerModel:
 
 
 @pytest.mark.parametrize("seeds", range(10))
-def test_a_consumer_believes_the_queue_and_nothing_else(seeds: int) -> None:
+def test_a_consumer_accepts_only_what_the_queue_has(seeds: int) -> None:
     went_ahead = withdrawals = 0
     for seed in range(40 * seeds, 40 * seeds + 40):
         world = live_world(seed)

@@ -1,4 +1,4 @@
-"""Memory for half messages that are not on disk yet: its limit, and the order of the streams that wait for it."""
+"""Memory for half messages that are not on disk yet: its limit, and the order of waiting streams."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(run_bounded())
 
 
-def test_a_stream_that_ends_in_line_leaves_nothing_behind() -> None:
+def test_a_stream_that_ends_while_it_waits_leaves_nothing_behind() -> None:
     async def exercise() -> None:
         unsaved, sharing, turns = build_unsaved()
 
@@ -51,7 +51,7 @@ def test_a_stream_that_ends_in_line_leaves_nothing_behind() -> None:
         waiting[0].cancel()
         await settle()
         unsaved.release_slot(first)
-        waiting[1].cancel()  # its turn has come, and it does not know yet
+        waiting[1].cancel()  # its turn has come, but it has not run yet
         await settle()
         await asyncio.gather(*waiting, return_exceptions=True)
         assert (turns.waiting, turns.nbytes) == (0, 3 * MIB), "the third has its turn"
@@ -79,7 +79,7 @@ def test_while_memory_is_full_large_frames_are_not_read_and_small_ones_are() -> 
     run(exercise)
 
 
-def test_a_business_reads_on_when_its_own_is_saved() -> None:
+def test_a_business_reads_again_when_its_own_messages_are_saved() -> None:
     async def exercise() -> None:
         unsaved, sharing, turns = build_unsaved()
         unsaved.count_received("a", 4 * MIB).record_passed_on(4 * MIB)
@@ -87,7 +87,7 @@ def test_a_business_reads_on_when_its_own_is_saved() -> None:
         assert not unsaved.has_room("a", small=True), "the window is full"
         waiting = [
             asyncio.create_task(unsaved.wait_for_room("a", small=True)) for _ in range(2)
-        ]  # one is being replaced
+        ]  # one message is being replaced
         await settle()
         assert not any(task.done() for task in waiting)
         unsaved.record_saved("a", turn, 0.01, 0.01)
@@ -98,7 +98,7 @@ def test_a_business_reads_on_when_its_own_is_saved() -> None:
 
 
 @pytest.mark.parametrize("window", [0.3, 1, 100])
-def test_a_frame_that_is_larger_than_the_window_is_cut_in_one_pass(window: float) -> None:
+def test_a_frame_that_is_larger_than_the_window_is_split_in_one_pass(window: float) -> None:
     async def exercise() -> None:
         core: Any = SimpleNamespace(materialiser=SimpleNamespace(behind_bytes=0), precedence=Precedence(goal_s=0.05))
         traffic = Traffic(core, BrokerSettings(buffer_bytes_max=64 * MIB))
@@ -114,7 +114,7 @@ def test_a_frame_that_is_larger_than_the_window_is_cut_in_one_pass(window: float
     run(exercise)
 
 
-def test_what_is_on_disk_is_never_expected() -> None:
+def test_a_durable_message_is_never_expected_again() -> None:
     intake = Intake(2)
     assert intake.record_submission(newest=5) == 1
     assert intake.request_again(3) == 3

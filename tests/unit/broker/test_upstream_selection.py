@@ -1,4 +1,4 @@
-"""Selection of an upstream among several sets: by script, and in random histories of simulated time."""
+"""Selection of an upstream among several sets: scripted cases, and random histories of simulated time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIT = Fitness(FitnessKind.FIT)
 
 
 class WatchedChoice:
-    """A choice that is looked at each second."""
+    """A choice that the test checks each second."""
 
     def __init__(self, *names: str) -> None:
         self.now = 1000.0
@@ -30,7 +30,7 @@ class WatchedChoice:
             self.uppers.move_if_due(self.now)
 
     def wait(self, seconds: int) -> list[str]:
-        """Look each second; return the upstream after each."""
+        """Check each second; return the upstream after each check."""
         found = []
         for _ in range(seconds):
             self.now += 1.0
@@ -39,13 +39,13 @@ class WatchedChoice:
         return found
 
     def lose(self, name: str) -> None:
-        """Let a set end."""
+        """Report the end of a session with a set."""
         self.kinds[name] = FitnessKind.SILENT
         if self.uppers.in_use == name:
             self.uppers.record_failure(self.now, "gone", for_good=False)
 
 
-def test_who_loses_the_nearest_continues_at_the_next_at_once_and_back_after_a_minute() -> None:
+def test_after_the_loss_of_the_nearest_the_next_is_used_at_once_and_the_nearest_after_a_minute() -> None:
     watched = WatchedChoice()
     watched.lose("north")
     assert watched.wait(1) == ["south"]
@@ -65,7 +65,7 @@ def test_who_loses_the_nearest_continues_at_the_next_at_once_and_back_after_a_mi
     assert watched.uppers.absence() is None
 
 
-def test_a_nearest_set_that_flaps_starts_its_minute_over() -> None:
+def test_the_minute_of_a_flapping_nearest_set_starts_over() -> None:
     watched = WatchedChoice()
     watched.lose("north")
     watched.wait(1)
@@ -77,7 +77,7 @@ def test_a_nearest_set_that_flaps_starts_its_minute_over() -> None:
         assert set(watched.wait(1)) == {"south"}
 
 
-def test_a_minute_without_a_look_is_none() -> None:
+def test_a_minute_without_a_check_does_not_count() -> None:
     watched = WatchedChoice()
     watched.lose("north")
     watched.wait(1)
@@ -91,7 +91,7 @@ def test_a_minute_without_a_look_is_none() -> None:
 @pytest.mark.parametrize(
     "kind", [FitnessKind.LATE, FitnessKind.CUT_OFF, FitnessKind.APART, FitnessKind.SILENT, FitnessKind.UNKNOWN]
 )
-def test_no_consumer_returns_to_a_set_that_is_not_fit(kind: FitnessKind) -> None:
+def test_no_consumer_returns_to_an_unhealthy_set(kind: FitnessKind) -> None:
     watched = WatchedChoice()
     watched.lose("north")
     watched.wait(1)
@@ -100,7 +100,7 @@ def test_no_consumer_returns_to_a_set_that_is_not_fit(kind: FitnessKind) -> None
     assert set(watched.wait(600)) == {"south"}
 
 
-def test_a_set_that_is_cut_off_itself_is_left_for_the_nearest_that_is_not() -> None:
+def test_a_set_that_is_cut_off_itself_is_replaced_by_the_nearest_that_is_not() -> None:
     watched = WatchedChoice()
     watched.kinds |= {"north": FitnessKind.CUT_OFF, "south": FitnessKind.CUT_OFF}
     found = watched.wait(30)
@@ -112,7 +112,7 @@ def test_a_set_that_is_cut_off_itself_is_left_for_the_nearest_that_is_not() -> N
     assert watched.wait(2)[-1] == "south"
 
 
-def test_a_set_that_is_cut_off_for_a_moment_is_not_left_and_where_all_are_no_consumer_moves() -> None:
+def test_a_short_cut_off_moves_no_consumer_and_neither_does_one_of_all_sets() -> None:
     watched = WatchedChoice()
     for _ in range(5):
         watched.kinds["north"] = FitnessKind.CUT_OFF
@@ -123,7 +123,7 @@ def test_a_set_that_is_cut_off_for_a_moment_is_not_left_and_where_all_are_no_con
     assert set(watched.wait(100)) == {"north"}
 
 
-def test_a_set_that_has_just_come_back_is_not_gone_to_in_place_of_one_that_answers() -> None:
+def test_a_set_that_has_just_returned_is_not_chosen_over_one_that_answers() -> None:
     watched = WatchedChoice()
     watched.kinds = dict.fromkeys(NAMES, FitnessKind.CUT_OFF)
     watched.wait(30)
@@ -136,7 +136,7 @@ def test_a_set_that_has_just_come_back_is_not_gone_to_in_place_of_one_that_answe
     assert watched.wait(6)[-1] == "south"
 
 
-def test_sets_that_come_and_go_in_turns_do_not_pull_a_consumer_back_and_forth() -> None:
+def test_alternating_failures_do_not_move_a_consumer_back_and_forth() -> None:
     watched = WatchedChoice("north", "south")
     found = []
     for n in range(120):
@@ -148,13 +148,13 @@ def test_sets_that_come_and_go_in_turns_do_not_pull_a_consumer_back_and_forth() 
     assert 12 <= moves <= 120 / TIMES.moves_apart_s
 
 
-def test_a_set_that_is_silent_while_changes_come_from_it_is_not_left() -> None:
+def test_a_silent_set_that_still_sends_changes_is_kept() -> None:
     watched = WatchedChoice()
     watched.kinds["north"] = FitnessKind.SILENT
     assert set(watched.wait(100)) == {"north"}
 
 
-def test_who_proves_to_have_another_history_is_left_at_once_and_not_tried_for_two_minutes() -> None:
+def test_a_set_with_another_history_is_left_at_once_and_not_tried_for_two_minutes() -> None:
     watched = WatchedChoice()
     watched.lose("north")
     watched.wait(1)
@@ -173,7 +173,7 @@ def test_who_proves_to_have_another_history_is_left_at_once_and_not_tried_for_tw
     assert watched.wait(4)[-1] == "north"
 
 
-def test_who_is_where_other_rows_are_continues_at_the_next_set_until_one_has_his() -> None:
+def test_at_a_set_with_other_rows_the_next_one_is_tried_until_one_fits() -> None:
     watched = WatchedChoice()
     watched.wait(10)
     found = []
@@ -193,14 +193,14 @@ def test_who_is_where_other_rows_are_continues_at_the_next_set_until_one_has_his
     assert watched.wait(30)[-1] == "north", "it may have them by now"
 
 
-def test_who_has_no_other_set_stays_where_other_rows_are() -> None:
+def test_the_only_set_is_kept_although_it_has_other_rows() -> None:
     watched = WatchedChoice("north")
     for _ in range(100):
         watched.uppers.record_other_rows(watched.now, "other rows")
         assert watched.wait(1) == ["north"]
 
 
-def test_a_set_that_is_tried_may_need_a_moment() -> None:
+def test_a_probe_of_a_set_may_need_a_moment() -> None:
     watched = WatchedChoice()
     watched.lose("north")
     watched.wait(1)
@@ -215,7 +215,7 @@ def test_a_set_that_is_tried_may_need_a_moment() -> None:
     )
 
 
-def test_full_data_that_comes_is_not_given_up_for_a_nearer_set() -> None:
+def test_full_data_in_transfer_is_not_given_up_for_a_nearer_set() -> None:
     watched = WatchedChoice()
     watched.lose("north")
     watched.wait(1)
@@ -227,7 +227,7 @@ def test_full_data_that_comes_is_not_given_up_for_a_nearer_set() -> None:
         assert not watched.uppers.move_if_due(watched.now, busy=True)
 
 
-def test_sets_keep_what_was_seen_of_them_when_their_names_become_known() -> None:
+def test_sets_keep_their_state_when_their_names_become_known() -> None:
     uppers = UpstreamSelection(("a:1", "b:1", "a:2"), 0.0)
     uppers.record_check("a:1", Fitness(FitnessKind.SILENT), 1.0)
     uppers.record_check("b:1", FIT, 1.0)
@@ -246,7 +246,7 @@ def test_sets_keep_what_was_seen_of_them_when_their_names_become_known() -> None
 
 
 class History:
-    """Sets whose state changes at random, looked at as the product does, and a replicator that fails with them."""
+    """Sets whose state changes at random, checked as the product does, and a replicator that fails with them."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -260,7 +260,7 @@ class History:
         self.fit_since = dict.fromkeys(self.names, 0.0)
         self.wrong = {
             name for name in self.names if self.random.random() < 0.15
-        }  # another history, which no look shows
+        }  # another history, which no check shows
         self.seen: dict[str, FitnessKind] = {}
         self.moves: list[float] = []
         self.tries = 0
@@ -320,7 +320,7 @@ class History:
             assert self.seen[now_at] is FitnessKind.FIT
 
     def _pull(self) -> None:
-        """Be the replicator: what it meets is the present state, observed or not."""
+        """Act as the replicator: it meets the current state, observed or not."""
         if self.now < self.ready_at:
             return
         name = self.uppers.in_use
@@ -340,7 +340,7 @@ class History:
     def _judge(self) -> None:
         nearest = self.names[0]
         unbroken = self.now - self.fit_since[nearest] if self.kind[nearest] is FitnessKind.FIT else 0.0
-        look_s, retry_s = 5.5, 6.0  # a move that was just made is not followed by another one
+        look_s, retry_s = 5.5, 6.0  # a move is not followed by another one at once
         others_fail = self.uppers.in_use != nearest and self.kind[self.uppers.in_use] is not FitnessKind.FIT
         if nearest not in self.wrong and unbroken > TIMES.back_after_s + look_s + retry_s and not others_fail:
             assert self.uppers.in_use == nearest, f"{self.now}: it was fit for {unbroken} s"
@@ -348,7 +348,7 @@ class History:
         assert len(recent) <= 60 / TIMES.moves_apart_s + 1 + 2 * len(self.names), "no set moves back and forth"
 
 
-def test_random_histories_go_back_in_time_and_never_back_and_forth() -> None:
+def test_random_histories_return_in_time_and_never_move_back_and_forth() -> None:
     moves = tries = 0
     for seed in range(60):
         history = History(seed)

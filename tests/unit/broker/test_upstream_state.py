@@ -1,4 +1,4 @@
-"""An upstream as it reports itself: whether it is eligible, the addresses of its set, and how its absence is shown."""
+"""An upstream by its own report: its eligibility, the addresses of its set, and how its absence is shown."""
 
 from __future__ import annotations
 
@@ -58,17 +58,19 @@ def following_mirror(**fields: object) -> Mirror:
         (entry(replication=broker_pb2.ReplicationStatus(leader="b1")), FitnessKind.FIT, ""),
     ],
 )
-def test_a_set_above_is_as_fit_as_it_says(said: broker_pb2.BusinessStatus | None, kind: FitnessKind, why: str) -> None:
+def test_an_upstream_is_as_healthy_as_it_reports(
+    said: broker_pb2.BusinessStatus | None, kind: FitnessKind, why: str
+) -> None:
     found = judge_fitness(said, "main", HERE)
 
     assert (found.kind, found.why) == (kind, why)
 
 
-def test_an_older_set_that_answers_is_fit() -> None:
+def test_an_older_upstream_that_answers_is_healthy() -> None:
     assert judge_fitness(entry(Mirror(state="following")), "main", HERE).kind is FitnessKind.FIT
 
 
-def test_who_has_nothing_yet_asks_for_nothing_in_particular() -> None:
+def test_an_empty_set_requests_no_particular_position() -> None:
     assert judge_fitness(entry(log_start=99, epoch=1), "main", LocalPosition()).kind is FitnessKind.FIT
 
 
@@ -83,7 +85,9 @@ def test_who_has_nothing_yet_asks_for_nothing_in_particular() -> None:
         (FitnessKind.UNKNOWN, None, "it has not been checked yet", "it moves back by itself"),
     ],
 )
-def test_who_is_away_says_why_and_what_to_do(kind: FitnessKind, left_s: float | None, why: str, do: str) -> None:
+def test_an_absent_upstream_is_shown_with_reason_and_remedy(
+    kind: FitnessKind, left_s: float | None, why: str, do: str
+) -> None:
     away = AwayFromNearest(at="south", nearest="north", since=5.0, kind=kind, why="no", checked_at=80.0, left_s=left_s)
 
     assert explain_absence(away, 80.4) == why
@@ -92,7 +96,7 @@ def test_who_is_away_says_why_and_what_to_do(kind: FitnessKind, left_s: float | 
     )
 
 
-def test_what_was_seen_of_a_set_a_while_ago_is_not_said_of_now() -> None:
+def test_an_old_observation_is_not_reported_as_current() -> None:
     away = AwayFromNearest(
         at="south", nearest="north", since=5.0, kind=FitnessKind.FIT, why="", checked_at=80.0, left_s=41.0
     )
@@ -100,7 +104,7 @@ def test_what_was_seen_of_a_set_a_while_ago_is_not_said_of_now() -> None:
     assert explain_absence(away, 84.0) == "it served again 4 s ago; 41 s more without a break are needed"
 
 
-def test_addresses_of_one_set_belong_together_in_the_place_of_the_first() -> None:
+def test_addresses_of_one_set_are_grouped_at_the_first() -> None:
     members = SetMembers(("a:1", "b:1", "a:2", "c:1"))
     assert list(members.sets()) == ["a:1", "b:1", "a:2", "c:1"]
     assert members.learn("a:2", "north")
@@ -112,7 +116,7 @@ def test_addresses_of_one_set_belong_together_in_the_place_of_the_first() -> Non
     assert members.sets() == {"north": ("a:1", "a:2"), "south": ("b:1",), "c:1": ("c:1",)}
 
 
-def test_a_broker_speaks_for_the_others_of_its_cluster() -> None:
+def test_a_broker_answers_for_the_others_of_its_cluster() -> None:
     members = SetMembers(("a:1", "b:1", "a:2"))
     replicas = [broker_pb2.ReplicaStatus(address="a:1"), broker_pb2.ReplicaStatus(address="a:2")]
     said = broker_pb2.BrokerStatus(
@@ -125,7 +129,7 @@ def test_a_broker_speaks_for_the_others_of_its_cluster() -> None:
 
 
 class ScriptedPoller(UpstreamPoller):
-    """Poller of an upstream whose results the test gives."""
+    """Poller of an upstream whose results the test sets."""
 
     def start(self) -> None:
         """Do nothing."""
@@ -136,7 +140,7 @@ class ScriptedPoller(UpstreamPoller):
         self._looked(self)
 
 
-def test_a_set_keeps_its_look_when_its_name_becomes_known_and_others_join_it() -> None:
+def test_a_set_keeps_its_poller_when_its_name_becomes_known_and_others_join_it() -> None:
     learned: list[tuple[str, Mapping[str, str]]] = []
 
     def note(look: UpstreamPoller, names: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The notes of a store's witness say what is on disk now, although most of a note stays the same for a long time."""
+"""The notes of a store's witness describe the current files, although most of a note rarely changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def read_note(store: Path, witness: Witness, sequence: int) -> WitnessNote:
-    """Return what is noted behind an fsync."""
+    """Return the note after an fsync."""
     witness.read_files(lambda: 4)
     witness.write_note(sequence)
     found = read_latest(store)
@@ -30,7 +30,7 @@ def read_note(store: Path, witness: Witness, sequence: int) -> WitnessNote:
     return found
 
 
-def test_each_note_says_what_the_files_are_now(store: Path) -> None:
+def test_each_note_describes_the_current_files(store: Path) -> None:
     witness = Witness(store, lambda: 0.0)
     first = read_note(store, witness, 1)
     assert (first.files.manifest, first.files.nbytes) == (5, len(b"one table"))
@@ -47,7 +47,7 @@ def test_each_note_says_what_the_files_are_now(store: Path) -> None:
     assert (last.sequence, last.files.logs) == (4, ())
 
 
-def test_nothing_is_noted_before_the_files_were_looked_at(store: Path) -> None:
+def test_no_note_is_written_before_the_files_were_listed(store: Path) -> None:
     witness = Witness(store, lambda: 0.0)
     witness.write_note(1)
     assert read_latest(store) is None

@@ -1,6 +1,6 @@
-r"""The codec once more, value by value in plain Python: slow, short, and the yardstick of the fast one.
+r"""The codec again, value by value in plain Python: slow, short, and the reference for the fast one.
 
-Nothing here is shared with `venus.codec` but the model: an error in one is not repeated in the other.
+It shares nothing with `venus.codec` but the model, so that an error in one is not repeated in the other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNESCAPES = {ord(e[1]): c for c, e in ESCAPES.items()}
 
 
 class MalformedText(Exception):
-    """The yardstick does not accept this either."""
+    """Raised for text that the reference does not accept."""
 
 
 def copy_field(value: Value) -> bytes:
@@ -111,9 +111,9 @@ def decode_row(data: bytes, numbers: Seq[int], binary: Seq[bool]) -> Row:
     return row
 
 
-# -- what tables and rows may look like -----------------------------------------------------------------------------
+# -- random tables and rows -----------------------------------------------------------------------------------------
 
-#: Field numbers around every border: one, two and more octets of tag; 19000-19999 are protobuf's own.
+#: Field numbers around every limit: one, two and more bytes of tag; 19000-19999 are reserved by protobuf.
 NUMBERS = st.one_of(
     st.integers(1, 40), st.sampled_from([2046, 2047, 2048, 18_999, 20_000, 262_143, 262_144, 2**29 - 1])
 )

@@ -1,4 +1,4 @@
-"""Rows as Arrow columns: every value exactly, or as text, or refused by name; old versions in the newest columns."""
+"""Rows as Arrow columns: every value exact, or as text, or refused by name; old versions in the newest columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def logical(kind: Kind, **more: Any) -> LogicalType:
     return LogicalType(kind=kind, **more)
 
 
-#: type, Arrow's type, canonical texts, what they are.
+#: Type, Arrow type, canonical texts, and their values.
 CASES: list[tuple[LogicalType, pa.DataType, list[str | bytes | None], list[object]]] = [
     (logical(Kind.INT, length=2), pa.int16(), ["-32768", None, "7"], [-32768, None, 7]),
     (logical(Kind.INT, length=8), pa.int64(), ["-9223372036854775808"], [-(2**63)]),
@@ -65,7 +65,7 @@ def one_column_schema(kind: LogicalType) -> TableSchema:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0].kind.name}{case[0].precision}.{case[0].scale}")
-def test_values_come_out_exactly_in_the_type_that_holds_them(
+def test_values_are_exact_in_the_type_that_holds_them(
     case: tuple[LogicalType, pa.DataType, list[str | bytes | None], list[object]],
 ) -> None:
     kind, wanted, texts, values = case
@@ -89,7 +89,7 @@ def test_values_come_out_exactly_in_the_type_that_holds_them(
         (logical(Kind.BOOL), "maybe"),
     ],
 )
-def test_a_value_that_no_type_holds_is_refused_by_name_and_can_be_had_as_text(kind: LogicalType, text: str) -> None:
+def test_a_value_that_no_type_holds_is_refused_by_name_and_available_as_text(kind: LogicalType, text: str) -> None:
     schema = one_column_schema(kind)
     packed = from_columns([["1", "2"], [None, text]], Layout.of(schema))
 
@@ -101,7 +101,7 @@ def test_a_value_that_no_type_holds_is_refused_by_name_and_can_be_had_as_text(ki
     assert as_text[1].to_pylist() == [None, text]
 
 
-def test_rows_of_an_older_version_have_defaults_where_they_have_no_column() -> None:
+def test_rows_of_an_older_version_have_defaults_in_missing_columns() -> None:
     old = table(1, "t", column(1, "id", INT), column(2, "gone"), column(3, "n", logical(Kind.INT, length=4)))
     new = replace(
         old,
@@ -126,7 +126,7 @@ def test_rows_of_an_older_version_have_defaults_where_they_have_no_column() -> N
     ]
 
 
-def test_columns_can_be_chosen_and_a_wrong_name_is_answered_with_the_right_ones() -> None:
+def test_columns_can_be_selected_and_a_wrong_name_is_refused_with_the_right_ones() -> None:
     schema = one_column_schema(TEXT)
     changes = section(schema, [put(1, "a"), put(2, "b")])
 

@@ -1,4 +1,4 @@
-"""Batches and chunks: whole, or refused."""
+"""Batches and chunks are decoded completely or refused."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def same(left: TableChanges, right: TableChanges) -> bool:
     return changes_to_wire(left) == changes_to_wire(right) and left.is_deleted.tolist() == right.is_deleted.tolist()
 
 
-def test_a_batch_comes_back_whole() -> None:
+def test_a_batch_is_decoded_completely() -> None:
     sections = (
         marker(4, 2, ChangeKind.TRUNCATE),
         section([False, True, False], inserts_only=True),
@@ -77,7 +77,7 @@ def test_a_batch_comes_back_whole() -> None:
     assert got.sections[3].sweep_before == 99
 
 
-def test_decoding_looks_at_the_sizes_where_they_are() -> None:
+def test_decoding_reads_the_sizes_in_place() -> None:
     got = decode(encode(batch(section([False, True])))).sections[0]
 
     assert not got.record_ids.sizes.flags.owndata
@@ -91,7 +91,7 @@ def test_a_batch_without_deletions_carries_no_flags() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2, 4])
-def test_a_batch_that_does_not_add_up_is_refused_on_both_sides(count: int) -> None:
+def test_an_inconsistent_batch_is_refused_by_encoder_and_decoder(count: int) -> None:
     wrong = batch(section([False, False]), marker(4, 2, ChangeKind.SWEEP_BEGIN), count=count)
 
     with pytest.raises(ProtocolError, match=f"batch 17 declares {count} changes and has 3"):
@@ -129,7 +129,7 @@ def test_a_section_that_contradicts_itself_is_refused(change: dict[str, object],
     assert str(refused.value).startswith("changes of table 4 version 2")
 
 
-def test_sizes_that_overflow_are_not_taken_for_small_ones() -> None:
+def test_sizes_that_overflow_are_refused() -> None:
     wire = changes_to_wire(section([False, False]))
     wire.rows, wire.row_sizes = b"", (b"\0\0\0\x80" * 2)
 
@@ -163,11 +163,11 @@ def test_bytes_that_are_no_message_are_refused() -> None:
 
 
 def test_the_digest_is_xxh3_64_of_the_body() -> None:
-    # The value is the reference implementation's, for the empty input.
+    # The value is that of the reference implementation for the empty input.
     assert digest(b"") == 0x2D06800538D394C2
 
 
-def test_a_chunk_comes_back_whole() -> None:
+def test_a_chunk_is_decoded_completely() -> None:
     rows = [(5, 2, b"\x0a\x010", b"\x12\x02ab"), (2**63, 3, b"\x0a\x0211", b""), (7, 2, b"\x0a\x012", b"x" * 300)]
     sent = Chunk(
         chunk_no=3, table_id=4, rows=stored_rows(rows), last=b"\x0a\x012", end=True, totals=RowTotals(9, 2**64 - 1)
@@ -186,13 +186,13 @@ def test_a_chunk_comes_back_whole() -> None:
     assert sections[2].stored.sequences.tolist() == [5, 7]
 
 
-def test_a_chunk_without_rows_comes_back() -> None:
+def test_a_chunk_without_rows_is_decoded() -> None:
     got = decode_chunk(encode_chunk(Chunk(chunk_no=0, table_id=4, rows=stored_rows([]), last=b"")))
 
     assert (len(got.rows), list(got.sections), got.end, got.totals) == (0, [], False, None)
 
 
-def test_what_is_laid_end_to_end_is_what_protobuf_would_have_written() -> None:
+def test_concatenated_parts_equal_protobufs_own_encoding() -> None:
     body = encode_chunk(Chunk(chunk_no=3, table_id=4, rows=stored_rows([(5, 2, b"key", b"row")]), last=b"key"))
     sealed = SealedChunk.of(body)
 
@@ -203,7 +203,7 @@ def test_what_is_laid_end_to_end_is_what_protobuf_would_have_written() -> None:
     assert sealed.digest == digest(body)
 
 
-def test_a_deleted_row_is_refused_on_both_sides() -> None:
+def test_a_deleted_row_in_a_chunk_is_refused_by_encoder_and_decoder() -> None:
     rows = stored_rows([(1, 2, b"key", b"")], flags=TOMBSTONE)
     with pytest.raises(ProtocolError, match="table 4 has rows that are not live"):
         encode_chunk(Chunk(chunk_no=1, table_id=4, rows=rows, last=b""))
@@ -229,7 +229,7 @@ def test_a_chunk_that_contradicts_itself_is_refused(stored: bytes, sizes: bytes,
         decode_chunk(body.SerializeToString())
 
 
-def test_the_digest_of_rows_knows_every_sequence_but_no_order() -> None:
+def test_the_digest_of_rows_depends_on_every_sequence_but_not_on_the_order() -> None:
     numbers = np.array([1, 2, 3, 2**63], dtype=np.uint64)
     whole = rows_digest(numbers)
 
@@ -240,7 +240,7 @@ def test_the_digest_of_rows_knows_every_sequence_but_no_order() -> None:
     assert rows_digest(numbers[:0]) == 0
 
 
-def test_totals_are_the_same_in_any_order_and_in_any_parts() -> None:
+def test_totals_are_the_same_in_any_order_and_partition() -> None:
     rows = [(s, 2, b"key", b"") for s in (1, 2, 3, 2**63)]
     whole, parts = RowTotals(), RowTotals()
 

@@ -1,4 +1,4 @@
-"""Input that is not what it should be: an error with the place, or exactly what plain code makes of it."""
+"""Invalid input raises an error with its position, or has exactly the result of the plain codec."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIECES = [b"\\", b"\t", b"\n", b"\\N", b"\\\\x", b"a", b"0", b"f", b"\\n", b"\xc
 
 @pytest.fixture(params=["few rows", "batches"], scope="module", autouse=True)
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Everything holds for both ways: value by value, which is for few rows, and by the batch."""
+    """Every test runs for both ways: value by value, which is used for few rows, and by the batch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_bytes, "FEW_VALUES_MAX", 1_000_000 if request.param == "few rows" else 0)
         yield
@@ -34,7 +34,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @st.composite
 def damages(draw: st.DrawFn, data: bytes) -> bytes:
-    """Cut, overwrite or insert, once to three times."""
+    """Truncate, overwrite or insert, one to three times."""
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(data)))
         stop = min(len(data), start + draw(st.integers(0, 3)))
@@ -44,7 +44,7 @@ def damages(draw: st.DrawFn, data: bytes) -> bytes:
 
 @settings(deadline=None, max_examples=100)
 @given(plain.tables_with_rows(), st.data())
-def test_damaged_copy_text_is_refused_or_read_as_plain_code_reads_it(
+def test_damaged_copy_text_is_refused_or_read_as_the_plain_codec_reads_it(
     case: tuple[TableSchema, list[plain.Row]], data: st.DataObject
 ) -> None:
     schema, rows = case
@@ -68,7 +68,7 @@ def test_damaged_copy_text_is_refused_or_read_as_plain_code_reads_it(
 
 @settings(deadline=None, max_examples=100)
 @given(plain.tables_with_rows(), st.data())
-def test_damaged_rows_are_refused_or_read_as_plain_code_reads_them(
+def test_damaged_rows_are_refused_or_read_as_the_plain_codec_reads_them(
     case: tuple[TableSchema, list[plain.Row]], data: st.DataObject
 ) -> None:
     schema, rows = case
@@ -102,7 +102,7 @@ def test_damaged_rows_are_refused_or_read_as_plain_code_reads_them(
 
 @settings(deadline=None, max_examples=75)
 @given(st.binary(max_size=40), st.lists(st.integers(0, 12), max_size=5))
-def test_any_bytes_and_any_sizes_are_refused_in_good_order(data: bytes, sizes: list[int]) -> None:
+def test_any_bytes_and_any_sizes_are_refused_without_a_crash(data: bytes, sizes: list[int]) -> None:
     noise = PackedBytes(data, np.array(sizes, dtype=np.uint32))
     try:
         to_copy(noise, noise, LAYOUT)
@@ -161,12 +161,12 @@ def test_the_error_names_the_row(row: bytes, message: str) -> None:
         to_columns(keys, rows, LAYOUT)
 
 
-def test_rows_whose_border_has_moved_are_refused() -> None:
+def test_rows_with_a_shifted_boundary_are_refused() -> None:
     keys = PackedBytes.of([plain.encode_row([str(n)], [1]) for n in range(2)])
     data = plain.encode_row(["n"], [3]) + plain.encode_row(["abc"], [3])
     assert to_columns(keys, PackedBytes(data, np.array([3, 5], dtype=np.uint32)), LAYOUT)[2] == ["n", "abc"]
 
-    with pytest.raises(ProtocolError, match=r"shop\.orders version 1: row 1"):  # its bytes are right, all together
+    with pytest.raises(ProtocolError, match=r"shop\.orders version 1: row 1"):  # all bytes together are right
         to_columns(keys, PackedBytes(data, np.array([6, 2], dtype=np.uint32)), LAYOUT)
 
 
@@ -192,7 +192,7 @@ def test_sizes_that_do_not_add_up_are_refused() -> None:
         ([["1"], [b""], ["\ud800"]], "column note has text in row 1 that is not valid Unicode"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(columns: list[list[plain.Value]], message: str) -> None:
+def test_columns_of_different_lengths_are_refused(columns: list[list[plain.Value]], message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         from_columns(columns, LAYOUT)
 

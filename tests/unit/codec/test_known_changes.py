@@ -20,7 +20,7 @@ NUMBER = 1
 
 
 def values(*batches: int) -> list[bytes]:
-    """Return the stored rows of batches of one row: the key and the sequence of each are its number."""
+    """Return the stored rows of batches of one row, whose key and sequence are its number."""
     found: list[bytes] = []
     for batch in batches:
         (section,) = envelope.build_sections(envelope.parse_body(half(batch).body))
@@ -49,7 +49,7 @@ def truncation(*, replayed: bool = False) -> broker_pb2.ChangedRows:
 
 
 class Reader:
-    """A view, and the keys of what it has returned; 0 = a truncation."""
+    """A view, and the keys that it has returned; 0 = a truncation."""
 
     def __init__(self) -> None:
         self.view = SubscriptionView(NUMBER)
@@ -71,13 +71,13 @@ class Reader:
         return self.take(state=broker_pb2.LIVE)
 
 
-def test_a_transaction_that_is_replayed_after_its_first_part_is_taken_once() -> None:
+def test_a_transaction_that_is_replayed_after_its_first_part_is_delivered_once() -> None:
     reader = Reader().live_reader().take(changes(1, position=1)).take(changes(2, 3))
     reader.begin().take(changes(2, 3, 4, position=4, replayed=True)).live_reader().take(changes(5, position=5))
     assert reader.keys == [1, 2, 3, 4, 5]
 
 
-def test_live_changes_that_were_judged_together_with_read_ones_are_taken_once() -> None:
+def test_live_changes_that_were_judged_together_with_read_ones_are_delivered_once() -> None:
     reader = (
         Reader()
         .take(loaded_rows(3, 1))
@@ -88,18 +88,18 @@ def test_live_changes_that_were_judged_together_with_read_ones_are_taken_once() 
     assert reader.take(changes(3, 4, 5, position=5)).keys == [3, 1, 2, 4, 5]
 
 
-def test_a_late_change_is_no_known_one() -> None:
+def test_a_late_change_does_not_count_as_delivered() -> None:
     reader = Reader().take(changes(5, 6, position=6, replayed=True)).live_reader()
     assert reader.take(changes(2, 7, position=8)).keys == [5, 6, 2, 7]
 
 
 @pytest.mark.parametrize("position", [4, 0])
-def test_behind_a_truncation_that_is_replayed_everything_comes_again(position: int) -> None:
+def test_after_a_replayed_truncation_everything_is_delivered_again(position: int) -> None:
     reader = Reader().live_reader().take(changes(1, position=1)).take(truncation()).take(changes(2))
     reader.begin().take(truncation(replayed=True)).take(changes(2, 3, position=position, replayed=True))
     assert reader.keys == [1, 0, 2, 0, 2, 3]
 
 
-def test_all_rows_that_come_again_are_taken() -> None:
+def test_repeated_rows_are_all_delivered() -> None:
     reader = Reader().take(loaded_rows(1, 2))
     assert reader.take(state=broker_pb2.RELOADS).take(loaded_rows(1, 2, position=2)).keys == [1, 2, 0, 1, 2]

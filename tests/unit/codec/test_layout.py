@@ -24,14 +24,14 @@ def test_key_columns_come_first_and_in_key_order() -> None:
     assert layout.tags == (b"\xfa\x7f", b"\x0a", b"\x82\x01")
 
 
-def test_a_layout_is_made_once_per_version() -> None:
+def test_a_layout_is_built_once_per_version() -> None:
     schema = plain.table(A, B, key=["a"], table_id=71)
 
     assert Layout.of(schema) is Layout.of(replace(schema))
     assert Layout.of(schema) is not Layout.of(replace(schema, version=2))
 
 
-def test_the_same_ids_of_another_business_are_another_layout() -> None:
+def test_the_same_ids_in_another_business_have_another_layout() -> None:
     ours = plain.table(A, B, key=["a"], table_id=72)
     theirs = plain.table(A, C, key=["c"], table_id=72)
 

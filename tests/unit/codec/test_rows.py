@@ -1,4 +1,4 @@
-"""Rows as bytes: the fast codec against plain Python and against protobuf itself."""
+"""Rows as bytes: the fast codec compared with plain Python and with protobuf itself."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ many = settings(deadline=None, max_examples=40)
 
 @pytest.fixture(params=["few rows", "batches"], scope="module", autouse=True)
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Everything holds for both ways: value by value, which is for few rows, and by the batch."""
+    """Every test runs for both ways: value by value, which is used for few rows, and by the batch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_bytes, "FEW_VALUES_MAX", 1_000_000 if request.param == "few rows" else 0)
         yield
 
 
 def pack_rows(rows: list[plain.Row], layout: Layout) -> tuple[PackedBytes, PackedBytes]:
-    """Return what the rows must be as bytes."""
+    """Return the expected bytes of the rows."""
     k = layout.key_count
     return (
         PackedBytes.of(plain.encode_row(row[:k], layout.numbers[:k]) for row in rows),
@@ -48,7 +48,7 @@ def same(left: PackedBytes, right: PackedBytes) -> bool:
 
 @many
 @given(plain.tables_with_rows())
-def test_copy_text_becomes_the_bytes_that_plain_code_makes(case: Case) -> None:
+def test_copy_text_is_encoded_as_by_the_plain_codec(case: Case) -> None:
     schema, rows = case
     layout = Layout.of(schema)
 
@@ -62,7 +62,7 @@ def test_copy_text_becomes_the_bytes_that_plain_code_makes(case: Case) -> None:
 
 @many
 @given(plain.tables_with_rows())
-def test_bytes_become_the_copy_text_that_plain_code_makes(case: Case) -> None:
+def test_bytes_are_decoded_to_copy_text_as_by_the_plain_codec(case: Case) -> None:
     schema, rows = case
     layout = Layout.of(schema)
     record_ids, others = pack_rows(rows, layout)
@@ -73,7 +73,7 @@ def test_bytes_become_the_copy_text_that_plain_code_makes(case: Case) -> None:
 
 @many
 @given(plain.tables_with_rows())
-def test_what_copy_text_became_comes_back_as_the_same_text(case: Case) -> None:
+def test_copy_text_survives_encoding_and_decoding(case: Case) -> None:
     schema, rows = case
     layout = Layout.of(schema)
     text = plain.copy_lines(rows)
@@ -85,7 +85,7 @@ def test_what_copy_text_became_comes_back_as_the_same_text(case: Case) -> None:
 
 @many
 @given(plain.tables_with_rows())
-def test_columns_give_the_same_bytes_and_come_back(case: Case) -> None:
+def test_columns_have_the_same_bytes_and_are_decoded_again(case: Case) -> None:
     schema, rows = case
     layout = Layout.of(schema)
     columns = [list(c) for c in zip(*rows, strict=True)] or [[] for _ in layout.columns]
@@ -137,7 +137,7 @@ def test_we_read_a_row_as_protobuf_wrote_it_field_by_field(case: Case) -> None:
 
 @many
 @given(plain.tables_with_rows(), st.data())
-def test_deleted_rows_are_flagged_and_have_a_key_alone(case: Case, data: st.DataObject) -> None:
+def test_deleted_rows_are_flagged_and_have_only_a_key(case: Case, data: st.DataObject) -> None:
     schema, rows = case
     layout = Layout.of(schema)
     deleted = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
@@ -156,7 +156,7 @@ def test_deleted_rows_are_flagged_and_have_a_key_alone(case: Case, data: st.Data
 
 
 @pytest.mark.parametrize("repeated", [1, 100], ids=["few", "many"])
-def test_new_rows_are_noted_beside_deleted_ones(repeated: int) -> None:
+def test_new_rows_are_flagged_beside_deleted_ones(repeated: int) -> None:
     layout = Layout.of(plain.table(plain.column("id", 1), plain.column("note", 2), key=["id"]))
     lines = b"f\t7\ta\nn\t8\tb\nt\t9\t\\N\n" * repeated
 
@@ -178,7 +178,7 @@ def test_a_row_of_nulls_is_not_a_deleted_row() -> None:
     assert is_deleted.tolist() == [False, True]
 
 
-def test_a_table_of_nothing_but_its_key_has_empty_rows() -> None:
+def test_a_table_with_only_key_columns_has_empty_rows() -> None:
     layout = Layout.of(plain.table(plain.column("a", 1), plain.column("b", 2), key=["b", "a"]))
 
     record_ids, rows, is_deleted = from_copy(b"f\tB\tA\nt\tD\tC\n", layout, flagged=True)
@@ -243,7 +243,7 @@ def test_no_rows_are_no_bytes() -> None:
     assert from_columns([[], []], layout)[0].data == b""
 
 
-def test_the_table_with_most_columns_postgresql_allows() -> None:
+def test_the_largest_number_of_columns_in_postgresql_is_encoded() -> None:
     count = 1600
     columns = [plain.column(f"c{i}", i) for i in range(1, count + 1)]
     layout = Layout.of(plain.table(*columns, key=["c800"]))
@@ -266,7 +266,7 @@ def test_keys_and_rows_of_different_numbers_are_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_separate_byte_strings_are_put_together_and_packed(seed: int) -> None:
+def test_separate_byte_strings_are_joined_and_packed(seed: int) -> None:
     chance = random.Random(seed)
     count, head = chance.choice((1, 2, FEW_ITEMS_MAX, FEW_ITEMS_MAX + 1, 300)), chance.choice((0, 1, 8, 17))
     sizes = chance.choice(((4,), (0,), (0, 0, 1, 5, 300)))
@@ -282,7 +282,7 @@ def test_separate_byte_strings_are_put_together_and_packed(seed: int) -> None:
     assert PackedBytes.of(found).split() == found
 
 
-def test_no_byte_strings_are_put_together_and_packed() -> None:
+def test_an_empty_list_of_byte_strings_is_joined_and_packed() -> None:
     assert join_items(np.zeros((0, 8), dtype=np.uint8), PackedBytes.of([])) == []
     assert same(pack_items([]), PackedBytes.of([]))
     assert PackedBytes.of([]).split() == []
@@ -290,7 +290,7 @@ def test_no_byte_strings_are_put_together_and_packed() -> None:
 
 @many
 @given(plain.tables_with_rows())
-def test_whole_rows_behind_heads_become_the_same_copy_text(case: Case) -> None:
+def test_whole_rows_after_headers_have_the_same_copy_text(case: Case) -> None:
     schema, rows = case
     layout = Layout.of(schema)
     record_ids, others = pack_rows(rows, layout)
@@ -299,13 +299,13 @@ def test_whole_rows_behind_heads_become_the_same_copy_text(case: Case) -> None:
     assert messages_to_copy(messages, layout, head=7) == plain.copy_lines(rows)
 
 
-def test_a_row_that_is_shorter_than_its_head_is_refused() -> None:
+def test_a_row_that_is_shorter_than_its_header_is_refused() -> None:
     layout = Layout.of(plain.table(plain.column("id", 1), key=["id"]))
     with pytest.raises(ProtocolError, match="row 2 is shorter than its head of 7 bytes"):
         messages_to_copy(PackedBytes.of([b"1234567\x0a\x011", b"123456"]), layout, head=7)
 
 
-def test_positions_beyond_int32_are_not_counted_in_it() -> None:
+def test_positions_beyond_int32_are_counted_in_int64() -> None:
     assert position_type(2**27, 2**27) is np.int32
     assert position_type(2**27 + 1, 1) is np.int64
     assert position_type(1, 2**27 + 1) is np.int64

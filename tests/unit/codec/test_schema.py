@@ -1,4 +1,4 @@
-"""A table's description, its fingerprint, and the protobuf message type that travels with it."""
+"""A table's description, its fingerprint, and the protobuf message type that is sent with it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ SCHEMA = TableSchema(
     ),
 )
 
-#: What a DBA may call columns, and what protobuf could stumble over.
+#: Legal column names, among them ones that protobuf might reject.
 HOSTILE = [
     *(
         "a b",
@@ -131,21 +131,21 @@ def hostile_table(names: list[str]) -> TableSchema:
 
 
 def json_names(schema: TableSchema) -> dict[int, str]:
-    """Return the real names, and what stands for the few that protobuf forbids."""
+    """Return the real names; the few that protobuf forbids are replaced."""
     return {
         c.number: field_names(schema)[c.number] if "\0" in c.name or c.name[:1] + c.name[-1:] == "[]" else c.name
         for c in schema.columns
     }
 
 
-def test_everything_that_is_known_of_a_table_travels() -> None:
+def test_the_complete_description_of_a_table_is_sent() -> None:
     message = wire.TableSchema.FromString(to_wire(SCHEMA).SerializeToString())
 
     assert from_wire(message) == SCHEMA
     assert message.row_message == "venus.rows.t7.v3.OrderLines"
 
 
-def test_the_descriptor_travels_and_is_one_message_with_real_presence() -> None:
+def test_the_descriptor_is_sent_and_is_one_message_with_presence() -> None:
     file = descriptor_pb2.FileDescriptorProto.FromString(to_wire(SCHEMA).file_descriptor)
 
     (message,) = file.message_type
@@ -186,7 +186,7 @@ def test_hostile_names_are_accepted_by_protobuf_in_every_language(tmp_path: Path
     file = descriptor_pb2.FileDescriptorProto.FromString(file_descriptor(schema))
     (tmp_path / "set.pb").write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
 
-    # The compiler's own pool is the strictest: it is the one of C++.
+    # The compiler's own pool is the strictest: it is that of C++.
     assert protoc.main(["", f"--descriptor_set_in={tmp_path}/set.pb", f"--python_out={tmp_path}", file.name]) == 0
     assert {f.number: f.json_name for f in message_class(schema).DESCRIPTOR.fields} == json_names(schema)
     assert len(set(field_names(schema).values())) == len(HOSTILE)
@@ -199,7 +199,7 @@ def test_hostile_names_are_accepted_by_protobuf_in_every_language(tmp_path: Path
 @example(["a b", "a_b"])
 @example(["a_b", "a_b_2", "a b"])
 @example(["_a", "a"])
-def test_any_names_make_a_message_that_keeps_them(names: list[str]) -> None:
+def test_all_names_become_a_message_that_keeps_them(names: list[str]) -> None:
     schema = hostile_table(names)
 
     made = message_class(schema)
@@ -210,7 +210,7 @@ def test_any_names_make_a_message_that_keeps_them(names: list[str]) -> None:
     assert {f.number: v for f, v in parsed.ListFields()} == {i: str(i) for i in range(1, len(names) + 1)}
 
 
-def test_a_new_column_leaves_the_names_of_the_others() -> None:
+def test_a_new_column_does_not_change_the_names_of_the_others() -> None:
     before = field_names(hostile_table(["a b", "A-B", "c"]))
 
     after = field_names(hostile_table(["a b", "A-B", "c", "a.b"]))
@@ -261,7 +261,7 @@ def change_column(index: int, **what: object) -> TableSchema:
         replace(SCHEMA, types=(SCHEMA.types[0], replace(SCHEMA.types[1], checks=()))),
     ],
 )
-def test_the_fingerprint_differs_with_all_that_a_target_is_made_by(other: TableSchema) -> None:
+def test_the_fingerprint_depends_on_everything_that_shapes_a_target(other: TableSchema) -> None:
     assert fingerprint(other) != fingerprint(SCHEMA)
 
 
@@ -281,6 +281,6 @@ def test_the_fingerprint_differs_with_all_that_a_target_is_made_by(other: TableS
         change_column(0, source_type="int8"),
     ],
 )
-def test_the_fingerprint_is_the_same_for_what_only_people_read(other: TableSchema) -> None:
+def test_the_fingerprint_does_not_depend_on_text_for_people(other: TableSchema) -> None:
     assert fingerprint(other) == fingerprint(SCHEMA)
     assert canonical_json(other) == canonical_json(SCHEMA)

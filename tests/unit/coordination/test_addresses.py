@@ -1,4 +1,4 @@
-"""An address that is no etcd is refused in one line."""
+"""An address without an etcd is refused in one line."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def test_another_grpc_server_is_not_taken_for_an_etcd() -> None:
     server.stop(None).wait()
 
 
-def test_no_address_at_all_is_refused() -> None:
+def test_an_empty_list_of_addresses_is_refused() -> None:
     with pytest.raises(ConfigError, match="no address of etcd"):
         EtcdCoordinator([], "shop")

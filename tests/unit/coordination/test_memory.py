@@ -1,4 +1,4 @@
-"""The coordinator in memory: what its tests may let go wrong, and the one of a single broker."""
+"""The coordinator in memory: the faults that tests can cause, and the coordinator of a single broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ A = Member(broker="a", store="sa")
 MAIN = Leadership(business="main", term=1, leader=A, in_sync=frozenset({A}))
 
 
-def test_leases_end_by_the_clock_that_is_given() -> None:
+def test_leases_end_by_the_given_clock() -> None:
     now = 100.0
     cluster = MemoryCluster(lambda: now)
     one, other = MemoryCoordinator(cluster, lease_s=3.0), MemoryCoordinator(cluster, lease_s=3.0)
@@ -28,7 +28,7 @@ def test_leases_end_by_the_clock_that_is_given() -> None:
     assert not one.refresh()
 
 
-def test_while_it_is_away_nothing_happens() -> None:
+def test_while_the_coordinator_is_away_no_call_succeeds() -> None:
     coordinator = MemoryCoordinator(MemoryCluster(lambda: 0.0), lease_s=3.0)
     coordinator.away = True
 
@@ -38,7 +38,7 @@ def test_while_it_is_away_nothing_happens() -> None:
     assert coordinator.read("main") is None
 
 
-def test_a_lost_answer_is_a_write_that_happened() -> None:
+def test_a_write_whose_answer_is_lost_has_happened() -> None:
     coordinator = MemoryCoordinator(MemoryCluster(lambda: 0.0), lease_s=3.0)
     stored = coordinator.create(MAIN)
     assert stored is not None

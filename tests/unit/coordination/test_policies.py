@@ -1,4 +1,4 @@
-"""A changed policy for a business in use: the next leader must still have everything that was acknowledged."""
+"""A changed policy of a business in use: the next leader must still have every acknowledged entry."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def test_the_minimum_follows_the_policy() -> None:
     assert with_policy(MAIN, Policy.AVAILABILITY, 2).min_in_sync == 2
 
 
-def test_who_left_last_is_forgotten_once_something_can_be_acknowledged_without_them() -> None:
+def test_the_last_members_to_leave_are_forgotten_once_writes_are_acknowledged_without_them() -> None:
     assert STUCK.candidates == {A, B}
     after = with_policy(STUCK, Policy.AVAILABILITY)
     assert after.candidates == {A}
-    # whatever was acknowledged meanwhile is at a alone
+    # every entry acknowledged meanwhile is at a alone
     assert with_policy(after, Policy.CONSISTENCY).candidates == {A}
 
 
-def test_who_left_last_may_lead_as_long_as_nothing_could_be_acknowledged() -> None:
+def test_the_last_members_to_leave_may_lead_while_nothing_could_be_acknowledged() -> None:
     assert with_policy(STUCK, Policy.CONSISTENCY).candidates == {A, B}
     assert with_policy(replace(STUCK, min_in_sync=3), Policy.CONSISTENCY).candidates == {A, B}
 
@@ -44,7 +44,7 @@ def records() -> MemoryCoordinator:
     return made
 
 
-def test_a_swap_that_came_too_late_is_made_again() -> None:
+def test_a_swap_that_came_too_late_is_retried() -> None:
     made = records()
 
     class RacingCoordinator(MemoryCoordinator):
@@ -64,14 +64,14 @@ def test_a_swap_that_came_too_late_is_made_again() -> None:
         change_policy(racing, "main", Policy.CONSISTENCY)
 
 
-def test_what_is_so_already_is_not_written() -> None:
+def test_an_unchanged_policy_is_not_written() -> None:
     made = records()
     before, after = change_policy(made, "main", Policy.CONSISTENCY)
     assert before == after
     assert before.version == after.version
 
 
-def test_a_business_that_is_not_there_is_named() -> None:
+def test_a_missing_business_is_named() -> None:
     with pytest.raises(ConfigError, match=r"no business 'mian' \(did you mean main\?\)") as refused:
         change_policy(records(), "mian", Policy.AVAILABILITY)
     assert refused.value.hint == "it has: main"

@@ -1,4 +1,4 @@
-"""What comes from the coordinator is checked before it is believed."""
+"""Records of the coordinator are validated before they are used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def change(value: bytes, **fields: object) -> bytes:
     return json.dumps(json.loads(value) | fields).encode()
 
 
-def test_what_was_stored_comes_back() -> None:
+def test_a_stored_record_is_read_as_it_was_written() -> None:
     assert stored_records.decode_leadership(KEY, stored_records.encode_leadership(MAIN, "mark"), 9) == MAIN
     assert stored_records.decode_broker(KEY, stored_records.encode_broker(LIVING)) == LIVING
     assert stored_records.decode_identity(KEY, stored_records.encode_identity("ab12")) == "ab12"
@@ -83,7 +83,7 @@ def test_what_was_stored_comes_back() -> None:
         ({"losses": [[2, 1, 2, 3, 4, 5, [7]]]}, "a group's name is invalid"),
     ],
 )
-def test_a_leadership_that_no_broker_writes_is_not_believed(fields: dict[str, object], sentence: str) -> None:
+def test_an_impossible_leadership_is_refused(fields: dict[str, object], sentence: str) -> None:
     value = change(stored_records.encode_leadership(MAIN), **fields)
 
     with pytest.raises(ProtocolError) as caught:
@@ -109,7 +109,7 @@ def test_a_leadership_that_no_broker_writes_is_not_believed(fields: dict[str, ob
         {"store": []},
     ],
 )
-def test_a_broker_that_none_describes_so_is_not_believed(fields: dict[str, object]) -> None:
+def test_an_impossible_broker_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ProtocolError, match="cannot be used"):
         stored_records.decode_broker(KEY, change(stored_records.encode_broker(LIVING), **fields))
 
@@ -124,19 +124,19 @@ def test_a_missing_field_is_named(missing: str) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 60_000, b" " * (64 << 10) + b" "])
-def test_bytes_that_are_not_ours_are_refused(value: bytes) -> None:
+def test_bytes_in_another_format_are_refused(value: bytes) -> None:
     for decode in (stored_records.decode_broker, stored_records.decode_identity):
         with pytest.raises(ProtocolError, match="cannot be used"):
             decode(KEY, value)
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_an_error_and_never_a_crash(value: bytes) -> None:
+def test_any_bytes_raise_an_error_and_never_crash(value: bytes) -> None:
     with pytest.raises(ProtocolError):
         stored_records.decode_leadership(KEY, value, 1)
 
 
-def test_what_could_not_be_read_is_not_written() -> None:
+def test_a_record_that_could_not_be_read_is_not_written() -> None:
     from dataclasses import replace
 
     crowd = frozenset(Member(broker=f"b{number}", store="s") for number in range(65))

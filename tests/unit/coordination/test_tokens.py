@@ -1,4 +1,4 @@
-"""A token of etcd that has ended costs no call, even if several calls of this process meet its end together."""
+"""An expired token of etcd fails no call, even if several calls of this process notice it at the same time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENDED = Refusal(grpc.StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token
 
 
 class Etcd:
-    """Answers calls that show the newest token; the first `calls` of them are refused together."""
+    """Answers calls with the newest token; the first `calls` ones are refused together."""
 
     def __init__(self, calls: int, refusal: Refusal) -> None:
         self.client = EtcdClient(["127.0.0.1:1"], timeout_s=10.0, login=Login(user="venus"))
@@ -46,7 +46,7 @@ class Etcd:
     def attempt(self, _address: str, call: str, _request: Any, _kind: Any, _s: float, token: str, *_: Any) -> Any:
         if call == AUTHENTICATE:
             with suppress(threading.BrokenBarrierError):
-                self._logging_in.wait()  # there is no other token before each call was refused
+                self._logging_in.wait()  # no other token exists before each call was refused
             return etcd_pb2.AuthenticateResponse(token=NEW)
         self.shown.append(token)
         if token != NEW:
@@ -70,10 +70,10 @@ class Etcd:
     ],
 )
 @pytest.mark.parametrize("calls", [1, 2, 3])
-def test_calls_that_meet_the_end_of_a_token_together_all_continue(calls: int, refusal: Refusal) -> None:
-    """The second one was taken for a broker without a user. A token from before a role was changed was never replaced.
+def test_concurrent_calls_with_an_expired_token_all_continue(calls: int, refusal: Refusal) -> None:
+    """The second call was taken as one without a user, and a token from before a change of roles was never replaced.
 
-    The lease of the broker ended, and with it what it led.
+    The lease of the broker ended, and with it all its leaderships.
     """
     etcd = Etcd(calls, refusal)
     with ThreadPoolExecutor(calls) as pool:
@@ -82,7 +82,7 @@ def test_calls_that_meet_the_end_of_a_token_together_all_continue(calls: int, re
     assert sorted(etcd.shown) == [NEW] * calls + [OLD] * calls
 
 
-def test_what_another_thread_has_got_is_kept() -> None:
+def test_a_token_that_another_thread_got_is_kept() -> None:
     etcd = Etcd(1, ENDED)
     etcd.client._token = NEW
     assert etcd.client._has_expired(OLD, ENDED)

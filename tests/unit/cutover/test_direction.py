@@ -1,4 +1,4 @@
-"""Which pairs of databases can replicate in both directions, and what a user reads about the others."""
+"""Which pairs of databases can replicate in both directions, and the messages about the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_two_postgresql_databases_are_a_pair() -> None:
 
 
 @pytest.mark.parametrize("source", [MARIADB, SQLITE, ORACLE])
-def test_a_source_of_another_kind_follows_a_postgresql_target(source: str) -> None:
+def test_a_source_of_another_kind_may_follow_a_postgresql_target(source: str) -> None:
     options = {"schema": "main"} if source == SQLITE else {}
     assert check_pair(settings(source, POSTGRES, **options), "main").open_target("@source").capabilities.falls_back
 
@@ -32,7 +32,7 @@ def test_a_source_of_another_kind_follows_a_postgresql_target(source: str) -> No
 @pytest.mark.parametrize(
     ("source", "target"), [(POSTGRES, MARIADB), (MARIADB, MARIADB), (SQLITE, MARIADB), (POSTGRES, "parquet:/lake")]
 )
-def test_another_pair_is_refused_with_what_is_supported(source: str, target: str) -> None:
+def test_another_pair_is_refused_with_the_supported_ones(source: str, target: str) -> None:
     with pytest.raises(ConfigError) as refused:
         check_pair(settings(source, target), "main")
     assert "the target PostgreSQL; omit --fall-back" in refused.value.hint
@@ -44,7 +44,7 @@ def test_other_names_at_the_target_are_refused(options: dict[str, object]) -> No
         check_pair(settings(POSTGRES, POSTGRES, **options), "main")
 
 
-def test_tables_of_a_file_need_the_schema_of_their_name() -> None:
+def test_tables_of_a_sqlite_file_need_the_schema_of_their_name() -> None:
     with pytest.raises(ConfigError, match="tables have other names") as refused:
         check_pair(settings(SQLITE, POSTGRES), "main")
     assert refused.value.hint == 'it needs [targets.main] with schema = "main" since its load, without names'
@@ -58,7 +58,7 @@ def test_tables_of_a_file_need_the_schema_of_their_name() -> None:
         ({"names": "keep"}, ("V.*", "V.CUST*"), ("SHOP.X",)),
     ],
 )
-def test_patterns_of_an_oracle_choose_the_tables_of_the_new_database(
+def test_patterns_of_an_oracle_source_select_tables_of_the_new_database(
     options: dict[str, object], tables: tuple[str, ...], excluded: tuple[str, ...]
 ) -> None:
     base = settings(ORACLE, POSTGRES, **options)

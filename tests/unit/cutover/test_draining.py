@@ -1,4 +1,4 @@
-"""A process that connects again while a cut-over looks is waited for; one that stays away forbids it."""
+"""A cut-over waits for a process that reconnects meanwhile; one that stays away forbids the cut-over."""
 
 from __future__ import annotations
 
@@ -57,26 +57,24 @@ def for_s(clock: Clock, seconds: float, while_so: Readiness, then: Readiness) ->
         yield then
 
 
-def test_an_adapter_that_connects_again_is_waited_for(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_an_adapter_that_reconnects_is_waited_for(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     assert drain(monkeypatch, for_s(clock, 4, AWAY, READY)) == READY
 
 
-def test_an_adapter_that_stays_away_forbids_it_soon(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_an_adapter_that_stays_away_soon_forbids_the_cutover(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     with pytest.raises(Refused, match=r"no process applies them.*--apply-only"):
         drain(monkeypatch, for_s(clock, 60, AWAY, READY))
     assert run.RECONNECT_S < clock.now < run.RECONNECT_S + 1
 
 
-def test_who_waits_less_than_that_hears_of_it_too(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_an_operator_with_a_shorter_limit_gets_the_reason_too(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     with pytest.raises(Refused, match="no process applies them") as caught:
         drain(monkeypatch, for_s(clock, 60, AWAY, READY), wait_s=1)
     assert "writes" not in caught.value.hint
     assert clock.now < run.RECONNECT_S
 
 
-def test_being_away_twice_for_a_moment_is_not_being_away_for_long(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
+def test_two_short_absences_are_not_one_long_absence(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     def readings() -> Iterator[Readiness]:
         for _ in range(4):
             yield from [AWAY] * 15  # 3 s
@@ -91,22 +89,18 @@ REPAIRED = "target a: the last comparison found 1 row different; `venus verify -
 LATE = "broker -> target a: 5,000 changes behind (2 MiB), 40 s old"
 
 
-def test_an_alarm_that_the_broker_repeats_for_a_moment_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
-    """A comparison, or its repair, ends the alarm at the target; the broker hears of that a second later."""
+def test_an_alarm_that_the_broker_still_repeats_is_waited_for(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """A comparison or its repair ends the alarm at the target; the broker learns of it a second later."""
     assert drain(monkeypatch, for_s(clock, 3, replace(READY, alarms=(REPAIRED,)), READY)) == READY
 
 
-def test_an_alarm_that_stays_forbids_it_soon(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_an_alarm_that_stays_soon_forbids_the_cutover(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     with pytest.raises(Refused, match="broker: target a: the last comparison found 1 row different"):
         drain(monkeypatch, for_s(clock, 60, replace(READY, alarms=(REPAIRED,)), READY))
     assert run.RECONNECT_S < clock.now < run.RECONNECT_S + 1
 
 
-def test_an_alarm_that_time_ends_is_waited_for_as_long_as_changes_are(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
+def test_an_alarm_that_time_ends_is_waited_for_like_changes(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     late = replace(BEHIND, alarms=(LATE,))
     assert drain(monkeypatch, for_s(clock, 50, late, READY)) == READY
     with pytest.raises(Refused, match="5,000 changes behind"):

@@ -1,4 +1,4 @@
-"""What forbids a cut-over, where counters continue, and what a hash of a table notices: all pure."""
+"""Obstacles of a cut-over, the next values of counters, and the differences that a table's hash notices: all pure."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ BEHIND = replace(READY, next_offset=9)
 
 
 def readiness_at_target(**changed: Any) -> Readiness:
-    """Return what is ready but for the target, where something else is true."""
+    """Return a readiness in which only this state of the target is an obstacle."""
     return replace(READY, at_target=replace(VIEW, **changed))
 
 
 def table(**changed: Any) -> Readiness:
-    """Return what is ready but for the one table at the target."""
+    """Return a readiness in which only this state of the one table at the target is an obstacle."""
     return readiness_at_target(tables=(replace(AT_TARGET, **changed),))
 
 
-def test_nothing_forbids_it_when_all_is_well() -> None:
+def test_nothing_forbids_a_cutover_of_a_healthy_pipeline() -> None:
     assert find_blocks(READY) == []
     assert find_missing(READY) == []
     assert find_pending(READY) == []
@@ -92,14 +92,14 @@ def test_nothing_forbids_it_when_all_is_well() -> None:
         (replace(BEHIND, applied=False), "no process applies", "--apply-only --target a"),
     ],
 )
-def test_what_forbids_it_comes_with_the_command_that_mends_it(readiness: Readiness, said: str, remedy: str) -> None:
+def test_each_obstacle_is_listed_with_the_command_that_removes_it(readiness: Readiness, said: str, remedy: str) -> None:
     (block,) = find_blocks(readiness) + find_missing(readiness) + find_alarms(readiness, passing=False)
     assert said in block.what
     assert remedy in block.remedy
 
 
-def test_what_other_targets_lack_forbids_nothing() -> None:
-    """The night of a cut-over is no night for a second target that is away."""
+def test_problems_of_other_targets_forbid_nothing() -> None:
+    """A cut-over must not depend on a second target that is away."""
     own = [
         "half message 7 has been undecided for 60 s (1 of them)",
         "broker -> target a: apply is not connected; is `venus sync` running?",
@@ -130,12 +130,12 @@ def test_what_other_targets_lack_forbids_nothing() -> None:
         (table(state="RESYNCING"), "catches up"),
     ],
 )
-def test_what_passes_by_itself_is_waited_for(readiness: Readiness, said: str) -> None:
+def test_temporary_obstacles_are_waited_for(readiness: Readiness, said: str) -> None:
     (wait,) = find_pending(readiness)
     assert said in wait.what
 
 
-def test_a_table_that_moves_is_named_with_how_much() -> None:
+def test_a_lagging_table_is_named_with_its_lag() -> None:
     assert [b.what for b in find_movement({"s.t": 5, "s.u": 1}, {"s.t": 8, "s.u": 1})] == [
         "s.t: 3 changes arrived meanwhile"
     ]
@@ -158,7 +158,7 @@ def test_a_table_that_moves_is_named_with_how_much() -> None:
         (None, None, None, -1, -1),
     ],
 )
-def test_counters_continue_behind_the_rows_and_behind_the_source(
+def test_counters_continue_after_the_rows_and_after_the_source(
     smallest: int | None, largest: int | None, source_next: int | None, step: int, expected: int
 ) -> None:
     assert next_number(smallest, largest, source_next, step) == expected
@@ -172,7 +172,7 @@ def hash_rows(rows: list[tuple[bytes, bytes]], at_once: int = 3) -> TableHash:
     return found
 
 
-def test_a_hash_knows_no_order_and_forgets_nothing() -> None:
+def test_a_hash_ignores_the_order_and_nothing_else() -> None:
     rows = [(b"key %d" % n, b"row %d" % (n % 3)) for n in range(50)]
     mixed = random.Random(3).sample(rows, 50)
     assert hash_rows(rows) == hash_rows(mixed, 7)
@@ -182,7 +182,7 @@ def test_a_hash_knows_no_order_and_forgets_nothing() -> None:
     assert len(hash_rows(rows).text) == 32
 
 
-def test_rows_of_older_versions_are_laid_out_like_the_newest() -> None:
+def test_rows_of_older_versions_are_encoded_like_the_newest() -> None:
     def version(number: int, *names: tuple[str, int]) -> TableSchema:
         columns = tuple(Column(name=n, number=f, type=TEXT) for n, f in names)
         return TableSchema(table_id=1, version=number, namespace="s", name="t", columns=columns, key=("id",))
@@ -198,7 +198,7 @@ def test_rows_of_older_versions_are_laid_out_like_the_newest() -> None:
     assert [list(c) for c in found] == [["a", "b"], ["1", "2"], [None, None]]
 
 
-def test_a_version_that_has_come_since_is_reported_and_stops_nothing() -> None:
+def test_a_newer_version_is_reported_and_stops_nothing() -> None:
     columns = (Column(name="id", number=1, type=TEXT), Column(name="kept", number=2, type=TEXT))
     known = TableSchema(table_id=1, version=1, namespace="s", name="t", columns=columns, key=("id",))
     ids, rows = from_columns([["a"], ["1"]], Layout.of(known))

@@ -1,4 +1,4 @@
-"""A table that is not captured forbids a cut-over, unless it is left out by name; the certificate then lists it."""
+"""A table that is not captured forbids a cut-over unless it is excluded by name, and the certificate then lists it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEAD = {
 }
 
 
-def test_each_table_is_a_block_with_both_ways_out() -> None:
+def test_each_uncaptured_table_is_an_obstacle_with_both_remedies() -> None:
     later, keyless = (block.line for block in find_uncaptured_blocks([LATER, KEYLESS], []))
 
     assert later == (
@@ -41,7 +41,7 @@ def test_each_table_is_a_block_with_both_ways_out() -> None:
     assert keyless.endswith("--leave-out shop.keyless")
 
 
-def test_what_is_left_out_by_name_is_no_block() -> None:
+def test_a_table_excluded_by_name_is_no_obstacle() -> None:
     uncaptured = [LATER, KEYLESS]
 
     left_out = choose_left_out(uncaptured, ("later", "shop.later"))
@@ -60,14 +60,14 @@ def test_what_is_left_out_by_name_is_no_block() -> None:
         ([LATER], "*", "no such table is left to capture"),
     ],
 )
-def test_a_name_that_means_no_table_or_several_is_refused(
+def test_a_name_that_matches_no_table_or_several_is_refused(
     uncaptured: list[UncapturedTable], name: str, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"--leave-out .*{said}"):
         choose_left_out(uncaptured, (name,))
 
 
-def test_the_certificate_lists_what_was_left_out() -> None:
+def test_the_certificate_lists_the_excluded_tables() -> None:
     def build_document(left_out: list[UncapturedTable], **released: str) -> dict[str, object]:
         return certificate.to_document(
             head=HEAD,
@@ -91,11 +91,11 @@ def test_the_certificate_lists_what_was_left_out() -> None:
         {"table": "orders", "reason": "not captured any more (by an operator)"}
     ]
     older = build_document([])
-    del older["tables_left_out"]  # as an older version has written it at the target
+    del older["tables_left_out"]  # as an older version wrote it at the target
     assert "tables left out" not in certificate.to_text(older)
 
 
-def test_an_alarm_about_them_forbids_nothing_since_the_source_has_been_asked() -> None:
+def test_an_alarm_about_excluded_tables_forbids_nothing_after_the_check() -> None:
     condition = AdapterCondition.of(
         [
             source_condition(1, "shop.orders", "RESYNC", "why"),

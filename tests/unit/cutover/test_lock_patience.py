@@ -1,4 +1,4 @@
-"""A step that another session's lock prevents is repeated for a limited time; then the error names that session."""
+"""A step that another session's lock blocks is retried for a limited time; then the error names that session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEP_S = 10.0
 
 
 class Step:
-    """A step that takes some seconds and raises these errors in turn, then succeeds."""
+    """A step that takes some seconds and raises these errors one after the other, then succeeds."""
 
     def __init__(self, *errors: Exception, every: Callable[[], Exception] | None = None) -> None:
         self.now = 0.0
@@ -31,7 +31,7 @@ class Step:
         return "done"
 
     def run(self, wait_s: float, describe_holders: Callable[[], str] = lambda: "") -> str:
-        """Run the step in time that passes only within it."""
+        """Run the step with a clock that advances only within it."""
         patience = LockPatience(wait_s, self.reports.append, monotonic=lambda: self.now, sleep=lambda _: None)
         return patience.run(self, describe_holders)
 
@@ -42,7 +42,7 @@ def test_a_lock_that_is_released_in_time_delays_the_step() -> None:
     assert step.reports == ["waits: locked; open transactions: session 7"] * 2
 
 
-def test_a_lock_that_is_held_for_longer_is_reported_with_its_holder() -> None:
+def test_a_lock_that_is_held_too_long_is_reported_with_its_holder() -> None:
     step = Step(every=lambda: LockTimeout("locked"))
     with pytest.raises(LockTimeout, match="locked; open transactions: session 7") as caught:
         step.run(60.0, lambda: "session 7")
@@ -50,7 +50,7 @@ def test_a_lock_that_is_held_for_longer_is_reported_with_its_holder() -> None:
     assert step.tries == 60 / STEP_S
 
 
-def test_a_holder_that_cannot_be_found_hides_nothing() -> None:
+def test_a_holder_that_cannot_be_found_does_not_hide_the_error() -> None:
     def describe() -> str:
         raise DatabaseUnavailable("away")
 
@@ -58,7 +58,7 @@ def test_a_holder_that_cannot_be_found_hides_nothing() -> None:
         Step(LockTimeout("locked", hint="end it")).run(0.0, describe)
 
 
-def test_a_deadlock_is_repeated_even_if_the_time_is_up_but_not_forever() -> None:
+def test_a_deadlock_is_retried_even_after_the_limit_but_not_forever() -> None:
     assert Step(*[Deadlock("deadlock")] * DEADLOCKS_MAX).run(0.0) == "done"
     step = Step(every=lambda: Deadlock("deadlock"))
     with pytest.raises(LockTimeout, match="deadlock"):

@@ -1,4 +1,4 @@
-"""Few rows of a PostgreSQL source: handed on as they are, unless a section would be too large."""
+"""Few rows of a PostgreSQL source are passed on in one block, unless a section would be too large."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_few_small_rows_are_one_block_without_a_search_for_their_ends(monkeypatc
     ("limits", "expected"),
     [({"rows_max": 2}, [b"1\n2\n", b"3\n"]), ({"bytes_max": 3}, [b"1\n", b"2\n", b"3\n"])],
 )
-def test_what_is_too_much_for_a_section_is_divided(limits: dict[str, int], expected: list[bytes]) -> None:
+def test_rows_too_large_for_one_section_are_divided(limits: dict[str, int], expected: list[bytes]) -> None:
     assert blocks(("1",), ("2",), ("3",), **limits) == expected
 
 
@@ -45,5 +45,5 @@ def test_what_is_too_much_for_a_section_is_divided(limits: dict[str, int], expec
         ('(f,"""",",")', ["f", '"', ","]),
     ],
 )
-def test_the_text_of_a_row_has_its_values(row: str, values: list[str | None]) -> None:
+def test_the_text_of_a_row_contains_its_values(row: str, values: list[str | None]) -> None:
     assert parse_row(row) == values

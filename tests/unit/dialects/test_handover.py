@@ -1,4 +1,4 @@
-"""What keeps a database from continuing the capture of another one."""
+"""Obstacles that keep a database from continuing the capture of another one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = (
 KNOWN = TableSchema(table_id=1, version=1, namespace="s", name="t", columns=COLUMNS, key=("id",))
 WIDER = replace(COLUMNS[1], type=LogicalType(kind=Kind.TEXT), source_type="text")
 
-#: What the table is in the new database, and the obstacle.
+#: The table in the new database, and the obstacle.
 CASES = {
     "missing": (None, "s.t does not exist under this name in the new database"),
     "key": (replace(KNOWN, key=("v",)), "s.t has another key in the new database: v instead of id"),
@@ -39,7 +39,7 @@ def test_a_table_that_differs_is_named(case: str) -> None:
     assert list(find_handover_obstacles(KNOWN, table)) == [obstacle]
 
 
-def test_a_table_that_is_the_same_or_has_more_columns_is_no_obstacle() -> None:
+def test_the_same_table_or_one_with_more_columns_is_no_obstacle() -> None:
     assert list(find_handover_obstacles(KNOWN, KNOWN)) == []
     more = replace(COLUMNS[1], name="w", number=3)
     assert list(find_handover_obstacles(KNOWN, replace(KNOWN, columns=(*COLUMNS, more)))) == []

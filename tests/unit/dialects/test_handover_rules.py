@@ -41,7 +41,7 @@ POSTGRES = replace(
 )
 
 
-def test_a_database_of_another_kind_continues_in_its_own_description() -> None:
+def test_a_database_of_another_kind_continues_with_its_own_description() -> None:
     assert list(find_handover_obstacles(MARIA, POSTGRES)) == []
     continued = next_version(MARIA, POSTGRES)
     assert continued == replace(POSTGRES, version=3)
@@ -49,8 +49,8 @@ def test_a_database_of_another_kind_continues_in_its_own_description() -> None:
     assert version_to_follow(MARIA, continued) == continued
 
 
-def test_a_change_of_columns_since_the_cut_comes_among_the_rows() -> None:
-    here = replace(MARIA, source_dialect="postgresql")  # whose names it has
+def test_a_change_of_columns_since_the_cut_is_carried_with_the_rows() -> None:
+    here = replace(MARIA, source_dialect="postgresql")  # with the names of that database
     more = (*POSTGRES.columns, Column(name="more", number=3, type=TEXT))
     assert version_to_follow(MARIA, replace(POSTGRES, columns=more)) == here
     retyped = (POSTGRES.columns[0], replace(POSTGRES.columns[1], type=TEXT))
@@ -69,13 +69,13 @@ def test_a_change_of_columns_since_the_cut_comes_among_the_rows() -> None:
         (INT, TEXT, False),
     ],
 )
-def test_types_whose_values_travel_in_both_directions(one: LogicalType, other: LogicalType, same: bool) -> None:
+def test_types_whose_values_can_be_carried_in_both_directions(one: LogicalType, other: LogicalType, same: bool) -> None:
     assert has_same_values(one, other, is_other_kind=True) is same
     assert has_same_values(other, one, is_other_kind=True) is same
     assert not has_same_values(one, other, is_other_kind=False)
 
 
-def test_what_forbids_a_handover_is_named() -> None:
+def test_obstacles_of_a_handover_are_named() -> None:
     assert "does not exist" in next(find_handover_obstacles(MARIA, None))
     swapped = (replace(POSTGRES.columns[0], number=2), replace(POSTGRES.columns[1], number=1))
     assert len(list(find_handover_obstacles(MARIA, replace(POSTGRES, columns=swapped)))) == 2
@@ -83,7 +83,7 @@ def test_what_forbids_a_handover_is_named() -> None:
     assert "another key" in next(find_handover_obstacles(MARIA, replace(POSTGRES, key=("code",))))
 
 
-def test_a_trigger_is_complete_in_both_forms() -> None:
+def test_a_trigger_is_complete_in_both_variants() -> None:
     body = "INSERT INTO `shop`.venus_l_00003 (op, k1) VALUES ('I', NEW.`id`)"
     made = MysqlTrigger(name="venus_i_00003", table="item", timing="AFTER", event="INSERT", body=body, database="shop")
     assert is_own_trigger(made.name, made.quiet.body)
@@ -107,5 +107,5 @@ def test_a_trigger_is_complete_in_both_forms() -> None:
         ("venus_orders", False),
     ],
 )
-def test_tables_of_a_database_that_follows_are_not_the_applications(name: str, is_own: bool) -> None:
+def test_tables_of_a_following_database_are_not_the_applications(name: str, is_own: bool) -> None:
     assert is_own_table(name, "") is is_own

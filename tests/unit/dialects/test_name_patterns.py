@@ -1,4 +1,4 @@
-"""Lists of names with wildcards: the same answer as one pattern at a time, whatever the list's length."""
+"""Lists of names with wildcards give the same result as one pattern at a time, whatever their length."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NAMES = st.text("ab.*?[]!-\n\\|", max_size=6)
 
 
 @given(st.lists(NAMES, max_size=6), NAMES)
-def test_a_list_chooses_what_one_of_its_patterns_chooses(patterns: list[str], name: str) -> None:
+def test_a_list_matches_what_any_of_its_patterns_matches(patterns: list[str], name: str) -> None:
     assert Patterns(patterns).match(name) == any(fnmatchcase(name, p) for p in patterns)
 
 
 @given(st.lists(NAMES, max_size=4), st.lists(NAMES, max_size=4))
-def test_a_pattern_that_chooses_nothing_is_found(patterns: list[str], names: list[str]) -> None:
+def test_a_pattern_that_matches_nothing_is_found(patterns: list[str], names: list[str]) -> None:
     wanted = [p for p in patterns if not any(fnmatchcase(n, p) for n in names)]
     assert find_useless_patterns(patterns, [(n,) for n in names]) == wanted
 

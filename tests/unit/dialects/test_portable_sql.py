@@ -1,4 +1,4 @@
-"""Conditions of other makes: what certainly means the same is turned, everything else is refused with the reason."""
+"""Conditions in another dialect: those that certainly mean the same are translated, others refused with the reason."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ FACTS = {
         (ORACLE, "STATE LIKE 'a%'", "\"state\" LIKE 'a%'"),
     ],
 )
-def test_what_means_the_same_is_turned(grammar: Grammar, text: str, expected: str) -> None:
+def test_a_condition_with_the_same_meaning_is_translated(grammar: Grammar, text: str, expected: str) -> None:
     assert to_postgresql(text, grammar, FACTS) == expected
 
 
@@ -87,12 +87,14 @@ def test_what_means_the_same_is_turned(grammar: Grammar, text: str, expected: st
         (SQLITE, "abs(state) > 1", "not a number"),
     ],
 )
-def test_what_may_mean_something_else_is_refused_with_the_reason(grammar: Grammar, text: str, why: str) -> None:
+def test_a_condition_that_may_have_another_meaning_is_refused_with_the_reason(
+    grammar: Grammar, text: str, why: str
+) -> None:
     with pytest.raises(NotPortableError, match=why):
         to_postgresql(text, grammar, FACTS)
 
 
-def test_what_the_type_guarantees_is_no_check() -> None:
+def test_a_check_that_the_type_guarantees_is_dropped() -> None:
     with pytest.raises(ImpliedError):
         to_postgresql("json_valid(`doc`)", MYSQL, FACTS)
     checks: list[Check] = []
@@ -100,7 +102,7 @@ def test_what_the_type_guarantees_is_no_check() -> None:
     assert checks == []
 
 
-def test_a_check_on_loosely_compared_texts_is_proposed() -> None:
+def test_a_check_on_loosely_compared_texts_is_only_suggested() -> None:
     checks: list[Check] = []
     left = add_check("c", "`loose` in ('a','b')", MYSQL, FACTS, checks)
     assert checks == []

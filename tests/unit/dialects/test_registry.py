@@ -25,12 +25,12 @@ from venus.model import SourceIdentity
         ("postgresql+psycopg2://u:p@h/d", "postgresql"),
     ],
 )
-def test_known_urls(url: str, dialect: str) -> None:
+def test_known_urls_select_their_dialect(url: str, dialect: str) -> None:
     assert dialect_of(url) == dialect
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "secret-password", "mssql://u:secret-password@h/d", "sqlite"])
-def test_other_urls_are_refused_with_the_known_ones_named(url: str) -> None:
+def test_other_urls_are_refused_with_the_known_ones(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
         dialect_of(url)
 
@@ -44,7 +44,7 @@ def test_a_sqlite_source_is_a_file(url: str) -> None:
         parse_file_url(url)
 
 
-def test_a_file_that_is_not_there_is_not_made() -> None:
+def test_a_missing_file_is_not_created() -> None:
     settings = Settings.model_validate({"source": {"url": "sqlite:////nowhere/at/all.db"}})
     with pytest.raises(NoSuchDatabase, match="no such file") as refused:
         open_source(settings)
@@ -52,7 +52,7 @@ def test_a_file_that_is_not_there_is_not_made() -> None:
     assert refused.value.retryable  # capture waits for a folder that is mounted late
 
 
-def test_a_missing_driver_is_named_with_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_named_with_the_extra_that_contains_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.startswith("venus.adapters.dialects.mysql")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pymysql", None)
@@ -61,7 +61,7 @@ def test_a_missing_driver_is_named_with_the_extra_that_has_it(monkeypatch: pytes
     assert "venus-cdc[mysql]" in refused.value.hint
 
 
-def test_the_best_facts_that_both_sides_know_decide_which_database_it_is() -> None:
+def test_the_most_reliable_common_facts_identify_a_database() -> None:
     groups = (("DBID", "CON_NAME"), ("DBID",), ("DB_UNIQUE_NAME",))
 
     def compare(recorded: dict[str, str], present: dict[str, str]) -> str:

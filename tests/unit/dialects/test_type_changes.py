@@ -1,4 +1,4 @@
-"""Which change of a type keeps the text of a value: the table against a model of what databases do to values."""
+"""Which type changes keep the text of a value: the table is compared with a model of the databases."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _EXACT = Context(prec=60, rounding=ROUND_HALF_UP)
 
 
 def store_value(value: Decimal | str, kind: LogicalType, *, trims: bool) -> Decimal | str | None:
-    """Return a value as a column of this type has it, None where the database refuses it.
+    """Return a value as a column of this type stores it, or None if the database refuses it.
 
-    `trims`: databases differ in whether a number without a scale keeps zeros at its end, and text those blanks of CHAR.
+    `trims`: databases differ in whether a number without a scale keeps trailing zeros, and a text the blanks of CHAR.
     """
     if isinstance(value, str):
         if kind.length and len(value.rstrip(" ")) > kind.length:
@@ -78,12 +78,12 @@ def test_a_kept_value_has_the_same_text(data: st.DataObject, trims: bool) -> Non
         assert text(kept, now) == text(was, before)
 
 
-#: A value of each change whose text becomes another one.
+#: For each change a value whose text changes.
 WITNESSES = [Decimal(n) for n in ("1", "0.5", "1.5", "1.50", "1.234567", "0.0001")] + ["", "a", "a  "]
 
 
 @pytest.mark.parametrize(("before", "now", "_"), [c for c in CHANGES if not keeps_text(c[0], c[1])])
-def test_what_is_not_kept_has_a_value_that_shows_it(before: LogicalType, now: LogicalType, _: object) -> None:
+def test_a_change_that_is_not_kept_has_a_value_that_shows_it(before: LogicalType, now: LogicalType, _: object) -> None:
     values = [v for v in WITNESSES if isinstance(v, str) == (before.kind in (Kind.TEXT, Kind.CHAR))]
     both = [
         (was, store_value(was, now, trims=trims))
@@ -111,7 +111,7 @@ def test_what_is_not_kept_has_a_value_that_shows_it(before: LogicalType, now: Lo
         (text_type(Kind.UUID), text_type(Kind.TEXT), False),
     ],
 )
-def test_the_changes_that_people_make(before: LogicalType, now: LogicalType, kept: bool) -> None:
+def test_common_type_changes_are_recognised(before: LogicalType, now: LogicalType, kept: bool) -> None:
     assert keeps_text(before, now) is kept
     schemas = [
         TableSchema(
@@ -129,7 +129,7 @@ def test_the_changes_that_people_make(before: LogicalType, now: LogicalType, kep
     assert has_changes_of_values(schemas[0], schemas[1]) is not kept
 
 
-def test_every_rule_is_tried() -> None:
+def test_every_rule_is_tested() -> None:
     tried = {(b.kind, n.kind) for b, n, _ in CHANGES}
     others = {Kind.BYTES, Kind.TIME, Kind.TIMETZ, Kind.TIMESTAMPTZ, Kind.INTERVAL, Kind.NATIVE, Kind.ARRAY}
     assert set(RULES) - tried == {(kind, kind) for kind in others}

@@ -1,4 +1,4 @@
-"""Which producers are admitted, which pause and for how long; no business uses the memory of another."""
+"""Which producers are admitted, which must pause and for how long; no business uses the memory of another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def judge(admission: Admission, now: float, *, rows: int = 1, nbytes: int = 100,
     return admission.judge_halves("main", "p", rows=rows, nbytes=nbytes, behind_bytes=behind, now=now)
 
 
-def test_without_limits_every_peer_is_taken() -> None:
+def test_without_limits_every_peer_is_admitted() -> None:
     admission = build_admission()
     assert not admission.counts_rows
     for now in range(100):
@@ -39,7 +39,7 @@ def test_without_limits_every_peer_is_taken() -> None:
     assert admission.record.entries() == []
 
 
-def test_a_producer_over_its_rate_pauses_and_one_that_does_not_is_refused() -> None:
+def test_a_producer_over_its_rate_pauses_or_is_refused() -> None:
     admission = build_admission(rows_per_s=100, burst_s=1)
     assert judge(admission, 0, rows=100) == AdmissionVerdict()
     assert judge(admission, 0, rows=50) == AdmissionVerdict(pause_s=0.5)
@@ -52,7 +52,7 @@ def test_a_producer_over_its_rate_pauses_and_one_that_does_not_is_refused() -> N
     assert not found.is_active(1.0 + RELEASED_S + 0.1)
 
 
-def test_a_brake_is_on_for_as_long_as_it_tells_to_wait_and_no_longer_for_a_wait_that_is_over() -> None:
+def test_a_limiter_is_active_as_long_as_its_announced_wait_and_no_longer() -> None:
     record = LimiterRecord()
     record.record_delay(Limiter.ROWS, "main", "p", 60.0, 0.0)
     record.record_delay(Limiter.ROWS, "main", "q", 1.0, 1.0)
@@ -68,14 +68,14 @@ def test_the_longer_of_two_waits_is_reported_with_its_name() -> None:
     assert [found.limiter for found in admission.record.entries()] == [Limiter.BYTES]
 
 
-def test_one_business_does_not_use_up_anothers_tokens_and_a_new_producer_inherits_the_debt() -> None:
+def test_each_business_has_its_own_tokens_and_a_new_producer_inherits_the_debt() -> None:
     admission = build_admission(bytes_per_s=100, burst_s=1)
     assert judge(admission, 0, nbytes=300).pause_s == 2
     assert admission.judge_halves("other", "p", rows=1, nbytes=100, behind_bytes=0, now=0) == AdmissionVerdict()
     assert admission.judge_halves("main", "q", rows=1, nbytes=1, behind_bytes=0, now=0).refused
 
 
-def test_full_data_that_is_behind_slows_and_far_behind_refuses() -> None:
+def test_lagging_full_data_delays_and_long_lag_refuses() -> None:
     admission = build_admission(behind_bytes_max=MIB)
     assert judge(admission, 0, behind=MIB) == AdmissionVerdict()
     assert judge(admission, 0, behind=MIB + 1).pause_s == pytest.approx(0.1, rel=0.01)
@@ -83,7 +83,7 @@ def test_full_data_that_is_behind_slows_and_far_behind_refuses() -> None:
     assert judge(admission, 0, behind=1000 * MIB).pause_s == PAUSE_MAX_S
 
 
-def test_degraded_half_messages_pause_and_are_not_lost() -> None:
+def test_half_messages_of_a_degraded_lane_pause_and_are_not_lost() -> None:
     admission = build_admission()
     for now in range(4):
         admission.degradation.step({"lag": 5}, now)
@@ -101,7 +101,7 @@ def test_new_snapshots_wait_while_full_data_is_degraded() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4 * MIB)), max_size=300))
-def test_who_is_new_always_finds_room_and_the_memory_is_bounded(arrivals: list[tuple[int, int]]) -> None:
+def test_a_new_business_always_has_room_and_the_memory_is_limited(arrivals: list[tuple[int, int]]) -> None:
     sharing = MemoryShares(32 * MIB, 0.1)
     for business, nbytes in arrivals:
         if sharing.has_room(str(business)):
@@ -110,14 +110,14 @@ def test_who_is_new_always_finds_room_and_the_memory_is_bounded(arrivals: list[t
         assert sharing.nbytes <= 32 * MIB + 4 * 4 * MIB, "the last frame of each may exceed it"
 
 
-def test_one_alone_gets_two_thirds() -> None:
+def test_a_business_alone_gets_two_thirds() -> None:
     sharing = MemoryShares(30 * MIB, 0.1)
     while sharing.has_room("main"):
         sharing.add("main", MIB)
     assert sharing.bytes_of("main") == 20 * MIB
 
 
-def test_what_the_disk_does_not_take_in_time_is_not_received() -> None:
+def test_messages_that_the_disk_cannot_take_in_time_are_not_received() -> None:
     sharing = MemoryShares(30 * MIB, 0.1)
     sharing.add("main", MIB)
     sharing.remove("main", MIB, 0.01)
@@ -134,8 +134,8 @@ def test_what_the_disk_does_not_take_in_time_is_not_received() -> None:
     assert sharing.has_room("main"), "a frame or two may always wait"
 
 
-def test_a_line_that_is_long_by_itself_is_not_taken_for_a_queue() -> None:
-    """Replicas far away: each answer takes 300 ms, however little is under way."""
+def test_a_slow_connection_is_not_taken_as_a_queue() -> None:
+    """Remote replicas: each answer takes 300 ms, however little is in flight."""
     sharing = MemoryShares(30 * MIB, 0.1)
     for _ in range(100):
         while sharing.has_room("main"):
@@ -144,8 +144,8 @@ def test_a_line_that_is_long_by_itself_is_not_taken_for_a_queue() -> None:
     assert sharing.bytes_of("main") > 10 * MIB
 
 
-def test_names_for_which_nothing_is_stored_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer of any business may give another name each time, with a half message that is refused."""
+def test_names_without_stored_data_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer of any business may send another name each time, with a half message that is refused."""
     monkeypatch.setattr("venus.flow.write_queue.BUSINESSES_MAX", 10)
     held = MemoryShares(30 * MIB, 0.1)
     held.add("main", MIB)
@@ -158,7 +158,7 @@ def test_names_for_which_nothing_is_stored_take_no_memory(monkeypatch: pytest.Mo
     assert (held.bytes_of("main"), held.nbytes) == (MIB, MIB)
 
 
-def test_slots() -> None:
+def test_slots_are_limited() -> None:
     slots = Slots(2)
     assert [slots.acquire() for _ in range(3)] == [True, True, False]
     slots.release()

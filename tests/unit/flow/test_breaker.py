@@ -13,11 +13,11 @@ from venus.flow.breaker import LATENCY_CLASSES, Breaker, Circuit, isolation_for_
     ("latency_s", "expected"),
     [(0, 0), (0.05, 0), (0.1, 0), (0.549, 0), (0.55, 2), (1.8, 5), (3, 6), (5, 10), (15, 30), (1000, 30)],
 )
-def test_latency_classes(latency_s: float, expected: float) -> None:
+def test_latency_classes_set_the_isolation(latency_s: float, expected: float) -> None:
     assert isolation_for_s(latency_s) == expected
 
 
-def test_it_opens_after_errors_in_a_row_and_lets_one_probe_through() -> None:
+def test_the_breaker_opens_after_consecutive_errors_and_lets_one_probe_through() -> None:
     breaker = Breaker(errors_max=3, wait_first_s=2)
     for _ in range(2):
         breaker.record_failure(0.0)
@@ -37,7 +37,7 @@ def test_it_opens_after_errors_in_a_row_and_lets_one_probe_through() -> None:
     assert not breaker.is_isolated(later)
 
 
-def test_a_probe_that_fails_opens_it_again_for_longer() -> None:
+def test_a_probe_that_fails_reopens_it_for_longer() -> None:
     breaker = Breaker(errors_max=1, wait_first_s=2, wait_max_s=30)
     waits = []
     now = 0.0
@@ -49,7 +49,7 @@ def test_a_probe_that_fails_opens_it_again_for_longer() -> None:
     assert breaker.since == 0.0, "of the whole episode"
 
 
-def test_a_slow_answer_isolates_at_once_and_a_quick_one_ends_it() -> None:
+def test_a_slow_answer_isolates_at_once_and_a_fast_one_ends_the_isolation() -> None:
     breaker = Breaker()
     breaker.record_success(30.0, 100.0)
     assert breaker.is_isolated(100.0)
@@ -69,7 +69,7 @@ def test_a_probe_without_an_outcome_is_forgotten() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["worked", "failed", "slow", "probe"]), st.floats(0, 40)), max_size=60))
-def test_it_never_stays_open_without_a_way_back(events: list[tuple[str, float]]) -> None:
+def test_the_breaker_never_stays_open_permanently(events: list[tuple[str, float]]) -> None:
     breaker, now = Breaker(), 0.0
     for kind, later in events:
         now += later

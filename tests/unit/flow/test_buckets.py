@@ -1,4 +1,4 @@
-"""Rates hold in the long run, bursts are what was allowed, and nothing is too large to get through."""
+"""Rates hold in the long run, bursts have the allowed size, and every batch gets through, however large."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_sender_that_pauses_as_asked_gets_the_rate_and_one_burst(
 
 
 @given(st.integers(1, 1000), STEPS)
-def test_who_does_not_wait_is_overdrawn_after_a_burst(rate: int, steps: list[tuple[float, int]]) -> None:
+def test_a_sender_that_does_not_wait_is_overdrawn_after_a_burst(rate: int, steps: list[tuple[float, int]]) -> None:
     bucket = TokenBucket.full(rate, rate, 0.0)
     taken = 0
     for _, n in steps:
@@ -47,22 +47,22 @@ def test_a_steady_sender_gets_the_rate_within_one_percent() -> None:
     assert sent == pytest.approx(100 * 1000 + 1000, rel=0.01)
 
 
-def test_a_batch_larger_than_the_burst_goes_and_is_paid_for() -> None:
+def test_a_batch_larger_than_the_burst_is_sent_and_charged() -> None:
     bucket = TokenBucket.full(10, 10, 0.0)
     assert bucket.take(110, 0.0) == pytest.approx(10)
     assert bucket.wait_s(9.9) > 0
     assert bucket.take(0, 10.0) == pytest.approx(0)
 
 
-def test_a_clock_that_stands_still_or_goes_back_gives_nothing_away() -> None:
+def test_a_clock_that_stands_still_or_is_set_back_gives_no_tokens() -> None:
     bucket = TokenBucket.full(10, 10, 5.0)
     bucket.take(20, 5.0)
     assert bucket.wait_s(5.0) == bucket.wait_s(4.0) == pytest.approx(1)
 
 
 @given(st.integers(1, 1000), STEPS)
-def test_a_leak_is_even(rate: int, steps: list[tuple[float, int]]) -> None:
-    """Between the begin of one and of the next there is at least the time that the first one takes."""
+def test_a_leaky_bucket_has_even_intervals(rate: int, steps: list[tuple[float, int]]) -> None:
+    """Between the starts of two batches there is at least the time that the first one takes."""
     bucket, now, before = LeakyBucket(rate), 0.0, None
     for idle, n in steps:
         now += idle
@@ -72,7 +72,7 @@ def test_a_leak_is_even(rate: int, steps: list[tuple[float, int]]) -> None:
         before = begins + n / rate
 
 
-def test_no_limit_is_no_wait() -> None:
+def test_without_a_limit_there_is_no_wait() -> None:
     assert TokenBucket.full(0, 0, 0.0).take(10**12, 0.0) == 0
     assert not TokenBucket.full(0, 0, 0.0).is_overdrawn(0.0)
     assert LeakyBucket(0).delay_s(10**12, 0.0) == 0

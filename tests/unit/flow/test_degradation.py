@@ -1,4 +1,4 @@
-"""Lane 4 goes first and comes back last, nothing flutters, and lane 0 is never given up."""
+"""Lane 4 is given up first and resumed last, no lane flaps, and lane 0 is never given up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lanes(degradation: Degradation) -> list[Lane]:
     return [found.lane for found in degradation.degraded]
 
 
-def test_lane_after_lane_while_it_lasts_and_back_in_the_opposite_order() -> None:
+def test_lanes_are_given_up_one_by_one_and_resumed_in_the_opposite_order() -> None:
     degradation, seen = build_degradation(), []
     for second in range(40):
         degradation.step({"lag": 200.0, "CPU": 10.0}, second)
@@ -42,7 +42,7 @@ def test_a_resource_degrades_no_further_than_its_own_lane() -> None:
     assert lanes(degradation) == [Lane.DETAILS]
 
 
-def test_between_the_watermarks_nothing_moves() -> None:
+def test_between_the_watermarks_no_lane_changes() -> None:
     degradation = build_degradation()
     for second in range(10):
         degradation.step({"lag": 200.0}, second)
@@ -53,14 +53,14 @@ def test_between_the_watermarks_nothing_moves() -> None:
     assert lanes(degradation) == held
 
 
-def test_a_peak_that_is_over_soon_degrades_nothing() -> None:
+def test_a_short_peak_degrades_nothing() -> None:
     degradation = build_degradation()
     for second in range(1000):
         degradation.step({"lag": 500.0 if second % 5 else 0.0}, second)
     assert not degradation.degraded
 
 
-def test_what_has_no_watermark_or_no_reading_is_not_looked_at() -> None:
+def test_a_resource_without_watermark_or_reading_is_ignored() -> None:
     degradation = Degradation((Watermark(resource="CPU", high=0, low=0, sustain_s=0, deepest=Lane.HALVES),), 1)
     for second in range(10):
         assert degradation.step({"CPU": 1e9, "other": 1e9}, second) == []
@@ -68,7 +68,7 @@ def test_what_has_no_watermark_or_no_reading_is_not_looked_at() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 300), st.floats(0, 120), st.floats(0, 20)), max_size=150))
-def test_always_a_run_of_lanes_from_four_up(readings: list[tuple[float, float, float]]) -> None:
+def test_the_given_up_lanes_are_always_consecutive_from_four(readings: list[tuple[float, float, float]]) -> None:
     degradation, now = build_degradation(), 0.0
     for lag, cpu, later in readings:
         now += later

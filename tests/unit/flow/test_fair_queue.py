@@ -1,4 +1,4 @@
-"""Nothing overtakes within a business, no business starves, and a flood delays the others by a turn only."""
+"""Order is kept within a business, no business starves, and a flood delays the others by one turn only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ITEMS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 400)), max_size=100
 
 
 @given(ITEMS, st.integers(1, 500), st.integers(1, 20), st.integers(0, 300))
-def test_every_business_gets_its_own_order_and_everything_comes_out(
+def test_every_business_keeps_its_order_and_everything_is_taken(
     items: list[tuple[int, int]], cost_max: int, count_max: int, small: int
 ) -> None:
     queue: FairQueue[tuple[int, int]] = FairQueue(100)
@@ -33,7 +33,7 @@ def test_every_business_gets_its_own_order_and_everything_comes_out(
     assert sorted(number for _, number in out) == list(range(len(items)))
 
 
-def test_a_small_business_waits_for_one_turn_of_a_flood() -> None:
+def test_a_small_business_waits_for_one_turn_of_a_flood_at_most() -> None:
     queue: FairQueue[str] = FairQueue(100)
     for _ in range(1000):
         queue.put("flood", 50, "f")
@@ -41,7 +41,7 @@ def test_a_small_business_waits_for_one_turn_of_a_flood() -> None:
     assert queue.take(200, 100) == ["f", "f", "s", "f"]
 
 
-def test_a_small_business_goes_without_the_flood_every_second_time_at_most() -> None:
+def test_a_small_business_is_served_without_the_flood_every_second_time_at_most() -> None:
     queue: FairQueue[str] = FairQueue(100)
     for _ in range(1000):
         queue.put("flood", 50, "f")
@@ -54,7 +54,7 @@ def test_a_small_business_goes_without_the_flood_every_second_time_at_most() -> 
     assert queue.take(200, 100, small=20) == ["decision"]
 
 
-def test_a_flood_of_which_little_waits_just_now_is_no_small_business() -> None:
+def test_a_flood_with_few_waiting_messages_does_not_count_as_small() -> None:
     queue: FairQueue[str] = FairQueue(100)
     for _ in range(10):
         queue.put("flood", 50, "f")
@@ -70,14 +70,14 @@ def test_a_flood_of_which_little_waits_just_now_is_no_small_business() -> None:
     assert queue.take(1000, 100, small=20) == ["the next"], "its flood is long ago"
 
 
-def test_while_all_are_small_they_go_together() -> None:
+def test_small_businesses_share_one_turn() -> None:
     queue: FairQueue[str] = FairQueue(100)
     queue.put("a", 10, "a")
     queue.put("b", 10, "b")
     assert queue.take(1000, 100, small=20) == ["a", "b"]
 
 
-def test_a_decision_does_not_wait_for_anothers_half_messages() -> None:
+def test_a_decision_does_not_wait_for_half_messages_of_others() -> None:
     queue: FairQueue[str] = FairQueue(100)
     for _ in range(10):
         queue.put("flood", 1000, "f")
@@ -92,7 +92,7 @@ def test_a_decision_waits_for_the_half_messages_before_it() -> None:
     assert queue.take(1000, 100) == ["half", "decision"]
 
 
-def test_what_is_larger_than_a_turn_gets_through() -> None:
+def test_a_message_larger_than_a_turn_is_taken() -> None:
     queue: FairQueue[str] = FairQueue(100)
     queue.put("a", 100_000, "large")
     queue.put("b", 10, "small")
@@ -100,7 +100,7 @@ def test_what_is_larger_than_a_turn_gets_through() -> None:
     assert queue.take(1, 100) == ["large"]
 
 
-def test_a_barrier_is_behind_everything_before_it_and_before_everything_behind_it() -> None:
+def test_a_barrier_keeps_its_place_among_all_commands() -> None:
     queue: FairQueue[str] = FairQueue(100)
     queue.put("a", 10, "1")
     queue.put_barrier("barrier")
@@ -112,7 +112,7 @@ def test_a_barrier_is_behind_everything_before_it_and_before_everything_behind_i
 
 
 @given(ITEMS, st.sets(st.integers(0, 99)))
-def test_barriers_cut_the_queue(items: list[tuple[int, int]], barriers: set[int]) -> None:
+def test_barriers_divide_the_queue(items: list[tuple[int, int]], barriers: set[int]) -> None:
     queue: FairQueue[int] = FairQueue(100)
     for number, (key, cost) in enumerate(items):
         if number in barriers:
@@ -127,7 +127,7 @@ def test_barriers_cut_the_queue(items: list[tuple[int, int]], barriers: set[int]
         assert all(n >= number for n in out[at + 1 :] if n > 0)
 
 
-def test_drain_empties() -> None:
+def test_drain_empties_the_queue() -> None:
     queue: FairQueue[str] = FairQueue(100)
     queue.put("a", 10, "1")
     queue.put_barrier("2")

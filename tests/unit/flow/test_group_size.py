@@ -17,17 +17,17 @@ def learn_size(sync_s: float, byte_s: float, fixed_s: float = 0.0) -> int:
     return size.size
 
 
-def test_it_becomes_what_takes_as_long_as_the_fsync() -> None:
+def test_the_group_is_as_large_as_one_fsync_allows() -> None:
     assert abs(learn_size(sync_s=0.008, byte_s=0.008 / (1024 * KIB)) - 1024 * KIB) < 16 * KIB
 
 
-def test_a_fast_disk_has_small_groups_and_a_slow_one_large_ones() -> None:
+def test_groups_are_small_on_a_fast_disk_and_large_on_a_slow_one() -> None:
     byte_s = 0.004 / (1024 * KIB)
     assert learn_size(sync_s=0.0001, byte_s=byte_s) <= 257 * KIB
     assert learn_size(sync_s=0.05, byte_s=byte_s) >= 2047 * KIB
 
 
-def test_a_group_that_was_hardly_full_tells_nothing() -> None:
+def test_a_group_that_was_hardly_full_changes_nothing() -> None:
     size = GroupSize(256 * KIB, 2048 * KIB)
     size.record_group(100, 1.0, 0.001)
     size.record_group(2048 * KIB, 0.0, 0.0)
@@ -35,7 +35,7 @@ def test_a_group_that_was_hardly_full_tells_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 24), st.floats(0, 10), st.floats(0, 10))))
-def test_it_stays_within_its_bounds(groups: list[tuple[int, float, float]]) -> None:
+def test_the_group_size_stays_within_its_limits(groups: list[tuple[int, float, float]]) -> None:
     size = GroupSize(256 * KIB, 2048 * KIB)
     for nbytes, work_s, sync_s in groups:
         size.record_group(nbytes, work_s, sync_s)

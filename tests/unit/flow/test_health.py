@@ -10,7 +10,7 @@ CPU = HealthRule(
 )
 
 
-def test_a_fact_is_kept_for_half_an_hour_after_it_was_last_seen() -> None:
+def test_a_fact_is_kept_for_half_an_hour_after_its_last_observation() -> None:
     health = HealthMonitor((CRASH, CPU), keep_s=1800)
     assert health.evaluate({"crash": 1}, 0) == ["ended without a stop"]
     assert health.evaluate({"crash": 1}, 10) == []
@@ -20,7 +20,7 @@ def test_a_fact_is_kept_for_half_an_hour_after_it_was_last_seen() -> None:
     assert health.facts == []
 
 
-def test_only_what_lasts_is_a_fact() -> None:
+def test_only_a_lasting_problem_is_a_fact() -> None:
     health = HealthMonitor((CRASH, CPU), keep_s=1800)
     for second in range(59):
         assert health.evaluate({"cpu": 97}, second) == []
@@ -31,7 +31,7 @@ def test_only_what_lasts_is_a_fact() -> None:
     assert health.facts[0].since == 60
 
 
-def test_a_new_episode_is_reported_again_and_the_order_is_that_of_the_rules() -> None:
+def test_a_new_episode_is_reported_again_and_facts_have_the_order_of_the_rules() -> None:
     health = HealthMonitor((CRASH, CPU), keep_s=1800)
     for second in range(61):
         health.evaluate({"cpu": 97}, second)
@@ -43,7 +43,7 @@ def test_a_new_episode_is_reported_again_and_the_order_is_that_of_the_rules() ->
     assert health.facts[0].since == 400
 
 
-def test_a_limit_of_nothing_is_no_rule() -> None:
+def test_a_limit_of_zero_is_no_rule() -> None:
     health = HealthMonitor((HealthRule(fact="clients", limit=0, text="x"),), keep_s=1800)
     assert health.evaluate({"clients": 10**6}, 0) == []
     assert health.facts == []

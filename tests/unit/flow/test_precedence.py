@@ -1,4 +1,4 @@
-"""Large work rests while small commits take too long: by how much, for how long, and never without small senders."""
+"""Large work pauses while small commits take too long: by how much, how long, and never without small senders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGE = "flood"
 
 
 class MixedLoad:
-    """Small commits beside large work, on a clock that the test moves."""
+    """Small commits beside large work, with a clock that the test advances."""
 
     def __init__(self, goal_s: float = GOAL_S) -> None:
         self.precedence = Precedence(goal_s)
@@ -47,12 +47,12 @@ class MixedLoad:
             self.commit(took_s)
 
     def run_commits_alone(self, count: int, took_s: float) -> None:
-        """Without any large work; the first ones find out that there is none."""
+        """Run small commits without large work; the first ones detect that."""
         for _ in range(count):
             self.commit(took_s)
 
 
-def test_nothing_rests_while_small_commits_are_within_the_goal() -> None:
+def test_large_work_does_not_pause_while_small_commits_meet_the_goal() -> None:
     scene = MixedLoad()
     scene.run_commits(1000, GOAL_S)
     assert scene.turn() == 0.0
@@ -60,7 +60,7 @@ def test_nothing_rests_while_small_commits_are_within_the_goal() -> None:
     assert scene.precedence.turn_bytes(1000, 100, scene.now) == 1000
 
 
-def test_rests_grow_while_small_commits_take_too_long_and_shrink_when_they_do_not() -> None:
+def test_pauses_grow_while_small_commits_are_late_and_shrink_otherwise() -> None:
     scene = MixedLoad()
     rests = []
     for _ in range(5):
@@ -74,8 +74,8 @@ def test_rests_grow_while_small_commits_take_too_long_and_shrink_when_they_do_no
     assert scene.turn() == 0.0
 
 
-def test_the_share_stands_still_where_one_in_a_hundred_is_above_the_goal() -> None:
-    """A machine on which more than 1 % are late unless large work rests for twice its turns."""
+def test_the_share_stays_constant_while_one_commit_in_a_hundred_is_late() -> None:
+    """On this machine more than 1 % are late unless large work pauses for twice its turns."""
     scene, chance, shares = MixedLoad(), random.Random(7), []
     for _ in range(20_000):
         scene.turn(0.0)
@@ -85,7 +85,7 @@ def test_the_share_stands_still_where_one_in_a_hundred_is_above_the_goal() -> No
     assert sum(shares[10_000:]) / 10_000 == pytest.approx(2.0, rel=0.25)
 
 
-def test_no_small_sender_means_no_rest() -> None:
+def test_without_small_senders_there_is_no_pause() -> None:
     scene = MixedLoad()
     scene.run_commits(50, 1.0)
     assert scene.turn() > 0.0
@@ -97,8 +97,8 @@ def test_no_small_sender_means_no_rest() -> None:
     assert scene.precedence.turn_bytes(1000, 100, scene.now) == 1000
 
 
-def test_a_large_half_message_that_waited_for_long_is_not_a_small_commit() -> None:
-    """200 producers of batches of 100 KB: each waits for the others for longer than what it has sent is remembered."""
+def test_a_large_half_message_that_waited_long_is_not_a_small_commit() -> None:
+    """200 producers of batches of 100 KB: each waits for the others longer than its last size is remembered."""
     scene = MixedLoad()
     scene.turn()
     for n in range(200):
@@ -109,7 +109,7 @@ def test_a_large_half_message_that_waited_for_long_is_not_a_small_commit() -> No
     assert scene.turn() == 0.0
 
 
-def test_a_small_commit_that_waited_for_long_is_still_small() -> None:
+def test_a_small_commit_that_waited_long_is_still_small() -> None:
     scene = MixedLoad()
     scene.turn()
     asked_at = scene.now
@@ -121,7 +121,7 @@ def test_a_small_commit_that_waited_for_long_is_still_small() -> None:
     assert scene.turn() > 0.0
 
 
-def test_a_commit_too_slow_says_nothing_of_large_work_that_is_not_there() -> None:
+def test_a_late_commit_without_large_work_causes_no_pause() -> None:
     scene = MixedLoad()
     for _ in range(100):
         scene.commit(1.0)
@@ -131,7 +131,7 @@ def test_a_commit_too_slow_says_nothing_of_large_work_that_is_not_there() -> Non
     assert scene.precedence.share > SHARE_LEAST
 
 
-def test_many_small_half_messages_are_not_small_and_become_so_again() -> None:
+def test_many_small_half_messages_count_as_large_until_they_become_few() -> None:
     found = Precedence(GOAL_S)
     for n in range(200):
         found.on_arrival(LARGE, 1000, 10.0 + n / 1000)
@@ -147,7 +147,7 @@ def test_a_goal_of_zero_turns_it_off() -> None:
     assert scene.precedence.turn_bytes(1000, 100, scene.now) == 1000
 
 
-def test_turns_become_smaller_with_the_share_down_to_the_least() -> None:
+def test_turns_shrink_with_the_share_down_to_the_minimum() -> None:
     scene = MixedLoad()
     scene.run_commits(200, 1.0)
     assert scene.precedence.share == SHARE_MOST
@@ -156,7 +156,7 @@ def test_turns_become_smaller_with_the_share_down_to_the_least() -> None:
     assert scene.precedence.turn_bytes(50, 100, scene.now) == 50, "never more than without"
 
 
-def test_small_commits_are_to_take_no_longer_than_twice_what_they_take_alone() -> None:
+def test_small_commits_may_take_twice_as_long_as_alone() -> None:
     """Large work gives up half of its time for that, and more only for the goal itself."""
     scene = MixedLoad()
     scene.run_commits_alone(500, GOAL_S / 5)
@@ -173,7 +173,7 @@ def test_small_commits_are_to_take_no_longer_than_twice_what_they_take_alone() -
     assert scene.precedence.share == SHARE_LEAST
 
 
-def test_what_small_commits_take_alone_is_what_one_in_a_hundred_exceeds() -> None:
+def test_the_duration_alone_is_what_one_commit_in_a_hundred_exceeds() -> None:
     scene, chance = MixedLoad(), random.Random(7)
     for _ in range(20_000):
         scene.run_commits_alone(1, chance.random() * GOAL_S)
@@ -188,7 +188,7 @@ def test_very_quick_commits_may_take_more_than_twice_as_long() -> None:
     assert scene.turn() == 0.0
 
 
-def test_while_small_commits_are_there_no_turn_is_larger_than_they_may_wait_for() -> None:
+def test_while_small_commits_arrive_no_turn_exceeds_their_allowed_wait() -> None:
     scene = MixedLoad()
     assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == 8 << 20
     scene.commit(GOAL_S / 100)
@@ -198,8 +198,8 @@ def test_while_small_commits_are_there_no_turn_is_larger_than_they_may_wait_for(
     assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == 8 << 20
 
 
-def test_who_becomes_large_does_not_wait_for_what_it_was() -> None:
-    """A producer that begins with one row and continues with a flood had its own frames cut for two seconds."""
+def test_a_sender_that_becomes_large_does_not_wait_for_its_small_past() -> None:
+    """The frames of a producer that begins with one row and continues with a flood were split for two seconds."""
     scene = MixedLoad()
     scene.commit(GOAL_S / 100, business=LARGE)
     scene.precedence.on_arrival(LARGE, 2 * SMALL_BYTES, scene.now)
@@ -209,8 +209,8 @@ def test_who_becomes_large_does_not_wait_for_what_it_was() -> None:
     assert scene.precedence.turn_bytes(8 << 20, 1, scene.now) == BESIDE_BYTES, "another business is small"
 
 
-def test_a_sender_that_becomes_large_takes_the_precedence_of_no_other() -> None:
-    """Only the last small one was remembered: when that was a flood at its start, the others had none for a while."""
+def test_a_sender_that_becomes_large_takes_precedence_from_no_other() -> None:
+    """Only the last small sender was remembered: when that became a flood, the others had no precedence for a while."""
     scene = MixedLoad()
     scene.run_commits(50, 1.0)
     scene.commit(1.0, business=LARGE)
@@ -221,7 +221,7 @@ def test_a_sender_that_becomes_large_takes_the_precedence_of_no_other() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 10))))
-def test_large_work_always_gets_its_part(events: list[tuple[float, float, float]]) -> None:
+def test_large_work_always_gets_its_share(events: list[tuple[float, float, float]]) -> None:
     scene = MixedLoad()
     worked = 0.0
     for commit_s, turn_s, pause_s in events:
@@ -234,7 +234,7 @@ def test_large_work_always_gets_its_part(events: list[tuple[float, float, float]
     assert SHARE_LEAST <= scene.precedence.share <= SHARE_MOST
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_senders_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precedence, "SENDERS_MAX", 3)
     found = Precedence(GOAL_S)
     for n in range(10):

@@ -1,4 +1,4 @@
-"""What is kept for unknown readers, against a model that computes it from the whole history each time."""
+"""Bytes kept for unknown readers, compared with a model that recomputes them from the whole history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def retention(kept: int = 0, now: float = 0.0) -> MeasuredRetention:
 
 @dataclass
 class Model:
-    """The whole history: absences as (end, length), and sizes as (time, what the product was)."""
+    """The whole history: absences as (end, length), and sizes as (time, computed product)."""
 
     kept: int
     absences: list[tuple[float, float]] = field(default_factory=list)
@@ -28,18 +28,18 @@ class Model:
     measured: tuple[float, int] = (0.0, 0)
 
     def size(self, now: float) -> int:
-        """Return the newest raise, halved each hour in steps."""
+        """Return the last raised size, halved for each full hour since."""
         at, size = (self.raises or [(0.0, self.kept)])[-1]
         steps = int((now - at) / MEASURE_EVERY_S)
         return round(min(max(size, LEAST), MOST) * math.pow(0.5, steps * MEASURE_EVERY_S / HALF_LIFE_S))
 
     def mean(self, now: float) -> float:
-        """Return the mean of the absences that ended in the last day."""
+        """Return the mean of the absences that ended within the last day."""
         lengths = [length for end, length in self.absences if end > now - WINDOW_S]
         return sum(lengths) / len(lengths) if lengths else 0.0
 
     def measure(self, written: int, now: float) -> None:
-        """Measure, if it is time."""
+        """Measure, if the interval has passed."""
         at, before = self.measured
         if now - at < MEASURE_EVERY_S:
             return
@@ -49,7 +49,7 @@ class Model:
             self.raises.append((now, needed))
 
 
-def test_it_equals_the_model_over_random_histories() -> None:
+def test_the_size_equals_the_model_over_random_histories() -> None:
     chance = random.Random(7)
     raised = 0
     for _ in range(300):
@@ -89,7 +89,7 @@ def test_the_size_is_rate_times_mean_absence_and_is_halved_each_hour() -> None:
     assert found.size(100.0 + 20 * HALF_LIFE_S) == LEAST
 
 
-def test_a_start_keeps_what_is_there() -> None:
+def test_a_restart_keeps_the_existing_queue() -> None:
     found = retention(kept=80_000, now=50.0)
     assert found.size(50.0) == 80_000
     assert found.size(50.0 + HALF_LIFE_S) == 40_000
@@ -106,7 +106,7 @@ def test_absences_count_for_a_day() -> None:
     assert (found.absences, found.mean_absence_s) == (0, 0.0)
 
 
-def test_a_reader_that_was_never_here_was_not_absent() -> None:
+def test_a_new_reader_does_not_count_as_absent() -> None:
     found = retention()
     found.on_return("a", 1000.0)
     assert found.absences == 0

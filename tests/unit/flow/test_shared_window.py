@@ -1,4 +1,4 @@
-"""The window that all businesses share: bounded over all of them, fair, never shut."""
+"""The window that all businesses share: limited in total, fair, never closed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def build_queue(most: int = 48 * MIB, least: int = MIB) -> WriteQueue:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3 * MIB), st.sampled_from([0.0, 0.05, 0.3])), max_size=200))
-def test_all_together_have_no_more_than_the_window_and_every_one_goes(steps: list[tuple[int, float]]) -> None:
+def test_all_businesses_together_stay_within_the_window_and_each_is_served(steps: list[tuple[int, float]]) -> None:
     turns = build_queue(most=6 * MIB)
     going: deque[WriteSlot] = deque()
     asked = []
@@ -38,7 +38,7 @@ def test_all_together_have_no_more_than_the_window_and_every_one_goes(steps: lis
     assert (turns.nbytes, turns.waiting) == (0, 0)
 
 
-def test_two_hundred_that_begin_at_once_have_one_window() -> None:
+def test_two_hundred_businesses_that_begin_at_once_share_one_window() -> None:
     turns = build_queue()
     asked = [turns.request_slot(MIB) for _ in range(200)]
     assert sum(turn.granted for turn in asked) == START_BYTES // MIB
@@ -54,14 +54,14 @@ def test_no_sender_waits_for_more_than_one_piece_of_each_other() -> None:
         turn = going.pop(0)
         pieces[who[turn]] += 1
         after = turns.on_saved(turn, 0.05)
-        again = turns.request_slot(MIB)  # the last holder comes with the next piece
+        again = turns.request_slot(MIB)  # the last holder's turn comes with the next piece
         who[again] = who[turn]
         going += after + [again] * again.granted
         assert max(pieces) - min(pieces) <= 1
     assert pieces == [20] * 20
 
 
-def test_small_pieces_pass_large_ones_and_neither_waits_for_the_other() -> None:
+def test_small_pieces_overtake_large_ones_and_neither_waits_for_the_other() -> None:
     turns = build_queue(most=4 * MIB)
     large = [turns.request_slot(MIB) for _ in range(8)]
     small = [turns.request_slot(SMALL_BYTES) for _ in range(200)]
@@ -70,7 +70,7 @@ def test_small_pieces_pass_large_ones_and_neither_waits_for_the_other() -> None:
     assert turns.on_saved(small[0], 0.05) == [small[16]]
 
 
-def test_the_window_is_cut_once_for_what_was_under_way_and_recovers() -> None:
+def test_the_window_shrinks_once_for_everything_in_flight_and_recovers() -> None:
     turns = build_queue()
     going = deque(turns.request_slot(MIB) for _ in range(4))
     for _ in range(4):
@@ -84,13 +84,13 @@ def test_the_window_is_cut_once_for_what_was_under_way_and_recovers() -> None:
     assert 2 * sizes[0] < sizes[-1] < 48 * MIB, "a step for each windowful"
 
 
-def test_it_is_cut_by_how_late_it_was() -> None:
+def test_the_window_shrinks_by_the_lateness() -> None:
     turns = build_queue()
     turns.on_saved(turns.request_slot(3 * MIB), 0.125)
     assert turns.size == int(START_BYTES * 0.8)
 
 
-def test_before_anything_was_slow_it_grows_twofold() -> None:
+def test_before_the_first_slow_answer_the_window_doubles() -> None:
     turns = build_queue()
     for _ in range(4):
         turns.on_saved(turns.request_slot(MIB), 0.01)
@@ -100,7 +100,7 @@ def test_before_anything_was_slow_it_grows_twofold() -> None:
     assert turns.size == 8 * START_BYTES
 
 
-def test_at_its_least_it_lets_a_piece_of_any_size_go() -> None:
+def test_the_smallest_window_still_lets_a_piece_of_any_size_through() -> None:
     turns = build_queue(most=2 * MIB)
     for _ in range(50):
         turns.on_saved(turns.request_slot(16 * MIB), 10.0)
@@ -111,7 +111,7 @@ def test_at_its_least_it_lets_a_piece_of_any_size_go() -> None:
     assert turns.on_saved(turn, 10.0) == [behind]
 
 
-def test_who_gives_up_lets_the_next_one_go() -> None:
+def test_a_sender_that_gives_up_lets_the_next_one_through() -> None:
     turns = build_queue(most=4 * MIB)
     first = turns.request_slot(3 * MIB)
     second, third = turns.request_slot(3 * MIB), turns.request_slot(MIB)

@@ -1,4 +1,4 @@
-"""What is missing between the beats of a clock is time in which no peer can be blamed."""
+"""Time that is missing between the beats of a clock is no reason to isolate a peer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def record_beats(*beats: float) -> Stalls:
     return found
 
 
-def test_beats_in_time_miss_nothing() -> None:
+def test_beats_in_time_show_no_stall() -> None:
     assert record_beats(0.0, 0.1, 0.2, 0.25).missing_s(0.0, 0.3) == 0.0
 
 
-def test_a_late_beat_tells_what_is_missing_and_only_what_lies_within_the_time_asked_for() -> None:
+def test_a_late_beat_shows_a_stall_within_the_requested_time_only() -> None:
     stalls = record_beats(0.0, 1.0, 1.1)
     assert stalls.missing_s(0.0, 1.1) == 0.9
     assert round(stalls.missing_s(0.5, 1.1), 9) == 0.5
@@ -24,11 +24,11 @@ def test_a_late_beat_tells_what_is_missing_and_only_what_lies_within_the_time_as
     assert stalls.missing_s(1.0, 1.1) == 0.0
 
 
-def test_a_beat_that_has_not_come_yet_is_missing_too() -> None:
+def test_a_missing_beat_shows_a_stall_too() -> None:
     assert round(record_beats(0.0).missing_s(0.0, 2.0), 9) == 1.9
 
 
-def test_while_no_beat_is_expected_nothing_is_missing() -> None:
+def test_while_no_beat_is_expected_there_is_no_stall() -> None:
     stalls = record_beats(0.0, 0.1)
     stalls.pause()
     assert stalls.missing_s(0.0, 60.0) == 0.0
@@ -36,13 +36,13 @@ def test_while_no_beat_is_expected_nothing_is_missing() -> None:
     assert stalls.missing_s(0.0, 60.0) == 0.0
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_memory_of_stalls_is_limited() -> None:
     stalls = record_beats(*range(3 * KEPT))
     assert stalls.missing_s(0, KEPT) == 0.0, "that long ago is unknown"
     assert len(stalls._gaps) == KEPT
 
 
-def test_of_many_gaps_only_those_within_the_time_asked_for_are_looked_at() -> None:
+def test_of_many_stalls_only_those_within_the_requested_time_are_read() -> None:
     stalls = record_beats(*(0.2 * n for n in range(KEPT)))
     last = 0.2 * (KEPT - 1)
 

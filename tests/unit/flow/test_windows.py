@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from venus.flow.admission import WINDOW_STEP_BYTES, DeliveryWindow
 
 
-def test_a_quick_consumer_keeps_its_whole_credit() -> None:
+def test_a_fast_consumer_keeps_its_whole_credit() -> None:
     window = DeliveryWindow(most=16 << 20, slow_s=5)
     for second in range(100):
         window.on_sent(16 << 20, second)
@@ -18,7 +18,7 @@ def test_a_quick_consumer_keeps_its_whole_credit() -> None:
     assert window.slow_since is None
 
 
-def test_it_is_halved_for_each_time_without_an_answer_and_named() -> None:
+def test_the_window_is_halved_for_each_missing_answer_and_the_consumer_is_named() -> None:
     window = DeliveryWindow(most=16 << 20, slow_s=5)
     window.on_sent(1 << 20, 100.0)
     halved = [second for second in range(100, 200) if window.halve_if_slow(float(second))]
@@ -27,7 +27,7 @@ def test_it_is_halved_for_each_time_without_an_answer_and_named() -> None:
     assert window.slow_since == 100.0
 
 
-def test_it_grows_by_a_step_for_each_quick_answer() -> None:
+def test_the_window_grows_by_a_step_for_each_fast_answer() -> None:
     window = DeliveryWindow(most=1 << 20, slow_s=5)
     window.on_sent(1 << 20, 0.0)
     assert window.halve_if_slow(5.0)
@@ -41,7 +41,7 @@ def test_it_grows_by_a_step_for_each_quick_answer() -> None:
     assert window.slow_since is None
 
 
-def test_who_has_nothing_outstanding_is_not_slow() -> None:
+def test_a_consumer_without_outstanding_frames_is_not_slow() -> None:
     window = DeliveryWindow(most=1 << 20, slow_s=5)
     assert not window.halve_if_slow(1000.0)
     window.on_sent(10, 1000.0)
@@ -50,7 +50,7 @@ def test_who_has_nothing_outstanding_is_not_slow() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("srl"), st.integers(1, 1 << 22), st.floats(0, 10)), max_size=200))
-def test_it_stays_between_a_step_and_the_credit(events: list[tuple[str, int, float]]) -> None:
+def test_the_window_stays_between_one_step_and_the_credit(events: list[tuple[str, int, float]]) -> None:
     window, now, out = DeliveryWindow(most=1 << 22, slow_s=5), 0.0, 0
     for kind, nbytes, later in events:
         now += later
@@ -69,7 +69,7 @@ def test_it_stays_between_a_step_and_the_credit(events: list[tuple[str, int, flo
     assert window.room > 0, "who has given everything back can always be sent something"
 
 
-def test_a_narrow_window_is_used_by_halves_a_whole_one_to_its_end() -> None:
+def test_a_small_window_is_used_by_halves_and_a_full_one_to_its_end() -> None:
     window = DeliveryWindow(most=1 << 20, slow_s=5)
     window.on_sent((1 << 20) - 100, 0.0)
     assert window.room == 100

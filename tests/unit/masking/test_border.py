@@ -1,4 +1,4 @@
-"""The rules at the border of a broker set: which columns they mean, what they refuse, and what the sets below see."""
+"""The rules at the border of a broker set: the columns they apply to, their refusals, and the tables below."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def fit_border(*schemas: TableSchema, rules: dict[str, Any] | None = None) -> Bo
     return border(rules=rules or RULES).fit([*schemas, BEAT])[1]
 
 
-def test_the_sets_below_see_a_table_as_if_the_source_had_it_so() -> None:
+def test_the_sets_below_get_a_table_as_if_it_were_the_sources() -> None:
     seen = flatten(fit_border(PEOPLE).projected[1])
     assert type(seen) is TableSchema
     assert [c.name for c in seen.columns] == ["id", "mail", "visits"]
@@ -58,7 +58,7 @@ def test_the_sets_below_see_a_table_as_if_the_source_had_it_so() -> None:
     assert (again.masked_above, [c.name for c in again.columns]) == (seen.masked_above, ["id", "mail", "visits"])
 
 
-def test_the_heartbeat_and_other_tables_stay() -> None:
+def test_the_heartbeat_and_other_tables_are_unchanged() -> None:
     found = border().fit([PEOPLE, BEAT, schema(2, "plain", (1, "id", INT))])
     assert [flatten(found[n].projected[1]).masked_above for n in (2, 9)] == ["", ""]
 
@@ -72,7 +72,7 @@ def test_a_column_stays_masked_when_the_source_renames_it() -> None:
     assert found.misfit == ""
 
 
-def test_nothing_is_sent_from_the_first_version_on_that_the_rules_do_not_fit() -> None:
+def test_a_table_is_not_sent_from_the_first_version_that_contradicts_the_rules() -> None:
     changed = replace(PEOPLE, version=2, columns=tuple(replace(c, type=INT) for c in PEOPLE.columns))
     found = fit_border(PEOPLE, changed, replace(changed, version=3))
     assert [found.has_version(v) for v in (1, 2, 3)] == [True, False, False]
@@ -90,7 +90,7 @@ def test_nothing_is_sent_from_the_first_version_on_that_the_rules_do_not_fit() -
         ({"people.mail": "hmac", "*.mail": "null"}, "*.mail: a column of shop.people has another rule already"),
     ],
 )
-def test_a_table_that_the_rules_do_not_fit_is_not_sent(rules: dict[str, Any], message: str) -> None:
+def test_a_table_that_contradicts_the_rules_is_not_sent(rules: dict[str, Any], message: str) -> None:
     found = fit_border(PEOPLE, rules=rules)
     assert (found.has_version(1), dict(found.projected)) == (False, {})
     assert message in found.misfit
@@ -107,7 +107,7 @@ def test_both_ends_of_a_foreign_key_need_the_same_rule() -> None:
     assert [same[n].misfit for n in (1, 2)] == ["", ""]
 
 
-def test_a_rule_about_a_table_that_is_not_there_is_named() -> None:
+def test_a_rule_about_a_missing_table_is_named() -> None:
     found = border(rules=RULES | {"peple.mail": "hmac"}).find_absent([PEOPLE])
     assert found == [
         "[cluster.columns.main] is about peple.mail, a table that this set does not have: its values would be sent as "
@@ -115,7 +115,7 @@ def test_a_rule_about_a_table_that_is_not_there_is_named() -> None:
     ]
 
 
-def test_masked_rows_have_another_identity_and_so_have_other_arguments() -> None:
+def test_masked_rows_have_another_identity_as_have_other_options() -> None:
     def identity(rules: dict[str, Any]) -> dict[int, int]:
         seen = [flatten(s) for s in fit_border(PEOPLE, rules=rules).projected.values()]
         return {n: one.digest for n, one in partial_tables((), seen).items()}

@@ -1,4 +1,4 @@
-"""AES-CMAC of many values at once, against the examples of NIST SP 800-38B and one value after the other."""
+"""AES-CMAC of many values at once, compared with the examples of NIST SP 800-38B and with single values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLES = {
     40: "aaf3d8f1de5640c232f5b169b9c911e6",
     64: "e1992190549f6ed5696a2c056c315410",
 }
-#: So many values are hashed together.
+#: Number of values that are hashed together.
 MANY = 60
 
 
@@ -32,13 +32,13 @@ def hash_all(values: list[bytes]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("times", [1, MANY])
-def test_the_examples_of_the_standard_one_by_one_and_together(times: int) -> None:
+def test_the_examples_of_the_standard_match_one_by_one_and_together(times: int) -> None:
     values = [MESSAGE[:size] for size in EXAMPLES] * times
     assert [found.hex() for found in hash_all(values)] == list(EXAMPLES.values()) * times
 
 
 @pytest.mark.parametrize("sizes", [(0, 1), (15, 16, 17), (31, 32, 33), (0, 1024, 1025, 5000), (7,), (16,)])
-def test_values_of_all_lengths_are_hashed_as_one_by_one(sizes: tuple[int, ...]) -> None:
+def test_values_of_all_lengths_have_the_hashes_of_single_values(sizes: tuple[int, ...]) -> None:
     rng = random.Random(str(sizes))
     for count in (0, 1, MANY, 500):
         values = [rng.randbytes(rng.choice(sizes)) for _ in range(count)]

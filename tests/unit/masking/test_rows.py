@@ -1,4 +1,4 @@
-"""Masked rows against a model that handles one value after the other: random tables, rules and rows."""
+"""Masked rows compared with a model that masks one value after the other: random tables, rules and rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RULES = {
     "instant": ["year", "keep"],
 }
 ARGUMENTS = {"text": "***", "truncate": "3"}
-#: Lengths around those at which the length of a field takes another byte.
+#: Lengths around those at which a field's length takes another byte.
 LONG = (0, 1, 5, 126, 127, 128, 129, 300, 16_383, 16_384, 16_500)
 
 
@@ -105,7 +105,7 @@ def draw_rows(kinds: list[str], key_count: int, rng: random.Random) -> tuple[lis
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_rows_are_masked_as_by_hand(seed: int) -> None:
+def test_rows_are_masked_as_by_the_model(seed: int) -> None:
     rng = random.Random(seed)
     source, rules, kinds = draw_table(rng)
     columns = TableColumns(rules=tuple(sorted(rules.items())), key_id=KEY.key_id)
@@ -165,7 +165,7 @@ def example(mask: str = "hmac") -> ProjectedSchema:
     return schema
 
 
-def test_a_deletion_meets_the_row_that_it_deletes() -> None:
+def test_a_deletion_finds_the_row_that_it_deletes() -> None:
     schema = example()
     layout = Layout.make(schema.source)
     ids, _ = from_columns([["a", "b"], ["x", None], ["1", "2"]], layout)
@@ -175,7 +175,7 @@ def test_a_deletion_meets_the_row_that_it_deletes() -> None:
     assert b"a" not in deleted.split()
 
 
-def test_other_keys_give_other_values_and_the_same_key_the_same() -> None:
+def test_other_keys_have_other_results_and_the_same_key_the_same() -> None:
     schema = example()
     ids = keys_from_columns([["a", "b"]], Layout.make(schema.source))
     first, second, other = (
@@ -187,7 +187,7 @@ def test_other_keys_give_other_values_and_the_same_key_the_same() -> None:
     assert SECRET.decode() not in repr(KEY)
 
 
-def test_the_predicate_sees_plain_rows() -> None:
+def test_the_predicate_is_applied_to_plain_rows() -> None:
     schema = project_schema(example().source, TableColumns(rules=((2, ColumnRule(mask="drop")),)))
     assert isinstance(schema, ProjectedSchema)
     ids, rows = from_columns([["a", "b"], ["x", "y"], ["1", "2"]], Layout.make(schema.source))
@@ -201,7 +201,7 @@ def test_the_predicate_sees_plain_rows() -> None:
     assert to_columns(found.record_ids, found.rows, Layout.make(schema))[1] == [None, "2"]
 
 
-def test_a_stored_version_keeps_its_rules_and_its_source() -> None:
+def test_a_stored_version_keeps_its_rules_and_its_source_columns() -> None:
     schema = example()
     wire = schemas_codec.to_wire(schema)
     again = schemas_codec.from_wire(type(wire).FromString(wire.SerializeToString()))
@@ -211,7 +211,7 @@ def test_a_stored_version_keeps_its_rules_and_its_source() -> None:
     assert schemas_codec.from_wire(wire) == schema.source
 
 
-def test_a_moment_of_unknown_spelling_does_not_stay() -> None:
+def test_a_timestamp_in_an_unknown_form_is_not_passed_on() -> None:
     source = TableSchema(
         table_id=1,
         version=1,

@@ -1,4 +1,4 @@
-"""The rules for columns: what each bad one is refused with, and what a projected table looks like."""
+"""The rules for columns: the refusal of each bad one, and a table as the target gets it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_bad_rule_is_refused_with_its_place(what: str) -> None:
+def test_a_bad_rule_is_refused_with_its_position(what: str) -> None:
     rules, message = REFUSED[what]
     with pytest.raises(ConfigError) as refused:
         rule_set(rules).resolve([CUSTOMERS, ORDERS])
@@ -149,7 +149,7 @@ def test_syntax_is_checked(value: Any, message: str) -> None:
         parse_rule(value)
 
 
-def test_a_rule_may_name_a_table_that_comes_later() -> None:
+def test_a_rule_may_name_a_table_that_is_created_later() -> None:
     rules = rule_set({"later.email": "hmac"})
     assert rules.resolve([CUSTOMERS, ORDERS], elsewhere=["shop.later"]) == {}
     with pytest.raises(ConfigError, match="there is no table later"):
@@ -196,14 +196,14 @@ def test_a_table_is_described_as_the_target_gets_it() -> None:
     assert customers.identity == (("id", 1),)
 
 
-def test_checks_follow_a_new_name_and_leave_constants_alone() -> None:
+def test_checks_use_a_new_column_name_and_keep_constants() -> None:
     customers, _ = project({"customers.note": {"rename": "remark"}, "customers.zip": {"rename": "post"}})
     assert [c.sql for c in customers.checks] == ['("remark" <> \'"zip"\')', '(length("post") = 5)']
     assert [i.definition for i in customers.indexes if i.definition] == ['(lower("remark"))']
 
 
 @pytest.mark.parametrize("new_columns", ["carry", "drop", "halt"])
-def test_a_new_column_gets_what_is_configured(new_columns: str) -> None:
+def test_a_new_column_is_treated_as_configured(new_columns: str) -> None:
     rules = rule_set({"*.created_by": "null", "customers.note": "drop"}, new_columns=new_columns)
     first = project_schema(CUSTOMERS, rules.resolve([CUSTOMERS])[1])
     renamed = [replace(c, name="remark") if c.name == "note" else c for c in CUSTOMERS.columns]
@@ -216,13 +216,13 @@ def test_a_new_column_gets_what_is_configured(new_columns: str) -> None:
     assert ("phone" in names) is (new_columns == "carry")
     assert isinstance(second, ProjectedSchema)
     assert second.undecided_columns == (() if new_columns == "carry" else ("phone",))
-    # a rule names it: it is no longer undecided
+    # a rule names it, so it is no longer undecided
     kept = rule_set({"customers.phone": "keep"}, new_columns=new_columns).follow(first.source, first.rules, later)
     assert "phone" in [c.name for c in project_schema(later, kept).columns]
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_stored_rules_are_read_again(seed: int) -> None:
+def test_stored_rules_are_read_as_they_were_written(seed: int) -> None:
     rng = random.Random(seed)
     names = rng.sample(["null", "drop", "keep"], 3)
     rules: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Which columns look personal, and that every suggestion is a rule that would be accepted."""
+"""Columns that look personal, for each of which the suggested rule would be accepted."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def suggestions(*tables: TableSchema) -> dict[str, object]:
     return dict(tomllib.loads("\n".join(suggest_masks(tables))))
 
 
-def test_names_that_look_personal_get_a_rule_that_fits_their_type() -> None:
+def test_names_that_look_personal_get_a_rule_for_their_type() -> None:
     assert suggestions(PEOPLE, VISITS) == {
         "app.people.login": "hmac",
         "app.people.FirstName": {"text": "***"},
@@ -81,7 +81,7 @@ def test_names_that_look_personal_get_a_rule_that_fits_their_type() -> None:
     }
 
 
-def test_what_would_be_refused_is_not_suggested() -> None:
+def test_a_rule_that_would_be_refused_is_not_suggested() -> None:
     found = suggestions(PEOPLE, SHORT)  # one end of the foreign key is too short for an hmac
     assert "app.people.login" not in found
     assert "app.short.visitor" not in found
@@ -94,5 +94,5 @@ def test_every_suggestion_is_accepted() -> None:
     assert RuleSet(place="p", rules=rules, key_id="k").resolve(tables)
 
 
-def test_nothing_personal_gives_nothing() -> None:
+def test_a_table_without_personal_columns_gets_no_suggestion() -> None:
     assert suggest_masks([table("sums", "id", id="int", amount="int")]) == []

@@ -1,4 +1,4 @@
-"""The index of predicates finds exactly the rows inside each, whatever the type, as predicates come and go."""
+"""The index of predicates finds exactly the rows inside each, for every type, as predicates are added and removed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from venus.predicates.evaluation import Values, evaluate_predicate
 from venus.predicates.ranges import Predicate, compile_predicate
 from venus.predicates.syntax import PredicateRefused
 
-#: By column: its type, values that are hard to compare, and constants.
+#: For each column: its type, values that are hard to compare, and constants.
 COLUMNS: dict[str, tuple[LogicalType, list[str], list[str]]] = {
     "i": (
         LogicalType(kind=Kind.INT, length=8),
@@ -141,17 +141,17 @@ def find_inside(predicate: object, rows: dict[int, Values], count: int) -> list[
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_index_finds_what_evaluation_finds(seed: int) -> None:
+def test_the_index_finds_what_direct_evaluation_finds(seed: int) -> None:
     compare(seed, rounds=4, most=40)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(4, 12))
-def test_a_large_index_is_built_again_as_predicates_come_and_go(seed: int) -> None:
+def test_a_large_index_is_rebuilt_as_predicates_are_added_and_removed(seed: int) -> None:
     compare(seed, rounds=6, most=400)
 
 
-def test_without_a_second_look_values_at_a_bound_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_exact_check_values_at_a_bound_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ContentIndex, "_check_doubtful", lambda _self, _events, _columns, rows, _ids: rows >= 0)
     with pytest.raises(AssertionError):
         compare_all(range(20))

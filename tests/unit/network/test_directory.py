@@ -1,4 +1,4 @@
-"""The order of the sets for a client, what a directory believes, and when a client moves back."""
+"""The order of sets for a client, the reports that a directory accepts, and when a client moves back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NICE = report("nice", Tier.ACCESS, 2, "nice")
 
 
 def directory(*sets: ReportedSet, own: ReportedSet = HQ, **more: Any) -> SetDirectory:
-    """Return the directory of `own` that has heard of the sets."""
+    """Return the directory of `own` with the reports of these sets."""
     found = SetDirectory(**more)
     found.record_own(own)
     found.on_answer(sets, NOW)
@@ -68,7 +68,7 @@ def test_consumers_use_access_sets_then_those_nearer_to_the_home() -> None:
     assert names(directory(), CONSUMER) == ["hq"], "an empty network has its home"
 
 
-def test_the_nearest_comes_first_by_configuration_then_by_site_load_and_lag() -> None:
+def test_the_nearest_set_is_first_by_configuration_then_by_site_load_and_lag() -> None:
     near = {"oslo": ["nice", "lyon"]}
     assert names(directory(LYON, NICE, near=near), CONSUMER, "oslo")[:2] == ["nice", "lyon"]
     assert names(directory(LYON, NICE, near_above=near), CONSUMER, "oslo")[:2] == ["nice", "lyon"]
@@ -85,7 +85,7 @@ def test_equally_near_sets_have_one_rank() -> None:
     assert ranks["lyon"] == ranks["nice"] < ranks["hq"]
 
 
-def test_a_set_with_a_trouble_comes_last_and_one_without_the_business_not_at_all() -> None:
+def test_a_set_with_a_problem_comes_last_and_one_without_the_business_is_left_out() -> None:
     for unfit in (replace(LYON, trouble="refused"), replace(LYON, unready=frozenset({"shop"}))):
         assert names(directory(unfit, NICE), CONSUMER, "lyon", "shop") == ["nice", "hq", "lyon"]
     part = replace(LYON, businesses=frozenset({"stock"}))
@@ -93,7 +93,7 @@ def test_a_set_with_a_trouble_comes_last_and_one_without_the_business_not_at_all
     assert names(directory(part, NICE), CONSUMER, "lyon", "stock")[0] == "lyon"
 
 
-def test_a_silent_set_comes_last_and_is_gone_after_a_while() -> None:
+def test_a_silent_set_comes_last_and_is_removed_after_a_while() -> None:
     found = directory(LYON, NICE)
     later = NOW + SILENT_S + 1
     found.on_answer([replace(NICE, heard_at=later)], later)
@@ -102,7 +102,7 @@ def test_a_silent_set_comes_last_and_is_gone_after_a_while() -> None:
     assert names(found, CONSUMER, "lyon", now=NOW + GONE_S + 1) == ["nice", "hq"], "lyon is gone"
 
 
-def test_a_set_below_is_believed_about_itself_and_those_below_it_alone() -> None:
+def test_a_set_below_may_report_only_itself_and_those_below_it() -> None:
     found = directory(EAST)
     found.on_report("west", [WEST, LYON, replace(EAST, addresses=("evil:1",)), replace(HQ, addresses=("evil:1",))], NOW)
     assert {one.name: one.addresses for one in found.known_sets(NOW)} == {
@@ -136,7 +136,7 @@ def test_a_set_below_cannot_take_the_broker_of_another_set() -> None:
     assert sum("a broker belongs to one set" in text for text in found.problems(NOW)) == 2
 
 
-def test_a_set_with_a_new_name_has_its_brokers_once_the_old_name_is_silent() -> None:
+def test_a_renamed_set_keeps_its_brokers_once_the_old_name_is_silent() -> None:
     found = directory(LYON)
     later = NOW + SILENT_S + 1
     found.on_report("rhone", [report("rhone", Tier.ACCESS, 1, addresses=("lyon:1",), heard_at=later)], later)
@@ -157,7 +157,7 @@ def test_two_sets_of_one_name_are_a_problem_and_the_first_stays() -> None:
     assert not found.problems(later), "the twin is alone now"
 
 
-def test_what_a_set_reports_itself_is_not_replaced_by_hearsay() -> None:
+def test_a_sets_own_report_is_not_replaced_by_reports_of_others() -> None:
     found = directory(own=WEST)
     found.on_report("lyon", [LYON], NOW)
     found.on_answer([replace(LYON, heard_at=NOW + 1, addresses=("old:1",))], NOW + 1)
@@ -167,8 +167,8 @@ def test_what_a_set_reports_itself_is_not_replaced_by_hearsay() -> None:
     assert found.sets_below(NOW)[1].addresses == ("lyon:1",), "an older description replaces no newer one"
 
 
-def test_a_set_that_reports_itself_replaces_what_another_set_has_said_of_it() -> None:
-    """West invents a set of the name of lyon, and one with the broker of nice, before they report themselves."""
+def test_a_sets_own_report_replaces_reports_of_others() -> None:
+    """West reports a false set named lyon, and one with the broker of nice, before these report themselves."""
     found = directory()
     ghost = report("ghost", Tier.ACCESS, 2, addresses=("nice:1",))
     found.on_report("west", [WEST, replace(LYON, set_id="invented", addresses=("evil:1",)), ghost], NOW)
@@ -197,14 +197,14 @@ def test_the_number_of_sets_and_problems_is_limited() -> None:
     assert len(found.problems(NOW)) == PROBLEMS_MAX
 
 
-def test_an_address_of_every_interface_is_none_for_clients() -> None:
+def test_a_wildcard_address_is_not_given_to_clients() -> None:
     assert reachable_addresses(["0.0.0.0:7400", "[::]:7400", "[::1]:7400", "hq:7400", "hq:7400"]) == (
         "[::1]:7400",
         "hq:7400",
     )
 
 
-def test_replaced_choices_keep_what_is_known_of_those_that_stay() -> None:
+def test_replaced_choices_keep_the_state_of_those_that_stay() -> None:
     found = Preference(("a", "b"), back_after_s=10)
     found.record_failure("a")
     found.record_check("a", 0.0, healthy=True)
@@ -215,7 +215,7 @@ def test_replaced_choices_keep_what_is_known_of_those_that_stay() -> None:
     assert found.in_use == "a"
 
 
-def test_the_next_one_serves_on_failure_and_the_first_again_after_a_minute_of_health() -> None:
+def test_the_next_set_serves_after_a_failure_and_the_first_again_after_a_healthy_minute() -> None:
     found = Preference(("a", "b", "c"))
     assert (found.in_use, found.in_order(), found.nearer()) == ("a", ("a", "b", "c"), ())
     found.record_failure("a")
@@ -233,7 +233,7 @@ def test_the_next_one_serves_on_failure_and_the_first_again_after_a_minute_of_he
     assert not found.move_back(now)
 
 
-def test_one_bad_look_and_a_gap_between_looks_start_the_minute_over() -> None:
+def test_a_bad_check_or_a_gap_between_checks_restarts_the_minute() -> None:
     for breaks in ("a bad look", "a gap"):
         found = Preference(("a", "b"))
         found.record_failure("a")
@@ -250,7 +250,7 @@ def test_one_bad_look_and_a_gap_between_looks_start_the_minute_over() -> None:
         assert found.find_nearer(start + 60 + LOOKS_APART_S + 1) is None, "that was long ago"
 
 
-def test_a_failure_of_one_that_was_looked_at_starts_its_minute_over() -> None:
+def test_a_failure_of_a_checked_set_restarts_its_minute() -> None:
     found = Preference(("a", "b"), back_after_s=10)
     found.record_failure("a")
     found.record_check("a", 0.0, healthy=True)
@@ -260,7 +260,7 @@ def test_a_failure_of_one_that_was_looked_at_starts_its_minute_over() -> None:
     assert found.in_use == "b"
 
 
-def test_it_goes_back_to_the_nearest_that_is_healthy_long_enough() -> None:
+def test_the_client_returns_to_the_nearest_set_that_is_healthy_long_enough() -> None:
     found = Preference(("a", "b", "c"), back_after_s=10)
     found.record_failure("a")
     found.record_failure("b")
@@ -275,7 +275,7 @@ def test_it_goes_back_to_the_nearest_that_is_healthy_long_enough() -> None:
     assert found.in_use == "a"
 
 
-def test_when_all_failed_it_begins_with_the_first_and_uses_the_one_that_serves() -> None:
+def test_when_all_sets_failed_the_first_is_tried_first() -> None:
     found = Preference(("a", "b"))
     found.record_failure("a")
     found.record_failure("b")
@@ -286,7 +286,7 @@ def test_when_all_failed_it_begins_with_the_first_and_uses_the_one_that_serves()
     assert found.in_use == "b", "it was not in use anyway"
 
 
-def test_nearer_sets_are_due_every_few_seconds_and_none_when_the_first_serves() -> None:
+def test_nearer_sets_are_checked_every_few_seconds_and_none_while_the_first_serves() -> None:
     found = Preference(("a", "b", "c"))
     assert found.take_due(0.0) == ()
     found.record_success("c")
@@ -295,8 +295,8 @@ def test_nearer_sets_are_due_every_few_seconds_and_none_when_the_first_serves() 
     assert found.take_due(LOOK_EVERY_S) == ("a", "b")
 
 
-def test_no_consumer_returns_to_what_was_not_healthy_for_a_minute_whatever_happens() -> None:
-    """Random failures, looks and services against a plain history of looks."""
+def test_no_consumer_returns_to_a_set_without_a_healthy_minute() -> None:
+    """Random failures, checks and sessions are compared with a plain history of checks."""
     chance = random.Random(5)
     went_back = 0
     for _ in range(300):

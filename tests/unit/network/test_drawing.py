@@ -1,4 +1,4 @@
-"""How a topology looks: on narrow and wide terminals, with one set and with twelve."""
+"""The drawing of a topology: on narrow and wide terminals, with one set and with twelve."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ NICE = set_view(
 OSLO = set_view("oslo", Tier.ACCESS, 2, "europe", where=frozenset({"main: orders where region = 'NO'"}))
 
 
-def test_a_set_says_which_rows_it_has() -> None:
+def test_a_set_shows_the_rows_that_it_has() -> None:
     assert draw(TopologyView((OSLO, EUROPE, HQ)), 100)[-1] == (
         "   └─ oslo: access · level 2 · rows of main: orders where region = 'NO'"
     )
 
 
-def test_each_set_hangs_below_the_one_it_pulls_from() -> None:
+def test_each_set_is_drawn_below_its_upstream() -> None:
     assert draw(TopologyView((NICE, LYON, EUROPE, HQ)), 100) == [
         "hq: core · level 0 · hq:7400",
         "│  main  1,204,551",
@@ -61,13 +61,13 @@ def test_each_set_hangs_below_the_one_it_pulls_from() -> None:
     ]
 
 
-def test_one_set_is_two_lines() -> None:
+def test_one_set_takes_two_lines() -> None:
     assert draw(TopologyView((HQ,)), 80) == ["hq: core · level 0 · hq:7400", "   main  1,204,551"]
     assert draw(TopologyView(()), 80) == []
 
 
 @pytest.mark.parametrize("width", [24, 30, 40, 60, 80])
-def test_nothing_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> None:
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_left_out(width: int) -> None:
     tandems = [set_view(f"tandem-{n}", Tier.TANDEM, 1, "hq", *EUROPE.businesses) for n in range(3)]
     lower = [
         set_view(f"access-{n}", Tier.ACCESS, 2, f"tandem-{n % 3}", *LYON.businesses, *NICE.businesses) for n in range(8)
@@ -82,7 +82,7 @@ def test_nothing_is_wider_than_the_terminal_and_nothing_is_lost(width: int) -> N
     assert text.count("1,204,550") == 3
 
 
-def test_businesses_are_below_each_other() -> None:
+def test_businesses_are_drawn_one_below_the_other() -> None:
     lines = draw(
         TopologyView(
             (set_view("hq", Tier.CORE, 0, "", Hop(business="a", offset=5), Hop(business="long", offset=12_345)),)
@@ -92,13 +92,13 @@ def test_businesses_are_below_each_other() -> None:
     assert lines[1:] == ["   a          5", "   long  12,345"]
 
 
-def test_sets_whose_upper_one_is_not_known_and_circles_are_drawn_all_the_same() -> None:
+def test_sets_with_an_unknown_upstream_and_loops_are_still_drawn() -> None:
     circle = (set_view("a", Tier.CORE, 0, "b"), set_view("b", Tier.CORE, 0, "a"))
     lines = draw(TopologyView((*circle, set_view("x", Tier.ACCESS, 2, "gone"))), 80)
     assert [line.strip(" │├└─").partition(":")[0] for line in lines] == ["x", "a", "b"]
 
 
-def test_what_needs_a_person_is_named_once() -> None:
+def test_a_problem_for_an_operator_is_named_once() -> None:
     lost = set_view("b:1", Tier.ACCESS, 1, trouble="no answer: refused", asked=False)
     view = TopologyView((HQ, EUROPE, LYON, lost), ("a loop",))
     assert view.complaints == (
@@ -110,7 +110,7 @@ def test_what_needs_a_person_is_named_once() -> None:
     assert "not asked" in "".join(draw(view, 80))
 
 
-def test_each_hop_alone_has_mean_and_deviation_and_each_set_its_load() -> None:
+def test_each_hop_has_its_own_mean_and_deviation_and_each_set_its_load() -> None:
     """The times since the home add up: 40 ms to europe, 50 more to nice."""
     europe = Hop(business="main", offset=9, behind=0, hop_s=0.04, home_mean_s=0.04, home_variance=0.0009)
     nice = Hop(business="main", offset=9, behind=0, hop_s=0.1, home_mean_s=0.09, home_variance=0.0025)

@@ -1,4 +1,4 @@
-"""Every index finds exactly what brute force finds, pair by pair."""
+"""Every index finds exactly the pairs that brute force finds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_index_finds_what_brute_force_finds_on_100_000_events() -> None:
     assert sum(compare(seed, 30, 1000) for seed in range(1000, 1100)) > 100_000
 
 
-def test_no_client_and_no_data() -> None:
+def test_no_interest_or_no_event_gives_no_pair() -> None:
     come = some_events(random.Random(1), 10)
     none = some_events(random.Random(1), 0)
     for index in (IntervalIndex([]), HPartition([]), EqualityIndex([]), TableIndex([], come)):
@@ -45,7 +45,7 @@ def test_no_client_and_no_data() -> None:
     )
 
 
-def test_a_bound_is_inside_and_null_is_nowhere() -> None:
+def test_a_bound_is_inside_and_null_is_never_inside() -> None:
     interests = [
         Interest(between={"a": (1.0, 2.0)}),
         Interest(between={"a": (-INF, INF)}),
@@ -58,7 +58,7 @@ def test_a_bound_is_inside_and_null_is_nowhere() -> None:
         assert not [row for row, n in found if n == 2], "a column that is not there is NULL"
 
 
-def test_a_column_without_a_bound_lets_null_pass_when_it_is_not_named() -> None:
+def test_a_column_without_a_bound_admits_null() -> None:
     interests = [Interest(between={"a": (0.0, 9.0)}), Interest(between={"a": (0.0, 9.0), "b": (0.0, 9.0)})]
     come = Events(2, {"a": np.array([5.0, 5.0]), "b": np.array([np.nan, 5.0])})
     for index in (IntervalIndex(interests), HPartition(interests)):
@@ -74,7 +74,7 @@ def narrow_interests(chance: random.Random, count: int, columns: int) -> list[In
     return found
 
 
-def test_the_index_is_chosen_by_what_it_leaves_to_be_looked_at() -> None:
+def test_the_index_with_the_fewest_remaining_comparisons_is_chosen() -> None:
     chance = random.Random(3)
     come = Events(300, {f"c{n}": np.array([chance.gauss(100, 25) for _ in range(300)]) for n in range(8)})
 
@@ -90,7 +90,7 @@ def test_the_index_is_chosen_by_what_it_leaves_to_be_looked_at() -> None:
     assert choose_index([Interest(equal={"k": frozenset({n})}) for n in range(3000)]) is EqualityIndex
 
 
-def test_an_equality_is_filed_where_fewest_are() -> None:
+def test_an_equality_is_stored_where_the_fewest_are() -> None:
     interests = [Interest(equal={"region": frozenset({"EU"}), "tenant": frozenset({n})}) for n in range(1000)]
     come = Events(2, {}, {"region": ["EU", "US"], "tenant": [7, 7]})
     index = EqualityIndex(interests)
@@ -98,7 +98,7 @@ def test_an_equality_is_filed_where_fewest_are() -> None:
     assert index.match(come).pairs() == [(0, 7)]
 
 
-def test_a_table_that_was_not_asked_for_costs_nothing() -> None:
+def test_a_table_without_interests_costs_nothing() -> None:
     come = Events(1, {"a": np.array([1.0])})
     tables = TableIndexes({"orders": IntervalIndex([Interest(between={"a": (0.0, 2.0)})])})
     assert tables.match("orders", come).pairs() == [(0, 0)]

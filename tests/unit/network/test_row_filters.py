@@ -1,4 +1,4 @@
-"""Filters fitted to tables that are renamed, made later and changed; and which predicate is inside which."""
+"""Filters fitted to tables that are renamed, created later and changed; and which predicate contains another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from venus.predicates.ranges import contains
 (EU,) = parse_filters({"t": "region = 'EU'"})
 
 
-def test_a_filter_holds_for_what_had_the_name_at_the_cut_and_for_what_comes_later() -> None:
+def test_a_filter_applies_to_tables_of_its_name_at_the_cut_and_later() -> None:
     other = replace(SCHEMA, table_id=2, namespace="crm")
     away = replace(SCHEMA, table_id=3, name="u")
     (found,) = with_tables([EU], [SCHEMA, replace(SCHEMA, version=2), other, away])
@@ -33,14 +33,14 @@ def test_a_table_that_is_renamed_stays_filtered() -> None:
     assert one.predicate_at(2).canonical == one.predicate_at(1).canonical  # type: ignore[union-attr]
 
 
-def test_a_table_that_gets_the_name_later_goes_no_further() -> None:
+def test_a_table_that_gets_the_name_later_is_not_sent_on() -> None:
     (found,) = with_tables([EU], [replace(SCHEMA, name="draft")])
     one = fit_filters([found], [replace(SCHEMA, name="draft"), replace(SCHEMA, version=2)])[1]
     assert (one.has_version(1), one.predicate_at(1), one.has_version(2)) == (True, None, False)
     assert one.refused == "it has the name t since version 2, and its rows came whole before"
 
 
-def test_a_version_that_fits_again_is_not_taken() -> None:
+def test_a_version_that_fits_again_is_not_accepted() -> None:
     without = replace(SCHEMA, version=2, columns=(SCHEMA.columns[0], *SCHEMA.columns[2:]))
     (found,) = with_tables([EU], [SCHEMA])
     one = fit_filters([found], [SCHEMA, without, replace(SCHEMA, version=3)])[1]
@@ -53,7 +53,7 @@ def test_a_version_that_fits_again_is_not_taken() -> None:
     )
 
 
-def test_what_is_stored_is_read_again_and_blanks_are_no_change() -> None:
+def test_stored_filters_are_read_again_and_blanks_are_no_change() -> None:
     (found,) = with_tables([EU], [SCHEMA])
     stored = {"table": "t", "predicate": EU.predicate, "tables": [[1, 1]]}
     assert decode_filters([stored]) == (found,)
@@ -63,7 +63,7 @@ def test_what_is_stored_is_read_again_and_blanks_are_no_change() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_predicate_inside_another_has_no_row_that_the_other_lacks(seed: int) -> None:
+def test_a_predicate_inside_another_admits_no_further_row(seed: int) -> None:
     rng = random.Random(seed)
     inside = 0
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""Which rows a set has: the same however the predicates are shared out over the levels, another after a standstill."""
+"""The identity of a set's rows: equal however predicates are split over levels, different after a standstill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BACK = replace(SCHEMA, version=3)
 
 
 def level(text: str, *at: TableSchema, name: str = "t") -> tuple[RowFilter, ...]:
-    """Return the filters of a set that took the full data when these were the versions."""
+    """Return the filters of a set that took the full data when the tables had these versions."""
     return with_tables(parse_filters({name: text}), at or [SCHEMA])
 
 
@@ -45,16 +45,16 @@ def table_rows(levels: Levels, *schemas: TableSchema) -> TableRows:
         (["amount >= 10", "amount between 5 and 60"], ["amount between 10 and 60"]),
         (["region = 'EU'", "region in ('EU', 'US')"], ["region = 'EU'"]),
         (["region is null", "region is null"], ["region is null"]),
-        (["amount > 5", "amount <= 5"], ["region = 'EU'", "region = 'US'"]),  # nothing is in either
+        (["amount > 5", "amount <= 5"], ["region = 'EU'", "region = 'US'"]),  # no table has a row
     ],
 )
-def test_how_ranges_are_shared_out_over_levels_does_not_matter(one: Sequence[str], other: Sequence[str]) -> None:
+def test_the_split_of_ranges_over_levels_does_not_matter(one: Sequence[str], other: Sequence[str]) -> None:
     found = table_rows(tuple(level(text) for text in one))
     assert found.digest == table_rows(tuple(level(text) for text in other)).digest
     assert found.digest != table_rows((level("amount = 77"),)).digest
 
 
-def test_when_in_a_run_of_versions_the_full_data_was_taken_does_not_matter() -> None:
+def test_the_version_at_which_the_full_data_was_taken_does_not_matter() -> None:
     early, late = level("region = 'EU'"), level("region = 'EU'", SCHEMA, WIDER)
     assert early != late
     assert (
@@ -64,11 +64,11 @@ def test_when_in_a_run_of_versions_the_full_data_was_taken_does_not_matter() -> 
     )
 
 
-def test_a_table_that_stands_still_is_not_one_that_was_filled_again() -> None:
-    """While the column is dropped, no row is selected; once it is back, the rows are selected again."""
+def test_a_table_without_changes_differs_from_one_that_was_filled_again() -> None:
+    """While the column is missing, no row is selected; once it is back, the rows are selected again."""
     versions = [SCHEMA, WITHOUT, BACK]
     still = table_rows((level("region = 'EU'"),), *versions)
-    assert table_rows((level("region = 'EU'"),)) == still  # a follower has learned nothing new
+    assert table_rows((level("region = 'EU'"),)) == still  # a follower has read no new version
     dropped = table_rows((level("region = 'EU'", SCHEMA, WITHOUT),), *versions)
     again = table_rows((level("region = 'EU'", *versions),), *versions)
     assert dropped.rows == NO_ROWS
@@ -76,7 +76,7 @@ def test_a_table_that_stands_still_is_not_one_that_was_filled_again() -> None:
     assert (still.rows, again.rows) == ("region = 'EU'",) * 2
 
 
-def test_a_set_that_was_filled_from_one_that_stood_still_is_another() -> None:
+def test_a_set_filled_from_one_without_changes_has_another_identity() -> None:
     versions = [SCHEMA, WITHOUT, BACK]
     still, again = level("region = 'EU'"), level("region = 'EU'", *versions)
     below = table_rows((still, again), *versions)
@@ -84,7 +84,7 @@ def test_a_set_that_was_filled_from_one_that_stood_still_is_another() -> None:
     assert len({below.digest, table_rows((still,), *versions).digest, table_rows((again,), *versions).digest}) == 3
 
 
-def test_a_table_that_got_the_name_later_is_whole_up_to_then() -> None:
+def test_a_table_that_got_the_name_later_is_complete_until_then() -> None:
     draft = replace(SCHEMA, name="draft")
     named = replace(SCHEMA, version=2)
     found = table_rows((level("region = 'EU'", draft),), draft, named)
@@ -92,12 +92,12 @@ def test_a_table_that_got_the_name_later_is_whole_up_to_then() -> None:
     assert found.digest != table_rows((level("region = 'EU'", draft, named),), draft, named).digest
 
 
-def test_tables_without_a_filter_are_not_named() -> None:
+def test_tables_without_a_filter_are_not_listed() -> None:
     assert partial_tables((level("region = 'EU'", name="u"),), [SCHEMA]) == {}
     assert partial_tables((), [SCHEMA]) == {}
 
 
-def test_what_differs_is_named_table_by_table() -> None:
+def test_differences_are_named_table_by_table() -> None:
     one = RowsIdentity(set="a", tables=(table_rows((level("region = 'EU'"),)),))
     other = RowsIdentity(set="b", tables=(table_rows((level("region = 'US'"),)),))
     whole = RowsIdentity(set="c")
@@ -108,7 +108,7 @@ def test_what_differs_is_named_table_by_table() -> None:
     assert describe_differences((1,), one, whole) == "public.t (every row; until now region = 'EU')"
 
 
-def test_what_is_stored_is_read_again() -> None:
+def test_a_stored_identity_is_read_again() -> None:
     found = RowsIdentity(set="a", tables=(table_rows((level("region = 'EU'"),)),))
     assert row_filters.decode_identity(row_filters.encode_identity(found)) == found
     assert row_filters.decode_identity(row_filters.encode_identity(None)) is None

@@ -13,7 +13,7 @@ def even(used: float) -> Load:
     return Load(memory=used, cpu=used, disk=used, network=used)
 
 
-def test_each_resource_counts_over_its_own_capacity_with_its_weight() -> None:
+def test_each_resource_counts_relative_to_its_capacity_with_its_weight() -> None:
     assert Load(memory=1.0).used == pytest.approx(0.1)
     assert Load(cpu=1.0).used == pytest.approx(0.1)
     assert Load(disk=1.0).used == pytest.approx(0.5)
@@ -30,7 +30,7 @@ def test_above_the_critical_point_the_rate_jumps_and_never_falls() -> None:
     assert rates == sorted(rates)
 
 
-def test_a_broker_more_or_less_moves_only_what_it_must() -> None:
+def test_an_added_or_removed_broker_moves_only_what_it_must() -> None:
     before = {f"x{n}": rank_brokers(f"x{n}", NAMES)[0] for n in range(2000)}
     moved = [x for x, owner in before.items() if rank_brokers(x, NAMES[1:])[0] != owner]
     assert {before[x] for x in moved} == {"b0"}
@@ -38,7 +38,7 @@ def test_a_broker_more_or_less_moves_only_what_it_must() -> None:
 
 
 @pytest.mark.parametrize("resource", ["memory", "disk", "network"])
-def test_a_resource_at_its_limit_is_worst_if_another_broker_has_room(resource: str) -> None:
+def test_a_broker_at_a_resource_limit_comes_last_if_another_has_room(resource: str) -> None:
     assert grade_loads({"a": Load(**{resource: CRITICAL}), "b": Load(), "c": Load()}) == {"a": 2, "b": 0, "c": 0}
     assert grade_loads({"a": Load(**{resource: 0.85}), "b": Load(**{resource: 0.8})}) == {"a": 0, "b": 0}
 

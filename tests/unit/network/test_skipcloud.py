@@ -1,4 +1,4 @@
-"""SkipCloud: brokers that join by any address, clusters of equal size, messages that arrive although many have died."""
+"""SkipCloud: brokers join by any address, clusters have equal sizes, messages arrive although many brokers died."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_shape_has_an_identifier_for_each_top_cluster(brokers: int) -> None:
     assert shape.identifier_of("x") in identifiers
 
 
-def test_of_existing_clusters_each_has_another_distance_so_all_brokers_agree() -> None:
+def test_each_existing_cluster_has_another_distance_so_all_brokers_agree() -> None:
     shape = CloudShape(base=4, depth=3)
     identifiers = [shape.identifier(n) for n in range(shape.clusters)]
     target = identifiers[27]
@@ -61,21 +61,21 @@ def test_brokers_that_join_one_by_one_form_equal_clusters_which_are_complete_gra
         assert max(sizes) - min(sizes) <= 2, sizes
 
 
-def test_no_broker_has_the_whole_map_of_a_large_overlay() -> None:
+def test_no_broker_knows_the_whole_map_of_a_large_overlay() -> None:
     found = cloud(256, cycles=1)
     assert found.neighbours() < 256 / 3
 
 
-def test_brokers_of_one_start_that_knew_each_other_by_one_address_only_find_each_other() -> None:
+def test_brokers_that_start_with_one_known_address_find_each_other() -> None:
     found = Cloud(0, CloudShape.of(16), 2)
     for number in range(16):
-        found.start(f"b{number}:1", seeds=["b15:1"])  # which starts last
+        found.start(f"b{number}:1", seeds=["b15:1"])  # the broker at that address starts last
     heal(found, 12)
     found.run(12)
     assert sorted(map(len, found.clusters().values())) == [4, 4, 4, 4]
 
 
-def test_a_view_has_as_many_of_each_child_cluster_and_only_its_own() -> None:
+def test_a_view_has_equally_many_members_of_each_child_cluster_and_only_its_own() -> None:
     found = cloud(64)
     for address, node in found.living.items():
         for level, view in enumerate(node.views.levels):
@@ -87,7 +87,7 @@ def test_a_view_has_as_many_of_each_child_cluster_and_only_its_own() -> None:
 
 
 @pytest.mark.parametrize("brokers", [16, 64])
-def test_a_message_needs_a_hop_a_digit_at_most_and_reaches_the_responsible_cluster(brokers: int) -> None:
+def test_a_message_takes_one_hop_per_digit_and_reaches_the_responsible_cluster(brokers: int) -> None:
     found = cloud(brokers, cycles=20)
     sent = found.send_some(300)
     assert found.count_lost(sent) == 0
@@ -104,7 +104,7 @@ def test_a_payload_is_delivered_once_to_each_member_of_the_cluster() -> None:
     assert {one.address for one in result.members} == set(result.results) == members
 
 
-def test_an_identifier_without_brokers_is_taken_over_by_the_same_cluster_from_everywhere() -> None:
+def test_an_identifier_without_brokers_is_taken_over_by_one_cluster_for_all() -> None:
     found = cloud(16, cycles=15)
     gone = found.shape.identifier(2)
     for address in found.clusters()[gone]:
@@ -125,7 +125,7 @@ def test_half_of_sixteen_die_at_once_and_the_overlay_is_whole_within_ten_cycles(
     assert sizes == [2, 2, 2, 2], "members move where brokers are missing"
 
 
-def test_without_another_try_many_messages_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_retries_many_messages_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     found = cloud(64, seed=3)
     found.kill(32)
     monkeypatch.setattr(protocol, "TRIES", 1)
@@ -140,7 +140,7 @@ def test_half_of_many_die_and_soon_no_message_is_lost() -> None:
     assert found.count_lost(found.send_some(300)) == 0
 
 
-def test_the_dead_are_forgotten_although_others_still_pass_on_old_news() -> None:
+def test_dead_brokers_are_forgotten_although_others_repeat_old_news() -> None:
     found = cloud(16)
     found.kill(8)
     found.run(20)
@@ -148,14 +148,14 @@ def test_the_dead_are_forgotten_although_others_still_pass_on_old_news() -> None
     assert known == set(found.living)
 
 
-def test_a_broker_that_leaves_is_forgotten_at_once_by_those_it_knew() -> None:
+def test_a_broker_that_leaves_is_forgotten_at_once_by_its_neighbours() -> None:
     found = cloud(16)
     known = set(found.living["b3:1"].views.known_brokers())
     found.leave("b3:1")
     assert not any("b3:1" in found.living[address].views.known_brokers() for address in known)
 
 
-def test_a_broker_that_starts_again_is_believed_although_it_was_dropped() -> None:
+def test_a_restarted_broker_is_accepted_although_it_was_dropped() -> None:
     found = cloud(16)
     del found.living["b3:1"]
     found.run(10)
@@ -164,7 +164,7 @@ def test_a_broker_that_starts_again_is_believed_although_it_was_dropped() -> Non
     assert any("b3:1" in node.views.top for node in found.living.values())
 
 
-def test_a_member_that_knows_more_is_asked_before_another_cluster_takes_over() -> None:
+def test_a_member_with_more_knowledge_is_asked_before_another_cluster_takes_over() -> None:
     found = cloud(16, cycles=15)
     node = found.living["b0:1"]
     target = next(one for one in found.clusters() if one != node.cluster)
@@ -173,7 +173,7 @@ def test_a_member_that_knows_more_is_asked_before_another_cluster_takes_over() -
     assert complete(node.find(target)).cluster == target
 
 
-def test_parts_that_lost_each_other_join_again_by_a_known_address() -> None:
+def test_separated_parts_join_again_by_a_known_address() -> None:
     found = Cloud(0, CloudShape.of(16), 2)
     for number in range(8):
         found.start(f"a{number}:1", seeds=["a0:1"])
@@ -187,7 +187,7 @@ def test_parts_that_lost_each_other_join_again_by_a_known_address() -> None:
     assert sorted(map(len, found.clusters().values())) == [4, 4, 4, 4]
 
 
-def test_two_that_pass_old_news_to_each_other_do_not_keep_it_young() -> None:
+def test_repeated_old_news_does_not_stay_young() -> None:
     views = NeighbourViews("me:1", (0, 0), CloudShape.of(16))
     one = Neighbour(address="a:1", cluster=(0, 0), stamp=5, age=7)
     views.learn([one])
@@ -197,7 +197,7 @@ def test_two_that_pass_old_news_to_each_other_do_not_keep_it_young() -> None:
     assert views.top["a:1"].age == 0
 
 
-def test_a_broker_that_has_moved_does_not_accept_what_was_for_another_cluster() -> None:
+def test_a_broker_that_has_moved_refuses_messages_for_its_former_cluster() -> None:
     found = cloud(16)
     node = found.living["b0:1"]
     target = next(one for one in found.clusters() if one != node.cluster)
@@ -206,7 +206,7 @@ def test_a_broker_that_has_moved_does_not_accept_what_was_for_another_cluster() 
     assert found.received == []
 
 
-def test_of_two_pieces_of_news_the_newer_counts_and_what_left_is_believed_again_only_from_then_on() -> None:
+def test_newer_news_counts_and_a_departed_broker_is_accepted_only_with_newer_news() -> None:
     shape = CloudShape.of(16)
     views = NeighbourViews("me:1", (0, 0), shape)
     one = Neighbour(address="a:1", cluster=(0, 0), stamp=5)
@@ -222,7 +222,7 @@ def test_of_two_pieces_of_news_the_newer_counts_and_what_left_is_believed_again_
     assert "a:1" in views.top
 
 
-def test_entries_from_outside_are_in_range() -> None:
+def test_entries_from_other_brokers_are_in_range() -> None:
     shape = CloudShape.of(16)
     good = Neighbour(address="a:1", cluster=(0, 1), stamp=5)
     assert not check_neighbour(good, shape, 5)
@@ -231,14 +231,14 @@ def test_entries_from_outside_are_in_range() -> None:
     assert "clock" in check_neighbour(good, shape, 4)
 
 
-def test_upkeep_is_a_few_messages_a_cycle_and_broker() -> None:
+def test_upkeep_takes_a_few_messages_per_cycle_and_broker() -> None:
     found = cloud(64)
     before = found.messages.total()
     found.run(10)
     assert (found.messages.total() - before) / 640 < 3
 
 
-def test_views_are_renewed_by_exchanges() -> None:
+def test_views_are_refreshed_by_exchanges() -> None:
     found = cloud(64, cycles=1)
     before = {address: set(node.views.levels[0]) for address, node in found.living.items()}
     found.run(20)

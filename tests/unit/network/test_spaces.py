@@ -1,4 +1,4 @@
-"""Subspaces of a table's content: nothing that matches is missed, and hot spots are cut."""
+"""Subspaces of a table's content: no match is missed, and hot spots are split."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from tests.support.predicates.matching import brute, crowded_interests, some_events, some_interests
+from tests.support.predicates.matching import crowded_interests, match_by_brute_force, some_events, some_interests
 from venus.network.matching.installed import InstallationMessage, InstalledPart, InstalledSubspaces
 from venus.network.matching.interests import Events, Interest
 from venus.network.matching.spaces import (
@@ -24,7 +24,7 @@ from venus.network.matching.spaces import (
 
 
 def find_pairs(space: ContentSpace, events: Events) -> set[tuple[int, int]]:
-    """Return the pairs that the subspaces find, each event in one of them."""
+    """Return the pairs that the subspaces find, with each event in one subspace."""
     encoded, found, met = encode_events(events), set(), 0
     for leaf, rows in space.locate(encoded):
         some = encoded.select(rows)
@@ -35,7 +35,7 @@ def find_pairs(space: ContentSpace, events: Events) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_finds_what_brute_force_finds_while_interests_come_and_go(seed: int) -> None:
+def test_subspaces_find_what_brute_force_finds_while_interests_change(seed: int) -> None:
     chance = random.Random(seed)
     space, present = ContentSpace(8), {}
     some = [*some_interests(chance, 200, equal=True), *some_interests(chance, 200, equal=False)]
@@ -49,17 +49,17 @@ def test_it_finds_what_brute_force_finds_while_interests_come_and_go(seed: int) 
             del present[gone]
         if number % 200 == 199:
             numbers = list(present)
-            wanted = {(row, numbers[n]) for row, n in brute([present[k] for k in numbers], events)}
+            wanted = {(row, numbers[n]) for row, n in match_by_brute_force([present[k] for k in numbers], events)}
             assert find_pairs(space, events) == wanted
     for number in list(present)[5:]:
         space.remove(number)
         del present[number]
     numbers = list(present)
-    wanted = {(row, numbers[n]) for row, n in brute([present[k] for k in numbers], events)}
+    wanted = {(row, numbers[n]) for row, n in match_by_brute_force([present[k] for k in numbers], events)}
     assert find_pairs(space, events) == wanted
 
 
-def test_hot_spots_are_cut_until_none_has_more_than_twice_the_mean() -> None:
+def test_hot_spots_are_split_until_none_has_more_than_twice_the_mean() -> None:
     space = ContentSpace(32)
     for number, one in enumerate(crowded_interests(3000)):
         space.add(number, one)
@@ -69,7 +69,7 @@ def test_hot_spots_are_cut_until_none_has_more_than_twice_the_mean() -> None:
     assert sum(sizes) < 3 * 3000, "an interest is in few subspaces"
 
 
-def test_a_place_that_becomes_a_hot_spot_is_cut() -> None:
+def test_a_region_that_becomes_a_hot_spot_is_split() -> None:
     space, chance = ContentSpace(32), random.Random(1)
     for number in range(1000):
         at = chance.uniform(0, 1000)
@@ -83,7 +83,7 @@ def test_a_place_that_becomes_a_hot_spot_is_cut() -> None:
     assert max(sizes) <= 1.5 * HOT * sum(sizes) / len(sizes)
 
 
-def test_a_subspace_with_many_changes_is_cut_although_it_has_few_interests() -> None:
+def test_a_subspace_with_many_changes_is_split_although_it_has_few_interests() -> None:
     chance = random.Random(4)
     space, interests = ContentSpace(16), []
     for number in range(6000):
@@ -109,7 +109,7 @@ def test_a_subspace_with_many_changes_is_cut_although_it_has_few_interests() -> 
     assert max(after) < max(before) / 50
     assert len(space.subspaces) < 4 * len(paths)
     some = events.select(np.arange(0, events.count, 20))  # each costs thousands of comparisons
-    assert find_pairs(space, some) == set(brute(interests, some))
+    assert find_pairs(space, some) == set(match_by_brute_force(interests, some))
     space.cut_busy()
     assert len(space.subspaces) == len(after), "nothing is cut without need"
     space.forget_changes(0.999)
@@ -118,14 +118,14 @@ def test_a_subspace_with_many_changes_is_cut_although_it_has_few_interests() -> 
     assert set(space.subspaces) == paths, "few changes say nothing"
 
 
-def test_what_no_column_separates_is_not_cut() -> None:
+def test_interests_that_no_column_separates_are_not_split() -> None:
     space = ContentSpace(32)
     for number in range(500):
         space.add(number, Interest({"tenant": frozenset(["one"])}))
     assert len(space.subspaces) == 1
 
 
-def test_a_cut_subspace_gets_other_paths_so_that_old_interests_cannot_answer() -> None:
+def test_a_split_subspace_gets_other_paths_so_that_old_interests_cannot_answer() -> None:
     space = ContentSpace(32)
     for number, one in enumerate(crowded_interests(60)):
         space.add(number, one)
@@ -136,7 +136,7 @@ def test_a_cut_subspace_gets_other_paths_so_that_old_interests_cannot_answer() -
     assert all(path.startswith("0:") and path != "0:" for path in space.subspaces)
 
 
-def test_a_digest_is_of_the_interests_and_not_of_their_order() -> None:
+def test_a_digest_depends_on_the_interests_and_not_on_their_order() -> None:
     some = crowded_interests(20)
     one, other = ContentSpace(), ContentSpace()
     for number, interest in enumerate(some):
@@ -166,7 +166,7 @@ def test_a_digest_is_of_the_interests_and_not_of_their_order() -> None:
         (Decimal("1e40"), Decimal("1.0000000000000000000000000000000000001e40"), False),
     ],
 )
-def test_keys_are_the_same_bytes_if_they_are_equal(one: object, other: object, same: bool) -> None:
+def test_equal_keys_have_the_same_bytes(one: object, other: object, same: bool) -> None:
     assert (encode_key(one) == encode_key(other)) is same
 
 
@@ -197,7 +197,7 @@ def install(store: InstalledSubspaces, one: InstalledPart, now: float = 0.0) -> 
     return store.install(InstallationMessage(origin="a:1", lease_s=10, parts=(one,)), now)
 
 
-def test_what_is_not_renewed_is_dropped() -> None:
+def test_interests_that_are_not_renewed_are_dropped() -> None:
     store, whole = InstalledSubspaces(), part(range(5))
     assert install(store, whole) == ()
     renewal = part(range(0), base=whole.digest, is_whole=False)
@@ -217,7 +217,7 @@ def test_only_interests_with_the_stated_digest_answer() -> None:
     assert store.find("b:1", "main/1", "0:", whole.digest) is None
 
 
-def test_changes_are_applied_to_the_base_that_the_owner_states_or_not_at_all() -> None:
+def test_differences_are_applied_only_to_the_stated_base() -> None:
     store, whole = InstalledSubspaces(), part(range(5))
     install(store, whole)
     change = part(range(5, 7), base=whole.digest, removed=(0,), is_whole=False)
@@ -227,21 +227,21 @@ def test_changes_are_applied_to_the_base_that_the_owner_states_or_not_at_all() -
     assert store.interests == 6
 
 
-def test_a_part_that_has_another_digest_than_it_says_is_not_kept() -> None:
+def test_a_part_with_another_digest_than_stated_is_dropped() -> None:
     store = InstalledSubspaces()
     assert install(store, part(range(5), digest=7)) == (0,)
     assert len(store) == 0
     assert store.interests == 0
 
 
-def test_there_is_a_limit_of_installed_interests() -> None:
+def test_the_number_of_installed_interests_is_limited() -> None:
     store = InstalledSubspaces(interests_max=4)
     assert install(store, part(range(5))) == (0,)
     assert store.interests == 0
     assert install(store, part(range(4))) == ()
 
 
-def test_null_is_on_one_side_of_each_cut_and_matches_no_condition() -> None:
+def test_null_is_on_one_side_of_each_split_and_satisfies_no_condition() -> None:
     space = ContentSpace(32)
     for number, one in enumerate(crowded_interests(400)):
         space.add(number, one)

@@ -1,4 +1,4 @@
-"""At every cut of every history a target has what the source's WHERE finds; taken out, each mechanism is missed."""
+"""At every cut of every history a target has the rows that the source's WHERE finds; no mechanism is superfluous."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STEPS = 20
 PARTS = 8
 
 
-def test_the_target_is_what_where_finds() -> None:
+def test_the_target_has_the_rows_of_where() -> None:
     leaves, changes = run_histories(range(600), STEPS)
 
     assert leaves > 500
@@ -20,7 +20,7 @@ def test_the_target_is_what_where_finds() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_hundred_thousand_histories(part: int) -> None:
+def test_a_hundred_thousand_histories_hold(part: int) -> None:
     size = 100_000 // PARTS
     leaves, changes = run_histories(range(1000 + part * size, 1000 + (part + 1) * size), STEPS)
 
@@ -29,6 +29,6 @@ def test_a_hundred_thousand_histories(part: int) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_taken_out_is_missed(fault: str) -> None:
+def test_a_disabled_mechanism_is_noticed(fault: str) -> None:
     with pytest.raises(AssertionError, match="history"):
         run_histories(range(300), STEPS, fault)

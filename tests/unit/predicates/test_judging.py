@@ -1,4 +1,4 @@
-"""Which rows are in: whole batches against one value at a time, and against SQLite's own WHERE."""
+"""Which rows satisfy a predicate: whole batches compared with single values and with SQLite's own WHERE."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from venus.predicates.evaluation import evaluate_range
 from venus.predicates.ranges import Predicate, compile_predicate
 from venus.predicates.syntax import PredicateRefused, Term, parse
 
-#: Compared by SQLite as by us: integers, and text by its bytes.
+#: Types that SQLite compares as VENUS does: integers, and text by its bytes.
 _ALIKE = tuple(s for s in SAMPLES if s.name in ("region", "number", "mark", "day", "clock"))
 
 
@@ -37,7 +37,7 @@ def some_predicate(rng: random.Random, samples: Any = SAMPLES) -> tuple[str, Pre
 
 
 def comparable(name: str, value: Any) -> Any:
-    """Return a value as Python orders it; written apart from the product's way."""
+    """Return a value in a form that Python orders; independent of the product's code."""
     match name:
         case "amount" | "free" | "number":
             return Decimal(value)
@@ -76,14 +76,14 @@ def term_holds(term: Term, row: dict[str, Any]) -> bool:
 
 
 def ordinary_row(number: int, rng: random.Random) -> Row:
-    """Return a row without what Python's types cannot hold."""
+    """Return a row with only values that Python's types can hold."""
     row = random_row(number, rng)
     odd = {name: set(values) for name, values in STRANGE.items()}
     names = ["id", *(s.name for s in SAMPLES)]
     return tuple(None if value in odd.get(name, ()) else value for name, value in zip(names, row, strict=True))
 
 
-def test_batches_are_judged_as_single_rows_are() -> None:
+def test_batches_are_judged_like_single_rows() -> None:
     rng = random.Random(3)
     rows = [ordinary_row(n, rng) for n in range(200)]
     record_ids, values = pack_rows(rows)
@@ -95,7 +95,7 @@ def test_batches_are_judged_as_single_rows_are() -> None:
         assert found == [all(term_holds(t, row) for t in parse(text)) for row in as_dicts], text
 
 
-def test_sqlite_answers_the_same() -> None:
+def test_sqlite_has_the_same_result() -> None:
     rng = random.Random(4)
     rows = [random_row(n, rng) for n in range(300)]
     record_ids, values = pack_rows(rows)
@@ -107,7 +107,7 @@ def test_sqlite_answers_the_same() -> None:
         for row in rows
     ]
     connection.executemany(f"INSERT INTO things VALUES (?{', ?' * len(names)})", numbers)
-    # what PostgreSQL writes beyond the year 9999 is no date of SQLite
+    # PostgreSQL's form of dates after the year 9999 is no date of SQLite
     connection.execute("DELETE FROM things WHERE day IN ('infinity', '-infinity', '0044-03-15 BC', '10000-01-01')")
     kept = {n for (n,) in connection.execute("SELECT id FROM things")}
     for _ in range(400):
@@ -153,7 +153,9 @@ def test_sqlite_answers_the_same() -> None:
         (Kind.BOOL, "x = true", ["t"], ["f"]),
     ],
 )
-def test_the_edges_of_each_type(kind: Kind, text: str, inside: list[Any], outside: list[Any]) -> None:
+def test_the_limits_of_each_type_are_judged_correctly(
+    kind: Kind, text: str, inside: list[Any], outside: list[Any]
+) -> None:
     logical = LogicalType(kind=kind, length=8)
     column = Column(name="x", number=2, type=logical)
     schema = TableSchema(table_id=1, version=1, namespace="public", name="t", columns=(column,), key=("x",))
@@ -164,7 +166,7 @@ def test_the_edges_of_each_type(kind: Kind, text: str, inside: list[Any], outsid
     assert found.tolist() == [True] * len(inside) + [False] * (len(outside) + 1)
 
 
-def test_a_row_that_is_outside_continues_as_its_key() -> None:
+def test_a_row_outside_is_sent_as_a_deletion_of_its_key() -> None:
     rng = random.Random(5)
     rows = [random_row(n, rng) for n in range(50)]
     record_ids, values = pack_rows(rows)
@@ -193,7 +195,7 @@ def full_rows(rows: list[Row], schema: TableSchema) -> FullRows:
     return FullRows(table_id=1, schema_version=schema.version, stored=StoredRows(PackedBytes.of(whole)))
 
 
-def test_the_full_data_are_judged_alike() -> None:
+def test_full_data_is_judged_in_the_same_way() -> None:
     rng = random.Random(6)
     rows = [random_row(n, rng) for n in range(100)]
     full = full_rows(rows, SCHEMA)
@@ -204,7 +206,7 @@ def test_the_full_data_are_judged_alike() -> None:
         assert found.stored.packed.split() == [r for r, w in zip(full.stored.packed.split(), wanted, strict=True) if w]
 
 
-def test_a_row_from_before_the_column_has_its_default() -> None:
+def test_a_row_from_before_the_column_is_judged_by_the_default() -> None:
     id_, old = (
         SCHEMA.columns[0],
         TableSchema(table_id=1, version=1, namespace="public", name="t", columns=(SCHEMA.columns[0],), key=("id",)),

@@ -1,4 +1,4 @@
-"""The canonical form: one for all texts that mean the same, itself a text of the same meaning."""
+"""The canonical form: one for all texts with the same meaning, and itself a text with that meaning."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from venus.predicates.syntax import PredicateRefused, parse, to_sql
         ("region = 'it''s'", "\"region\" = 'it''s'"),
     ],
 )
-def test_has_one_way_of_writing(text: str, canonical: str) -> None:
+def test_equal_predicates_have_one_canonical_form(text: str, canonical: str) -> None:
     found = compile_predicate(text, SCHEMA)
 
     assert found.canonical == canonical
@@ -41,7 +41,7 @@ def test_has_one_way_of_writing(text: str, canonical: str) -> None:
     assert is_same(text, canonical, [SCHEMA])
 
 
-def test_the_canonical_form_means_itself() -> None:
+def test_the_canonical_form_has_its_own_meaning() -> None:
     rng = random.Random(12)
     refused = 0
     for _ in range(800):

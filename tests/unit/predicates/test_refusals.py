@@ -1,4 +1,4 @@
-"""What is no conjunction of ranges, or does not fit the table, is refused in one line that names the place."""
+"""Texts that are no conjunction of ranges, or do not fit the table, are refused in one line with the position."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def refusal(text: str, schema: TableSchema = SCHEMA) -> PredicateRefused:
         ("region = 'a\0b'", "character 10: no text has a zero character"),
     ],
 )
-def test_is_refused_with_its_place(text: str, said: str) -> None:
+def test_a_wrong_predicate_is_refused_with_its_position(text: str, said: str) -> None:
     assert str(refusal(text)).startswith(said)
 
 
@@ -106,22 +106,22 @@ def test_is_refused_with_its_place(text: str, said: str) -> None:
         ("mood > 'glad'", "character 1: MOOD is a label of an enum, which has no order"),
     ],
 )
-def test_what_cannot_be_exact_is_refused(text: str, said: str) -> None:
+def test_a_comparison_that_cannot_be_exact_is_refused(text: str, said: str) -> None:
     assert str(refusal(text, STRANGE)).startswith(said)
 
 
-def test_too_much_is_refused() -> None:
+def test_a_predicate_that_is_too_large_is_refused() -> None:
     assert "too many" in str(refusal("region = '" + "x" * TEXT_CHARS_MAX + "'"))
     assert "too many" in str(refusal(f"number in ({', '.join('1' for _ in range(VALUES_MAX + 1))})"))
 
 
-def test_a_refusal_says_what_is_possible() -> None:
+def test_a_refusal_lists_the_possibilities() -> None:
     assert "BETWEEN, IN" in refusal("region like 'E%'").hint
     assert "column IN (a, b)" in refusal("region = 'a' or region = 'b'").hint
     assert "id, region" in refusal("rgion = 'EU'").hint
 
 
-def test_what_can_be_asked_of_every_column() -> None:
+def test_null_tests_are_allowed_for_every_column() -> None:
     assert (
         compile_predicate("doc is not null and small is null", STRANGE).canonical
         == '"DOC" is not null and "SMALL" is null'

@@ -1,4 +1,4 @@
-"""The reason that writers get while no broker can lead."""
+"""The error that writers get while no broker can lead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEW = "1 of 3 replicas are alive, 2 are needed"
     ("live", "said"),
     [
         ({A, B, C}, ""),
-        ({A, C}, ""),  # who lives may come into the in-sync set
+        ({A, C}, ""),  # the living brokers may join the in-sync set
         ({B, C}, ""),  # b is elected
         ({A}, FEW),
         ({B}, FEW),
@@ -31,23 +31,23 @@ FEW = "1 of 3 replicas are alive, 2 are needed"
         (set(), "no broker leads, and no complete replica is alive: a, b"),
     ],
 )
-def test_what_stands_in_the_way(live: set[Member], said: str) -> None:
+def test_the_obstacle_of_an_election_is_named(live: set[Member], said: str) -> None:
     assert explain_hindrance(KNOWN, live) == said
 
 
-def test_the_living_replicas_are_enough_for_availability() -> None:
+def test_the_living_replicas_suffice_for_availability() -> None:
     known = replace(KNOWN, policy=Policy.AVAILABILITY, min_in_sync=1)
     assert explain_hindrance(known, {C}) == ""
     assert explain_hindrance(known, set()) != ""
 
 
-def test_a_leader_whose_replica_is_taken_away_counts_until_it_has_handed_over() -> None:
+def test_a_leader_whose_replica_is_removed_counts_until_its_hand_over() -> None:
     known = replace(KNOWN, replicas=("b", "c", "d"))
     assert explain_hindrance(known, {A, B}) == ""
     assert explain_hindrance(known, {B}) == FEW
 
 
-def test_a_ballot_whose_term_leaves_no_room_is_not_counted() -> None:
+def test_a_ballot_with_a_term_that_allows_no_higher_one_is_ignored() -> None:
     """A log may be ahead of a record that was set back, but not so far that no term could follow."""
     elections = Elections(A, ReplicationTimes())
     live = {m: LiveBroker(member=m, address=f"{m.broker}:1") for m in (A, B)}

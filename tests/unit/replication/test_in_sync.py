@@ -46,13 +46,13 @@ SILENCE_S = 2.0
         ),
     ],
 )
-def test_a_leader_is_cut_off_if_those_that_it_does_not_reach_could_continue(
+def test_a_leader_is_cut_off_if_its_unreached_followers_could_continue(
     record: Leadership, live: set[Member], moving: set[Member], is_cut_off: bool
 ) -> None:
     assert leading.is_cut_off(record, frozenset(live), frozenset(moving)) is is_cut_off
 
 
-def test_a_fetch_is_progress_if_it_asks_for_more_or_has_everything() -> None:
+def test_a_fetch_is_progress_if_it_requests_more_or_has_everything() -> None:
     first = FollowerProgress().after_fetch(3, 1, 5, 1.0)
     again = first.after_fetch(3, 1, 5, 2.0)
     further = again.after_fetch(4, 1, 9, 3.0)
@@ -61,8 +61,8 @@ def test_a_fetch_is_progress_if_it_asks_for_more_or_has_everything() -> None:
     assert [found.moved_at for found in (first, again, further, level)] == [1.0, 1.0, 3.0, 5.0]
 
 
-def test_a_follower_that_fetches_ahead_keeps_up_if_it_gets_what_there_was() -> None:
-    """At each fetch the log is longer than its disk, and what it fetched the time before is still being written."""
+def test_a_prefetching_follower_keeps_up_if_it_gets_all_existing_entries() -> None:
+    """At each fetch the log is longer than its durable part, and the entries of the previous one are being written."""
     progress, fetched = FollowerProgress(), 1
     for n in range(2, 20):
         end = 10 * n
@@ -81,7 +81,7 @@ def leader() -> Replica:
 
 
 def wait(replica: Replica, since: float, until: float) -> list[Swap]:
-    """Let time pass in small steps; return the changes of the record that are wanted."""
+    """Advance the time in small steps; return the requested changes of the record."""
     found, now = list[Swap](), since
     while now < until:
         now += 0.2
@@ -89,7 +89,7 @@ def wait(replica: Replica, since: float, until: float) -> list[Swap]:
     return found
 
 
-def test_a_leader_resigns_that_no_follower_answers_and_leaves_the_in_sync_set_as_it_is() -> None:
+def test_a_leader_that_no_follower_answers_resigns_and_keeps_the_in_sync_set() -> None:
     replica = leader()
 
     assert wait(replica, 0.0, SILENCE_S - 0.3) == []
@@ -97,7 +97,7 @@ def test_a_leader_resigns_that_no_follower_answers_and_leaves_the_in_sync_set_as
     assert swap.after == replace(RECORD, term=2, leader=None)
 
 
-def test_a_leader_whose_process_stood_still_hears_its_followers_first() -> None:
+def test_a_leader_whose_process_stood_still_listens_to_its_followers_first() -> None:
     replica = leader()
     later = 4 * SILENCE_S
 
@@ -107,7 +107,7 @@ def test_a_leader_whose_process_stood_still_hears_its_followers_first() -> None:
     assert wait(replica, later, later + SILENCE_S - 0.3) == []
 
 
-def test_a_follower_that_takes_nothing_leaves_while_the_other_continues() -> None:
+def test_a_follower_that_takes_no_entries_leaves_while_the_other_continues() -> None:
     replica, now = leader(), 0.0
     swaps = list[Swap]()
     while now < SILENCE_S + 0.5:

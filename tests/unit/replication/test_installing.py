@@ -1,4 +1,4 @@
-"""A replica whose installation is not done has no log to speak of: it gives no ballot and does not lead."""
+"""A replica with an unfinished installation has no valid log: it gives no ballot and does not lead."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def installing() -> Replica:
     return replica
 
 
-def test_a_ballot_is_given_once_the_installation_is_done() -> None:
+def test_a_ballot_is_given_after_the_installation() -> None:
     replica = installing()
     assert replica.step(BallotRequest(sender=A, term=3), 0.2) == []
 
@@ -62,7 +62,7 @@ def test_a_ballot_is_given_once_the_installation_is_done() -> None:
     assert (effect.ballot.end, effect.ballot.high) == (50, 49)
 
 
-def test_a_broker_that_is_chosen_meanwhile_resigns() -> None:
+def test_a_broker_that_is_elected_meanwhile_resigns() -> None:
     replica = installing()
     chosen = replace(RECORD, term=3, leader=B, in_sync=frozenset({B}), unclean_terms=(3,), version=2)
 

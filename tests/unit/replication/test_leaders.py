@@ -1,4 +1,4 @@
-"""Which broker leads which business: after a death, at a hand-over, and when it is balanced."""
+"""Which broker leads which business: after a death, at a hand-over, and after rebalancing."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def elect(known: Leadership, live: Mapping[Member, LiveBroker], ranks: Mapping[s
     return chosen.leader.broker
 
 
-def test_the_businesses_of_a_dead_broker_spread_over_all_survivors() -> None:
+def test_the_businesses_of_a_dead_broker_are_spread_over_all_survivors() -> None:
     records = [business(n, "abc"[n % 3], "abc".replace("abc"[n % 3], "")) for n in range(24)]
     live = living_brokers("ab")
     plans = plan_elections(records, live)
@@ -77,7 +77,7 @@ def test_the_businesses_of_a_dead_broker_spread_over_all_survivors() -> None:
     assert winners == {"a": 4, "b": 4}
 
 
-def test_without_a_dead_leader_nothing_is_planned() -> None:
+def test_without_a_dead_leader_no_election_is_planned() -> None:
     assert plan_elections([business(1, "a", "b")], living_brokers("ab")) == {}
 
 
@@ -95,7 +95,7 @@ def test_a_plan_counts_only_replicas_that_are_complete() -> None:
     assert [elect(known, living_brokers("ab"), plans[known.business]) for known in records] == ["b"] * 4 + ["a"] * 4
 
 
-def test_health_comes_first_then_the_order_then_the_log_then_priority() -> None:
+def test_candidates_are_ordered_by_health_plan_log_and_priority() -> None:
     known, live = business(1, "c", "ab"), living_brokers("ab")
     sick = {one: Ballot(member=one, last_term=1, end=10, high=5, healthy=one.broker != "a") for one in live}
     chosen = choose_leader(known, sick, live, {"a": 0, "b": 9})
@@ -112,7 +112,7 @@ def test_health_comes_first_then_the_order_then_the_log_then_priority() -> None:
     assert elect(known, preferred, {"a": 0, "b": 1}) == "a"
 
 
-def test_new_businesses_go_to_the_broker_that_leads_least() -> None:
+def test_new_businesses_get_the_broker_that_leads_the_fewest() -> None:
     schedule = LeaderSchedule([business(1, "a"), business(2, "b")], living_brokers("abc"))
     got = [schedule.assign(list(living_brokers("abc")), member("b")).broker for _ in range(4)]
     assert got == ["c", "b", "a", "c"], "among equals b, which was asked"
@@ -120,7 +120,7 @@ def test_new_businesses_go_to_the_broker_that_leads_least() -> None:
     assert LeaderSchedule([business(1, "d")], full).rank("d") < LeaderSchedule([], full).rank("c")
 
 
-def test_a_balance_moves_as_little_as_it_must_and_says_why() -> None:
+def test_rebalancing_moves_as_little_as_possible_and_gives_the_reason() -> None:
     records = [business(n, "ab"[n % 2], "ab".replace("ab"[n % 2], "") + "c") for n in range(24)]
     moves = plan_moves(records, living_brokers("abc"))
     assert leader_counts(leaderships_after(records, moves)) == {"a": 8, "b": 8, "c": 8}
@@ -129,14 +129,14 @@ def test_a_balance_moves_as_little_as_it_must_and_says_why() -> None:
     assert plan_moves(leaderships_after(records, moves), living_brokers("abc")) == []
 
 
-def test_businesses_move_on_where_no_replica_is_at_the_idle_broker() -> None:
+def test_businesses_move_in_a_chain_if_the_idle_broker_has_no_replica() -> None:
     records = [business(n, "a", "b") for n in range(4)] + [business(10 + n, "b", "c") for n in range(3)]
     moves = plan_moves(records, living_brokers("abc"))
     counts = leader_counts(leaderships_after(records, moves))
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
-def test_nothing_moves_to_a_broker_that_is_behind_draining_leaving_or_full() -> None:
+def test_no_business_moves_to_a_lagging_draining_leaving_or_full_broker() -> None:
     records = [business(n, "a", "b") for n in range(4)]
     assert len(plan_moves(records, living_brokers("ab"))) == 2
     assert (
@@ -150,13 +150,13 @@ def test_nothing_moves_to_a_broker_that_is_behind_draining_leaving_or_full() -> 
     )
 
 
-def test_a_broker_that_drains_makes_nothing_uneven() -> None:
+def test_a_draining_broker_does_not_count_as_imbalance() -> None:
     records = [*(business(n, "a", "bc") for n in range(6)), business(6, "b", "ac"), business(7, "c", "ab")]
     assert is_uneven(records, living_brokers("abc"))
     assert not is_uneven(records, living_brokers("a", draining=True) | living_brokers("bc"))
 
 
-def test_what_stands_in_the_way_of_a_hand_over_is_named() -> None:
+def test_the_obstacle_of_a_hand_over_is_named() -> None:
     whole = [business(1, "a", "b"), business(2, "b", "a")]
     assert find_obstacle(whole, living_brokers("ab")) == ""
     assert find_obstacle(whole, living_brokers("a")) == "x01 is not in sync at b"
@@ -170,7 +170,7 @@ def test_what_stands_in_the_way_of_a_hand_over_is_named() -> None:
 UNEVEN_RECORDS = {known.business: known for known in (business(n, "a", "bc") for n in range(3))}
 
 
-def test_a_broker_that_leads_too_much_for_ten_minutes_hands_over_one_business() -> None:
+def test_a_broker_that_leads_too_many_for_ten_minutes_hands_over_one_business() -> None:
     live, balancer = living_brokers("abc"), Balancer("a")
     assert is_uneven(UNEVEN_RECORDS.values(), live)
     assert balancer.next_move(UNEVEN_RECORDS, live, 0.0) is None
@@ -223,7 +223,7 @@ def test_businesses_of_another_broker_that_cannot_be_handed_over_do_not_block_th
     assert move.source == "b"
 
 
-def test_another_broker_hands_over_and_a_short_imbalance_is_left_alone() -> None:
+def test_another_broker_hands_over_and_a_short_imbalance_is_ignored() -> None:
     live = living_brokers("abc")
     other, short = Balancer("b"), Balancer("a")
     assert [other.next_move(UNEVEN_RECORDS, live, at) for at in (0.0, UNEVEN_S)] == [None, None]

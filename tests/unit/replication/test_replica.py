@@ -1,4 +1,4 @@
-"""Three replicas that hear everything at once: the shortest histories, word by word."""
+"""Three replicas that receive everything at once: the shortest histories, message by message."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def build_fetch(follower: Member, index: int, *, version: int = 1) -> FetchReque
     return FetchRequest(sender=follower, term=1, index=index, last_term=1 if index > 1 else 0, version=version)
 
 
-def test_an_entry_is_safe_once_every_member_in_sync_has_it_on_disk() -> None:
+def test_an_entry_is_committed_once_every_in_sync_member_has_it_on_disk() -> None:
     replica = leader_of_three()
     replica.step(log(3, durable=1), 0.0)
     assert replica.step(build_fetch(B, 3), 0.1) == []
@@ -74,7 +74,7 @@ def test_an_entry_is_safe_once_every_member_in_sync_has_it_on_disk() -> None:
     assert {effect.to for effect in effects if isinstance(effect, SendReply)} == {B, C}
 
 
-def test_a_follower_that_is_gone_is_waited_for_until_the_coordinator_has_taken_it_out() -> None:
+def test_a_missing_follower_is_waited_for_until_the_coordinator_has_removed_it() -> None:
     replica = leader_of_three()
     replica.step(log(3), 0.0)
     replica.step(build_fetch(B, 3), 0.1)
@@ -90,7 +90,7 @@ def test_a_follower_that_is_gone_is_waited_for_until_the_coordinator_has_taken_i
     assert Advance(high=2) in effects
 
 
-def test_what_a_follower_said_before_it_was_removed_does_not_count_when_it_is_back() -> None:
+def test_a_fetch_from_before_a_followers_removal_does_not_count_after_its_return() -> None:
     """It has removed its copy meanwhile; the leader may have missed the record without it."""
     replica = leader_of_three()
     replica.step(log(3), 0.0)
@@ -105,7 +105,7 @@ def test_what_a_follower_said_before_it_was_removed_does_not_count_when_it_is_ba
     assert not [effect for effect in effects if isinstance(effect, Swap)]
 
     replica.step(build_fetch(C, 1, version=4), 0.5)
-    assert replica.step(build_fetch(C, 3, version=1), 0.6) == []  # overtaken by a newer one
+    assert replica.step(build_fetch(C, 3, version=1), 0.6) == []  # overtaken by a newer fetch
     assert not [effect for effect in replica.step(Tick(), 0.7) if isinstance(effect, Swap)]
 
     replica.step(build_fetch(C, 3, version=4), 0.8)
@@ -113,17 +113,17 @@ def test_what_a_follower_said_before_it_was_removed_does_not_count_when_it_is_ba
     assert swap.after.in_sync == {A, B, C}
 
 
-def test_a_follower_outside_the_in_sync_set_tells_that_it_knows_a_newer_record() -> None:
+def test_a_follower_outside_the_in_sync_set_reports_a_newer_record() -> None:
     outside = replace(RECORD, in_sync=frozenset({A, C}))
     replica = Replica(B, Position(), patience=ReplicationTimes())
     replica.step(RecordRead(leadership=outside), 0.0)
 
     fetch = SendFetch(to=A, term=1, index=1, last_term=0, version=2)
     assert replica.step(RecordRead(leadership=replace(outside, version=2)), 0.1) == [fetch]
-    assert replica.step(RecordRead(leadership=replace(RECORD, version=3)), 0.2) == []  # it counts now
+    assert replica.step(RecordRead(leadership=replace(RECORD, version=3)), 0.2) == []  # now it counts
 
 
-def test_nothing_is_acknowledged_below_the_minimum() -> None:
+def test_nothing_is_acknowledged_below_the_minimum_of_replicas() -> None:
     replica = leader_of_three()
     replica.step(RecordRead(leadership=replace(RECORD, in_sync=frozenset({A}), version=2)), 0.0)
 
@@ -131,7 +131,7 @@ def test_nothing_is_acknowledged_below_the_minimum() -> None:
     assert replica.refusal(0.0) == "1 of 3 replicas are in sync, 2 are needed"
 
 
-def test_a_leader_that_restarted_asks_for_a_new_term() -> None:
+def test_a_restarted_leader_requests_a_new_term() -> None:
     replica = Replica(A, Position(), patience=ReplicationTimes())
 
     assert replica.step(RecordRead(leadership=RECORD), 0.0) == []
@@ -149,8 +149,8 @@ def test_a_leader_that_restarted_asks_for_a_new_term() -> None:
     )
 
 
-def test_a_term_that_a_log_has_is_not_given_again_where_the_coordinator_was_set_back() -> None:
-    """An index and a term would occur with two contents then: logs that differ would be taken for the same."""
+def test_a_term_in_a_log_is_not_used_again_after_the_coordinator_was_set_back() -> None:
+    """Otherwise one index and term would have two contents, and logs that differ would count as equal."""
     replica = Replica(A, Position(), patience=ReplicationTimes())
     replica.step(log(9, term=7), 0.0)
     older = replace(RECORD, term=5, leader=B, version=9)
@@ -176,7 +176,7 @@ def test_no_broker_leads_in_a_term_that_its_log_has_from_another_leader() -> Non
     assert replica.step(RecordRead(leadership=replace(RECORD, term=8, leader=A, version=11)), 0.2) == [Lead(term=8)]
 
 
-def test_a_follower_appends_what_it_is_sent_and_says_what_is_on_its_disk() -> None:
+def test_a_follower_appends_received_entries_and_reports_its_durable_end() -> None:
     replica = Replica(B, Position(), patience=ReplicationTimes())
     replica.step(BrokersRead(brokers=ALL_LIVE), 0.0)
     assert replica.step(RecordRead(leadership=RECORD), 0.0) == [
@@ -195,7 +195,7 @@ LARGE = (bytes(AHEAD_BYTES), b"2")
 
 
 def follower_that_fetches_ahead() -> Replica:
-    """Return a follower that writes entries 1 and 2, and has asked for those from 3 on."""
+    """Return a follower that writes entries 1 and 2, and has requested those from 3 on."""
     replica = Replica(B, Position(), patience=ReplicationTimes())
     replica.step(BrokersRead(brokers=ALL_LIVE), 0.0)
     replica.step(RecordRead(leadership=RECORD), 0.0)
@@ -206,7 +206,7 @@ def follower_that_fetches_ahead() -> Replica:
     return replica
 
 
-def test_a_follower_fetches_the_next_large_reply_while_it_writes_one() -> None:
+def test_a_follower_prefetches_the_next_large_reply_while_it_writes_one() -> None:
     replica = follower_that_fetches_ahead()
     answer = Entries(term=1, first=3, high=2, entries=(b"3",))
     assert replica.step(FetchReply(leader=A, answer=answer), 0.2) == []
@@ -229,7 +229,7 @@ def test_a_reply_that_comes_after_the_log_has_settled_is_appended_at_once() -> N
     assert ahead == SendFetch(to=A, term=1, index=3, last_term=1, version=1, start=4)
 
 
-def test_what_was_fetched_ahead_is_dropped_with_the_log_the_leader_or_the_term() -> None:
+def test_prefetched_entries_are_dropped_with_the_log_the_leader_or_the_term() -> None:
     answer = FetchReply(leader=A, answer=Entries(term=1, first=3, high=2, entries=(b"3",)))
     replica = follower_that_fetches_ahead()
     replica.step(answer, 0.2)
@@ -247,14 +247,14 @@ def test_what_was_fetched_ahead_is_dropped_with_the_log_the_leader_or_the_term()
     assert replica.step(log(3, done=1), 0.3) == [SendFetch(to=A, term=1, index=3, last_term=1, version=1)]
 
 
-def test_a_lost_connection_ends_a_fetch_ahead() -> None:
+def test_a_lost_connection_ends_a_prefetch() -> None:
     replica = follower_that_fetches_ahead()
     assert replica.step(FetchReply(leader=A, answer=None), 0.2) == []
     assert replica.step(log(3, done=1), 0.3) == [SendFetch(to=A, term=1, index=3, last_term=1, version=1)]
 
 
-def test_a_leader_of_an_older_version_is_not_asked_ahead_again() -> None:
-    """It sends what the follower is writing once more."""
+def test_a_leader_of_an_older_version_gets_no_second_prefetch() -> None:
+    """It sends the entries that the follower is writing once more."""
     replica = follower_that_fetches_ahead()
     assert replica.step(FetchReply(leader=A, answer=Entries(term=1, first=1, high=0, entries=LARGE)), 0.2) == []
     assert replica.step(log(3, done=1), 0.3) == [SendFetch(to=A, term=1, index=3, last_term=1, version=1)]
@@ -262,7 +262,7 @@ def test_a_leader_of_an_older_version_is_not_asked_ahead_again() -> None:
     assert replica.step(FetchReply(leader=A, answer=answer), 0.4) == [Append(order=2, first=3, entries=LARGE)]
 
 
-def test_a_fetch_ahead_is_answered_at_once_and_counts_for_what_is_on_the_disk() -> None:
+def test_a_prefetch_is_answered_at_once_and_counts_for_the_durable_entries() -> None:
     replica = leader_of_three()
     replica.step(log(5), 0.0)
     assert replica.step(replace(build_fetch(B, 3), start=5), 0.1) == [
@@ -274,7 +274,7 @@ def test_a_fetch_ahead_is_answered_at_once_and_counts_for_what_is_on_the_disk() 
     assert replica.high == 2
 
 
-def test_a_fetch_ahead_gets_a_large_reply_from_a_follower_that_catches_up_on_a_fast_line() -> None:
+def test_a_prefetch_gets_a_large_reply_if_the_follower_catches_up_on_a_fast_connection() -> None:
     """What one in sync has to write delays acknowledgements, and a slow line would carry a large reply twice."""
     replica = leader_of_three()
     replica.step(log(9), 0.0)
@@ -296,7 +296,7 @@ def test_a_fetch_ahead_gets_a_large_reply_from_a_follower_that_catches_up_on_a_f
     assert not is_bulk(B, 3, 2.3), "in sync"
 
 
-def test_a_follower_asks_a_leader_again_soon_that_has_not_heard_of_its_term() -> None:
+def test_a_follower_soon_asks_a_leader_again_that_did_not_know_its_term() -> None:
     patience = ReplicationTimes()
     replica = Replica(B, Position(), patience=patience)
     replica.step(RecordRead(leadership=replace(RECORD, term=2, leader=C, version=2)), 0.0)
@@ -317,7 +317,7 @@ def test_an_older_leader_retires_when_it_sees_the_next_term() -> None:
     assert effects == [Retire(leader=B), SendFetch(to=B, term=2, index=1, last_term=0, version=2)]
 
 
-def test_a_change_that_may_have_happened_is_asked_for_again_and_counts_until_then() -> None:
+def test_a_change_that_may_have_happened_is_read_again_and_counts_until_then() -> None:
     replica = leader_of_three()
     replica.step(log(2), 0.0)
     without_c = {A: ALL_LIVE[A], B: ALL_LIVE[B]}
@@ -330,7 +330,7 @@ def test_a_change_that_may_have_happened_is_asked_for_again_and_counts_until_the
     assert again == [swap]
 
 
-def test_a_leader_that_slept_acknowledges_nothing_before_its_record_is_swapped_again() -> None:
+def test_a_suspended_leader_acknowledges_nothing_before_its_record_is_swapped_again() -> None:
     """Under availability: its clock stood still, so its old lease seems to hold while others may hold an election."""
     alone = replace(RECORD, in_sync=frozenset({A}), min_in_sync=1, policy=Policy.AVAILABILITY)
     replica = Replica(A, Position(), patience=ReplicationTimes(), begins=True)

@@ -1,4 +1,4 @@
-"""In which order brokers are asked, and which address of a leader is believed."""
+"""The order in which brokers are asked, and which address of a leader is accepted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_leader_comes_first_and_the_lost_broker_last() -> None:
     assert found.in_order("main") == ["c:1", "a:1", "b:1"]
 
 
-def test_a_leader_that_is_not_in_the_list_is_asked_and_forgotten() -> None:
+def test_a_leader_outside_the_list_is_asked_and_then_forgotten() -> None:
     found = BrokerSelector(("a:1",))
     found.record_leader("main", "new:1")
     assert found.in_order("main") == ["new:1", "a:1"]
@@ -41,12 +41,12 @@ def test_a_leader_that_is_not_in_the_list_is_asked_and_forgotten() -> None:
     assert found.in_order("main") == ["a:1"]
 
 
-def test_what_is_known_is_shared_by_a_process() -> None:
+def test_the_known_leader_is_shared_within_a_process() -> None:
     assert shared_selector("x:1,y:1") is shared_selector("x:1,y:1")
     assert shared_selector("x:1,y:1").addresses == ("x:1", "y:1")
 
 
-def test_the_leaders_address_travels() -> None:
+def test_the_leaders_address_is_sent_with_the_error() -> None:
     back = from_rpc_error(cast("grpc.RpcError", Failure(*to_status(NotLeader("no", hint="h", leader="[::1]:7400")))))
 
     assert isinstance(back, NotLeader)
@@ -57,7 +57,7 @@ def test_the_leaders_address_travels() -> None:
 @pytest.mark.parametrize(
     "given", ["", "here", "a:1,b:2", "http://a:1", "ä:1", "a:123456", "x" * 400 + ":1", b"a:1", "a:1\n"]
 )
-def test_what_is_no_address_is_not_believed(given: str | bytes) -> None:
+def test_an_invalid_address_is_not_accepted(given: str | bytes) -> None:
     code, details, metadata = to_status(NotLeader("no"))
     back = from_rpc_error(cast("grpc.RpcError", Failure(code, details, (*metadata, (LEADER_KEY, given)))))
 
@@ -73,7 +73,7 @@ class Clock:
         return self.now
 
 
-def test_who_fails_once_is_asked_last_then_probed_shortly_and_comes_back_by_himself() -> None:
+def test_a_failed_broker_is_asked_last_then_probed_and_used_again() -> None:
     clock = Clock()
     found = BrokerSelector(("a:1", "b:1"), monotonic=clock)
     found.record_lost("a:1", "refused")
@@ -89,7 +89,7 @@ def test_who_fails_once_is_asked_last_then_probed_shortly_and_comes_back_by_hims
     assert found.patience_s("a:1") is None
 
 
-def test_a_slow_answer_isolates_and_a_quick_one_of_the_same_broker_ends_it() -> None:
+def test_a_slow_answer_isolates_and_a_fast_one_of_the_same_broker_ends_it() -> None:
     clock = Clock()
     found = BrokerSelector(("a:1", "b:1"), monotonic=clock)
     found.record_success("a:1", 0.5)
@@ -101,7 +101,7 @@ def test_a_slow_answer_isolates_and_a_quick_one_of_the_same_broker_ends_it() -> 
     assert found.isolated_brokers() == {}
 
 
-def test_for_what_it_leads_an_isolated_broker_is_asked_first_as_soon_as_another_names_it() -> None:
+def test_an_isolated_broker_is_asked_first_once_another_names_it_as_leader() -> None:
     found = BrokerSelector(("a:1", "b:1", "c:1"), monotonic=Clock())
     found.record_success("a:1", 2.0)
     found.record_leader("main", "a:1")
@@ -109,7 +109,7 @@ def test_for_what_it_leads_an_isolated_broker_is_asked_first_as_soon_as_another_
     assert found.in_order("other") == ["b:1", "c:1", "a:1"]
 
 
-def test_an_isolated_one_is_asked_before_one_that_has_just_said_that_it_does_not_lead() -> None:
+def test_an_isolated_broker_is_asked_before_one_that_just_said_it_does_not_lead() -> None:
     found = BrokerSelector(("a:1", "b:1"), monotonic=Clock())
     found.record_success("a:1", 2.0)
     found.try_last("b:1")
@@ -117,14 +117,14 @@ def test_an_isolated_one_is_asked_before_one_that_has_just_said_that_it_does_not
     assert found.in_order("main") == ["b:1", "a:1"]
 
 
-def test_one_that_knows_no_leader_is_passed_over_and_not_isolated() -> None:
+def test_a_broker_that_knows_no_leader_is_skipped_and_not_isolated() -> None:
     found = BrokerSelector(("a:1", "b:1"), monotonic=Clock())
     found.try_last("a:1")
     assert found.in_order("main") == ["b:1", "a:1"]
     assert found.isolated_brokers() == {}
 
 
-def test_an_answer_is_slow_only_beside_others_that_are_quick() -> None:
+def test_an_answer_is_slow_only_compared_with_fast_ones() -> None:
     found = BrokerSelector(("a:1", "b:1"), monotonic=Clock())
     found.record_success("b:1", 0.5)
     found.record_success("a:1", 1.9)
@@ -144,7 +144,7 @@ def look_for(found: BrokerSelector, clock: Clock, seconds: float, serving: set[s
         found.probe_nearer(lambda address: address in serving)
 
 
-def test_the_sets_are_asked_in_turn_and_a_set_is_lost_with_its_last_broker() -> None:
+def test_the_sets_are_asked_in_order_and_a_set_is_lost_with_its_last_broker() -> None:
     found = BrokerSelector(("a1:1", "a2:1"), ("b1:1", "b2:1"), ("c1:1",), monotonic=Clock())
     assert found.in_order("main") == ["a1:1", "a2:1", "b1:1", "b2:1", "c1:1"]
     found.record_lost("a1:1")
@@ -161,14 +161,14 @@ def test_the_sets_are_asked_in_turn_and_a_set_is_lost_with_its_last_broker() -> 
     assert (found.in_order("main")[0], found.place) == ("a1:1", 0), "none is left: from the beginning"
 
 
-def test_a_slow_or_a_following_broker_of_the_nearest_set_comes_before_those_of_the_next() -> None:
+def test_a_slow_broker_of_the_nearest_set_is_asked_before_those_of_the_next() -> None:
     found = BrokerSelector(("a1:1", "a2:1"), ("b1:1",), monotonic=Clock())
     found.record_success("a1:1", 2.0)
     assert found.in_order("main") == ["a2:1", "a1:1", "b1:1"]
     assert found.in_order("main", "a2:1") == ["a1:1", "a2:1", "b1:1"]
 
 
-def test_who_was_lost_long_ago_is_asked_before_the_next_set_is() -> None:
+def test_a_broker_that_was_lost_long_ago_is_asked_before_the_next_set() -> None:
     clock = Clock()
     found = BrokerSelector(("a1:1", "a2:1"), ("b1:1",), monotonic=clock)
     found.record_lost("a1:1")
@@ -179,7 +179,7 @@ def test_who_was_lost_long_ago_is_asked_before_the_next_set_is() -> None:
     assert (found.in_order("main")[0], found.place) == ("b1:1", 1)
 
 
-def test_after_a_minute_of_health_the_nearer_set_is_in_use_again_and_no_sooner() -> None:
+def test_the_nearer_set_is_used_again_after_a_healthy_minute() -> None:
     clock = Clock()
     found = BrokerSelector(("a1:1", "a2:1"), ("b1:1",), monotonic=clock)
     found.record_lost("a1:1")
@@ -194,7 +194,7 @@ def test_after_a_minute_of_health_the_nearer_set_is_in_use_again_and_no_sooner()
     assert found.in_order("main") == ["a1:1", "a2:1", "b1:1"], "who leads elsewhere is forgotten"
 
 
-def test_a_nearer_set_that_is_away_once_in_the_minute_starts_it_over() -> None:
+def test_an_absence_of_the_nearer_set_restarts_its_minute() -> None:
     clock = Clock()
     found = BrokerSelector(("a:1",), ("b:1",), monotonic=clock)
     found.record_lost("a:1")
@@ -214,7 +214,7 @@ def test_a_set_without_a_leader_is_left() -> None:
     assert found.place == 1
 
 
-def test_sets_are_read_from_one_text() -> None:
+def test_sets_are_parsed_from_one_text() -> None:
     assert shared_selector("x:1,y:1;z:1").in_order("main") == ["x:1", "y:1", "z:1"]
     shared_selector("x:1,y:1;z:1").record_lost_set("y:1")
     assert shared_selector("x:1,y:1;z:1").in_order("main") == ["z:1", "x:1", "y:1"]

@@ -1,4 +1,4 @@
-"""Connecting fails fast and says what to do."""
+"""A failing connection attempt ends fast, and its error names the remedy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_port_that_never_answers_is_given_up() -> None:
         open_channel(f"127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.5)
 
 
-def test_another_program_on_the_port_is_not_taken_for_a_broker() -> None:
+def test_another_program_on_the_port_is_not_taken_as_a_broker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:

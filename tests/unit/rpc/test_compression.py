@@ -1,4 +1,4 @@
-"""Compressed bodies over one connection: any history of lost and repeated frames delivers exactly what was sent."""
+"""Compressed bodies on one connection: whatever frames are lost or repeated, exactly the sent bodies are delivered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bodies(chance: random.Random, count: int) -> list[bytes]:
-    """Return bodies, small ones and such that share a large object."""
+    """Return bodies: small ones, and ones that share a large object."""
     objects = [chance.randbytes(20_000) for _ in range(2)]
     return [
         b"%d" % n + (chance.choice(objects) if chance.random() < 0.6 else chance.randbytes(chance.choice((10, 3000))))
@@ -48,7 +48,7 @@ def carry(chance: random.Random, wanted: list[bytes], *, new_stream_after_loss: 
             continue
         frame = way.popleft()
         if chance.random() < 0.15 and expected is None:
-            expected = following = len(got)  # the sender hears of it while other frames are on their way
+            expected = following = len(got)  # the sender learns of it while other frames are on their way
             generation += new_stream_after_loss
             continue
         for half in frame.halves:
@@ -61,14 +61,14 @@ def carry(chance: random.Random, wanted: list[bytes], *, new_stream_after_loss: 
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
-def test_what_is_sent_arrives_whatever_is_lost(seed: int) -> None:
+def test_all_bodies_arrive_whatever_frames_are_lost(seed: int) -> None:
     chance = random.Random(seed)
     wanted = bodies(chance, 20)
 
     assert carry(chance, wanted) == wanted
 
 
-def test_without_a_new_stream_behind_a_loss_the_receiver_says_so() -> None:
+def test_without_a_new_stream_after_a_loss_the_receiver_reports_it() -> None:
     failures = 0
     for seed in range(HISTORIES):
         chance = random.Random(seed)
@@ -80,7 +80,7 @@ def test_without_a_new_stream_behind_a_loss_the_receiver_says_so() -> None:
     assert failures > HISTORIES // 2
 
 
-def test_an_object_that_has_just_gone_by_takes_next_to_nothing() -> None:
+def test_a_recently_sent_object_takes_next_to_nothing() -> None:
     sender, large = BodyCompressor(), random.Random(1).randbytes(50_000)
     sizes = []
     for n in range(3):
@@ -91,13 +91,13 @@ def test_an_object_that_has_just_gone_by_takes_next_to_nothing() -> None:
     assert max(sizes[1:]) < 500
 
 
-def test_small_bodies_go_as_they_are() -> None:
+def test_small_bodies_are_sent_uncompressed() -> None:
     frame = broker_pb2.ProducerFrame(halves=[broker_pb2.Half(batch_no=1, body=b"x" * 900)])
 
     assert BodyCompressor().halves(frame, 0).halves[0].body == b"x" * 900
 
 
-def test_a_damaged_block_is_no_body() -> None:
+def test_a_damaged_block_is_refused() -> None:
     large = random.Random(1).randbytes(50_000)
     (half,) = BodyCompressor().halves(broker_pb2.ProducerFrame(halves=[broker_pb2.Half(body=large)]), 0).halves
     half.squeezed.block = b"nothing of the kind"
@@ -106,7 +106,7 @@ def test_a_damaged_block_is_no_body() -> None:
         BodyDecompressor().body(half)
 
 
-# -- what is larger than it says -------------------------------------------------------------------------------------
+# -- blocks that are larger than stated ------------------------------------------------------------------------------
 
 
 def make_bomb(nbytes: int, *, said: int, number: int = 0, one_frame: bool = False) -> broker_pb2.Half:
@@ -119,7 +119,7 @@ def make_bomb(nbytes: int, *, said: int, number: int = 0, one_frame: bool = Fals
 
 
 @pytest.mark.parametrize("one_frame", [False, True], ids=["without a content size", "with one"])
-def test_a_block_takes_no_more_memory_than_it_says(one_frame: bool) -> None:
+def test_a_block_takes_no_more_memory_than_stated(one_frame: bool) -> None:
     message = make_bomb(1 << 30, said=3 << 20, one_frame=one_frame)
     assert len(message.squeezed.block) < 1 << 17
     tracemalloc.start()
@@ -131,24 +131,24 @@ def test_a_block_takes_no_more_memory_than_it_says(one_frame: bool) -> None:
 
 
 @pytest.mark.parametrize("said", [0, BODY_BYTES_MAX + 1, 2**32 - 1])
-def test_a_block_that_says_too_much_or_nothing_is_refused(said: int) -> None:
+def test_a_block_with_an_impossible_size_is_refused(said: int) -> None:
     with pytest.raises(ProtocolError, match=f"says {said} bytes"):
         BodyDecompressor().body(make_bomb(1 << 20, said=said))
 
 
-def test_a_block_that_holds_less_than_it_says_is_damaged() -> None:
+def test_a_block_that_is_smaller_than_stated_is_damaged() -> None:
     with pytest.raises(DigestMismatch, match="1048576 bytes of the 1048577"):
         BodyDecompressor().body(make_bomb(1 << 20, said=(1 << 20) + 1))
 
 
-def test_a_frame_of_many_bombs_is_refused_before_the_first_is_opened() -> None:
+def test_a_frame_of_many_bombs_is_refused_before_the_first_is_decompressed() -> None:
     frame = broker_pb2.ProducerFrame(halves=[make_bomb(9 << 20, said=9 << 20)] * 2)
     with pytest.raises(ProtocolError, match="a frame has squeezed bodies"):
         check_frame(frame.halves)
     check_frame(frame.halves[:1])
 
 
-def test_a_connection_continues_behind_a_bomb() -> None:
+def test_a_connection_continues_after_a_bomb() -> None:
     receiver = BodyDecompressor()
     with pytest.raises(DigestMismatch):
         receiver.body(make_bomb(64 << 20, said=1 << 20))
@@ -159,8 +159,8 @@ def test_a_connection_continues_behind_a_bomb() -> None:
 
 @pytest.mark.parametrize("kind", ["noise", "hexadecimal", "zeros"])
 @pytest.mark.parametrize("around", range(1, 5))
-def test_bodies_come_out_whole_at_every_border(around: int, kind: str) -> None:
-    """The decompressor writes a MiB at a time; what is left behind the last one must come out too."""
+def test_bodies_are_decompressed_completely_at_every_boundary(around: int, kind: str) -> None:
+    """The decompressor writes one MiB at a time; the rest after the last one must be written too."""
     chance = random.Random(around)
     sender, receiver = BodyCompressor(), BodyDecompressor()
     for extra in (-131_073, -131_072, -1, 0, 1, 17, 274, 1000, 65_536, 131_071, 131_072, 131_073):

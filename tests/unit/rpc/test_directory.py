@@ -1,4 +1,4 @@
-"""What a process does with the answers of the directory: their order, their file, and brokers that do not answer."""
+"""A process and the directory's answers: their order, their file, and brokers that do not answer."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ LYON, NICE = NamedSet(set="lyon", addresses=["lyon:1", "lyon:2"]), NamedSet(set=
 
 
 class Directory:
-    """Brokers that answer, by address. One that is not there does not."""
+    """Brokers that answer, by address. All others do not answer."""
 
     def __init__(self, **answers: WhereAnswer) -> None:
         self.answers = {f"{name}:1": answer for name, answer in answers.items()}
         self.asked: list[str] = []
 
     def where(self, address: str, lookup: DirectoryLookup) -> WhereAnswer:
-        """Answer as the broker at an address."""
+        """Answer as the broker at this address."""
         assert lookup == LOOKUP
         self.asked.append(str(address))
         if address not in self.answers:
@@ -63,7 +63,7 @@ def test_the_first_broker_that_answers_names_the_sets(tmp_path: Path) -> None:
     assert found.in_order("main") == ["lyon:1", "lyon:2", "nice:1"]
 
 
-def test_an_empty_answer_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_empty_answer_counts_as_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     brokers = Directory(seed=answer(), other=answer(NICE))
     following = brokers.follower(tmp_path)
     assert following.selector().in_order("main") == ["nice:1"]
@@ -84,7 +84,7 @@ def test_a_client_starts_with_the_last_answer_while_the_directory_is_away(
 
 
 @pytest.mark.parametrize("damage", ["a flipped bit", "cut", "empty", "other bytes", "an address", "no set"])
-def test_a_damaged_file_is_ignored_with_a_line(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_ignored_and_reported(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Directory(seed=answer(LYON)).follower(tmp_path).selector()
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
@@ -107,7 +107,7 @@ def test_a_damaged_file_is_ignored_with_a_line(damage: str, tmp_path: Path, capl
     assert damage == "no set" or "an earlier answer of the directory is ignored: " in caplog.text
 
 
-def test_without_a_folder_to_write_the_answer_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_writable_folder_the_answer_still_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     found = Directory(seed=answer(NICE)).follower(tmp_path / "file" / "below").selector()
     assert found.in_order("main") == ["nice:1"]
@@ -130,7 +130,7 @@ def test_a_new_answer_moves_a_client_only_to_a_nearer_set(tmp_path: Path) -> Non
     assert (found.place, found.in_order("main"), found.addresses) == (0, ["paris:1"], ("paris:1",)), "nice is gone"
 
 
-def test_brokers_of_known_sets_are_asked_when_the_seeds_are_gone(tmp_path: Path) -> None:
+def test_brokers_of_known_sets_are_asked_when_the_seeds_are_away(tmp_path: Path) -> None:
     brokers = Directory(seed=answer(LYON, NICE))
     following = brokers.follower(tmp_path)
     found = following.selector()
@@ -139,7 +139,7 @@ def test_brokers_of_known_sets_are_asked_when_the_seeds_are_gone(tmp_path: Path)
     assert found.in_order("main") == ["nice:1"]
 
 
-def test_a_lost_broker_lets_the_process_ask_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_broker_makes_the_process_ask_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "AGAIN_S", 0.0)
     brokers = Directory(seed=answer(LYON))
     found = brokers.follower(tmp_path).selector()
@@ -163,7 +163,7 @@ def test_configured_addresses_override_the_directory() -> None:
         assert "b:1" in address
 
 
-def test_a_lookup_travels_to_workers_of_spark() -> None:
+def test_a_lookup_is_passed_to_workers_of_spark() -> None:
     address = find_by_directory(["a:1", "b:1"], PRODUCER, "shop", "lyon", NONE)
     options = to_options(address) | {"business": "shop"}
     assert lookup_of(from_options(options)) == DirectoryLookup(("a:1", "b:1"), CONSUMER, "shop", "lyon")

@@ -1,4 +1,4 @@
-"""Every error class crosses the wire and comes out as itself."""
+"""Every error class is sent over the wire and raised again as itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Failure(grpc.RpcError):
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
-def test_class_message_and_hint_come_back(name: str) -> None:
+def test_class_message_and_hint_are_restored(name: str) -> None:
     status = to_status(BY_NAME[name]("höre zu", hint="schau nach, 42 €"))
     back = from_rpc_error(cast("grpc.RpcError", Failure(*status)))
     assert type(back) is BY_NAME[name]
@@ -36,14 +36,14 @@ def test_class_message_and_hint_come_back(name: str) -> None:
     assert status.code is not grpc.StatusCode.OK
 
 
-def test_a_class_of_another_module_travels_as_its_ancestor() -> None:
+def test_a_class_of_another_module_is_sent_as_its_ancestor() -> None:
     class SpecialError(errors.OffsetTrimmed):
-        """Made up."""
+        """An error class outside of venus.errors."""
 
     assert type(from_rpc_error(Failure(*to_status(SpecialError("x"))))) is errors.OffsetTrimmed
 
 
-def test_every_class_of_the_module_is_known() -> None:
+def test_every_class_of_the_module_is_registered() -> None:
     assert {"VenusError", "Fenced", "StoreFull", "DigestMismatch", "SnapshotExpired"} <= BY_NAME.keys()
 
 
@@ -59,7 +59,7 @@ def test_every_class_of_the_module_is_known() -> None:
         (grpc.StatusCode.UNKNOWN, "boom", VenusError),
     ],
 )
-def test_what_grpc_itself_says_becomes_an_error_of_ours(
+def test_an_error_of_grpc_itself_becomes_a_venus_error(
     code: grpc.StatusCode, details: str, expected: type[VenusError]
 ) -> None:
     assert type(from_rpc_error(Failure(code, details))) is expected

@@ -1,4 +1,4 @@
-"""The loop takes all of gRPC's events in one turn, and gRPC's thread never waits for it."""
+"""The loop handles all of gRPC's events in one iteration, and gRPC's thread never waits for it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EVENTS = 2000
 
 
 class Poller:
-    """Tells a loop of its events as gRPC does: an event into a queue, then a byte into a pair of sockets."""
+    """Sends events to a loop as gRPC does: an event into a queue, then a byte into a socket pair."""
 
     def __init__(self) -> None:
         self.reads, self._writes = socket.socketpair()
         self.reads.setblocking(False)
         self._queue: deque[int] = deque()
-        self.turns: list[int] = []  # how many events were taken in each
+        self.turns: list[int] = []  # number of events that each iteration handled
         self._thread = threading.Thread(target=self._poll, daemon=True)
 
     def start(self) -> None:
@@ -60,13 +60,13 @@ async def _turn_count(poller: Poller) -> int:
     return len(poller.turns)
 
 
-def test_what_waits_is_taken_in_few_turns_however_few_bytes_the_pair_holds() -> None:
+def test_waiting_events_are_handled_in_few_iterations_however_few_bytes_the_pair_holds() -> None:
     poller = Poller()
     assert event_loop.run(_turn_count(poller)) < EVENTS / 20
     poller.close()
 
 
-def test_grpc_is_known_by_its_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grpc_is_recognised_by_its_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Callable[..., Any]] = []
     original = event_loop._handle_all
 

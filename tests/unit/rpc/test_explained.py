@@ -16,7 +16,7 @@ from venus.rpc.address import ClientCredentials
 
 @pytest.fixture
 def reset(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return an address whose connections have been reset by the time that they are looked at."""
+    """Return an address whose connections are already reset when they are used."""
     listener = socket.create_server(("127.0.0.1", 0))
     connect = socket.create_connection
 
@@ -24,7 +24,7 @@ def reset(monkeypatch: pytest.MonkeyPatch) -> str:
         found = connect(address, timeout)
         end, _ = listener.accept()
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        end.shutdown(socket.SHUT_RDWR)  # a server that ends politely, and then finds bytes that it has not read
+        end.shutdown(socket.SHUT_RDWR)  # as of a server that closes in order, and then finds unread bytes
         end.close()
         poll = select.poll()
         poll.register(found, 0)
@@ -35,10 +35,10 @@ def reset(monkeypatch: pytest.MonkeyPatch) -> str:
     return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_connection_that_was_reset_is_not_said_to_ask_for_tls(reset: str) -> None:
+def test_a_reset_connection_is_not_reported_as_a_tls_problem(reset: str) -> None:
     assert channel.explain_failure(reset, ClientCredentials(), 5.0) is None
 
 
-def test_a_connection_that_was_reset_is_not_said_to_refuse_a_certificate(reset: str, tmp_path: Path) -> None:
+def test_a_reset_connection_is_not_reported_as_a_refused_certificate(reset: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     assert channel.explain_failure(reset, ClientCredentials(ca=authority.ca), 5.0) is None

@@ -23,12 +23,12 @@ MOVED = broker_pb2.Home(set="second", home_term=1)
         (BELOW, None, False),
         (BELOW, broker_pb2.BusinessStatus(business="main"), False),
         (BELOW, MIRROR, False),
-        (BELOW, broker_pb2.BusinessStatus(business="main", home=MOVED), True),  # others are still mirrored there
+        (BELOW, broker_pb2.BusinessStatus(business="main", home=MOVED), True),  # a set that mirrors other businesses
         (BELOW, broker_pb2.BusinessStatus(business="main", home=MOVED, mirror=MIRROR.mirror), False),
         (BELOW, broker_pb2.BusinessStatus(home=broker_pb2.Home(set="third", home_term=2)), False),
     ],
 )
-def test_a_home_is_known_by_its_status(
+def test_a_home_is_recognised_by_its_status(
     network: broker_pb2.NetworkStatus, entry: broker_pb2.BusinessStatus | None, wanted: bool
 ) -> None:
     assert is_home(network, entry) is wanted

@@ -1,4 +1,4 @@
-"""Every number, name and count that a peer can send has a range, and a field without one has a reason."""
+"""Every number, name and count from a peer has a range, and a field without one has a reason."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from venus.rpc import limits
 from venus.rpc.limit_rules import Number
 from venus.wire import broker_pb2, change_pb2, mirror_pb2, network_pb2, overlay_pb2, replica_pb2
 
-#: Fields without a range, by message: digests, and what has a digest or a check of its own.
+#: Fields without a range, by message: digests, and fields with a digest or a check of their own.
 FREE = {
     "*": {"seal", "digest", "rows_digest"},
     "Half": {"body"},
     "Squeezed": {"block"},
     "Increment": {"body"},
     "SnapshotChunk": {"body"},
-    "Resend": {"reason"},  # for people
+    "Resend": {"reason"},  # text for people
     "Promoted": {"trouble"},
     "MirrorBegin": {"network", "reason", "snapshot_id"},  # checked where they are read
     "TableChanges": {"record_ids", "record_id_sizes", "rows", "row_sizes", "is_deleted"},  # machine/envelope.py
@@ -29,13 +29,13 @@ FREE = {
     "NumberColumn": {"values"},  # venus/broker/matching/messages.py
     "MatchedPart": {"changes", "interests"},
 }
-#: Shown to people, or read by the codec with checks of its own (venus/codec/schema.py).
+#: Text for people, or read by the codec with checks of its own (venus/codec/schema.py).
 NOT_HERE = {"BrokerStatus", "TableSchema"}
 BOOLEAN = FieldDescriptor.TYPE_BOOL
 
 
 def messages() -> list[Descriptor]:
-    """Return every message that a call can carry, and a batch."""
+    """Return every message that a call can carry, and the batch."""
     found: dict[str, Descriptor] = {}
 
     def add(kind: Descriptor) -> None:
@@ -67,7 +67,7 @@ def test_every_field_has_a_range(kind: Descriptor) -> None:
     assert set(rules) <= {field.name for field in kind.fields}
 
 
-#: What a field of a kind can hold at all.
+#: Limits of each protobuf type itself.
 MOST = {
     FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
@@ -84,7 +84,7 @@ RANGES = [
 
 
 @pytest.mark.parametrize(("kind", "field", "rule"), RANGES)
-def test_the_range_of_a_number_has_its_ends_and_leaves_room_for_what_follows(
+def test_the_range_of_a_number_has_limits_and_leaves_room_for_larger_ones(
     kind: Descriptor, field: str, rule: Number
 ) -> None:
     most = MOST[kind.fields_by_name[field].cpp_type]
@@ -146,7 +146,7 @@ def test_a_value_out_of_its_range_is_named_in_one_line(message: Any, complaint: 
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_usual_passes() -> None:
+def test_usual_values_pass() -> None:
     limits.check(
         broker_pb2.ProducerFrame(
             init=broker_pb2.Init(business="größe/шоп", producer="host:1", source_epoch=2**48, source_last_batch=0),

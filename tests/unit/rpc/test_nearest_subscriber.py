@@ -1,4 +1,4 @@
-"""A subscriber that reads from replicas: which one it reads from, and what an error of a replica does."""
+"""A subscriber that reads from replicas: which one it uses, and the effect of a replica's error."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def break_reader(subscriber: NearestSubscriber) -> None:
     reader.error = Unavailable("gone")
 
 
-def test_an_acknowledgement_that_a_replica_does_not_take_is_no_error_of_the_group(
+def test_an_acknowledgement_that_a_replica_refuses_is_no_error_of_the_group(
     subscriber: NearestSubscriber,
 ) -> None:
     break_reader(subscriber)
@@ -70,10 +70,10 @@ def test_an_acknowledgement_that_a_replica_does_not_take_is_no_error_of_the_grou
     assert subscriber.reads_from == "far:1"
 
 
-def test_a_reader_returns_to_the_nearest_replica_after_growing_times(
+def test_a_reader_returns_to_the_nearest_replica_after_growing_intervals(
     subscriber: NearestSubscriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once all replicas had failed, the leader sent the increments for ever."""
+    """Otherwise the leader would send the increments for ever once all replicas had failed."""
     now = 0.0
     monkeypatch.setattr(subscriber, "_monotonic", lambda: now)
     for expected in ("far:1", "leader:1"):

@@ -1,4 +1,4 @@
-"""Resending, coalescing and the window of a producer."""
+"""Resending, coalescing and the send window of a producer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def numbers(frame: broker_pb2.ProducerFrame) -> list[int]:
     return [h.batch_no for h in frame.halves]
 
 
-def test_everything_queued_leaves_in_one_frame() -> None:
+def test_everything_queued_is_sent_in_one_frame() -> None:
     outgoing = Outgoing()
     for n in (1, 2, 3):
         outgoing.add_half(half(n))
@@ -32,7 +32,7 @@ def test_everything_queued_leaves_in_one_frame() -> None:
 
 
 def warm_up() -> Outgoing:
-    """Return one whose frames are as large as they may be."""
+    """Return an outgoing queue whose frames have their maximum size."""
     outgoing = Outgoing()
     for _ in range(10):
         outgoing.add_half(half(0))
@@ -41,7 +41,7 @@ def warm_up() -> Outgoing:
     return outgoing
 
 
-def test_a_frame_is_bounded_and_a_large_half_message_goes_alone() -> None:
+def test_a_frame_is_limited_and_a_large_half_message_is_sent_alone() -> None:
     outgoing = warm_up()
     outgoing.add_half(half(1, 3 * FRAME_BYTES))
     outgoing.add_half(half(2, FRAME_BYTES // 2))
@@ -49,7 +49,7 @@ def test_a_frame_is_bounded_and_a_large_half_message_goes_alone() -> None:
     assert [numbers(outgoing.take()) for _ in range(3)] == [[1], [2], [3]]
 
 
-def test_resend_repeats_from_the_number_on_and_the_unanswered_decisions_in_order() -> None:
+def test_resending_repeats_half_messages_from_the_number_on_and_unanswered_decisions_in_order() -> None:
     outgoing = Outgoing()
     for n in range(1, 6):
         outgoing.add_half(half(n))
@@ -63,7 +63,7 @@ def test_resend_repeats_from_the_number_on_and_the_unanswered_decisions_in_order
     assert [d.batch_no for d in frame.decisions] == [1, 2]
 
 
-def test_acknowledged_half_messages_leave_the_window_even_when_queued_again() -> None:
+def test_acknowledged_half_messages_leave_the_window_even_if_queued_again() -> None:
     outgoing = Outgoing()
     for n in range(1, 5):
         outgoing.add_half(half(n))
@@ -75,7 +75,7 @@ def test_acknowledged_half_messages_leave_the_window_even_when_queued_again() ->
     assert numbers(outgoing.take()) == [4]
 
 
-def test_a_later_commit_in_the_queue_speaks_for_the_earlier() -> None:
+def test_a_later_commit_in_the_queue_replaces_the_earlier() -> None:
     outgoing = Outgoing()
     outgoing.add_decision(decision(1))
     outgoing.add_decision(decision(2))
@@ -88,7 +88,7 @@ def test_a_later_commit_in_the_queue_speaks_for_the_earlier() -> None:
     ]
 
 
-def test_a_rollback_drops_what_it_covers_and_holds_its_numbers_until_it_is_answered() -> None:
+def test_a_rollback_drops_its_half_messages_and_reserves_their_numbers_until_answered() -> None:
     outgoing = Outgoing()
     for n in (1, 2, 3):
         outgoing.add_half(half(n))
@@ -115,7 +115,7 @@ def test_an_answered_commit_is_not_repeated() -> None:
     assert [d.batch_no for d in outgoing.take().decisions] == [5]
 
 
-def test_unknown_is_said_once_and_waits_for_no_answer() -> None:
+def test_unknown_is_sent_once_and_waits_for_no_answer() -> None:
     outgoing = Outgoing()
     outgoing.add_decision(decision(2, broker_pb2.UNKNOWN))
     assert len(outgoing.take().decisions) == 1
@@ -123,7 +123,7 @@ def test_unknown_is_said_once_and_waits_for_no_answer() -> None:
     assert not outgoing
 
 
-def test_a_decision_that_is_waited_for_keeps_that_when_another_takes_its_place() -> None:
+def test_a_decision_that_is_waited_for_stays_so_when_another_replaces_it() -> None:
     outgoing = Outgoing()
     outgoing.add_decision(decision(1))
     for n in (2, 3):
@@ -141,7 +141,7 @@ def frame_sizes(outgoing: Outgoing, count: int) -> list[int]:
     return [len(outgoing.take().halves) for _ in range(count)]
 
 
-def test_frames_begin_small_and_double_with_each_that_is_acknowledged() -> None:
+def test_frames_begin_small_and_double_with_each_acknowledgement() -> None:
     outgoing, each, sizes = Outgoing(), SMALL_BYTES // 4 - OVERHEAD_BYTES, []
     for n in range(1, 401):
         outgoing.add_half(half(n, each))
@@ -157,7 +157,7 @@ def test_frames_begin_small_and_double_with_each_that_is_acknowledged() -> None:
     assert frame_sizes(outgoing, 3) == [FRAME_BYTES // SMALL_BYTES * 4] * 3, "no further, and one behind the other"
 
 
-def test_decisions_do_not_wait_for_half_messages_on_their_way() -> None:
+def test_decisions_do_not_wait_for_half_messages_in_flight() -> None:
     outgoing = Outgoing()
     outgoing.add_half(half(1, SMALL_BYTES))
     outgoing.take()
@@ -168,7 +168,7 @@ def test_decisions_do_not_wait_for_half_messages_on_their_way() -> None:
     assert (len(frame.halves), len(frame.decisions)) == (0, 1)
 
 
-def test_what_is_queued_goes_at_once_when_the_stream_ends() -> None:
+def test_queued_messages_are_sent_at_once_when_the_stream_ends() -> None:
     outgoing = Outgoing()
     outgoing.add_half(half(1, SMALL_BYTES))
     outgoing.take()
@@ -189,7 +189,7 @@ def test_after_a_refusal_frames_are_small_again() -> None:
     assert frame_sizes(outgoing, 1) == [8]
 
 
-def test_frames_that_a_rollback_took_back_hold_no_later_one_small() -> None:
+def test_frames_undone_by_a_rollback_keep_no_later_one_small() -> None:
     outgoing = Outgoing()
     for n in (1, 2):
         outgoing.add_half(half(n, SMALL_BYTES))
@@ -204,7 +204,7 @@ def test_frames_that_a_rollback_took_back_hold_no_later_one_small() -> None:
     assert numbers(outgoing.take()) == [2, 3]
 
 
-def test_of_two_commits_the_one_that_reaches_further_goes_out_whichever_came_first() -> None:
+def test_of_two_commits_the_one_with_the_later_batch_is_sent_in_either_order() -> None:
     """A cut is committed, and a review asks about one of its first half messages."""
     for numbers_asked in ((9, 7), (7, 9)):
         outgoing = Outgoing()
@@ -213,7 +213,7 @@ def test_of_two_commits_the_one_that_reaches_further_goes_out_whichever_came_fir
         assert [d.batch_no for d in outgoing.take().decisions] == [9]
 
 
-def test_a_half_message_goes_alone_only_behind_what_is_on_disk() -> None:
+def test_a_half_message_is_sent_directly_only_after_durable_ones() -> None:
     outgoing = warm_up()
     outgoing.add_half(half(1))
     assert outgoing.find_half() == half(1)
@@ -232,7 +232,7 @@ def test_a_half_message_goes_alone_only_behind_what_is_on_disk() -> None:
     assert outgoing.find_half() is None, "a decision waits in front of it"
 
 
-def test_a_half_message_that_went_alone_is_sent_again_and_counts_in_the_window() -> None:
+def test_a_directly_sent_half_message_is_resent_and_counts_in_the_window() -> None:
     outgoing = Outgoing()
     outgoing.add_half(half(1))
     outgoing.record_half()
@@ -245,7 +245,7 @@ def test_a_half_message_that_went_alone_is_sent_again_and_counts_in_the_window()
     assert not outgoing.unacknowledged_bytes
 
 
-def test_a_commit_goes_alone_only_for_what_is_on_disk() -> None:
+def test_a_commit_is_sent_directly_only_for_durable_half_messages() -> None:
     outgoing = Outgoing()
     outgoing.add_decision(decision(2))
     assert outgoing.find_commit(1) is None
@@ -256,7 +256,7 @@ def test_a_commit_goes_alone_only_for_what_is_on_disk() -> None:
     assert [d.batch_no for d in outgoing.take().decisions] == [2]
 
 
-def test_a_rollback_never_goes_alone_nor_a_commit_behind_one() -> None:
+def test_a_rollback_and_a_commit_after_one_are_never_sent_directly() -> None:
     outgoing = Outgoing()
     outgoing.add_decision(decision(2, broker_pb2.ROLLBACK))
     assert outgoing.find_commit(9) is None

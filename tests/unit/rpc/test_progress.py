@@ -1,4 +1,4 @@
-"""Progress reports to a reader need no credit, and do not accumulate if the reader does not take them."""
+"""Progress reports to a reader need no credit, and only the newest is kept if the reader does not take them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _increment(offset: int) -> broker_pb2.Increment:
     )
 
 
-def test_of_progress_that_is_not_taken_the_newest_is_kept() -> None:
+def test_of_unread_progress_reports_the_newest_is_kept() -> None:
     subscriber = _subscriber()
     for n in range(1, 10_000):
         subscriber.on_frame(broker_pb2.DeliveryFrame(progress=n))
@@ -34,7 +34,7 @@ def test_of_progress_that_is_not_taken_the_newest_is_kept() -> None:
     assert list(subscriber._arrived) == [9_999]
 
 
-def test_progress_stays_between_the_increments_that_it_came_with() -> None:
+def test_progress_keeps_its_place_between_increments() -> None:
     subscriber = _subscriber()
     for n in (1, 2):
         subscriber.on_frame(broker_pb2.DeliveryFrame(progress=n))

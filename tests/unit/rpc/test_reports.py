@@ -1,4 +1,4 @@
-"""What an adapter says of its tables: cut to size by the sender, refused by the broker if it is not."""
+"""An adapter's report about its tables: shortened by the sender, and refused by the broker if it is too large."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def table(number: int = 1, **changes: object) -> TableCondition:
     return TableCondition(**{"table_id": number, "name": f"shop.t{number}", "state": "HALTED", **changes})  # type: ignore[arg-type]
 
 
-def test_what_is_ordinary_is_left_out_and_what_needs_an_operator_comes_first() -> None:
+def test_healthy_tables_are_left_out_and_those_that_need_an_operator_come_first() -> None:
     condition = AdapterCondition.of(
         [table(1, state="ACTIVE"), table(2, state="CATCHUP"), table(3), table(4, quarantined=2)]
     )
@@ -48,7 +48,7 @@ def test_what_is_ordinary_is_left_out_and_what_needs_an_operator_comes_first() -
     assert decode(encode(condition)) == condition
 
 
-def test_tables_that_are_not_captured_never_displace_those_that_halted() -> None:
+def test_uncaptured_tables_never_displace_halted_ones() -> None:
     many = [uncaptured_condition(f"app.a{n}", "") for n in range(TABLES_MAX + 5)]
     report = encode(AdapterCondition.of([*many, table(7)]))
 
@@ -56,7 +56,7 @@ def test_tables_that_are_not_captured_never_displace_those_that_halted() -> None
     assert report.tables_left_out == 6
 
 
-def test_which_rows_a_table_gets_is_shown_and_is_no_problem() -> None:
+def test_a_predicate_of_a_table_is_shown_and_is_no_problem() -> None:
     some = [table(n, state="ACTIVE", rows="the rows where region = 'EU'") for n in range(TABLES_MAX + 5)]
     condition = AdapterCondition.of(some)
 
@@ -67,7 +67,7 @@ def test_which_rows_a_table_gets_is_shown_and_is_no_problem() -> None:
     assert problems(decode(report)) == []
 
 
-def test_a_report_is_never_larger_than_the_broker_takes() -> None:
+def test_a_report_is_never_larger_than_the_broker_accepts() -> None:
     long = "\x00line\nline " * 1000
     condition = AdapterCondition.of([table(n, name=f"{n}{long}", reason=long) for n in range(1, 1001)])
 
@@ -124,7 +124,7 @@ def status(*groups: str) -> broker_pb2.BusinessStatus:
     )
 
 
-def test_reports_become_alarms_behind_the_brokers_own() -> None:
+def test_reports_become_alarms_after_the_brokers_own() -> None:
     reports = AdapterReports()
     reports.record("b", SOURCE, encode(AdapterCondition.of([source_condition(1, "t", "RESYNC", "why")])), 5)
     reports.record("b", "b/eu", encode(AdapterCondition.of([], paused=True, quarantined=3)), 6)
@@ -144,7 +144,7 @@ def test_reports_become_alarms_behind_the_brokers_own() -> None:
     assert [group for group, _ in reported_problems(entry, 10)] == [SOURCE, "b/eu", "b/eu"]
 
 
-def test_what_was_said_by_one_who_has_left_is_dated_until_it_is_said_again() -> None:
+def test_the_report_of_an_adapter_that_left_is_dated_until_it_is_repeated() -> None:
     reports = AdapterReports()
     report = encode(AdapterCondition.of([table()]))
     reports.record("b", "b/eu", report, 1 * SECOND_US)
@@ -162,12 +162,12 @@ def test_what_was_said_by_one_who_has_left_is_dated_until_it_is_said_again() -> 
     assert "ago" not in entry.alarms[-1]
 
 
-def test_groups_that_are_gone_are_forgotten_and_one_that_has_just_come_is_not() -> None:
+def test_removed_groups_are_forgotten_and_a_new_one_is_not() -> None:
     reports = AdapterReports()
     paused = encode(AdapterCondition(paused=True))
     reports.record("b", "b/gone", paused, 1)
     reports.record_disconnect("b", "b/gone", 2)
-    reports.record("b", "b/new", paused, 3)  # after the engine's part of the status was made
+    reports.record("b", "b/new", paused, 3)  # after the engine's part of the status was built
     reports.lay_over(status(), 4)
 
     entry = status("b/gone", "b/new")
@@ -176,7 +176,7 @@ def test_groups_that_are_gone_are_forgotten_and_one_that_has_just_come_is_not() 
     assert [c.HasField("reported") for c in entry.consumers] == [False, True]
 
 
-def test_only_so_many_adapters_are_remembered() -> None:
+def test_the_number_of_remembered_adapters_is_limited() -> None:
     reports = AdapterReports()
     for number in range(REPORTS_MAX + 1):
         reports.record(f"b{number}", SOURCE, encode(AdapterCondition(paused=True)), number)
@@ -192,7 +192,7 @@ def test_only_so_many_adapters_are_remembered() -> None:
     assert not entry.HasField("source")
 
 
-def test_a_table_that_stopped_by_itself_is_distinguished_from_one_that_was_paused() -> None:
+def test_a_table_that_halted_is_distinguished_from_one_that_was_paused() -> None:
     found = problems(
         AdapterCondition.of(
             [
@@ -219,7 +219,7 @@ FIGURES = AdapterFigures(
 )
 
 
-def test_figures_of_the_database_travel_with_the_condition() -> None:
+def test_figures_of_the_database_are_sent_with_the_condition() -> None:
     condition = AdapterCondition.of([table(3)], figures=FIGURES)
 
     report = encode(condition)
@@ -231,7 +231,7 @@ def test_figures_of_the_database_travel_with_the_condition() -> None:
     assert decode_comparison(None) is None
 
 
-def test_figures_are_never_more_than_the_broker_takes() -> None:
+def test_figures_are_never_more_than_the_broker_accepts() -> None:
     fill = TableFillFigures(table_id=1, name="x" * 1_000, rows=0, rows_expected=0)
     large = AdapterFigures(place="p\n" * 500, rows=dict.fromkeys(range(5_000), 1), fills=(fill,) * 1_000)
 
@@ -254,7 +254,7 @@ def test_figures_are_never_more_than_the_broker_takes() -> None:
         broker_pb2.AdapterFigures(compared=broker_pb2.Comparison(verdict="same", leg="\x00")),
     ],
 )
-def test_figures_that_no_adapter_sends_are_refused(figures: broker_pb2.AdapterFigures) -> None:
+def test_impossible_figures_are_refused(figures: broker_pb2.AdapterFigures) -> None:
     with pytest.raises(ProtocolError):
         check(broker_pb2.AdapterReport(figures=figures))
 
@@ -266,7 +266,7 @@ def test_the_refused_row_of_a_halted_table_is_one_problem() -> None:
     assert problems(more, "eu")[1:] == ["target eu: 2 refused changes wait; see `venus quarantine list --target eu`"]
 
 
-def test_rows_that_the_last_comparison_found_different_are_a_problem_until_they_are_repaired() -> None:
+def test_rows_that_differed_in_the_last_comparison_are_a_problem_until_repaired() -> None:
     (text,) = problems(AdapterCondition(figures=FIGURES), "eu")
     assert text.startswith("target eu: the last comparison found 1 row different; `venus verify --target eu --repair`")
     assert classify_sentence(text)[0].name == "compared_different"

@@ -13,7 +13,7 @@ FRAME = broker_pb2.ProducerFrame(
 )
 
 
-def test_a_sealed_frame_is_a_protobuf_message_like_any_other() -> None:
+def test_a_sealed_frame_is_an_ordinary_protobuf_message() -> None:
     data = seal(FRAME)
     opened = opener(broker_pb2.ProducerFrame)(data)
     assert opened.seal
@@ -22,12 +22,12 @@ def test_a_sealed_frame_is_a_protobuf_message_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("bit", range(8 * (FRAME.ByteSize() + SEAL_BYTES)))
-def test_every_flipped_bit_is_noticed(bit: int) -> None:
+def test_every_flipped_bit_is_detected(bit: int) -> None:
     data = bytearray(seal(FRAME))
     data[bit // 8] ^= 1 << bit % 8
     assert opener(broker_pb2.ProducerFrame)(bytes(data)) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\x79", FRAME.SerializeToString()])
-def test_a_frame_without_a_seal_is_not_believed(data: bytes) -> None:
+def test_a_frame_without_a_seal_is_refused(data: bytes) -> None:
     assert opener(broker_pb2.ProducerFrame)(data) is None

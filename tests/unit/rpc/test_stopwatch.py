@@ -1,4 +1,4 @@
-"""No peer is isolated for time in which the observer itself stood still."""
+"""No peer is isolated for time in which the observing process itself stood still."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from venus.rpc.stopwatch import BEAT_S, COARSE_BEAT_S, Pacemaker, Stopwatch
 
 
 class ManualPacemaker(Pacemaker):
-    """Pacemaker that beats on demand, by a clock that the test moves."""
+    """Pacemaker that beats on request, by a clock that the test advances."""
 
     def __init__(self, every_s: float = BEAT_S) -> None:
         super().__init__(lambda: self.now, every_s)
@@ -35,14 +35,14 @@ class ManualPacemaker(Pacemaker):
         pass
 
     def run_clock(self, seconds: float) -> None:
-        """Let time pass, with every beat in time."""
+        """Advance the time, with every beat on time."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + self._every_s)
             self._stalls.record_beat(self.now)
 
     def stop_clock(self, seconds: float) -> None:
-        """Let time pass without a beat."""
+        """Advance the time without a beat."""
         self.now += seconds
 
 
@@ -77,7 +77,7 @@ def _deadline() -> grpc.RpcError:
 
 
 class SlowChannel:
-    """Channel whose opening takes `seconds`; `passes` moves the clock on."""
+    """Channel whose opening takes `seconds`; `passes` advances the clock."""
 
     def __init__(self, passes: Callable[[float], None] = lambda _: None, seconds: float = 0.0) -> None:
         passes(seconds)
@@ -86,7 +86,7 @@ class SlowChannel:
         pass
 
 
-def test_only_the_time_in_which_it_ran_counts(observer: ManualPacemaker) -> None:
+def test_only_time_in_which_the_process_ran_counts(observer: ManualPacemaker) -> None:
     watch = Stopwatch()
     observer.run_clock(0.2)
     observer.stop_clock(3.0)
@@ -129,7 +129,7 @@ def test_silence_while_this_process_stood_still_isolates_no_peer_and_the_next_on
     assert set(selector.isolated_brokers()) == {"a:1"}
 
 
-def test_a_probe_of_which_nothing_is_known_is_due_again(observer: ManualPacemaker, selector: BrokerSelector) -> None:
+def test_a_probe_without_a_result_is_due_again(observer: ManualPacemaker, selector: BrokerSelector) -> None:
     selector.record_lost("a:1", "refused")
     observer.run_clock(PROBE_EVERY_S)
     assert selector.patience_s("a:1") is not None
@@ -139,7 +139,7 @@ def test_a_probe_of_which_nothing_is_known_is_due_again(observer: ManualPacemake
     assert selector.patience_s("a:1") is not None
 
 
-def test_who_says_that_it_cannot_serve_is_asked_last_and_not_isolated(
+def test_a_broker_that_reports_it_cannot_serve_is_asked_last_and_not_isolated(
     selector: BrokerSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "open_channel", lambda *_, **__: SlowChannel())
@@ -155,7 +155,7 @@ def test_who_says_that_it_cannot_serve_is_asked_last_and_not_isolated(
     assert set(selector.isolated_brokers()) == {"a:1"}, "it has not answered: it is away"
 
 
-def test_a_set_all_of_whose_brokers_refuse_is_left() -> None:
+def test_a_set_whose_brokers_all_refuse_is_left() -> None:
     found = BrokerSelector(("a:1", "b:1"), ("c:1",), monotonic=lambda: 0.0)
     found.record_refusal("a:1")
     assert found.place == 0
@@ -163,7 +163,7 @@ def test_a_set_all_of_whose_brokers_refuse_is_left() -> None:
     assert (found.place, found.isolated_brokers()) == (1, {})
 
 
-def test_a_thread_beats_during_a_measurement_also_in_a_process_that_was_forked() -> None:
+def test_a_thread_beats_during_a_measurement_also_in_a_forked_process() -> None:
     maker = Pacemaker(every_s=0.01)
     watch = Stopwatch(maker)
     time.sleep(0.1)
@@ -176,8 +176,8 @@ def test_a_thread_beats_during_a_measurement_also_in_a_process_that_was_forked()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_of_what_is_measured_coarsely_a_stall_is_known_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A target is left alone from five seconds on: it must not be for an adapter that was stopped for ten."""
+def test_a_stall_is_known_to_a_second_in_coarse_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target is isolated from five seconds on, but not because its adapter was suspended for ten."""
     maker = ManualPacemaker(COARSE_BEAT_S)
     monkeypatch.setattr(stopwatch, "_coarse_pacemaker", maker)
     maker.run_clock(30.4)
@@ -191,7 +191,7 @@ def test_of_what_is_measured_coarsely_a_stall_is_known_to_a_second(monkeypatch: 
 
 
 class MomentRecorder:
-    """A clock that continues only during a sleep, and ends the sleeper after a minute."""
+    """A clock that advances only during a sleep, and ends the sleeper after a minute."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -206,13 +206,13 @@ class MomentRecorder:
 
 
 @pytest.mark.parametrize(("every_s", "most"), [(COARSE_BEAT_S, 61), (BEAT_S, 202)])
-def test_a_minute_of_measuring_wakes_the_process_no_more_often_than_it_must(
+def test_a_minute_of_measuring_wakes_the_process_as_rarely_as_possible(
     monkeypatch: pytest.MonkeyPatch, every_s: float, most: int
 ) -> None:
     moments = MomentRecorder()
     monkeypatch.setattr(stopwatch, "time", moments)
     kept = stopwatch._coarse_pacemaker if every_s == COARSE_BEAT_S else stopwatch._pacemaker
     maker = Pacemaker(moments.monotonic, kept._every_s, kept._linger_s)
-    maker._run()  # as the thread that the first stopwatch starts; it ends after a long time without a measurement
+    maker._run()  # like the thread of the first stopwatch, which ends after a long time without a measurement
     assert moments.beats <= most
     assert moments.now >= CONNECT_TIMEOUT_S, "no connection takes longer"

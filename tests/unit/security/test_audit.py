@@ -1,4 +1,4 @@
-"""The audit log: one JSON line for each command, private, bounded, and never a reason to stop."""
+"""The audit log: one JSON line for each command, private, limited in size, and never a reason to stop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def log(path: Path, file_bytes_max: int = 1 << 20) -> AuditLog:
     return AuditLog(path, lambda: NOW, file_bytes_max=file_bytes_max)
 
 
-def test_a_line_says_who_what_when_and_how_it_ended(tmp_path: Path) -> None:
+def test_a_line_has_user_command_time_and_result(tmp_path: Path) -> None:
     path = tmp_path / "new" / "audit.jsonl"
 
     log(path).write(who="ann", where="ipv4:1.2.3.4:5", what="/Admin/Decide", result="done", request={"batch_no": 7})
@@ -45,7 +45,7 @@ def test_a_name_cannot_forge_a_line(tmp_path: Path) -> None:
     assert len(json.loads(line)["what"]) == 1000
 
 
-def test_it_is_bounded(tmp_path: Path) -> None:
+def test_the_log_is_limited_in_size(tmp_path: Path) -> None:
     audit = log(tmp_path / "audit.jsonl", file_bytes_max=1000)
 
     for number in range(200):
@@ -60,7 +60,7 @@ def test_it_is_bounded(tmp_path: Path) -> None:
     assert int(older[-1]) + 1 == int(newest[0]), "nothing is lost between two files"
 
 
-def test_what_cannot_be_written_is_a_problem_until_it_can(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_write_is_a_problem_until_one_succeeds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place = tmp_path / "file"
     place.write_text("in the way")
     audit = log(place / "audit.jsonl")
@@ -74,7 +74,7 @@ def test_what_cannot_be_written_is_a_problem_until_it_can(tmp_path: Path, caplog
     assert not audit.problem
 
 
-def test_threads_do_not_tear_lines(tmp_path: Path) -> None:
+def test_threads_do_not_mix_lines(tmp_path: Path) -> None:
     audit = log(tmp_path / "audit.jsonl")
 
     def write(who: str) -> None:

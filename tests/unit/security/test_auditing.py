@@ -1,4 +1,4 @@
-"""Which commands are written down where they are typed."""
+"""Which commands are audited on the machine where they are typed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state" / "venus" / "audit.jsonl"
 
 
-def test_the_commands_exist() -> None:
+def test_the_audited_commands_exist() -> None:
     assert {*COMMANDS, REPAIRS} - {f"venus {command}" for command in commands()} == set()
 
 
@@ -40,7 +40,7 @@ def test_a_command_leaves_a_line(log: Path) -> None:
     assert all(line["who"] and line["where"] and line["when"] for line in lines)
 
 
-def test_the_configuration_says_where(log: Path) -> None:
+def test_the_configuration_names_the_file(log: Path) -> None:
     folder = log.parents[2]
     (folder / "venus.toml").write_text(
         f'[security]\naudit_file = "{folder}/elsewhere.jsonl"\n[source]\nurl = "sqlite:///{folder}/shop.db"\n'

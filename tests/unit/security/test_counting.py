@@ -13,7 +13,7 @@ class Clock:
         return self.now
 
 
-def test_a_connection_that_never_calls_is_counted_after_a_while() -> None:
+def test_a_connection_without_a_call_is_counted_after_a_while() -> None:
     clock = Clock()
     refusals = Refusals(clock)
     for _ in range(3):
@@ -27,7 +27,7 @@ def test_a_connection_that_never_calls_is_counted_after_a_while() -> None:
     assert refusals.counts() == (0, 2)
 
 
-def test_a_refusal_that_repeats_is_written_down_now_and_then() -> None:
+def test_a_repeated_refusal_is_logged_periodically() -> None:
     clock = Clock()
     refusals = Refusals(clock)
 
@@ -38,7 +38,7 @@ def test_a_refusal_that_repeats_is_written_down_now_and_then() -> None:
     assert refusals.counts() == (5, 0)
 
 
-def test_counters_have_a_limit_of_memory() -> None:
+def test_counters_use_limited_memory() -> None:
     refusals = Refusals(Clock())
     for _ in range(PENDING_MAX + 10):
         refusals.on_connection_begin()

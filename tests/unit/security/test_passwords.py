@@ -1,4 +1,4 @@
-"""A database's password is read again for each connection, where it comes from a file or a command."""
+"""A database's password is read again for each connection if it comes from a file or a command."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def url_of(settings: Settings) -> str:
     return settings.source.url.get_secret_value()
 
 
-def test_a_file_is_read_again(tmp_path: Path) -> None:
+def test_a_password_file_is_read_again(tmp_path: Path) -> None:
     file = write(tmp_path / "password", "be@fore")
     settings = settings_of(password_file=str(file))
     assert url_of(settings) == "postgresql://venus:be%40fore@db/shop"
@@ -47,7 +47,7 @@ def test_a_file_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["gone", "open", "empty"])
-def test_a_file_that_cannot_be_read_for_a_moment_leaves_the_last_password(
+def test_a_temporarily_unreadable_file_keeps_the_last_password(
     wrong: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = write(tmp_path / "password", "before")
@@ -64,14 +64,16 @@ def test_a_file_that_cannot_be_read_for_a_moment_leaves_the_last_password(
     assert url_of(settings) == "postgresql://venus:after@db/shop"
 
 
-def test_at_the_start_it_is_an_error(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file") as caught:
         settings_of(password_file=str(tmp_path / "password"))
     assert "certificates" not in caught.value.hint
     assert "its first line is the secret" in caught.value.hint
 
 
-def test_a_command_is_run_again_but_not_for_every_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_command_runs_again_but_not_for_every_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = write(tmp_path / "password", "before")
     settings = settings_of(password_command=f"cat {file}; echo run >> {tmp_path}/runs")
     write(file, "after")
@@ -82,7 +84,7 @@ def test_a_command_is_run_again_but_not_for_every_attempt(tmp_path: Path, monkey
     assert "after" in url_of(settings)
 
 
-def test_another_process_reads_it_again_and_another_machine_runs_no_command(
+def test_another_process_reads_the_password_again_and_another_machine_runs_no_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write(tmp_path / "password", "before")

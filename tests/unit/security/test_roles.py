@@ -1,4 +1,4 @@
-"""Roles as they are written, and what each call needs."""
+"""The text form of roles, and the role that each call requires."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def identity(*roles: str) -> PeerIdentity:
     return PeerIdentity("a peer", roles_of(roles))
 
 
-def test_every_method_of_every_service_says_what_it_needs() -> None:
+def test_every_method_of_every_service_has_a_required_role() -> None:
     services = [
         s
         for file in (broker_pb2, network_pb2, overlay_pb2, replica_pb2)
@@ -49,7 +49,7 @@ def test_every_method_of_every_service_says_what_it_needs() -> None:
         ("consumer(*, *)", "consumer(*, *)"),
     ],
 )
-def test_roles_are_read(text: str, shown: str) -> None:
+def test_roles_are_parsed(text: str, shown: str) -> None:
     assert str(parse(text)) == shown
     assert parse(shown) == parse(text)
 
@@ -68,7 +68,7 @@ def test_roles_are_read(text: str, shown: str) -> None:
         ("viewer; operator", "does not exist"),
     ],
 )
-def test_a_role_that_does_not_exist_is_refused(text: str, says: str) -> None:
+def test_an_unknown_role_is_refused(text: str, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text)
     assert says in str(caught.value)
@@ -103,7 +103,9 @@ def test_a_role_that_does_not_exist_is_refused(text: str, says: str) -> None:
         (("operator",), SUBSCRIBE, "main", "main/eu", False),
     ],
 )
-def test_a_role_is_for_what_it_names(roles: tuple[str, ...], call: Call, business: str, group: str, may: bool) -> None:
+def test_a_role_applies_to_what_it_names(
+    roles: tuple[str, ...], call: Call, business: str, group: str, may: bool
+) -> None:
     found = identity(*roles)
 
     assert (admits(found, call) and covers(found, call, business, group)) is may
@@ -113,7 +115,7 @@ def test_a_role_is_for_what_it_names(roles: tuple[str, ...], call: Call, busines
         assert business == "" or covers(granted, call, business, group), "the role that is named would be enough"
 
 
-def test_what_is_not_listed_is_denied() -> None:
+def test_an_unlisted_method_is_denied() -> None:
     everything = identity("producer(*)", "consumer(*, *)", "broker", "operator", "viewer")
 
     assert not admits(everything, Call())
@@ -121,11 +123,11 @@ def test_what_is_not_listed_is_denied() -> None:
     assert admits(identity(), CALLS["/grpc.health.v1.Health/Check"])
 
 
-def test_a_reader_listens_without_a_group() -> None:
+def test_a_reader_may_listen_without_a_group() -> None:
     reader, listen = identity("reader(main)"), CALLS["/venus.wire.Delivery/Listen"]
     assert covers(reader, listen, "main")
     assert not covers(reader, listen, "other")
-    assert not covers(reader, listen, "main", "main/eu")  # its position would be that of a target
+    assert not covers(reader, listen, "main", "main/eu")  # a group would have the position of a target
     assert covers(identity("consumer(mailer, main)"), listen, "main", "mailer")
     assert not covers(reader, SUBSCRIBE, "main", "eu")
     assert covers(reader, STATUS, "main")

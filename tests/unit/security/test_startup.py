@@ -1,4 +1,4 @@
-"""What a broker refuses to start with: one line that names the file or option, and the way out."""
+"""Security options with which a broker refuses to start: one line names the file or option, and the remedy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def security_settings(folder: Path, name: str = "broker", **options: Any) -> Sec
     return SecuritySettings(**(own | options))
 
 
-def test_a_whole_configuration_starts(certificates: Path) -> None:
+def test_a_complete_configuration_starts(certificates: Path) -> None:
     for address in ("broker.example:1", "a.site.example:1", "10.0.0.5:1", "0.0.0.0:1", "[::]:1", "BROKER.example:1"):
         start(security_settings(certificates), address=address)
 
@@ -112,7 +112,7 @@ def encrypt_key(folder: Path, path: Path) -> SecuritySettings:
         (lambda f, p: SecuritySettings(token_file=str(p / "t")), "", "security.token_file is set, and the broker has"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_a_wrong_security_option_is_named(
     certificates: Path, tmp_path: Path, configured: Callable[[Path, Path], SecuritySettings], address: str, says: str
 ) -> None:
     assert says in refusal(configured(certificates, tmp_path), address=address or "broker.example:7400")
@@ -144,7 +144,7 @@ def test_a_token_file_that_others_can_read_is_refused(certificates: Path, tmp_pa
 
 @pytest.mark.parametrize("option", ["listen", "http"])
 @pytest.mark.parametrize("address", ["0.0.0.0:7400", "[::]:7400", "10.0.0.5:7400", "no.such.host.invalid:7400"])
-def test_a_listener_beyond_loopback_needs_tls_or_a_word(option: str, address: str) -> None:
+def test_a_listener_beyond_loopback_needs_tls_or_an_explicit_option(option: str, address: str) -> None:
     message = refusal(SecuritySettings(), **{option: address})
 
     assert f"broker.{option} {address} can be reached from other machines, without TLS" in message
@@ -154,11 +154,11 @@ def test_a_listener_beyond_loopback_needs_tls_or_a_word(option: str, address: st
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.8.9.1:1", "[::1]:1", "localhost:1"])
-def test_loopback_needs_nothing(address: str) -> None:
+def test_a_loopback_listener_needs_no_tls(address: str) -> None:
     start(SecuritySettings(), listen=address, http=address)
 
 
-def test_a_broker_without_tls_does_without_the_library_for_certificates() -> None:
+def test_a_broker_without_tls_does_not_import_the_certificate_library() -> None:
     """It takes 9 MiB, and longer to import than all of VENUS."""
     text = "import sys, venus.broker.service.process; print('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", text], capture_output=True, check=True).stdout.split() == [b"False"]

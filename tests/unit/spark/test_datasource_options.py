@@ -1,4 +1,4 @@
-"""Options of `format("venus")`, and bounds as ranges of record ids."""
+"""Options of `format("venus")`, and key bounds as ranges of record ids."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_range_of_record_ids_never_leaves_a_row_out() -> None:
             assert set(kept.split()) == wanted
 
 
-def test_a_bound_alone_leaves_no_row_out_either() -> None:
+def test_a_single_bound_leaves_no_row_out_either() -> None:
     schema, numbers = keyed_table(INT), (-120, -7, -1, 0, 1, 7, 10, 120)
     rows = section(schema, [put(n, "x") for n in numbers])
     for bound in (-120, -8, -1, 0, 1, 9, 10, 121):
@@ -102,7 +102,7 @@ def _numbers(count: int):  # type: ignore[no-untyped-def]
     return np.arange(count, dtype=np.int64)
 
 
-def test_small_ranges_touch_few_splits() -> None:
+def test_small_ranges_need_few_splits() -> None:
     bounds = KeyBounds.of(keyed_table(INT), "1000", "2000")
     assert bounds is not None
     splits = [broker_pb2.Split(table_id=1, low=_id(a), high=_id(b)) for a, b in [(0, 999), (999, 1500), (2500, 9000)]]
@@ -115,7 +115,7 @@ def _id(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", [LogicalType(kind=Kind.DECIMAL), LogicalType(kind=Kind.BYTES)])
-def test_a_key_without_an_order_here_has_no_bounds(kind: LogicalType) -> None:
+def test_a_key_without_an_order_has_no_bounds(kind: LogicalType) -> None:
     with pytest.raises(ConfigError, match="have no order here"):
         KeyBounds.of(keyed_table(kind), "1", "")
 
@@ -134,7 +134,7 @@ def test_text_is_ordered_by_its_bytes_and_read_in_every_split() -> None:
 
 
 def choose_keys(kind: LogicalType, keys: list[str], low: str, high: str) -> list[str]:
-    """Return the keys that lie within bounds as a job gives them."""
+    """Return the keys within the bounds that a job gives."""
     options = DataSourceOptions.of({"table": "t", "low": low, "high": high})
     rows = section(keyed_table(kind), [put(k, "") for k in keys])
     bounds = KeyBounds.of(keyed_table(kind), options.low, options.high)
@@ -144,8 +144,8 @@ def choose_keys(kind: LogicalType, keys: list[str], low: str, high: str) -> list
     ]
 
 
-def test_nan_lies_above_every_number_as_in_databases() -> None:
-    """Ranges one after the other read every row once."""
+def test_nan_is_above_every_number_as_in_databases() -> None:
+    """Consecutive ranges read every row once."""
     real, keys = LogicalType(kind=Kind.FLOAT, length=8), ["-Infinity", "-0", "2.5", "Infinity", "NaN"]
 
     assert choose_keys(real, keys, "", "0") == ["-Infinity"]
@@ -156,7 +156,7 @@ def test_nan_lies_above_every_number_as_in_databases() -> None:
         KeyBounds.of(keyed_table(real), "NaN", "1")
 
 
-def test_a_uuid_is_found_however_it_is_written() -> None:
+def test_a_uuid_is_found_in_every_text_form() -> None:
     uuid, key = LogicalType(kind=Kind.UUID), "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
 
     assert choose_keys(uuid, [key], key.upper(), "") == [key]
@@ -167,7 +167,7 @@ def test_a_uuid_is_found_however_it_is_written() -> None:
             KeyBounds.of(keyed_table(uuid), wrong, "")
 
 
-def test_blanks_belong_to_a_text_and_not_to_a_number() -> None:
+def test_blanks_matter_in_a_text_and_not_in_a_number() -> None:
     keys = [" a", "a", "a ", "b"]
 
     assert choose_keys(TEXT, keys, " a", "a") == [" a"]

@@ -1,4 +1,4 @@
-"""Which engine runs the work, decided in one place; nothing is started here."""
+"""The choice of the engine, made in one place; nothing is started here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def choose(found: Settings, engine: str, rows: int = 0) -> tuple[str, str]:
         return taken.name, taken.why
 
 
-def test_auto_takes_spark_where_it_is_configured_or_pays() -> None:
+def test_auto_uses_spark_if_it_is_configured_or_worthwhile() -> None:
     much = Settings().spark.auto_rows_min
 
     assert choose(settings(), "auto", much - 1) == ("local", "")
@@ -34,15 +34,13 @@ def test_auto_takes_spark_where_it_is_configured_or_pays() -> None:
     assert choose(settings(), "spark") == ("spark", "--engine spark")
 
 
-def test_auto_takes_spark_in_a_job_of_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_uses_spark_in_a_spark_submit_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
 
     assert choose(settings(), "auto") == ("spark", "started by spark-submit")
 
 
-def test_auto_does_without_what_is_not_installed_and_spark_insists(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_auto_skips_a_missing_spark_and_spark_requires_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     nowhere = settings(java_home=str(tmp_path), auto_rows_min=1)
     assert choose(nowhere, "auto", 1) == ("local", "")
     with pytest.raises(ConfigError, match=r"spark\.java_home"):
@@ -62,7 +60,7 @@ def test_little_work_is_done_in_this_process() -> None:
             assert isinstance(taken.runner.run(abs, [1, 2]), map) == here
 
 
-def test_a_missing_java_is_said_before_anything_is_done(
+def test_a_missing_java_is_reported_before_anything_is_done(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "venus.toml"
@@ -76,7 +74,7 @@ def test_a_missing_java_is_said_before_anything_is_done(
 
 
 @pytest.mark.parametrize("option", ['master = "spark://127.0.0.1:1"', 'remote = "sc://127.0.0.1:1/;token=x"'])
-def test_a_spark_that_is_not_there_is_said_at_once(
+def test_a_missing_spark_is_reported_at_once(
     option: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "venus.toml"

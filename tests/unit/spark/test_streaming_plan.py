@@ -1,4 +1,4 @@
-"""Where micro-batches end: whole cuts, limits, and one step at least."""
+"""Ends of micro-batches: whole cuts, limits, and at least one step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from venus.wire import broker_pb2, change_pb2
 
 
 def marks(*spec: tuple[int, int, bool]) -> deque[IncrementMark]:
-    """Rows, bytes, whether the cut ends."""
+    """Return marks: rows, bytes, and whether the cut ends."""
     found: deque[IncrementMark] = deque()
     end = 0
     for rows, nbytes, cut_end in spec:
@@ -39,12 +39,12 @@ def test_a_micro_batch_ends_where_a_cut_ends() -> None:
     assert end(BatchLimit(nbytes=399), whole_cuts=True) == 30
 
 
-def test_a_cut_larger_than_the_limit_is_taken_whole() -> None:
+def test_a_cut_larger_than_the_limit_is_delivered_completely() -> None:
     assert end(BatchLimit(rows=5), whole_cuts=True) == 20
     assert end(BatchLimit(nbytes=1), whole_cuts=True) == 20
 
 
-def test_half_a_cut_is_nothing_unless_it_may_be_cut() -> None:
+def test_half_a_cut_is_not_delivered_unless_it_may_be_split() -> None:
     half = marks((10, 100, False), (10, 100, False))
 
     assert end(BatchLimit(rows=5), whole_cuts=True, of=half) is None
@@ -53,7 +53,7 @@ def test_half_a_cut_is_nothing_unless_it_may_be_cut() -> None:
     assert end(BatchLimit(), whole_cuts=True, of=marks()) is None
 
 
-def test_a_limit_says_when_enough_is_known() -> None:
+def test_the_search_ends_at_the_limit() -> None:
     assert BatchLimit(rows=10).is_reached(10, 0)
     assert not BatchLimit(rows=10).is_exceeded(10, 0)
     assert not BatchLimit().is_reached(10**9, 10**12)
@@ -76,7 +76,7 @@ class _Stream:
         return broker_pb2.Increment(base_offset=n, count=1, epoch=1, body=body.SerializeToString())
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def _planner(stream: _Stream, table_id: int) -> BatchPlanner:
@@ -85,7 +85,7 @@ def _planner(stream: _Stream, table_id: int) -> BatchPlanner:
     return planner
 
 
-def test_a_micro_batch_of_many_small_cuts_is_found_in_one_pass() -> None:
+def test_the_end_of_a_micro_batch_of_many_small_cuts_is_found_in_one_pass() -> None:
     planner = _planner(_Stream(40_000), 1)
 
     began = time.thread_time()
@@ -100,7 +100,7 @@ def test_a_micro_batch_of_many_small_cuts_is_found_in_one_pass() -> None:
     assert mark.end == 39_995
 
 
-def test_changes_that_do_not_concern_the_stream_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_for_changes_of_other_tables_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming_plan, "MARKS_MAX", 1000, raising=False)
     planner = _planner(_Stream(10_000), 2)
     ends = []
@@ -113,7 +113,7 @@ def test_changes_that_do_not_concern_the_stream_are_not_kept_without_end(monkeyp
     assert len(ends) <= 11
 
 
-def test_a_cut_of_more_increments_than_are_kept_is_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_of_more_increments_than_are_kept_is_delivered_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming_plan, "MARKS_MAX", 100, raising=False)
     planner = _planner(_Stream(1000, cut=500), 1)
 

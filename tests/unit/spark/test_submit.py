@@ -1,4 +1,4 @@
-"""How a cluster gets VENUS: the command line of spark-submit, and what is said where something is missing."""
+"""How a cluster gets VENUS: the spark-submit command line, and the errors about missing parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def settings(**spark: object) -> Settings:
     return Settings.model_validate({"spark": spark})
 
 
-def test_the_command_goes_to_the_master_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_names_the_master_and_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
     pex = tmp_path / "v.pex"
     pex.touch()
@@ -44,7 +44,7 @@ def test_the_command_goes_to_the_master_with_its_package(tmp_path: Path, monkeyp
     assert (Path(found.environ["JAVA_HOME"]) / "bin" / "java").exists()
 
 
-def test_spark_home_goes_before_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_home_takes_precedence_over_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "spark-submit").touch()
@@ -55,7 +55,7 @@ def test_spark_home_goes_before_the_package(tmp_path: Path, monkeypatch: pytest.
     )
 
 
-def test_what_is_missing_is_said_with_the_way_out(tmp_path: Path) -> None:
+def test_a_missing_part_is_named_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no master") as caught:
         plan_submission(settings(), ["migrate"], APPLICATION)
     assert "--master" in caught.value.hint
@@ -75,7 +75,7 @@ def test_a_spark_home_without_spark_is_named(tmp_path: Path, monkeypatch: pytest
         plan_submission(settings(), ["status"], APPLICATION, master="local")
 
 
-def test_a_dry_run_shows_the_command_and_hands_the_configuration_on(
+def test_a_dry_run_prints_the_command_with_the_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "venus.toml"
@@ -92,7 +92,7 @@ def test_a_dry_run_shows_the_command_and_hands_the_configuration_on(
 def test_a_commands_own_configuration_is_not_overridden(
     own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The last one counts: a load would have gone to the target of the other file."""
+    """The last --config option counts: a load would have written to the target of the other file."""
     file = tmp_path / "venus.toml"
     file.write_text('[spark]\nmaster = "spark://h:7077"\n')
 

@@ -1,4 +1,4 @@
-"""What could be a value of a row does not get into a bundle."""
+"""Text that could be a value of a row is removed from a support bundle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLANTED = "Rosalind-4711"
         f"[parameters: {{'a': '{PLANTED}',",
     ],
 )
-def test_values_go(text: str) -> None:
+def test_values_are_removed(text: str) -> None:
     assert PLANTED not in scrub_text(text)
     assert PLANTED not in scrub_text(f"first line\n{text}\nlast line")
     assert PLANTED not in json.dumps(scrub_tree({"a": [{"reason": text}]}))
@@ -37,7 +37,7 @@ def test_values_go(text: str) -> None:
     )
 
 
-def test_what_tells_something_stays() -> None:
+def test_useful_text_stays() -> None:
     assert scrub_text("target eu: app.orders is HALTED (value too long (22001))").startswith("target eu: app.orders is")
     assert "SQLSTATE 22001" in scrub_text("refused (22001)")
     frame = '  File "/opt/venus/cli/app.py", line 17, in run'

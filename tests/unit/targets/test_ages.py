@@ -11,8 +11,8 @@ from venus.model import Offset
 THEN = datetime(2001, 1, 1, tzinfo=UTC)
 
 
-def test_what_was_applied_is_as_old_as_the_target_s_own_clock_says() -> None:
-    """Its machine's clock may be years off: that is no lag."""
+def test_the_age_is_measured_by_the_targets_own_clock() -> None:
+    """Its machine's clock may be years off, which is no lag."""
     position = TargetPosition(
         offset=Offset(1), epoch=1, last_sequence=1, control=0, paused=False, applied_at=THEN, heartbeat_at=THEN
     )

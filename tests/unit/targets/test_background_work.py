@@ -1,4 +1,4 @@
-"""Background work: one piece at a time; the next call raises its error."""
+"""Background work: one task at a time; the next call raises its error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def failing() -> None:
     raise LookupError("refused")
 
 
-def test_a_piece_runs_beside_the_caller_and_is_waited_for(background_work: BackgroundWork) -> None:
+def test_a_task_runs_beside_the_caller_and_is_waited_for(background_work: BackgroundWork) -> None:
     go, order = threading.Event(), list[str]()
 
     def work() -> None:
@@ -35,7 +35,7 @@ def test_a_piece_runs_beside_the_caller_and_is_waited_for(background_work: Backg
     assert order == ["caller", "work"]
 
 
-def test_the_next_piece_waits_for_the_one_before(background_work: BackgroundWork) -> None:
+def test_the_next_task_waits_for_the_previous_one(background_work: BackgroundWork) -> None:
     order = list[int]()
     for number in range(20):
         background_work.start(lambda number=number: order.append(number))  # type: ignore[misc]
@@ -43,7 +43,7 @@ def test_the_next_piece_waits_for_the_one_before(background_work: BackgroundWork
     assert order == list(range(20))
 
 
-def test_what_a_piece_raises_is_raised_once_and_nothing_begins_behind_it(background_work: BackgroundWork) -> None:
+def test_the_error_of_a_task_is_raised_once_and_no_task_begins_after_it(background_work: BackgroundWork) -> None:
     begun = list[str]()
     background_work.start(failing)
     with pytest.raises(LookupError, match="refused"):
@@ -52,7 +52,7 @@ def test_what_a_piece_raises_is_raised_once_and_nothing_begins_behind_it(backgro
     assert not begun
 
 
-def test_a_piece_may_use_what_waits_for_it(background_work: BackgroundWork) -> None:
+def test_a_task_may_use_the_object_that_waits_for_it(background_work: BackgroundWork) -> None:
     passed = list[bool]()
 
     def work() -> None:
@@ -64,7 +64,7 @@ def test_a_piece_may_use_what_waits_for_it(background_work: BackgroundWork) -> N
     assert passed == [True]
 
 
-def test_what_is_dropped_raises_nothing(background_work: BackgroundWork) -> None:
+def test_a_dropped_task_raises_nothing(background_work: BackgroundWork) -> None:
     background_work.start(failing)
     background_work.discard()
     background_work.wait()

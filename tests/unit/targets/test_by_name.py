@@ -1,4 +1,4 @@
-"""No code asks for a kind of database: kinds are chosen by the registries, and what differs is asked by capability."""
+"""No code asks for a kind of database: registries choose the kind, and capabilities describe the differences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CASES = ROOT / "venus" / "cli" / "prove" / "cases"
 
 
 def find_name_checks() -> Iterator[str]:
-    """Yield every place outside of a kind's own folder where a name of a kind is compared."""
+    """Yield every line outside of a kind's own folder that compares with the name of a kind."""
     for home in ("adapters", "venus", "spark"):
         for path in (ROOT / home).rglob("*.py"):
             if any(path.is_relative_to(own) for own in (*OWN, CASES)):
@@ -37,7 +37,7 @@ def find_name_checks() -> Iterator[str]:
 
 
 def find_foreign_names() -> Iterator[str]:
-    """Yield every place in a kind's own folder where the name of another kind stands as a value."""
+    """Yield every line in a kind's own folder with the name of another kind as a value."""
     for folder in OWN:
         own = {scheme for kinds in (DIALECTS, KINDS) for scheme, kind in kinds.items() if kind == folder.name}
         for path in folder.rglob("*.py"):
@@ -47,7 +47,7 @@ def find_foreign_names() -> Iterator[str]:
 
 
 def find_questions(capability: str) -> Iterator[Path]:
-    """Yield where a target's capability is asked."""
+    """Yield every line that asks for a capability of a target."""
     for path in (ROOT / "venus" / "cli").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         if f'"{capability}"' in text or f"capabilities.{capability}" in text:
@@ -65,14 +65,14 @@ def test_no_kind_knows_another_by_its_name() -> None:
     assert list(find_foreign_names()) == []
 
 
-def test_every_capability_of_a_target_is_asked_somewhere_and_says_what_is_missing() -> None:
+def test_every_capability_of_a_target_is_used_and_its_absence_is_reported() -> None:
     names = {f.name for f in fields(TargetCapabilities)} - {"kind"}
 
     assert set(UNSUPPORTED_TEXTS) == names
     assert [name for name in names if not list(find_questions(name))] == []
 
 
-def test_every_capability_of_a_dialect_is_asked_somewhere() -> None:
+def test_every_capability_of_a_dialect_is_used() -> None:
     names = {f.name for f in fields(DialectCapabilities)}
     callers = [path.read_text(encoding="utf-8") for path in (ROOT / "venus" / "cli").rglob("*.py")]
     callers += [
@@ -82,7 +82,7 @@ def test_every_capability_of_a_dialect_is_asked_somewhere() -> None:
     assert [name for name in names if not any(f"capabilities.{name}" in text for text in callers)] == []
 
 
-def test_what_only_some_dialects_have_stands_in_their_packages() -> None:
+def test_code_for_some_dialects_is_in_their_packages() -> None:
     found = {dialect: options_of(dialect) for dialect in set(DIALECTS.values())}
 
     assert found == {

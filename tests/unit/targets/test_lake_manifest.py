@@ -1,4 +1,4 @@
-"""A lake's manifest: it comes back as it was saved, and one of a newer version is refused in one line."""
+"""A lake's manifest is read as it was saved, and one of a newer version is refused in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table with a hundred thousand changes in quarantine: neither its next changes nor a retry walk all of them."""
+"""A table with a hundred thousand quarantined changes: neither its next changes nor a retry walk through all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _parking(
     return parking
 
 
-def test_what_waits_of_a_table_is_not_copied_for_each_section() -> None:
+def test_the_quarantine_of_a_table_is_not_copied_for_each_section() -> None:
     ids = [f"other {n}".encode() for n in range(100_000)]
     parking = _parking(dict.fromkeys(ids, 7), {}, [])
     few = _rows(1, 1)
@@ -48,7 +48,7 @@ def test_what_waits_of_a_table_is_not_copied_for_each_section() -> None:
     assert time.thread_time() - began < 0.5
 
 
-def test_a_change_waits_behind_its_key_from_the_first_one_on() -> None:
+def test_a_change_waits_behind_the_first_quarantined_one_of_its_key() -> None:
     rows = _rows(1, 4)  # offsets 1000..1003
     first, second, third, fourth = rows.record_ids.split()
 
@@ -91,7 +91,7 @@ def _quarantine_row(number: int) -> QuarantineRow:
     )
 
 
-def test_a_retry_of_thousands_goes_through_them_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_of_thousands_walks_through_them_once(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = [_quarantine_row(n) for n in range(ROWS)]
     chains: list[list[QuarantineRow]] = []
 

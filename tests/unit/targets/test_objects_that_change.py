@@ -16,7 +16,7 @@ PLACED = cast(PlacedTable, SimpleNamespace(sql="public.orders"))
 
 
 class Session:
-    """A session whose first reads meet an index that was replaced meanwhile."""
+    """A session in which an index is replaced during the first reads."""
 
     def __init__(self, failures: int, text: str) -> None:
         self.failures, self.text, self.reads = failures, text, 0
@@ -32,7 +32,7 @@ def read(session: Session) -> dict[tuple[str, str], str]:
     return read_objects(cast(TargetSession, session), PLACED)
 
 
-def test_a_read_that_meets_a_change_is_repeated() -> None:
+def test_a_read_during_a_change_is_repeated() -> None:
     session = Session(2, "cache lookup failed for attribute 1 of relation 64405")
 
     assert list(read(session)) == [("i", "orders_day")]
@@ -42,7 +42,7 @@ def test_a_read_that_meets_a_change_is_repeated() -> None:
 @pytest.mark.parametrize(
     ("text", "reads"), [("cache lookup failed for index 7", READ_ATTEMPTS_MAX), ("permission denied", 1)]
 )
-def test_an_error_that_stays_is_raised(text: str, reads: int) -> None:
+def test_a_repeated_error_is_raised(text: str, reads: int) -> None:
     session = Session(99, text)
 
     with pytest.raises(TargetError, match=text):

@@ -1,4 +1,4 @@
-"""Values that come back to an Oracle database of an application: bound by its types, or refused by name."""
+"""Values that are carried back to an application's Oracle database: bound by its types, or refused by name."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ DATE, MOMENT = reading("DATE"), reading("TIMESTAMP(3)", scale=3)
         (reading(DAYS, scale=6), "-1 days -02:03:04", "-1 02:03:04.000000"),
     ],
 )
-def test_a_value_is_bound_as_its_column_holds_it(how: OracleReading, sent: str | bytes, bound: object) -> None:
+def test_a_value_is_bound_by_the_type_of_its_column(how: OracleReading, sent: str | bytes, bound: object) -> None:
     assert bind(how).convert(sent) == bound
 
 
@@ -76,7 +76,7 @@ def test_a_value_is_bound_as_its_column_holds_it(how: OracleReading, sent: str |
         (reading(DAYS, scale=6), "30:00:00"),
     ],
 )
-def test_a_value_that_the_column_cannot_hold_is_refused(how: OracleReading, sent: str | bytes) -> None:
+def test_a_value_that_does_not_fit_the_column_is_refused(how: OracleReading, sent: str | bytes) -> None:
     with pytest.raises(UnfitValue):
         bind(how).convert(sent)
 
@@ -92,20 +92,20 @@ def test_a_value_that_the_column_cannot_hold_is_refused(how: OracleReading, sent
         (reading("VARCHAR2", "text:cp1252", length=3), "another character set"),
     ],
 )
-def test_a_type_that_loses_what_was_there_is_refused_by_name(how: OracleReading, why: str) -> None:
+def test_a_narrower_type_is_refused_by_name(how: OracleReading, why: str) -> None:
     assert why in find_loss(how)
     with pytest.raises(UnfitValue):
         bind(how)
 
 
-def test_own_tables_have_the_types_of_the_application() -> None:
+def test_own_tables_use_the_types_of_the_application() -> None:
     assert declare(reading("VARCHAR2", length=3, in_bytes=True).declared) == "VARCHAR2(3 BYTE)"
     assert declare(reading("NVARCHAR2", length=3).declared) == "NVARCHAR2(3)"
     assert declare(NUMBER.declared) == "NUMBER(5,2)"
     assert declare(MOMENT.declared) == "TIMESTAMP(3)"
 
 
-def test_a_number_is_compared_without_zeros_at_its_end() -> None:
+def test_a_number_is_compared_without_trailing_zeros() -> None:
     free = reading("NUMBER")
     assert compared_value(free, "1.50") == compared_value(free, "1.5")
     assert compared_value(free, "100") == "100"
@@ -117,7 +117,7 @@ def limits(how: OracleReading, charset: str = "AL32UTF8", *, nullable: bool = Tr
     return limit_column(column, how, CharacterSets(database=charset))
 
 
-def test_limits_are_those_of_the_application_s_columns() -> None:
+def test_limits_are_those_of_the_applications_columns() -> None:
     assert limits(NUMBER).highest == Decimal("999.99")
     assert limits(reading("NUMBER", precision=9, scale=0)).highest == Decimal(999_999_999)  # an integer holds more
     assert limits(DATE).latest.startswith("9999")

@@ -39,7 +39,7 @@ def target_column(name: str, declared: str, **more: bool) -> OracleTargetColumn:
     return OracleTargetColumn(name=name, declared=declared, not_null=more.get("not_null", False))
 
 
-def test_plain_names_need_no_quotes_and_others_are_kept() -> None:
+def test_plain_names_are_unquoted_and_others_are_kept() -> None:
     schema = table(1, "orders", column(1, "id", INT), column(2, "mixedCase"))
     assert [place_table(schema, "APP", n).sql for n in ("auto", "keep", "lower")] == [
         '"ORDERS"',
@@ -61,7 +61,7 @@ def test_impossible_names_are_refused() -> None:
 
 
 def test_own_tables_have_the_defaults_of_the_columns() -> None:
-    """Rows of the full data that are older than a column get its default there."""
+    """Older rows of the full data get a column's default there."""
     schema = table(1, "items", column(1, "id", INT), column(2, "n", INT, default_sql="7"), column(3, "label"))
     placed = place_table(schema, "APP", "auto")
     assert side_definitions(placed, ("id", "n", "label")) == (
@@ -69,8 +69,8 @@ def test_own_tables_have_the_defaults_of_the_columns() -> None:
     )
 
 
-def test_a_temporary_table_belongs_to_the_columns_that_it_has() -> None:
-    """It stays in the schema, where another rule for columns of the same version finds it."""
+def test_a_temporary_table_is_named_after_its_columns() -> None:
+    """It stays in the schema, where another column rule for the same version would find it."""
     schema = items()
     fewer = replace(schema, columns=schema.columns[:2])
     stages = {row_sql(place_table(s, "APP", "auto"), g).stage for s in (schema, fewer) for g in ("main/o", "main/p")}
@@ -90,7 +90,7 @@ def test_foreign_keys_are_disabled() -> None:
     assert text.endswith('REFERENCES "PARENTS" ("ID") DISABLE')
 
 
-def test_a_step_runs_what_is_missing_and_nothing_twice() -> None:
+def test_a_step_executes_missing_statements_and_none_twice() -> None:
     first = items()
     second = replace(first, version=2, columns=(*first.columns, column(4, "extra", TEXT)))
     assert step(first, second).statements == ('ALTER TABLE "ITEMS" ADD ("EXTRA" CLOB)',)
@@ -110,7 +110,7 @@ def test_types_are_widened_and_never_narrowed() -> None:
     assert not can_widen("TIMESTAMP(6)", "TIMESTAMP(6) WITH TIME ZONE")
 
 
-def test_a_renamed_column_and_one_that_may_be_null_now() -> None:
+def test_a_renamed_and_a_now_nullable_column_are_followed() -> None:
     first = table(1, "items", column(1, "id", INT), column(2, "label", nullable=False))
     renamed = replace(first, columns=(first.columns[0], column(2, "title")))
     assert step(first, renamed, LABEL=target_column("LABEL", "CLOB", not_null=True)).statements == (
@@ -119,7 +119,7 @@ def test_a_renamed_column_and_one_that_may_be_null_now() -> None:
     )
 
 
-def test_a_dropped_column_stays_and_may_be_null() -> None:
+def test_a_dropped_column_stays_and_becomes_nullable() -> None:
     first = table(1, "items", column(1, "id", INT), column(2, "label", nullable=False), column(3, "n", INT))
     fewer = replace(first, columns=first.columns[:1])
     found = step(first, fewer, LABEL=target_column("LABEL", "CLOB", not_null=True))
@@ -145,7 +145,7 @@ def test_an_existing_table_is_compared() -> None:
     ]
 
 
-def test_types_are_spelled_as_the_dictionary_has_them() -> None:
+def test_types_have_the_dictionarys_spelling() -> None:
     assert format_type("NUMBER", 22, 0, None, None, None) == "NUMBER"
     assert format_type("NUMBER", 22, 0, None, 10, 2) == "NUMBER(10,2)"
     assert format_type("VARCHAR2", 80, 20, "C", None, None) == "VARCHAR2(20 CHAR)"

@@ -1,4 +1,4 @@
-"""Names of tables that come back to an Oracle: those that its registry has recorded, if the rule leads to them."""
+"""Names of tables that are carried back to an Oracle: the recorded ones, if the naming rule leads to them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def find(rule: PostgresNames, namespace: str, name: str, *columns: str) -> OwnNa
         (PostgresNames(schema_of_all="shop"), "shop", "customer", ("id", "Nick", "nAME")),
     ],
 )
-def test_recorded_names_are_found_again(
+def test_recorded_names_are_used_again(
     rule: PostgresNames, namespace: str, name: str, columns: tuple[str, ...]
 ) -> None:
     found = find(rule, namespace, name, *columns)
     assert (found.table, tuple(found.columns.values()), found.lost) == ("CUSTOMER", ("ID", "Nick", "nAME"), ())
 
 
-def test_a_new_column_gets_the_name_that_leads_to_it() -> None:
+def test_a_new_column_gets_a_name_that_the_rule_reverses() -> None:
     found = find(AUTO, "app", "customer", "id", "Nick", "nAME", "weight", "Mixed")
     assert (found.columns["weight"], found.columns["Mixed"], found.lost) == ("WEIGHT", "Mixed", ())
 
@@ -59,13 +59,13 @@ def test_a_new_column_gets_the_name_that_leads_to_it() -> None:
         (("app", "CLIENT", "id", "Nick", "nAME"), (("app.CLIENT", "app.client"),)),
     ],
 )
-def test_a_name_to_which_the_rule_does_not_lead_is_lost(
+def test_a_name_that_the_rule_cannot_reverse_is_lost(
     changed: tuple[str, ...], lost: tuple[tuple[str, str], ...]
 ) -> None:
     assert find(AUTO, *changed).lost == lost
 
 
-def test_a_renamed_column_is_another_one_than_was_recorded() -> None:
+def test_a_renamed_column_is_not_the_recorded_one() -> None:
     assert find(AUTO, "app", "customer", "id", "nick_name", "nAME").columns["nick_name"] == "NICK_NAME"
 
 
@@ -75,7 +75,7 @@ def test_a_version_of_this_database_keeps_its_names() -> None:
     assert (found.table, found.columns) == ("CUSTOMER", {"ID": "ID", "NICK": "Nick", "nAME": "nAME"})
 
 
-def test_two_sequences_of_one_name_are_refused() -> None:
+def test_two_sequences_with_one_name_are_refused() -> None:
     placed = PlacedTable(schema=CAPTURED, namespace="app", name="customer")
     one, other = (Numbering(namespace="APP", name=name, next_value=1) for name in ("SEQ", "seq"))
     assert list(name_free_sequences([one], placed)) == ['"app"."seq"']
@@ -83,7 +83,7 @@ def test_two_sequences_of_one_name_are_refused() -> None:
         name_free_sequences([one, other], placed)
 
 
-def test_keys_are_the_same_by_their_numbers_in_another_database() -> None:
+def test_keys_are_compared_by_the_column_numbers_of_another_database() -> None:
     there = describe("postgresql", "app", "customer", "id", "Nick", "nAME")
     assert CAPTURED.has_same_key(there)
     assert not CAPTURED.has_same_key(replace(there, key=("Nick",)))

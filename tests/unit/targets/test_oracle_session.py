@@ -1,4 +1,4 @@
-"""The session of an Oracle target on a double of the driver: what is sent, what is bound, when it commits."""
+"""The session of an Oracle target on a double of the driver: its statements, its binds, and its commits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_transaction_commits_once_and_at_its_end(session: OracleTargetSession,
     assert [text for text, _ in module.said][4:] == ["DELETE FROM A", "COMMIT"]
 
 
-def test_an_upsert_inserts_only_if_its_update_has_found_no_row(session: OracleTargetSession, module: Module) -> None:
+def test_an_upsert_inserts_only_if_its_update_found_no_row(session: OracleTargetSession, module: Module) -> None:
     values = {"group": "main/o", "table_id": 1, "purpose": "resync", "offset": 5, "business": "main"}
     for rows, words in ((1, ["UPDATE"]), (0, ["UPDATE", "INSERT"])):
         module.said.clear()
@@ -55,7 +55,7 @@ def test_an_upsert_inserts_only_if_its_update_has_found_no_row(session: OracleTa
         session.rollback()
 
 
-def test_only_the_values_of_a_statement_are_bound_and_what_is_empty_is_none(
+def test_only_the_values_of_a_statement_are_bound_and_an_empty_one_is_none(
     session: OracleTargetSession, module: Module
 ) -> None:
     values = {"group": "main/o", "table_id": 1, "state": "ACTIVE", "held_from": None, "reason": "", "business": "main"}
@@ -69,13 +69,15 @@ def test_only_the_values_of_a_statement_are_bound_and_what_is_empty_is_none(
     }
 
 
-def test_values_of_a_text_are_bound_when_it_runs(session: OracleTargetSession, module: Module) -> None:
+def test_values_inside_a_statement_text_are_bound(session: OracleTargetSession, module: Module) -> None:
     text = session.literal("UPDATE A SET B = :p_b, C = :p_c, D = ':p_d' WHERE E = :p_b", {"b": "it's", "c": 7})
     session.run(f"BEGIN; {text}; COMMIT")
     assert module.said[0] == ("UPDATE A SET B = :v1, C = 7, D = ':p_d' WHERE E = :v2", {"v1": "it's", "v2": "it's"})
 
 
-def test_a_table_that_is_there_or_gone_is_what_was_asked_for(session: OracleTargetSession, module: Module) -> None:
+def test_an_existing_or_missing_table_is_no_error_where_that_was_requested(
+    session: OracleTargetSession, module: Module
+) -> None:
     module.answers["CREATE TABLE A"] = [Answer(error=error("ORA-00955"))]
     module.answers["DROP TABLE A"] = [Answer(error=error("ORA-00942"))]
     session.run("CREATE TABLE IF NOT EXISTS A (B NUMBER(1))")
@@ -89,7 +91,7 @@ def test_a_table_that_is_there_or_gone_is_what_was_asked_for(session: OracleTarg
         session.run("DROP TABLE IF EXISTS A PURGE")
 
 
-def test_errors_are_sorted_by_the_reaction_to_them(session: OracleTargetSession, module: Module) -> None:
+def test_errors_are_classified_by_the_reaction(session: OracleTargetSession, module: Module) -> None:
     refused = ("ORA-00001", "ORA-01400", "ORA-01438", "ORA-01861", "ORA-02290", "ORA-12899", "ORA-20007")
     for code in refused:
         module.answers["DELETE"] = [Answer(error=error(code, 'value too large for column "A" (actual: 9, maximum: 5)'))]
@@ -123,7 +125,7 @@ def test_a_locked_row_keeps_a_second_process_away(session: OracleTargetSession, 
     assert session.try_lock(insert, select, {"group": "main/o"})
 
 
-def test_the_end_of_the_connection_that_locks_is_noticed(
+def test_the_end_of_the_locking_connection_is_noticed(
     session: OracleTargetSession, module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     insert, select = statement("own", "make_lock"), statement("own", "try_lock")
@@ -137,7 +139,7 @@ def test_the_end_of_the_connection_that_locks_is_noticed(
     assert session.is_closed
 
 
-def test_a_refused_password_is_not_tried_again_at_once(module: Module) -> None:
+def test_a_refused_password_is_not_retried_at_once(module: Module) -> None:
     """Ten refusals lock the account."""
     module.answers["connect"] = [Answer(error=error("ORA-01017", "invalid username/password")) for _ in range(2)]
     for _ in range(20):
@@ -149,13 +151,13 @@ def test_a_refused_password_is_not_tried_again_at_once(module: Module) -> None:
     OracleTargetSession("oracle://u:right@other/x", application="apply main/o", target="o").close()
 
 
-def test_no_bind_decides_the_type_of_a_coalesce() -> None:
-    """A bind that is NULL is a VARCHAR2 for the driver, and COALESCE takes one type only."""
+def test_no_bind_determines_the_type_of_a_coalesce() -> None:
+    """A NULL bind is a VARCHAR2 for the driver, and COALESCE needs arguments of one type."""
     texts = [statement("own", block) for block in statement.blocks("own")]
     assert [text for text in texts if re.search(r"(?i)coalesce\(:p_(?!n\d)", text)] == []
 
 
-def test_who_blocks_is_named_where_it_may_be_read(session: OracleTargetSession, module: Module) -> None:
+def test_a_blocking_session_is_named_if_visible(session: OracleTargetSession, module: Module) -> None:
     target = OracleTargetDatabase(settings_for("h:1", {"o": "oracle://app@h/x"}), "o")
     blocker = ["ITEMS", "17", "JOE", "laptop", "INACTIVE", "2026-11-25 15:00:00"]
     module.answers["SELECT O.OBJECT_NAME"] = [Answer(types=[VARCHAR] * 6, rows=[blocker])]
@@ -178,7 +180,7 @@ def test_a_temporary_table_is_created_outside_of_the_transaction(session: Oracle
     assert [text for text, _ in module.said][-2].startswith(f"CREATE GLOBAL TEMPORARY TABLE {sql.stage} (")
 
 
-def test_lobs_are_bound_behind_all_other_values(session: OracleTargetSession, module: Module) -> None:
+def test_lobs_are_bound_after_all_other_values(session: OracleTargetSession, module: Module) -> None:
     """No long value may follow one of a LOB (ORA-24816)."""
     short = LogicalType(kind=Kind.TEXT, length=9)
     schema = table(1, "items", column(1, "id", INT), column(2, "label"), column(3, "short", short))
@@ -188,8 +190,8 @@ def test_lobs_are_bound_behind_all_other_values(session: OracleTargetSession, mo
     assert module.sizes == (NUMBER, None, LONG), "the driver chooses what a text of a VARCHAR2 is"
 
 
-def test_what_is_empty_in_own_tables_comes_back_empty(session: OracleTargetSession, module: Module) -> None:
-    """An Oracle stores NULL; only a former predicate may be empty or none, and has a sign in front."""
+def test_an_empty_text_in_own_tables_is_read_as_empty(session: OracleTargetSession, module: Module) -> None:
+    """An Oracle stores NULL; only a former predicate may be empty or missing, and has a prefix."""
     target = OracleTargetDatabase(settings_for("h:1", {"o": "oracle://app@h/x"}), "o")
     row = [1, 1, None, "ITEMS", "shop.items", "ACTIVE", None, None, 0, 0, 0, 0, 0, 1, None]
     former = [None, "=", "=amount < 1"]

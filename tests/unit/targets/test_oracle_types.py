@@ -35,12 +35,12 @@ def decimal(precision: int = 0, scale: int = 0) -> LogicalType:
         (LogicalType(kind=Kind.TIMESTAMPTZ, precision=3), "TIMESTAMP(3) WITH TIME ZONE"),
     ],
 )
-def test_every_kind_has_a_type_that_11_2_knows(kind: LogicalType, declared: str) -> None:
+def test_every_kind_has_a_type_of_11_2(kind: LogicalType, declared: str) -> None:
     assert declared_type(kind) == declared
     assert set(RULES) == set(Kind)
 
 
-def test_values_without_a_limit_share_the_room_of_their_index() -> None:
+def test_unlimited_values_of_a_key_share_the_size_of_their_index() -> None:
     columns = (column(1, "id", INT), column(2, "a"), column(3, "b"), column(4, "c"))
     indexes = (Index(name="both", columns=("a", "b"), unique=True),)
     found = declared_columns(table(1, "items", *columns, indexes=indexes))
@@ -96,7 +96,7 @@ def test_a_value_that_oracle_would_change_is_refused(kind: LogicalType, text: st
         convert(kind, text)
 
 
-def test_a_key_is_never_empty_and_ends_at_its_bytes() -> None:
+def test_a_key_is_never_empty_and_limited_in_bytes() -> None:
     with pytest.raises(UnfitValue, match="longer than 3 bytes"):
         convert(TEXT, "\u00e4\u00e4", "VARCHAR2(3 BYTE)")
     with pytest.raises(UnfitValue, match="NULL for an empty RAW"):

@@ -1,4 +1,4 @@
-"""What changes on top of a state amount to: the last one of each key, markers, and only what the state has not."""
+"""The net effect of changes on a state: the last one of each key, markers, and only changes newer than the state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHAPE = ArrowShape.of(SCHEMA)
 
 
 def changes(*rows: tuple[int, int | None, str | None, bool, int | None]) -> pa.Table:
-    """Offset (the sequence is ten more), key, value, deleted, gone before."""
+    """Build changes given as offset (the sequence is ten more), key, value, deleted, gone before."""
     columns = list(zip(*rows, strict=True))
     own = [columns[0], [o + 10 for o in columns[0]], columns[3], columns[4], [None] * len(rows)]
     schema = pa.schema([*CHANGE_FIELDS, *SHAPE.fields])
@@ -43,7 +43,7 @@ def changes(*rows: tuple[int, int | None, str | None, bool, int | None]) -> pa.T
 def net_changes(
     base_offset: int, *rows: tuple[int, int | None, str | None, bool, int | None]
 ) -> tuple[LakeNetChanges, pa.Table]:
-    """Return what changes amount to, and the rows that they leave; they lie in two files."""
+    """Return the net changes and the resulting rows; the changes are in two files."""
     all_ = changes(*rows)
     found = compute_net_changes(
         all_.select([*SCHEMA.key, *(f.name for f in CHANGE_FIELDS)]), SCHEMA.key, base_offset=base_offset
@@ -58,7 +58,7 @@ def state(*rows: tuple[int, str, int]) -> pa.Table:
     return pa.table([pa.array(v, f.type) for v, f in zip(columns, schema, strict=True)], schema=schema)
 
 
-def test_the_last_change_of_a_key_counts_and_other_rows_are_left_alone() -> None:
+def test_the_last_change_of_a_key_counts_and_other_rows_are_unchanged() -> None:
     found, live = net_changes(0, (0, 1, "a", False, None), (1, 2, "b", False, None), (2, 1, None, True, None))
 
     assert live.to_pylist() == [{"id": 2, "v": "b", "_sequence": 11}]
@@ -66,14 +66,14 @@ def test_the_last_change_of_a_key_counts_and_other_rows_are_left_alone() -> None
     assert kept["id"].to_pylist() == [3]
 
 
-def test_what_the_state_contains_does_not_count() -> None:
+def test_changes_within_the_state_do_not_count() -> None:
     found, live = net_changes(5, (4, 1, "older than the state", False, None), (5, 2, "b", False, None))
 
     assert live["id"].to_pylist() == [2]
     assert untouched_rows(state((1, "newer", 30)), found).num_rows == 1
 
 
-def test_a_marker_removes_what_is_older_wherever_it_lies() -> None:
+def test_a_marker_removes_older_rows_in_every_file() -> None:
     found, live = net_changes(0, (0, 1, "a", False, None), (1, None, None, True, 11), (2, 3, "c", False, None))
 
     assert live["id"].to_pylist() == [3]
@@ -92,11 +92,11 @@ def test_a_marker_removes_what_is_older_wherever_it_lies() -> None:
         ((column(1, "id", LogicalType(kind=Kind.DECIMAL, precision=18)), column(2, "v")), ("id",), False),
     ],
 )
-def test_a_state_follows_its_table_as_far_as_nothing_is_lost(columns: tuple, key: tuple, expected: bool) -> None:  # type: ignore[type-arg]
+def test_a_state_follows_its_table_while_nothing_is_lost(columns: tuple, key: tuple, expected: bool) -> None:  # type: ignore[type-arg]
     assert can_convert(SHAPE, ArrowShape.of(replace(SCHEMA, version=2, columns=columns, key=key))) is expected
 
 
-def test_states_are_made_again_in_turn_and_not_all_the_time() -> None:
+def test_states_are_rebuilt_in_turn_and_not_all_the_time() -> None:
     refreshes = RefreshSchedule(60.0)
 
     assert refreshes.due_table({1: 5, 2: 0}, 0.0) is None
@@ -108,7 +108,7 @@ def test_states_are_made_again_in_turn_and_not_all_the_time() -> None:
     assert refreshes.due_table({1: 0, 2: WAITING_MAX + 1}, 131.0) == 2
 
 
-def test_names_that_a_path_would_take_amiss() -> None:
+def test_names_with_special_characters_become_valid_paths() -> None:
     assert folder_name("shop", "items") == "shop.items"
     assert folder_name("a.b", "c/d") == "a%2Eb.c%2Fd"
     assert root_folder("parquet:///srv/my%20lake").as_posix() == "/srv/my lake"
@@ -140,7 +140,7 @@ def test_a_key_of_several_columns_changed_many_times() -> None:
     assert sorted((row["word"], str(row["number"])) for row in found.keys.to_pylist()) == sorted(last)
 
 
-def test_of_a_file_so_much_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_part_of_a_file_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "some.parquet"
     pq.write_table(pa.table({"n": range(100), "t": ["x" * 1000] * 100}), path, row_group_size=10, use_dictionary=False)
     for rows, nbytes, most in ((30, 1 << 20, 30), (1000, 25_000, 20), (5, 1 << 20, 10)):

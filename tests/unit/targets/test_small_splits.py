@@ -46,11 +46,11 @@ def test_each_split_is_in_one_group_in_order_and_no_group_is_too_large(estimates
     assert all(len(group) <= GROUP_SPLITS and (len(group) == 1 or rows_of(group) <= GROUP_ROWS) for group in groups)
 
 
-def test_empty_tables_share_connections_also_where_they_come_first() -> None:
+def test_empty_tables_share_connections_even_if_they_come_first() -> None:
     assert [len(group) for group in group_small_splits(tasks(*[0] * 40, 5))] == [GROUP_SPLITS, 41 - GROUP_SPLITS]
 
 
-def test_a_process_that_loads_splits_imports_no_configuration() -> None:
-    """Each of them is started afresh, and what it imports is a part of every load."""
+def test_a_process_that_loads_splits_does_not_import_the_configuration() -> None:
+    """Each process is started for a load, so its imports are part of every load."""
     text = "import sys, venus.adapters.targets.relational.load_task as t; print('venus.config' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", text], capture_output=True, check=True).stdout.split() == [b"False"]

@@ -1,4 +1,4 @@
-"""The file of a SQLite target: what is refused before it is opened, its locks, and the statements of a session."""
+"""The file of a SQLite target: paths refused before it is opened, its locks, and the statements of a session."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def damage_file(file: Path) -> None:
         (make_source, "is a source of VENUS: name another file"),
     ],
 )
-def test_a_path_that_cannot_be_a_target_is_refused_with_the_way_out(
+def test_a_path_that_cannot_be_a_target_is_refused_with_the_remedy(
     make: Callable[[Path], object], says: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "copy.db"
@@ -91,7 +91,7 @@ def test_a_path_that_cannot_be_a_target_is_refused_with_the_way_out(
     assert (file.read_bytes() if file.is_file() else b"") == before
 
 
-def test_a_missing_directory_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
+def test_a_missing_directory_is_named_with_the_command_that_creates_it(tmp_path: Path) -> None:
     (finding,) = open_database(tmp_path / "none" / "copy.db").check([items()])
 
     assert finding.message == f"url in [targets.s]: there is no directory {tmp_path}/none"
@@ -100,7 +100,7 @@ def test_a_missing_directory_is_named_with_the_command_that_makes_it(tmp_path: P
 
 
 @pytest.mark.parametrize("what", ["file", "directory"])
-def test_what_cannot_be_written_is_refused(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_path_is_refused(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "copy.db"
     file.touch()
     unwritable = file if what == "file" else tmp_path
@@ -121,7 +121,7 @@ def test_a_url_without_a_file_is_refused(url: str) -> None:
         target.connect()
 
 
-def test_looking_at_a_target_makes_no_file(tmp_path: Path) -> None:
+def test_viewing_a_target_creates_no_file(tmp_path: Path) -> None:
     target = open_target(settings_for("127.0.0.1:1", {"s": f"sqlite:///{tmp_path}/copy.db"}), "s")
 
     target.check([items()])
@@ -167,7 +167,7 @@ with open(sys.argv[1], "r+b") as file:
 """
 
 
-def test_a_second_session_leaves_the_locks_of_the_first(tmp_path: Path) -> None:
+def test_a_second_session_keeps_the_locks_of_the_first(tmp_path: Path) -> None:
     """Another process that got SQLite's exclusive lock would remove the log that the first session still writes."""
     opened, _ = open_sessions(tmp_path / "copy.db")
     opened.run("CREATE TABLE t (a INTEGER) STRICT")
@@ -179,7 +179,7 @@ def test_a_second_session_leaves_the_locks_of_the_first(tmp_path: Path) -> None:
     assert "BlockingIOError" in refused.stderr or "PermissionError" in refused.stderr
 
 
-def test_a_lock_that_cannot_be_written_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     opened, _ = open_sessions(tmp_path / "copy.db")
     opened._lock._path.symlink_to("elsewhere")
 
@@ -233,7 +233,9 @@ def test_a_wait_for_another_writer_is_reported_with_its_process(
     assert reports[-1] == ""
 
 
-def test_a_writer_that_stays_is_named_after_a_limited_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_keeps_its_lock_is_named_after_a_limited_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sessions, "LOCK_WAIT_S", 0.05)
     opened, other = open_sessions(tmp_path / "copy.db")
     other.execute("BEGIN IMMEDIATE")
@@ -246,7 +248,7 @@ def test_a_writer_that_stays_is_named_after_a_limited_wait(tmp_path: Path, monke
     opened.run("BEGIN; COMMIT")
 
 
-def test_status_names_a_writer_that_is_not_venus(tmp_path: Path) -> None:
+def test_status_names_a_writer_other_than_venus(tmp_path: Path) -> None:
     database = open_database(tmp_path / "copy.db")
     opened, other = open_sessions(tmp_path / "copy.db")
     other.execute("BEGIN IMMEDIATE")
@@ -277,7 +279,7 @@ def test_the_holder_of_the_write_lock_is_read_from_the_kernel(line: str, process
     assert parse_writer(line, "77") == process
 
 
-def test_a_file_that_was_replaced_takes_no_rows(tmp_path: Path) -> None:
+def test_a_file_that_was_replaced_gets_no_rows(tmp_path: Path) -> None:
     opened, _ = open_sessions(tmp_path / "copy.db")
     (tmp_path / "copy.db").rename(tmp_path / "moved.db")
 
@@ -301,7 +303,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
 # -- statements --------------------------------------------------------------------------------------------------------
 
 
-def test_statements_are_split_where_they_end() -> None:
+def test_statements_are_split_at_their_ends() -> None:
     text = "BEGIN; INSERT INTO t VALUES ('a;b', x'3b'); SELECT 1"
 
     assert list(split_statements(text)) == ["BEGIN;", "INSERT INTO t VALUES ('a;b', x'3b');", "SELECT 1;"]
@@ -309,7 +311,7 @@ def test_statements_are_split_where_they_end() -> None:
     assert list(split_statements("SELECT 1;; ")) == ["SELECT 1;"]
 
 
-def test_values_become_literals_that_mean_the_same(tmp_path: Path) -> None:
+def test_values_become_literals_with_the_same_meaning(tmp_path: Path) -> None:
     opened, _ = open_sessions(tmp_path / "copy.db")
     values = {"a": "it's; :b", "b": b"\0\xff", "c": "nul\0inside", "d": None, "e": True, "f": -7}
 

@@ -1,4 +1,4 @@
-"""A SQLite file that was the application's: its record, the rejection of writes, and rows that come back."""
+"""A SQLite file that was the application's: its record, the rejection of writes, and rows that are carried back."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_changes_of_venus_pass_and_are_not_captured(old: OldFile) -> None:
         old.run("UPDATE t SET v = 'late'")
 
 
-def test_the_capture_of_another_process_ends_with_the_seal(old: OldFile) -> None:
+def test_the_seal_ends_the_capture_of_another_process(old: OldFile) -> None:
     schemas = list(old.schemas.values())
     with closing(SqliteSource(old.path)) as late:
         old.side.reject_writes(record(SideState.CLOSED), schemas)
@@ -149,7 +149,7 @@ def test_the_capture_of_another_process_ends_with_the_seal(old: OldFile) -> None
         assert late.registry.raise_epoch(Epoch(4)).epoch == 4
 
 
-def test_a_change_that_waits_refuses_the_seal(old: OldFile) -> None:
+def test_a_waiting_change_refuses_the_seal(old: OldFile) -> None:
     old.run("UPDATE t SET v = 'waits' WHERE id = 1")
     with pytest.raises(Refused, match="changes of main\\.t wait"):
         old.side.seal(record(SideState.STOPPED, 7), 3, list(old.schemas.values()))
@@ -182,7 +182,7 @@ def test_a_handover_captures_from_the_next_write_on(old: OldFile) -> None:
         assert all(t.state == "ACTIVE" for t in source.registry.read_registered_tables())
 
 
-def test_keys_that_are_equal_in_a_collation_are_different_rows(old: OldFile) -> None:
+def test_keys_that_are_equal_under_a_collation_are_different_rows(old: OldFile) -> None:
     old.follow()
     old.apply("label", ("b", "5"))
     assert old.run("SELECT * FROM label ORDER BY name") == [("A", 1), ("b", 5)]
@@ -191,7 +191,7 @@ def test_keys_that_are_equal_in_a_collation_are_different_rows(old: OldFile) -> 
     assert old.run("SELECT * FROM label ORDER BY name") == [("A", 1), ("b", 5)]
 
 
-def test_a_value_that_the_file_would_change_is_refused(tmp_path: Path) -> None:
+def test_a_value_that_the_file_would_alter_is_refused(tmp_path: Path) -> None:
     table = "CREATE TABLE t (id INTEGER PRIMARY KEY, v STRING, n DECIMAL(30,10), b BOOLEAN)"
     old = OldFile(tmp_path, f"{table}; INSERT INTO t VALUES (1, 'text', 1, 1)")
     with closing(old.side):
@@ -222,7 +222,7 @@ def test_obstacles_are_named_with_their_remedy(tmp_path: Path) -> None:
     assert "u.ok" not in said
 
 
-def test_a_missing_file_is_no_empty_database(old: OldFile) -> None:
+def test_a_missing_file_is_not_taken_as_an_empty_database(old: OldFile) -> None:
     settings, name = old.side._settings, old.side.name
     old.side.close()
     for file in old.path.parent.glob("old.db*"):

@@ -1,4 +1,4 @@
-"""Values come back to a SQLite file in the spelling of their column."""
+"""Values that are carried back to a SQLite file have the spelling of their column."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from venus.adapters.targets.sqlite.spelling import find_spelling, list_spellings
 from venus.model import Column, Kind
 
 ID = "00000000-0000-0000-0000-00000000000a"
-#: A declared type, the values of a column, a canonical text, and how it has to be spelled there.
+#: A declared type, the values of a column, a canonical text, and its expected spelling there.
 COLUMNS: list[tuple[str, list[Any], str, Any]] = [
     (
         "DATETIME",
@@ -48,7 +48,7 @@ def test_a_column_keeps_its_spelling(declared: str, stored: list[Any], text: str
     assert rule.canonical_text(spelled) == text
 
 
-def test_a_column_of_several_spellings_is_named() -> None:
+def test_a_column_with_several_spellings_is_named() -> None:
     values = [("2026-01-01T10:00:00", "2026-01-01 10:00:00"), ("2026-01-02 10:00:00", "2026-01-02 10:00:00")]
     found = find_spelling(list_spellings(Kind.TIMESTAMP, "DATETIME"), values)
     assert found.other == ("2026-01-02 10:00:00", "2026-01-02T10:00:00")

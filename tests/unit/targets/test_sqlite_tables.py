@@ -30,7 +30,7 @@ def kind_of(kind: Kind, **more: Any) -> LogicalType:
 
 
 MONEY = kind_of(Kind.DECIMAL, precision=10, scale=2)
-#: By type: the values that must arrive, and those that must be refused.
+#: For each type: values that must arrive, and values that must be refused.
 VALUES: dict[str, tuple[LogicalType, tuple[Value, ...], tuple[str, ...]]] = {
     "small": (kind_of(Kind.INT, length=2), ("-32768", "32767"), ()),
     "big": (INT, ("-9223372036854775808", "9223372036854775807"), ("9223372036854775808",)),
@@ -68,7 +68,7 @@ VALUES: dict[str, tuple[LogicalType, tuple[Value, ...], tuple[str, ...]]] = {
 
 
 class Target:
-    """A file with tables of VENUS's."""
+    """A file with tables created by VENUS."""
 
     def __init__(self, folder: Path) -> None:
         settings = settings_for("127.0.0.1:1", {"s": f"sqlite:///{folder}/copy.db"})
@@ -120,7 +120,7 @@ def test_every_value_arrives_exactly_or_is_refused(name: str, target: Target) ->
     assert target.read(schema) == rows
 
 
-def test_every_kind_has_a_rule_and_a_value_here() -> None:
+def test_every_kind_has_a_rule_and_a_value_in_this_test() -> None:
     assert set(RULES) == set(Kind) == {kind.kind for kind, _, _ in VALUES.values()}
 
 
@@ -264,13 +264,13 @@ def test_a_table_has_its_keys_defaults_and_indexes(target: Target) -> None:
     ]
     with pytest.raises(Refusal, match="UNIQUE constraint failed") as refusal:
         target.session.run("INSERT INTO lines (item, part, price) VALUES (1, 'a', '2.00')")
-    with pytest.raises(Refusal, match="cannot store TEXT value in INTEGER column"):  # nor can another program
+    with pytest.raises(Refusal, match="cannot store TEXT value in INTEGER column"):  # another program cannot either
         target.session.run("INSERT INTO lines (item, part, price) VALUES ('x', 'b', '3.00')")
     assert (refusal.value.table, refusal.value.sqlstate) == (("main", "lines"), "SQLITE_CONSTRAINT_PRIMARYKEY")
 
 
 def evolve(target: Target, old: TableSchema, new: TableSchema) -> str:
-    """Bring a table to another version; return why that is refused."""
+    """Change a table to another version; return the reason if that is refused."""
     before, after = target.database.place(old), target.database.place(new)
     present = {c.name.lower(): c for c in read_columns(target.session, before)}
     step = plan_step(before, after, present, "s")
@@ -283,7 +283,7 @@ def version(schema: TableSchema, *columns: Column, **more: Any) -> TableSchema:
     return replace(schema, version=schema.version + 1, columns=columns, **more)
 
 
-def test_columns_come_go_and_exchange_their_names(target: Target) -> None:
+def test_columns_are_added_dropped_and_exchange_their_names(target: Target) -> None:
     old = table(1, "t", column(1, "id", INT), column(2, "a"), column(3, "b", INT), column(4, "c", nullable=False))
     new = version(
         old, column(1, "id", INT), column(2, "b"), column(3, "a", INT), column(5, "n", MONEY, default_sql="7")
@@ -302,7 +302,7 @@ def test_columns_come_go_and_exchange_their_names(target: Target) -> None:
     ]
 
 
-def test_a_grown_scale_pads_every_value(target: Target) -> None:
+def test_a_larger_scale_pads_every_value(target: Target) -> None:
     old = schema_of(kind_of(Kind.DECIMAL, precision=5, scale=0))
     new = replace(schema_of(kind_of(Kind.DECIMAL, precision=8, scale=3)), version=2)
     target.create(old)

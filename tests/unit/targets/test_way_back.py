@@ -1,4 +1,4 @@
-"""What could not come back to the old database: each rule by an example, and what forbids the way back."""
+"""Values that could not be carried back to the old database: each rule by an example, and what forbids a way back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = TableSchema(
     key=("c",),
 )
 
-#: By rule: what the old column holds, what the new one holds, and the values between.
+#: For each rule: the range of the old column, that of the new one, and the values between.
 EXAMPLES = {
     "number": (
         ColumnLimits(lowest=Decimal(0), highest=Decimal(255)),
@@ -56,7 +56,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_column_that_holds_more_is_named_with_the_values(rule: str) -> None:
+def test_a_wider_column_is_named_with_the_values(rule: str) -> None:
     old, new, what = EXAMPLES[rule]
     (found,) = find_losses([SCHEMA], {PLACE: old}, {PLACE: new})
     assert (found.kind, found.line, found.rows) == (rule, f"s.t.c: {what}", None)
@@ -64,13 +64,13 @@ def test_a_column_that_holds_more_is_named_with_the_values(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_column_that_holds_the_same_or_less_is_not_named(rule: str) -> None:
+def test_an_equal_or_narrower_column_is_not_named(rule: str) -> None:
     old, new, _ = EXAMPLES[rule]
     assert find_losses([SCHEMA], {PLACE: old}, {PLACE: old}) == []
     assert find_losses([SCHEMA], {PLACE: new}, {PLACE: old}) == []
 
 
-def test_types_that_differ_are_named_with_it() -> None:
+def test_different_types_are_named_with_the_reason() -> None:
     old, new = ColumnLimits(type="varchar(3)", characters=3), ColumnLimits(type="text")
     assert find_losses([SCHEMA], {PLACE: old}, {PLACE: new})[0].line == (
         "s.t.c: more than 3 characters (varchar(3) there, text here)"
@@ -79,11 +79,11 @@ def test_types_that_differ_are_named_with_it() -> None:
     assert find_losses([SCHEMA], {PLACE: hours}, {PLACE: ColumnLimits()})[0].what == "hours below -838 and above 838"
 
 
-def test_a_column_that_is_in_one_database_is_not_compared() -> None:
+def test_a_column_in_one_database_only_is_not_compared() -> None:
     assert find_losses([SCHEMA], {PLACE: ColumnLimits(characters=1)}, {}) == []
 
 
-def test_a_left_out_column_forbids_the_way_back() -> None:
+def test_an_excluded_column_forbids_the_way_back() -> None:
     left = LeftOut(what="column", name="photo", definition="bytea", reason="excluded")
     other = LeftOut(what="index", name="i", definition="", reason="")
     (found,) = find_losses([replace(SCHEMA, left_out=(left, other))], {}, {})
@@ -92,7 +92,7 @@ def test_a_left_out_column_forbids_the_way_back() -> None:
     ]
 
 
-def test_what_only_the_new_database_has_is_counted() -> None:
+def test_objects_of_the_new_database_alone_are_counted() -> None:
     only_new = (
         NewSideObject(table="s.u", rows=3),
         NewSideObject(table="s.t", column="empty"),
@@ -129,7 +129,7 @@ def limits(
     return travelling_limits(column, types)
 
 
-def test_the_limits_of_what_travels() -> None:
+def test_the_limits_of_carried_types() -> None:
     assert limits(Kind.INT, length=2).highest == 32767
     assert limits(Kind.DECIMAL, precision=5, scale=2).highest == Decimal("999.99")
     assert limits(Kind.DECIMAL, precision=60, scale=0).highest == 10**60 - 1

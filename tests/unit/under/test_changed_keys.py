@@ -25,7 +25,7 @@ def new(found: RowChanges) -> list[bool]:
     return [bool(is_new) for is_new in found.is_new]
 
 
-def test_a_row_is_new_unless_a_change_of_its_key_came_before() -> None:
+def test_a_row_is_new_unless_its_key_was_changed_before() -> None:
     keys = ChangedKeys()
     assert new(keys.mark_new(changes(b"a", b"b"), 1, first_read=True)) == [True, True]
     assert keys.mark_new(changes(b"c", b"d", gone=b"d"), 1, first_read=False).is_new is None
@@ -37,7 +37,7 @@ def test_a_row_outside_of_a_predicate_is_not_new() -> None:
     assert new(ChangedKeys().mark_new(changes(b"a", b"b", gone=b"a"), 1, first_read=True)) == [False, True]
 
 
-def test_too_many_changed_keys_make_no_row_new_and_are_forgotten() -> None:
+def test_with_too_many_changed_keys_no_row_counts_as_new() -> None:
     keys = ChangedKeys(keys_max=2)
     keys.mark_new(changes(b"a", b"b"), 1, first_read=False)
     assert new(keys.mark_new(changes(b"x"), 1, first_read=True)) == [True]

@@ -1,4 +1,4 @@
-"""The comparison of what a table should have with what it has: pure, whatever the parts and their names are."""
+"""The comparison of the expected objects of a table with its actual ones: pure, for any objects and names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from venus.adapters.targets.postgresql.schema.constraints import (
     compare_objects,
 )
 
-#: Each category, its kind, and whether its definition is what it is: by another name it is the same.
+#: Each category, its kind, and whether the definition identifies an object: then it is the same under another name.
 CATEGORIES = {
     ObjectCategory.COLUMN: (COLUMN, False),
     ObjectCategory.REQUIRED: (REQUIRED, False),
@@ -62,12 +62,12 @@ def existing_objects(parts: list[TableObject]) -> dict[ObjectPlace, str]:
 
 
 @given(PARTS, st.booleans())
-def test_a_table_that_has_everything_does_not_differ(parts: list[TableObject], exact: bool) -> None:
+def test_a_complete_table_does_not_differ(parts: list[TableObject], exact: bool) -> None:
     assert compare_objects(parts, existing_objects(parts), exact=exact) == []
 
 
 @given(PARTS, st.data())
-def test_what_is_taken_away_is_missing_and_nothing_else(parts: list[TableObject], data: st.DataObject) -> None:
+def test_a_removed_object_is_missing_and_nothing_else(parts: list[TableObject], data: st.DataObject) -> None:
     gone = data.draw(st.sets(st.sampled_from(range(len(parts)))))
     left = existing_objects([p for n, p in enumerate(parts) if n not in gone])
     found = compare_objects(parts, left, exact=True)
@@ -79,7 +79,7 @@ def test_what_is_taken_away_is_missing_and_nothing_else(parts: list[TableObject]
 
 
 @given(PARTS, st.data())
-def test_what_is_altered_is_another_one(parts: list[TableObject], data: st.DataObject) -> None:
+def test_an_altered_object_counts_as_another_one(parts: list[TableObject], data: st.DataObject) -> None:
     one = data.draw(st.sampled_from(parts))
     table = existing_objects(parts)
     table[one.kind, one.name] = "something else"
@@ -92,14 +92,16 @@ def test_what_is_altered_is_another_one(parts: list[TableObject], data: st.DataO
 
 
 @given(PARTS, st.permutations(range(31)))
-def test_names_do_not_matter_where_definitions_say_what_it_is(parts: list[TableObject], names: list[int]) -> None:
+def test_names_do_not_matter_where_the_definition_identifies_an_object(
+    parts: list[TableObject], names: list[int]
+) -> None:
     unnamed = [p for p in parts if CATEGORIES[p.category][1]]
     table = {(p.kind, f"{p.kind}{names[int(p.name.removeprefix(p.kind))]}"): p.definition for p in unnamed}
     assert compare_objects(unnamed, table, exact=True) == []
 
 
 @given(PARTS, PARTS)
-def test_what_only_the_target_has_is_listed_and_never_forbids(
+def test_objects_of_the_target_alone_are_listed_and_never_forbid(
     parts: list[TableObject], more: list[TableObject]
 ) -> None:
     definitions = {p.definition for p in parts}
@@ -112,7 +114,7 @@ def test_what_only_the_target_has_is_listed_and_never_forbids(
     assert not any(d.blocks for d in found)
 
 
-def test_a_name_that_a_load_may_have_given_counts_where_definitions_are_not_the_targets() -> None:
+def test_a_name_that_a_load_may_have_given_counts_where_definitions_cannot_be_compared() -> None:
     one = part(ObjectCategory.CHECK, 1)
     table = {(CHECK, "other_c1"): "spelled otherwise"}
     assert compare_objects([one], table, exact=False) == []

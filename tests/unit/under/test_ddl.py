@@ -1,4 +1,4 @@
-"""Statements from schemas, names, comparison with what is there, and schema versions: all pure."""
+"""Statements from schemas, names, comparison with existing tables, and schema versions: all pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from venus.config import Settings
 from venus.errors import Refused
 from venus.model import Check, Index, Kind, LogicalType, OwnType, TableSchema
 
-#: What the table of `items` has at the target.
+#: Columns of the table `items` at the target.
 THERE = {"id": "bigint", "label": "text", "amount": "bigint"}
 
 
@@ -60,7 +60,7 @@ def logical_type(kind: Kind, **more: object) -> LogicalType:
         (logical_type(Kind.NATIVE, name="inet"), "inet"),
     ],
 )
-def test_types_are_spelled_as_the_dictionary_spells_them(kind: LogicalType, spelled: str) -> None:
+def test_types_have_the_dictionarys_spelling(kind: LogicalType, spelled: str) -> None:
     assert type_sql(kind) == spelled
 
 
@@ -80,7 +80,7 @@ def test_whole_seconds_are_kept_if_the_source_declares_them(settings: Settings, 
     assert has_type(placed, at, "timestamp without time zone"), "as an older load has created it"
 
 
-def test_the_whole_of_a_small_database(settings: Settings) -> None:
+def test_the_complete_ddl_of_a_small_database(settings: Settings) -> None:
     parent = replace(items(), indexes=(Index(name="by_label", columns=("label",)),), comment="it's")
     child = make_referring_schema(
         table(2, 'li"nes', column(1, "id", INT, identity=True), column(2, "item", INT)), "item", parent
@@ -100,7 +100,7 @@ def test_the_whole_of_a_small_database(settings: Settings) -> None:
     ]
 
 
-def test_index_names_that_are_taken_or_too_long_get_another(settings: Settings) -> None:
+def test_index_names_that_are_taken_or_too_long_are_replaced(settings: Settings) -> None:
     long = "x" * 60
     same = Index(name="same", columns=("label",))
     first = replace(items(), indexes=(same, Index(name="sqlite_autoindex_items_1", columns=("amount",), unique=True)))
@@ -112,7 +112,7 @@ def test_index_names_that_are_taken_or_too_long_get_another(settings: Settings) 
     assert all(len(n) <= 63 for n in names)
 
 
-def test_what_a_table_is_besides_its_rows(settings: Settings) -> None:
+def test_the_properties_of_a_table_besides_its_rows(settings: Settings) -> None:
     wide = LogicalType(kind=Kind.DECIMAL, precision=20)
     goods = replace(
         table(1, "GOODS", column(1, "ID", wide, identity=True), column(2, "PRICE", INT)),
@@ -141,7 +141,7 @@ def test_what_a_table_is_besides_its_rows(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize(("names", "table_name"), [("auto", "Mixed"), ("lower", "mixed"), ("keep", "Mixed")])
-def test_names_by_the_targets_rule(names: str, table_name: str) -> None:
+def test_names_follow_the_targets_rule(names: str, table_name: str) -> None:
     own = settings_for("127.0.0.1:1", {"a": "postgresql://x/y"}, names=names)
     assert (
         place_table(replace(items(name="Mixed"), namespace="main"), own, "a").qualified_name == f"public.{table_name}"
@@ -161,7 +161,7 @@ def test_names_that_fold_into_one_are_refused() -> None:
     ]
 
 
-def test_names_that_are_too_long_are_shortened_always_in_the_same_way(settings: Settings) -> None:
+def test_names_that_are_too_long_are_always_shortened_in_the_same_way(settings: Settings) -> None:
     long = "ü" * 40
     one, other = (place_table(replace(items(name=long + end)), settings, "a") for end in ("a", "b"))
     assert one.name != other.name
@@ -170,7 +170,7 @@ def test_names_that_are_too_long_are_shortened_always_in_the_same_way(settings: 
     assert one.shortened_names == [(long + "a", one.name)]
 
 
-def test_namespaces_and_letters(settings: Settings) -> None:
+def test_namespaces_and_letter_case_are_mapped(settings: Settings) -> None:
     sqlite = replace(items(), namespace="main", source_dialect="sqlite")
     oracle = replace(items(name="ITEMS"), namespace="SHOP", source_dialect="oracle")
     mixed = replace(items(name="Items"), source_dialect="oracle")
@@ -184,7 +184,7 @@ def test_namespaces_and_letters(settings: Settings) -> None:
     assert place_table(sqlite, own, "a").qualified_name == "copy.items"
 
 
-def test_names_that_cannot_be_are_refused_all_at_once(settings: Settings) -> None:
+def test_impossible_names_are_refused_all_at_once(settings: Settings) -> None:
     upper = replace(items(name="ITEMS"), namespace="SHOP", source_dialect="oracle")
     odd = table(3, "odd", column(1, "id", INT), column(2, "xmin"))
     with pytest.raises(Refused) as caught:
@@ -196,7 +196,7 @@ def test_names_that_cannot_be_are_refused_all_at_once(settings: Settings) -> Non
     ]
 
 
-def test_the_heartbeat_is_no_table_of_a_target(settings: Settings) -> None:
+def test_the_heartbeat_is_not_created_at_a_target(settings: Settings) -> None:
     own = [
         replace(items(), namespace="venus", name="heartbeat"),
         replace(items(), namespace="main", name="venus_heartbeat"),
@@ -267,11 +267,11 @@ def test_steps_between_versions(settings: Settings) -> None:
         ("index", "i", "btree\n  (a)", "s.t: index i btree (a): why"),
     ],
 )
-def test_what_is_left_out_is_one_line(what: str, name: str, definition: str, line: str) -> None:
+def test_omitted_properties_are_listed_in_one_line(what: str, name: str, definition: str, line: str) -> None:
     assert Remark(table="s.t", what=what, name=name, definition=definition, reason="why").line == line
 
 
-def test_a_column_that_has_the_new_type_already_is_left_as_it_is(settings: Settings) -> None:
+def test_a_column_that_already_has_the_new_type_is_unchanged(settings: Settings) -> None:
     old = items()
     shrunk = replace(old, version=2, columns=(*old.columns[:2], column(3, "count", replace(INT, length=2))))
     refused = plan_step(place_schema(old, settings), place_schema(shrunk, settings), present=THERE).refused
@@ -286,7 +286,7 @@ def test_a_column_that_has_the_new_type_already_is_left_as_it_is(settings: Setti
     assert not made.refused
 
 
-def test_types_and_columns_are_renamed_outside_of_constants_alone(settings: Settings) -> None:
+def test_types_and_columns_are_renamed_outside_of_constants_only(settings: Settings) -> None:
     mood = OwnType(namespace="shop", name="mood", sql_name="shop.mood", labels=("a",))
     odd = OwnType(namespace="shop", name="back\\slash", sql_name='shop."back\\slash"', labels=("a",))
     here = replace(place_schema(items(types=(mood, odd)), settings), names="lower")
@@ -332,7 +332,7 @@ def test_defaults_are_followed_and_numbering_is_reported(settings: Settings) -> 
     )
 
 
-def test_a_dropped_column_that_comes_again_is_another_column(settings: Settings) -> None:
+def test_a_dropped_column_that_is_added_again_is_another_column(settings: Settings) -> None:
     old = items()
     dropped = replace(old, version=2, columns=old.columns[:2])
     again = replace(old, version=3, columns=(*old.columns[:2], column(4, "amount", TEXT)))
@@ -368,7 +368,7 @@ def test_a_column_that_takes_the_name_of_a_dropped_one_is_another_column(setting
     )
 
 
-def test_columns_may_change_names_with_each_other(settings: Settings) -> None:
+def test_columns_may_exchange_their_names(settings: Settings) -> None:
     old = items()
     _, label, amount = old.columns
     swapped = replace(
@@ -391,7 +391,7 @@ def test_columns_may_change_names_with_each_other(settings: Settings) -> None:
     )
 
 
-def test_a_column_of_the_targets_own_is_not_touched(settings: Settings) -> None:
+def test_the_targets_own_column_is_not_touched(settings: Settings) -> None:
     old = items()
     more = replace(old, version=2, columns=(*old.columns, column(4, "price", TEXT)))
     made = plan_step(place_schema(old, settings), place_schema(more, settings), present={**THERE, "price": "text"})
@@ -419,12 +419,12 @@ def test_a_column_of_the_targets_own_is_not_touched(settings: Settings) -> None:
         (logical_type(Kind.TEXT), logical_type(Kind.INT, length=8), False),
     ],
 )
-def test_what_is_a_widening(before: LogicalType, after: LogicalType, wide: bool) -> None:
+def test_widening_type_changes_are_recognised(before: LogicalType, after: LogicalType, wide: bool) -> None:
     assert can_widen(before, after) is wide
 
 
 def test_a_check_that_was_renamed_at_the_source_is_no_difference(settings: Settings) -> None:
-    """A person who ran the DROP that was proposed for the former name would have lost the check."""
+    """A user who executed the suggested DROP of the former name would have lost the check."""
     before = items(checks=(Check(name="fair", sql='"amount" > 0'),))
     after = replace(before, version=2, checks=(Check(name="just", sql='"amount" > 0'),))
     here = {("c", "fair"): "CHECK (amount > 0)"}

@@ -25,7 +25,7 @@ from venus.model import BatchNo, Sequence
 
 
 @given(st.lists(st.binary(max_size=12) | st.binary(min_size=60, max_size=70) | st.sampled_from([b"", b"\0", b"\0\0"])))
-def test_the_last_of_each_key_is_found_as_a_dictionary_finds_it(keys: list[bytes]) -> None:
+def test_the_last_change_of_each_key_is_found_as_by_a_dictionary(keys: list[bytes]) -> None:
     wanted = sorted({key: i for i, key in enumerate(keys)}.values())
     assert np.flatnonzero(mark_last(PackedBytes.of(keys))).tolist() == wanted
 
@@ -60,7 +60,7 @@ def piece(start: int, count: int, *, cut: int, end: bool = True) -> CutPiece:
     return CutPiece(start=start, epoch=1, committed_at_us=0, digest=0, decided=True, batch=batch)
 
 
-def test_small_cuts_go_together_and_large_ones_alone() -> None:
+def test_small_cuts_are_applied_together_and_large_ones_alone() -> None:
     assembler = CutAssembler(0)
     for one in (piece(0, 3, cut=1, end=False), piece(3, 3, cut=1), piece(6, 3, cut=2), piece(9, 9, cut=3)):
         assembler.add(one)
@@ -82,7 +82,7 @@ def large(start: int, cut: int, *, end: bool = True) -> CutPiece:
     return one
 
 
-def test_few_large_rows_are_as_much_as_many_small_ones() -> None:
+def test_few_large_rows_count_like_many_small_ones() -> None:
     assembler = CutAssembler(0)
     for n in range(8):
         assembler.add(large(n, n + 1))
@@ -99,7 +99,7 @@ def test_few_large_rows_are_as_much_as_many_small_ones() -> None:
     assert (assembler.rows, assembler.nbytes) == (0, 0)
 
 
-def test_one_large_cut_goes_alone() -> None:
+def test_one_large_cut_is_applied_alone() -> None:
     assembler = CutAssembler(0)
     for n in range(5):
         assembler.add(large(n, 1, end=n == 4))
@@ -108,7 +108,7 @@ def test_one_large_cut_goes_alone() -> None:
     assert [len(assembler.take_group(1000)) for _ in range(2)] == [1, 1]
 
 
-def test_replays_are_dropped_and_gaps_and_straddling_are_errors() -> None:
+def test_replays_are_dropped_and_gaps_and_overlaps_are_errors() -> None:
     assembler = CutAssembler(10)
     assembler.add(piece(5, 5, cut=1))
     assert assembler.replayed == 1
@@ -121,7 +121,7 @@ def test_replays_are_dropped_and_gaps_and_straddling_are_errors() -> None:
         assembler.add(piece(15, 5, cut=3))
 
 
-def test_a_reader_of_one_table_closes_cuts_by_the_next_one() -> None:
+def test_a_reader_of_one_table_ends_cuts_by_the_next_one() -> None:
     assembler = CutAssembler(10, dense=False)
     assembler.add(piece(10, 5, cut=2, end=False))
     assert not assembler.has_complete
@@ -132,12 +132,12 @@ def test_a_reader_of_one_table_closes_cuts_by_the_next_one() -> None:
     assert [c.number for c in assembler.take_group(1)] == [4]
 
 
-def test_verdicts_end() -> None:
+def test_verdicts_are_resolved_in_finite_time() -> None:
     verdicts = Verdicts()
     suspect = RefusedChange(record_id=b"k", offset=1, sqlstate="23514", message="no", summary="no")
     verdicts.record_refusal(RowsRefused(1, "no", [suspect]), quarantine=True)
     assert not verdicts.halts
-    verdicts.record_refusal(RowsRefused(1, "no", [suspect]), quarantine=True)  # the same again would never end
+    verdicts.record_refusal(RowsRefused(1, "no", [suspect]), quarantine=True)  # the same verdict again would never end
     assert verdicts.halts == {1: "no"}
     verdicts.record_refusal(RowsRefused(2, "whole table", []), quarantine=True)
     assert verdicts.halts[2] == "whole table"

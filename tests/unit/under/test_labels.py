@@ -1,4 +1,4 @@
-"""Labels of an enum: what is renamed, what is added, and that printed statements do what they say."""
+"""Labels of an enum: renamed and added ones, and the effect of the printed statements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ADD = re.compile(r"ALTER TYPE t ADD VALUE IF NOT EXISTS '(\w+)'(?: (AFTER|BEFOR
 
 
 def run(labels: list[str], *statements: str) -> list[str]:
-    """Do what PostgreSQL does."""
+    """Execute the statements as PostgreSQL would."""
     labels = list(labels)
     for text in statements:
         if renamed := _RENAME.fullmatch(text):
@@ -34,14 +34,14 @@ def run(labels: list[str], *statements: str) -> list[str]:
     [
         ("ab", "ab", "ab", "ab"),
         ("ab", "ac", "ab", "ac"),  # renamed
-        ("ab", "ac", "ac", "ac"),  # by another table's version, or by a person
+        ("ab", "ac", "ac", "ac"),  # by another table's version, or by a user
         ("ab", "cd", "ab", "cd"),
         ("ab", "ac", "abx", "acx"),  # more labels here
         ("ab", "axb", "ab", "axb"),  # added
         ("ab", "xab", "ab", "xab"),
         ("ab", "ac", "ad", "acd"),  # a later version has renamed it here
         ("ab", "axc", "ab", "axcb"),  # a renaming that looks like a new type
-        ("abc", "acd", "abc", "abcd"),  # the type was made again without a label, and with another
+        ("abc", "acd", "abc", "abcd"),  # the type was created again without one label and with another
         ("abc", "ac", "abc", "abc"),
         ("", "ac", "ab", "ac"),
     ],
@@ -57,7 +57,7 @@ def test_another_order_is_not_followed(known: str, wanted: str) -> None:
     assert not plan_label_change("t", tuple(wanted), tuple(known), tuple(known)).settled
 
 
-def test_printed_statements_make_any_labels_those_of_the_source() -> None:
+def test_printed_statements_make_any_labels_equal_to_the_sources() -> None:
     chance = random.Random(7)
     for _ in range(500):
         there, wanted = (chance.sample("abcdefg", chance.randint(1, 7)) for _ in range(2))

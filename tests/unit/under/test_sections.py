@@ -94,7 +94,7 @@ def test_the_last_heartbeat_counts() -> None:
     assert made.heartbeat_us == 9
 
 
-def test_the_reader_of_one_table_gets_nothing_else() -> None:
+def test_the_reader_of_one_table_gets_only_its_sections() -> None:
     found, made = walk(piece(left_out(2), rows(HELD), rows(ITEMS), beat(7)), only=1)
     assert found == [("ROWS", 1, 13)]
     assert made.heartbeat_us is None
@@ -103,7 +103,7 @@ def test_the_reader_of_one_table_gets_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("start", "end", "roles", "other"), [(0, 12, 0, 2), (11, 13, 1, 1), (12, 14, 1, 1), (15, 99, 0, 0)]
 )
-def test_offsets_outside_of_the_range_are_passed_over(start: int, end: int, roles: int, other: int) -> None:
+def test_offsets_outside_of_the_range_are_skipped(start: int, end: int, roles: int, other: int) -> None:
     """10 and 11 are left out, 12 is a row, 13 a heartbeat."""
     found, made = walk(piece(left_out(2), rows(ITEMS), beat(7)), start=start, end=end)
     assert (len(found), made.other) == (roles, other)

@@ -1,4 +1,4 @@
-"""Scripted ends need no time to come back."""
+"""Short pauses, because scripted sources and brokers recover at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of the upper adapter against the scripted ends, to their end."""
+"""Complete runs of the upper adapter against the scripted source and broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Deed = Callable[[ScriptedDatabase], None]
 
 @dataclass(slots=True)
 class Run:
-    """One process' life: both ends scripted, the clock still but for a second at each idle poll."""
+    """One process of the adapter: source and broker are scripted, and the clock advances a second at each idle poll."""
 
     database: ScriptedDatabase
     broker: ScriptedBroker
@@ -35,13 +35,13 @@ class Run:
     sources: list[ScriptedSource] = field(default_factory=list)
 
     def capture(self) -> CaptureReport:
-        """Capture until all deeds are done, one at each idle poll, and everything is filled."""
+        """Capture until all scripted actions are done, one at each idle poll, and everything is filled."""
         run_capture(self.settings, self.stop, report=self.reports.append, outside=self.dependencies)
         return self.reports[-1]
 
     @property
     def dependencies(self) -> CaptureDependencies:
-        """Return the scripted ends."""
+        """Return the scripted source and broker."""
         return CaptureDependencies(
             source=self._source,
             ingest=self._producer,

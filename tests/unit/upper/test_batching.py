@@ -64,14 +64,14 @@ def test_numbers_and_sequences_are_dense_and_the_order_is_kept(
 
 
 @given(_sections)
-def test_a_cut_names_its_first_batch_and_only_its_last_batch_ends_it(sections: list[TableChanges]) -> None:
+def test_a_cut_is_named_after_its_first_batch_and_only_its_last_batch_ends_it(sections: list[TableChanges]) -> None:
     batches = _batches(sections, 5, 1)
     assert {b.cut for b in batches} == {5}
     assert [b.cut_end for b in batches] == [False] * (len(batches) - 1) + [True]
 
 
 @given(_sections)
-def test_batches_keep_the_limits_and_are_as_few_as_the_order_allows(sections: list[TableChanges]) -> None:
+def test_batches_respect_the_limits_and_are_as_few_as_the_order_allows(sections: list[TableChanges]) -> None:
     batches = _batches(sections, 1, 1)
     for batch in batches:
         if len(batch.sections) > 1:
@@ -96,7 +96,7 @@ def test_an_empty_cut_is_one_empty_batch() -> None:
 
 
 @given(_sections)
-def test_the_next_sequence_is_the_one_that_the_next_section_gets(sections: list[TableChanges]) -> None:
+def test_the_next_sequence_is_that_of_the_next_section(sections: list[TableChanges]) -> None:
     batcher = Batcher(
         first_batch=BatchNo(1),
         first_sequence=Sequence(1),

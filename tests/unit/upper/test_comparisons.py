@@ -1,4 +1,4 @@
-"""The thread that compares tables with the full data: one at a time, each request once, failed ones again."""
+"""The thread that compares tables with the full data: one at a time, each request once, failed ones retried."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def request_for(number: int, at: str = "1") -> RegisteredTable:
 
 
 class HeldComparisons:
-    """Comparisons that end when the test says so."""
+    """Comparisons that end when the test lets them."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -80,7 +80,7 @@ def test_one_table_is_compared_at_a_time_and_each_request_once(make_comparisons:
     make_comparisons.finish()
 
 
-def test_a_comparison_that_fails_is_begun_again_after_a_pause(make_comparisons: HeldComparisons) -> None:
+def test_a_comparison_that_fails_is_retried_after_a_pause(make_comparisons: HeldComparisons) -> None:
     make_comparisons.error = Unavailable("the broker is away")
     make_comparisons.offer(request_for(2))
     make_comparisons.finish()
@@ -94,13 +94,13 @@ def test_a_comparison_that_fails_is_begun_again_after_a_pause(make_comparisons: 
 
 
 @pytest.mark.parametrize("how", ["stop", "close"])
-def test_a_stop_ends_it(make_comparisons: HeldComparisons, how: str) -> None:
+def test_a_stop_ends_a_comparison(make_comparisons: HeldComparisons, how: str) -> None:
     make_comparisons.offer(request_for(2))
     make_comparisons.stop.set() if how == "stop" else make_comparisons.made.close()
     eventually(lambda: not make_comparisons.made.is_busy, "the comparison to end")
 
 
-def test_cuts_leave_compared_tables_out_and_status_has_their_progress() -> None:
+def test_cuts_leave_compared_tables_out_and_status_shows_their_progress() -> None:
     fills = Fills()
     fills.read([request_for(2), table(3, "another reason"), table(4)])
     assert [t.schema.table_id for t in fills.compared] == [2]
@@ -120,5 +120,5 @@ def test_cuts_leave_compared_tables_out_and_status_has_their_progress() -> None:
         table(2),
     ],
 )
-def test_every_other_table_is_read_as_a_whole(known: RegisteredTable) -> None:
+def test_every_other_table_is_filled_completely(known: RegisteredTable) -> None:
     assert not known.is_compared

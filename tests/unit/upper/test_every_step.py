@@ -1,4 +1,4 @@
-"""The protocol with one failure at each of its steps: nothing lost, nothing doubled, nothing out of order."""
+"""The protocol with one failure at each of its steps: nothing is lost, doubled or out of order."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.unit.upper.runs import Deed, run
 from venus.errors import DatabaseUnavailable, Unavailable, VenusError
 
 T1, T2 = 2, 3
-#: What one transaction wrote into each of them.
+#: Values that one transaction wrote into each table.
 UNIT = {f"u{n}".encode() for n in range(8)}
 
 
 def _history() -> tuple[ScriptedDatabase, list[Deed]]:
-    """Return a source to be filled, and what happens to it meanwhile and afterwards."""
+    """Return a source to be filled, and the actions on it during and after the fill."""
     database = ScriptedDatabase("customer", "orders", filled=False)
     for n in range(5):
         database.put(T1, f"c{n}", f"Customer {n}", logged=False)
@@ -58,7 +58,7 @@ def _write_after_alter(db: ScriptedDatabase) -> None:
 
 
 def _delete_untriggered(db: ScriptedDatabase) -> None:
-    """Delete without a trigger: only a sweep finds it."""
+    """Delete without a trigger, so that only a sweep finds it."""
     del db.tables[T1].rows[b"c3"]
 
 
@@ -67,7 +67,7 @@ def _resync(db: ScriptedDatabase) -> None:
 
 
 def _write_unfit_row(db: ScriptedDatabase) -> None:
-    """Write a transaction of several batches, of which one row of each table cannot be carried."""
+    """Write a transaction of several batches, in which one row of each table cannot be carried."""
     for table_id in (T1, T2):
         for n in range(8):
             db.put(table_id, f"u{n}", "together")
@@ -79,7 +79,7 @@ def _advance_clock(db: ScriptedDatabase) -> None:
 
 
 def _let_a_second_pass(db: ScriptedDatabase) -> None:
-    """Let a second go by."""
+    """Let a second pass."""
 
 
 def _correct(db: ScriptedDatabase) -> None:
@@ -130,7 +130,7 @@ def test_a_failure_at_any_step_loses_and_doubles_nothing() -> None:
 
 
 @pytest.mark.full
-def test_two_failures_at_any_two_steps_near_each_other_lose_and_double_nothing() -> None:
+def test_two_failures_near_each_other_lose_and_double_nothing() -> None:
     database, deeds = _history()
     script = Script()
     run(database, ScriptedBroker(), script, deeds)
@@ -145,7 +145,7 @@ def test_two_failures_at_any_two_steps_near_each_other_lose_and_double_nothing()
 
 def _second(at: int, later: int) -> Callable[[VenusError], Script]:
     class TwoCrashes(Script):
-        """Fails once more, whatever the step then is."""
+        """Fails once more, at whatever step follows."""
 
         def step(self, name: str) -> None:
             if len(self.trace) == at + later:

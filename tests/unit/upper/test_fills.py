@@ -72,7 +72,7 @@ def test_changes_continue_during_the_fill_and_win_over_it() -> None:
     written = 0
 
     class BusyScript(Script):
-        """The application writes between any two cuts."""
+        """Script in which the application writes between any two cuts."""
 
         def step(self, name: str) -> None:
             nonlocal written
@@ -112,7 +112,7 @@ def test_first_fill_resumes_where_an_earlier_run_ended() -> None:
     assert broker.fold() == database.contents()
 
 
-def test_first_fill_leaves_a_capture_alone_that_has_filled_everything() -> None:
+def test_first_fill_does_not_disturb_a_capture_that_has_filled_everything() -> None:
     database, broker = _filled_database(), ScriptedBroker()
     run(database, broker)
     epoch = broker.epoch
@@ -121,7 +121,7 @@ def test_first_fill_leaves_a_capture_alone_that_has_filled_everything() -> None:
     assert broker.epoch == epoch
 
 
-def test_first_fill_confirms_the_last_chunk_of_a_run_that_was_killed_before_its_commit_arrived() -> None:
+def test_first_fill_confirms_the_last_chunk_of_a_run_that_was_killed_before_its_commit() -> None:
     database, broker = _filled_database(), ScriptedBroker()
     script = Script()
     run(_filled_database(), ScriptedBroker(), script)
@@ -145,7 +145,7 @@ def test_first_fill_confirms_the_last_chunk_of_a_run_that_was_killed_before_its_
     assert broker.fold() == database.contents()
 
 
-def test_a_re_read_is_a_sweep_between_markers_that_name_the_first_of_them() -> None:
+def test_a_new_fill_is_a_sweep_between_markers_that_name_the_first_one() -> None:
     database, broker = _filled_database(), ScriptedBroker()
     run(database, broker)
     before = len(_sections(broker))
@@ -160,7 +160,7 @@ def test_a_re_read_is_a_sweep_between_markers_that_name_the_first_of_them() -> N
     assert broker.fold() == database.contents()
 
 
-def test_a_sweep_continues_under_its_first_marker_after_a_restart() -> None:
+def test_a_sweep_keeps_its_first_marker_after_a_restart() -> None:
     database, broker = _filled_database(), ScriptedBroker()
     run(database, broker)
     ScriptedSource(database, Script()).capture.restart_fill(T1)
@@ -206,13 +206,13 @@ def test_a_paused_table_is_not_filled() -> None:
     assert report.rows["app.customer"] == 10
 
 
-def test_a_table_whose_fill_has_halted_is_left_alone_until_the_registry_is_read_again() -> None:
+def test_a_table_whose_fill_has_halted_is_skipped_until_the_registry_is_read_again() -> None:
     database, broker = _filled_database(), ScriptedBroker()
-    database.chunk_rows = 0  # nothing of any table can be read
+    database.chunk_rows = 0  # no table can be read
     halted = Run(database, broker, deeds=[lambda db: None] * 10)
 
     class RecoveringScript(Script):
-        """Lets rows be read from the third read of the registry on."""
+        """Script that allows rows to be read from the third read of the registry on."""
 
         def step(self, name: str) -> None:
             super().step(name)
@@ -244,14 +244,14 @@ def test_the_first_batch_of_a_connection_carries_every_schema_and_the_others_non
     assert [len(b.schemas) for b in broker.batches[batches:]] == [3]
 
 
-def test_the_schemas_of_a_cut_that_was_taken_back_are_sent_again() -> None:
+def test_the_schemas_of_a_cut_that_was_rolled_back_are_sent_again() -> None:
     """Within one connection: the first batch is on the broker's disk when the rest of its cut cannot be read."""
     database, broker = ScriptedDatabase("customer"), ScriptedBroker()
     for n in range(10):
         database.put(T1, f"c{n}", "v")
 
     class AlteredOnceScript(Script):
-        """Source that raises SchemaChanged once, in the middle of the first cut."""
+        """Script that raises SchemaChanged once, in the middle of the first cut."""
 
         def step(self, name: str) -> None:
             super().step(name)
@@ -265,7 +265,7 @@ def test_the_schemas_of_a_cut_that_was_taken_back_are_sent_again() -> None:
     assert broker.fold() == database.contents()
 
 
-def test_a_new_version_travels_before_its_first_row() -> None:
+def test_a_new_version_is_sent_before_its_first_row() -> None:
     database, broker = ScriptedDatabase("customer"), ScriptedBroker()
     run(
         database,
@@ -282,7 +282,7 @@ def test_a_new_version_travels_before_its_first_row() -> None:
 # -- heartbeats --------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_source_beats_and_the_beat_arrives_as_a_row() -> None:
+def test_an_idle_source_writes_heartbeats_that_arrive_as_rows() -> None:
     database, broker = ScriptedDatabase("customer"), ScriptedBroker()
     run_ = Run(database, broker, deeds=[lambda db: None] * 50)
     run_.settings = run_.settings.model_copy(

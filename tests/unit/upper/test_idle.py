@@ -1,4 +1,4 @@
-"""What an idle source is asked, and how often: the heartbeat is no traffic, the registry is read when it changes."""
+"""Polling of an idle source: a heartbeat does not count as traffic, and the registry is read only after a change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T1 = 2
 
 
 class CountingInterval(PollInterval):
-    """Counts what it receives."""
+    """Interval that counts the reported traffic."""
 
     counted: list[float]
 
@@ -49,7 +49,7 @@ def run_with_heartbeats(run: Run) -> Run:
     return run
 
 
-def test_the_heartbeat_is_no_traffic(traffic: list[float]) -> None:
+def test_a_heartbeat_does_not_count_as_traffic(traffic: list[float]) -> None:
     database = idle_database()
     run = run_with_heartbeats(Run(database, ScriptedBroker(), deeds=[lambda db: None] * 50))
     report = run.capture()
@@ -58,7 +58,7 @@ def test_the_heartbeat_is_no_traffic(traffic: list[float]) -> None:
     assert traffic == []
 
 
-def test_a_change_beside_the_heartbeat_is_traffic(traffic: list[float]) -> None:
+def test_a_change_beside_the_heartbeat_counts_as_traffic(traffic: list[float]) -> None:
     database = idle_database()
     run = run_with_heartbeats(Run(database, ScriptedBroker(), deeds=[lambda db: db.put(T1, "k", "v")] * 20))
     run.capture()
@@ -71,7 +71,7 @@ def test_empty_tables_are_filled_without_a_pause(traffic: list[float]) -> None:
     assert traffic
 
 
-def test_the_registry_is_read_when_it_has_changed_and_not_otherwise() -> None:
+def test_the_registry_is_read_only_after_a_change() -> None:
     database = idle_database()
     polls = int(periodic.REFRESH_S) * 10
     run = Run(database, ScriptedBroker(), deeds=[lambda db: None] * polls)
@@ -81,8 +81,8 @@ def test_the_registry_is_read_when_it_has_changed_and_not_otherwise() -> None:
     assert read == 1, "once for the session"
 
 
-def test_a_wait_knows_how_long_nothing_is_due() -> None:
-    """So that it may keep the connection for longer, and yet no heartbeat is late. The clock continues by seconds."""
+def test_a_wait_knows_when_the_next_work_is_due() -> None:
+    """So it may occupy the connection for longer without delaying a heartbeat. The clock advances by seconds."""
     run = run_with_heartbeats(Run(idle_database(), ScriptedBroker(), deeds=[lambda db: None] * 30))
     run.capture()
     (source,) = run.sources
@@ -90,7 +90,7 @@ def test_a_wait_knows_how_long_nothing_is_due() -> None:
     assert max(source.rests) <= periodic.REFRESH_S
 
 
-def test_a_table_that_continues_before_the_next_look_at_the_registry_is_reported_to_the_broker() -> None:
+def test_a_table_that_continues_before_the_next_read_of_the_registry_is_reported() -> None:
     database = idle_database()
 
     def put_unfit_row(db: ScriptedDatabase) -> None:
@@ -116,7 +116,7 @@ def test_the_estimated_number_of_rows_is_reported_once_a_minute(monkeypatch: pyt
     assert found == [1, 2, 3]
 
 
-def test_a_source_that_does_not_say_how_many_rows_it_has_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_without_a_row_estimate_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: ScriptedSource) -> dict[int, int]:
         raise SourceError("permission denied")
 
@@ -127,7 +127,7 @@ def test_a_source_that_does_not_say_how_many_rows_it_has_is_captured(monkeypatch
     assert run.broker.committed
 
 
-def test_a_fill_that_another_process_has_restarted_is_read() -> None:
+def test_a_fill_that_another_process_has_restarted_is_done() -> None:
     database = idle_database()
 
     def restart(db: ScriptedDatabase) -> None:
@@ -143,7 +143,7 @@ def test_a_fill_that_another_process_has_restarted_is_read() -> None:
 def test_the_logs_are_limited_while_capture_runs() -> None:
     database = idle_database()
     Run(database, ScriptedBroker(), deeds=[lambda db: None] * 100).capture()
-    assert 3 <= database.limited <= 5  # once as it begins, then every 30 s
+    assert 3 <= database.limited <= 5  # once at its start, then every 30 s
 
 
 def test_the_logs_are_limited_while_the_broker_is_away() -> None:

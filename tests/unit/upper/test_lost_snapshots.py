@@ -1,4 +1,4 @@
-"""A snapshot whose undo is gone (ORA-01555) costs only its cut: the session continues with a smaller one."""
+"""A snapshot whose undo data is gone (ORA-01555) costs only its cut: the session continues with a smaller one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def change(database: ScriptedDatabase) -> None:
 
 
 @pytest.mark.parametrize("step", ["source.open_cut", "source.sections"])
-def test_the_cut_is_taken_back_and_the_session_continues(step: str) -> None:
+def test_the_cut_is_rolled_back_and_the_session_continues(step: str) -> None:
     script = Script()
     run(ScriptedDatabase("customer"), ScriptedBroker(), script, [change])
     decided = max(n for n, name in enumerate(script.trace) if name == "source.commit.before")

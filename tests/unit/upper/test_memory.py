@@ -18,16 +18,16 @@ ROWS = 1_000_000
 
 
 class CountingBroker(ScriptedBroker):
-    """Keeps the numbers of the halves and throws their bodies away, as the disk would."""
+    """Keeps the numbers of half messages and drops their bodies, as a disk would."""
 
     def half(self, half: Half) -> None:
         super().half(Half(batch_no=half.batch_no, digest=half.digest))
 
     def check(self, half: Half) -> None:
-        """Believe the digest."""
+        """Accept the digest unchecked."""
 
 
-def test_a_cut_of_a_million_rows_never_has_more_than_a_few_batches_in_memory() -> None:
+def test_a_cut_of_a_million_rows_keeps_only_a_few_batches_in_memory() -> None:
     database, broker = ScriptedDatabase("big"), CountingBroker()
     database.bulk(2, ROWS)
     script = Script()
@@ -43,4 +43,4 @@ def test_a_cut_of_a_million_rows_never_has_more_than_a_few_batches_in_memory() -
         tracemalloc.stop()
     assert database.state.last_batch == ROWS / 5000
     assert database.state.next_sequence == ROWS + 1
-    assert peak < 16 << 20  # a batch is half a megabyte, the whole cut 120
+    assert peak < 16 << 20  # a batch has half a megabyte, the whole cut 120

@@ -1,4 +1,4 @@
-"""How long capture waits before it tries again: quickly while another broker begins to lead, then ever longer."""
+"""Pauses of capture between retries: short while another broker begins to lead, then growing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "QUICK_MAX_S", 0.25)
 
 
-def test_a_fail_over_is_not_waited_for_any_longer_than_it_takes() -> None:
+def test_retries_during_a_failover_add_no_delay() -> None:
     longest = [capture.pause_s(failures, 1.0) for failures in range(1, capture.QUICK_TRIES + 1)]
     assert max(longest) <= 0.25
     assert sum(longest) >= 5.0  # as long as a lease and an election

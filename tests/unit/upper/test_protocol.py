@@ -1,4 +1,4 @@
-"""The protocol's order, and what the adapter does when the two sides do not agree."""
+"""The order of the protocol's steps, and the adapter's actions if source and broker disagree."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _capture() -> tuple[ScriptedDatabase, ScriptedBroker]:
 # -- order -------------------------------------------------------------------------------------------------------
 
 
-def test_the_local_transaction_follows_the_broker_disk_and_commit_follows_the_local_transaction() -> None:
+def test_the_local_transaction_follows_the_half_messages_and_commit_follows_it() -> None:
     database, broker, script = ScriptedDatabase("customer"), ScriptedBroker(), Script()
     for n in range(10):
         database.put(T, f"k{n}", "v")
@@ -63,7 +63,7 @@ def test_the_local_transaction_follows_the_broker_disk_and_commit_follows_the_lo
     ]
 
 
-def test_halves_leave_while_the_snapshot_is_still_being_read() -> None:
+def test_half_messages_are_sent_while_the_snapshot_is_still_being_read() -> None:
     database, broker, script = ScriptedDatabase("customer"), ScriptedBroker(), Script()
     for n in range(10):
         database.put(T, f"k{n}", "v")
@@ -74,7 +74,7 @@ def test_halves_leave_while_the_snapshot_is_still_being_read() -> None:
     )
 
 
-def test_the_source_may_forget_only_batches_that_the_broker_has_recorded_as_committed() -> None:
+def test_the_source_forgets_only_batches_that_the_broker_has_recorded_as_committed() -> None:
     database, broker = ScriptedDatabase("customer"), ScriptedBroker()
     session, cutter, producer = _open(database, broker)
     for n in range(4):
@@ -105,7 +105,7 @@ def test_the_older_of_two_adapters_is_fenced_at_the_source_between_its_halves_an
     database.put(T, "a", "1")
 
     class TakeoverScript(Script):
-        """Another adapter starts when the halves are on disk: the broker knows nothing of the local transaction."""
+        """Another adapter starts when the half messages are on disk and the local transaction has not committed."""
 
         def step(self, name: str) -> None:
             super().step(name)
@@ -121,7 +121,7 @@ def test_the_older_of_two_adapters_is_fenced_at_the_source_between_its_halves_an
     assert broker.fold()[T] == {b"a": b"1"}
 
 
-def test_a_process_that_lost_its_connection_does_not_take_the_stream_back_from_its_successor() -> None:
+def test_a_process_that_lost_its_connection_does_not_fence_its_successor() -> None:
     database, broker = _capture()
     claim = SourceClaim(owner="this one")
     open_session(ScriptedSource(database, Script()), ScriptedProducer(broker, Script()), claim, timeout_s=1)
@@ -138,7 +138,7 @@ def test_a_process_that_lost_its_connection_does_not_take_the_stream_back_from_i
     )
 
 
-def test_fenced_ends_the_run_with_that_error_and_is_reported() -> None:
+def test_fenced_ends_the_run_and_is_reported() -> None:
     database, broker = _capture()
     database.put(T, "a", "2")
     run_ = Run(database, broker, Script())
@@ -152,7 +152,7 @@ def test_fenced_ends_the_run_with_that_error_and_is_reported() -> None:
 # -- the start-up ------------------------------------------------------------------------------------------------
 
 
-def test_undecided_halves_are_committed_as_far_as_the_batch_table_goes_and_rolled_back_from_there() -> None:
+def test_undecided_halves_are_committed_up_to_the_batch_table_and_rolled_back_after_it() -> None:
     database, broker, script = ScriptedDatabase("customer"), ScriptedBroker(), Script()
     _, cutter, producer = _open(database, broker, script)
     for n in range(7):
@@ -179,7 +179,7 @@ def test_a_broker_that_lost_its_data_is_refused() -> None:
 
 
 def test_a_source_that_is_behind_the_broker_is_read_again_with_a_sweep() -> None:
-    """Restored from a backup: rows that the broker has beyond it must go."""
+    """After a restored backup, rows that only the broker has must be deleted."""
     database, broker = _capture()
     backup = (database.contents(), database.state, dict(database.batches))
     database.put(T, "b", "after the backup")
@@ -196,7 +196,7 @@ def test_a_source_that_is_behind_the_broker_is_read_again_with_a_sweep() -> None
     assert broker.fold()[T] == {b"a": b"1"}
 
 
-def test_a_source_that_is_behind_the_broker_continues_in_versions_that_the_lost_history_did_not_have() -> None:
+def test_a_source_that_is_behind_the_broker_continues_with_new_versions() -> None:
     database, broker = _capture()
     state, batches = database.state, dict(database.batches)
     database.alter(T)
@@ -225,7 +225,7 @@ def test_a_table_of_the_lost_history_that_is_captured_again_is_swept() -> None:
     assert broker.fold()[later] == {b"now": b"2"}
 
 
-def test_a_table_that_was_never_there_is_filled_without_a_sweep() -> None:
+def test_a_new_table_is_filled_without_a_sweep() -> None:
     database, broker = _capture()
     later = database.add_table("later", filled=False)
     database.put(later, "a", "1", logged=False)
@@ -255,8 +255,8 @@ def test_a_review_between_cuts_is_answered_from_the_batch_table() -> None:
     assert broker.answers[-1] == (2, Verdict.ROLLBACK)
 
 
-def test_a_review_that_is_older_than_the_answer_to_its_commit_is_not_answered_with_rollback() -> None:
-    """The source has forgotten the batch, because the broker has recorded its COMMIT since it asked."""
+def test_a_review_from_before_the_answer_to_its_commit_is_not_answered_with_rollback() -> None:
+    """The source has forgotten the batch, because the broker has recorded its COMMIT since then."""
     database, broker = ScriptedDatabase("customer"), ScriptedBroker()
     session, cutter, producer = _open(database, broker)
     for n in range(4):
@@ -269,7 +269,7 @@ def test_a_review_that_is_older_than_the_answer_to_its_commit_is_not_answered_wi
     assert not broker.answers
 
 
-def test_a_review_of_a_half_that_was_rolled_back_says_nothing_about_the_next_one_of_its_number() -> None:
+def test_a_review_of_a_rolled_back_half_does_not_affect_the_next_one_of_its_number() -> None:
     database, broker, script = ScriptedDatabase("customer"), ScriptedBroker(), Script()
     session, cutter, producer = _open(database, broker, script)
     database.put(T, "a", "1")
@@ -281,14 +281,14 @@ def test_a_review_of_a_half_that_was_rolled_back_says_nothing_about_the_next_one
     assert not broker.answers
 
 
-def test_a_review_in_the_middle_of_its_cut_is_answered_with_unknown() -> None:
+def test_a_review_during_its_cut_is_answered_with_unknown() -> None:
     database, broker = ScriptedDatabase("customer"), ScriptedBroker()
     for n in range(10):
         database.put(T, f"k{n}", "v")
     producers: list[ScriptedProducer] = []
 
     class AskingBroker(Script):
-        """The broker asks about the first half while the second one is on its way."""
+        """Script in which the broker asks about the first half message while the second one is on its way."""
 
         def step(self, name: str) -> None:
             super().step(name)
@@ -304,7 +304,7 @@ def test_a_review_in_the_middle_of_its_cut_is_answered_with_unknown() -> None:
 # -- stopping and errors -----------------------------------------------------------------------------------------
 
 
-def test_a_stop_in_the_middle_of_a_cut_takes_it_back_whole() -> None:
+def test_a_stop_in_the_middle_of_a_cut_rolls_it_back_completely() -> None:
     database, broker = ScriptedDatabase("customer"), ScriptedBroker()
     for n in range(10):
         database.put(T, f"k{n}", "v")
@@ -312,7 +312,7 @@ def test_a_stop_in_the_middle_of_a_cut_takes_it_back_whole() -> None:
     stop = threading.Event()
 
     class StopAfterTwo(Script):
-        """SIGTERM arrives after the second half."""
+        """Script in which SIGTERM arrives after the second half message."""
 
         def step(self, name: str) -> None:
             super().step(name)
@@ -328,9 +328,9 @@ def test_a_stop_in_the_middle_of_a_cut_takes_it_back_whole() -> None:
     assert broker.fold()[T] == database.tables[T].rows
 
 
-def test_a_source_that_permanently_refuses_reading_ends_the_run_with_its_words() -> None:
+def test_a_source_that_permanently_refuses_reads_ends_the_run_with_its_error() -> None:
     class RefusingScript(Script):
-        """Every read fails."""
+        """Script in which every read fails."""
 
         def step(self, name: str) -> None:
             super().step(name)
@@ -345,7 +345,7 @@ def test_a_source_that_permanently_refuses_reading_ends_the_run_with_its_words()
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), DatabaseUnavailable("away")])
-def test_ends_that_are_away_are_tried_again_until_they_are_back(error: VenusError) -> None:
+def test_an_absent_source_or_broker_is_retried_until_it_is_back(error: VenusError) -> None:
     database, broker = ScriptedDatabase("customer"), ScriptedBroker()
     database.put(T, "a", "1")
     script = Script(dict.fromkeys(range(4), error))
@@ -356,11 +356,11 @@ def test_ends_that_are_away_are_tried_again_until_they_are_back(error: VenusErro
     assert "waiting to reconnect" in {r.state for r in run_.reports}
 
 
-def test_while_waiting_for_an_end_that_is_away_a_stop_is_honoured() -> None:
+def test_a_stop_ends_the_wait_for_an_absent_source_or_broker() -> None:
     stop = threading.Event()
 
     class UnavailableScript(Script):
-        """A database that no attempt reaches; the third one requests a stop."""
+        """Script of a database that no attempt reaches; the third attempt requests a stop."""
 
         def step(self, name: str) -> None:
             super().step(name)
@@ -386,8 +386,8 @@ def test_the_epoch_of_an_unanswered_init_counts_as_claimed() -> None:
 # -- a row that cannot be carried ----------------------------------------------------------------------------------
 
 
-def test_a_busy_table_that_halts_in_slow_cuts_does_not_keep_the_others_waiting() -> None:
-    """Were the dictionary looked at in between, the table would continue, and halt the next cut as well, for ever."""
+def test_a_busy_table_that_halts_in_slow_cuts_does_not_delay_the_others() -> None:
+    """If the dictionary were read in between, the table would continue, and halt the next cut as well, for ever."""
     database, broker = ScriptedDatabase("orders", "customer"), ScriptedBroker()
     orders, customer = 2, 3
     database.unfit.add(b"large")
@@ -416,7 +416,7 @@ def test_a_busy_table_that_halts_in_slow_cuts_does_not_keep_the_others_waiting()
 # -- tables that are not captured --------------------------------------------------------------------------------
 
 
-def test_a_table_that_is_not_captured_is_reported_once_and_again_when_it_is() -> None:
+def test_an_uncaptured_table_is_reported_once_and_its_capture_as_well() -> None:
     database, broker = ScriptedDatabase("customer"), ScriptedBroker()
 
     def reported_tables() -> list[str]:

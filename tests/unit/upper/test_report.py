@@ -10,7 +10,7 @@ from venus.adapters.upper.periodic import CaptureReport, Reporter
 from venus.errors import VenusError
 
 
-def test_the_callback_hears_once_a_second_and_at_once_of_a_new_state() -> None:
+def test_the_callback_is_called_once_a_second_and_at_once_for_a_new_state() -> None:
     now, heard = 0.0, list[CaptureReport]()
     reporter = Reporter(heard.append, monotonic=lambda: now)
     for n in range(30):
@@ -38,8 +38,8 @@ def test_the_log_has_one_line_per_state_change_and_none_per_poll(caplog: pytest.
     ]
 
 
-def test_an_error_whose_figures_change_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
-    """The free space of a full disk is another one each time; a load said so for as long as it waited."""
+def test_an_error_with_other_figures_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+    """The free space of a full disk changes all the time; a waiting load logged it as often."""
     reporter = Reporter(None)
     for free in (76_657, 76_658, 3):
         reporter.set_state("waiting to reconnect", error=VenusError(f"/data has {free:,} MiB free, 512 MiB are needed"))

@@ -38,7 +38,7 @@ def _table(*numbers: int, digest: int | None = None) -> dict[BatchNo, BatchRecor
         ((6, 7, 8), (6,), 7, [(6, Verdict.COMMIT), (7, Verdict.UNKNOWN)]),
     ],
 )
-def test_what_is_in_the_batch_table_is_committed_and_the_rest_rolled_back(
+def test_batches_in_the_batch_table_are_committed_and_the_rest_rolled_back(
     halves: tuple[int, ...], table: tuple[int, ...], in_flight_from: int | None, answers: list[tuple[int, Verdict]]
 ) -> None:
     flight = None if in_flight_from is None else BatchNo(in_flight_from)
@@ -46,11 +46,11 @@ def test_what_is_in_the_batch_table_is_committed_and_the_rest_rolled_back(
     assert [(half.batch_no, verdict) for half, verdict in given] == answers
 
 
-def test_a_broker_in_doubt_may_have_an_earlier_use_of_a_number() -> None:
+def test_a_broker_in_doubt_may_ask_about_an_earlier_use_of_a_number() -> None:
     given = judge_halves(_halves(6, 7, 8), {**_table(6), **_table(7, digest=1), **_table(8)}, in_doubt=True)
     assert [(half.batch_no, verdict) for half, verdict in given] == [(6, Verdict.COMMIT), (7, Verdict.ROLLBACK)]
 
 
-def test_another_batch_under_the_same_number_is_never_confirmed() -> None:
+def test_another_batch_with_the_same_number_is_never_confirmed() -> None:
     with pytest.raises(Diverged, match="batch 7"):
         judge_halves(_halves(7), _table(7, digest=1))

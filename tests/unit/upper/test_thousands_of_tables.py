@@ -1,4 +1,4 @@
-"""Each session tells the broker all versions of all tables: they are megabytes, and a message takes 16 MiB."""
+"""Each session sends all versions of all tables to the broker: they are megabytes, and a message has at most 16 MiB."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _wide_schema(table_id: int) -> TableSchema:
 
 
 @pytest.mark.full
-def test_capture_starts_with_a_thousand_wide_tables_and_a_row_that_nearly_fills_a_message() -> None:
+def test_capture_starts_with_a_thousand_wide_tables_and_a_very_large_row() -> None:
     database, broker, script = ScriptedDatabase("big"), ScriptedBroker(), Script()
     for _ in range(TABLES):
         table_id = database.add_table("t", filled=True)
@@ -49,7 +49,7 @@ def test_capture_starts_with_a_thousand_wide_tables_and_a_row_that_nearly_fills_
     assert not batches[-1].sections or batches[-1].sections[-1].count == 1
 
 
-def test_a_few_versions_go_along_with_the_changes() -> None:
+def test_a_few_versions_are_sent_with_the_changes() -> None:
     schemas = tuple(_wide_schema(n) for n in range(1, 10))
     batcher = Batcher(
         first_batch=BatchNo(1), first_sequence=Sequence(1), captured_at_us=0, schemas=schemas, rows_max=9, bytes_max=99

@@ -1,4 +1,4 @@
-"""The parts of a comparison in place of a fill: what it waits for, what it writes into the log, and when it ends."""
+"""The parts of a comparison in place of a fill: its waits, its writes to the log, and its end."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def settle_as(monkeypatch: pytest.MonkeyPatch, settled: SettlingResult | Excepti
     monkeypatch.setattr(differences, "SuspectResolver", Resolver)
 
 
-def test_the_log_holds_few_of_the_differing_keys_at_a_time(
+def test_the_log_contains_few_of_the_differing_keys_at_a_time(
     fill: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [(str(n),) for n in range(1_000)]
@@ -110,7 +110,7 @@ def test_the_log_holds_few_of_the_differing_keys_at_a_time(
     assert log.most <= 200, "a limit of the log would stop capture of the table"
 
 
-def test_undecided_rows_are_shipped_and_changes_on_their_way_are_not(
+def test_undecided_rows_are_shipped_and_changes_in_flight_are_not(
     fill: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle_as(monkeypatch, SettlingResult(differences={("1",): difference(("1",))}, undecided={("2",): "waits"}))
@@ -128,7 +128,7 @@ def test_without_the_history_every_suspect_is_shipped(
     assert log.waiting == [("0",), ("1",), ("2",)]
 
 
-def test_a_repeated_key_is_not_shipped_once_more(
+def test_a_repeated_key_is_not_shipped_again(
     fill: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settle_as(monkeypatch, SettlingResult(differences={("1",): difference(("1",), DifferenceKind.REPEATED)}))
@@ -137,7 +137,7 @@ def test_a_repeated_key_is_not_shipped_once_more(
 
 
 @pytest.mark.parametrize("what", ["stop", "request"])
-def test_waiting_for_the_log_ends_with_a_stop_and_with_another_request(
+def test_the_wait_for_the_log_ends_with_a_stop_and_with_another_request(
     fill: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     settle_as(monkeypatch, SettlingResult(differences={("1",): difference(("1",))}))
@@ -152,7 +152,7 @@ def test_waiting_for_the_log_ends_with_a_stop_and_with_another_request(
         ship(fill, registry, log, 1)
 
 
-def test_the_full_data_is_pinned_once_it_has_what_was_captured_before(
+def test_the_full_data_is_pinned_once_it_has_everything_captured_before(
     fill: ComparedFill, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sequences = iter([3, 9, 10])

@@ -1,4 +1,4 @@
-"""A suspect is a fault only where it stands: histories of a queue with a target and a source anywhere in it."""
+"""A suspect row is a fault only relative to its offset: histories of a queue, with target and source at any offset."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEY = ("1",)
 
 @dataclass
 class Queue:
-    """A history of one key as the broker has it: offset o carries Sequence o + 1."""
+    """The history of one key at the broker: offset o has Sequence o + 1."""
 
     steps: list[KeyChange] = field(default_factory=list)
 
@@ -82,12 +82,12 @@ def suspect(source: Row | None, target: Row | None, *, sequence: int, offset: in
     return SuspectRow(key=KEY, rows=rows, positions=positions, waiting=waiting)
 
 
-def test_what_is_right_for_where_it_stands_is_never_reported() -> None:
+def test_a_row_that_is_right_for_its_offset_is_never_reported() -> None:
     draw = random.Random(5)
     for _ in range(2000):
         queue = random_queue(draw, 12)
         pinned, offset, shipped = draw.randrange(13), draw.randrange(13), draw.randrange(13)
-        shipped = max(shipped, pinned)  # the full data never has what the source has not shipped
+        shipped = max(shipped, pinned)  # the full data never has a change that the source has not shipped
         history = queue.history(pinned, start=min(pinned, offset))
         one = suspect(queue.at(shipped)[0], queue.at(offset)[0], sequence=shipped + 1, offset=offset)
 
@@ -98,7 +98,7 @@ def test_what_is_right_for_where_it_stands_is_never_reported() -> None:
             assert offset < pinned, "only a target behind the full data has to be waited for"
 
 
-def test_what_is_wrong_for_where_it_stands_is_always_found() -> None:
+def test_a_row_that_is_wrong_for_its_offset_is_always_found() -> None:
     draw = random.Random(6)
     for _ in range(1000):
         queue = random_queue(draw, 12)
@@ -132,7 +132,7 @@ def test_a_change_in_the_log_and_an_undecided_batch_are_waited_for() -> None:
     assert "Sequence 3" in shipped.reason
 
 
-def test_a_target_behind_the_full_data_is_called_wrong_only_where_nothing_has_changed() -> None:
+def test_a_lagging_target_is_reported_as_wrong_only_for_unchanged_rows() -> None:
     queue = Queue(
         [KeyChange(offset=0, sequence=1, row=("1", "old")), KeyChange(offset=1, sequence=2, row=("1", "new"))]
     )
@@ -155,7 +155,7 @@ def test_a_target_behind_the_full_data_is_called_wrong_only_where_nothing_has_ch
     }
 
 
-def test_kinds_are_seen_from_where_a_row_should_come_from() -> None:
+def test_the_kind_of_a_difference_depends_on_the_origin_of_the_row() -> None:
     empty, there = Queue(), Queue([KeyChange(offset=0, sequence=1, row=("1", "x"))])
     row: Row = ("1", "x")
     cases = [
@@ -171,7 +171,7 @@ def test_kinds_are_seen_from_where_a_row_should_come_from() -> None:
         assert (found.kind, found.fault) == (kind, fault)
 
 
-def test_a_target_is_asked_only_for_the_rows_that_it_gets() -> None:
+def test_a_target_is_asked_only_for_its_own_rows() -> None:
     subject = Subject(schema=SCHEMA, predicate="v = 'in'")
 
     def find_fault(source: str | None, target: str | None) -> tuple[DifferenceKind, Fault] | None:

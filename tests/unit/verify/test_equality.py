@@ -1,4 +1,4 @@
-"""Values that are the same although their texts are not, and values that are not (scenario 38)."""
+"""Values that are equal although their texts differ, and values that are not (scenario 38)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from venus.model import Column, Kind, LogicalType, TableSchema
 
 
 def nested_json(inside: str) -> str:
-    """Return JSON that is nested as a database allows, and more deeply than Python goes."""
+    """Return JSON with the deepest nesting of a database, which is deeper than Python allows."""
     return "[" * 3000 + inside + "]" * 3000
 
 
@@ -33,7 +33,7 @@ def nested_json(inside: str) -> str:
         pytest.param(LogicalType(kind=Kind.JSON), nested_json('{"a b": 1}'), nested_json(' {"a b" :\t1}'), id="deep"),
     ],
 )
-def test_other_spellings_are_the_same_value(kind: LogicalType, one: str, other: str) -> None:
+def test_another_text_form_is_the_same_value(kind: LogicalType, one: str, other: str) -> None:
     assert is_same_value(kind, one, other)
     assert is_same_value(kind, other, one)
 

@@ -1,4 +1,4 @@
-"""Where everything differs, no more is read and kept than is shown."""
+"""If everything differs, a comparison reads and keeps no more than it shows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCHEMA = TableSchema(
 
 @dataclass
 class _Side:
-    """Rows of some size, each with another value than the other side has."""
+    """Rows of a given size, each with another value than on the other side."""
 
     value: str
     wide: int = 1
@@ -66,7 +66,7 @@ def _compare(ours: _Side, theirs: _Side, differences_max: int) -> SliceResult:
     return slice_tasks._compare(task, cast(OpenSides, sessions), Positions(next_sequence=None, reached=None))
 
 
-def test_a_slice_stops_behind_as_many_differences_as_are_reported() -> None:
+def test_a_slice_stops_after_the_reported_number_of_differences() -> None:
     ours, theirs = _Side("a"), _Side("b")
 
     found = _compare(ours, theirs, 100)
@@ -77,7 +77,7 @@ def test_a_slice_stops_behind_as_many_differences_as_are_reported() -> None:
     assert found.rows == ROWS
 
 
-def test_all_differences_of_a_slice_are_found_when_they_are_few() -> None:
+def test_few_differences_of_a_slice_are_all_found() -> None:
     found = _compare(_Side("a", rows_in_all=5000), _Side("b", rows_in_all=5000), 5000)
 
     assert sorted(int(s.key[0]) for s in found.suspects) == list(range(5000))

@@ -1,4 +1,4 @@
-"""What a comparison comes to as a whole, and the exit code that scripts believe."""
+"""The overall result of a comparison, and its exit code for scripts."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def result(*differences: RowDifference, cut_short: bool) -> VerifyResult:
     return VerifyResult(business="main", target="main", leg="ends", tables=[table])
 
 
-def test_a_table_that_was_not_compared_to_its_end_is_not_the_same() -> None:
-    """Rows on their way count against the limit: it may be reached without one that is wrong."""
+def test_an_incompletely_compared_table_is_not_reported_as_the_same() -> None:
+    """Rows in flight count against the limit, which may be reached without a wrong row."""
     assert result(cut_short=True).verdict is ComparisonVerdict.UNDECIDED
     assert result(cut_short=False).verdict is ComparisonVerdict.SAME
     assert result(WRONG, cut_short=True).verdict is ComparisonVerdict.DIFFERENT
 
 
 @pytest.mark.parametrize(("cut_short", "code"), [(False, 0), (True, 3)])
-def test_a_repair_of_what_was_found_says_nothing_of_what_was_not_looked_at(cut_short: bool, code: int) -> None:
+def test_a_repair_does_not_claim_anything_about_uncompared_rows(cut_short: bool, code: int) -> None:
     repaired = RepairResult(emitted={"main.t": 1}, repaired=1)
     assert print_result(Invocation(), result(WRONG, cut_short=cut_short), repaired, None, would=False) == code
 

@@ -1,4 +1,4 @@
-"""Every key has one slice, one bucket and one place in the full data, at the edges too."""
+"""Every key has one slice, one bucket and one position in the full data, also at the limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def holds(part: Slice, key: int) -> bool:
 
 
 @given(st.lists(st.integers(-(2**60), 2**60), max_size=20), st.lists(KEYS, min_size=1, max_size=30))
-def test_each_key_is_in_one_slice_and_its_bucket_reads_it(cuts: list[int], keys: list[int]) -> None:
+def test_each_key_is_in_one_slice_and_is_read_by_its_bucket(cuts: list[int], keys: list[int]) -> None:
     slices = range_slices(cuts)
     for key in keys:
         (part,) = [p for p in slices if holds(p, key)]
@@ -52,12 +52,12 @@ def _inside(key: int, low: int | None, high: int | None) -> bool:
     return (low is None or low <= key) and (high is None or key < high)
 
 
-def test_keys_beyond_the_arithmetic_are_not_cut_by_range() -> None:
+def test_keys_beyond_the_integer_range_are_not_divided_by_range() -> None:
     assert range_slices([-(2**63), 2**63 - 1]) == []
 
 
 @given(KEYS, st.integers(0, 2**62), st.lists(KEYS, min_size=1, max_size=20))
-def test_a_range_of_integers_is_exactly_its_ranges_of_record_ids(low: int, width: int, keys: list[int]) -> None:
+def test_a_range_of_integers_equals_its_ranges_of_record_ids(low: int, width: int, keys: list[int]) -> None:
     high = min(low + width, 2**63 - 1)  # no column holds more
     ranges = key_ranges(NUMBERS, low, high)
     for key in [*keys, low, high, high - 1, 0, -1, 9, 10, -9, -10]:
@@ -65,7 +65,7 @@ def test_a_range_of_integers_is_exactly_its_ranges_of_record_ids(low: int, width
         assert sum(a <= record_id < b for a, b in ranges) == (low <= key < high), key
 
 
-def test_a_range_of_the_leading_column_holds_composite_keys() -> None:
+def test_a_range_of_the_leading_column_contains_composite_keys() -> None:
     schema = table(INT, LogicalType(kind=Kind.TEXT))
     (ranges,) = [key_ranges(schema, 10, 20)]
     for leading, second in (("10", ""), ("19", "zzz"), ("19", "\U0010ffff" * 50)):
@@ -77,13 +77,13 @@ def test_a_range_of_the_leading_column_holds_composite_keys() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 100, 1_000_000, 10**9])
-def test_a_table_taken_whole_has_a_power_of_two_of_buckets(rows: int) -> None:
+def test_a_table_compared_as_a_whole_has_a_power_of_two_of_buckets(rows: int) -> None:
     buckets = whole_slice(rows).buckets
     assert buckets & (buckets - 1) == 0
     assert 64 <= buckets <= 1 << 16
 
 
-def test_a_sample_is_a_share_that_can_be_drawn_again() -> None:
+def test_a_sample_is_a_reproducible_share() -> None:
     slices = range_slices(list(range(0, 1000, 10)))
     chosen = draw_sample(slices, 0.1, random.Random(7))
 
@@ -94,7 +94,7 @@ def test_a_sample_is_a_share_that_can_be_drawn_again() -> None:
     assert whole.sampled == whole.buckets // 4
 
 
-def test_record_ids_come_back_from_keys_where_their_spelling_is_known() -> None:
+def test_record_ids_are_computed_from_keys_with_a_known_spelling() -> None:
     schema = table(INT, LogicalType(kind=Kind.CHAR, length=4), LogicalType(kind=Kind.BYTES))
     columns: list[list[Value]] = [["7", "-1"], ["ab  ", "abcd"], [b"\x00", b""]]
 

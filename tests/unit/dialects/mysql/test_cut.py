@@ -1,4 +1,4 @@
-"""Which log rows a snapshot of MySQL or MariaDB sees: exactly, and in little memory however long the log has grown."""
+"""The log rows that a snapshot of MySQL or MariaDB sees: exactly, and in little memory however long the log is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GAPS = st.one_of(st.just(1), st.just(3), st.integers(1, 300), st.integers(1, 1 <
 
 
 @given(st.integers(1, 1 << 50), st.lists(st.lists(GAPS, max_size=30)), st.integers(1, 40))
-def test_what_goes_in_comes_out(first: int, pieces: list[list[int]], rows_max: int) -> None:
+def test_added_numbers_are_returned_again(first: int, pieces: list[list[int]], rows_max: int) -> None:
     numbers, wanted, at = LogNumbers(), list[int](), first
     for gaps in pieces:
         piece = []
@@ -40,7 +40,7 @@ def test_what_goes_in_comes_out(first: int, pieces: list[list[int]], rows_max: i
 
 
 class _Cursor:
-    """A log of so many rows, with a gap now and then where a transaction was rolled back."""
+    """A log of this many rows, with occasional gaps of rolled-back transactions."""
 
     def __init__(self) -> None:
         self._at = 0
@@ -56,7 +56,7 @@ class _Reader:
         yield _Cursor()
 
 
-def test_a_log_that_has_grown_for_a_week_takes_little_memory() -> None:
+def test_a_week_old_log_takes_little_memory() -> None:
     cut = MysqlCut(
         reader=cast(MysqlConnection, _Reader()),
         writer=cast(MysqlConnection, None),

@@ -52,11 +52,11 @@ def cache_of(table: MysqlTable) -> DefinitionCache:
     ],
     ids=["the same", "more rows", "written again", "altered", "written in this second"],
 )
-def test_a_definition_is_kept_while_its_table_is_the_same(known: MysqlTable, now: MysqlTable, is_stale: bool) -> None:
+def test_a_definition_is_kept_while_its_table_is_unchanged(known: MysqlTable, now: MysqlTable, is_stale: bool) -> None:
     assert cache_of(known).find_stale(["item"], dictionary(now)) == (["item"] if is_stale else [])
 
 
-def test_a_definition_that_is_not_shown_any_more_is_forgotten() -> None:
+def test_a_definition_that_is_no_longer_visible_is_forgotten() -> None:
     cache = cache_of(TABLE)
     cache.store(["item"], {}, dictionary(TABLE))
 
@@ -65,7 +65,7 @@ def test_a_definition_that_is_not_shown_any_more_is_forgotten() -> None:
 
 
 def test_a_table_that_is_altered_between_two_statements_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a definition would be kept with columns of another one."""
+    """Otherwise a definition would be kept with the columns of another one."""
     shown = iter(["before", "after", "after", "after"])
 
     def read_definitions(_: object, names: Iterable[str]) -> dict[str, str]:

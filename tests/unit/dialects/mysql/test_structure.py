@@ -1,4 +1,4 @@
-"""Structure of a MySQL 8 table, from rows as its dictionary returns them; test servers lack NOT ENFORCED."""
+"""The structure of a MySQL 8 table, from rows as its dictionary returns them; test servers lack NOT ENFORCED."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DECLARED = MysqlDeclaredType(
 )
 
 
-def test_a_check_that_is_not_enforced_is_listed_and_not_made() -> None:
+def test_a_check_that_is_not_enforced_is_listed_and_not_created() -> None:
     rows = MysqlStructureRows(checks=[("fair", "(`price` > 0)", "0", "1"), ("off", "(`price` < 9)", "0", "0")])
 
     made = build_structure("goods", rows, [PRICE], {"price": DECLARED}, (), [])

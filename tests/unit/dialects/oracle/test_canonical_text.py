@@ -19,7 +19,7 @@ def number(precision: int | None, scale: int | None) -> LogicalType:
     return default_mapping(declared).logical(declared)
 
 
-def test_numbers() -> None:
+def test_number_types_are_mapped() -> None:
     assert number(4, 0) == LogicalType(kind=Kind.INT, length=2)
     assert number(9, 0) == LogicalType(kind=Kind.INT, length=4)
     assert number(18, 0) == LogicalType(kind=Kind.INT, length=8)
@@ -63,7 +63,7 @@ def test_numbers() -> None:
         ("text", "a\nb", "a\nb"),
     ],
 )
-def test_canonical_text(rule: str, value: Any, text: Any) -> None:
+def test_values_have_canonical_text(rule: str, value: Any, text: Any) -> None:
     assert canonical_texts(rule, [None, value]) == [None, text]
 
 
@@ -71,13 +71,13 @@ def test_decimals_have_the_digits_of_their_scale() -> None:
     assert canonical_texts("number", [Decimal("12.5"), 7, None], 2) == ["12.50", "7.00", None]
 
 
-def test_a_float_never_stands_in_for_a_decimal() -> None:
+def test_a_float_is_never_used_for_a_decimal() -> None:
     with pytest.raises(SourceError, match="not exact"):
         canonical_texts("number", [0.1])
 
 
 @pytest.mark.parametrize("name", ["BFILE", "ANYDATA", "MYSTERY", "VECTOR"])
-def test_what_has_no_exact_text_is_refused(name: str) -> None:
+def test_a_value_without_an_exact_text_is_refused(name: str) -> None:
     with pytest.raises(UnsupportedType, match=name):
         default_mapping(OracleDeclaredType(data_type=name))
 
@@ -104,7 +104,7 @@ def test_zoned_timestamps_are_read_as_instants() -> None:
         ("uuid", bytes(range(16)), "00010203-0405-0607-0809-0a0b0c0d0e0f"),
     ],
 )
-def test_what_a_column_was_asked_to_be(rule: str, value: Any, text: str) -> None:
+def test_a_column_has_the_requested_type(rule: str, value: Any, text: str) -> None:
     assert canonical_texts(rule, [value, None]) == [text, None]
 
 
@@ -118,12 +118,12 @@ def test_what_a_column_was_asked_to_be(rule: str, value: Any, text: str) -> None
         ("uuid", b"short"),
     ],
 )
-def test_what_does_not_fit_is_refused(rule: str, value: Any) -> None:
+def test_a_value_that_does_not_fit_is_refused(rule: str, value: Any) -> None:
     with pytest.raises(SourceError):
         canonical_texts(rule, [value])
 
 
-def test_a_way_that_a_type_has_not_is_refused_with_those_it_has() -> None:
+def test_an_unsupported_conversion_is_refused_with_the_supported_ones() -> None:
     with pytest.raises(ConfigError, match="DATE cannot be carried as 'boolean'") as raised:
         find_mapping(OracleDeclaredType(data_type="DATE"), "boolean")
     assert "date" in raised.value.hint

@@ -1,4 +1,4 @@
-"""The generated statements: kept for a DBA to read, accepted by a parser of Oracle's SQL, names that fit 11.2."""
+"""The generated statements: stored for a DBA to read, accepted by a parser of Oracle's SQL, names that fit 11.2."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from venus.adapters.dialects.oracle.language.ddl import OracleKeyColumn, build_s
 from venus.adapters.dialects.oracle.session.options import VERSIONS, Version, find_version, version_of
 from venus.adapters.dialects.oracle.sql import NAME_BYTES_MAX
 
-#: What sqlfluff's oracle dialect does not know; the grammar of tests/integration/oracle/test_grammar.py does.
+#: Clauses that sqlfluff's oracle dialect does not support; the grammar of tests/integration/oracle/test_grammar.py
+#: does.
 UNCOVERED = (
     "DECLARE",
     "BEGIN\n  DBMS_SCHEDULER",
@@ -40,7 +41,7 @@ UNCOVERED = (
     "ALTER TRIGGER",
     "ALTER TABLE",
 )
-#: Oracle's reserved words ("SQL Language Reference", appendix E): a bind of such a name is ORA-01745.
+#: Oracle's reserved words ("SQL Language Reference", appendix E), because a bind with such a name is ORA-01745.
 RESERVED = set(
     re.findall(
         r"\w+",
@@ -67,12 +68,12 @@ def problems(linter: Linter, sql: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", sorted(files()))
-def test_the_documents_are_what_is_generated(name: str) -> None:
+def test_the_stored_scripts_equal_the_generated_ones(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == files()[name]
 
 
 def _with_differences(kind: str, version: str, table: str) -> str:
-    """Return the shown script of a kind with the lines that the table has for a version."""
+    """Return the stored script of a kind with the differences that the table lists for a version."""
     rows = csv.reader(table.splitlines())
     instead = {line: new for k, versions, line, new in rows if k == kind and version in versions.split(", ")}
     shown = (FOLDER / f"{kind}-{SHOWN.name}.sql").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -89,18 +90,18 @@ def test_the_script_of_every_version_differs_as_the_table_says(kind: str, versio
     assert found[0].replace(f"Oracle {SHOWN.name}", f"Oracle {version.partition(' ')[0]}") == made[0]
 
 
-def test_a_parser_of_oracles_sql_takes_every_statement_that_it_covers(linter: Linter) -> None:
+def test_a_parser_of_oracles_sql_accepts_every_statement_that_it_supports(linter: Linter) -> None:
     every = {s for v in VERSIONS for options in (ROWS, LIMITED) for s in statements(v, options)}
     assert {s: problems(linter, s) for s in every if not s.startswith(UNCOVERED) and problems(linter, s)} == {}
     assert sum(not s.startswith(UNCOVERED) for s in every) > 20
 
 
-def test_the_parser_would_notice_a_broken_trigger(linter: Linter) -> None:
+def test_the_parser_notices_a_broken_trigger(linter: Linter) -> None:
     made = next(iter(ddl.row_triggers(ENROLL, 2))).sql
     assert problems(linter, made.replace("VALUES (", "VALUES ")) != []
 
 
-def test_every_own_name_fits_the_oldest_version() -> None:
+def test_every_object_name_fits_the_oldest_version() -> None:
     for version in VERSIONS:
         for text in statements(version):
             for name in re.findall(r"\bVENUS_\w+", text):
@@ -108,19 +109,19 @@ def test_every_own_name_fits_the_oldest_version() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=[v.name for v in VERSIONS])
-def test_names_of_the_other_ways_fit_too(version: Version) -> None:
+def test_object_names_of_other_options_fit_too(version: Version) -> None:
     for text in inline_statements(version):
         assert all(len(name) <= NAME_BYTES_MAX for name in re.findall(r"\bVENUS_\w+", text))
     assert ("INVISIBLE" in "".join(inline_statements(version))) is version.invisible_identity
 
 
-def test_no_bind_is_named_like_a_word_of_oracles() -> None:
+def test_no_bind_has_the_name_of_a_reserved_word() -> None:
     binds = {name.lower() for text in running() for name in re.findall(r"(?<![:\w]):([A-Za-z]\w*)", text)}
     assert len(binds) > 15
     assert binds & RESERVED == set()
 
 
-def test_triggers_are_made_disabled_and_enabled_only_after_all_are_there() -> None:
+def test_triggers_are_created_disabled_and_enabled_after_all_exist() -> None:
     text = statements(find_version("19c"))
     made = next(n for n, s in enumerate(text) if "VENUS_U_00002\n" in s)
     assert "\nDISABLE\nBEGIN" in text[made]
@@ -138,13 +139,13 @@ def test_the_longest_key_makes_no_line_that_sqlplus_cannot_read() -> None:
     assert "NLS_LANG=.AL32UTF8" in text
 
 
-def test_the_documents_are_scripts_that_run() -> None:
+def test_the_stored_scripts_can_be_executed() -> None:
     for name in files():
         if name.startswith(("install-", "inline-")):
             assert len(read((FOLDER / name).read_text(encoding="utf-8")).statements) > 20, name
 
 
-def test_the_reader_would_notice_what_sqlplus_stumbles_over() -> None:
+def test_the_script_reader_notices_what_sqlplus_would_refuse() -> None:
     for text in (
         "INSERT INTO T VALUES (:a);",
         "BEGIN\n  NULL;\nEND;",
@@ -160,14 +161,14 @@ def test_no_sequence_is_ordered() -> None:
     assert all("CACHE 1000 NOORDER" in "\n".join(statements(version)) for version in VERSIONS)
 
 
-def test_triggers_belong_to_no_edition_where_a_version_has_such() -> None:
+def test_triggers_are_noneditionable_where_editions_exist() -> None:
     for version in VERSIONS:
         made = [text.split("TRIGGER")[0] for text in statements(version) if text.startswith("CREATE OR REPLACE")]
         spelled = {text for text in made if "VIEW" not in text}
         assert spelled == {"CREATE OR REPLACE " if version.name == "11.2" else "CREATE OR REPLACE NONEDITIONABLE "}
 
 
-def test_the_script_names_the_room_of_the_logs_and_what_a_dba_grants() -> None:
+def test_the_script_names_the_tablespace_of_the_logs_and_the_grants() -> None:
     limits = LIMITED.log
     text = build_script([], removal=False, user="APP", version="19c")
     assert "VENUS_VALVE" not in text
@@ -179,7 +180,7 @@ def test_the_script_names_the_room_of_the_logs_and_what_a_dba_grants() -> None:
     assert any("DBMS_SCHEDULER.CREATE_JOB" in s for s in made)
 
 
-def test_a_text_key_is_not_trusted_to_a_linguistic_comparison() -> None:
+def test_a_text_key_is_compared_binary() -> None:
     update = list(ddl.row_triggers(ENROLL, 2))[1].sql
     assert "OR SYS_CONTEXT('USERENV', 'NLS_SORT') <> 'BINARY' THEN" in update
 
@@ -195,11 +196,11 @@ def test_a_text_key_is_not_trusted_to_a_linguistic_comparison() -> None:
         ("26.1.0.0.0", "23ai"),
     ],
 )
-def test_a_servers_version_has_its_line(text: str, name: str) -> None:
+def test_a_servers_version_selects_its_statements(text: str, name: str) -> None:
     found = version_of(text)
     assert found is not None
     assert found.name == name
 
 
-def test_an_older_server_has_none() -> None:
+def test_an_older_server_has_no_statements() -> None:
     assert version_of("10.2.0.5.0") is None

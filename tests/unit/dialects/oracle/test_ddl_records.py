@@ -1,4 +1,4 @@
-"""Which ALTER TABLE statements leave rows, values, segments and triggers as they are; in doubt, none does."""
+"""ALTER TABLE statements that change no rows, values, segments or triggers; an unknown statement is not one of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from venus.adapters.dialects.oracle.installation.table_comparison import (
         "ALTER TABLE SALES ADD PARTITION P1 VALUES (" + "1, " * 1000 + "1)",
     ],
 )
-def test_harmless(text: str) -> None:
+def test_harmless_statements(text: str) -> None:
     assert keeps_rows(text)
 
 
@@ -50,7 +50,7 @@ def test_harmless(text: str) -> None:
         "TRUNCATE TABLE SALES",
     ],
 )
-def test_harmful_or_not_known(text: str) -> None:
+def test_harmful_or_unknown_statements(text: str) -> None:
     assert not keeps_rows(text)
 
 
@@ -69,7 +69,7 @@ def test_harmful_or_not_known(text: str) -> None:
         ("", False),
     ],
 )
-def test_values_of_columns_that_are_declared_as_before(text: str, kept: bool) -> None:
+def test_statements_that_change_values_of_unchanged_columns(text: str, kept: bool) -> None:
     assert keeps_values(text) is kept
 
 
@@ -77,7 +77,7 @@ def test_values_of_columns_that_are_declared_as_before(text: str, kept: bool) ->
     ("text", "replaced"),
     [
         ("ALTER TABLE T MOVE ONLINE", True),
-        ("ALTER TABLE T ADD PARTITION P3", True),  # of a hash-partitioned table: rows are dealt out
+        ("ALTER TABLE T ADD PARTITION P3", True),  # of a hash-partitioned table: rows are redistributed
         ("ALTER TABLE T RENAME SUBPARTITION P1 TO P2", True),
         ("ALTER TABLE T COALESCE PARTITION", True),
         ("ALTER TABLE T MODIFY PARTITION BY HASH (ID) PARTITIONS 4", True),
@@ -87,18 +87,18 @@ def test_values_of_columns_that_are_declared_as_before(text: str, kept: bool) ->
         ("", False),
     ],
 )
-def test_the_same_rows_in_other_segments(text: str, replaced: bool) -> None:
+def test_statements_that_move_rows_to_other_segments(text: str, replaced: bool) -> None:
     assert replaces_segments(text) is replaced
 
 
-def test_triggers_that_are_switched_off() -> None:
+def test_statements_that_disable_triggers() -> None:
     assert disables_triggers("alter table T disable  all triggers")
     assert disables_triggers("ALTER TABLE T NOLOGGING DISABLE ALL TRIGGERS")
     assert not disables_triggers("ALTER TABLE T ENABLE ALL TRIGGERS")
     assert not disables_triggers("ALTER TABLE T ADD (C VARCHAR2(40) DEFAULT 'DISABLE ALL TRIGGERS')")
 
 
-def test_notes_speak_of_their_own_table_only() -> None:
+def test_notes_concern_their_own_table_only() -> None:
     notes = DdlRecords.from_rows(
         [(1, "ALTER", "APP", "T", "ALTER TABLE T DROP COLUMN B"), (2, "TRUNCATE", "APP", "U", None)]
     )

@@ -1,4 +1,4 @@
-"""How values are fetched and which errors mean what, on a double of the driver: vouched for by its documentation."""
+"""Fetched values and the meaning of errors, on a double of the driver that follows the driver's documentation."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ def test_without_the_handler_the_double_loses_digits_and_gives_locators(module: 
     assert isinstance(lob, double.Lob)
 
 
-def test_cx_oracle_describes_a_column_by_its_parts(module: Module) -> None:
+def test_cx_oracle_describes_a_column_by_a_tuple(module: Module) -> None:
     cursor = SimpleNamespace(var=lambda kind, arraysize: kind, arraysize=1)
     assert output_handler(module)(cursor, "NAME", double.NUMBER, 22, 10, 2) is Decimal
 
 
-def test_a_new_session_depends_on_no_settings_of_others(module: Module, session: OracleSession) -> None:
+def test_a_new_session_overrides_other_settings(module: Module, session: OracleSession) -> None:
     session.fetch_rows("SELECT 1 FROM DUAL")
     assert tuple(text for text, _ in module.said[: len(SESSION)]) == SESSION
 
 
-def test_a_session_lies_in_its_own_schema_commits_durably_and_in_utc() -> None:
+def test_a_session_uses_its_own_schema_durable_commits_and_utc() -> None:
     said = " ".join(SESSION)
     for setting in (
         "CURRENT_SCHEMA = \"' || USER || '\"",
@@ -104,7 +104,7 @@ def test_a_session_has_the_edition_of_the_database(module: Module, session: Orac
     assert said[len(SESSION) :] == [EDITION, "ROLLBACK", 'ALTER SESSION SET EDITION = "ORA$BASE"', "SELECT 1 FROM DUAL"]
 
 
-def test_a_session_with_half_of_its_settings_is_not_used(module: Module, session: OracleSession) -> None:
+def test_a_session_with_incomplete_settings_is_not_used(module: Module, session: OracleSession) -> None:
     module.answers["ALTER SESSION SET COMMIT_WAIT"] = [Answer(error=error("ORA-03113", "end-of-file"))]
     with pytest.raises(DatabaseUnavailable):
         session.fetch_rows("SELECT 1 FROM DUAL")
@@ -118,7 +118,7 @@ def test_a_session_with_half_of_its_settings_is_not_used(module: Module, session
 
 
 @pytest.mark.parametrize("code", ["DPY-3001", "DPY-3010", "DPY-3015"])
-def test_what_the_thin_mode_cannot_do_names_the_thick_one(code: str, module: Module, session: OracleSession) -> None:
+def test_an_error_of_the_thin_mode_suggests_the_thick_one(code: str, module: Module, session: OracleSession) -> None:
     module.answers["connect"] = [Answer(error=error(code, "not supported in thin mode"))]
     with pytest.raises(ConfigError, match=f"the thin mode cannot connect: {code}") as raised:
         session.open()
@@ -126,7 +126,7 @@ def test_what_the_thin_mode_cannot_do_names_the_thick_one(code: str, module: Mod
     assert "12.1" in raised.value.hint
 
 
-def test_a_poll_outside_of_a_transaction_ends_nothing(module: Module, session: OracleSession) -> None:
+def test_a_poll_outside_of_a_transaction_ends_none(module: Module, session: OracleSession) -> None:
     module.answers["SELECT 1"] = [Answer(types=[double.NUMBER], rows=[["1"]])]
     session.run("UPDATE T SET A = 1")
     session.peek("SELECT 1 FROM DUAL")
@@ -151,7 +151,7 @@ def test_a_poll_outside_of_a_transaction_ends_nothing(module: Module, session: O
         ("ORA-00001", SourceError),
     ],
 )
-def test_an_error_becomes_what_has_to_be_done(
+def test_a_driver_error_becomes_an_error_by_its_remedy(
     code: str, kind: type[Exception], module: Module, session: OracleSession
 ) -> None:
     module.answers["SELECT"] = [Answer(error=error(code))]
@@ -161,7 +161,7 @@ def test_an_error_becomes_what_has_to_be_done(
     assert "Help:" not in str(raised.value)
 
 
-def test_a_lost_connection_is_opened_again(module: Module, session: OracleSession) -> None:
+def test_a_lost_connection_is_reopened(module: Module, session: OracleSession) -> None:
     module.answers["SELECT"] = [Answer(error=error("ORA-03113"))]
     with pytest.raises(DatabaseUnavailable):
         session.fetch_rows("SELECT X")
@@ -170,7 +170,7 @@ def test_a_lost_connection_is_opened_again(module: Module, session: OracleSessio
 
 
 @pytest.mark.parametrize("code", ["DPI-1047", "DPI-1050", "DPI-1072", "ORA-01804"])
-def test_a_missing_client_library_is_not_blamed_on_the_listener(
+def test_a_missing_client_library_is_not_reported_as_a_listener_error(
     code: str, module: Module, session: OracleSession
 ) -> None:
     module.answers["connect"] = [Answer(error=error(code, "libclntsh.so: cannot open shared object file"))]
@@ -180,7 +180,7 @@ def test_a_missing_client_library_is_not_blamed_on_the_listener(
     assert "listener" not in raised.value.hint
 
 
-def test_a_wrong_password_is_not_tried_again(module: Module, session: OracleSession) -> None:
+def test_a_wrong_password_is_not_retried(module: Module, session: OracleSession) -> None:
     module.answers["connect"] = [Answer(error=error("ORA-01017", "invalid username/password"))]
     with pytest.raises(ConfigError, match="cannot be reached") as raised:
         session.open()
@@ -188,7 +188,7 @@ def test_a_wrong_password_is_not_tried_again(module: Module, session: OracleSess
     assert raised.value.exit_code == 2, "`venus sync` ends: more tries would lock the account"
 
 
-def test_a_password_that_may_be_changed_is_waited_for_and_not_tried_often(module: Module) -> None:
+def test_a_password_that_may_change_is_retried_rarely(module: Module) -> None:
     """Ten refusals lock the account."""
     now = [1000.0]
     refusal = Answer(error=error("ORA-01017", "invalid username/password"))
@@ -211,7 +211,7 @@ def test_a_password_that_may_be_changed_is_waited_for_and_not_tried_often(module
     session("oracle://venus:new@db").open()
 
 
-def test_a_transaction_that_fails_leaves_nothing(module: Module, session: OracleSession) -> None:
+def test_a_transaction_that_fails_leaves_no_rows(module: Module, session: OracleSession) -> None:
     module.answers["UPDATE"] = [Answer(error=error("ORA-02290", "no room"))]
 
     def fill() -> None:
@@ -225,7 +225,7 @@ def test_a_transaction_that_fails_leaves_nothing(module: Module, session: Oracle
     assert ended == ["ROLLBACK"]
 
 
-def test_codes_are_listed_once_and_unknown_ones_fail() -> None:
+def test_error_codes_are_listed_once_and_unknown_ones_fail() -> None:
     every = [code for codes in ACTIONS.values() for code in codes]
     assert len(every) == len(set(every))
     assert error_action("ORA-99999") is ErrorAction.FAIL
@@ -233,7 +233,7 @@ def test_codes_are_listed_once_and_unknown_ones_fail() -> None:
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_an_error_in_a_recursive_statement_is_the_one_that_it_hides(wrapped: bool) -> None:
+def test_an_error_in_a_recursive_statement_is_reported_by_its_cause(wrapped: bool) -> None:
     text = "error occurred at recursive SQL level 1\nORA-01653: unable to extend table SYS.AUD$"
     found = error("ORA-00604", text) if wrapped else Exception(f"ORA-00604: {text}")
     assert error_action(error_code(found)) is ErrorAction.SPACE
@@ -275,7 +275,7 @@ def test_the_fence_waits_until_the_table_is_free(
     assert said == [fence.sql, fence.sql, fence.sql, "COMMIT"]
 
 
-def test_ddl_on_a_busy_table_is_tried_again_but_not_after_a_lost_connection(
+def test_ddl_on_a_busy_table_is_retried_but_not_after_a_lost_connection(
     module: Module, session: OracleSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
@@ -302,7 +302,7 @@ def test_missing_privileges_are_ready_grants(module: Module, session: OracleSess
     assert any("QUOTA" in remedy for remedy in remedies)
 
 
-def test_a_table_without_a_key_is_offered_an_identity(module: Module, session: OracleSession) -> None:
+def test_an_identity_is_suggested_for_a_table_without_a_key(module: Module, session: OracleSession) -> None:
     listed = [["APP", "NOKEY", "NO", "3", "N", "NO", "N", None, None, "DISABLED"]]
     column: list[Any] = ["NOKEY", "NOTE", "VARCHAR2", None, "40", "10", "C", None, None, "Y", None]
     module.answers["SELECT T.OWNER"] = [Answer(types=[double.VARCHAR] * 10, rows=listed), Answer()]
@@ -318,7 +318,7 @@ def test_a_table_without_a_key_is_offered_an_identity(module: Module, session: O
     assert found[0].blocks
 
 
-def test_little_room_and_rows_that_may_not_be_read_are_findings(module: Module, session: OracleSession) -> None:
+def test_low_space_and_unreadable_rows_are_findings(module: Module, session: OracleSession) -> None:
     module.answers["SELECT U.DEFAULT_TABLESPACE"] = [Answer(types=[double.VARCHAR] * 2, rows=[["USERS", 30 << 20]])]
     quota = [["LOGS", 900 << 20, 1000 << 20], ["USERS", 5, -1]]
     module.answers["SELECT TABLESPACE_NAME"] = [Answer(types=[double.VARCHAR] * 3, rows=quota)]
@@ -385,12 +385,12 @@ def test_a_large_table_is_sampled_by_blocks() -> None:
         ("DPY-3015", ErrorAction.THICK),
     ],
 )
-def test_the_table_of_codes(code: str, action: ErrorAction) -> None:
+def test_the_table_of_error_codes_is_complete(code: str, action: ErrorAction) -> None:
     assert error_action(code) is action
 
 
 def test_keys_of_the_national_character_set_are_bound_as_such(module: Module, session: OracleSession) -> None:
-    """Bound as ordinary text they would lose what the database's own character set does not have."""
+    """Bound as ordinary text they would lose characters that the database's own character set lacks."""
     access = build_access(national_table())
     cursor = FillCursor([["text", "日本"]], [["text", "語"]]).cursor
     ((sql, binds),) = access.fill.build_reads(cursor, 1)
@@ -419,7 +419,7 @@ def national_table() -> OracleTable:
         ("NVARCHAR2", "C", 3000, "NVARCHAR2(16383)", "K1"),
     ],
 )
-def test_a_text_key_is_logged_in_its_widest_form(kind: str, used: str, chars: int, log_type: str, logged: str) -> None:
+def test_a_text_key_is_logged_in_its_widest_type(kind: str, used: str, chars: int, log_type: str, logged: str) -> None:
     rows = [("W", kind, None, 40, chars, used, None, None, "N", None)]
     table = build_table(ListedTable(owner="APP", name="WORD", partitioned=False, rows=0), rows, [("WORD_PK", "P", "W")])
     assert table.keyed.key[0].log_type == log_type

@@ -1,4 +1,4 @@
-"""How LOBs are read, on a double of the driver that does what its documentation says (api_manual/lob.html)."""
+"""Reading LOBs, on a double of the driver that follows its documentation (api_manual/lob.html)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def session(module: Module) -> OracleSession:
 
 
 def document() -> OracleTable:
-    """Describe a table with a key, a CLOB and a BLOB."""
+    """Return a table with a key, a CLOB and a BLOB."""
     rows: list[tuple[object, ...]] = [
         ("ID", "NUMBER", None, 22, 0, None, 10, 0, "N", None),
         ("NOTE", "CLOB", None, 4000, 0, None, None, None, "Y", None),
@@ -49,7 +49,7 @@ def document() -> OracleTable:
 def fetch_values(
     module: Module, session: OracleSession, access: OracleAccess, *rows: list[Any]
 ) -> list[tuple[Any, ...]]:
-    """Fetch rows (id, note, scan) as the driver gives what the changes' query asks for."""
+    """Fetch rows (id, note, scan) in the form that the driver returns for the query of changes."""
     names = ["V1", "V2", "V3", "V4", "V5", "VENUS_LENGTH_2", "VENUS_LOB_2", "VENUS_LENGTH_3", "VENUS_LOB_3"]
     types = [double.NUMBER, double.CLOB, double.BLOB, double.NUMBER, double.NUMBER]
     types += [double.NUMBER, double.CLOB, double.NUMBER, double.BLOB]
@@ -70,7 +70,7 @@ def _as_stored(number: str, note: Any, scan: Any) -> list[Any]:
     return [*row, "1", "0", *beside]
 
 
-def test_small_ones_come_with_their_row_without_a_read(module: Module, session: OracleSession) -> None:
+def test_small_lobs_arrive_with_their_row_without_a_read(module: Module, session: OracleSession) -> None:
     note, scan = Lob("größe"), Lob(b"\x00\xff")
     assert fetch_values(module, session, build_access(document()), ["1", note, scan]) == [
         (1, "größe", b"\x00\xff", 1, 0)
@@ -78,7 +78,7 @@ def test_small_ones_come_with_their_row_without_a_read(module: Module, session: 
     assert note.read_at == scan.read_at == []
 
 
-def test_a_large_one_is_read_in_pieces(module: Module, session: OracleSession) -> None:
+def test_a_large_lob_is_read_in_pieces(module: Module, session: OracleSession) -> None:
     scan = Lob(bytes(range(256)) * (10 << 12))
     ((*_, found, _, _),) = fetch_values(module, session, build_access(document()), ["1", None, scan])
     assert found == scan.content
@@ -88,7 +88,7 @@ def test_a_large_one_is_read_in_pieces(module: Module, session: OracleSession) -
 
 @pytest.mark.parametrize("replaces", [False, True], ids=["a split raises", "a split gives U+FFFD"])
 @pytest.mark.parametrize("before", [0, 1])
-def test_a_character_of_two_units_is_never_read_by_halves(
+def test_a_character_of_two_units_is_never_split(
     before: int, replaces: bool, module: Module, session: OracleSession
 ) -> None:
     text = "a" * before + "🙂" * PIECE + "\ufffd" * 3 + "é"
@@ -98,12 +98,12 @@ def test_a_character_of_two_units_is_never_read_by_halves(
     assert note.size() == before + 2 * PIECE + 4
 
 
-def test_an_empty_one_is_not_null(module: Module, session: OracleSession) -> None:
+def test_an_empty_lob_is_not_null(module: Module, session: OracleSession) -> None:
     rows = fetch_values(module, session, build_access(document()), ["1", "", b""], ["2", None, None])
     assert [row[1:3] for row in rows] == [("", b""), (None, None)]
 
 
-def test_what_no_message_can_carry_is_refused_before_it_is_read(module: Module, session: OracleSession) -> None:
+def test_a_lob_too_large_for_a_message_is_refused_before_it_is_read(module: Module, session: OracleSession) -> None:
     half = b"x" * (ROW_BYTES_MAX // 2 + 1)
     note, scan = Lob(half.decode()), Lob(half)
     with pytest.raises(UnfitRow, match=r"row ID=7: 15\.0 MiB, a row can have 15 MiB"):
@@ -119,7 +119,7 @@ def test_a_row_that_is_too_large_in_utf_8_is_refused_too(module: Module, session
 
 
 @pytest.mark.parametrize("code", ["ORA-22922", "ORA-22924", "ORA-01555"])
-def test_a_lob_that_has_gone_meanwhile_opens_the_snapshot_again(
+def test_a_lob_that_was_deleted_meanwhile_reopens_the_snapshot(
     code: str, module: Module, session: OracleSession
 ) -> None:
     scan = Lob(b"x" * (3 * PIECE), error=error(code, "nonexistent LOB value"))
@@ -128,12 +128,12 @@ def test_a_lob_that_has_gone_meanwhile_opens_the_snapshot_again(
     assert raised.value.retryable
 
 
-def test_a_lob_that_ends_early_is_not_taken_for_whole() -> None:
+def test_a_lob_that_ends_early_is_not_taken_as_complete() -> None:
     with pytest.raises(SourceError, match="a LOB of length 20 ended at 10"):
         lobs.read_lob(Lob(b"x" * 10), 20)
 
 
-def test_portions_weigh_a_lob_before_it_is_read(module: Module, session: OracleSession) -> None:
+def test_portions_count_the_size_of_a_lob_before_it_is_read(module: Module, session: OracleSession) -> None:
     access = build_access(document())
     scans = [Lob(b"x" * (1 << 20)) for _ in range(3)]
     names = ["V1", "V2", "V3", "V4", "V5", "VENUS_LENGTH_2", "VENUS_LOB_2", "VENUS_LENGTH_3", "VENUS_LOB_3"]
@@ -147,7 +147,7 @@ def test_portions_weigh_a_lob_before_it_is_read(module: Module, session: OracleS
     assert scans[1].read_at == []
 
 
-def test_a_table_without_lobs_asks_for_none() -> None:
+def test_a_table_without_lobs_requests_none() -> None:
     table = make_full_table()
     kept = [n for n in table.readings if not table.readings[n].mapping.located]
     columns = tuple(c for c in table.schema.columns if c.name in kept)
@@ -155,7 +155,7 @@ def test_a_table_without_lobs_asks_for_none() -> None:
     assert "DBMS_LOB" not in sql
 
 
-def test_the_grants_that_hardened_databases_lack_are_named(module: Module, session: OracleSession) -> None:
+def test_the_grants_missing_in_hardened_databases_are_named(module: Module, session: OracleSession) -> None:
     module.answers["SELECT OBJECT_NAME FROM ALL_OBJECTS"] = [Answer(types=[double.VARCHAR], rows=[["DBMS_STATS"]])]
     dictionary = OracleDictionary(session, find_version("19c"), "VENUS", ["APP"])
     found = [

@@ -1,6 +1,6 @@
-"""At an Oracle, VENUS's own tables come from a script, which must not drift from the migrations.
+"""At an Oracle, VENUS's own tables are created by a script, which must equal the migrations.
 
-Why: docs/explanation/decisions.md.
+The reason is in docs/explanation/decisions.md.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from venus.migrations.versions import source_0001_tables as migration
 
 _TABLE = re.compile(r"CREATE TABLE (\w+) \(\n(.*?)\n\)", re.DOTALL)
 _COLUMN = re.compile(r"^\s+(\w+)\s+[A-Z].*?( NOT NULL)?,?\s*$", re.MULTILINE)
-#: Where a log is consumed up to: Oracle's is consumed row by row.
+#: Tables with the position up to which a log is consumed; Oracle deletes log rows one by one instead.
 _NOT_AT_ORACLE = {("VENUS_CAPTURED_TABLE", "LOG_THROUGH")}
-#: What only Oracle has.
+#: Tables that only Oracle has.
 _ONLY_AT_ORACLE = {"VENUS_DDL", "VENUS_IDENTITY", "VENUS_OWNED", "VENUS_SEGMENT"}
 
 
 def columns(text: str) -> dict[str, list[tuple[str, bool]]]:
-    """Return the columns of each table of VENUS's own with whether they are NOT NULL, in order."""
+    """Return the columns of each of VENUS's own tables in order, with NOT NULL."""
     found = {}
     for table, body in _TABLE.findall(text.upper()):
         rows = [(c, bool(n)) for c, n in _COLUMN.findall(body) if c not in ("PRIMARY", "CONSTRAINT")]
@@ -36,7 +36,7 @@ def columns(text: str) -> dict[str, list[tuple[str, bool]]]:
 
 
 def render() -> str:
-    """Return what alembic's Oracle dialect would say."""
+    """Return the DDL of alembic's Oracle dialect."""
     said = io.StringIO()
     context = MigrationContext.configure(dialect_name="oracle", opts={"as_sql": True, "output_buffer": said})
     with Operations.context(context), mock.patch.object(migration, "own_schema", return_value=None):
@@ -44,7 +44,7 @@ def render() -> str:
     return said.getvalue()
 
 
-def test_the_script_makes_the_tables_of_the_migrations() -> None:
+def test_the_script_creates_the_tables_of_the_migrations() -> None:
     own = [ownership.owned_table(), *ddl.build_own_objects(VERSIONS[-1])]
     made = columns("\n".join(m.sql for m in own))
     assert made.keys() >= _ONLY_AT_ORACLE
@@ -52,6 +52,6 @@ def test_the_script_makes_the_tables_of_the_migrations() -> None:
     assert len(made["VENUS_CAPTURED_TABLE"]) > 10
 
 
-def test_the_file_that_a_dba_reads_has_them_too() -> None:
+def test_the_file_for_a_dba_has_them_too() -> None:
     shown = columns((FOLDER / "install-23ai.sql").read_text(encoding="utf-8"))
     assert shown.items() >= columns(render()).items()

@@ -1,4 +1,4 @@
-"""A table that the dictionary does not show: whether it is gone, or may not be seen, on a double of the driver."""
+"""A table that the dictionary does not show is dropped or invisible; tested on a double of the driver."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def compare_privileges(
     return find_missing_grants(session, "VENUS", [make_captured(owner=owner)], shown, present).get(7, "")
 
 
-def test_a_table_that_still_has_our_triggers_is_not_gone(session: OracleSession) -> None:
+def test_a_table_that_still_has_our_triggers_was_not_dropped(session: OracleSession) -> None:
     assert compare_privileges(session, {"VENUS_I_00007": TRIGGER}) == GRANT
     assert compare_privileges(session, {"VENUS_C_00007": TRIGGER}) == GRANT
 
 
-def test_one_whose_triggers_stand_elsewhere_was_renamed(session: OracleSession) -> None:
+def test_a_table_whose_triggers_are_on_another_one_was_renamed(session: OracleSession) -> None:
     assert compare_privileges(session, {"VENUS_I_00007": replace(TRIGGER, on="SHOP.THING")}) == ""
 
 
-def test_without_triggers_a_dba_view_tells(module: Module, session: OracleSession) -> None:
+def test_without_triggers_a_dba_view_decides(module: Module, session: OracleSession) -> None:
     module.answers[ASKING] = [Answer(types=[double.NUMBER], rows=[["1"]])]
     assert compare_privileges(session, {}) == GRANT
     module.answers[ASKING] = [Answer(types=[double.NUMBER], rows=[])]
@@ -77,37 +77,35 @@ def test_without_an_answer_both_possibilities_are_named(module: Module, session:
     )
 
 
-def test_a_table_of_the_users_own_that_is_not_there_is_gone(session: OracleSession) -> None:
+def test_a_missing_table_of_the_user_was_dropped(session: OracleSession) -> None:
     assert compare_privileges(session, {}, owner="VENUS") == ""
 
 
 @pytest.mark.parametrize("code", ["ORA-00942", "ORA-01031", "ORA-41900"])
-def test_a_table_that_is_shown_and_cannot_be_read_lacks_the_grant(
-    module: Module, session: OracleSession, code: str
-) -> None:
+def test_a_visible_table_that_cannot_be_read_lacks_the_grant(module: Module, session: OracleSession, code: str) -> None:
     module.answers[READING] = [Answer(error=error(code)), Answer(error=error(code))]
     assert compare_privileges(session, {"VENUS_I_00007": TRIGGER}, listed=True) == GRANT
 
 
-def test_one_that_can_be_read_lacks_nothing(session: OracleSession) -> None:
+def test_a_table_that_can_be_read_lacks_nothing(session: OracleSession) -> None:
     assert compare_privileges(session, {"VENUS_I_00007": TRIGGER}, listed=True) == ""
 
 
-def test_names_that_are_no_plain_words_are_quoted(module: Module, session: OracleSession) -> None:
+def test_names_that_are_no_plain_identifiers_are_quoted(module: Module, session: OracleSession) -> None:
     named = make_captured(owner="Shop", name="Item 1")
     present = {"VENUS_I_00007": replace(TRIGGER, on="Shop.Item 1")}
     grant = find_missing_grants(session, "VENUS", [named], set(), present)[7]
     assert grant == '`GRANT SELECT ON "Shop"."Item 1" TO VENUS`'
 
 
-def test_insufficient_privileges_can_be_granted(module: Module, session: OracleSession) -> None:
+def test_a_missing_privilege_is_named_as_a_grant(module: Module, session: OracleSession) -> None:
     module.answers["SELECT X"] = [Answer(error=error("ORA-01031", "insufficient privileges"))]
     with pytest.raises(OracleNotPermitted, match="ORA-01031") as refused:
         session.fetch_rows("SELECT X")
     assert refused.value.retryable
 
 
-def test_a_reason_that_is_too_long_keeps_what_was_missed() -> None:
+def test_a_reason_that_is_too_long_keeps_the_missed_changes() -> None:
     before = make_captured(state="RESYNC", reason="x" * REASON_CHARS)
     state, reason = OracleTableComparison(
         captured=before, table=None, grant="`" + "y" * REASON_CHARS + "`"
@@ -118,5 +116,5 @@ def test_a_reason_that_is_too_long_keeps_what_was_missed() -> None:
     assert (OracleTableComparison(captured=halted, table=None).new_state or ("", ""))[0] == "RESYNC"
 
 
-def test_a_table_that_is_gone_is_resync() -> None:
+def test_a_table_that_was_dropped_needs_a_resync() -> None:
     assert compare_table(make_captured(), None, {}).reason == "the table is gone: dropped or renamed at the source"

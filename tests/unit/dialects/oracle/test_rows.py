@@ -19,7 +19,7 @@ def where_clause(text: str) -> str:
     return found[1]
 
 
-def test_behind_a_key_come_the_rest_of_its_group_and_then_the_next_groups() -> None:
+def test_after_a_key_come_the_rest_of_its_group_and_then_later_groups() -> None:
     first, second = build_access(make_full_table()).fill.build_reads(FillCursor(AFTER).cursor, 10)
     taken = "TO_TIMESTAMP(:p2, 'SYYYY-MM-DD HH24:MI:SS.FF')"
     assert where_clause(first[0]) == f'T."STUDENT_ID" = :p1 AND T."TAKEN" > {taken}'
@@ -28,7 +28,7 @@ def test_behind_a_key_come_the_rest_of_its_group_and_then_the_next_groups() -> N
     assert list(second[1]) == ["lines", "p1"]
 
 
-def test_the_end_bounds_the_leading_column_too() -> None:
+def test_the_end_also_limits_the_leading_column() -> None:
     first, second = build_access(make_full_table()).fill.build_reads(FillCursor(AFTER, END).cursor, 10)
     for text, binds in (first, second):
         assert ' AND T."STUDENT_ID" <= :e1 AND NOT (' in text
@@ -42,7 +42,7 @@ def with_long(table: OracleTable) -> OracleTable:
     return replace(table, readings=readings)
 
 
-def test_a_long_stands_in_no_subquery() -> None:
+def test_a_long_is_in_no_subquery() -> None:
     for table, wrapped in ((make_full_table(), True), (with_long(make_full_table()), False)):
         fill = build_access(table).fill
         for text in (fill.first, *fill.behind, *fill.up_to_end):

@@ -1,6 +1,6 @@
-"""Structure of an Oracle table, from rows that follow the documentation of the dictionary's views.
+"""The structure of an Oracle table, from rows that follow the documentation of the dictionary's views.
 
-No Oracle has given these rows: Database Reference 19c, ALL_CONSTRAINTS, ALL_IND_COLUMNS, ALL_IND_EXPRESSIONS (a
+These rows do not come from an Oracle: Database Reference 19c, ALL_CONSTRAINTS, ALL_IND_COLUMNS, ALL_IND_EXPRESSIONS (a
 descending column is an expression over a hidden column), ALL_TAB_IDENTITY_COLS, ALL_SEQUENCES (LAST_NUMBER).
 """
 
@@ -90,7 +90,7 @@ ROWS = SchemaRows(
 )
 
 
-def test_everything_that_a_table_is_besides_its_rows() -> None:
+def test_every_property_of_a_table_besides_its_rows() -> None:
     made = add_structure(SCHEMA, ROWS)
 
     assert made.comment == "what we sell"
@@ -143,7 +143,7 @@ def test_everything_that_a_table_is_besides_its_rows() -> None:
     }
 
 
-def test_sequences_and_the_columns_that_they_number() -> None:
+def test_sequences_and_the_columns_that_use_them() -> None:
     sequences = [
         ["GOODS_SEQ", "141", "1", "1", "9999", "N"],
         ["ISEQ$$_7", "21", "1", "1", "9999", "N"],

@@ -1,4 +1,4 @@
-"""Which columns a switch is about: Oracle's own spelling of whole numbers, which the stand-in does not have."""
+"""The columns to which a switch applies: Oracle's own spelling of whole numbers, which the stand-in lacks."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ INTEGER = OracleDeclaredType(
         (OracleDeclaredType(data_type="FLOAT"), False),
     ],
 )
-def test_whole_numbers(declared: OracleDeclaredType, fitting: bool) -> None:
+def test_whole_numbers_are_recognised(declared: OracleDeclaredType, fitting: bool) -> None:
     assert switch_applies("NUMBER(*,0)", declared) is fitting
     assert type_by_switch({"number( *, 0 )": "bigint"}, declared) == ("bigint" if fitting else USUAL)
 
 
 @pytest.mark.parametrize(("length", "fitting"), [(16, True), (15, False), (32, False)])
-def test_raw(length: int, fitting: bool) -> None:
+def test_raw_uuids_are_recognised(length: int, fitting: bool) -> None:
     assert switch_applies("RAW(16)", OracleDeclaredType(data_type="RAW", length=length)) is fitting
 
 
-def test_a_column_is_no_switch() -> None:
+def test_a_single_column_is_not_a_switch() -> None:
     assert normalise_switch("raw ( 16 )") == "RAW(16)"
     assert normalise_switch("App.Student.Id") == "App.Student.Id"
     assert type_by_switch({"APP.T.C": "boolean"}, INTEGER) == USUAL
@@ -53,8 +53,8 @@ def test_a_column_is_no_switch() -> None:
     ("data_type", "condition"),
     [("VARCHAR2", "UTL_RAW.CAST_TO_VARCHAR2(:k1)"), ("CHAR", "CAST(UTL_RAW.CAST_TO_VARCHAR2(:k1) AS CHAR(9 CHAR))")],
 )
-def test_a_key_in_an_encoding_is_bound_as_its_bytes(data_type: str, condition: str) -> None:
-    """The stand-in compares a text with bytes; an Oracle would compare the text with their digits."""
+def test_a_key_with_an_encoding_is_bound_as_bytes(data_type: str, condition: str) -> None:
+    """The stand-in compares a text with bytes; an Oracle would compare the text with their hexadecimal digits."""
     declared = OracleDeclaredType(data_type=data_type, length=9)
     reading = OracleReading(declared=declared, mapping=encoded_mapping(declared, "cp1252"))
 

@@ -1,4 +1,4 @@
-"""What a URL of an Oracle asks its driver for."""
+"""The arguments that a URL of an Oracle passes to its driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from venus.adapters.dialects.registry import dialect_of
 from venus.errors import ConfigError
 
 
-def test_urls_of_both_drivers_go_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_urls_of_both_drivers_have_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("oracledb")
     url = "oracle+oracledb://venus:secret@db:1521/?service_name=shop&venus_schemas=APP,HR&venus_rac=yes"
     driver, options = parse_driver_url(url)
@@ -28,19 +28,19 @@ def test_urls_of_both_drivers_go_one_way(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("url", ["oracle+oracledb://db/?venus_nonsense=1", "oracle+other://db"])
-def test_a_url_that_means_nothing_is_refused_without_repeating_it(url: str) -> None:
+def test_an_invalid_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse_driver_url(url.replace("//db", "//u:secret@db"))
     assert "secret" not in str(raised.value)
 
 
 class ConnectCalled(Exception):
-    """What the driver's connect() was called with."""
+    """The arguments of the driver's connect()."""
 
 
 @pytest.fixture
 def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
-    """Catch what python-oracledb is asked for, by a URL."""
+    """Return the arguments that a URL passes to python-oracledb."""
     oracledb = pytest.importorskip("oracledb")
     said: dict[str, Any] = {}
 
@@ -78,7 +78,7 @@ _RAC = "(DESCRIPTION=(ADDRESS_LIST=(LOAD_BALANCE=ON)(ADDRESS=(PROTOCOL=TCP)(HOST
         ("db/?service_name=shop&thick_mode=yes", {"client": {}}),
     ],
 )
-def test_a_url_reaches_the_driver_in_its_own_words(
+def test_a_url_becomes_the_drivers_arguments(
     rest: str, expected: dict[str, Any], connect: Callable[[str], dict[str, Any]]
 ) -> None:
     said = connect(f"oracle+oracledb://venus:secret@{rest}")
@@ -102,18 +102,18 @@ def test_a_proxy_user_connects_as_the_application(connect: Callable[[str], dict[
         ("lib_dir=/opt", "lib_dir is for the thick mode"),
     ],
 )
-def test_an_option_of_the_url_that_means_nothing_is_refused(option: str, complaint: str) -> None:
+def test_an_unknown_option_of_the_url_is_refused(option: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         parse_driver_url(f"oracle+oracledb://venus:secret@db/?service_name=shop&{option}")
 
 
-def test_without_oracles_client_the_thick_mode_says_so() -> None:
+def test_without_oracles_client_the_thick_mode_reports_it() -> None:
     with pytest.raises(ConfigError, match="no thick mode") as raised:
         parse_driver_url("oracle+oracledb://venus:secret@db/?service_name=shop&thick_mode=true&lib_dir=/nowhere")
     assert "Instant Client" in raised.value.hint
 
 
-def test_the_compound_trigger_of_before_is_refused_with_the_way_out() -> None:
+def test_the_former_compound_trigger_is_refused_with_the_remedy() -> None:
     url = "oracle+oracledb://venus:secret@db:1521/?service_name=shop&venus_triggers="
     assert parse_driver_url(f"{url}rows")[1] == OracleOptions()
     with pytest.raises(ConfigError, match="venus_triggers=compound is no longer available") as refused:

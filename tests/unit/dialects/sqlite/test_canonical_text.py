@@ -1,4 +1,4 @@
-"""What SQLite stores becomes canonical text, or does not fit: nothing in between."""
+"""A value stored in SQLite becomes its canonical text, or is refused."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def rule(declared: str, *, in_key: bool = False) -> SqliteValueRule:
         ("JSON", b"\x01", REFUSED, REFUSED),
     ],
 )
-def test_each_stored_value(declared: str, stored: Stored, text: str | bytes | None, in_key: str | bytes | None) -> None:
+def test_each_stored_value_has_its_text(
+    declared: str, stored: Stored, text: str | bytes | None, in_key: str | bytes | None
+) -> None:
     for expected, made in ((text, rule(declared)), (in_key, rule(declared, in_key=True))):
         if expected is REFUSED:
             with pytest.raises(SqliteValueError):
@@ -104,12 +106,12 @@ def test_each_stored_value(declared: str, stored: Stored, text: str | bytes | No
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_a_float_reads_back_equal(value: float) -> None:
+def test_a_float_is_read_back_equal(value: float) -> None:
     assert float(float_text(value)) == value
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_a_number_without_scale_reads_back_equal_and_has_no_exponent(value: float) -> None:
+def test_a_number_without_scale_is_read_back_equal_without_an_exponent(value: float) -> None:
     text = rule("NUMERIC").canonical_text(value)
     assert isinstance(text, str)
     assert "e" not in text
@@ -117,13 +119,13 @@ def test_a_number_without_scale_reads_back_equal_and_has_no_exponent(value: floa
 
 
 @given(st.decimals(min_value=-(10**10), max_value=10**10, places=2))
-def test_a_decimal_that_an_application_hands_over_as_a_float_arrives_as_it_was(value: Decimal) -> None:
+def test_a_decimal_that_an_application_passes_as_a_float_arrives_unchanged(value: Decimal) -> None:
     assert rule("DECIMAL(14, 2)").canonical_text(float(value)) in (f"{value:.2f}", f"{-value:.2f}" if not value else "")
 
 
 @given(st.floats(allow_nan=False, min_value=-1e12, max_value=1e12))
 @example(181217156356.6875)
-def test_a_real_in_a_decimal_column_is_what_sqlite_prints_or_is_refused(value: float) -> None:
+def test_a_real_in_a_decimal_column_has_sqlites_text_or_is_refused(value: float) -> None:
     connection = sqlite3.connect(":memory:")
     (printed,) = connection.execute("SELECT CAST(? AS TEXT)", (value,)).fetchone()
     connection.close()
@@ -158,7 +160,7 @@ def test_a_real_in_a_decimal_column_is_what_sqlite_prints_or_is_refused(value: f
         max_size=8,
     ),
 )
-def test_in_a_key_no_two_stored_values_become_one(declared: str, stored: list[Stored]) -> None:
+def test_no_two_stored_keys_have_the_same_text(declared: str, stored: list[Stored]) -> None:
     made = rule(declared, in_key=True)
     seen: dict[str | bytes | None, Stored] = {}
     for value in stored:
@@ -169,7 +171,7 @@ def test_in_a_key_no_two_stored_values_become_one(declared: str, stored: list[St
         assert seen.setdefault(text, value) == value
 
 
-def test_every_day_of_four_hundred_years_is_known_without_the_calendar() -> None:
+def test_every_day_of_four_hundred_years_is_converted_correctly() -> None:
     made, day = rule("DATE"), date(1700, 1, 1)
     days = [(day + timedelta(n)).isoformat() for n in range(146_097 + 400)]
     assert made.canonical_texts(days) is days
@@ -187,7 +189,7 @@ _ODD = st.sampled_from(
 @given(
     st.sampled_from(sorted(_TEMPORAL)).flatmap(lambda d: st.tuples(st.just(d), st.lists(st.one_of(_TEMPORAL[d], _ODD))))
 )
-def test_a_column_at_once_gives_what_its_values_give_one_by_one(case: tuple[str, list[str]]) -> None:
+def test_a_whole_column_has_the_texts_of_its_single_values(case: tuple[str, list[str]]) -> None:
     made, values = rule(case[0]), case[1]
     try:
         one_by_one = [made.canonical_text(v) for v in values]

@@ -1,4 +1,4 @@
-"""The terms of an index are found in its statement whatever is written between them."""
+"""The terms of an index are found in its statement, whatever is written between them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from venus.adapters.dialects.sqlite.dictionary.structure import find_names, pars
         ('CREATE INDEX i ON t ("DESC", `as``c`)', ('"DESC"', "`as``c`"), ""),
     ],
 )
-def test_terms_and_condition(sql: str, terms: tuple[str, ...], where: str) -> None:
+def test_terms_and_condition_are_found(sql: str, terms: tuple[str, ...], where: str) -> None:
     assert parse_index_terms(sql) == terms
     assert parse_index_condition(sql) == where
 
 
-def test_names() -> None:
+def test_names_are_found() -> None:
     assert find_names('lower("A b")', "[c]] = `d``e` + ñ + 'f' + 12") >= {"lower", "a b", "d`e", "ñ"}
     assert "f" not in find_names("'f'")

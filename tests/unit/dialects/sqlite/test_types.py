@@ -1,4 +1,4 @@
-"""Declared types become logical types; a name that says nothing is left to the content."""
+"""Declared types become logical types; for a name without a meaning the content decides."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from venus.model import Kind, LogicalType
         ("VARBINARY(16)", Kind.BYTES, (0, 0, 0)),
     ],
 )
-def test_names_that_say_something(declared: str, kind: Kind, sizes: tuple[int, int, int]) -> None:
+def test_names_with_a_meaning_decide_the_type(declared: str, kind: Kind, sizes: tuple[int, int, int]) -> None:
     precision, scale, length = sizes
     assert declared_type(declared) == LogicalType(kind=kind, precision=precision, scale=scale, length=length)
 
 
 @pytest.mark.parametrize("declared", ["", "ANY", "STRING", "MONEY", "ENUM('a', 'b')"])
-def test_names_that_say_nothing(declared: str) -> None:
+def test_names_without_a_meaning_decide_nothing(declared: str) -> None:
     assert declared_type(declared) is None
 
 
-def test_content_decides_only_if_it_is_of_one_kind() -> None:
+def test_the_content_decides_only_if_it_is_of_one_kind() -> None:
     assert content_type({"integer", "null"}) == LogicalType(kind=Kind.INT, length=8)
     assert content_type({"integer", "real"}) == LogicalType(kind=Kind.DECIMAL)
     assert content_type({"integer", "text"}) is None
@@ -96,7 +96,9 @@ def test_affinity_is_sqlites_own(declared: str) -> None:
         (None, "TEXT", ""),
     ],
 )
-def test_only_defaults_that_mean_the_same_everywhere_travel(default: str | None, declared: str, portable: str) -> None:
+def test_only_defaults_with_the_same_meaning_everywhere_are_carried(
+    default: str | None, declared: str, portable: str
+) -> None:
     logical = declared_type(declared)
     assert logical is not None
     assert portable_default(default, logical) == portable
