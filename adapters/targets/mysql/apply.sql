@@ -1,11 +1,12 @@
 -- Statements that write rows to a table of a MariaDB or MySQL target. {table} {columns} {key} are the target's names,
--- quoted. No REPLACE and no ON DUPLICATE KEY UPDATE: a row that is equal in another unique key would be lost, or hit.
+-- quoted. REPLACE and ON DUPLICATE KEY UPDATE are not used on it: they would delete or update a row that is equal in
+-- another unique key.
 
 -- insert --
 INSERT INTO {table} ({columns}) VALUES {values}
 
 -- load --
--- LOCAL makes errors of values warnings, and skips rows that are there: VENUS looks at both, and then inserts instead.
+-- LOCAL turns invalid values into warnings and skips existing rows. If VENUS finds either, it uses INSERT instead.
 LOAD DATA LOCAL INFILE 'rows' INTO TABLE {table} CHARACTER SET utf8mb4 ({fields}){assignments}
 
 -- delete_values --
@@ -22,7 +23,7 @@ DELETE FROM {table} WHERE {key_list} IN ({values}) AND {exact_key} IN ({exact})
 DELETE FROM {table}
 
 -- create_stage --
--- Its own key only lets the later of two rows with one key win.
+-- It has only the row's key, so REPLACE keeps the later of two rows with one key.
 CREATE TEMPORARY TABLE IF NOT EXISTS {stage} ({key_definitions}PRIMARY KEY ({key})) ENGINE = InnoDB
 AS SELECT {columns} FROM {table} LIMIT 0
 
@@ -49,7 +50,7 @@ DROP TABLE IF EXISTS {touched}
 DELETE FROM {touched}
 
 -- touch_values --
--- The only key of this table of VENUS is the row's.
+-- This table of VENUS has only the row's key, so REPLACE deletes no other row.
 REPLACE INTO {touched} ({key}, {moved}) VALUES {values}
 
 -- sweep --
@@ -61,7 +62,7 @@ DELETE t FROM {table} t WHERE NOT EXISTS (
 CREATE TABLE {side} ({definitions}, PRIMARY KEY ({key})) ENGINE = InnoDB ROW_FORMAT = DYNAMIC {charset}
 
 -- create_side_like --
--- With the types of a table of the application.
+-- Has the column types of a table of the application.
 CREATE TABLE {side} ({key_definitions}PRIMARY KEY ({key})) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
 AS SELECT {columns} FROM {table} LIMIT 0
 

@@ -73,7 +73,7 @@ CREATE TABLE IF NOT EXISTS {own}cutover (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin ROW_FORMAT = DYNAMIC
 
 -- intent --
--- What VENUS is about to create: DDL ends its transaction, so a table found later may be one that was begun here.
+-- Objects that VENUS is about to create. DDL commits at once, so a table may come from an interrupted attempt.
 CREATE TABLE IF NOT EXISTS {own}intent (
     group_name varchar(255) NOT NULL, table_id int NOT NULL, name varchar(255) NOT NULL,
     PRIMARY KEY (group_name, table_id, name)

@@ -50,7 +50,7 @@ WHERE t.group_name = %(group)s
 DELETE FROM {own}applied WHERE group_name = %(group)s
 
 -- execute_advance --
--- Every transaction has locked this row, and has found its expected values, before.
+-- The transaction has already locked this row and found the expected values in it.
 UPDATE {own}applied SET `offset` = %(n3)s, epoch = %(n4)s, last_sequence = %(n5)s,
     captured_at = coalesce('1970-01-01' + INTERVAL %(n6)s MICROSECOND, captured_at),
     committed_at = coalesce('1970-01-01' + INTERVAL %(n7)s MICROSECOND, committed_at), applied_at = utc_timestamp(6),

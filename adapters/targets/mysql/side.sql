@@ -22,13 +22,13 @@ VALUES (1, '', '', '', 'OPEN', 0, 0, utc_timestamp(6))
 SELECT business, name, peer, state, switch, `offset`, changed_at FROM {own}side WHERE id = 1 AND business <> ''
 
 -- put --
--- Waits for every transaction that has written since the triggers exist: each holds a lock of this row.
+-- Waits for every transaction that has written since the triggers were created: each holds a lock on this row.
 UPDATE {own}side SET business = %(business)s, name = %(name)s, peer = %(peer)s, state = %(state)s, switch = %(switch)s,
     `offset` = %(offset)s, changed_at = utc_timestamp(6) WHERE id = 1
 
 -- reject --
--- VENUS's own sessions pass. The locking read sees the newest state, whatever snapshot the transaction has, and keeps it
--- until the transaction ends. The error is that of a read-only transaction, which applications know.
+-- VENUS's own sessions may write. The locking read sees the newest state regardless of the transaction's snapshot, and
+-- locks it until the transaction ends. The error is that of a read-only transaction, which applications know.
 CREATE TRIGGER {trigger} BEFORE {event} ON {table} FOR EACH ROW
 BEGIN
   DECLARE now_is varchar(20) CHARACTER SET utf8mb4 DEFAULT 'OPEN';

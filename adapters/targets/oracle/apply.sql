@@ -1,5 +1,5 @@
--- Statements that write rows to a table of an Oracle target. {table} {columns} {key} are the target's names, quoted. No
--- MERGE: rows are found by their key alone, so that one which is equal in another unique key is never hit.
+-- Statements that write rows to a table of an Oracle target. {table} {columns} {key} are the target's names, quoted.
+-- MERGE is not used: rows are found by their key alone, so a row that is equal in another unique key is never changed.
 
 -- insert --
 INSERT INTO {table} ({columns}) VALUES ({values})
@@ -14,7 +14,7 @@ DELETE FROM {table}
 SELECT 1 FROM USER_TABLES T WHERE T.TABLE_NAME = '{name}'
 
 -- create_stage --
--- Its rows are those of one transaction.
+-- Its rows exist for one transaction.
 CREATE GLOBAL TEMPORARY TABLE IF NOT EXISTS {stage} ({definitions}, PRIMARY KEY ({key})) ON COMMIT DELETE ROWS
 
 -- delete_staged --

@@ -16,7 +16,8 @@ SELECT COUNT(*) FROM ALL_TABLES T WHERE T.OWNER = :p_owner AND T.TABLE_NAME = 'V
 SELECT COUNT(*) FROM ALL_TABLES T WHERE T.OWNER = :p_owner AND T.TABLE_NAME = 'VENUS_CHECKPOINT'
 
 -- object --
--- What has the name: tables share it with all of these, and a materialized view is listed as its table too.
+-- The objects that have the name. Tables share a namespace with all of these; a materialized view is also listed as its
+-- table.
 SELECT O.OBJECT_TYPE FROM ALL_OBJECTS O
  WHERE O.OWNER = :p_owner AND O.OBJECT_NAME = :p_name AND O.OBJECT_TYPE IN ('TABLE', 'VIEW', 'SYNONYM', 'SEQUENCE',
        'MATERIALIZED VIEW', 'PROCEDURE', 'FUNCTION', 'PACKAGE', 'TYPE', 'OPERATOR', 'INDEXTYPE')

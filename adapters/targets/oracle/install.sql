@@ -1,5 +1,5 @@
--- VENUS's own tables at an Oracle target. Every statement may be repeated. Times are microseconds since 1970. An empty
--- text is NULL, so that no text is NOT NULL which may be empty.
+-- VENUS's own tables at an Oracle target. Every statement may be repeated. Times are microseconds since 1970. Oracle
+-- stores an empty text as NULL, so columns of texts that may be empty are not NOT NULL.
 
 -- applied --
 CREATE TABLE IF NOT EXISTS VENUS_APPLIED (
@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS VENUS_APPLIED (
 )
 
 -- target_table --
--- PREDICATE_BEFORE: behind a sign, because it may be empty.
+-- PREDICATE_BEFORE begins with a sign, because the predicate may be empty.
 CREATE TABLE IF NOT EXISTS VENUS_TARGET_TABLE (
     GROUP_NAME VARCHAR2(300 BYTE) NOT NULL, TABLE_ID NUMBER(10) NOT NULL, SCHEMA_VERSION NUMBER(10) NOT NULL,
     NAMESPACE VARCHAR2(128 BYTE), NAME VARCHAR2(128 BYTE) NOT NULL, SOURCE_NAME VARCHAR2(1000 BYTE) NOT NULL,
@@ -74,8 +74,8 @@ CREATE TABLE IF NOT EXISTS VENUS_LOAD_MANIFEST (
 CREATE TABLE IF NOT EXISTS VENUS_TARGET_LOCK (GROUP_NAME VARCHAR2(300 BYTE) NOT NULL PRIMARY KEY)
 
 -- intent --
--- What VENUS is about to create: DDL ends its transaction, so a table found later may be one that was begun here. It is
--- the last of these tables: where it is, the others are.
+-- Objects that VENUS is about to create. DDL commits at once, so a table may come from an interrupted attempt.
+-- This table is created last: if it exists, so do the others.
 CREATE TABLE IF NOT EXISTS VENUS_INTENT (
     GROUP_NAME VARCHAR2(300 BYTE) NOT NULL, TABLE_ID NUMBER(10) NOT NULL, NAME VARCHAR2(300 BYTE) NOT NULL,
     PRIMARY KEY (GROUP_NAME, TABLE_ID, NAME)

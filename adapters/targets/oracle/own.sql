@@ -45,7 +45,7 @@ WHERE t.group_name = :p_group
 DELETE FROM VENUS_APPLIED WHERE group_name = :p_group
 
 -- execute_advance --
--- Every transaction has locked this row, and has found its expected values, before.
+-- The transaction has already locked this row and found the expected values in it.
 UPDATE VENUS_APPLIED SET applied_offset = :p_n3, epoch = :p_n4, last_sequence = :p_n5,
     captured_at = coalesce(:p_n6, captured_at),
     committed_at = coalesce(:p_n7, committed_at), applied_at = {now},
@@ -200,8 +200,8 @@ VALUES (:p_group, :p_table_id, :p_purpose, :p_offset)
 DELETE FROM VENUS_SWEEP WHERE group_name = :p_group AND table_id = :p_table_id AND purpose = :p_purpose
 
 -- parked_keys --
--- The first change of each key that waits in quarantine: later changes of the key are parked behind it. No LOB can be
--- grouped by.
+-- The first change of each key that waits in quarantine: later changes of the key are parked behind it. GROUP BY takes
+-- no LOB.
 SELECT q.table_id, q.record_id, q.change_offset FROM VENUS_QUARANTINE q
 WHERE q.group_name = :p_group AND q.state = 'PARKED' AND q.change_offset = (
     SELECT min(f.change_offset) FROM VENUS_QUARANTINE f WHERE f.group_name = q.group_name

@@ -18,8 +18,8 @@ CREATE TABLE IF NOT EXISTS VENUS_CUTOVER (
 )
 
 -- create_switched_off --
--- What no session can do without, with the statements that switch it off, on again before the application writes, and
--- that check the rows afterwards.
+-- Constraints and triggers that cannot be disabled for single sessions, with the statements that disable them, that enable
+-- them before the application writes, and that check the rows afterwards.
 CREATE TABLE IF NOT EXISTS VENUS_SWITCHED_OFF (
     NAME VARCHAR2(261 BYTE) NOT NULL PRIMARY KEY, SWITCH_OFF VARCHAR2(1000 BYTE) NOT NULL,
     SWITCH_ON VARCHAR2(1000 BYTE) NOT NULL, CHECK_ON VARCHAR2(1000 BYTE)
@@ -34,7 +34,7 @@ SELECT BUSINESS, NAME, PEER, STATE, SWITCH_NO, AT_OFFSET, CHANGED_AT FROM VENUS_
  WHERE ID = 1 AND BUSINESS IS NOT NULL
 
 -- hold --
--- Another process that changes the record holds it for a moment only.
+-- Another process locks the record only while it changes it.
 SELECT STATE FROM VENUS_SIDE WHERE ID = 1 FOR UPDATE WAIT {seconds}
 
 -- put --
@@ -42,8 +42,8 @@ UPDATE VENUS_SIDE SET BUSINESS = :p_business, NAME = :p_name, PEER = :p_peer, ST
     AT_OFFSET = :p_offset, CHANGED_AT = {now} WHERE ID = 1
 
 -- reject --
--- Sessions of VENUS that apply pass. An autonomous transaction sees the newest state, whatever snapshot the transaction
--- of the application has.
+-- Sessions of VENUS that apply changes may write. An autonomous transaction sees the newest state, regardless of the
+-- snapshot of the application's transaction.
 CREATE OR REPLACE NONEDITIONABLE TRIGGER {trigger}
 BEFORE {event} ON {table}
 FOR EACH ROW

@@ -1,5 +1,5 @@
 -- Statements that write rows to a target table. {table} {columns} {key} are the target's names, already quoted;
--- {rows} is the table without those that inherit from it.
+-- {rows} is the table without its child tables (ONLY).
 
 -- copy_in --
 COPY {table} ({columns}) FROM STDIN
@@ -45,7 +45,7 @@ DELETE FROM {stage} a USING {stage} b WHERE {match_ab} AND a.ctid < b.ctid;
 SET LOCAL enable_nestloop = on; SET LOCAL enable_hashjoin = off
 
 -- drop_unchanged --
--- Rows that the table has like this: a check that is NOT VALID would refuse to see them again.
+-- Drops staged rows that the table has unchanged: a check that is NOT VALID might refuse them if they were written again.
 SET LOCAL enable_hashjoin = on;
 DELETE FROM {stage} s USING {rows} t WHERE {match} AND {same};
 SET LOCAL enable_hashjoin = off

@@ -69,7 +69,7 @@ WHERE i.indrelid = to_regclass(%(table)s) AND i.indisunique AND i.indimmediate A
 -- besides --
 -- The indexes, checks and foreign keys of a table, each with its definition without the table's name; and its columns
 -- that are NOT NULL.
--- A temporary table's schema is pg_temp or pg_temp_N in what PostgreSQL spells, depending on its version.
+-- Definitions name the schema of a temporary table pg_temp or pg_temp_N, depending on the version of PostgreSQL.
 SELECT 'i', i.relname::text, CASE WHEN x.indisunique THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || substr(
     regexp_replace(substr(pg_get_indexdef(x.indexrelid), length(concat(
         'CREATE ', CASE WHEN x.indisunique THEN 'UNIQUE ' END, 'INDEX ', quote_ident(i.relname), ' ON ',
@@ -156,8 +156,8 @@ SELECT n.nspname, c.relname FROM pg_constraint r JOIN pg_class c ON c.oid = r.co
 WHERE r.conrelid = to_regclass(%(table)s) AND r.conname = %(constraint)s
 
 -- deferred --
--- Whatever may act at the COMMIT of a transaction that has written to these tables, in their order: their constraints
--- and constraint triggers, and foreign keys of other tables to them.
+-- Everything that may run at the COMMIT of a transaction that has written to these tables, in its order: their
+-- constraints and constraint triggers, and foreign keys of other tables to them.
 SELECT t.name, quote_ident(n.nspname) || '.' || quote_ident(r.conname)
 FROM unnest(%(tables)s::text[]) WITH ORDINALITY t (name, place)
 JOIN pg_constraint r ON r.condeferrable AND to_regclass(t.name) IN (r.conrelid, r.confrelid)

@@ -63,7 +63,7 @@ SELECT {own}.advance(%(group)s, %(expected)s, %(control)s, %(offset)s, %(epoch)s
     to_timestamp(%(heartbeat_us)s / 1000000.0), %(other)s)
 
 -- prepare_advance --
--- The same as a prepared statement, because every small cut executes it.
+-- `advance` as a prepared statement, because every small cut executes it.
 PREPARE venus_advance (bigint, bigint, bigint, bigint, bigint, bigint, bigint, bigint, bigint) AS
 SELECT {own}.advance(%(group)s, $1, $2, $3, $4, $5,
     to_timestamp($6 / 1000000.0), to_timestamp($7 / 1000000.0), to_timestamp($8 / 1000000.0), $9)
@@ -127,14 +127,14 @@ UPDATE {own}.target_table SET rows_applied = rows_applied + %(applied)s,
 WHERE group_name = %(group)s AND table_id = %(table_id)s
 
 -- prepare_count --
--- The same as a prepared statement.
+-- `count` as a prepared statement.
 PREPARE venus_count (bigint, bigint, bigint, bigint, bigint) AS
 UPDATE {own}.target_table SET rows_applied = rows_applied + $2, rows_quarantined = rows_quarantined + $3,
     rows_skipped = rows_skipped + $4, rows_held = rows_held + $5
 WHERE group_name = %(group)s AND table_id = $1
 
 -- prepare_count_all --
--- The same for several tables at once: a statement for each would cost more than the rows of many.
+-- `count` for several tables at once: a statement for each table would cost more than applying the rows of many.
 PREPARE venus_count_all (bigint[], bigint[], bigint[], bigint[], bigint[]) AS
 UPDATE {own}.target_table t SET rows_applied = rows_applied + n.applied,
     rows_quarantined = rows_quarantined + n.quarantined, rows_skipped = rows_skipped + n.skipped,

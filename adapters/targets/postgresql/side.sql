@@ -29,8 +29,8 @@ SELECT DISTINCT r.oid::regclass::text
  ORDER BY 1
 
 -- reject_function --
--- The sessions of the pipeline by which the database follows pass. The code is that of a read-only transaction, which
--- applications know.
+-- The sessions of the pipeline that this database follows may write. The error code is that of a read-only transaction,
+-- which applications know.
 CREATE OR REPLACE FUNCTION {own}.reject_write() RETURNS trigger LANGUAGE plpgsql AS $venus$
 BEGIN
   IF current_setting('venus.follows', true) = 'on' THEN RETURN NULL; END IF;
@@ -98,7 +98,7 @@ SELECT c.oid::regclass::text FROM pg_class c
 SELECT current_setting('server_encoding'), current_setting('server_version_num')::int
 
 -- count_values --
--- The rows that have another value than the stream would give them at the other side.
+-- The number of rows whose value differs from the value that the stream would give them at the other database.
 SELECT count(*) FROM (SELECT FROM {table} WHERE {column} IS DISTINCT FROM ({value}) LIMIT {most}) r
 
 -- count_rows --

@@ -1,5 +1,5 @@
--- Statements that write rows to a table of a SQLite target. {table} {columns} {key} are the target's names, quoted. No
--- REPLACE into a table of the application: a row that is equal in another unique key would be lost.
+-- Statements that write rows to a table of a SQLite target. {table} {columns} {key} are the target's names, quoted.
+-- REPLACE is not used on it: it would delete a row that is equal in another unique key.
 
 -- insert --
 INSERT INTO {table} ({columns}) VALUES {rows}
@@ -17,7 +17,8 @@ DELETE FROM {table} WHERE {keys_equal}
 DELETE FROM {table}
 
 -- create_stage --
--- Its own key only lets the later of two rows with one key win. Without types it keeps what is stored.
+-- It has only the row's key, so REPLACE keeps the later of two rows with one key. Without column types it stores values
+-- unchanged.
 CREATE TEMP TABLE IF NOT EXISTS {stage} ({columns}, PRIMARY KEY ({key}))
 
 -- put_staged --
@@ -41,7 +42,7 @@ CREATE TABLE IF NOT EXISTS {touched} ({key_definitions}, {moved} INTEGER NOT NUL
 DROP TABLE IF EXISTS {touched}
 
 -- touch_keys --
--- The only key of this table of VENUS is the row's.
+-- This table of VENUS has only the row's key, so REPLACE deletes no other row.
 REPLACE INTO {touched} ({key}, {moved}) VALUES {rows}
 
 -- sweep --

@@ -4,7 +4,7 @@
 SELECT count(*) FROM main.sqlite_schema WHERE type = 'table' AND name = '{own}applied'
 
 -- foreign --
--- What makes the file one of another kind: a source of VENUS, and the number that an application gives to its files.
+-- The signs of a file of another kind: the registry of a VENUS source, and the application_id of an application.
 SELECT (SELECT count(*) FROM main.sqlite_schema WHERE name = '{own}captured_table'), application_id
 FROM pragma_application_id
 
@@ -16,7 +16,7 @@ SELECT name, type, "notnull" OR pk > 0, dflt_value IS NOT NULL, hidden IN (2, 3)
 FROM pragma_table_xinfo(:name, 'main') WHERE hidden <> 1 ORDER BY cid
 
 -- unique_keys --
--- A key of a table without an index for it is SQLite's own row number.
+-- A primary key without an index is SQLite's rowid.
 SELECT l.name, x.name, x.coll FROM pragma_index_list(:name, 'main') AS l, pragma_index_xinfo(l.name, 'main') AS x
 WHERE l."unique" AND NOT l.partial AND x.key AND x.name IS NOT NULL
 UNION ALL

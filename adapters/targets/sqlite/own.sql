@@ -44,7 +44,7 @@ SELECT 0, 0 LIMIT 0
 DELETE FROM {own}applied WHERE group_name = :group
 
 -- execute_advance --
--- Every transaction has locked this row, and has found its expected values, before.
+-- The transaction has already locked this row and found the expected values in it.
 UPDATE {own}applied SET "offset" = :n3, epoch = :n4, last_sequence = :n5,
     captured_at = coalesce(:n6, captured_at),
     committed_at = coalesce(:n7, committed_at), applied_at = venus_now_us(),

@@ -28,7 +28,7 @@ ON CONFLICT (id) DO UPDATE SET business = :business, name = :name, peer = :peer,
     "offset" = :offset, changed_at = venus_now_us()
 
 -- reject --
--- SQLite has no users whose rights could be taken. RAISE(ABORT) ends the statement, also one with OR IGNORE or OR REPLACE.
+-- SQLite has no users whose privileges could be revoked. RAISE(ABORT) ends any statement, even OR IGNORE or OR REPLACE.
 CREATE TRIGGER IF NOT EXISTS {trigger} BEFORE {event} ON {table}
 WHEN (SELECT state <> 'OPEN' AND NOT applying FROM {own}side WHERE id = 1) BEGIN
   SELECT RAISE(ABORT, 'VENUS keeps this database equal to another one; `venus status` shows which one accepts writes');

@@ -1,4 +1,4 @@
--- The shop: what the demo keeps equal. Plain SQLite, as an application would have it.
+-- The shop, which the demo keeps equal to its copy: plain SQLite, as an application would have it.
 
 -- tables --
 CREATE TABLE customers (

@@ -1,4 +1,4 @@
--- What a cut reads. One transaction with one snapshot covers it, so log and table show the same moment.
+-- Statements of a cut. One transaction with one snapshot covers all of them, so log and table show the same moment.
 
 -- begin --
 START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY

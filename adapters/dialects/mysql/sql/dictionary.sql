@@ -1,8 +1,8 @@
 -- Queries of information_schema about one database. All of them only read.
 
 -- tables --
--- create_time: when an ALTER TABLE last wrote the definition; in MySQL perhaps only one that rebuilds. It is a whole second,
--- so a recent one may be that of two definitions.
+-- create_time: when an ALTER TABLE last wrote the definition; in MySQL perhaps only one that rebuilds the table. Its
+-- resolution is one second, so two recent definitions may have the same time.
 SELECT t.table_name, t.table_type, coalesce(t.engine, ''), coalesce(t.table_comment, ''), coalesce(t.table_rows, 0),
        coalesce(t.create_time, ''), coalesce(t.create_time > now() - INTERVAL 3 SECOND, 1)
   FROM information_schema.tables t

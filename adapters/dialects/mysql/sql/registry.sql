@@ -22,7 +22,7 @@ INSERT INTO venus_identity (id, facts) VALUES (1, {facts}) ON DUPLICATE KEY UPDA
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_id', 'server_uuid')
 
 -- sign --
--- A digest of everything of a registered table that may change. A change of its columns changes the fingerprint.
+-- A digest of everything in the registry that may change for a table. The fingerprint stands for its columns.
 SELECT md5(coalesce(group_concat(concat_ws(' ', table_id, fingerprint, state, reason, md5(fill_cursor), fill_rows,
                                            fill_estimate, fill_done, sweep_from) ORDER BY table_id), ''))
   FROM venus_captured_table
@@ -47,12 +47,12 @@ UPDATE venus_captured_table SET schema_wire = {schema_wire}, fingerprint = {fing
 UPDATE venus_captured_table SET state = {state}, reason = {reason} WHERE table_id = {table_id}
 
 -- missed --
--- Unless an operator has had the triggers removed since capture read the registry.
+-- Does nothing if an operator has removed the triggers since capture read the registry.
 UPDATE venus_captured_table SET state = 'RESYNC', reason = {reason}
  WHERE table_id = {table_id} AND state NOT IN ('RELEASING', 'RELEASED')
 
 -- restart_fill --
--- If anything of the table may have been shipped, the fill ends in a sweep, which removes the rows that it did not read.
+-- If rows of the table may have been shipped, the fill ends in a sweep, which removes the rows that it did not read.
 UPDATE venus_captured_table
    SET sweep_from = (SELECT CASE WHEN next_sequence > 1 THEN next_sequence ELSE 0 END FROM venus_checkpoint WHERE id = 1),
        fill_cursor = NULL, fill_done = 0, fill_rows = 0,
@@ -60,12 +60,12 @@ UPDATE venus_captured_table
  WHERE table_id = {table_id}
 
 -- begin_comparison --
--- Only before the fill has read anything.
+-- Applies only before the fill has read a row.
 UPDATE venus_captured_table SET reason = {reason}
  WHERE table_id = {table_id} AND state = 'ACTIVE' AND fill_done = 0 AND fill_cursor IS NULL
 
 -- advance_comparison --
--- Only if no other fill or comparison was requested since, and nothing else was missed.
+-- Applies only if no other fill or comparison was requested since, and no other change was missed.
 UPDATE venus_captured_table SET reason = {new_reason}, fill_rows = {rows_done}, fill_done = {done}
  WHERE table_id = {table_id} AND state = 'ACTIVE' AND reason = {known_reason} AND fill_done = 0 AND fill_cursor IS NULL
 
@@ -74,7 +74,7 @@ UPDATE venus_captured_table SET reason = {new_reason}, fill_rows = {rows_done}, 
 UPDATE venus_captured_table SET sweep_from = greatest(sweep_from, 1) WHERE table_id = {table_id}
 
 -- take_up --
--- Rows of a released table that were shipped before may be gone since, so the table is swept.
+-- Rows of a released table that were shipped earlier may have been deleted since, so the table is swept.
 UPDATE venus_captured_table
    SET state = 'ACTIVE', reason = NULL, fill_cursor = NULL, fill_done = 0, fill_rows = 0,
        sweep_from = (SELECT next_sequence FROM venus_checkpoint WHERE id = 1)
@@ -105,25 +105,25 @@ UPDATE venus_checkpoint SET epoch = {epoch} WHERE id = 1
 UPDATE venus_checkpoint SET next_sequence = {next_sequence}, last_batch = {last_batch} WHERE id = 1
 
 -- seal --
--- A negative epoch ends capture here until another database hands it over again, whichever process tries.
+-- A negative epoch stops every process from capturing here, until another database hands capture over to this one.
 UPDATE venus_checkpoint SET epoch = -epoch WHERE id = 1 AND epoch = {epoch} AND epoch > 0
 
 -- unseal --
 UPDATE venus_checkpoint SET epoch = abs(epoch) WHERE id = 1
 
 -- empty_registry --
--- Before another database's registry is continued here.
+-- Runs before this database continues another database's registry.
 DELETE FROM venus_captured_table
 
 -- empty_batches --
 DELETE FROM venus_batch
 
 -- empty_marks --
--- What happened to the tables while this database followed needs no new fill.
+-- Changes to the tables while this database was a follower require no new fill.
 DELETE FROM venus_innodb_table
 
 -- empty_log --
--- Only VENUS has written here while this database followed.
+-- Only VENUS has written here while this database was a follower.
 DELETE FROM {log}
 
 -- continue_table --
@@ -178,7 +178,7 @@ SELECT DISTINCT table_name FROM information_schema.columns
 SHOW CREATE TRIGGER {trigger}
 
 -- own_checkpoint --
--- How capture uses VENUS's own tables. These statements are only explained, which needs the same privileges.
+-- The statements that capture runs on VENUS's own tables. EXPLAIN needs the same privileges and does not run them.
 UPDATE venus_checkpoint SET epoch = epoch + 1 WHERE id = 0
 
 -- own_batch --
@@ -208,7 +208,7 @@ REPLACE INTO venus_innodb_table (table_id, mark) VALUES (0, '')
 
 -- blockers --
 -- InnoDB does not show which tables an open transaction has written, so the oldest writer counts for every table. Its
--- times are in the system's time zone, whatever the session's is.
+-- times are in the time zone of the system, not of the session.
 SELECT coalesce(max(timestampdiff(SECOND, trx_started, convert_tz(utc_timestamp(), '+00:00', 'SYSTEM'))), 0)
   FROM information_schema.innodb_trx WHERE trx_rows_modified > 0
 

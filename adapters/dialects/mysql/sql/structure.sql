@@ -31,7 +31,7 @@ SELECT t.table_name, c.column_name, t.auto_increment
  ORDER BY t.table_name
 
 -- drawn --
--- The columns of MariaDB that a sequence numbers; several may draw from one.
+-- The columns that MariaDB numbers from a sequence; several columns may share a sequence.
 SELECT c.table_name, c.column_name, c.column_default FROM information_schema.columns c
  WHERE c.table_schema = {database} AND c.column_default LIKE 'nextval(%' ORDER BY c.table_name, c.column_name
 

@@ -1,5 +1,5 @@
--- What VENUS adds for one captured table. The application's tables are not altered. A trigger logs the key of each
--- changed row in the application's own transaction, and does nothing else.
+-- The objects that VENUS adds for one captured table. The application's tables are not altered. A trigger logs the key
+-- of each changed row in the application's own transaction, and does nothing else.
 
 -- log_table --
 -- The comment describes the key. A log whose key differs from the table's is created again.
@@ -14,14 +14,14 @@ ALTER TABLE {log} {columns}, COMMENT={comment}
 CREATE TABLE {table} (table_id INT NOT NULL PRIMARY KEY, mark VARCHAR(64) CHARACTER SET ascii NOT NULL) ENGINE=InnoDB
 
 -- identity_table --
--- The database that is captured, in JSON: a copy of it must not ship under its name.
+-- The identity of the captured database, as JSON. A copy of the database must not be captured in its place.
 CREATE TABLE {table} (id INT NOT NULL PRIMARY KEY, facts TEXT CHARACTER SET utf8mb4 NOT NULL) ENGINE=InnoDB
 
 -- create --
 CREATE TRIGGER {trigger} {timing} {event} ON {table} FOR EACH ROW {body}
 
 -- unless_applied --
--- The body in a database that may follow: a session of VENUS that applies the other one's changes sets the variable.
+-- The trigger's body in a database that may become a follower. VENUS sets the variable in sessions that apply changes.
 IF @venus_apply IS NULL THEN {body}; END IF
 
 -- drop_trigger --
@@ -45,8 +45,9 @@ END
 INSERT INTO {log} (op, {keys}) VALUES ('D', {old})
 
 -- valve --
--- Limits the logs, also while VENUS is away. The registry comes first: a table whose triggers are still there is only read
--- again without need. A statement that fails, for example because a table is in use, is tried again a minute later.
+-- Limits the size of the logs, also while VENUS is not running. It changes the registry before it drops triggers: if it
+-- stops in between, the table is only read again without need. A statement that fails, for example because a table is in
+-- use, is tried again a minute later.
 CREATE EVENT {event} ON SCHEDULE EVERY 1 MINUTE COMMENT {comment} DO BEGIN
   DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
   SET SESSION lock_wait_timeout = {wait_s}, SESSION innodb_lock_wait_timeout = {wait_s};
@@ -54,7 +55,7 @@ CREATE EVENT {event} ON SCHEDULE EVERY 1 MINUTE COMMENT {comment} DO BEGIN
 END
 
 -- valve_log --
--- The span of its numbers shows at once that a log is short.
+-- The range of its numbers is a quick upper bound of a log's rows: only a log above the limit is counted.
 IF (SELECT coalesce(max(seq) - min(seq), 0) FROM {log}) >= {rows} - 1
    AND EXISTS (SELECT 1 FROM {log} LIMIT {rows_before}, 1) THEN
     UPDATE venus_captured_table SET state = 'RESYNC', reason = {reason}
@@ -66,7 +67,7 @@ IF (SELECT coalesce(max(seq) - min(seq), 0) FROM {log}) >= {rows} - 1
 DROP EVENT IF EXISTS {event}
 
 -- installed_valve --
--- At a replica an event is disabled, and stays so when the replica takes over.
+-- A replica disables the event, and its promotion does not enable it.
 SELECT event_comment, status FROM information_schema.events WHERE event_schema = {database} AND event_name = {name}
 
 -- scheduler --

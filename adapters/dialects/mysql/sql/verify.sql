@@ -1,4 +1,4 @@
--- What verification reads, in one transaction with one snapshot: checksums by bucket, the keys of a bucket, rows.
+-- Queries of verification, in one transaction with one snapshot: checksums by bucket, the keys of a bucket, rows.
 
 -- estimate --
 SELECT coalesce(max(table_rows), 0) FROM information_schema.tables

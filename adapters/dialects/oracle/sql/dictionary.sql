@@ -55,16 +55,16 @@ SELECT 1 FROM {table} WHERE 1 = 0
 SELECT 1 FROM DBA_TABLES T WHERE T.OWNER = :owner AND T.TABLE_NAME = :name
 
 -- mark --
--- Changes when a captured table is altered (or a privilege on it is granted, which costs one superfluous comparison). A
--- digest and no maximum: these times are local, and an hour of them comes twice in autumn.
+-- Changes when a captured table is altered (or a privilege on it is granted, which costs one superfluous comparison). It
+-- is a digest and not a maximum, because these times are local and one hour repeats in autumn.
 SELECT COUNT(*), SUM(ORA_HASH(O.OWNER || '.' || O.OBJECT_NAME || ' ' || TO_CHAR(O.LAST_DDL_TIME, 'YYYY-MM-DD HH24:MI:SS'))),
        MAX(CASE WHEN O.LAST_DDL_TIME > SYSDATE - 3 / 86400 THEN 1 ELSE 0 END)
   FROM ALL_OBJECTS O JOIN VENUS_CAPTURED_TABLE V ON V.NAMESPACE = O.OWNER AND V.NAME = O.OBJECT_NAME
  WHERE O.OBJECT_TYPE = 'TABLE'
 
 -- digest --
--- Changes with every table of these schemas, their segments and their indexes, and with VENUS's triggers. Recent times are
--- marked, because they are whole seconds.
+-- Changes when a table of these schemas, a segment or index of one, or a trigger of VENUS changes. Recent times are
+-- marked, because their resolution is one second.
 SELECT COUNT(*), SUM(ORA_HASH(X.LOOK)), MAX(X.RECENT)
   FROM (SELECT O.OWNER || '.' || O.OBJECT_NAME || ' ' || O.SUBOBJECT_NAME || ' ' || TO_CHAR(O.DATA_OBJECT_ID) || ' ' ||
                TO_CHAR(O.LAST_DDL_TIME, 'YYYY-MM-DD HH24:MI:SS') || ' ' || O.TIMESTAMP AS LOOK,
@@ -97,7 +97,7 @@ SELECT SYS_CONTEXT('USERENV', 'DB_UNIQUE_NAME') FROM DUAL
 SELECT SYS_CONTEXT('USERENV', 'CON_NAME') FROM DUAL
 
 -- dbid --
--- A standby that took over has the same, a duplicate another one.
+-- A standby that took over has the same number, a duplicate has another one.
 SELECT TO_CHAR(DBID) FROM V$DATABASE
 
 -- triggers --
@@ -146,5 +146,5 @@ SELECT TABLESPACE_NAME, BYTES, MAX_BYTES FROM USER_TS_QUOTAS
 SELECT T.TABLE_NAME FROM USER_TABLES T ORDER BY T.TABLE_NAME
 
 -- switched_off --
--- What was switched off while this database followed another one, with the statement that switches it on again.
+-- The objects that VENUS disabled while this database was a follower, with the statements that enable them again.
 SELECT NAME, SWITCH_ON, CHECK_ON FROM VENUS_SWITCHED_OFF ORDER BY NAME

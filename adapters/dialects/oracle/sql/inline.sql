@@ -1,5 +1,6 @@
--- VENUS 3.1 to the letter, on request (`install-triggers --mode inline`): recordID, isDeleted and Sequence are columns of
--- the application's tables, and one row for each table has its current Sequence. For its costs see docs/explanation/departures.md.
+-- The design of VENUS 3.1 as printed, on request (`install-triggers --mode inline`): recordID, isDeleted and Sequence are
+-- columns of the application's tables, and one row for each table has its current Sequence. For its costs see
+-- docs/explanation/departures.md.
 
 -- log --
 -- The paper's table 1. A transaction that writes a table locks its row until commit, so numbers are in commit order.

@@ -83,7 +83,7 @@ CREATE TABLE VENUS_SEGMENT (
 );
 
 -- identity --
--- The database that is captured, in JSON: a copy of it must not ship under its name.
+-- The identity of the captured database, as JSON. A copy of the database must not be captured in its place.
 CREATE TABLE VENUS_IDENTITY (
   ID     NUMBER(1)       NOT NULL,
   FACTS  VARCHAR2(1000)  NOT NULL,

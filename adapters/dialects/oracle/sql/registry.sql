@@ -5,14 +5,14 @@ SELECT TABLE_ID, SCHEMA_WIRE, STATE, REASON, FILL_CURSOR, FILL_ROWS, FILL_ESTIMA
   FROM VENUS_CAPTURED_TABLE WHERE STATE {is} 'RELEASED' ORDER BY TABLE_ID
 
 -- sign --
--- A digest of everything that may change of a registered table; the fingerprint stands for its columns.
+-- A digest of everything in the registry that may change for a table. The fingerprint stands for its columns.
 SELECT COUNT(*), SUM(ORA_HASH(TABLE_ID || ' ' || FINGERPRINT || ' ' || STATE || ' ' || REASON || ' ' || FILL_ROWS || ' ' ||
                               FILL_ESTIMATE || ' ' || FILL_DONE || ' ' || SWEEP_FROM || ' ' ||
                               CASE WHEN FILL_CURSOR IS NULL THEN 0 ELSE 1 END))
   FROM VENUS_CAPTURED_TABLE
 
 -- digest --
--- The same without the progress of fills, and the number of paused tables.
+-- A digest as in `sign`, without the progress of fills; and the number of paused tables.
 SELECT COUNT(*), SUM(ORA_HASH(TABLE_ID || ' ' || FINGERPRINT || ' ' || STATE || ' ' || REASON)),
        COUNT(CASE WHEN STATE = 'PAUSED' THEN 1 END)
   FROM VENUS_CAPTURED_TABLE
@@ -55,11 +55,11 @@ UPDATE VENUS_CAPTURED_TABLE SET SCHEMA_WIRE = :schema_wire, FINGERPRINT = :finge
 UPDATE VENUS_CAPTURED_TABLE SET STATE = :state, REASON = :reason WHERE TABLE_ID = :table_id
 
 -- resync --
--- Unless an operator has had the triggers removed since capture read the registry.
+-- Does nothing if an operator has removed the triggers since capture read the registry.
 UPDATE VENUS_CAPTURED_TABLE SET STATE = 'RESYNC', REASON = :reason WHERE TABLE_ID = :table_id AND STATE = 'ACTIVE'
 
 -- missed --
--- Unless a sweep is in progress, which detects missing rows.
+-- Does nothing during a sweep, which detects missing rows itself.
 UPDATE VENUS_CAPTURED_TABLE SET STATE = 'RESYNC', REASON = :reason
  WHERE TABLE_ID = :table_id AND STATE = 'ACTIVE' AND (FILL_DONE = 1 OR SWEEP_FROM = 0)
 
@@ -72,7 +72,7 @@ UPDATE VENUS_CAPTURED_TABLE
  WHERE TABLE_ID = :table_id
 
 -- begin_comparison --
--- Only before the fill has read anything.
+-- Applies only before the fill has read a row.
 UPDATE VENUS_CAPTURED_TABLE SET REASON = :reason
  WHERE TABLE_ID = :table_id AND STATE = 'ACTIVE' AND FILL_DONE = 0 AND FILL_CURSOR IS NULL
 
@@ -82,12 +82,12 @@ UPDATE VENUS_CAPTURED_TABLE SET REASON = :reason
  WHERE TABLE_ID = :table_id AND STATE = 'ACTIVE' AND FILL_DONE = 0 AND SUBSTR(REASON, 1, 13) = 'compared with'
 
 -- advance_comparison --
--- Only if no other fill or comparison was requested since, and nothing else was missed.
+-- Applies only if no other fill or comparison was requested since, and no other change was missed.
 UPDATE VENUS_CAPTURED_TABLE SET REASON = :new_reason, FILL_ROWS = :rows_done, FILL_DONE = :done
  WHERE TABLE_ID = :table_id AND STATE = 'ACTIVE' AND REASON = :known_reason AND FILL_DONE = 0 AND FILL_CURSOR IS NULL
 
 -- sweep --
--- Even if this source does not know of any shipped row.
+-- Forces a sweep even if the source has no record of shipped rows.
 UPDATE VENUS_CAPTURED_TABLE SET SWEEP_FROM = GREATEST(SWEEP_FROM, 1) WHERE TABLE_ID = :table_id
 
 -- forget_segments --
@@ -128,21 +128,21 @@ SELECT EPOCH, NEXT_SEQUENCE, LAST_BATCH FROM VENUS_CHECKPOINT WHERE ID = 1 FOR U
 UPDATE VENUS_CHECKPOINT SET EPOCH = :epoch WHERE ID = 1
 
 -- seal --
--- A negative epoch ends capture here until another database hands it over again, whichever process tries.
+-- A negative epoch stops every process from capturing here, until another database hands capture over to this one.
 UPDATE VENUS_CHECKPOINT SET EPOCH = -EPOCH WHERE ID = 1 AND EPOCH = {epoch} AND EPOCH > 0
 
 -- unseal --
 UPDATE VENUS_CHECKPOINT SET EPOCH = ABS(EPOCH) WHERE ID = 1
 
 -- empty_registry --
--- Before another database's registry is continued here.
+-- Runs before this database continues another database's registry.
 DELETE FROM VENUS_CAPTURED_TABLE
 
 -- empty_batches --
 DELETE FROM VENUS_BATCH
 
 -- empty_ddl --
--- Only VENUS has altered tables here while this database followed.
+-- Only VENUS has altered tables here while this database was a follower.
 DELETE FROM VENUS_DDL
 
 -- empty_segments --

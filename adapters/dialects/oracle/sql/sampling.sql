@@ -14,7 +14,7 @@ SUM(CASE WHEN INSTR({c}, CHR(0)) > 0 THEN 1 ELSE 0 END)
 SUM(CASE WHEN EXTRACT(YEAR FROM {c}) = 0 OR EXTRACT(MONTH FROM {c}) = 0 THEN 1 ELSE 0 END)
 
 -- replaced --
--- A text that is not what a round trip through Unicode makes of it, in pieces that fit a VARCHAR2 in both directions.
+-- Texts that a round trip through Unicode changes, compared in pieces that fit a VARCHAR2 in both directions.
 SUM(CASE WHEN {differs} THEN 1 ELSE 0 END)
 
 -- round_trip --
@@ -25,7 +25,7 @@ SELECT COUNT(*), {findings}
   FROM {table} T
 
 -- too_large --
--- The lengths are in the rows: no large value is read.
+-- Rows contain the lengths, so no large value is read.
 SUM(CASE WHEN {lengths} > {bytes} THEN 1 ELSE 0 END)
 
 -- length --
@@ -36,8 +36,8 @@ SELECT PARAMETER, VALUE FROM NLS_DATABASE_PARAMETERS
  WHERE PARAMETER IN ('NLS_CHARACTERSET', 'NLS_NCHAR_CHARACTERSET') ORDER BY PARAMETER
 
 -- direct_path --
--- Statements that the instances still remember. LOAD AS SELECT is a direct path; a change below the first step of a plan is
--- made by parallel servers.
+-- Plans that are still cached by the instances. LOAD AS SELECT is a direct-path load. Parallel servers execute a change
+-- that is below the first step of a plan.
 SELECT P.OBJECT_OWNER, P.OBJECT_NAME, COUNT(DISTINCT P.SQL_ID)
   FROM GV$SQL_PLAN P
  WHERE P.OBJECT_NAME IS NOT NULL

@@ -1,4 +1,4 @@
--- Statements of `venus prove` in its scratch schema. None of them has been run by an Oracle yet.
+-- Statements of `venus prove` in its scratch schema. None of them has run on a real Oracle yet.
 
 -- objects --
 SELECT LOWER(O.OBJECT_TYPE), O.OBJECT_NAME FROM USER_OBJECTS O

@@ -1,4 +1,4 @@
--- The numbers of the captured tables' segments, which change when a segment is emptied or exchanged. And the times at which
+-- The numbers of the captured tables' segments, which change when a segment is emptied or exchanged, and the times when
 -- VENUS's triggers and the tables themselves were last altered.
 
 -- now --

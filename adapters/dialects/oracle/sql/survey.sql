@@ -36,7 +36,7 @@ SELECT COUNT(*) FROM {table}
 SELECT * FROM (SELECT {columns} FROM {table}{sample} WHERE ROWNUM <= {rows}) T
 
 -- largest --
--- The lengths are in the rows: no large value is read. Of a CLOB in characters.
+-- Rows contain the lengths, so no large value is read. The length of a CLOB is in characters.
 SELECT {lengths} FROM {rows} T
 
 -- some_rows --
@@ -53,7 +53,7 @@ SELECT P.DESCRIPTION, TO_CHAR(P.ACTION_TIME, 'YYYY-MM-DD') FROM DBA_REGISTRY_SQL
  WHERE P.ACTION = 'APPLY' AND P.STATUS = 'SUCCESS' ORDER BY P.ACTION_TIME
 
 -- log_rates --
--- Bytes a second since the instances started; redo contains that of the undo.
+-- Bytes a second since the instances started. The redo includes that of the undo.
 SELECT S.NAME, SUM(S.VALUE / GREATEST((SYSDATE - I.STARTUP_TIME) * 86400, 1))
   FROM GV$SYSSTAT S JOIN GV$INSTANCE I ON I.INST_ID = S.INST_ID
  WHERE S.NAME IN ('redo size', 'undo change vector size')

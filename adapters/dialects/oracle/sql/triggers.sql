@@ -51,8 +51,8 @@ BEGIN
 END;
 
 -- quiet --
--- The same trigger in a database that may follow: it logs nothing of what VENUS applies. CLIENT_INFO belongs to the
--- session, needs no privilege and no object, and is the same in every version, on every instance and in every edition.
+-- The same trigger in a database that may become a follower: it does not log changes that VENUS applies. CLIENT_INFO
+-- belongs to the session, needs no privilege or object, and works in every version, instance and edition.
 {head}
 BEGIN
   IF COALESCE(SYS_CONTEXT('USERENV', 'CLIENT_INFO'), '-') <> {mark} THEN

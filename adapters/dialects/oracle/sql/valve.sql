@@ -1,8 +1,8 @@
--- The valve of the logs: what the job VENUS_VALVE does every minute, also while VENUS is away.
+-- The size limit of the logs, which the job VENUS_VALVE enforces every minute, also while VENUS is not running.
 
 -- block --
--- The registry comes first: a table whose triggers are still enabled afterwards is only read again without need. An error
--- concerns one table and one minute. The trigger that the query looks for is disabled last.
+-- Changes the registry before it disables triggers: if it stops in between, the table is only read again without need. An
+-- error affects one table for one minute. The trigger that the query looks for is disabled last.
 BEGIN
   FOR T IN (SELECT L.VENUS_NAME AS LOG, SUBSTR(L.VENUS_NAME, 9) AS NUM
               FROM VENUS_OWNED L
@@ -48,7 +48,7 @@ BEGIN
 END;
 
 -- empty_log --
--- Gives the room of a captured log back. Its triggers are disabled, so that it has no writer once the lock is granted.
+-- Frees the space of a captured log. Its triggers are disabled, so it has no writer once the lock is granted.
 DECLARE
   V_ROWS NUMBER(9);
 BEGIN

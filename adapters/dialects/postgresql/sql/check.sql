@@ -20,7 +20,7 @@ SELECT c.oid, has_schema_privilege(c.relnamespace, 'USAGE'), has_table_privilege
   FROM pg_class c WHERE c.oid = ANY (%(tables)s::oid[])
 
 -- large_values --
--- The room of the values that are stored outside of their rows, in a table and its partitions.
+-- The size of the values that are stored outside of their rows, in a table and its partitions.
 SELECT coalesce(sum(pg_relation_size(c.reltoastrelid)), 0)
   FROM pg_class c WHERE c.reltoastrelid <> 0 AND c.oid = ANY (%(tables)s::oid[])
 
@@ -28,11 +28,11 @@ SELECT coalesce(sum(pg_relation_size(c.reltoastrelid)), 0)
 SELECT count(*), count(*) FILTER (WHERE {lengths} > {bytes}) FROM {table} x
 
 -- length --
--- Known without reading the value.
+-- The server knows it without reading the value.
 coalesce(octet_length(x.{c}), 0)
 
 -- text_length --
--- Only a value that takes much room is read.
+-- Reads only values that take much space.
 CASE WHEN pg_column_size(x.{c}) > {bytes} THEN octet_length(x.{c}::text) ELSE 0 END
 
 -- replica_writers --

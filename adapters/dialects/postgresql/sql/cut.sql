@@ -20,9 +20,9 @@ CREATE OR REPLACE FUNCTION pg_temp.venus_wait(waiting int[], pause_s float8, loo
 LANGUAGE plpgsql AS $venus${body}$venus$
 
 -- reader --
--- Reads few rows of many tables in one round trip: the results of these statements with their place, until their size
--- exceeds `bytes_max`. The last row has no line; its place is that of the last statement. A row's text is in the format
--- of COPY.
+-- Reads a few rows from each of many tables in one round trip. Runs the statements until their results exceed `bytes_max`,
+-- and returns each row with the number of its statement. The last row returned has no line, and the number of the last
+-- statement that ran. A row's text is in the format of COPY.
 CREATE OR REPLACE FUNCTION pg_temp.venus_read(statements text[], bytes_max int) RETURNS TABLE (place int, line text)
 LANGUAGE plpgsql AS $venus$
 DECLARE
@@ -53,7 +53,7 @@ PREPARE venus_wait (int[], float8, int) AS SELECT pg_temp.venus_wait($1, $2, $3)
 EXECUTE venus_wait ('{waiting}', {pause_s}, {looks})
 
 -- wait_block --
--- The same for sessions that may not create temporary functions.
+-- `wait` for sessions that may not create temporary functions.
 DO $venus$
 DECLARE
   waiting CONSTANT int[] := '{waiting}';
@@ -75,7 +75,7 @@ BEGIN
 END
 
 -- logged_from --
--- The duration in seconds from which statements are logged; a very large one if none is.
+-- The duration in seconds from which the server logs a statement; a very large number if it logs none.
 SELECT coalesce(min(nullif(setting::float8, -1)), 86400000) / 1000 FROM pg_settings
  WHERE name IN ('log_min_duration_statement', 'log_min_duration_sample', 'auto_explain.log_min_duration')
 
@@ -117,7 +117,7 @@ PREPARE venus_forget_marks (int[]) AS
 DELETE FROM venus.dirty WHERE table_id = ANY ($1)
 
 -- one_mark --
--- For a waiting table: one mark is as good as thousands.
+-- For a waiting table, whose marks one mark replaces.
 INSERT INTO venus.dirty (table_id) VALUES ({table_id})
 
 -- weigh --
@@ -158,7 +158,7 @@ SELECT 3, s.id::bigint, NULL, NULL, NULL, NULL, NULL, s.signature FROM ({signatu
 {rows}
 
 -- few_taken --
--- For the opening: deletes the rows of a log only if they are few. Other statements see them nevertheless.
+-- Part of `opened`: deletes the rows of a log only if they are few. The other parts still see them in the snapshot.
 d_{number} AS (DELETE FROM {log} WHERE (SELECT count(*) < {limit} FROM (SELECT FROM {log} LIMIT {limit}) x)
                RETURNING op, {keys}),
 g_{number} AS (SELECT DISTINCT {keys} FROM d_{number} WHERE op NOT IN ('T', 'X', 'F'))

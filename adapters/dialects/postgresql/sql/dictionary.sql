@@ -27,8 +27,8 @@ SELECT a.attrelid, a.attnum::int, a.attname, a.atttypid, a.atttypmod, format_typ
  ORDER BY a.attrelid, a.attnum
 
 -- dropped --
--- Which of these tables exist no longer. A snapshot still shows them, but format_type() and its like read the newest
--- catalogue, and return NULL or ??? for what is gone.
+-- Those of these tables that no longer exist. A snapshot still shows them, but functions such as format_type() read the
+-- newest catalogue, and return NULL or ??? for dropped objects.
 SELECT t.oid FROM unnest(%(tables)s::oid[]) t (oid) WHERE has_table_privilege(t.oid, 'SELECT') IS NULL
 
 -- types --

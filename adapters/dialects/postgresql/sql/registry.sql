@@ -28,7 +28,7 @@ SELECT to_regclass('venus.identity') IS NOT NULL, has_function_privilege('pg_con
 SELECT oid::text FROM pg_database WHERE datname = current_database()
 
 -- system --
--- A standby that took over has the same, a server that was loaded from a dump another one.
+-- A standby that took over has the same number, a server that was loaded from a dump has another one.
 SELECT system_identifier::text FROM pg_control_system()
 
 -- identity --
@@ -69,13 +69,13 @@ WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 UPDATE venus.captured_table SET state = %(state)s, reason = %(reason)s WHERE table_id = %(table_id)s
 
 -- missed --
--- Unless an operator has had the triggers removed since capture read the registry.
+-- Does nothing if an operator has removed the triggers since capture read the registry.
 WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 UPDATE venus.captured_table SET state = 'RESYNC', reason = %(reason)s
  WHERE table_id = %(table_id)s AND state NOT IN ('RELEASING', 'RELEASED')
 
 -- take_up --
--- Rows of a released table that were shipped before may be gone since, so the table is swept.
+-- Rows of a released table that were shipped earlier may have been deleted since, so the table is swept.
 WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 UPDATE venus.captured_table
    SET state = 'ACTIVE', reason = NULL, fill_cursor = NULL, fill_done = 0, fill_rows = 0,
@@ -89,7 +89,7 @@ WITH marked AS (INSERT INTO venus.dirty (table_id) VALUES (0))
 UPDATE venus.captured_table SET state = {state}, reason = {reason} WHERE table_id = {table_id}
 
 -- restart_fill --
--- If anything of the table may have been shipped, the fill ends in a sweep, which removes the rows that it did not read.
+-- If rows of the table may have been shipped, the fill ends in a sweep, which removes the rows that it did not read.
 UPDATE venus.captured_table
    SET fill_cursor = NULL, fill_done = 0,
        sweep_from = (SELECT CASE WHEN next_sequence > 1 THEN next_sequence ELSE 0 END FROM venus.checkpoint WHERE id = 1),
@@ -101,12 +101,12 @@ UPDATE venus.captured_table
  WHERE table_id = %(table_id)s
 
 -- begin_comparison --
--- Only before the fill has read anything.
+-- Applies only before the fill has read a row.
 UPDATE venus.captured_table SET reason = %(reason)s
  WHERE table_id = %(table_id)s AND state = 'ACTIVE' AND fill_done = 0 AND fill_cursor IS NULL
 
 -- advance_comparison --
--- Only if no other fill or comparison was requested since, and nothing else was missed.
+-- Applies only if no other fill or comparison was requested since, and no other change was missed.
 UPDATE venus.captured_table SET reason = %(new_reason)s, fill_rows = %(rows_done)s, fill_done = %(done)s
  WHERE table_id = %(table_id)s AND state = 'ACTIVE' AND reason = %(known_reason)s AND fill_done = 0 AND fill_cursor IS NULL
 
@@ -122,7 +122,8 @@ UPDATE venus.checkpoint SET epoch = %(epoch)s WHERE id = 1 AND epoch BETWEEN 0 A
 RETURNING epoch, next_sequence, last_batch
 
 -- empty_registry --
--- Before another database's registry is continued here. Nothing in the logs is to be captured: this database followed.
+-- Runs before this database continues another database's registry. The logs contain nothing to capture, because this
+-- database was a follower.
 DELETE FROM venus.captured_table; DELETE FROM venus.captured_leaf; DELETE FROM venus.dirty; DELETE FROM venus.batch;
 DELETE FROM venus.seen
 
@@ -137,7 +138,7 @@ UPDATE venus.checkpoint SET epoch = {epoch}, next_sequence = {next_sequence}, la
 INSERT INTO venus.dirty (table_id) VALUES (0)
 
 -- seal --
--- A negative epoch ends capture here until another database hands it over again, whichever process tries.
+-- A negative epoch stops every process from capturing here, until another database hands capture over to this one.
 UPDATE venus.checkpoint SET epoch = -epoch WHERE id = 1 AND epoch = {epoch} AND epoch > 0
 
 -- unseal --
@@ -171,8 +172,8 @@ SELECT l.relation, max(extract(epoch FROM clock_timestamp() - a.xact_start))::fl
  GROUP BY l.relation
 
 -- unreadable --
--- The statement that makes a table or its log readable again, if one may not be read, and whether the triggers fail the
--- application's statements meanwhile. Triggers run as the owner of their function.
+-- If a table or its log may not be read: the statement that makes it readable again, and whether the triggers fail the
+-- application's statements until then. Triggers run as the owner of their function.
 SELECT t.table_id,
        CASE WHEN NOT has_schema_privilege(c.relnamespace, 'USAGE')
             THEN 'GRANT USAGE ON SCHEMA ' || c.relnamespace::regnamespace || ' TO ' || quote_ident(current_user)

@@ -11,8 +11,8 @@ SELECT current_setting('server_version'), regexp_replace(version(), '^\S+ \S+ (.
   FROM pg_database d WHERE d.datname = current_database()
 
 -- objects --
--- Everything in the database that does not come with the server or an extension: kind, name, and what drops it where a run
--- creates such objects.
+-- Every object of the database that does not come with the server or an extension: its kind, its name, and the statement
+-- that drops it if a run creates objects of this kind.
 WITH application AS (
     SELECT oid, nspname FROM pg_namespace n
      WHERE n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'

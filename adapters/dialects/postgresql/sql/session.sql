@@ -25,6 +25,6 @@ SELECT set_config('session_replication_role', 'origin', false)
  WHERE current_setting('session_replication_role') <> 'origin'
 
 -- durable --
--- What a session acknowledges is on disk, regardless of the database and the role. A stronger setting is kept: a server
--- may also wait for standbys.
+-- A commit returns only when it is on disk, regardless of the settings of the database and the role. A stronger setting is
+-- kept: a server may also wait for standbys.
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'

@@ -39,8 +39,8 @@ SELECT x.indrelid, i.relname, x.indisunique, x.indisvalid, m.amname,
  ORDER BY x.indrelid, i.relname
 
 -- heirs --
--- Child tables by inheritance, whose rows a query of the parent includes. Partitions are not among them: their rows are
--- the root's own.
+-- Child tables by inheritance, whose rows a query of the parent includes. Partitions are left out: their rows belong to
+-- the root.
 SELECT i.inhparent, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
        quote_ident(m.nspname) || '.' || quote_ident(p.relname)
   FROM pg_inherits i
@@ -58,7 +58,7 @@ SELECT f.conrelid, f.conname, f.confdeltype::text, f.confupdtype::text, f.confma
  WHERE f.contype = 'f' AND f.conparentid = 0 AND f.conrelid = ANY (%(tables)s::oid[])
 
 -- defaults --
--- The last column: the default needs no object of the application.
+-- The last column states whether the default needs no object of the application.
 SELECT d.adrelid, d.adnum::int, pg_get_expr(d.adbin, d.adrelid), a.attgenerated::text, a.attidentity::text,
        NOT EXISTS (SELECT FROM pg_depend r WHERE r.classid = 'pg_attrdef'::regclass AND r.objid = d.oid
                     AND NOT (r.refclassid = 'pg_class'::regclass AND r.refobjid = d.adrelid))

@@ -32,7 +32,7 @@ SELECT count(*) FROM {table}
 COPY (SELECT * FROM {table}{sample} LIMIT {rows}) TO STDOUT
 
 -- largest --
--- The lengths are beside the rows: large values are read only where they have to be converted into text.
+-- Rows contain the lengths, so large values are read only if they have to be converted into text.
 SELECT greatest({lengths}) FROM {rows} t
 
 -- some_rows --

@@ -35,7 +35,7 @@ IF current_setting('{marked}', true) IS DISTINCT FROM 'on' AND set_config('{mark
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, venus AS $venus$
 BEGIN
-  -- the session by which this database follows another one, whose changes they are
+  -- this session applies the changes of the database that this one follows
   IF current_setting('venus.follows', true) = 'on' THEN RETURN NULL; END IF;
   IF TG_OP = 'TRUNCATE' THEN
     INSERT INTO {log} (op) VALUES ('T');
@@ -58,7 +58,7 @@ BEGIN
   ELSE
     INSERT INTO {log} (op, {keys}) SELECT 'U', {new_key} FROM n;
   END IF;
-  -- a statement without rows must not make its transaction a writing one
+  -- a statement without rows must not turn its transaction into a writing one
   IF NOT FOUND THEN RETURN NULL; END IF;
   {mark_dirty};
   IF TG_OP = 'UPDATE' THEN
@@ -188,7 +188,7 @@ SELECT c.relname, has_table_privilege(c.oid, 'SELECT') FROM pg_class c JOIN pg_n
  WHERE n.nspname = 'venus' AND c.relkind = 'r' AND c.relname !~ '^l_[0-9]+$'
 
 -- pipelines --
--- The targets that pipelines of VENUS have in this database and may write to. One that was cut over is the application's.
+-- The targets of pipelines in this database to which VENUS may write. A target that was cut over is the application's.
 SELECT group_name FROM venus.applied a WHERE {writes}
 
 -- is_not_cut_over --
@@ -198,7 +198,7 @@ NOT EXISTS (SELECT FROM venus.cutover c WHERE c.group_name = a.group_name)
 NOT EXISTS (SELECT FROM venus.side s WHERE s.business || '/' || s.name = a.group_name)
 
 -- leaves_table --
--- The captured partitions. One that joins or leaves adds or removes rows without firing a trigger.
+-- The captured partitions. ATTACH and DETACH add and remove rows without firing a trigger.
 CREATE TABLE venus.captured_leaf (table_id int NOT NULL, leaf oid NOT NULL, PRIMARY KEY (table_id, leaf))
 
 -- leaves --
@@ -218,7 +218,7 @@ INSERT INTO {log} (op, {keys}) SELECT 'U', {key} FROM ONLY {leaf} x;
 INSERT INTO venus.dirty (table_id) VALUES ({table_id})
 
 -- identity_table --
--- The database that is captured, in JSON: a copy of it must not ship under its name.
+-- The identity of the captured database, as JSON. A copy of the database must not be captured in its place.
 CREATE TABLE venus.identity (id smallint PRIMARY KEY, facts text NOT NULL)
 
 -- seen_table --
@@ -230,7 +230,8 @@ SELECT relation, name, mark FROM venus.seen
 
 -- seen_now --
 -- The present marks: the row version of each trigger, partitions' copies included; and for a table its file, the row
--- versions of its columns, and the expressions of generated columns. The trigger that rejects writes comes and goes.
+-- versions of its columns, and the expressions of generated columns. The trigger that rejects writes is left out, because
+-- a cut-over creates and drops it.
 SELECT t.tgrelid, t.tgname::text, concat_ws(' ', t.tgfoid, t.xmin)
   FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
  WHERE p.pronamespace = 'venus'::regnamespace AND p.proname <> 'reject_write'

@@ -1,4 +1,4 @@
--- What verification reads, in one REPEATABLE READ transaction: checksums by bucket, the keys of a bucket, rows. verify.py
+-- Queries of verification, in one REPEATABLE READ transaction: checksums by bucket, the keys of a bucket, rows. verify.py
 -- fills in the {braces}.
 
 -- session --

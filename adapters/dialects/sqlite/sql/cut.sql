@@ -1,4 +1,4 @@
--- What a cut reads of one table. One read transaction covers it, so log and table show the same moment.
+-- Statements of a cut of one table. One read transaction covers all of them, so log and table show the same moment.
 
 -- changes --
 -- One row for each key in the log: the key, the row if it exists, whether it exists, whether only INSERTs were logged.

@@ -56,7 +56,7 @@ FROM pragma_table_list AS t CROSS JOIN pragma_index_list(t.name, 'main') AS l
 WHERE t.schema = 'main' AND t.type = 'table' AND l.origin <> 'pk' ORDER BY t.name, l.name;
 
 -- probe_columns --
--- Of an index on a scratch copy of a table.
+-- The columns of an index on a scratch copy of a table.
 SELECT name, coll FROM pragma_index_xinfo('venus_probe', 'main') WHERE "key" ORDER BY seqno;
 
 -- schema_version --

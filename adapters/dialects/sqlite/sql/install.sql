@@ -1,5 +1,5 @@
--- What VENUS adds for one captured table. The application's tables are not altered. A trigger logs the key of each
--- changed row in the application's own transaction, and does nothing else.
+-- The objects that VENUS adds for one captured table. The application's tables are not altered. A trigger logs the key
+-- of each changed row in the application's own transaction, and does nothing else.
 
 -- log_table --
 -- AUTOINCREMENT would leave sqlite_sequence behind. Numbers are not reused without it, because the newest consumed row
@@ -40,8 +40,8 @@ CREATE TRIGGER {trigger} BEFORE UPDATE ON {table} WHEN {moved} BEGIN
 END;
 
 -- valve --
--- A log with more waiting rows takes none, also while VENUS is away: the application's statement succeeds, and its table has
--- to be read again. The number of a row that is removed here was never seen and may be used again.
+-- A log at its limit takes no more rows, also while VENUS is not running. The application's statement succeeds, and the
+-- table has to be read again. The number of a row that is removed here was never read, so it may be used again.
 CREATE TRIGGER {trigger} AFTER INSERT ON {log}
 WHEN NEW.seq - (SELECT log_through FROM venus_captured_table WHERE table_id = {table_id}) > {rows} BEGIN
   UPDATE venus_captured_table SET state = 'RESYNC', reason = {reason} WHERE table_id = {table_id} AND state = 'ACTIVE';

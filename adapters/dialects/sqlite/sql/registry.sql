@@ -9,13 +9,14 @@ FROM venus_captured_table WHERE (state = 'RELEASED') = ? ORDER BY table_id;
 SELECT name FROM venus_captured_table;
 
 -- sign --
--- Everything of a registered table that may change. A change of its columns changes the fingerprint.
+-- Everything in the registry that may change for a table. The fingerprint stands for its columns.
 SELECT table_id, substr(fingerprint, 1, instr(fingerprint || ' ', ' ') - 1), state, reason, fill_cursor, fill_rows,
        fill_estimate, fill_done, sweep_from
   FROM venus_captured_table ORDER BY table_id;
 
 -- look --
--- The summary of the dictionary that capture saw last, after the fingerprint of the heartbeat table (schema_changes.py).
+-- The summary of the dictionary that capture read last. It is stored behind the fingerprint of the heartbeat table
+-- (schema_changes.py).
 SELECT substr(fingerprint, instr(fingerprint || ' ', ' ') + 1) FROM venus_captured_table WHERE name = 'venus_heartbeat';
 
 -- note_look --
@@ -42,7 +43,7 @@ UPDATE venus_captured_table SET state = {state}, reason = {reason} WHERE table_i
 UPDATE venus_captured_table SET log_through = 0 WHERE table_id = {table_id};
 
 -- restart_fill --
--- Rows shipped before have lower Sequences, so a sweep finds those that are gone. A table of which nothing was shipped
+-- Rows shipped earlier have lower Sequences, so a sweep finds those that were deleted. A table without shipped rows
 -- needs no sweep.
 UPDATE venus_captured_table
 SET fill_cursor = NULL, fill_rows = 0, fill_done = 0,
@@ -51,12 +52,12 @@ SET fill_cursor = NULL, fill_rows = 0, fill_done = 0,
 WHERE table_id = ?;
 
 -- begin_comparison --
--- Only before the fill has read anything.
+-- Applies only before the fill has read a row.
 UPDATE venus_captured_table SET reason = :reason
 WHERE table_id = :table_id AND state = 'ACTIVE' AND NOT fill_done AND fill_cursor IS NULL;
 
 -- advance_comparison --
--- Only if no other fill or comparison was requested since, and nothing else was missed.
+-- Applies only if no other fill or comparison was requested since, and no other change was missed.
 UPDATE venus_captured_table SET reason = :new_reason, fill_rows = :rows_done, fill_done = :done
 WHERE table_id = :table_id AND state = 'ACTIVE' AND reason = :known_reason AND NOT fill_done AND fill_cursor IS NULL;
 
@@ -65,7 +66,7 @@ WHERE table_id = :table_id AND state = 'ACTIVE' AND reason = :known_reason AND N
 UPDATE venus_captured_table SET sweep_from = max(sweep_from, 1) WHERE table_id = ?;
 
 -- take_up --
--- Rows of a released table that were shipped before may be gone since, so the table is swept.
+-- Rows of a released table that were shipped earlier may have been deleted since, so the table is swept.
 UPDATE venus_captured_table
 SET state = 'ACTIVE', reason = NULL, fill_cursor = NULL, fill_rows = 0, fill_done = 0, log_through = 0,
     fill_estimate = {estimate}, sweep_from = (SELECT next_sequence FROM venus_checkpoint)
@@ -92,14 +93,14 @@ UPDATE venus_checkpoint SET next_sequence = ?, last_batch = ? WHERE id = 1;
 UPDATE venus_checkpoint SET epoch = ? WHERE id = 1;
 
 -- seal --
--- A negative epoch ends capture here until another database hands it over again, whichever process tries.
+-- A negative epoch stops every process from capturing here, until another database hands capture over to this one.
 UPDATE venus_checkpoint SET epoch = -epoch WHERE id = 1 AND epoch = {epoch} AND epoch > 0;
 
 -- unseal --
 UPDATE venus_checkpoint SET epoch = abs(epoch) WHERE id = 1;
 
 -- empty_registry --
--- Before another database's registry is continued here.
+-- Runs before this database continues another database's registry.
 DELETE FROM venus_captured_table;
 
 -- empty_batches --

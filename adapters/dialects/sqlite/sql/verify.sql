@@ -1,4 +1,4 @@
--- What verification reads of a SQLite file, in one read transaction. VENUS computes the checksums, because SQLite has no
+-- Queries of verification at a SQLite file, in one read transaction. VENUS computes the checksums, because SQLite has no
 -- digest function.
 
 -- rows --
