@@ -44,7 +44,7 @@ function loadRow(what, rows, expected, left) {
 }
 export const cutOver = c => c.reported ? c.reported.report.cut_over : "";
 export const ledElsewhere = b => b.replication && !b.replication.mode;
-// Adapters and sets that are away and should not be. A restart raises no alarm, but the page is not green then.
+// Adapters and sets that should be connected and are not. A restart raises no alarm, but the page is not green then.
 export const awayFrom = b => ledElsewhere(b) ? [] : [
   ...b.producer || b.mirror ? [] : ["no producer captures " + b.business],
   ...b.consumers.filter(c => !c.connected && !(c.reported && c.reported.report.paused))

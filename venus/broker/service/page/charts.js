@@ -1,4 +1,4 @@
-// Small charts of the last hours: SVG, drawn here, nothing loaded.
+// Small charts of the last hours, drawn as SVG without a library.
 import { el, span } from "./show.js";
 
 const WIDTH = 300, HEIGHT = 100;

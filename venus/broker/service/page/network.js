@@ -26,7 +26,7 @@ const absences = mirrors => [...new Map(mirrors.map(([, m]) => m).filter(m => m.
 function facts(status, mirrors, below) {
   const n = status.network, above = n.path.length > 1 ? n.path[n.path.length - 2] : n.upstream.length ? "not known yet" : "";
   const lost = n.refused || (status.raised || []).some(alarm => concernsAbove(alarm) && alarm.rule !== "mirror_away") || mirrors.some(([, m]) => mirrorTone(m) === "bad");
-  const worst = mirrors.map(([, m]) => m.state).find(state => !WELL[state]) || (lost ? "nothing comes" : "answers");
+  const worst = mirrors.map(([, m]) => m.state).find(state => !WELL[state]) || (lost ? "nothing arrives" : "answers");
   return el("dl", {class: "facts"}, [
     ["This set", n.set], ["Tier", `${n.tier}, level ${num(n.level)}`],
     n.labels.length ? ["Labels", n.labels.join(", ")] : null,

@@ -86,7 +86,7 @@ function show(s) {
   const page = [verdict(s, raised), alarmList(raised), cluster(s), network(s), ...s.businesses.map(found => new Business(found, s, history).render()),
     installations(s.installations || []),
     s.businesses.length || (s.installations || []).length ? null : el("p", {class: "none"},
-      s.network && s.network.upstream.length ? "No business yet: the set above has not given any." : "No business yet: start an upper adapter (venus sync)."), overlay(s), traffic(s), machine(s)];
+      s.network && s.network.upstream.length ? "No business yet: the set above has not sent any." : "No business yet: start an upper adapter (venus sync)."), overlay(s), traffic(s), machine(s)];
   patchChildren(document.getElementById("main"), page.filter(part => part));
   document.title = (raised.length ? `(${raised.length}) ` : "") + "VENUS broker" + (s.broker_id ? " " + s.broker_id : "");
   document.getElementById("who").textContent =
