@@ -17,12 +17,18 @@ from enum import Enum
 from types import MappingProxyType
 
 from venus.adapters.targets.postgresql.naming import PlacedTable, quote, shorten_name
-from venus.model import Check, ForeignKey, Index
+from venus.model import Check, ForeignKey, Index, TableSchema
 
 
 def add_key(placed: PlacedTable) -> str:
     """Return the statement for the primary key, which is the key of capture."""
     return f"ALTER TABLE {placed.sql} ADD PRIMARY KEY ({placed.key})"
+
+
+def object_definitions(schema: TableSchema) -> tuple[object, ...]:
+    """Return the indexes, checks, foreign keys and domains of a version, for a comparison with another version."""
+    domains = [own for own in schema.types if own.base is not None]
+    return schema.indexes, schema.checks, schema.foreign_keys, domains
 
 
 class ConstraintNames:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from venus.adapters.targets.postgresql.naming import PlacedTable, quote, quote_literal, shorten_name
+from venus.adapters.targets.postgresql.schema.constraints import object_definitions
 from venus.adapters.targets.postgresql.schema.ddl import (
     NOTHING,
     column_sql,
@@ -73,7 +74,7 @@ def plan_step(
                 *statements_after_column(new, column),
             ]
     parted = _end_inheritance(old, new, changing=bool(statements))
-    if _definitions_of(old.schema) != _definitions_of(new.schema):
+    if object_definitions(old.schema) != object_definitions(new.schema):
         remarks.append("indexes, checks, domains or foreign keys have changed at the source; they are not changed here")
     return VersionStep(statements=(*parted.statements, *statements), remarks=(*remarks, *parted.remarks))
 
@@ -134,11 +135,6 @@ def _rename_kept(
         statements.append(f"ALTER TABLE {old.sql} RENAME COLUMN {quote(name)} TO {quote(aside)}")
         remarks.append(f"the source has a new column {name}; the column that was kept here is now {aside}")
     return VersionStep(statements=tuple(statements), remarks=tuple(remarks))
-
-
-def _definitions_of(schema: TableSchema) -> tuple[object, ...]:
-    domains = [own for own in schema.types if own.base is not None]
-    return schema.indexes, schema.checks, schema.foreign_keys, domains
 
 
 def _add_column(new: PlacedTable, column: Column) -> str:

@@ -32,6 +32,7 @@ from venus.adapters.targets.postgresql.schema.constraints import (
     check_sql,
     compare_objects,
     index_sql,
+    object_definitions,
 )
 from venus.adapters.targets.postgresql.schema.ddl import (
     column_sql,
@@ -88,7 +89,8 @@ def _table_differences(
     newest = max((v for v in versions if _same_columns(v, now)), key=lambda v: v.version)
     placed = place_table(newest, target.settings, target.name)
     earlier = [replace(placed, schema=v) for v in versions if v.version < newest.version]
-    if all(_definitions_of(one.schema) == _definitions_of(newest) for one in earlier):
+    definitions, required = object_definitions(newest), _required_columns(newest)
+    if all(object_definitions(e.schema) == definitions and _required_columns(e.schema) == required for e in earlier):
         return ()  # most tables end here, without a query
     here = read_objects(session, placed)
     domains = [d for d in newest.types if d.base is not None and any(d not in v.schema.types for v in earlier)]
@@ -116,10 +118,8 @@ def read_objects(session: TargetSession, placed: PlacedTable) -> dict[tuple[str,
     return {(kind, name): strip_quotes(definition) for kind, name, definition in rows if definition is not None}
 
 
-def _definitions_of(schema: TableSchema) -> tuple[object, ...]:
-    domains = [own for own in schema.types if own.base is not None]
-    required = {c.name for c in schema.columns if not c.nullable}
-    return schema.indexes, schema.checks, schema.foreign_keys, domains, required
+def _required_columns(schema: TableSchema) -> set[str]:
+    return {c.name for c in schema.columns if not c.nullable}
 
 
 def _same_columns(one: TableSchema, other: TableSchema) -> bool:
